@@ -1,0 +1,53 @@
+"""The chains and tokens that wallets hold. Pure facts; addresses of contracts live with the adapters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Family(StrEnum):
+    """Chains that share an address format and a key derivation."""
+
+    EVM = "evm"
+    SOLANA = "solana"
+
+
+class ChainName(StrEnum):
+    """A chain as it is spelled on the wire."""
+
+    ETHEREUM = "ethereum"
+    BASE = "base"
+    SOLANA = "solana"
+
+    @property
+    def family(self) -> Family:
+        """Return the family whose addresses this chain uses."""
+        return Family.SOLANA if self is ChainName.SOLANA else Family.EVM
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token by symbol; one symbol has the same number of decimals on every chain that we serve."""
+
+    symbol: str
+    decimals: int
+
+
+ETH = Token("ETH", 18)
+SOL = Token("SOL", 9)
+USDC = Token("USDC", 6)
+
+TOKENS_BY_SYMBOL = {token.symbol: token for token in (ETH, SOL, USDC)}
+
+_NATIVE = {ChainName.ETHEREUM: ETH, ChainName.BASE: ETH, ChainName.SOLANA: SOL}
+
+
+def native(chain: ChainName) -> Token:
+    """Return the token in which a chain's fees are paid."""
+    return _NATIVE[chain]
+
+
+def tokens(chain: ChainName) -> tuple[Token, Token]:
+    """Return the tokens served on a chain, the native one first."""
+    return _NATIVE[chain], USDC

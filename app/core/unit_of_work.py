@@ -1,0 +1,112 @@
+"""The only code that commits. A unit is one database transaction of a story; units never nest.
+
+Raise inside a unit = roll back; return = commit. Outside a unit the session refuses to work, so no
+connection is ever held by accident, and inside a unit the network is forbidden (`assert_no_unit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+import structlog
+from sqlalchemy import event
+from sqlalchemy.orm import Session
+
+from app.extensions import db
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Unit:
+    after_commit: list[Callable[[], object]] = field(default_factory=list)
+
+
+_current: ContextVar[_Unit | None] = ContextVar("unit_of_work", default=None)
+
+
+class UnitError(RuntimeError):
+    """A rule of the unit of work was broken: a defect in our code, never the caller's fault."""
+
+
+@contextmanager
+def unit_of_work() -> Iterator[Session]:
+    """Open the transaction of one story step, commit it on return and roll it back on an exception.
+
+    Callbacks given to `after_commit` run once the commit is done, outside the unit.
+
+    Raises: UnitError when a unit is open already.
+    """
+    unit = _enter()
+    token = _current.set(unit)
+    session = db.session()
+    try:
+        yield session
+        session.commit()
+    except BaseException:
+        session.rollback()
+        raise
+    finally:
+        session.close()
+        _current.reset(token)
+    for callback in unit.after_commit:
+        try:
+            callback()
+        except Exception:
+            # The commit stands; sweeps find what a lost callback left undone.
+            _log.exception("after_commit_failed")
+
+
+@contextmanager
+def reading() -> Iterator[Session]:
+    """Open a transaction for reading only; whatever happens, nothing is committed.
+
+    Raises: UnitError when a unit is open already.
+    """
+    token = _current.set(_enter())
+    session = db.session()
+    try:
+        yield session
+    finally:
+        session.rollback()
+        session.close()
+        _current.reset(token)
+
+
+def after_commit(callback: Callable[[], object]) -> None:
+    """Run a callback after the current unit's commit, and not at all when it rolls back.
+
+    Raises: UnitError outside a unit.
+    """
+    unit = _current.get()
+    if unit is None:
+        msg = "after_commit needs an open unit of work"
+        raise UnitError(msg)
+    unit.after_commit.append(callback)
+
+
+def assert_no_unit() -> None:
+    """Refuse network calls while a database transaction is open; every adapter calls this first.
+
+    Raises: UnitError inside a unit.
+    """
+    if _current.get() is not None:
+        msg = "no network call inside a unit of work: it would hold locks while waiting for others"
+        raise UnitError(msg)
+
+
+def _enter() -> _Unit:
+    if _current.get() is not None:
+        msg = "units of work do not nest"
+        raise UnitError(msg)
+    return _Unit()
+
+
+@event.listens_for(db.session, "after_begin")  # type: ignore[arg-type, unused-ignore]
+def _refuse_work_outside_a_unit(_session: Session, _transaction: object, _connection: object) -> None:
+    if _current.get() is None:
+        msg = "the session was used outside a unit of work"
+        raise UnitError(msg)

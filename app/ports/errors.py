@@ -1,0 +1,27 @@
+"""How the outside can fail. Adapters translate every foreign failure into one of these three; they are not wire errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class PortError(Exception):
+    """Base of the three outcomes. `reason` is a stable token, `details` are safe to show to the caller."""
+
+    def __init__(self, reason: str, *, details: Mapping[str, str] | None = None) -> None:
+        """Keep the reason; foreign texts never enter `details` unless an adapter's table says so."""
+        super().__init__(reason)
+        self.reason = reason
+        self.details = dict(details or {})
+
+
+class Rejected(PortError):  # noqa: N818 - an outcome, named as such throughout
+    """Certain: it was refused and nothing happened."""
+
+
+class Unreachable(PortError):  # noqa: N818
+    """Certain: the request was not executed, for nobody answered. Trying again later is right."""
+
+
+class OutcomeUnknown(PortError):  # noqa: N818
+    """It may have happened. Never answered with a failure; somebody has to go and look."""
