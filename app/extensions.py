@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from flask_limiter import Limiter
 from flask_limiter.util import get_remote_address
 from flask_migrate import Migrate
@@ -16,6 +18,10 @@ class Base(DeclarativeBase):
 
 # Objects stay readable after commit: stories return snapshots, and nothing reloads behind a reader's back.
 db = SQLAlchemy(model_class=Base, session_options={"expire_on_commit": False})
+if TYPE_CHECKING:
+    Model = Base
+else:
+    Model = db.Model
 migrate = Migrate()
 api = Api()
 limiter = Limiter(key_func=get_remote_address)
