@@ -166,8 +166,8 @@ class Balances:
         return next(amount for amount in self.amounts if amount.token == token)
 
 
-class Chain(Protocol):
-    """One chain behind however many endpoints the operator configured."""
+class ReadableChain(Protocol):
+    """One chain, behind however many endpoints the operator configured, whose balances can be read."""
 
     @property
     def name(self) -> ChainName:
@@ -182,12 +182,16 @@ class Chain(Protocol):
         """Return a page that shows a transaction, or None where there is no explorer."""
         ...
 
-    def refusal_of(self, recipient: str, token: Token) -> str | None:
-        """Return why a recipient can never be paid (zero address, the token's own contract), or None. No network."""
-        ...
-
     def balances(self, address: str) -> Balances:
         """Read all served tokens of an address at one block."""
+        ...
+
+
+class Chain(ReadableChain, Protocol):
+    """A chain on which wallets move tokens."""
+
+    def refusal_of(self, recipient: str, token: Token) -> str | None:
+        """Return why a recipient can never be paid (zero address, the token's own contract), or None. No network."""
         ...
 
     def draft(self, intent: Intent) -> Draft:

@@ -1,0 +1,177 @@
+"""The settings: typed, frozen, read once. The only reader of the environment.
+
+Each name is in `.env.example` and `docs/configuration.md`; a test holds the three together.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from decimal import Decimal, InvalidOperation
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from app.core.chains import TOKENS_BY_SYMBOL, ChainName
+
+_KEY_BYTES = 32
+_KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
+_REQUIRED_OUTSIDE_SANDBOX = ("secret_key", "code_peppers", "encryption_keys")
+
+
+class Network(StrEnum):
+    """Which set of chains is served: private local ones, public test networks, or the real ones."""
+
+    SANDBOX = "sandbox"
+    TESTNET = "testnet"
+    MAINNET = "mainnet"
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _keys(text: str, name: str) -> tuple[tuple[str, bytes], ...]:
+    keys = []
+    for part in _split(text):
+        key_id, colon, encoded = part.partition(":")
+        try:
+            key = base64.b64decode(encoded, validate=True)
+        except binascii.Error:
+            key = b""
+        if not colon or not _KEY_ID.fullmatch(key_id) or len(key) != _KEY_BYTES:
+            msg = f"{name} must be a comma-separated list of id:base64 of {_KEY_BYTES} bytes"
+            raise ValueError(msg)
+        keys.append((key_id, key))
+    if len({key_id for key_id, _ in keys}) != len(keys):
+        msg = f"{name} names a key id twice"
+        raise ValueError(msg)
+    return tuple(keys)
+
+
+class Settings(BaseSettings):
+    """Everything an operator can set. Field names are the environment's names in lower case."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="ignore", env_ignore_empty=True, hide_input_in_errors=True, validate_default=True
+    )
+
+    network: Network = Network.SANDBOX
+    port: int = Field(8000, ge=1, le=65535)
+    base_url: str = ""
+    database_url: SecretStr = SecretStr("sqlite:///var/purser.sqlite")
+    redis_url: SecretStr = SecretStr("redis://127.0.0.1:16379/0")
+
+    secret_key: SecretStr = SecretStr("")
+    code_peppers: SecretStr = SecretStr("")
+    encryption_keys: SecretStr = SecretStr("")
+    bootstrap_master_key: SecretStr = SecretStr("")
+
+    web_concurrency: int = Field(2, ge=1)
+    web_threads: int = Field(1100, ge=1)
+    database_pool_size: int = Field(5, ge=1)
+    database_pool_overflow: int = Field(10, ge=0)
+
+    initial_credits_usd: Decimal = Field(Decimal("10.00"), ge=0, le=1_000_000)
+    grant_budget_usd_per_day: Decimal | None = Field(None, ge=0)
+    registration_rate_limit: str | None = None
+    rate_limit_per_key: str | None = None
+    device_miss_limit: str | None = None
+    trusted_proxy_hops: int = Field(0, ge=0, le=10)
+
+    ethereum_rpc_url: Annotated[tuple[str, ...], NoDecode] = ()
+    base_rpc_url: Annotated[tuple[str, ...], NoDecode] = ()
+    solana_rpc_url: Annotated[tuple[str, ...], NoDecode] = ()
+    faucet_url: str = ""
+    ethereum_confirmations: int = Field(1, ge=1)
+    base_confirmations: int = Field(1, ge=1)
+    ethereum_deposit_confirmations: int = Field(2, ge=1)
+    base_deposit_confirmations: int = Field(5, ge=1)
+    ethereum_stuck_blocks: int = Field(6, ge=1)
+    base_stuck_blocks: int = Field(30, ge=1)
+    confirmation_wait_seconds: Decimal = Field(Decimal(5), ge=0, le=25)
+    poll_interval_seconds: Decimal = Field(Decimal(2), gt=0)
+    max_network_fee_usd: Decimal = Field(Decimal(25), gt=0)
+    funding_request_ttl_seconds: int = Field(604_800, ge=1)
+    retired_key_ttl_seconds: int = Field(7_776_000, ge=0)
+    price_overrides: str = ""
+    coingecko_api_key: SecretStr = SecretStr("")
+    coingecko_base_url: str = "https://api.coingecko.com/api/v3"
+    jupiter_base_url: str = "https://api.jup.ag"
+
+    log_level: str = "INFO"
+
+    @field_validator("ethereum_rpc_url", "base_rpc_url", "solana_rpc_url", mode="before")
+    @classmethod
+    def _urls(cls, value: Any) -> tuple[str, ...]:  # noqa: ANN401 - pydantic hands over what it found
+        return _split(value) if isinstance(value, str) else tuple(value)
+
+    @field_validator("database_url", mode="before")
+    @classmethod
+    def _sqlalchemy_url(cls, value: Any) -> Any:  # noqa: ANN401
+        # Hosts hand out postgres://, which SQLAlchemy does not know; psycopg 3 is the driver installed here.
+        text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+        return SecretStr(re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", text))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_by_network(cls, values: dict[str, Any]) -> dict[str, Any]:
+        sandbox = str(values.get("network") or Network.SANDBOX) == Network.SANDBOX
+        if not sandbox:
+            values.setdefault("grant_budget_usd_per_day", "1000")
+            values.setdefault("registration_rate_limit", "5 per minute;60 per hour")
+            values.setdefault("rate_limit_per_key", "600 per minute")
+            values.setdefault("device_miss_limit", "5 per hour")
+        return values
+
+    @model_validator(mode="after")
+    def _complete(self) -> Settings:
+        missing = [name for name in _REQUIRED_OUTSIDE_SANDBOX if not getattr(self, name).get_secret_value()]
+        if missing:
+            names = ", ".join(name.upper() for name in missing)
+            msg = f"set {names} (`./run` makes them for the sandbox; docs/configuration.md says how)"
+            raise ValueError(msg)
+        _keys(self.code_peppers.get_secret_value(), "CODE_PEPPERS")
+        _keys(self.encryption_keys.get_secret_value(), "ENCRYPTION_KEYS")
+        self.prices_overridden()
+        return self
+
+    @property
+    def is_sandbox(self) -> bool:
+        """Tell whether the private local chains are served."""
+        return self.network is Network.SANDBOX
+
+    @property
+    def public_url(self) -> str:
+        """Return the address in links, without a trailing slash."""
+        return (self.base_url or f"http://127.0.0.1:{self.port}").rstrip("/")
+
+    def encryption_key_list(self) -> tuple[tuple[str, bytes], ...]:
+        """Return `(id, 32 bytes)` pairs, the one for new data first."""
+        return _keys(self.encryption_keys.get_secret_value(), "ENCRYPTION_KEYS")
+
+    def code_pepper_list(self) -> tuple[tuple[str, bytes], ...]:
+        """Return `(id, 32 bytes)` pairs, the one for new claim codes first."""
+        return _keys(self.code_peppers.get_secret_value(), "CODE_PEPPERS")
+
+    def rpc_urls(self, chain: ChainName) -> tuple[str, ...]:
+        """Return the configured endpoints of a chain, possibly none."""
+        urls: tuple[str, ...] = getattr(self, f"{chain.value}_rpc_url")
+        return urls
+
+    def prices_overridden(self) -> dict[str, Decimal]:
+        """Return PRICE_OVERRIDES as dollars by token symbol. Raises: ValueError."""
+        prices = {}
+        for part in _split(self.price_overrides):
+            symbol, _, usd = part.partition(":")
+            try:
+                prices[symbol] = Decimal(usd)
+            except InvalidOperation:
+                prices[symbol] = Decimal(0)
+            if symbol not in TOKENS_BY_SYMBOL or not prices[symbol].is_finite() or prices[symbol] <= 0:
+                msg = "PRICE_OVERRIDES must look like ETH:3000,SOL:150"
+                raise ValueError(msg)
+        return prices

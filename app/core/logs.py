@@ -1,0 +1,72 @@
+"""Structured logs as JSON lines. Whatever is logged, keys never appear: a last processor blanks them.
+
+Bodies, headers and foreign exception texts are not logged at all; this is the net beneath that rule.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+import structlog
+
+# API, gateway, master and owner keys; claim codes are short-lived words of people and are never passed to a logger.
+_KEYS = re.compile(r"\b(ak|gw|mk|ok)_[A-Za-z0-9_-]{16,}")
+_URL_PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
+
+
+def configure(level: str) -> None:
+    """Send structlog and the standard library's loggers to stdout as JSON lines, one shape for both."""
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.format_exc_info,
+                _blank_secrets,
+                structlog.processors.JSONRenderer(),
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    # These log whole requests, URLs with credentials or SQL parameters when they are let down to DEBUG.
+    for noisy in ("urllib3", "web3", "sqlalchemy.engine", "rq", "hpack", "httpx2", "asyncio"):
+        logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))
+
+
+def blank(text: str) -> str:
+    """Replace every key and every URL password in a text."""
+    return _URL_PASSWORD.sub("…@", _KEYS.sub(r"\1_…", text))
+
+
+def _blank_secrets(_logger: object, _method: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
+    return {name: _blank_value(value) for name, value in event.items()}
+
+
+def _blank_value(value: Any) -> Any:  # noqa: ANN401 - log values are of any type
+    if isinstance(value, str):
+        return blank(value)
+    if isinstance(value, Mapping):
+        return {key: _blank_value(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_blank_value(inner) for inner in value]
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return blank(str(value))

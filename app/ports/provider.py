@@ -1,0 +1,64 @@
+"""How rooms reach the ports and settings of the running application, without importing any adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from flask import current_app
+
+from app.core.chains import ChainName
+from app.ports.chain import Chain, ReadableChain
+from app.ports.faucet import Faucet
+from app.ports.prices import Prices
+from app.ports.queue import JobQueue
+from app.ports.vault import Vault
+
+if TYPE_CHECKING:
+    from app.config import Settings
+
+
+class PortSet(Protocol):
+    """What `app.wiring` builds: one attribute per port."""
+
+    @property
+    def chains(self) -> Mapping[ChainName, Chain]:
+        """Chains on which wallets move tokens."""
+        ...
+
+    @property
+    def readable_chains(self) -> Mapping[ChainName, ReadableChain]:
+        """Chains whose balances are shown; a superset of `chains`."""
+        ...
+
+    @property
+    def vault(self) -> Vault:
+        """Custody of keys."""
+        ...
+
+    @property
+    def prices(self) -> Prices:
+        """Token prices."""
+        ...
+
+    @property
+    def queue(self) -> JobQueue:
+        """The job queue."""
+        ...
+
+    @property
+    def faucet(self) -> Faucet | None:
+        """The sandbox's faucet; None elsewhere."""
+        ...
+
+
+def current() -> PortSet:
+    """Return the ports of the running application."""
+    ports: PortSet = current_app.extensions["ports"]
+    return ports
+
+
+def settings() -> Settings:
+    """Return the settings of the running application."""
+    configured: Settings = current_app.extensions["settings"]
+    return configured

@@ -1,0 +1,1 @@
+"""HTTP plumbing without any feature: blueprints, parsing, wire fields, failures, idempotency and documentation."""

@@ -1,0 +1,82 @@
+"""The one mapping from failures to HTTP: JSON with a code for every status ≥ 400, also for routes that do not exist."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+from flask import Flask, Response, g, jsonify
+from werkzeug.exceptions import HTTPException, MethodNotAllowed as WerkzeugMethodNotAllowed
+
+from app.errors import (
+    InternalError,
+    InvalidInput,
+    MethodNotAllowed,
+    NotFound,
+    Overloaded,
+    PayloadTooLarge,
+    RateLimited,
+    ServiceError,
+)
+
+_log = structlog.get_logger(__name__)
+_BY_STATUS: dict[int, type[ServiceError]] = {
+    404: NotFound,
+    405: MethodNotAllowed,
+    413: PayloadTooLarge,
+    429: RateLimited,
+    503: Overloaded,
+}
+
+
+def install(app: Flask) -> None:
+    """Register the handlers; call it last, so that no extension's handler stands in front."""
+    app.register_error_handler(ServiceError, answer)
+    app.register_error_handler(HTTPException, _answer_http)
+    app.register_error_handler(Exception, _answer_defect)
+
+
+def body_of(error: ServiceError) -> dict[str, Any]:
+    """Return the JSON body of a failure."""
+    body: dict[str, Any] = {"error": error.message, "code": error.code.value}
+    if error.details:
+        body["details"] = error.details
+    body["request_id"] = g.get("request_id", "")
+    return body
+
+
+def answer(error: ServiceError) -> Response:
+    """Make the response of a failure."""
+    response = jsonify(body_of(error))
+    response.status_code = error.status
+    if error.retry_after_seconds is not None:
+        response.headers["Retry-After"] = str(max(1, error.retry_after_seconds))
+    if error.status == 401:  # noqa: PLR2004
+        # RFC 9110 §11.6.1: a 401 names a scheme.
+        response.headers["WWW-Authenticate"] = 'ApiKey realm="purser"'
+    return response
+
+
+def _answer_http(error: HTTPException) -> Response:
+    status = error.code or 500
+    if status < 400 and error.response is not None:  # noqa: PLR2004 - a redirect of the router
+        return error.get_response()  # type: ignore[return-value]
+    if status in _BY_STATUS:
+        failure = _BY_STATUS[status]()
+    elif status < 500:  # noqa: PLR2004
+        failure = InvalidInput("The request could not be understood.")
+    else:
+        failure = InternalError()
+    response = answer(failure)
+    if isinstance(error, WerkzeugMethodNotAllowed) and error.valid_methods:
+        response.headers["Allow"] = ", ".join(error.valid_methods)
+    retry_after = error.get_headers()
+    for name, value in retry_after:
+        if name == "Retry-After":
+            response.headers["Retry-After"] = value
+    return response
+
+
+def _answer_defect(_error: Exception) -> Response:
+    _log.exception("request_failed")
+    return answer(InternalError())

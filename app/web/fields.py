@@ -1,0 +1,127 @@
+"""Wire fields: the only place where exact values meet JSON, and the only place where a float may appear."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from email_validator import EmailNotValidError, validate_email
+from marshmallow import ValidationError, fields
+
+from app.core import clock, money
+
+# Beyond this a decimal's digits would fill the memory; no token or dollar figure is near it.
+_MAX_EXPONENT = 80
+_MAX_USD = 1_000_000_000
+
+
+class Text(fields.String):
+    """A text that every database and terminal can hold: no control characters, no lone surrogates."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:  # noqa: ANN401
+        if not isinstance(value, str):
+            msg = "must be a string"
+            raise ValidationError(msg)
+        if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in value):
+            msg = "must not contain control characters"
+            raise ValidationError(msg)
+        return str(super()._deserialize(value, attr, data, **kwargs))
+
+
+class Name(Text):
+    """A name of 1 to 100 characters after trimming; null and blank count as absent."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> Any:  # noqa: ANN401
+        name = super()._deserialize(value, attr, data, **kwargs).strip()
+        if len(name) > 100:  # noqa: PLR2004 - decisions: 1-100 characters
+            msg = "must have at most 100 characters"
+            raise ValidationError(msg)
+        return name or None
+
+
+class Email(Text):
+    """A syntactically valid e-mail address, lower-cased, without a DNS look-up; null and blank count as absent."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> Any:  # noqa: ANN401
+        text = super()._deserialize(value, attr, data, **kwargs).strip()
+        if not text:
+            return None
+        try:
+            parsed = validate_email(text, check_deliverability=False, test_environment=False)
+        except EmailNotValidError:
+            msg = "must be an e-mail address"
+            raise ValidationError(msg) from None
+        return parsed.normalized.lower()
+
+
+class Amount(fields.Field[str]):
+    """A token amount: a decimal string; a JSON number is taken by its digits. Checked against the token later."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **_kwargs: Any) -> str:  # noqa: ANN401, ARG002
+        if isinstance(value, str):
+            return value
+        if isinstance(value, bool) or not isinstance(value, int | Decimal):
+            msg = 'must be a decimal string such as "12.5"'
+            raise ValidationError(msg)
+        if isinstance(value, int):
+            return _digits(value)
+        exponent = value.as_tuple().exponent
+        if not isinstance(exponent, int) or exponent > 0 or exponent < -_MAX_EXPONENT:
+            msg = "must be a plain decimal number without an exponent"
+            raise ValidationError(msg)
+        return format(value, "f")
+
+
+def _digits(value: int) -> str:
+    if value.bit_length() > 256:  # noqa: PLR2004 - no chain counts further
+        msg = "is larger than any balance can be"
+        raise ValidationError(msg)
+    return str(value)
+
+
+class Usd(fields.Field[int]):
+    """US dollars: a JSON number outside, integer nano-dollars inside."""
+
+    def _serialize(self, value: int | None, attr: str | None, obj: Any, **_kwargs: Any) -> float | None:  # noqa: ANN401, ARG002
+        return None if value is None else float(money.usd_from_nanos(value))
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **_kwargs: Any) -> int:  # noqa: ANN401, ARG002
+        if isinstance(value, bool) or not isinstance(value, int | Decimal):
+            msg = "must be a number"
+            raise ValidationError(msg)
+        if not 0 <= value <= _MAX_USD:
+            msg = f"must be between 0 and {_MAX_USD}"
+            raise ValidationError(msg)
+        try:
+            return money.nanos_from_usd(Decimal(value))
+        except money.AmountError as error:
+            raise ValidationError(str(error)) from None
+
+
+class UsdText(fields.Field[int]):
+    """US dollars as a decimal string with at least cents, where the contract wants a string."""
+
+    def _serialize(self, value: int | None, attr: str | None, obj: Any, **_kwargs: Any) -> str | None:  # noqa: ANN401, ARG002
+        return None if value is None else money.decimal_string(value, 9)
+
+
+class Instant(fields.Field[datetime]):
+    """An instant as ISO 8601 in UTC."""
+
+    def _serialize(self, value: datetime | None, attr: str | None, obj: Any, **_kwargs: Any) -> str | None:  # noqa: ANN401, ARG002
+        return None if value is None else clock.isoformat(value)
+
+
+class Count(fields.Field[int]):
+    """A whole number in a query string."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **_kwargs: Any) -> int:  # noqa: ANN401, ARG002
+        text = str(value)
+        if not re.fullmatch(r"-?[0-9]{1,18}", text, re.ASCII):
+            msg = "must be a whole number"
+            raise ValidationError(msg)
+        return int(text)

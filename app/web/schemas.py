@@ -1,0 +1,61 @@
+"""Schemas that every room shares: the base, the error body, pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import marshmallow as ma
+from marshmallow import fields, post_load
+
+from app.core.pagination import PageRequest
+from app.web.fields import Count
+
+
+class Schema(ma.Schema):
+    """The base of all schemas: unknown fields are ignored, fields keep their order."""
+
+    class Meta:
+        """Options of every schema."""
+
+        unknown = ma.EXCLUDE
+
+
+class ErrorBody(Schema):
+    """The one body of every status ≥ 400."""
+
+    error = fields.String(required=True, metadata={"description": "A sentence that a caller can act on."})
+    code = fields.String(required=True, metadata={"description": "A stable code from the error table."})
+    details = fields.Dict(metadata={"description": "What exactly; `fields` names each bad field."})
+    request_id = fields.String(required=True, metadata={"description": "Finds the request in the logs."})
+
+
+def page_query(*, default: int, maximum: int) -> type[Schema]:
+    """Make the query schema of a list: `limit` above its maximum is clamped, below 1 refused."""
+
+    class PageQuery(Schema):
+        limit = Count(
+            load_default=default,
+            validate=ma.validate.Range(min=1, error="must be at least 1"),
+            metadata={"description": f"Rows per page, at most {maximum}.", "default": default, "maximum": maximum},
+        )
+        offset = Count(
+            load_default=0,
+            validate=ma.validate.Range(min=0, error="must not be negative"),
+            metadata={"description": "Rows to skip.", "default": 0},
+        )
+
+        @post_load
+        def _clamp(self, values: dict[str, Any], **_kwargs: object) -> dict[str, Any]:
+            values["page"] = PageRequest(min(values.pop("limit"), maximum), values.pop("offset"))
+            return values
+
+    return PageQuery
+
+
+class Pagination(Schema):
+    """Where a page stands in its list; made from a `Page`."""
+
+    total = fields.Integer(required=True)
+    limit = fields.Integer(required=True, attribute="request.limit")
+    offset = fields.Integer(required=True, attribute="request.offset")
+    has_more = fields.Boolean(required=True)
