@@ -1,0 +1,43 @@
+"""gunicorn's settings, the same on a laptop and on a host; read by `gunicorn wsgi:app` from the work tree.
+
+Threads, not gevent: gevent freezes the whole process while SQLite works. Threads start only when requests need
+them, so their number is a ceiling for open streams and not a cost.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+bind = f"0.0.0.0:{os.environ.get('PORT') or '8000'}"
+worker_class = "gthread"
+workers = int(os.environ.get("WEB_CONCURRENCY") or 2)
+threads = int(os.environ.get("WEB_THREADS") or 1100)
+# Every thread may hold a connection, and as many again may wait between two requests of theirs.
+worker_connections = 2 * threads
+backlog = 1024
+keepalive = 30
+
+# The application is loaded once and shared by the forks: a third of the memory, and a first answer at once.
+preload_app = True
+# Replacing a process cuts the streams that it serves, so none is replaced for its age.
+max_requests = 0
+# In gthread this is a sign of life of the process, not a limit for a request.
+timeout = 60
+# Hosts kill 30 seconds after they ask; open streams have this long to end.
+graceful_timeout = 25
+control_socket_disable = True
+worker_tmp_dir = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - the heartbeat must not wait for a disk
+forwarded_allow_ips = os.environ.get("FORWARDED_ALLOW_IPS") or "127.0.0.1"
+# The service writes its own log line for each request, without secrets.
+accesslog = None
+
+
+def post_fork(_server: Any, _worker: Any) -> None:
+    """Forget the parent's database connections: two processes must not talk on one socket."""
+    from app.extensions import db
+    from wsgi import app
+
+    with app.app_context():
+        db.engine.dispose(close=False)

@@ -1,0 +1,140 @@
+"""Make `.venv` hold a hash-locked requirements file: `python launcher/environment.py requirements.txt`.
+
+Run by bootstrap.sh under whatever Python it found, before anything is installed. It only ever adds, so that
+`./run` after `./test` keeps the test tools. A half-finished installation is never trusted: it is made anew.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RUNTIME_LOCK = "requirements.txt"
+DEVELOPMENT_LOCK = "requirements-dev.txt"
+_WORKS = "import pip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))"
+
+
+class InstallationFailed(Exception):
+    """The environment could not be made; the message is one line that says what to do."""
+
+
+def main(requirements: str) -> int:
+    """Bring `.venv` to the given lock file, one process at a time; return the exit status."""
+    folder = os.open(ROOT, os.O_RDONLY)
+    try:
+        _take_turn(folder)
+        if not is_current(ROOT, requirements):
+            install(ROOT, requirements)
+    except InstallationFailed as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nStopped; the next start begins the installation anew.", file=sys.stderr)
+        return 130
+    finally:
+        os.close(folder)
+    return 0
+
+
+def is_current(root: Path, requirements: str) -> bool:
+    """Say whether `.venv` already holds this lock file, as bootstrap.sh does."""
+    venv = root / ".venv"
+    try:
+        stamp = (venv / f"installed-{requirements}").read_text()
+    except OSError:
+        return False
+    return (
+        os.access(venv / "bin" / "python", os.X_OK)
+        and not (venv / "unfinished").exists()
+        and stamp == _stamp(root, requirements)
+    )
+
+
+def install(root: Path, requirements: str) -> None:
+    """Make `.venv` where it is missing or broken, and add what the lock file names.
+
+    Raises: InstallationFailed.
+    """
+    venv = root / ".venv"
+    started = time.monotonic()
+    if not _is_usable(venv, root):
+        _say(f"Making .venv with Python {sys.version_info.major}.{sys.version_info.minor} ...")
+        shutil.rmtree(venv, ignore_errors=True)
+        venv.mkdir(exist_ok=True)
+        (venv / "unfinished").touch()
+        _run([sys.executable, "-m", "venv", str(venv)], "Python could not make .venv: see above.")
+    unfinished = venv / "unfinished"
+    unfinished.touch()
+    _say(f"Installing {requirements} into .venv (the first time takes up to half a minute) ...")
+    _install_packages(root, requirements)
+    # The development lock holds every pin of the runtime lock (a test sees to it), so it satisfies both.
+    held = {requirements, RUNTIME_LOCK} if requirements == DEVELOPMENT_LOCK else {requirements}
+    for name in held:
+        (venv / f"installed-{name}").write_text(_stamp(root, name))
+    unfinished.unlink()
+    _say(f"Installed in {time.monotonic() - started:.0f} s.")
+
+
+def _install_packages(root: Path, requirements: str) -> None:
+    python = str(root / ".venv" / "bin" / "python")
+    lock = str(root / requirements)
+    uv = shutil.which("uv")
+    if uv is not None:
+        command = [uv, "pip", "install", "--quiet", "--python", python, "--require-hashes", "-r", lock]
+        if subprocess.run(command, cwd=root, check=False).returncode == 0:
+            return
+        _say("uv could not install them (it does not read pip's settings); trying pip ...")
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+    _run(
+        [*pip, "--require-hashes", "-r", lock],
+        "The packages could not be installed: see above. The package index must be reachable once; "
+        "behind a mirror set PIP_INDEX_URL.",
+    )
+
+
+def _is_usable(venv: Path, root: Path) -> bool:
+    python = venv / "bin" / "python"
+    if (venv / "unfinished").exists() or not os.access(python, os.X_OK):
+        return False
+    try:
+        # A copied .venv still works from its old folder in parts: its scripts name the interpreter there.
+        first_line = (venv / "bin" / "pip").open(errors="replace").readline()
+    except OSError:
+        return False
+    if str(root) not in first_line and not first_line.startswith("#!/bin/sh"):
+        return False
+    return subprocess.run([python, "-c", _WORKS], capture_output=True, check=False).returncode == 0
+
+
+def _take_turn(folder: int) -> None:
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        _say("Another ./run or ./test is preparing .venv; waiting for it ...")
+        fcntl.flock(folder, fcntl.LOCK_EX)
+
+
+def _stamp(root: Path, requirements: str) -> str:
+    with (root / requirements).open("rb") as lock:
+        # The POSIX tool, because bootstrap.sh compares the stamp with nothing but a shell.
+        cksum = subprocess.run(["cksum"], stdin=lock, capture_output=True, text=True, check=True)  # noqa: S607
+    return f"{cksum.stdout.strip()}\n{root}\n"
+
+
+def _run(command: list[str], failure: str) -> None:
+    if subprocess.run(command, cwd=ROOT, check=False).returncode != 0:
+        raise InstallationFailed(failure)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:2] or [DEVELOPMENT_LOCK]))
