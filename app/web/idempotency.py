@@ -1,0 +1,233 @@
+"""`Idempotency-Key`: the same request, sent again, gets the first answer and moves nothing a second time.
+
+A claim on the key is a row with a lease. The story binds what it recorded to the claim in its own unit
+(`bind`), so after a crash the answer is rebuilt from the record, and a slow request whose lease was taken over
+cannot record anything any more. Alone writes `idempotency_keys`.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import hmac
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from flask import Response, current_app, g, jsonify, make_response, request
+from sqlalchemy import Index, String, Text, delete, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.core import clock
+from app.core.columns import ID, UtcDateTime
+from app.core.identifiers import new_id
+from app.core.unit_of_work import unit_of_work
+from app.errors import IdempotencyConflict, InvalidInput, ServiceError
+from app.extensions import Model, db
+from app.ports import provider
+from app.ports.vault import Place
+from app.web import failures
+
+View = TypeVar("View", bound=Callable[..., Any])
+
+HEADER = "Idempotency-Key"
+KEPT = timedelta(hours=24)
+_LEASE = timedelta(seconds=60)
+_VISIBLE_ASCII = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
+
+
+class IdempotencyKey(Model):
+    """One key of one owner on one route, what it recorded, and its answer once there is one."""
+
+    __tablename__ = "idempotency_keys"
+    __table_args__ = (
+        Index("uq_idempotency_keys_scope", "owner_id", "method", "path", "key", unique=True),
+        Index("ix_idempotency_keys_created_at", "created_at"),
+    )
+
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    owner_id: Mapped[str] = mapped_column(ID)
+    method: Mapped[str] = mapped_column(String(8))
+    path: Mapped[str] = mapped_column(String(200))
+    key: Mapped[str] = mapped_column(String(255))
+    body_hmac: Mapped[str] = mapped_column(String(64))
+    holder: Mapped[str] = mapped_column(ID)
+    subject_id: Mapped[str | None] = mapped_column(ID)
+    status: Mapped[int | None]
+    answer_sealed: Mapped[str | None] = mapped_column(Text)
+    lease_until: Mapped[datetime] = mapped_column(UtcDateTime)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    row_id: str
+    holder: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    row_id: str
+    subject_id: str | None
+    status: int | None
+    answer_sealed: str | None
+
+
+def idempotent(
+    *, owner: Callable[[], str], rebuild: Callable[[str], tuple[int, Any]]
+) -> Callable[[View], View]:
+    """Honour `Idempotency-Key` on a view.
+
+    `owner` names whose key it is; `rebuild` makes `(status, JSON body)` from the id given to `bind`, for the
+    answer that a crash swallowed.
+    """
+
+    def decorate(view: View) -> View:
+        @functools.wraps(view)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - a view's arguments and answer
+            key = request.headers.get(HEADER)
+            if key is None:
+                return view(*args, **kwargs)
+            if not _VISIBLE_ASCII.fullmatch(key):
+                raise InvalidInput(f"{HEADER} must be 1 to 255 visible ASCII characters.")
+            found = _claim(owner(), key)
+            if isinstance(found, _Stored):
+                return _replay(found, rebuild)
+            g.idempotency_claim = found
+            return _run(view, found, args, kwargs)
+
+        return wrapper  # type: ignore[return-value]
+
+    return decorate
+
+
+def bind(subject_id: str) -> None:
+    """Tie the record that the current unit makes to the request's key; nothing to do without one.
+
+    Raises: IdempotencyConflict when another request took the claim over: the unit must roll back.
+    """
+    claim: _Claim | None = g.get("idempotency_claim")
+    if claim is None:
+        return
+    done = db.session.execute(
+        update(IdempotencyKey)
+        .where(IdempotencyKey.id == claim.row_id, IdempotencyKey.holder == claim.holder)
+        .values(subject_id=subject_id)
+    )
+    if done.rowcount != 1:  # type: ignore[attr-defined]
+        raise IdempotencyConflict("A repetition of this request has taken its place.")
+    g.idempotency_bound = True
+
+
+def prune(now: datetime) -> int:
+    """Forget keys past their 24 hours, in the current unit; return how many."""
+    gone = db.session.execute(delete(IdempotencyKey).where(IdempotencyKey.created_at < now - KEPT))
+    return int(gone.rowcount)  # type: ignore[attr-defined]
+
+
+def _run(view: Callable[..., Any], claim: _Claim, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+    try:
+        response = make_response(view(*args, **kwargs))
+    except ServiceError as error:
+        if g.get("idempotency_bound"):
+            answer = failures.answer(error)
+            _store(claim, answer)
+            return answer
+        _forget(claim)
+        raise
+    except Exception:
+        if not g.get("idempotency_bound"):
+            _forget(claim)
+        raise
+    _store(claim, response)
+    return response
+
+
+def _replay(stored: _Stored, rebuild: Callable[[str], tuple[int, Any]]) -> Response:
+    if stored.status is not None and stored.answer_sealed is not None:
+        body = provider.current().vault.open(stored.answer_sealed, _place(stored.row_id))
+        response = Response(body, status=stored.status, mimetype="application/json")
+    else:
+        status, answer = rebuild(str(stored.subject_id))
+        response = jsonify(answer)
+        response.status_code = status
+    response.headers["Idempotent-Replayed"] = "true"
+    return response
+
+
+def _claim(owner_id: str, key: str) -> _Claim | _Stored:
+    now, holder, row_id = clock.now(), new_id(), new_id()
+    body_hmac = _fingerprint(request.get_data(cache=True))
+    scope = {"owner_id": owner_id, "method": request.method, "path": request.path[:200], "key": key}
+    try:
+        with unit_of_work() as session:
+            session.add(
+                IdempotencyKey(
+                    id=row_id, **scope, body_hmac=body_hmac, holder=holder, lease_until=now + _LEASE, created_at=now
+                )
+            )
+            session.flush()
+        return _Claim(row_id, holder)
+    except IntegrityError:
+        pass
+    with unit_of_work() as session:
+        row = session.scalars(select(IdempotencyKey).filter_by(**scope).with_for_update()).one_or_none()
+        if row is None:
+            raise _still_running()
+        if row.created_at < now - KEPT:
+            _renew(row, holder=holder, now=now)
+            row.body_hmac, row.created_at = body_hmac, now
+            row.subject_id = row.status = row.answer_sealed = None
+            return _Claim(row.id, holder)
+        if not hmac.compare_digest(row.body_hmac, body_hmac):
+            raise IdempotencyConflict(f"This {HEADER} was used for a request with another body.")
+        if row.status is None and row.lease_until > now:
+            raise _still_running()
+        if row.status is None and row.subject_id is None:
+            _renew(row, holder=holder, now=now)
+            return _Claim(row.id, holder)
+        return _Stored(row.id, row.subject_id, row.status, row.answer_sealed)
+
+
+def _renew(row: IdempotencyKey, *, holder: str, now: datetime) -> None:
+    # SQLite has no row locks: the conditional update decides who takes over.
+    won = db.session.execute(
+        update(IdempotencyKey)
+        .where(IdempotencyKey.id == row.id, IdempotencyKey.holder == row.holder)
+        .values(holder=holder, lease_until=now + _LEASE)
+    )
+    if won.rowcount != 1:  # type: ignore[attr-defined]
+        raise _still_running()
+
+
+def _still_running() -> IdempotencyConflict:
+    return IdempotencyConflict(f"The first request with this {HEADER} is still running.", retry_after_seconds=1)
+
+
+def _store(claim: _Claim, response: Response) -> None:
+    sealed = provider.current().vault.seal(response.get_data(), _place(claim.row_id))
+    with unit_of_work() as session:
+        session.execute(
+            update(IdempotencyKey)
+            .where(IdempotencyKey.id == claim.row_id, IdempotencyKey.holder == claim.holder)
+            .values(status=response.status_code, answer_sealed=sealed)
+        )
+
+
+def _forget(claim: _Claim) -> None:
+    with unit_of_work() as session:
+        session.execute(
+            delete(IdempotencyKey).where(IdempotencyKey.id == claim.row_id, IdempotencyKey.holder == claim.holder)
+        )
+
+
+def _place(row_id: str) -> Place:
+    return Place("idempotency_keys", "answer_sealed", row_id)
+
+
+def _fingerprint(body: bytes) -> str:
+    secret = str(current_app.secret_key).encode()
+    return hmac.new(hashlib.sha256(b"idempotency" + secret).digest(), body, hashlib.sha256).hexdigest()
