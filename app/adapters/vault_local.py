@@ -1,0 +1,153 @@
+"""Custody in this process: secrets sealed with AES-256-GCM under keys from the settings.
+
+Never shows a secret: no repr, log, exception or pickle of anything here carries one.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import secrets
+from collections.abc import Sequence
+from typing import NoReturn, SupportsIndex
+
+from coincurve import PrivateKey
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from app.adapters import derivation
+from app.ports.errors import Rejected
+from app.ports.vault import NewWallet, Place
+
+_KEY_BYTES = 32
+_NONCE_BYTES = 12
+_TAG_BYTES = 16
+_DIGEST_BYTES = 32
+_KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
+_SEALED = re.compile(r"([A-Za-z0-9_-]{1,32})\.([A-Za-z0-9_-]+)", re.ASCII)
+
+
+class _Uncopyable:
+    """Refuses to be pickled or copied, so that a secret stays in the one object that was given it."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, _protocol: SupportsIndex, /) -> NoReturn:
+        msg = f"{type(self).__name__} holds secrets and is neither pickled nor copied"
+        raise TypeError(msg)
+
+
+class LocalSigner(_Uncopyable):
+    """The two keys of one wallet, opened for one signing; shows addresses only."""
+
+    __slots__ = ("_evm", "_solana", "evm_address", "solana_address")
+
+    def __init__(self, evm: PrivateKey, solana: Ed25519PrivateKey) -> None:
+        """Take the keys; the addresses follow from them."""
+        self._evm = evm
+        self._solana = solana
+        self.evm_address = derivation.evm_address(evm)
+        self.solana_address = derivation.solana_address(solana)
+
+    def __repr__(self) -> str:
+        """Show the addresses."""
+        return f"LocalSigner(evm_address={self.evm_address!r}, solana_address={self.solana_address!r})"
+
+    def sign_digest(self, digest: bytes) -> tuple[int, int, int]:
+        """Return `(y_parity, r, s)` over a 32-byte digest, as libsecp256k1 does: RFC 6979, low s."""
+        if len(digest) != _DIGEST_BYTES:
+            msg = "a digest has 32 bytes"
+            raise ValueError(msg)
+        signature = self._evm.sign_recoverable(digest, hasher=None)
+        r, s = int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:64], "big")
+        return signature[64] & 1, r, s
+
+    def sign_message(self, message: bytes) -> bytes:
+        """Return the 64-byte Ed25519 signature over a message."""
+        return self._solana.sign(message)
+
+
+class LocalVault(_Uncopyable):
+    """Seals with the first of the operator's keys and opens with all of them."""
+
+    __slots__ = ("_current", "_keys")
+
+    def __init__(self, keys: Sequence[tuple[str, bytes]]) -> None:
+        """Take `(id, 32 bytes)` pairs, the one for new data first. Raises: ValueError that shows no key."""
+        ids = [key_id for key_id, _ in keys]
+        well_formed = all(_KEY_ID.fullmatch(key_id) and len(key) == _KEY_BYTES for key_id, key in keys)
+        if not ids or not well_formed or len(set(ids)) != len(ids):
+            msg = "a vault needs at least one key; each has its own id and 32 bytes"
+            raise ValueError(msg)
+        self._current = ids[0]
+        self._keys = {key_id: AESGCM(key) for key_id, key in keys}
+
+    def __repr__(self) -> str:
+        """Show the key ids."""
+        return f"LocalVault(key_ids={list(self._keys)!r})"
+
+    @property
+    def current_key_id(self) -> str:
+        """The key that seals new data."""
+        return self._current
+
+    def seal(self, secret: bytes, place: Place) -> str:
+        """Return `<key id>.<base64url of nonce, ciphertext and tag>`, bound to its place."""
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        ciphertext = self._keys[self._current].encrypt(nonce, secret, _bound_to(place))
+        return f"{self._current}.{_encode(nonce + ciphertext)}"
+
+    def open(self, sealed: str, place: Place) -> bytes:
+        """Return the secret. Raises: Rejected("sealed_unreadable"), the same for every cause."""
+        parts = _SEALED.fullmatch(sealed)
+        key = self._keys.get(parts[1]) if parts else None
+        if parts is None or key is None:
+            raise _unreadable()
+        body = _decode(parts[2])
+        if body is None or len(body) < _NONCE_BYTES + _TAG_BYTES:
+            raise _unreadable()
+        try:
+            return key.decrypt(body[:_NONCE_BYTES], body[_NONCE_BYTES:], _bound_to(place))
+        except InvalidTag:
+            raise _unreadable() from None
+
+    def new_wallet(self, place: Place) -> NewWallet:
+        """Make 128 bits of BIP-39 entropy, derive its addresses and seal it."""
+        entropy = secrets.token_bytes(derivation.ENTROPY_BYTES)
+        evm, solana = derivation.wallet_keys(entropy)
+        return NewWallet(
+            sealed=self.seal(entropy, place),
+            evm_address=derivation.evm_address(evm),
+            solana_address=derivation.solana_address(solana),
+        )
+
+    def signer(self, sealed: str, place: Place) -> LocalSigner:
+        """Open a wallet for signing. Raises: Rejected("sealed_unreadable")."""
+        entropy = self.open(sealed, place)
+        if len(entropy) != derivation.ENTROPY_BYTES:
+            raise _unreadable()
+        return LocalSigner(*derivation.wallet_keys(entropy))
+
+
+def _unreadable() -> Rejected:
+    return Rejected("sealed_unreadable")
+
+
+def _bound_to(place: Place) -> bytes:
+    # Length prefixes: without them ("ab", "c") and ("a", "bc") would be the same place.
+    parts = [part.encode() for part in (place.table, place.column, place.row_id)]
+    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+
+
+def _encode(body: bytes) -> str:
+    return base64.urlsafe_b64encode(body).rstrip(b"=").decode()
+
+
+def _decode(text: str) -> bytes | None:
+    try:
+        body = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except ValueError:
+        return None
+    # The last letter has spare bits; only one spelling of a ciphertext is accepted.
+    return body if _encode(body) == text else None
