@@ -1,0 +1,34 @@
+"""Who a request comes from, as frozen values; made by the guards, read by every room."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class KeyKind(StrEnum):
+    """The kinds of key for the X-API-Key header, by their prefix."""
+
+    AGENT = "ak"
+    GATEWAY = "gw"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The holder of an API key. Limits and idempotency hang on the agent; a gateway-only key has none.
+
+    `account_id` is the credit account that pays: the agent's id, or a gateway-only key's own id.
+    """
+
+    kind: KeyKind
+    key_id: str
+    account_id: str
+    agent_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class MasterCaller:
+    """The holder of a master key."""
+
+    key_id: str
+    name: str

@@ -1,0 +1,99 @@
+"""The guards that blueprints hang at their doors, and the caller of the present request.
+
+Every failure is the same 401: missing, malformed, unknown, expired and revoked keys cannot be told apart.
+"""
+
+from __future__ import annotations
+
+from flask import g, request
+
+from app.errors import Unauthorized
+from app.identity import limits, service
+from app.identity.caller import Caller, MasterCaller
+from app.web.blueprint import Guard
+
+API_KEY_SCHEME = "ApiKey"
+MASTER_KEY_SCHEME = "MasterKey"
+SECURITY_SCHEMES = {
+    API_KEY_SCHEME: {
+        "type": "apiKey",
+        "in": "header",
+        "name": "X-API-Key",
+        "description": (
+            "An agent's key (`ak_…`) or, for gateway, balance, usage and catalog, a gateway-only key (`gw_…`)."
+        ),
+    },
+    MASTER_KEY_SCHEME: {
+        "type": "apiKey",
+        "in": "header",
+        "name": "X-Master-Key",
+        "description": "A master key (`mk_…`): platform administration.",
+    },
+}
+"""What the OpenAPI document says about the keys, by scheme name."""
+
+
+def caller() -> Caller:
+    """Return who makes the present request. Raises: Unauthorized where no guard let anybody in."""
+    found: Caller | None = g.get("caller")
+    if found is None:
+        raise Unauthorized
+    return found
+
+
+def master() -> MasterCaller:
+    """Return which master key makes the present request. Raises: Unauthorized where no guard let it in."""
+    found: MasterCaller | None = g.get("master_caller")
+    if found is None:
+        raise _no_master()
+    return found
+
+
+def require_agent() -> str:
+    """Return the calling agent's id, for what a gateway-only key cannot do. Raises: Unauthorized."""
+    agent_id = caller().agent_id
+    if agent_id is None:
+        raise Unauthorized(
+            "An agent key (ak_…) is needed here; a gateway-only key (gw_…) owns no wallets or services."
+        )
+    return agent_id
+
+
+def admit(found: Caller) -> None:
+    """Make somebody the caller of the present request, counted against the key's rate limit."""
+    limits.count_call_of_key(found.key_id)
+    g.caller = found
+
+
+def _check_any_key() -> None:
+    found = service.find_caller(request.headers.get("X-API-Key"))
+    if found is None:
+        raise Unauthorized
+    admit(found)
+
+
+def _check_agent_key() -> None:
+    _check_any_key()
+    require_agent()
+
+
+def _check_master_key() -> None:
+    found = service.find_master(request.headers.get("X-Master-Key"))
+    if found is None:
+        raise _no_master()
+    limits.count_call_of_key(found.key_id)
+    g.master_caller = found
+
+
+def _no_master() -> Unauthorized:
+    return Unauthorized("A valid master key is needed in the X-Master-Key header.")
+
+
+ANY_KEY = Guard(schemes=(API_KEY_SCHEME,), check=_check_any_key)
+"""An agent's or a gateway-only key. On wallet routes the latter has no agent: empty lists, 404 for ids."""
+
+AGENT_KEY = Guard(schemes=(API_KEY_SCHEME,), check=_check_agent_key)
+"""An agent's key; a gateway-only key gets a 401 that says so."""
+
+MASTER_KEY = Guard(schemes=(MASTER_KEY_SCHEME,), check=_check_master_key)
+"""A master key."""

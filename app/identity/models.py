@@ -1,0 +1,76 @@
+"""Tables of identity. Keys are found by their SHA-256 and kept sealed besides, never in clear."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import CheckConstraint, ForeignKey, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.core.columns import ID, UtcDateTime
+from app.extensions import Model
+
+
+class Agent(Model):
+    """An AI agent: the owner of wallets and of one credit account with the same id."""
+
+    __tablename__ = "agents"
+
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    name: Mapped[str] = mapped_column(String(100))
+    email: Mapped[str | None] = mapped_column(String(254))
+    claimed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    claimed_email: Mapped[str | None] = mapped_column(String(254))
+    frozen_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
+
+
+class ApiKey(Model):
+    """A key for the X-API-Key header: an agent's (`ak`) or a gateway-only one (`gw`), which has no agent."""
+
+    __tablename__ = "api_keys"
+    __table_args__ = (
+        CheckConstraint(
+            "(kind = 'ak') = (agent_id IS NOT NULL) AND kind IN ('ak', 'gw')", name="api_keys_kind"
+        ),
+    )
+
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    kind: Mapped[str] = mapped_column(String(2))
+    agent_id: Mapped[str | None] = mapped_column(ID, ForeignKey("agents.id", ondelete="CASCADE"), index=True)
+    account_id: Mapped[str] = mapped_column(ID)
+    email: Mapped[str | None] = mapped_column(String(254))
+    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    sealed: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class MasterKey(Model):
+    """A key for the X-Master-Key header, which opens platform administration."""
+
+    __tablename__ = "master_keys"
+
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    name: Mapped[str] = mapped_column(String(100))
+    owner_email: Mapped[str | None] = mapped_column(String(254))
+    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    sealed: Mapped[str] = mapped_column(Text)
+    active: Mapped[bool]
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class OwnerKey(Model):
+    """A key with which the person who claimed an agent signs in; shown once."""
+
+    __tablename__ = "owner_keys"
+
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    owner_email: Mapped[str | None] = mapped_column(String(254))
+    agent_id: Mapped[str] = mapped_column(ID, ForeignKey("agents.id", ondelete="CASCADE"), index=True)
+    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    sealed: Mapped[str | None] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

@@ -1,0 +1,241 @@
+"""The verbs of identity: find who holds a key, add agents and keys, freeze, claim.
+
+Those that change or read rows run in the caller's unit unless they say otherwise; `mint` needs none and is
+called before the unit, so that sealing costs no lock time.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sqlalchemy import or_, select, update
+from sqlalchemy.exc import IntegrityError
+
+from app.core import clock, identifiers
+from app.core.unit_of_work import reading, unit_of_work
+from app.errors import NotFound, WalletFrozen
+from app.extensions import db
+from app.identity.caller import Caller, KeyKind, MasterCaller
+from app.identity.models import Agent, ApiKey, MasterKey, OwnerKey
+from app.ports import provider
+from app.ports.vault import Place
+
+# Keys that we make have 43 letters after the prefix; anything else is refused without a look-up.
+_API_KEY = re.compile(r"(?:ak|gw)_[A-Za-z0-9_-]{43}", re.ASCII)
+_MASTER_KEY = re.compile(r"mk_[A-Za-z0-9_-]{20,200}", re.ASCII)
+_BOOTSTRAP_NAME = "bootstrap"
+
+
+@dataclass(frozen=True, slots=True)
+class MintedKey:
+    """A fresh key that is not in the database yet; its repr does not show it."""
+
+    id: str
+    key: str = field(repr=False)
+    digest: str
+    sealed: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSnapshot:
+    """An agent as it was when read."""
+
+    id: str
+    name: str
+    email: str | None
+    claimed_at: datetime | None
+    claimed_email: str | None
+    frozen_at: datetime | None
+    created_at: datetime
+
+
+def mint_api_key(kind: KeyKind) -> MintedKey:
+    """Make an agent's or gateway-only key and seal it for its future row. Touches no database."""
+    return _mint(kind.value, ApiKey.__tablename__)
+
+
+def mint_owner_key() -> MintedKey:
+    """Make an owner's key and seal it for its future row. Touches no database."""
+    return _mint("ok", OwnerKey.__tablename__)
+
+
+def find_caller(key: str | None) -> Caller | None:
+    """Return who holds an API key, or None when it is missing, malformed, unknown, expired or revoked.
+
+    Opens its own reading unit; one query.
+    """
+    if key is None or not _API_KEY.fullmatch(key):
+        return None
+    query = select(ApiKey.kind, ApiKey.id, ApiKey.account_id, ApiKey.agent_id).where(
+        ApiKey.digest == identifiers.digest(key),
+        ApiKey.revoked_at.is_(None),
+        or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > clock.now()),
+    )
+    with reading() as session:
+        row = session.execute(query).one_or_none()
+    return Caller(KeyKind(row.kind), row.id, row.account_id, row.agent_id) if row else None
+
+
+def find_master(key: str | None) -> MasterCaller | None:
+    """Return who holds a master key, or None. Opens its own reading unit; one query."""
+    if key is None or not _MASTER_KEY.fullmatch(key):
+        return None
+    query = select(MasterKey.id, MasterKey.name).where(
+        MasterKey.digest == identifiers.digest(key), MasterKey.active.is_(True)
+    )
+    with reading() as session:
+        row = session.execute(query).one_or_none()
+    return MasterCaller(row.id, row.name) if row else None
+
+
+def add_agent(key: MintedKey, *, name: str, email: str | None) -> AgentSnapshot:
+    """Insert an agent and its key; two statements. In the caller's unit."""
+    created_at = clock.now()
+    agent = Agent(id=identifiers.new_id(), name=name, email=email, created_at=created_at)
+    session = db.session()
+    session.add(agent)
+    session.flush()
+    session.add(_api_key(key, KeyKind.AGENT, agent_id=agent.id, account_id=agent.id, at=created_at))
+    session.flush()
+    return _snapshot(agent)
+
+
+def add_gateway_key(key: MintedKey, *, email: str | None) -> datetime:
+    """Insert a gateway-only key, whose credit account has the key's own id, and return when.
+
+    In the caller's unit.
+    """
+    created_at = clock.now()
+    session = db.session()
+    session.add(_api_key(key, KeyKind.GATEWAY, account_id=key.id, email=email, at=created_at))
+    session.flush()
+    return created_at
+
+
+def agent(agent_id: str) -> AgentSnapshot:
+    """Return an agent. In the caller's unit. Raises: NotFound."""
+    found = db.session().get(Agent, agent_id)
+    if found is None:
+        raise NotFound("There is no such agent.")
+    return _snapshot(found)
+
+
+def reveal_api_key(agent_id: str) -> str:
+    """Open the agent's newest valid key; the answer that carries it must be `no-store`. In the caller's unit.
+
+    Raises: NotFound when the agent has no valid key.
+    """
+    query = (
+        select(ApiKey.id, ApiKey.sealed)
+        .where(ApiKey.agent_id == agent_id, ApiKey.revoked_at.is_(None), ApiKey.expires_at.is_(None))
+        .order_by(ApiKey.created_at.desc())
+        .limit(1)
+    )
+    row = db.session().execute(query).one_or_none()
+    if row is None:
+        raise NotFound("This agent has no valid key.")
+    return _open(row.sealed, ApiKey.__tablename__, row.id)
+
+
+def claim(agent_id: str, key: MintedKey, *, email: str | None, at: datetime) -> AgentSnapshot:
+    """Record who claimed the agent and add the owner's key. In the caller's unit.
+
+    The caller has made sure that it is the first claim. Raises: NotFound.
+    """
+    session = db.session()
+    found = session.get(Agent, agent_id)
+    if found is None:
+        raise NotFound("There is no such agent.")
+    found.claimed_at = at
+    found.claimed_email = email
+    session.add(
+        OwnerKey(
+            id=key.id,
+            owner_email=email,
+            agent_id=agent_id,
+            digest=key.digest,
+            sealed=key.sealed,
+            created_at=at,
+        )
+    )
+    session.flush()
+    return _snapshot(found)
+
+
+def set_frozen(agent_id: str, at: datetime | None) -> None:
+    """Freeze the agent from an instant on, or thaw it (None). In the caller's unit. Raises: NotFound."""
+    changed = db.session().execute(update(Agent).where(Agent.id == agent_id).values(frozen_at=at))
+    if changed.rowcount == 0:  # type: ignore[attr-defined, unused-ignore]
+        raise NotFound("There is no such agent.")
+
+
+def refuse_if_frozen(agent_id: str) -> None:
+    """Let no new movement of a frozen agent begin; one query in the caller's unit. Raises: WalletFrozen."""
+    if db.session().scalar(select(Agent.frozen_at).where(Agent.id == agent_id)) is not None:
+        raise WalletFrozen
+
+
+def bootstrap_master_key(key: str) -> bool:
+    """Create the first master key if there is none at all, and tell whether this call did.
+
+    Opens its own unit.
+
+    Processes that start together are told apart by the unique digest: one of them creates it.
+
+    Raises: ValueError when the key is too short or not of the form `mk_…`.
+    """
+    if not _MASTER_KEY.fullmatch(key):
+        msg = "BOOTSTRAP_MASTER_KEY must be mk_ and at least 20 letters, digits, hyphens or underscores"
+        raise ValueError(msg)
+    minted = _seal(key, MasterKey.__tablename__)
+    try:
+        with unit_of_work() as session:
+            if session.scalar(select(MasterKey.id).limit(1)) is not None:
+                return False
+            session.add(
+                MasterKey(
+                    id=minted.id, name=_BOOTSTRAP_NAME, digest=minted.digest, sealed=minted.sealed,
+                    active=True, created_at=clock.now(),
+                )
+            )  # fmt: skip
+    except IntegrityError:
+        return False
+    return True
+
+
+def _mint(prefix: str, table: str) -> MintedKey:
+    return _seal(identifiers.new_key(prefix), table)
+
+
+def _seal(key: str, table: str) -> MintedKey:
+    row_id = identifiers.new_id()
+    sealed = provider.current().vault.seal(key.encode(), Place(table, "sealed", row_id))
+    return MintedKey(row_id, key, identifiers.digest(key), sealed)
+
+
+def _open(sealed: str, table: str, row_id: str) -> str:
+    return provider.current().vault.open(sealed, Place(table, "sealed", row_id)).decode()
+
+
+def _api_key(
+    key: MintedKey,
+    kind: KeyKind,
+    *,
+    account_id: str,
+    at: datetime,
+    agent_id: str | None = None,
+    email: str | None = None,
+) -> ApiKey:
+    return ApiKey(
+        id=key.id, kind=kind.value, agent_id=agent_id, account_id=account_id, email=email,
+        digest=key.digest, sealed=key.sealed, created_at=at,
+    )  # fmt: skip
+
+
+def _snapshot(agent: Agent) -> AgentSnapshot:
+    return AgentSnapshot(
+        id=agent.id, name=agent.name, email=agent.email, claimed_at=agent.claimed_at,
+        claimed_email=agent.claimed_email, frozen_at=agent.frozen_at, created_at=agent.created_at,
+    )  # fmt: skip
