@@ -1,14 +1,13 @@
 """gunicorn's settings, the same on a laptop and on a host; read by `gunicorn wsgi:app` from the work tree.
 
-Threads, not gevent: gevent freezes the whole process while SQLite works. Threads start only when requests need
-them, so their number is a ceiling for open streams and not a cost.
+Threads, not gevent: gevent freezes the whole process while SQLite works. Threads start only when requests
+need them, so their number is a ceiling for open streams and not a cost.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 bind = f"0.0.0.0:{os.environ.get('PORT') or '8000'}"
 worker_class = "gthread"
@@ -34,10 +33,11 @@ forwarded_allow_ips = os.environ.get("FORWARDED_ALLOW_IPS") or "127.0.0.1"
 accesslog = None
 
 
-def post_fork(_server: Any, _worker: Any) -> None:
+def post_fork(_server: object, _worker: object) -> None:
     """Forget the parent's database connections: two processes must not talk on one socket."""
-    from app.extensions import db
-    from wsgi import app
+    # Imported here, because gunicorn reads this file before it is sure of its own settings.
+    from app.extensions import db  # noqa: PLC0415
+    from wsgi import app  # noqa: PLC0415
 
     with app.app_context():
         db.engine.dispose(close=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -71,7 +72,7 @@ def install(root: Path, requirements: str) -> None:
         _run([sys.executable, "-m", "venv", str(venv)], "Python could not make .venv: see above.")
     unfinished = venv / "unfinished"
     unfinished.touch()
-    _say(f"Installing {requirements} into .venv (the first time takes up to half a minute) ...")
+    _say(f"Installing {requirements} into .venv (the first time takes a while) ...")
     _install_packages(root, requirements)
     # The development lock holds every pin of the runtime lock (a test sees to it), so it satisfies both.
     held = {requirements, RUNTIME_LOCK} if requirements == DEVELOPMENT_LOCK else {requirements}
@@ -84,18 +85,42 @@ def install(root: Path, requirements: str) -> None:
 def _install_packages(root: Path, requirements: str) -> None:
     python = str(root / ".venv" / "bin" / "python")
     lock = str(root / requirements)
-    uv = shutil.which("uv")
+    uv = _find_uv(root, python)
     if uv is not None:
         command = [uv, "pip", "install", "--quiet", "--python", python, "--require-hashes", "-r", lock]
-        if subprocess.run(command, cwd=root, check=False).returncode == 0:
+        # As pip does, trust what the machine trusts: a company's proxy has a certificate of its own.
+        trusting = {"UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1", **os.environ}
+        if subprocess.run(command, cwd=root, check=False, env=trusting).returncode == 0:
             return
-        _say("uv could not install them (it does not read pip's settings); trying pip ...")
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+        _say("uv could not install them; trying pip (this takes up to a minute) ...")
     _run(
-        [*pip, "--require-hashes", "-r", lock],
+        [*_pip(python), "--require-hashes", "-r", lock],
         "The packages could not be installed: see above. The package index must be reachable once; "
         "behind a mirror set PIP_INDEX_URL.",
     )
+
+
+def _find_uv(root: Path, python: str) -> str | None:
+    """Return a uv to install with, fetching one where none is; None leaves the work to pip."""
+    found = shutil.which(
+        "uv", path=f"{root / '.venv' / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    )
+    if found is not None:
+        return found
+    # uv does not read pip's settings: where a mirror is configured, only pip goes where it should.
+    settings = subprocess.run(
+        [python, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
+    )
+    if re.search(r"(\.|')index-url=|no-index=", settings.stdout):
+        return None
+    fetched = subprocess.run(
+        [*_pip(python), "--require-hashes", "-r", str(root / "launcher" / "uv.txt")], cwd=root, check=False
+    )
+    return str(root / ".venv" / "bin" / "uv") if fetched.returncode == 0 else None
+
+
+def _pip(python: str) -> list[str]:
+    return [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
 
 
 def _is_usable(venv: Path, root: Path) -> bool:
