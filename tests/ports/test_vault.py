@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import pickle
+import string
 import traceback
 
 import pytest
@@ -103,6 +105,16 @@ def test_garbage_is_refused_like_any_other_unreadable_text(sealed: str) -> None:
     with pytest.raises(Rejected, match=r"^sealed_unreadable$") as caught:
         _vault().open(sealed, _PLACE)
     assert caught.value.details == {}
+
+
+def test_a_second_spelling_of_the_same_ciphertext_is_refused() -> None:
+    alphabet = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
+    sealed = _vault().seal(bytes(16), _PLACE)
+    respelled = sealed[:-1] + alphabet[alphabet.index(sealed[-1]) ^ 1]
+    body = [base64.urlsafe_b64decode(text.partition(".")[2] + "=") for text in (sealed, respelled)]
+    assert body[0] == body[1]
+    with pytest.raises(Rejected):
+        _vault().open(respelled, _PLACE)
 
 
 def test_a_sealed_text_opens_under_no_other_key_of_the_same_name() -> None:
