@@ -1,0 +1,34 @@
+# Short names for those who like make; ./run and ./test need neither make nor this file.
+.DEFAULT_GOAL := help
+.PHONY: help run test check bench sandbox lock environment
+BIN := .venv/bin
+
+help: ## list what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: ## the whole service on this machine
+	@./run
+
+test: ## the whole suite
+	@./test
+
+environment:
+	@sh launcher/bootstrap.sh requirements-dev.txt
+
+check: environment ## lint, format, types, import contracts, OpenAPI document
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy app workers sandbox launcher
+	$(BIN)/lint-imports --no-logo
+	NETWORK=sandbox $(BIN)/python -m launcher --with-settings flask --app wsgi openapi check
+
+bench: environment ## figures of speed and memory on this machine (minutes)
+	$(BIN)/python -m benchmarks
+
+sandbox: environment ## the local chains and their faucet alone
+	$(BIN)/python -m sandbox --state var/sandbox
+
+lock: environment ## compile the requirements anew: pins and hashes for every platform
+	$(BIN)/python -m pip install --quiet --require-hashes -r launcher/uv.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header requirements.in -o requirements.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header requirements-dev.in -c requirements.txt -o requirements-dev.txt

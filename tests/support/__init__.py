@@ -1,0 +1,1 @@
+"""What tests share: real servers, waiting, and the parts that stand in for the outside."""
