@@ -1,0 +1,108 @@
+"""The faucet's client: an order says everything once, and nothing but a refusal counts as one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from app.adapters.faucet_http import HttpFaucet
+from app.core.chains import ETH, USDC, ChainName
+from app.core.money import TokenAmount
+from app.ports.errors import Rejected, Unreachable
+from app.ports.faucet import Faucet
+from tests.support.loopback_http import Asked, LoopbackServer, Reply, serve, unused_url
+
+_ADDRESS = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
+_PAID = Reply(b'{"tx_hash": "0xabc"}')
+
+
+def _pay(server_url: str, *, reference: str = "fund-1") -> None:
+    faucet: Faucet = HttpFaucet(server_url)
+    faucet.pay(reference, chain=ChainName.BASE, address=_ADDRESS, amount=TokenAmount(12_500_000, USDC))
+
+
+def _ask(reply: Reply) -> LoopbackServer:
+    with serve(lambda _asked: reply) as server:
+        _pay(server.url)
+    return server
+
+
+def test_an_order_carries_reference_chain_address_and_exact_amount() -> None:
+    (asked,) = _ask(_PAID).asked
+    assert (asked.method, asked.target) == ("POST", "/pay")
+    assert asked.headers["Content-Type"] == "application/json"
+    assert json.loads(asked.body) == {
+        "reference": "fund-1",
+        "chain": "base",
+        "address": _ADDRESS,
+        "currency": "USDC",
+        "amount": "12.5",
+    }
+
+
+def test_a_wei_is_ordered_as_a_wei() -> None:
+    with serve(lambda _asked: _PAID) as server:
+        HttpFaucet(server.url + "/").pay(
+            "fund-2", chain=ChainName.ETHEREUM, address=_ADDRESS, amount=TokenAmount(10**18 + 1, ETH)
+        )
+    (asked,) = server.asked
+    assert asked.target == "/pay"
+    assert json.loads(asked.body)["amount"] == "1.000000000000000001"
+
+
+def test_a_refusal_is_certain() -> None:
+    with pytest.raises(Rejected, match="faucet_refused"):
+        _ask(Reply(b'{"error": "unknown chain"}', status=400))
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(None),
+        Reply(b'{"tx_hash": "0xabc"}', status=500),
+        Reply(b'{"tx_hash": "0xabc"}', status=404),
+        Reply(b"", status=302, headers={"Location": "/pay"}),
+        Reply(b"<html>"),
+        Reply(b"[" * 100_000),
+        Reply(b"{}"),
+        Reply(b"[]"),
+        Reply(b'{"tx_hash": null}'),
+        Reply(b'{"tx_hash": "0xabc", "padding": "' + b"x" * 5_000_000 + b'"}'),
+    ],
+)
+def test_any_other_answer_leads_to_asking_again_later(reply: Reply) -> None:
+    with pytest.raises(Unreachable, match="faucet_unreachable"):
+        _ask(reply)
+
+
+def test_a_faucet_that_is_away_is_unreachable() -> None:
+    with pytest.raises(Unreachable, match="faucet_unreachable"):
+        _pay(unused_url())
+
+
+def test_a_lost_answer_is_asked_for_again_under_the_same_reference() -> None:
+    replies = [Reply(None), _PAID]
+    with serve(lambda _asked: replies.pop(0)) as server:
+        _pay(server.url)
+    assert [json.loads(asked.body)["reference"] for asked in server.asked] == ["fund-1", "fund-1"]
+
+
+def test_one_connection_serves_many_orders_and_carries_no_cookie_from_one_to_the_next() -> None:
+    def answer(_asked: Asked) -> Reply:
+        return Reply(b'{"tx_hash": "0xabc"}', headers={"Set-Cookie": "tracker=1"})
+
+    with serve(answer) as server:
+        faucet = HttpFaucet(server.url)
+        for number in range(5):
+            faucet.pay(str(number), chain=ChainName.BASE, address=_ADDRESS, amount=TokenAmount(1, USDC))
+    assert server.connections == 1
+    assert not [asked for asked in server.asked if "Cookie" in asked.headers]
+
+
+def test_proxy_settings_of_the_machine_are_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", unused_url())
+    monkeypatch.setenv("http_proxy", unused_url())
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert len(_ask(_PAID).asked) == 1
