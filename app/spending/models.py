@@ -1,0 +1,76 @@
+"""Tables of the spending room. Amounts are nano-dollars, days are UTC."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+
+from sqlalchemy import JSON, BigInteger, CheckConstraint, Date, Index, String
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.core.columns import ID, UtcDateTime
+from app.extensions import Model
+
+
+class SpendingAccount(Model):
+    """One row per wallet: its lock, and what it has held or spent in the windows of the day `counted_on`.
+
+    The sums are kept here so that a check costs the same after a million movements as after one.
+    """
+
+    __tablename__ = "spending_accounts"
+    __table_args__ = (
+        Index("ix_spending_accounts_agent_id", "agent_id"),
+        CheckConstraint(
+            "day_nanos >= 0 AND week_nanos >= 0 AND month_nanos >= 0", name="ck_spending_accounts_sums"
+        ),
+    )
+
+    wallet_id: Mapped[str] = mapped_column(ID, primary_key=True)
+    agent_id: Mapped[str] = mapped_column(ID)
+    frozen_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    lock_version: Mapped[int] = mapped_column(BigInteger, default=0)
+    counted_on: Mapped[date] = mapped_column(Date)
+    day_nanos: Mapped[int] = mapped_column(BigInteger, default=0)
+    week_nanos: Mapped[int] = mapped_column(BigInteger, default=0)
+    month_nanos: Mapped[int] = mapped_column(BigInteger, default=0)
+
+
+class SpendingControls(Model):
+    """The controls of a wallet that has any; a limit of 0 is unlimited, an empty list allows all."""
+
+    __tablename__ = "spending_controls"
+    __table_args__ = (
+        CheckConstraint(
+            "daily_limit_nanos >= 0 AND weekly_limit_nanos >= 0"
+            " AND monthly_limit_nanos >= 0 AND per_tx_limit_nanos >= 0",
+            name="ck_spending_controls_limits",
+        ),
+    )
+
+    wallet_id: Mapped[str] = mapped_column(ID, primary_key=True)
+    daily_limit_nanos: Mapped[int] = mapped_column(BigInteger)
+    weekly_limit_nanos: Mapped[int] = mapped_column(BigInteger)
+    monthly_limit_nanos: Mapped[int] = mapped_column(BigInteger)
+    per_tx_limit_nanos: Mapped[int] = mapped_column(BigInteger)
+    allowed_addresses: Mapped[list[str]] = mapped_column(JSON)
+    allowed_domains: Mapped[list[str]] = mapped_column(JSON)
+    locked: Mapped[bool]
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class SpendingHold(Model):
+    """What one movement counts for, under the movement's own id; counted in the windows of `made_on`."""
+
+    __tablename__ = "spending_holds"
+    __table_args__ = (
+        Index("ix_spending_holds_wallet_id_made_on", "wallet_id", "made_on"),
+        CheckConstraint("amount_nanos >= 0", name="ck_spending_holds_amount"),
+        CheckConstraint("state IN ('held', 'spent', 'released')", name="ck_spending_holds_state"),
+    )
+
+    reference: Mapped[str] = mapped_column(String(64), primary_key=True)
+    wallet_id: Mapped[str] = mapped_column(ID)
+    amount_nanos: Mapped[int] = mapped_column(BigInteger)
+    state: Mapped[str] = mapped_column(String(8))
+    made_on: Mapped[date] = mapped_column(Date)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)

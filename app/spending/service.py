@@ -1,0 +1,58 @@
+"""The door of the spending room: its verbs and snapshots, all of them for use inside the caller's unit.
+
+Alone among rooms, nobody reads or writes the tables behind it.
+"""
+
+from app.spending.accounts import (
+    MAX_COUNTED_NANOS,
+    assert_not_frozen,
+    freeze,
+    lock_account,
+    open_account,
+    unfreeze,
+)
+from app.spending.controls import (
+    Changes,
+    ControlsView,
+    Standing,
+    WindowStanding,
+    assert_deletable,
+    close_account,
+    controls_of,
+    inherit,
+    lock_controls,
+    put_controls,
+    set_default,
+    standing,
+    unlock_controls,
+)
+from app.spending.holds import Hold, HoldState, check, hold, release, spend, unspend
+
+__all__ = [
+    "MAX_COUNTED_NANOS",
+    "Changes",
+    "ControlsView",
+    "Hold",
+    "HoldState",
+    "Standing",
+    "WindowStanding",
+    "assert_deletable",
+    "assert_not_frozen",
+    "check",
+    "close_account",
+    "controls_of",
+    "freeze",
+    "hold",
+    "inherit",
+    "lock_account",
+    "lock_controls",
+    "open_account",
+    "put_controls",
+    "release",
+    "set_default",
+    "spend",
+    "standing",
+    "unfreeze",
+    "unlock_controls",
+    "unspend",
+]
