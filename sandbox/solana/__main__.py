@@ -1,0 +1,74 @@
+"""Run the node until it is told to stop: `python -m sandbox.solana --port 18899`."""
+
+import argparse
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from sandbox.solana import USDC_MINT, SolanaNode
+
+
+def main() -> int:
+    """Read the command line, serve, and stop on SIGTERM or Ctrl-C."""
+    options = _parse_arguments()
+    try:
+        node = SolanaNode(
+            host=options.host,
+            port=options.port,
+            slot_ms=options.slot_ms,
+            finalized_lag=options.finalized_lag,
+            usdc=options.usdc,
+            state=options.state,
+        )
+    except (OSError, RuntimeError, ValueError) as error:
+        print(f"cannot start the Solana node: {error}", file=sys.stderr)
+        return 1
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    with node:
+        print(f"ready {node.url}", flush=True)
+        stopping.wait()
+    return 0
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m sandbox.solana",
+        description="A local Solana cluster: real execution by LiteSVM, Solana's JSON-RPC over HTTP, "
+        "subscriptions over WebSocket on the next port. USDC is at its mainnet address.",
+        epilog="Extra methods: sandbox_mint [owner, units], sandbox_advance [slots], sandbox_setAccount "
+        "[address, lamports, owner, base64], sandbox_faults [{drop, delaySlots, http, httpAfter, sleepMs}], "
+        "sandbox_info []. requestAirdrop pays SOL. GET /health answers ok.",
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=18899,
+        help="HTTP port; WebSocket takes the next one (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--slot-ms",
+        type=int,
+        default=400,
+        help="milliseconds per slot; 0 stops the clock until sandbox_advance (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--finalized-lag",
+        type=int,
+        default=32,
+        help="slots until a transaction is finalized (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--state", type=Path, metavar="FILE", help="keep the chain in this SQLite file between starts"
+    )
+    parser.add_argument(
+        "--usdc", default=USDC_MINT, metavar="MINT", help="address of the USDC mint (default: %(default)s)"
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,294 @@
+"""The chain: accounts, time, mempool and history behind one lock. Everything that changes them is here.
+
+Time moves when somebody looks: `with chain.current():` takes the lock and brings the chain up to the clock.
+"""
+
+import base64
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from solders.account import Account
+from solders.hash import Hash
+from solders.pubkey import Pubkey
+from solders.transaction import VersionedTransaction
+
+from sandbox.solana import base58, tokens
+from sandbox.solana.accounts import GENESIS_SLOT, AccountVersions
+from sandbox.solana.addresses import SYSTEM, USDC_MINT
+from sandbox.solana.clock import MAX_RECENT_BLOCKHASHES, BlockhashQueue, Commitment, SlotClock
+from sandbox.solana.errors import JsonObject
+from sandbox.solana.faults import Faults
+from sandbox.solana.genesis import FAUCET, genesis_accounts
+from sandbox.solana.history import History, TransactionRecord
+from sandbox.solana.runtime import AnyMessage, LookupTableNotFoundError, Outcome, Runtime, memo_of
+from sandbox.solana.storage import ChainStorage, SavedChain
+
+FIRST_SLOT: Final = 300_000_000
+SLOT_HASHES: Final = 128
+"""Entries of the SlotHashes sysvar, which making a lookup table reads."""
+NONCE_ACCOUNT_BYTES: Final = 80
+ADVANCE_NONCE: Final = b"\x04\x00\x00\x00"
+
+
+class Chain:
+    """A Solana ledger with a clock. Thread-safe through `current`; everything else expects the lock held."""
+
+    def __init__(
+        self,
+        *,
+        slot_ms: int = 400,
+        confirmed_lag: int = 1,
+        finalized_lag: int = 32,
+        usdc: str = USDC_MINT,
+        state: Path | None = None,
+    ) -> None:
+        self.faults = Faults()
+        self.history = History()
+        self.accounts = AccountVersions()
+        self.runtime = Runtime()
+        self.usdc = Pubkey.from_string(usdc)
+        self._lock = threading.RLock()
+        self._lags = (0, confirmed_lag, finalized_lag)
+        self._mempool: list[tuple[int, VersionedTransaction]] = []
+        self._storage = ChainStorage(state) if state else None
+
+        saved = self._storage.load() if self._storage else None
+        self._seed = saved.seed if saved else os.urandom(32)
+        start_slot = self._slot_after_restart(saved, slot_ms=slot_ms) if saved else FIRST_SLOT
+        self.clock = SlotClock(start_slot, slot_ms=slot_ms)
+        self.blockhashes = BlockhashQueue(self._seed)
+        self.genesis_hash = str(Hash(hashlib.sha256(b"genesis" + self._seed).digest()))
+        self.slot = start_slot - MAX_RECENT_BLOCKHASHES
+        self._go_to(start_slot)
+        if saved:
+            self._restore(saved)
+        self._create_missing_genesis_accounts()
+        self._commit()
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Hold the lock, with the chain brought up to the clock."""
+        with self._lock:
+            self._go_to(self.clock.target())
+            yield
+
+    def close(self) -> None:
+        """Release the state file."""
+        with self._lock:
+            if self._storage:
+                self._commit()
+                self._storage.close()
+                self._storage = None
+
+    def slot_at(self, commitment: Commitment) -> int:
+        """Tell the newest slot of a commitment level."""
+        return self.slot - self._lags[commitment]
+
+    def commitment_of(self, record: TransactionRecord) -> Commitment:
+        """Tell how settled a landed transaction is."""
+        for commitment in (Commitment.FINALIZED, Commitment.CONFIRMED):
+            if record.slot <= self.slot_at(commitment):
+                return commitment
+        return Commitment.PROCESSED
+
+    def account(self, address: str, commitment: Commitment = Commitment.PROCESSED) -> Account | None:
+        """Read an account as a commitment level sees it."""
+        if address in self.accounts:
+            return self.accounts.at(address, slot=self.slot_at(commitment))
+        return self.runtime.account(address)
+
+    def set_account(self, address: str, account: Account) -> None:
+        """Write an account without a transaction; every commitment level sees it when its slot comes."""
+        self.runtime.put_account(address, account)
+        self._remember(address, account, slot=self.slot)
+        self._commit()
+
+    def advance(self, slots: int) -> None:
+        """Let slots pass at once."""
+        self.clock.skip(slots)
+        self._go_to(self.slot + slots)
+        self._commit()
+
+    def is_young_enough(self, message: AnyMessage, commitment: Commitment = Commitment.PROCESSED) -> bool:
+        """Tell whether a message's blockhash is usable at a commitment, or is its durable nonce."""
+        blockhash = str(message.recent_blockhash)
+        if self.blockhashes.is_usable(blockhash, at_slot=self.slot_at(commitment)):
+            return True
+        first = message.instructions[0] if message.instructions else None
+        if first is None or bytes(first.data) != ADVANCE_NONCE or not first.accounts:
+            return False
+        if str(message.account_keys[first.program_id_index]) != SYSTEM:
+            return False
+        nonce = self.account(str(message.account_keys[bytes(first.accounts)[0]]), commitment)
+        data = bytes(nonce.data) if nonce else b""
+        return len(data) == NONCE_ACCOUNT_BYTES and base58.encode(data[40:72]) == blockhash
+
+    def simulate(
+        self, transaction: VersionedTransaction, commitment: Commitment, *, check_age: bool = True
+    ) -> Outcome:
+        """Run a transaction against the state of a commitment level and change nothing."""
+        message = transaction.message
+        if self.history.get(str(transaction.signatures[0]), up_to_slot=self.slot_at(commitment)):
+            return Outcome(error="AlreadyProcessed")
+        if check_age and not self.is_young_enough(message, commitment):
+            return Outcome(error="BlockhashNotFound")
+        try:
+            keys = self.runtime.keys_of(message)
+        except LookupTableNotFoundError:
+            return Outcome(error="AddressLookupTableNotFound")
+        view = {
+            address: self.account(address, commitment)
+            for address in keys.all + keys.tables
+            if address in self.accounts
+        }
+        uses_nonce = check_age and str(message.recent_blockhash) not in self.blockhashes
+        return self.runtime.simulate(transaction, view=view, in_new_block=uses_nonce)
+
+    def submit(self, transaction: VersionedTransaction) -> str:
+        """Accept a transaction and tell its signature. Whether it lands is another matter."""
+        if not self.faults.take_drop():
+            self._mempool.append((self.slot + self.faults.delay_slots, transaction))
+            self._land_due()
+        return str(transaction.signatures[0])
+
+    def land(self, transaction: VersionedTransaction) -> None:
+        """Execute in the current slot. A transaction that is stale, forged or cannot pay leaves no trace."""
+        message = transaction.message
+        signature = str(transaction.signatures[0])
+        if signature in self.history or not self.is_young_enough(message):
+            return
+        if not all(transaction.verify_with_results()):
+            return
+        try:
+            keys = self.runtime.keys_of(message)
+        except LookupTableNotFoundError:
+            return
+        before = [self.runtime.account(key) for key in keys.all]
+        tokens_before = self._token_balances(before)
+        outcome = self.runtime.execute(transaction)
+        if not outcome.landed:
+            return
+        after = [self.runtime.account(key) for key in keys.all]
+        for key, old, new in zip(keys.all, before, after, strict=True):
+            if old != new:
+                if key not in self.accounts:
+                    self._remember(key, old, slot=GENESIS_SLOT)
+                self._remember(key, new, slot=self.slot)
+        record = TransactionRecord(
+            signature=signature,
+            raw=base64.b64encode(bytes(transaction)).decode(),
+            slot=self.slot,
+            block_time=int(time.time()),
+            error=outcome.error,
+            fee_lamports=outcome.fee_lamports or 0,
+            logs=outcome.logs,
+            compute_units=outcome.compute_units,
+            inner_instructions=outcome.inner_instructions,
+            return_data=outcome.return_data,
+            pre_lamports=_lamports(before),
+            post_lamports=_lamports(after),
+            pre_token_balances=tokens_before,
+            post_token_balances=self._token_balances(after),
+            keys=keys.all,
+            loaded_writable=keys.loaded_writable,
+            loaded_readonly=keys.loaded_readonly,
+            memo=memo_of(message, keys.all),
+        )
+        self.history.add(record)
+        if self._storage:
+            self._storage.add_transaction(record)
+        self._commit()
+
+    def summary(self) -> JsonObject:
+        """Tell the settings and sizes of this chain."""
+        return {
+            "slotMs": self.clock.slot_ms,
+            "lags": list(self._lags),
+            "faucet": str(FAUCET.pubkey()),
+            "usdc": str(self.usdc),
+            "mempool": len(self._mempool),
+            "transactions": len(self.history),
+            "accounts": len(self.accounts),
+        }
+
+    def _go_to(self, target: int) -> None:
+        """Pass slot after slot, landing delayed transactions in theirs."""
+        while self.slot < target:
+            due = [slot for slot, _ in self._mempool if slot > self.slot]
+            stop = min([target, *due])
+            first = max(self.slot + 1, stop - MAX_RECENT_BLOCKHASHES)
+            for slot in range(first, stop + 1):
+                self.blockhashes.push(slot)
+            self.slot = stop
+            self.runtime.pass_blocks(stop + 1 - first)
+            self.runtime.set_slot(stop, self.blockhashes.newest(SLOT_HASHES))
+            self._land_due()
+
+    def _land_due(self) -> None:
+        due = [transaction for slot, transaction in self._mempool if slot <= self.slot]
+        self._mempool = [waiting for waiting in self._mempool if waiting[0] > self.slot]
+        for transaction in due:
+            self.land(transaction)
+
+    def _token_balances(self, accounts: list[Account | None]) -> list[JsonObject]:
+        """List the token accounts among a transaction's accounts, as its metadata shows them."""
+        balances = []
+        for index, account in enumerate(accounts):
+            token_account = tokens.read_token_account(account)
+            if account is None or token_account is None:
+                continue
+            mint = tokens.read_mint(self.runtime.account(token_account.mint))
+            balances.append(
+                {
+                    "accountIndex": index,
+                    "mint": token_account.mint,
+                    "owner": token_account.owner,
+                    "programId": str(account.owner),
+                    "uiTokenAmount": tokens.amount_json(
+                        token_account.amount, decimals=mint.decimals if mint else 0, null_when_zero=True
+                    ),
+                }
+            )
+        return balances
+
+    def _remember(self, address: str, account: Account | None, *, slot: int) -> None:
+        self.accounts.remember(address, account, slot=slot, finalized_slot=self.slot_at(Commitment.FINALIZED))
+        if self._storage:
+            self._storage.put_account(address, account)
+
+    def _commit(self) -> None:
+        if self._storage:
+            self._storage.commit(seed=self._seed, slot=self.slot, unix_seconds=time.time())
+
+    def _slot_after_restart(self, saved: SavedChain, *, slot_ms: int) -> int:
+        """Choose the slot to go on from: never backwards, and beyond every blockhash and open commitment.
+
+        A transaction that had not landed is then expired for good, and what had landed is finalized.
+        """
+        away_seconds = max(0.0, time.time() - saved.unix_seconds)
+        passed = int(away_seconds * 1000 / slot_ms) if slot_ms else 0
+        return saved.slot + max(MAX_RECENT_BLOCKHASHES + self._lags[Commitment.FINALIZED], passed)
+
+    def _restore(self, saved: SavedChain) -> None:
+        finalized_slot = self.slot_at(Commitment.FINALIZED)
+        for address, account in saved.accounts.items():
+            self.runtime.put_account(address, account)
+            self.accounts.remember(address, account, slot=GENESIS_SLOT, finalized_slot=finalized_slot)
+        for record in saved.transactions:
+            self.history.add(record)
+
+    def _create_missing_genesis_accounts(self) -> None:
+        for address, account in genesis_accounts(self.usdc).items():
+            if address not in self.accounts:
+                self.runtime.put_account(address, account)
+                self._remember(address, account, slot=GENESIS_SLOT)
+
+
+def _lamports(accounts: list[Account | None]) -> list[int]:
+    return [account.lamports if account else 0 for account in accounts]

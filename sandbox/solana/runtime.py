@@ -1,0 +1,211 @@
+"""Execution of transactions: LiteSVM runs the real programs, this file feeds it and reads its outcome.
+
+Two machines: one holds the ledger, the other is scratch for simulations against an older view of it.
+LiteSVM knows one blockhash only, so ages are checked by the chain before anything comes here.
+"""
+
+import base64
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from solders.account import Account
+from solders.clock import Clock
+from solders.hash import Hash
+from solders.litesvm import LiteSVM
+from solders.message import Message, MessageV0, MessageV1
+from solders.pubkey import Pubkey
+from solders.signature import Signature
+from solders.transaction import VersionedTransaction
+from solders.transaction_metadata import (
+    FailedTransactionMetadata,
+    SimulatedTransactionInfo,
+    TransactionMetadata,
+)
+
+from sandbox.solana import base58
+from sandbox.solana.addresses import MEMO_PROGRAMS, SYSTEM
+from sandbox.solana.errors import JsonObject, TransactionError
+
+AnyMessage = Message | MessageV0 | MessageV1
+
+_REMEMBERED_TRANSACTIONS: Final = 1_000_000
+_LOOKUP_TABLE_META_BYTES: Final = 56
+
+
+class LookupTableNotFoundError(LookupError):
+    """Raise when a transaction loads addresses from a table that is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionKeys:
+    """The accounts of a transaction in the order its instructions count them."""
+
+    all: list[str]
+    loaded_writable: list[str]
+    loaded_readonly: list[str]
+    tables: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What running a transaction came to."""
+
+    error: TransactionError | None = None
+    landed: bool = False
+    """False for a transaction that could not pay its fee: it leaves no trace."""
+    fee_lamports: int | None = None
+    compute_units: int = 0
+    logs: list[str] = field(default_factory=list)
+    inner_instructions: list[JsonObject] = field(default_factory=list)
+    return_data: JsonObject | None = None
+    post_accounts: dict[str, Account] = field(default_factory=dict)
+    """The accounts after a successful simulation; empty otherwise."""
+
+
+class Runtime:
+    """The ledger's accounts and the programs that change them."""
+
+    def __init__(self) -> None:
+        self._ledger = (
+            LiteSVM().with_blockhash_check(False).with_transaction_history(_REMEMBERED_TRANSACTIONS)  # noqa: FBT003
+        )
+        self._scratch = LiteSVM().with_blockhash_check(False).with_sigverify(False)  # noqa: FBT003
+
+    def account(self, address: str) -> Account | None:
+        """Read an account as it is now."""
+        return self._ledger.get_account(Pubkey.from_string(address))
+
+    def put_account(self, address: str, account: Account) -> None:
+        """Write an account behind the programs' backs."""
+        self._ledger.set_account(Pubkey.from_string(address), account)
+
+    def add_program(self, address: str, elf: bytes) -> None:
+        """Deploy an sBPF program."""
+        for machine in (self._ledger, self._scratch):
+            machine.add_program(Pubkey.from_string(address), elf)
+
+    def rent_exempt_lamports(self, data_bytes: int) -> int:
+        """Tell the balance that keeps an account of this size alive."""
+        return self._ledger.minimum_balance_for_rent_exemption(data_bytes)
+
+    def pass_blocks(self, count: int) -> None:
+        """Let blocks go by, so that durable nonces get new values."""
+        for _ in range(count):
+            self._ledger.expire_blockhash()
+
+    def set_slot(self, slot: int, slot_hashes: list[tuple[int, Hash]]) -> None:
+        """Tell the programs the time: the Clock and SlotHashes sysvars."""
+        for machine in (self._ledger, self._scratch):
+            clock = machine.get_clock()
+            machine.set_slot_hashes(slot_hashes)
+            machine.set_clock(
+                Clock(
+                    slot,
+                    clock.epoch_start_timestamp,
+                    clock.epoch,
+                    clock.leader_schedule_epoch,
+                    int(time.time()),
+                )
+            )
+
+    def keys_of(self, message: AnyMessage) -> TransactionKeys:
+        """List the accounts of a message, those from lookup tables included.
+
+        Raises:
+            LookupTableNotFoundError: a table does not exist.
+        """
+        writable: list[str] = []
+        readonly: list[str] = []
+        lookups = message.address_table_lookups if isinstance(message, MessageV0) else []
+        for lookup in lookups:
+            table = self._ledger.get_account(lookup.account_key)
+            if table is None:
+                raise LookupTableNotFoundError
+            data = bytes(table.data)
+            entries = [
+                base58.encode(data[start : start + Pubkey.LENGTH])
+                for start in range(_LOOKUP_TABLE_META_BYTES, len(data), Pubkey.LENGTH)
+            ]
+            writable += [entries[index] for index in lookup.writable_indexes]
+            readonly += [entries[index] for index in lookup.readonly_indexes]
+        return TransactionKeys(
+            all=[str(key) for key in message.account_keys] + writable + readonly,
+            loaded_writable=writable,
+            loaded_readonly=readonly,
+            tables=[str(lookup.account_key) for lookup in lookups],
+        )
+
+    def execute(self, transaction: VersionedTransaction) -> Outcome:
+        """Run a transaction on the ledger."""
+        return _outcome(self._ledger.send_transaction(transaction))
+
+    def simulate(
+        self,
+        transaction: VersionedTransaction,
+        *,
+        view: Mapping[str, Account | None],
+        in_new_block: bool,
+    ) -> Outcome:
+        """Run a transaction on the scratch machine, with the accounts it names as the view has them.
+
+        A durable nonce only advances in another block than the one that stored it: ask for a new block then.
+        """
+        absent = Account(0, b"", Pubkey.from_string(SYSTEM))
+        for address, account in view.items():
+            self._scratch.set_account(Pubkey.from_string(address), account or absent)
+        if in_new_block:
+            self._scratch.expire_blockhash()
+        return _outcome(self._scratch.simulate_transaction(transaction))
+
+
+def memo_of(message: AnyMessage, keys: list[str]) -> str | None:
+    """Collect a message's memos as `getSignaturesForAddress` shows them: `[bytes] text; …`."""
+    texts = []
+    for instruction in message.instructions:
+        if keys[instruction.program_id_index] in MEMO_PROGRAMS:
+            data = bytes(instruction.data)
+            texts.append(f"[{len(data)}] {data.decode(errors='replace')}")
+    return "; ".join(texts) or None
+
+
+def _outcome(result: TransactionMetadata | FailedTransactionMetadata | SimulatedTransactionInfo) -> Outcome:
+    metadata = result if isinstance(result, TransactionMetadata) else result.meta()
+    failed = isinstance(result, FailedTransactionMetadata)
+    returned = metadata.return_data()
+    return Outcome(
+        error=json.loads(result.to_json())["err"] if failed else None,
+        landed=metadata.signature() != Signature.default(),
+        fee_lamports=metadata.fee(),
+        compute_units=metadata.compute_units_consumed(),
+        logs=list(metadata.logs()),
+        inner_instructions=_inner_instructions(metadata),
+        return_data={
+            "programId": str(returned.program_id),
+            "data": [base64.b64encode(bytes(returned.data)).decode(), "base64"],
+        }
+        if returned.data
+        else None,
+        post_accounts={str(key): account for key, account in result.post_accounts()}
+        if isinstance(result, SimulatedTransactionInfo)
+        else {},
+    )
+
+
+def _inner_instructions(metadata: TransactionMetadata) -> list[JsonObject]:
+    groups = []
+    for index, group in enumerate(metadata.inner_instructions()):
+        instructions = [
+            {
+                "programIdIndex": inner.instruction().program_id_index,
+                "accounts": list(bytes(inner.instruction().accounts)),
+                "data": base58.encode(bytes(inner.instruction().data)),
+                "stackHeight": inner.stack_height(),
+            }
+            for inner in group
+        ]
+        if instructions:
+            groups.append({"index": index, "instructions": instructions})
+    return groups
