@@ -19,9 +19,7 @@ SECURITY_SCHEMES = {
         "type": "apiKey",
         "in": "header",
         "name": "X-API-Key",
-        "description": (
-            "An agent's key (`ak_…`) or, for gateway, balance, usage and catalog, a gateway-only key (`gw_…`)."
-        ),
+        "description": "An agent's key (`ak_…`), or a gateway-only one (`gw_…`) where no wallet is needed.",
     },
     MASTER_KEY_SCHEME: {
         "type": "apiKey",

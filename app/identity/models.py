@@ -1,4 +1,4 @@
-"""Tables of identity. Keys are found by their SHA-256 and kept sealed besides, never in clear."""
+"""Tables of identity. Keys are found by their SHA-256; those that listings show are kept sealed besides."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class MasterKey(Model):
 
 
 class OwnerKey(Model):
-    """A key with which the person who claimed an agent signs in; shown once."""
+    """A key with which the person who claimed an agent signs in; shown once, so kept as a digest only."""
 
     __tablename__ = "owner_keys"
 
@@ -71,6 +71,5 @@ class OwnerKey(Model):
     owner_email: Mapped[str | None] = mapped_column(String(254))
     agent_id: Mapped[str] = mapped_column(ID, ForeignKey("agents.id", ondelete="CASCADE"), index=True)
     digest: Mapped[str] = mapped_column(String(64), unique=True)
-    sealed: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

@@ -56,11 +56,6 @@ def mint_api_key(kind: KeyKind) -> MintedKey:
     return _mint(kind.value, ApiKey.__tablename__)
 
 
-def mint_owner_key() -> MintedKey:
-    """Make an owner's key and seal it for its future row. Touches no database."""
-    return _mint("ok", OwnerKey.__tablename__)
-
-
 def find_caller(key: str | None) -> Caller | None:
     """Return who holds an API key, or None when it is missing, malformed, unknown, expired or revoked.
 
@@ -115,8 +110,8 @@ def add_gateway_key(key: MintedKey, *, email: str | None) -> datetime:
 
 
 def agent(agent_id: str) -> AgentSnapshot:
-    """Return an agent. In the caller's unit. Raises: NotFound."""
-    found = db.session().get(Agent, agent_id)
+    """Return an agent as the database has it now. In the caller's unit. Raises: NotFound."""
+    found = db.session().get(Agent, agent_id, populate_existing=True)
     if found is None:
         raise NotFound("There is no such agent.")
     return _snapshot(found)
@@ -139,29 +134,37 @@ def reveal_api_key(agent_id: str) -> str:
     return _open(row.sealed, ApiKey.__tablename__, row.id)
 
 
-def claim(agent_id: str, key: MintedKey, *, email: str | None, at: datetime) -> AgentSnapshot:
-    """Record who claimed the agent and add the owner's key. In the caller's unit.
-
-    The caller has made sure that it is the first claim. Raises: NotFound.
-    """
-    session = db.session()
-    found = session.get(Agent, agent_id)
+def lock_agent(agent_id: str) -> AgentSnapshot:
+    """Return an agent and hold its row until the caller's unit ends. Raises: NotFound."""
+    # Writing the row locks it on SQLite too, which has no FOR UPDATE.
+    touch = update(Agent).where(Agent.id == agent_id).values(name=Agent.name).returning(Agent)
+    found = db.session().scalars(touch, execution_options={"populate_existing": True}).one_or_none()
     if found is None:
         raise NotFound("There is no such agent.")
-    found.claimed_at = at
-    found.claimed_email = email
+    return _snapshot(found)
+
+
+def claim_first(agent_id: str, owner_key: str, *, email: str | None, at: datetime) -> bool:
+    """Record who claimed the agent and add the owner's key, unless it was claimed before; tell which.
+
+    Of two claims at once one is the first: the other waits for it. In the caller's unit.
+    """
+    session = db.session()
+    won = session.execute(
+        update(Agent)
+        .where(Agent.id == agent_id, Agent.claimed_at.is_(None))
+        .values(claimed_at=at, claimed_email=email)
+    )
+    if won.rowcount != 1:  # type: ignore[attr-defined, unused-ignore]
+        return False
     session.add(
         OwnerKey(
-            id=key.id,
-            owner_email=email,
-            agent_id=agent_id,
-            digest=key.digest,
-            sealed=key.sealed,
-            created_at=at,
+            id=identifiers.new_id(), owner_email=email, agent_id=agent_id,
+            digest=identifiers.digest(owner_key), created_at=at,
         )
-    )
+    )  # fmt: skip
     session.flush()
-    return _snapshot(found)
+    return True
 
 
 def set_frozen(agent_id: str, at: datetime | None) -> None:

@@ -1,0 +1,81 @@
+"""Wire shapes of registration; the only place with its wire spellings."""
+
+from __future__ import annotations
+
+from marshmallow import fields
+
+from app.web.fields import Email, Instant, Name, Usd
+from app.web.schemas import Schema
+
+
+class RegisterRequest(Schema):
+    """Both fields are optional; null and blank count as absent."""
+
+    name = Name(load_default=None, allow_none=True, metadata={"description": "1 to 100 characters."})
+    email = Email(
+        load_default=None,
+        allow_none=True,
+        metadata={
+            "description": "The owner's address: the agent can then be claimed with this address only."
+        },
+    )
+
+
+class AgentAddresses(Schema):
+    """Where a wallet receives; the EVM address is the same on every EVM chain."""
+
+    ethereum = fields.String(required=True)
+    base = fields.String(required=True)
+    solana = fields.String(required=True)
+
+
+class RegisteredWallet(Schema):
+    """The wallet made for a new agent."""
+
+    id = fields.String(required=True)
+    name = fields.String(required=True)
+    addresses = fields.Nested(AgentAddresses, required=True)
+
+
+class RegisterResponse(Schema):
+    """Key and claim code are shown here and never again to the agent."""
+
+    agent_id = fields.String(required=True, data_key="agentId")
+    api_key = fields.String(required=True, data_key="apiKey", metadata={"description": "`ak_…`"})
+    claim_code = fields.String(
+        required=True, data_key="claimCode", metadata={"description": "Four letters, a hyphen, four digits."}
+    )
+    verification_uri = fields.String(
+        required=True,
+        data_key="verificationUri",
+        metadata={"description": "Where a person claims the agent."},
+    )
+    expires_in = fields.Integer(
+        required=True, data_key="expiresIn", metadata={"description": "The claim code's validity in seconds."}
+    )
+    wallet = fields.Nested(RegisteredWallet, required=True)
+
+
+class ClaimCodeResponse(Schema):
+    """The code that replaces the one before."""
+
+    agent_id = fields.String(required=True, data_key="agentId")
+    claim_code = fields.String(required=True, data_key="claimCode")
+    verification_uri = fields.String(required=True, data_key="verificationUri")
+    expires_in = fields.Integer(required=True, data_key="expiresIn")
+
+
+class KeyRequest(Schema):
+    """Who asks; optional."""
+
+    email = Email(load_default=None, allow_none=True)
+
+
+class KeyResponse(Schema):
+    """A gateway-only key, shown once."""
+
+    id = fields.String(required=True)
+    api_key = fields.String(required=True, metadata={"description": "`gw_…`"})
+    email = fields.String(required=True, allow_none=True)
+    credits_usd = Usd(required=True, attribute="granted_nanos")
+    created_at = Instant(required=True)
