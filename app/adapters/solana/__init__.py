@@ -1,0 +1,1 @@
+"""Solana over JSON-RPC: typed requests of solders, our own transport, several endpoints behind it."""
