@@ -1,18 +1,24 @@
 """Rate limits by key and by client address. Counted in Redis, in this process's memory while Redis is away.
 
-A hit limit raises werkzeug's 429, which `web.failures` turns into RATE_LIMITED with Retry-After.
+A request with a wrong key costs no count: 256 random bits need no protection from guessing.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import math
+from collections.abc import Callable
 
 from flask import g, request
+from werkzeug.exceptions import TooManyRequests
 
+from app.core import clock
+from app.errors import RateLimited
 from app.extensions import limiter
 from app.ports import provider
 
 _IPV6_SITE_BITS = 64
+_UNKNOWN_WAIT_SECONDS = 60
 
 
 def client_network() -> str:
@@ -29,19 +35,25 @@ def client_network() -> str:
 
 
 def count_call_of_key(key_id: str) -> None:
-    """Count one request of a key. Raises: werkzeug's TooManyRequests beyond RATE_LIMIT_PER_KEY."""
+    """Count one request of a key. Raises: RateLimited beyond RATE_LIMIT_PER_KEY."""
     if provider.settings().rate_limit_per_key:
         g.rate_limited_key_id = key_id
-        _count_call()
+        _count(_count_call)
 
 
 def count_registration() -> None:
-    """Count one hand-out of free credits.
-
-    Raises: werkzeug's TooManyRequests beyond REGISTRATION_RATE_LIMIT.
-    """
+    """Count one hand-out of free credits. Raises: RateLimited beyond REGISTRATION_RATE_LIMIT."""
     if provider.settings().registration_rate_limit:
-        _count_registration()
+        _count(_count_registration)
+
+
+def _count(limited: Callable[[], None]) -> None:
+    try:
+        limited()
+    except TooManyRequests:
+        hit = limiter.current_limit
+        wait = math.ceil(hit.reset_at - clock.now().timestamp()) if hit else _UNKNOWN_WAIT_SECONDS
+        raise RateLimited(retry_after_seconds=max(1, wait)) from None
 
 
 @limiter.shared_limit(
