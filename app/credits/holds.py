@@ -1,0 +1,326 @@
+"""Holds: credits set aside before a call, settled to its cost or released after it. Alone writes its table.
+
+held → settled | released | lapsed; lapsed (charged an estimate when its lease ran out) → settled | released,
+posting the difference; settled → released by a refund. Every verb is conditional on the state, so that a
+repetition changes nothing. The hold is touched before its account's row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+from sqlalchemy import ColumnElement, Row, case, delete, select, update
+from sqlalchemy.orm import InstrumentedAttribute
+
+from app.core import clock, money
+from app.credits import accounts, postings
+from app.credits.models import CreditHold
+from app.credits.postings import Bucket, Kind, Posting
+from app.errors import InsufficientCredits
+from app.extensions import db
+
+
+class HoldState(StrEnum):
+    """The states of a hold."""
+
+    HELD = "held"
+    LAPSED = "lapsed"
+    SETTLED = "settled"
+    RELEASED = "released"
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Credits set aside: `amount_nanos` of them until `lease_until`."""
+
+    id: str
+    account_id: str
+    amount_nanos: int
+    lease_until: datetime
+    memo: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a hold ended: what it was charged, and what its cost was beyond what the account could pay.
+
+    `before` is the state in which this call found it: a call that changed nothing found `state` itself.
+    """
+
+    hold_id: str
+    account_id: str
+    before: HoldState
+    state: HoldState
+    charged_nanos: int
+    unpaid_nanos: int
+    charged_before_nanos: int
+
+    @property
+    def repeated(self) -> bool:
+        """Tell whether the hold had ended before and this call changed nothing."""
+        return self.before in {HoldState.SETTLED, HoldState.RELEASED}
+
+
+_HoldRow: TypeAlias = Row[*tuple[Any, ...]]
+_COLUMNS = (
+    CreditHold.id,
+    CreditHold.account_id,
+    CreditHold.amount_nanos,
+    CreditHold.state,
+    CreditHold.settled_nanos,
+    CreditHold.unpaid_nanos,
+    CreditHold.memo,
+    CreditHold.lease_until,
+)
+
+
+def hold(
+    owner_id: str,
+    nanos: int,
+    *,
+    hold_id: str,
+    lease: timedelta,
+    at_least_nanos: int | None = None,
+    memo: Mapping[str, Any] | None = None,
+) -> Hold:
+    """Set credits aside for a call. Three statements, whatever the history.
+
+    With `at_least_nanos`, all that is available is held where that is less than `nanos`. A hold that was made
+    before under this id is returned as it stands.
+
+    Raises: InsufficientCredits with `details.credits_usd` (what is available) and `details.required_usd`;
+    LookupError for an account that was never opened.
+    """
+    now = clock.now()
+    held = Hold(hold_id, owner_id, nanos, now + lease, dict(memo or {}))
+    if not _insert(held, HoldState.HELD, now):
+        return _hold(_read(hold_id))
+    held = _take(held, nanos if at_least_nanos is None else at_least_nanos, into=Bucket.HELD)
+    posting = Posting(f"hold:{hold_id}", Kind.HOLD, Bucket.AVAILABLE, Bucket.HELD, held.amount_nanos)
+    postings.write(owner_id, [posting], at=now)
+    return held
+
+
+def charge(owner_id: str, nanos: int, *, charge_id: str, memo: Mapping[str, Any] | None = None) -> Outcome:
+    """Charge a price known beforehand at once; a repeated charge changes nothing.
+
+    Raises: InsufficientCredits, LookupError.
+    """
+    now = clock.now()
+    charged = Hold(charge_id, owner_id, nanos, now, dict(memo or {}))
+    if not _insert(charged, HoldState.SETTLED, now):
+        return _ended(_read(charge_id))
+    _take(charged, nanos, into=Bucket.REVENUE)
+    posting = Posting(f"charge:{charge_id}", Kind.SETTLE, Bucket.AVAILABLE, Bucket.REVENUE, nanos)
+    postings.write(owner_id, [posting], at=now)
+    return Outcome(charge_id, owner_id, HoldState.HELD, HoldState.SETTLED, nanos, 0, 0)
+
+
+def settle(hold_id: str, cost_nanos: int) -> Outcome:
+    """Charge what a call cost and release the rest of its hold.
+
+    What it cost beyond its hold is charged as far as the account reaches; the remainder is returned and kept
+    as unpaid, never as a debt. After a lapse the difference to the estimate is posted. A hold that was
+    settled or released before keeps its first outcome.
+
+    Raises: LookupError for an unknown hold: a defect.
+    """
+    return _end(hold_id, cost_nanos, HoldState.SETTLED)
+
+
+def lapse(hold_id: str, estimate_nanos: int) -> Outcome:
+    """Charge an estimate for a hold whose lease ran out without news; the true cost may still replace it.
+
+    A hold that was renewed or has ended meanwhile is left alone. Raises: LookupError.
+    """
+    row = _turn_held(hold_id, estimate_nanos, HoldState.LAPSED, CreditHold.lease_until <= clock.now())
+    return _ended(_read(hold_id)) if row is None else _settle_held(row, estimate_nanos, HoldState.LAPSED)
+
+
+def release(hold_id: str) -> Outcome:
+    """Give everything back that is held, or that a lapse has charged. A settled hold keeps its first outcome.
+
+    Raises: LookupError.
+    """
+    return _end(hold_id, 0, HoldState.RELEASED)
+
+
+def refund(charge_id: str) -> Outcome:
+    """Give a charge back because its call failed; once. Raises: LookupError."""
+    row = _turn(charge_id, HoldState.SETTLED, {CreditHold.state: HoldState.RELEASED.value})
+    if row is None:
+        return _ended(_read(charge_id))
+    return _replace_charge(row, HoldState.SETTLED, 0, HoldState.RELEASED)
+
+
+def renew(hold_id: str, *, lease: timedelta) -> bool:
+    """Extend the lease of an open hold from now; tell whether it still was open."""
+    renewed = db.session.execute(
+        update(CreditHold)
+        .where(CreditHold.id == hold_id, CreditHold.state == HoldState.HELD.value)
+        .values(lease_until=clock.now() + lease)
+        .returning(CreditHold.id)
+        .execution_options(synchronize_session=False)
+    )
+    return renewed.first() is not None
+
+
+def expired_holds(now: datetime, limit: int) -> list[Hold]:
+    """Return open holds whose lease ran out, the oldest first. Works in a reading unit."""
+    rows = db.session.execute(
+        select(*_COLUMNS)
+        .where(CreditHold.state == HoldState.HELD.value, CreditHold.lease_until <= now)
+        .order_by(CreditHold.lease_until)
+        .limit(limit)
+    )
+    return [_hold(row) for row in rows]
+
+
+def _end(hold_id: str, cost_nanos: int, state: HoldState) -> Outcome:
+    row = _turn_held(hold_id, cost_nanos, state)
+    if row is not None:
+        return _settle_held(row, cost_nanos, state)
+    row = _turn(hold_id, HoldState.LAPSED, {CreditHold.state: state.value})
+    if row is not None:
+        return _replace_charge(row, HoldState.LAPSED, cost_nanos, state)
+    return _ended(_read(hold_id))
+
+
+def _settle_held(row: _HoldRow, cost_nanos: int, state: HoldState) -> Outcome:
+    rest_nanos = max(0, row.amount_nanos - cost_nanos)
+    excess_nanos = max(0, cost_nanos - row.amount_nanos)
+    # Only a cost beyond the hold needs to know what is available, and so the row's lock beforehand.
+    extra_nanos = min(excess_nanos, accounts.lock_available(row.account_id)) if excess_nanos else 0
+    from_held_nanos = row.amount_nanos - rest_nanos
+    charged_nanos = from_held_nanos + extra_nanos
+    accounts.move(
+        row.account_id, available=rest_nanos - extra_nanos, held=-row.amount_nanos, spent=charged_nanos
+    )
+    if excess_nanos:
+        _record(row.id, charged_nanos, excess_nanos - extra_nanos)
+    postings.write(
+        row.account_id,
+        [
+            Posting(f"settle:{row.id}", Kind.SETTLE, Bucket.HELD, Bucket.REVENUE, from_held_nanos),
+            Posting(f"release:{row.id}", Kind.RELEASE, Bucket.HELD, Bucket.AVAILABLE, rest_nanos),
+            Posting(f"excess:{row.id}", Kind.SETTLE, Bucket.AVAILABLE, Bucket.REVENUE, extra_nanos),
+        ],
+        at=clock.now(),
+    )
+    unpaid_nanos = excess_nanos - extra_nanos
+    return Outcome(row.id, row.account_id, HoldState.HELD, state, charged_nanos, unpaid_nanos, 0)
+
+
+def _replace_charge(row: _HoldRow, before: HoldState, cost_nanos: int, state: HoldState) -> Outcome:
+    more_nanos = max(0, cost_nanos - row.settled_nanos)
+    less_nanos = max(0, row.settled_nanos - cost_nanos)
+    extra_nanos = min(more_nanos, accounts.lock_available(row.account_id)) if more_nanos else 0
+    charged_nanos = row.settled_nanos + extra_nanos - less_nanos
+    accounts.move(row.account_id, available=less_nanos - extra_nanos, spent=extra_nanos - less_nanos)
+    unpaid_nanos = more_nanos - extra_nanos
+    _record(row.id, charged_nanos, unpaid_nanos)
+    # Each of the two happens at most once in the life of a hold, and has one of the two directions.
+    reason = "late" if before is HoldState.LAPSED else "refund"
+    postings.write(
+        row.account_id,
+        [
+            Posting(f"{reason}:{row.id}", Kind.SETTLE, Bucket.AVAILABLE, Bucket.REVENUE, extra_nanos),
+            Posting(f"{reason}:{row.id}", Kind.RELEASE, Bucket.REVENUE, Bucket.AVAILABLE, less_nanos),
+        ],
+        at=clock.now(),
+    )
+    return Outcome(row.id, row.account_id, before, state, charged_nanos, unpaid_nanos, row.settled_nanos)
+
+
+def _insert(new: Hold, state: HoldState, at: datetime) -> bool:
+    values = {
+        "id": new.id,
+        "account_id": new.account_id,
+        "amount_nanos": new.amount_nanos,
+        "state": state.value,
+        "settled_nanos": new.amount_nanos if state is HoldState.SETTLED else 0,
+        "unpaid_nanos": 0,
+        "memo": new.memo,
+        "lease_until": new.lease_until,
+        "created_at": at,
+    }
+    return postings.insert_once(CreditHold.id, CreditHold.id, values)
+
+
+def _take(new: Hold, at_least_nanos: int, *, into: Bucket) -> Hold:
+    if accounts.take(new.account_id, new.amount_nanos, into=into):
+        return new
+    available_nanos = accounts.lock_available(new.account_id)
+    nanos = min(new.amount_nanos, available_nanos)
+    if nanos == 0 or nanos < min(new.amount_nanos, at_least_nanos):
+        # A caller that catches the refusal inside its unit must not commit a hold of nothing.
+        db.session.execute(delete(CreditHold).where(CreditHold.id == new.id))
+        raise InsufficientCredits(
+            details={
+                "credits_usd": money.usd_from_nanos(available_nanos),
+                "required_usd": money.usd_from_nanos(min(new.amount_nanos, at_least_nanos)),
+            }
+        )
+    accounts.take(new.account_id, nanos, into=into)
+    if nanos != new.amount_nanos:
+        db.session.execute(
+            update(CreditHold)
+            .where(CreditHold.id == new.id)
+            .values(amount_nanos=nanos)
+            .execution_options(synchronize_session=False)
+        )
+    return replace(new, amount_nanos=nanos)
+
+
+def _turn_held(
+    hold_id: str, cost_nanos: int, state: HoldState, *conditions: ColumnElement[bool]
+) -> _HoldRow | None:
+    settled_nanos = case((CreditHold.amount_nanos < cost_nanos, CreditHold.amount_nanos), else_=cost_nanos)
+    changes = {CreditHold.state: state.value, CreditHold.settled_nanos: settled_nanos}
+    return _turn(hold_id, HoldState.HELD, changes, *conditions)
+
+
+def _turn(
+    hold_id: str,
+    source: HoldState,
+    changes: Mapping[InstrumentedAttribute[Any], Any],
+    *conditions: ColumnElement[bool],
+) -> _HoldRow | None:
+    return db.session.execute(
+        update(CreditHold)
+        .where(CreditHold.id == hold_id, CreditHold.state == source.value, *conditions)
+        .values(dict(changes))
+        .returning(*_COLUMNS)
+        .execution_options(synchronize_session=False)
+    ).one_or_none()
+
+
+def _record(hold_id: str, settled_nanos: int, unpaid_nanos: int) -> None:
+    db.session.execute(
+        update(CreditHold)
+        .where(CreditHold.id == hold_id)
+        .values(settled_nanos=settled_nanos, unpaid_nanos=unpaid_nanos)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def _read(hold_id: str) -> _HoldRow:
+    row = db.session.execute(select(*_COLUMNS).where(CreditHold.id == hold_id)).one_or_none()
+    if row is None:
+        raise LookupError(f"no credits were ever held under {hold_id}")
+    return row
+
+
+def _hold(row: _HoldRow) -> Hold:
+    return Hold(row.id, row.account_id, row.amount_nanos, row.lease_until, row.memo)
+
+
+def _ended(row: _HoldRow) -> Outcome:
+    state = HoldState(row.state)
+    return Outcome(
+        row.id, row.account_id, state, state, row.settled_nanos, row.unpaid_nanos, row.settled_nanos
+    )

@@ -1,0 +1,102 @@
+"""Tables of the ledger. Amounts are nano-dollars.
+
+A posting moves an amount between two buckets of an account: `issuance` (granted, outside), `available`,
+`held` and `revenue` (spent, outside). Issuance and revenue of the whole service are derived, never a hot row.
+"""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, CheckConstraint, Date, ForeignKey, Index, Integer, String, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.core.columns import ID, UtcDateTime
+from app.extensions import Model
+
+_BUCKETS = "('issuance', 'available', 'held', 'revenue')"
+
+
+class CreditAccount(Model):
+    """What an owner (an agent, or a gateway-only key) has: the sums of its postings, kept in one unit."""
+
+    __tablename__ = "credit_accounts"
+    __table_args__ = (
+        CheckConstraint("available_nanos >= 0 AND held_nanos >= 0", name="ck_credit_accounts_not_negative"),
+        CheckConstraint(
+            "available_nanos + held_nanos = granted_nanos - spent_nanos", name="ck_credit_accounts_balance"
+        ),
+    )
+
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    available_nanos: Mapped[int] = mapped_column(BigInteger, default=0)
+    held_nanos: Mapped[int] = mapped_column(BigInteger, default=0)
+    granted_nanos: Mapped[int] = mapped_column(BigInteger, default=0)
+    spent_nanos: Mapped[int] = mapped_column(BigInteger, default=0)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class CreditPosting(Model):
+    """An amount that went from the `debit` bucket to the `credit` bucket of one account, append-only."""
+
+    __tablename__ = "credit_postings"
+    __table_args__ = (
+        Index("ix_credit_postings_account_id", "account_id"),
+        CheckConstraint("amount_nanos > 0", name="ck_credit_postings_amount"),
+        CheckConstraint(
+            f"debit IN {_BUCKETS} AND credit IN {_BUCKETS} AND debit <> credit",
+            name="ck_credit_postings_buckets",
+        ),
+    )
+
+    id: Mapped[int] = mapped_column(
+        BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True
+    )
+    reference: Mapped[str] = mapped_column(String(120), unique=True)
+    kind: Mapped[str] = mapped_column(String(8))
+    account_id: Mapped[str] = mapped_column(ID, ForeignKey("credit_accounts.id"))
+    debit: Mapped[str] = mapped_column(String(10))
+    credit: Mapped[str] = mapped_column(String(10))
+    amount_nanos: Mapped[int] = mapped_column(BigInteger)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class CreditHold(Model):
+    """Credits set aside for one call, until it settles or is released; without news it lapses at last.
+
+    `lapsed` is settled at an estimate: the true cost may still replace it. `memo` is what the room that made
+    the hold wants to find again when it lapses; this room does not read it.
+    """
+
+    __tablename__ = "credit_holds"
+    __table_args__ = (
+        Index(
+            "ix_credit_holds_open",
+            "lease_until",
+            postgresql_where=text("state = 'held'"),
+            sqlite_where=text("state = 'held'"),
+        ),
+        CheckConstraint("amount_nanos >= 0 AND settled_nanos >= 0", name="ck_credit_holds_amounts"),
+        CheckConstraint("state IN ('held', 'lapsed', 'settled', 'released')", name="ck_credit_holds_state"),
+    )
+
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    account_id: Mapped[str] = mapped_column(ID, ForeignKey("credit_accounts.id"))
+    amount_nanos: Mapped[int] = mapped_column(BigInteger)
+    state: Mapped[str] = mapped_column(String(8))
+    settled_nanos: Mapped[int] = mapped_column(BigInteger)
+    unpaid_nanos: Mapped[int] = mapped_column(BigInteger)
+    memo: Mapped[dict[str, Any]] = mapped_column(JSON)
+    lease_until: Mapped[datetime] = mapped_column(UtcDateTime)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class GrantBudget(Model):
+    """What the whole service has granted unasked on a UTC day."""
+
+    __tablename__ = "grant_budgets"
+    __table_args__ = (CheckConstraint("granted_nanos >= 0", name="ck_grant_budgets_granted"),)
+
+    day: Mapped[date] = mapped_column(Date, primary_key=True)
+    granted_nanos: Mapped[int] = mapped_column(BigInteger)

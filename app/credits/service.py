@@ -1,0 +1,35 @@
+"""The door of the ledger: its verbs and snapshots, all of them for use inside the caller's unit."""
+
+from app.credits.accounts import Balance, balance, balances, grant, open_account
+from app.credits.holds import (
+    Hold,
+    HoldState,
+    Outcome,
+    charge,
+    expired_holds,
+    hold,
+    lapse,
+    refund,
+    release,
+    renew,
+    settle,
+)
+
+__all__ = [
+    "Balance",
+    "Hold",
+    "HoldState",
+    "Outcome",
+    "balance",
+    "balances",
+    "charge",
+    "expired_holds",
+    "grant",
+    "hold",
+    "lapse",
+    "open_account",
+    "refund",
+    "release",
+    "renew",
+    "settle",
+]
