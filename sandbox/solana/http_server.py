@@ -25,9 +25,9 @@ class RpcHttpServer(ThreadingHTTPServer):
     request_queue_size = 128
 
     def __init__(self, host: str, port: int, chain: Chain) -> None:
-        super().__init__((host, port), _Handler)
         self.chain = chain
         self._connections: set[socket.socket] = set()
+        super().__init__((host, port), _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as the base class
         """Remember the connection, then serve it."""

@@ -40,7 +40,7 @@ class ChainStorage:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._database = sqlite3.connect(path, check_same_thread=False)
+        self._database = sqlite3.connect(path, timeout=0, check_same_thread=False)
         try:
             # A second node on the same file would write a second history into it.
             self._database.execute("pragma locking_mode = exclusive")
