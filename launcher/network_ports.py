@@ -1,0 +1,38 @@
+"""Loopback ports: fixed, so that addresses stay the same between starts, but another one when taken."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Collection
+
+LOOPBACK = "127.0.0.1"
+_LAST_PORT = 65_535
+
+
+def is_free(port: int) -> bool:
+    """Tell whether a server could listen on this loopback port now."""
+    with socket.socket() as probe:
+        # As servers do: a port whose last connections are still winding down counts as free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def choose(preferred: int, *, taken: Collection[int] = ()) -> int:
+    """Return the preferred port, or the next free one that is not in `taken`."""
+    for port in range(preferred, _LAST_PORT):
+        if port not in taken and is_free(port):
+            return port
+    raise OSError(f"no free port from {preferred} upwards")
+
+
+def answers(port: int) -> bool:
+    """Tell whether something accepts connections on this loopback port."""
+    try:
+        with socket.create_connection((LOOPBACK, port), timeout=1):
+            return True
+    except OSError:
+        return False

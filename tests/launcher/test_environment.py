@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher import environment
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def _pins(name: str) -> dict[str, set[str]]:
+    """Return the hashes of each pinned requirement of a lock file."""
+    pins: dict[str, set[str]] = {}
+    current = ""
+    for line in (REPOSITORY / name).read_text().splitlines():
+        if match := re.match(r"([a-z0-9][^ ;\\]*==[^ ;\\]+)", line):
+            current = match[1]
+            pins[current] = set()
+        pins.setdefault(current, set()).update(re.findall(r"--hash=(\S+)", line))
+    pins.pop("", None)
+    return pins
+
+
+def test_what_tests_run_with_holds_every_pin_of_what_production_runs_with() -> None:
+    runtime, development = _pins("requirements.txt"), _pins("requirements-dev.txt")
+    assert len(runtime) > 50
+    assert all(hashes for hashes in runtime.values())
+    assert {pin: development.get(pin) for pin in runtime} == runtime
+
+
+@pytest.fixture
+def work_tree(tmp_path: Path) -> Path:
+    """Give a work tree whose lock files ask for nothing, so that installing is real and quick."""
+    shutil.copytree(
+        REPOSITORY / "launcher", tmp_path / "launcher", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    for name in (environment.RUNTIME_LOCK, environment.DEVELOPMENT_LOCK):
+        (tmp_path / name).write_text("# nothing\n")
+    return tmp_path
+
+
+def _bootstrap(work_tree: Path, requirements: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    # uv on PATH keeps this off the network; the lock file asks for nothing.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return subprocess.run(
+        ["sh", "launcher/bootstrap.sh", requirements],
+        cwd=work_tree,
+        env={"HOME": str(work_tree), "PATH": path, "PIP_NO_INDEX": "1", **settings},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+
+
+def test_an_environment_is_made_once_and_made_anew_when_interrupted_moved_or_outdated(
+    work_tree: Path,
+) -> None:
+    first = _bootstrap(work_tree, environment.DEVELOPMENT_LOCK)
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "Making .venv" in first.stdout
+    for requirements in (environment.DEVELOPMENT_LOCK, environment.RUNTIME_LOCK):
+        again = _bootstrap(work_tree, requirements)
+        assert (again.returncode, again.stdout) == (0, "")
+
+    (work_tree / environment.RUNTIME_LOCK).write_text("# something else\n")
+    changed = _bootstrap(work_tree, environment.RUNTIME_LOCK)
+    assert "Installing requirements.txt" in changed.stdout
+    assert "Making .venv" not in changed.stdout
+
+    (work_tree / ".venv" / "unfinished").touch()
+    assert "Making .venv" in _bootstrap(work_tree, environment.RUNTIME_LOCK).stdout
+
+    moved = work_tree.with_name("moved")
+    work_tree.rename(moved)
+    assert "Making .venv" in _bootstrap(moved, environment.RUNTIME_LOCK).stdout
+
+
+def test_two_starts_at_once_install_once(work_tree: Path) -> None:
+    command = ["sh", "launcher/bootstrap.sh", environment.RUNTIME_LOCK]
+    both = [
+        subprocess.Popen(
+            command, cwd=work_tree, stdout=subprocess.PIPE, text=True, env={**os.environ, "PIP_NO_INDEX": "1"}
+        )
+        for _ in range(2)
+    ]
+    outputs = [process.communicate(timeout=100)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert "".join(outputs).count("Making .venv") == 1
+
+
+def test_a_machine_without_a_fitting_python_is_told_in_one_line_how_to_mend_it(work_tree: Path) -> None:
+    tools = work_tree / "tools"
+    tools.mkdir()
+    for tool in ("sh", "dirname", "cat", "cksum"):
+        (tools / tool).symlink_to(str(shutil.which(tool)))
+    old = tools / "python3"  # one that is too old, as macOS has
+    old.write_text("#!/bin/sh\nexit 1\n")
+    old.chmod(0o755)
+    answer = _bootstrap(work_tree, environment.RUNTIME_LOCK, PATH=str(tools))
+    assert answer.returncode == 1
+    assert len(answer.stderr.splitlines()) == 1
+    assert answer.stderr.startswith("Python 3.11, 3.12 or 3.13 with venv is needed:")

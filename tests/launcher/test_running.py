@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+import redis
+
+from launcher import processes
+from tests.launcher.conftest import Launcher
+from tests.support.servers import redis_server
+from tests.support.waiting import wait_until
+
+
+def _answering_pid(launcher: Launcher) -> int:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{launcher.port}/v1/health", timeout=1) as answer:
+            return int(answer.read())
+    except OSError:
+        return 0
+
+
+def _all_ended(pids: set[int]) -> bool:
+    return not any(processes.start_time(pid) for pid in pids)
+
+
+def test_a_killed_process_is_started_again_with_nothing_of_it_left(launcher: Launcher) -> None:
+    launcher.start_and_wait()
+    first = launcher.pid_of("web")
+    os.kill(first, signal.SIGKILL)
+    second = wait_until(lambda: _answering_pid(launcher), what="an answer of the new web process")
+    assert second != first
+    assert "was killed by signal 9; starting it again in 0.5 s" in launcher.output()
+
+
+def test_a_process_that_keeps_dying_is_started_ever_more_slowly_and_the_others_go_on(
+    launcher: Launcher,
+) -> None:
+    with (launcher.root / "Procfile").open("a") as procfile:
+        procfile.write(f"scheduler: {sys.executable} -c raise(SystemExit(3))\n")
+    launcher.start_and_wait()
+    web = launcher.pid_of("web")
+    wait_until(lambda: "starting it again in 2 s" in launcher.output(), what="the third death")
+    delays = [line.split()[-2] for line in launcher.output().splitlines() if "ended with status 3" in line]
+    assert delays[:3] == ["0.5", "1", "2"]
+    assert _answering_pid(launcher) == web
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_stopping_leaves_no_process_not_even_one_that_left_its_group(
+    launcher: Launcher, number: signal.Signals
+) -> None:
+    launcher.start_and_wait()
+    launcher.pid_of("worker")
+    ours = processes.marked(launcher.mark())
+    assert len(ours) == 3  # web, worker and the worker's job
+    launcher.signal(number)
+    assert launcher.wait() == 0
+    assert _all_ended(ours)
+    assert not (launcher.root / "var" / "launcher.json").exists()
+
+
+def test_processes_that_ignore_the_request_are_killed_by_a_second_one(launcher: Launcher) -> None:
+    (launcher.root / "worker.py").write_text(
+        "import os, signal, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('worker pid', os.getpid())\n"
+        "time.sleep(600)\n"
+    )
+    launcher.start_and_wait()
+    ours = processes.marked(launcher.mark())
+    launcher.signal(signal.SIGINT)
+    wait_until(lambda: "Stopping" in launcher.output(), what="the first request to be heard")
+    launcher.signal(signal.SIGINT)
+    assert launcher.wait(timeout=10) == 0
+    assert _all_ended(ours)
+
+
+def test_what_a_killed_launcher_left_is_ended_by_the_next_start_and_nothing_else(launcher: Launcher) -> None:
+    stubborn = "import os, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    (launcher.root / "worker.py").write_text(stubborn + "print('worker pid', os.getpid())\ntime.sleep(600)\n")
+    launcher.start_and_wait()
+    left = launcher.pid_of("worker")
+    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        launcher.signal(signal.SIGKILL)
+        launcher.wait()
+        assert processes.start_time(left)
+        # An id that the system has given to somebody else since: the start time tells.
+        record = launcher.root / "var" / "launcher.json"
+        record.write_text(
+            record.read_text().replace('"children": [', f'"children": [[{bystander.pid}, "1"], ')
+        )
+        launcher.start_and_wait()
+        assert _all_ended({left})
+        assert bystander.poll() is None
+        assert "a killed ./run had left behind" in launcher.output()
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends children with their parent")
+def test_children_end_with_a_launcher_that_is_killed(launcher: Launcher) -> None:
+    launcher.start_and_wait()
+    web = launcher.pid_of("web")
+    launcher.signal(signal.SIGKILL)
+    launcher.wait()
+    wait_until(lambda: _all_ended({web}), what="the end of the web process")
+
+
+def test_a_second_start_names_the_first_ones_address_and_leaves_it_alone(launcher: Launcher) -> None:
+    launcher.start_and_wait()
+    web = launcher.pid_of("web")
+    second = Launcher(launcher.root, launcher.port, launcher.settings)
+    first_output = launcher.output()
+    second.start()
+    assert second.wait() == 1
+    assert f"Already running on http://127.0.0.1:{launcher.port}" in second.output()
+    assert len(second.output().splitlines()) == 1
+    assert "Purser runs on" in first_output
+    assert _answering_pid(launcher) == web
+
+
+def test_a_taken_port_is_said_in_one_line_before_anything_starts(launcher: Launcher) -> None:
+    with redis_server(port=launcher.port):
+        launcher.start()
+        assert launcher.wait() == 1
+    assert launcher.output().splitlines() == [
+        f"Port {launcher.port} is taken by another program: stop it, or choose another: PORT=8001 ./run."
+    ]
+
+
+def test_a_database_that_cannot_be_prepared_ends_the_start(launcher: Launcher) -> None:
+    procfile = launcher.root / "Procfile"
+    procfile.write_text(
+        procfile.read_text().replace("print('released')", "raise SystemExit('no such table')")
+    )
+    launcher.start()
+    assert launcher.wait() == 1
+    assert "no such table" in launcher.output()
+    assert "The database could not be prepared: see the lines above." in launcher.output()
+    assert "web pid" not in launcher.output()
+
+
+def test_the_embedded_redis_keeps_its_data_and_moves_when_its_port_is_taken(launcher: Launcher) -> None:
+    del launcher.settings["REDIS_URL"]
+    (launcher.root / "worker.py").write_text(
+        "import os, time\nprint('worker pid', os.getpid(), os.environ['REDIS_URL'])\ntime.sleep(600)\n"
+    )
+
+    def url() -> str:
+        launcher.pid_of("worker")
+        return next(line.split()[-1] for line in launcher.output().splitlines() if "worker pid" in line)
+
+    launcher.start_and_wait()
+    first = url()
+    with redis.Redis.from_url(first) as client:
+        client.set("kept", "yes")
+    launcher.signal(signal.SIGTERM)
+    assert launcher.wait() == 0
+    with redis_server(port=int(first.rpartition(":")[2].split("/")[0])):
+        launcher.start_and_wait()
+        assert url() != first
+        with redis.Redis.from_url(url()) as client:
+            assert client.get("kept") == b"yes"
+
+
+def test_the_folder_of_a_service_is_private_to_its_owner(launcher: Launcher) -> None:
+    launcher.start_and_wait()
+    var = Path(launcher.root / "var")
+    assert var.stat().st_mode & 0o077 == 0
