@@ -12,7 +12,7 @@ from typing import Any
 from email_validator import EmailNotValidError, validate_email
 from marshmallow import ValidationError, fields
 
-from app.core import clock, money
+from app.core import addresses, clock, money
 
 # Beyond this a decimal's digits would fill the memory; no token or dollar figure is near it.
 _MAX_EXPONENT = 80
@@ -125,3 +125,33 @@ class Count(fields.Field[int]):
             msg = "must be a whole number"
             raise ValidationError(msg)
         return int(text)
+
+
+class Address(Text):
+    """An address of any chain, in its canonical form."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:  # noqa: ANN401
+        text = super()._deserialize(value, attr, data, **kwargs)
+        try:
+            return addresses.parse_any(text)[1]
+        except addresses.AddressError as error:
+            raise ValidationError(str(error)) from None
+
+
+_LABEL = r"(?!-)[a-z0-9-]{1,63}(?<!-)"
+_DOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*", re.ASCII)
+
+
+class Domain(Text):
+    """A host name such as `shop.example.com`, lower-cased, in its IDNA (ASCII) form; no scheme, port or path."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:  # noqa: ANN401
+        text = super()._deserialize(value, attr, data, **kwargs).strip().rstrip(".").lower()
+        try:
+            host = text if text.isascii() else text.encode("idna").decode("ascii")
+        except UnicodeError:
+            host = ""
+        if not _DOMAIN.fullmatch(host) or len(host) > 253:  # noqa: PLR2004 - RFC 1035 §2.3.4
+            msg = 'must be a host name such as "shop.example.com"'
+            raise ValidationError(msg)
+        return host

@@ -1,0 +1,27 @@
+"""Purser: an agent wallet and API gateway. This page is the floor plan.
+
+factory      create_app(): reads like a table of contents
+wiring       settings -> which adapter stands behind each port; the only importer of adapters
+config       the settings, the only reader of the environment
+extensions   unbound extension objects
+errors       every failure with its code and status
+jobs         names of queues and jobs
+
+Ground (shared, no feature)
+  core/      money, addresses, chains, clock, identifiers, leases, unit of work
+  web/       blueprints, parsing, wire fields, failures, idempotency, documentation
+Outside
+  ports/     what we need from the world, as Protocols
+  adapters/  evm, solana, vault, prices, faucet, queue
+Rooms, lowest first (a room calls the verbs of lower rooms and never touches their tables)
+  identity/  API keys, master keys, who is calling, guards
+  credits/   accounts and postings: grant, hold, settle, release
+  spending/  controls and holds: what a wallet may spend
+  usage/     what was used and what it cost
+  wallets/   custody, balances, movements, funding, history
+  agents/    registration and claim codes
+  device/    the page and the JSON with which a person claims an agent
+  status/    health, documentation pages, the front page
+
+Arrows point one way: workers -> factory -> wiring -> adapters -> rooms -> web -> ports -> core.
+"""

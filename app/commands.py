@@ -1,0 +1,47 @@
+"""Commands of an operator: `flask --app wsgi …`."""
+
+from __future__ import annotations
+
+import click
+from flask import Flask
+from flask.cli import AppGroup
+
+from app.extensions import api
+from app.identity import rotation
+from app.identity import service as identity
+from app.ports import provider
+
+keys = AppGroup("keys", help="Encryption keys.")
+documents = AppGroup("documents", help="The OpenAPI document.")
+
+
+def register(app: Flask) -> None:
+    """Add the commands to an application."""
+    app.cli.add_command(keys)
+    app.cli.add_command(documents)
+    app.cli.add_command(bootstrap)
+
+
+@keys.command("rotate")
+@click.option("--batch", default=500, show_default=True, help="Rows per unit of work.")
+def rotate(batch: int) -> None:
+    """Seal everything again that an older encryption key sealed; may run while the service works."""
+    done = rotation.rotate(provider.current().vault, batch=batch)
+    click.echo(f"{done} secrets were sealed again under key {provider.current().vault.current_key_id}.")
+
+
+@documents.command("check")
+def check() -> None:
+    """Validate the OpenAPI document; fails with the first problem."""
+    from openapi_spec_validator import validate  # noqa: PLC0415 - a development requirement
+
+    validate(api.spec.to_dict())
+    click.echo("The OpenAPI document is valid.")
+
+
+@click.command("bootstrap")
+def bootstrap() -> None:
+    """Create the master key BOOTSTRAP_MASTER_KEY when there is none yet."""
+    key = provider.settings().bootstrap_master_key.get_secret_value()
+    if key:
+        identity.bootstrap_master_key(key)

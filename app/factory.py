@@ -1,0 +1,170 @@
+"""The application, put together from settings and ports."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import structlog
+from flask import Flask, Response, g, request
+from sqlalchemy import event
+from sqlalchemy.engine import Engine, make_url
+from werkzeug.middleware.proxy_fix import ProxyFix
+from whitenoise import WhiteNoise
+
+from app import commands
+from app.agents import routes as agents
+from app.config import Settings
+from app.core import identifiers, logs
+from app.device import page as device_page, routes as device
+from app.extensions import api, db, limiter, migrate
+from app.identity.guards import SECURITY_SCHEMES
+from app.ports.provider import PortSet
+from app.status import pages, routes as status
+from app.usage import routes as usage
+from app.wallets import controls_routes, routes as wallets, waiting
+from app.web import documentation, failures
+
+ROOT = Path(__file__).resolve().parent.parent
+VERSION = "0.1.0"
+MAX_JSON_BYTES = 1024 * 1024
+_BALANCE_READERS = 32
+
+_log = structlog.get_logger(__name__)
+
+
+def create_app(settings: Settings | None = None, *, ports: PortSet | None = None) -> Flask:
+    """Make the application. Opens no connection, so it may be made before a server forks."""
+    settings = settings or Settings()
+    logs.configure(settings.log_level)
+    app = Flask("purser", root_path=str(ROOT), template_folder="templates", static_folder=None)
+    app.extensions["settings"] = settings
+    app.extensions["ports"] = ports or _ports_of(settings)
+    app.extensions["balance_readers"] = ThreadPoolExecutor(_BALANCE_READERS, thread_name_prefix="balances")
+    _configure(app, settings)
+    _bind_extensions(app)
+    _register_rooms(app)
+    _observe_requests(app)
+    failures.install(app)
+    commands.register(app)
+    with app.app_context():
+        waiting.open_rooms()
+    _serve(app, settings)
+    return app
+
+
+def _ports_of(settings: Settings) -> PortSet:
+    from app import wiring  # noqa: PLC0415 - adapters are heavy, and tests that bring their own ports do without
+
+    return wiring.build(settings)
+
+
+def _configure(app: Flask, settings: Settings) -> None:
+    app.config.from_mapping(
+        SECRET_KEY=settings.secret_key.get_secret_value(),
+        MAX_CONTENT_LENGTH=MAX_JSON_BYTES,
+        SQLALCHEMY_DATABASE_URI=_database_url(settings),
+        SQLALCHEMY_ENGINE_OPTIONS=_engine_options(settings),
+        API_TITLE="Purser",
+        API_VERSION="v1",
+        OPENAPI_VERSION="3.1.0",
+        API_SPEC_OPTIONS=documentation.spec_options(settings.public_url, SECURITY_SCHEMES),
+        RATELIMIT_STORAGE_URI=settings.redis_url.get_secret_value(),
+        RATELIMIT_STORAGE_OPTIONS={"socket_connect_timeout": 0.25, "socket_timeout": 0.25},
+        RATELIMIT_STRATEGY="moving-window",
+        RATELIMIT_IN_MEMORY_FALLBACK_ENABLED=True,
+        RATELIMIT_SWALLOW_ERRORS=True,
+    )
+    app.json.sort_keys = False  # type: ignore[attr-defined]
+
+
+def _database_url(settings: Settings) -> str:
+    url = make_url(settings.database_url.get_secret_value())
+    if url.get_backend_name() == "sqlite" and url.database and url.database != ":memory:":
+        path = ROOT / url.database
+        path.parent.mkdir(parents=True, exist_ok=True)
+        url = url.set(database=str(path))
+    return url.render_as_string(hide_password=False)
+
+
+def _engine_options(settings: Settings) -> dict[str, Any]:
+    if settings.database_url.get_secret_value().startswith("sqlite"):
+        # The driver opens its transactions IMMEDIATE: deferred ones lose most read-then-write units to BUSY.
+        connect_args = {"timeout": 15, "isolation_level": "IMMEDIATE"}
+        return {"connect_args": connect_args, "pool_size": 8, "max_overflow": 24, "hide_parameters": True}
+    return {
+        "pool_size": settings.database_pool_size,
+        "max_overflow": settings.database_pool_overflow,
+        "pool_timeout": 15,
+        "pool_pre_ping": True,
+        "pool_recycle": 300,
+        "hide_parameters": True,
+    }
+
+
+@event.listens_for(Engine, "connect")
+def _prepare_sqlite(connection: Any, _record: object) -> None:  # noqa: ANN401 - the driver's connection
+    if not isinstance(connection, sqlite3.Connection):
+        return
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", "busy_timeout=15000"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _bind_extensions(app: Flask) -> None:
+    db.init_app(app)
+    migrate.init_app(app, db, directory=str(ROOT / "migrations"), render_as_batch=True, compare_type=True)
+    limiter.init_app(app)
+    documentation.bind(app, api)
+
+
+def _register_rooms(app: Flask) -> None:
+    for blueprint in (
+        agents.registration,
+        agents.agents,
+        agents.keys,
+        device.device,
+        wallets.blp,
+        usage.balance,
+        usage.usage,
+        status.blp,
+    ):
+        api.register_blueprint(blueprint)
+    app.register_blueprint(device_page.page)
+    app.register_blueprint(pages.pages)
+    documentation.complete(api)
+
+
+def _observe_requests(app: Flask) -> None:
+    @app.before_request
+    def _begin() -> None:
+        g.request_id = identifiers.new_id()
+        g.started = time.perf_counter_ns()
+        structlog.contextvars.clear_contextvars()
+        structlog.contextvars.bind_contextvars(request_id=g.request_id)
+
+    @app.after_request
+    def _end(response: Response) -> Response:
+        response.headers["X-Request-Id"] = g.request_id
+        response.headers.setdefault("X-Content-Type-Options", "nosniff")
+        _log.info(
+            "request",
+            method=request.method,
+            # The route's pattern, not the path: queries and path segments may hold codes and keys.
+            route=str(request.url_rule) if request.url_rule else None,
+            status=response.status_code,
+            microseconds=(time.perf_counter_ns() - g.started) // 1000,
+        )
+        return response
+
+
+def _serve(app: Flask, settings: Settings) -> None:
+    app.wsgi_app = WhiteNoise(app.wsgi_app, root=str(ROOT / "static"), prefix="static/")  # type: ignore[method-assign]
+    hops = settings.trusted_proxy_hops
+    if hops:
+        app.wsgi_app = ProxyFix(app.wsgi_app, x_for=hops, x_proto=hops, x_host=0)  # type: ignore[method-assign]
+
+
+_ = controls_routes

@@ -1,0 +1,56 @@
+"""Live balances of a wallet, all chains read side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from flask import current_app
+
+from app.core.chains import ChainName, tokens
+from app.core.money import TokenAmount, value_nanos
+from app.errors import BalanceFetchError
+from app.ports import provider
+from app.ports.chain import Balances
+from app.ports.errors import PortError
+from app.wallets.service import WalletView
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a wallet has of one token on one chain; `usd_nanos` is None where no price is known."""
+
+    chain: ChainName
+    amount: TokenAmount
+    usd_nanos: int | None
+
+
+def of_wallet(wallet: WalletView) -> Sequence[Holding]:
+    """Read every served token on every chain: always the same rows, zero or not.
+
+    Raises: BalanceFetchError naming each chain that could not be read.
+    """
+    ports = provider.current()
+    pool: ThreadPoolExecutor = current_app.extensions["balance_readers"]
+    answers = {
+        name: pool.submit(chain.balances, wallet.address_on(name)) for name, chain in ports.readable_chains.items()
+    }
+    prices = {token: ports.prices.nanos_per_token(token) for name in answers for token in tokens(name)}
+    read: dict[ChainName, Balances] = {}
+    unreadable = []
+    for name, answer in answers.items():
+        try:
+            read[name] = answer.result()
+        except PortError:
+            unreadable.append(name.value)
+    if unreadable:
+        raise BalanceFetchError(
+            f"The balances on {', '.join(unreadable)} cannot be read at the moment.", details={"chains": unreadable}
+        )
+    holdings = []
+    for name, balances in read.items():
+        for token in tokens(name):
+            amount, price = balances.of(token), prices[token]
+            holdings.append(Holding(name, amount, None if price is None else value_nanos(amount, price)))
+    return holdings

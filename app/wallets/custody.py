@@ -1,0 +1,66 @@
+"""Custody of wallet keys: made and opened by the vault, stored sealed, retired rather than lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import delete, select
+
+from app.core import clock
+from app.core.identifiers import new_id
+from app.core.unit_of_work import reading
+from app.errors import NotFound
+from app.extensions import db
+from app.ports import provider
+from app.ports.vault import Place, Signer
+from app.wallets.models import RetiredKey, Wallet, WalletKey
+
+
+@dataclass(frozen=True, slots=True)
+class NewWalletKey:
+    """A key that was made for a wallet to be: its id, its addresses and the sealed entropy."""
+
+    wallet_id: str
+    evm_address: str
+    solana_address: str
+    sealed: str
+
+
+def new_key() -> NewWalletKey:
+    """Make a key. Costs a few milliseconds of CPU, so it is called before the unit that stores it."""
+    wallet_id = new_id()
+    made = provider.current().vault.new_wallet(place(wallet_id))
+    return NewWalletKey(wallet_id, made.evm_address, made.solana_address, made.sealed)
+
+
+def signer_of(wallet_id: str) -> Signer:
+    """Open a wallet's key for signing. Raises: NotFound."""
+    with reading() as session:
+        sealed = session.scalar(select(WalletKey.sealed).where(WalletKey.wallet_id == wallet_id))
+    if sealed is None:
+        raise NotFound
+    return provider.current().vault.signer(sealed, place(wallet_id))
+
+
+def retire(wallet: Wallet) -> None:
+    """Move a wallet's key to the retired ones, in the current unit."""
+    session = db.session
+    sealed = session.scalar(select(WalletKey.sealed).where(WalletKey.wallet_id == wallet.id))
+    if sealed is None:
+        return
+    vault, now = provider.current().vault, clock.now()
+    resealed = vault.seal(vault.open(sealed, place(wallet.id)), Place("retired_keys", "sealed", wallet.id))
+    kept = timedelta(seconds=provider.settings().retired_key_ttl_seconds)
+    session.add(
+        RetiredKey(
+            wallet_id=wallet.id, agent_id=wallet.agent_id, evm_address=wallet.evm_address,
+            solana_address=wallet.solana_address, sealed=resealed, retired_at=now, purge_after=now + kept,
+        )
+    )  # fmt: skip
+    session.execute(delete(WalletKey).where(WalletKey.wallet_id == wallet.id))
+
+
+def place(wallet_id: str) -> Place:
+    """Return where a live wallet's key is sealed to."""
+    return Place("wallet_keys", "sealed", wallet_id)

@@ -1,0 +1,226 @@
+"""Funding: requests for deposits, and the deposits that fulfil them (decisions 5).
+
+Deposits are watched for wallets with open requests. The oldest open request is served first and the remainder of
+a deposit flows to the next; a request is confirmed when its sum is reached. What came before a request is no deposit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import structlog
+from sqlalchemy import func, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from app.core import clock
+from app.core.chains import TOKENS_BY_SYMBOL, ChainName, tokens
+from app.core.identifiers import new_id
+from app.core.money import AmountError, TokenAmount, parse_amount
+from app.core.unit_of_work import after_commit, unit_of_work
+from app.errors import BalanceFetchError, InvalidInput, LimitReached
+from app.extensions import db
+from app.jobs import JobName
+from app.ports import provider
+from app.ports.chain import BlockRef
+from app.ports.errors import PortError
+from app.spending import service as spending
+from app.wallets import lifecycle
+from app.wallets.lifecycle import Reason, Status, TransactionType
+from app.wallets.models import DepositCursor, DepositMark, Transaction
+from app.wallets.service import WalletView
+from app.web import idempotency
+
+_log = structlog.get_logger(__name__)
+MAX_OPEN_PER_WALLET = 20
+
+
+@dataclass(frozen=True, slots=True)
+class FundingRequest:
+    """A request for a deposit, as answered to its maker."""
+
+    id: str
+    wallet_id: str
+    deposit_address: str
+    amount: TokenAmount
+    chain: ChainName
+    status: str
+    message: str
+
+
+def request(wallet: WalletView, *, chain: str, amount: str, currency: str) -> FundingRequest:
+    """Record that a deposit is expected, from now on.
+
+    Raises: InvalidInput, LimitReached, BalanceFetchError when the chain cannot be read.
+    """
+    name, expected = _parse(chain, amount, currency)
+    address = wallet.address_on(name)
+    adapter = provider.current().chains[name]
+    try:
+        # The head is read before the mark: a deposit between the two is then in neither the balance nor the past.
+        head = adapter.head()
+        mark = adapter.mark(address)
+    except PortError:
+        raise BalanceFetchError(
+            f"{name} cannot be read at the moment, so deposits could not be told from what is there.",
+            details={"chains": [name.value]},
+        ) from None
+    now, request_id = clock.now(), new_id()
+    ttl = timedelta(seconds=provider.settings().funding_request_ttl_seconds)
+    with unit_of_work() as session:
+        spending.lock_account(wallet.id)
+        open_here = _count_open(wallet.id)
+        if open_here >= MAX_OPEN_PER_WALLET:
+            raise LimitReached(f"This wallet has {MAX_OPEN_PER_WALLET} open funding requests; let some end first.")
+        _start_watching(wallet.id, name, head=head, mark=dict(mark))
+        transaction = Transaction(
+            id=request_id, wallet_id=wallet.id, type=TransactionType.FUNDING.value, chain=name.value,
+            to_address=address, amount_units=expected.units, currency=expected.token.symbol, cost_nanos=0,
+            created_at=now, opened_block=head.number, expires_at=now + ttl, checks=0,
+        )  # fmt: skip
+        lifecycle.record(transaction, status=Status.PENDING)
+        idempotency.bind(request_id)
+        if provider.current().faucet is not None:
+            queue = provider.current().queue
+            after_commit(lambda: queue.put(JobName.PAY_FROM_FAUCET, request_id))
+        session.flush()
+    return FundingRequest(
+        request_id, wallet.id, address, expected, name, Status.PENDING.value, message_for(expected, name, address)
+    )
+
+
+def stored(request_id: str) -> FundingRequest | None:
+    """Return a request from its record, in the current unit."""
+    row = db.session.get(Transaction, request_id)
+    if row is None:
+        return None
+    amount, name = TokenAmount(row.amount_units, TOKENS_BY_SYMBOL[row.currency]), ChainName(row.chain)
+    return FundingRequest(
+        row.id, row.wallet_id, row.to_address, amount, name, Status.PENDING.value,
+        message_for(amount, name, row.to_address),
+    )  # fmt: skip
+
+
+def message_for(amount: TokenAmount, chain: ChainName, address: str) -> str:
+    """Return the instruction for the person or program that pays."""
+    return (
+        f"Send {amount} {amount.token.symbol} on {chain} to {address}. "
+        "The request is confirmed when the deposit has enough confirmations."
+    )
+
+
+def fail_expired(now: datetime) -> int:
+    """End requests whose time is over; return how many."""
+    ended = 0
+    with unit_of_work() as session:
+        expired = session.scalars(
+            select(Transaction.id)
+            .where(
+                Transaction.type == TransactionType.FUNDING.value,
+                Transaction.status == Status.PENDING.value,
+                Transaction.expires_at < now,
+            )
+            .limit(500)
+        ).all()
+        for request_id in expired:
+            ended += lifecycle.move(
+                request_id, source=Status.PENDING, target=Status.FAILED, reason=Reason.EXPIRED.value
+            )
+    return ended
+
+
+def unpaid_in_sandbox(now: datetime, *, limit: int = 50) -> Sequence[str]:
+    """Return open requests that the sandbox's faucet should have paid by now, in the current unit."""
+    since = now - timedelta(hours=1)
+    return db.session.scalars(
+        select(Transaction.id)
+        .where(
+            Transaction.type == TransactionType.FUNDING.value,
+            Transaction.status == Status.PENDING.value,
+            Transaction.created_at.between(since, now - timedelta(seconds=10)),
+        )
+        .limit(limit)
+    ).all()
+
+
+def pay_from_faucet(request_id: str) -> None:
+    """Let the sandbox's faucet pay a request; it pays each request once, however often it is asked."""
+    faucet = provider.current().faucet
+    if faucet is None:
+        return
+    with unit_of_work():
+        wanted = stored(request_id)
+    if wanted is None:
+        return
+    try:
+        faucet.pay(wanted.id, chain=wanted.chain, address=wanted.deposit_address, amount=wanted.amount)
+    except PortError as error:
+        _log.warning("faucet_did_not_pay", transaction_id=request_id, reason=error.reason)
+
+
+def _parse(chain: str, amount: str, currency: str) -> tuple[ChainName, TokenAmount]:
+    problems: dict[str, list[str]] = {}
+    movable = provider.current().chains
+    name = ChainName(chain.lower()) if chain.lower() in {c.value for c in movable} else None
+    token = TOKENS_BY_SYMBOL.get(currency.upper())
+    parsed = None
+    if name is None:
+        problems["chain"] = [f"must be one of {', '.join(movable)}"]
+    elif token not in tokens(name):
+        problems["currency"] = [f"must be one of {', '.join(t.symbol for t in tokens(name))} on {name}"]
+        token = None
+    if token is not None:
+        try:
+            parsed = parse_amount(amount, token)
+        except AmountError as error:
+            problems["amount"] = [str(error)]
+    if problems or name is None or parsed is None:
+        first = next(iter(problems))
+        raise InvalidInput(f"{first}: {problems[first][0]}", details={"fields": problems})
+    return name, parsed
+
+
+def _count_open(wallet_id: str) -> int:
+    open_requests = select(func.count()).select_from(Transaction).where(
+        Transaction.wallet_id == wallet_id,
+        Transaction.type == TransactionType.FUNDING.value,
+        Transaction.status == Status.PENDING.value,
+    )  # fmt: skip
+    return db.session.scalar(open_requests) or 0
+
+
+def _start_watching(wallet_id: str, chain: ChainName, *, head: BlockRef, mark: dict[str, object]) -> None:
+    """Set cursor and mark to now where nobody is waited for yet; otherwise what is there must be kept.
+
+    The cursor's row is the lock: of two first requests at once, the second sees the first.
+    """
+    session = db.session
+    insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
+    session.execute(
+        insert(DepositCursor)
+        .values(chain=chain.value)
+        .on_conflict_do_update(index_elements=[DepositCursor.chain], set_={"chain": chain.value})
+    )
+    waited_for = (
+        select(Transaction.wallet_id)
+        .where(
+            Transaction.chain == chain.value,
+            Transaction.type == TransactionType.FUNDING.value,
+            Transaction.status == Status.PENDING.value,
+        )
+        .distinct()
+    )
+    if session.scalar(waited_for.limit(1)) is None:
+        session.execute(
+            update(DepositCursor)
+            .where(DepositCursor.chain == chain.value)
+            .values(block_number=head.number, block_hash=head.hash)
+        )
+    if session.scalar(waited_for.where(Transaction.wallet_id == wallet_id).limit(1)) is None:
+        values = {"wallet_id": wallet_id, "chain": chain.value, "mark": mark, "block_number": head.number}
+        session.execute(
+            insert(DepositMark)
+            .values(**values)
+            .on_conflict_do_update(index_elements=[DepositMark.wallet_id, DepositMark.chain], set_=values)
+        )

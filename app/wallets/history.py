@@ -1,0 +1,170 @@
+"""What happened to a wallet: its transactions, one by one and in pages."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, func, select
+
+from app.core import identifiers
+from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Token
+from app.core.money import TokenAmount
+from app.core.pagination import Page, PageRequest
+from app.core.unit_of_work import reading
+from app.errors import NotFound
+from app.extensions import db
+from app.ports import provider
+from app.wallets.lifecycle import Status
+from app.wallets.models import SignedAttempt, Transaction, TransactionEvent, Wallet
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One move of a transaction's state."""
+
+    status: str
+    reason: str | None
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionView:
+    """A transaction as its owner sees it."""
+
+    id: str
+    wallet_id: str
+    type: str
+    kind: str | None
+    chain: str
+    from_address: str | None
+    to_address: str
+    amount: str
+    currency: str
+    tx_hash: str | None
+    previous_hashes: tuple[str, ...]
+    status: str
+    error: str | None
+    cost_nanos: int
+    explorer_url: str | None
+    created_at: datetime
+    confirmed_at: datetime | None
+    events: tuple[Event, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Which transactions of a wallet are asked for; None means all."""
+
+    status: str | None = None
+    chain: str | None = None
+    type: str | None = None
+
+
+def page_of(wallet_id: str, page: PageRequest, *, filters: Filters) -> Page[TransactionView]:
+    """Return a wallet's transactions, newest first."""
+    conditions: list[ColumnElement[bool]] = [Transaction.wallet_id == wallet_id]
+    for column, wanted in (
+        (Transaction.status, filters.status),
+        (Transaction.chain, filters.chain),
+        (Transaction.type, filters.type),
+    ):
+        if wanted is not None:
+            conditions.append(column == wanted)
+    with reading() as session:
+        if len(conditions) == 1:
+            # The wallet's own counter: counting rows would cost more with every past transaction.
+            total = session.scalar(select(Wallet.transaction_count).where(Wallet.id == wallet_id)) or 0
+        else:
+            total = session.scalar(select(func.count()).select_from(Transaction).where(*conditions)) or 0
+        rows = session.scalars(
+            select(Transaction)
+            .where(*conditions)
+            .order_by(Transaction.created_at.desc(), Transaction.id.desc())
+            .limit(page.limit)
+            .offset(page.offset)
+        ).all()
+        hashes = _hashes([row.id for row in rows if row.nonce is not None])
+        return Page([_view(row, hashes.get(row.id, ())) for row in rows], total, page)
+
+
+def one(transaction_id: str, *, wallet_id: str | None = None) -> TransactionView:
+    """Return one transaction with its events. Raises: NotFound, also for another wallet's."""
+    canonical = identifiers.parse_id(transaction_id.lower())
+    with reading() as session:
+        row = session.get(Transaction, canonical) if canonical else None
+        if row is None or (wallet_id is not None and row.wallet_id != wallet_id):
+            raise NotFound("This wallet has no such transaction.")
+        hashes = _hashes([row.id])
+        events = session.scalars(
+            select(TransactionEvent).where(TransactionEvent.transaction_id == row.id).order_by(TransactionEvent.id)
+        )
+        return _view(
+            row, hashes.get(row.id, ()), tuple(Event(event.status, event.reason, event.at) for event in events)
+        )
+
+
+def outflows_not_mined(
+    wallet_id: str, chain: ChainName, *, since_sequence: int | None
+) -> tuple[Mapping[Token, int], int]:
+    """Return what pending movements will take from balances that were read at a nonce count: tokens, and fees.
+
+    In the current unit. Movements with a lower nonce were mined already and are in the balances.
+    """
+    conditions = [
+        Transaction.wallet_id == wallet_id,
+        Transaction.chain == chain.value,
+        Transaction.status == Status.PENDING.value,
+        Transaction.fee_cap_units.is_not(None),
+    ]
+    if since_sequence is not None:
+        conditions.append(Transaction.nonce >= since_sequence)
+    sent: dict[Token, int] = defaultdict(int)
+    fees = 0
+    pending = select(Transaction.currency, Transaction.amount_units, Transaction.fee_cap_units).where(*conditions)
+    for currency, units, fee_cap in db.session.execute(pending):
+        sent[TOKENS_BY_SYMBOL[currency]] += units
+        fees += fee_cap or 0
+    return sent, fees
+
+
+def _hashes(transaction_ids: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+    if not transaction_ids:
+        return {}
+    hashes: dict[str, tuple[str, ...]] = defaultdict(tuple)
+    attempts = (
+        select(SignedAttempt.transaction_id, SignedAttempt.tx_hash)
+        .where(SignedAttempt.transaction_id.in_(transaction_ids))
+        .order_by(SignedAttempt.id)
+    )
+    for transaction_id, tx_hash in db.session.execute(attempts):
+        hashes[transaction_id] += (tx_hash,)
+    return hashes
+
+
+def _view(row: Transaction, hashes: Sequence[str], events: tuple[Event, ...] = ()) -> TransactionView:
+    chain = provider.current().readable_chains.get(ChainName(row.chain))
+    return TransactionView(
+        id=row.id,
+        wallet_id=row.wallet_id,
+        type=row.type,
+        kind=row.kind,
+        chain=row.chain,
+        from_address=row.from_address,
+        to_address=row.to_address,
+        amount=str(TokenAmount(row.amount_units, TOKENS_BY_SYMBOL[row.currency])),
+        currency=row.currency,
+        tx_hash=row.tx_hash,
+        previous_hashes=tuple(tx_hash for tx_hash in hashes if tx_hash != row.tx_hash),
+        status=row.status,
+        error=row.error,
+        cost_nanos=row.cost_nanos,
+        explorer_url=chain.explorer_url(row.tx_hash) if chain and row.tx_hash else None,
+        created_at=row.created_at,
+        confirmed_at=row.confirmed_at,
+        events=events,
+    )
+
+

@@ -1,0 +1,102 @@
+"""The state machine of transactions: the only writer of `status`, with an event row for every move.
+
+pending → confirmed | failed; confirmed → pending and failed → pending only when a reorganisation took the
+block away that decided it (decisions 5).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import update
+
+from app.core import clock
+from app.extensions import db
+from app.wallets.models import SignedAttempt, Transaction, TransactionEvent, Wallet
+
+
+class Status(StrEnum):
+    """The states of a transaction, as on the wire."""
+
+    PENDING = "pending"
+    CONFIRMED = "confirmed"
+    FAILED = "failed"
+
+
+class TransactionType(StrEnum):
+    """The types of a transaction, as on the wire."""
+
+    TRANSFER = "transfer"
+    WITHDRAWAL = "withdrawal"
+    FUNDING = "funding"
+    SWAP = "swap"
+    TRADING_QUERY = "trading_query"
+    TRADING_ORDER = "trading_order"
+
+
+class Reason(StrEnum):
+    """Why a transaction moved to a state, where that needs saying."""
+
+    REVERTED = "reverted"
+    SLOT_TAKEN = "slot_taken"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    REORGANISED = "reorganised"
+
+
+_MOVES: frozenset[tuple[Status, Status]] = frozenset(
+    {
+        (Status.PENDING, Status.CONFIRMED),
+        (Status.PENDING, Status.FAILED),
+        (Status.CONFIRMED, Status.PENDING),
+        (Status.FAILED, Status.PENDING),
+    }
+)
+
+
+def record(transaction: Transaction, *, status: Status, attempt: SignedAttempt | None = None) -> None:
+    """Add a new transaction with its first event, in the current unit; it may be born `failed` (refused)."""
+    session = db.session
+    transaction.status = status.value
+    session.add(transaction)
+    session.add(_event(transaction.id, status, transaction.error, transaction.created_at))
+    if attempt is not None:
+        session.add(attempt)
+    session.execute(
+        update(Wallet)
+        .where(Wallet.id == transaction.wallet_id)
+        .values(transaction_count=Wallet.transaction_count + 1)
+    )
+
+
+def move(
+    transaction_id: str,
+    *,
+    source: Status,
+    target: Status,
+    reason: str | None = None,
+    changes: dict[str, Any] | None = None,
+) -> bool:
+    """Move a transaction if it still is in `source`, in the current unit; tell whether this call did it.
+
+    Raises: ValueError for a move that the machine does not have: a defect.
+    """
+    if (source, target) not in _MOVES:
+        msg = f"a transaction never goes from {source} to {target}"
+        raise ValueError(msg)
+    values = {"error": reason if target is Status.FAILED else None, **(changes or {}), "status": target.value}
+    moved = db.session.execute(
+        update(Transaction)
+        .where(Transaction.id == transaction_id, Transaction.status == source.value)
+        .values(**values)
+    )
+    if moved.rowcount != 1:  # type: ignore[attr-defined]
+        return False
+    db.session.add(_event(transaction_id, target, reason, clock.now()))
+    return True
+
+
+def _event(transaction_id: str, status: Status, reason: str | None, at: datetime) -> TransactionEvent:
+    return TransactionEvent(transaction_id=transaction_id, status=status.value, reason=reason, at=at)

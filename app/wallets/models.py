@@ -1,0 +1,202 @@
+"""Tables of the wallets room. Amounts are base units, values nano-dollars, instants UTC."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, CheckConstraint, Index, Integer, LargeBinary, String, UniqueConstraint, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.core.columns import ID, Units, UtcDateTime
+from app.extensions import Model
+
+_SERIAL = BigInteger().with_variant(Integer, "sqlite")
+
+
+class Wallet(Model):
+    """A wallet: one key, one address per chain family."""
+
+    __tablename__ = "wallets"
+    __table_args__ = (Index("ix_wallets_agent_id_created_at", "agent_id", "created_at", "id"),)
+
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    agent_id: Mapped[str] = mapped_column(ID)
+    name: Mapped[str] = mapped_column(String(100))
+    evm_address: Mapped[str] = mapped_column(String(42), unique=True)
+    solana_address: Mapped[str] = mapped_column(String(44), unique=True)
+    transaction_count: Mapped[int] = mapped_column(default=0)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class WalletKey(Model):
+    """The sealed BIP-39 entropy of a wallet."""
+
+    __tablename__ = "wallet_keys"
+
+    wallet_id: Mapped[str] = mapped_column(ID, primary_key=True)
+    sealed: Mapped[str] = mapped_column(String(200))
+
+
+class RetiredKey(Model):
+    """The sealed key of a deleted wallet, kept for an operator's rescue until it is purged."""
+
+    __tablename__ = "retired_keys"
+    __table_args__ = (Index("ix_retired_keys_purge_after", "purge_after"),)
+
+    wallet_id: Mapped[str] = mapped_column(ID, primary_key=True)
+    agent_id: Mapped[str] = mapped_column(ID)
+    evm_address: Mapped[str] = mapped_column(String(42))
+    solana_address: Mapped[str] = mapped_column(String(44))
+    sealed: Mapped[str] = mapped_column(String(200))
+    retired_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    purge_after: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class Transaction(Model):
+    """A movement or a funding request. `lifecycle` alone writes `status`."""
+
+    __tablename__ = "transactions"
+    __table_args__ = (
+        UniqueConstraint("chain", "from_address", "nonce", name="uq_transactions_slot"),
+        Index("ix_transactions_history", "wallet_id", "created_at", "id"),
+        Index("ix_transactions_due", "chain", "next_check_at", postgresql_where=text("next_check_at IS NOT NULL")),
+        Index(
+            "ix_transactions_open_funding",
+            "chain",
+            "wallet_id",
+            postgresql_where=text("type = 'funding' AND status = 'pending'"),
+            sqlite_where=text("type = 'funding' AND status = 'pending'"),
+        ),
+        CheckConstraint("cost_nanos >= 0", name="ck_transactions_cost"),
+    )
+
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    wallet_id: Mapped[str] = mapped_column(ID)
+    type: Mapped[str] = mapped_column(String(20))
+    kind: Mapped[str | None] = mapped_column(String(20))
+    chain: Mapped[str] = mapped_column(String(20))
+    from_address: Mapped[str | None] = mapped_column(String(64))
+    to_address: Mapped[str] = mapped_column(String(64))
+    amount_units: Mapped[int] = mapped_column(Units)
+    currency: Mapped[str] = mapped_column(String(10))
+    tx_hash: Mapped[str | None] = mapped_column(String(100))
+    status: Mapped[str] = mapped_column(String(10))
+    error: Mapped[str | None] = mapped_column(String(200))
+    cost_nanos: Mapped[int] = mapped_column(BigInteger)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    confirmed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+    nonce: Mapped[int | None] = mapped_column(BigInteger)
+    expires_at_height: Mapped[int | None] = mapped_column(BigInteger)
+    fee_cap_units: Mapped[int | None] = mapped_column(Units)
+    fee_units: Mapped[int | None] = mapped_column(Units)
+    native_out_units: Mapped[int | None] = mapped_column(Units)
+    block_number: Mapped[int | None] = mapped_column(BigInteger)
+    block_hash: Mapped[str | None] = mapped_column(String(100))
+    opened_block: Mapped[int | None] = mapped_column(BigInteger)
+    expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+    # When the confirmation worker looks again; NULL once nothing about the row can change any more.
+    next_check_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    checks: Mapped[int] = mapped_column(default=0)
+
+
+class TransactionEvent(Model):
+    """One move of a transaction's state, append-only."""
+
+    __tablename__ = "transaction_events"
+    __table_args__ = (Index("ix_transaction_events_transaction_id", "transaction_id"),)
+
+    id: Mapped[int] = mapped_column(_SERIAL, primary_key=True, autoincrement=True)
+    transaction_id: Mapped[str] = mapped_column(ID)
+    status: Mapped[str] = mapped_column(String(10))
+    reason: Mapped[str | None] = mapped_column(String(200))
+    at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class SignedAttempt(Model):
+    """Bytes that were signed for a transaction. Any of them may land; none is ever forgotten while it can."""
+
+    __tablename__ = "signed_attempts"
+    __table_args__ = (
+        Index("ix_signed_attempts_transaction_id", "transaction_id"),
+        UniqueConstraint("chain", "tx_hash", name="uq_signed_attempts_hash"),
+    )
+
+    id: Mapped[int] = mapped_column(_SERIAL, primary_key=True, autoincrement=True)
+    transaction_id: Mapped[str] = mapped_column(ID)
+    chain: Mapped[str] = mapped_column(String(20))
+    tx_hash: Mapped[str] = mapped_column(String(100))
+    purpose: Mapped[str] = mapped_column(String(12))
+    raw: Mapped[bytes] = mapped_column(LargeBinary)
+    terms: Mapped[dict[str, Any]] = mapped_column(JSON)
+    refusal: Mapped[str | None] = mapped_column(String(40))
+    seen_at_block: Mapped[int | None] = mapped_column(BigInteger)
+    sent_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class Nonce(Model):
+    """The lock and high-water mark of an address's nonce slots on a chain."""
+
+    __tablename__ = "nonces"
+
+    chain: Mapped[str] = mapped_column(String(20), primary_key=True)
+    address: Mapped[str] = mapped_column(String(64), primary_key=True)
+    next_nonce: Mapped[int] = mapped_column(BigInteger)
+
+
+class FundingDeposit(Model):
+    """A deposit as found on a chain."""
+
+    __tablename__ = "funding_deposits"
+    __table_args__ = (
+        UniqueConstraint("chain", "wallet_id", "position", name="uq_funding_deposits_position"),
+        Index("ix_funding_deposits_open", "chain", "final"),
+    )
+
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    wallet_id: Mapped[str] = mapped_column(ID)
+    chain: Mapped[str] = mapped_column(String(20))
+    currency: Mapped[str] = mapped_column(String(10))
+    units: Mapped[int] = mapped_column(Units)
+    tx_hash: Mapped[str | None] = mapped_column(String(100))
+    payer: Mapped[str | None] = mapped_column(String(64))
+    position: Mapped[str] = mapped_column(String(160))
+    block_number: Mapped[int] = mapped_column(BigInteger)
+    block_hash: Mapped[str] = mapped_column(String(100))
+    mark_before: Mapped[dict[str, Any] | None] = mapped_column(JSON)
+    final: Mapped[bool] = mapped_column(default=False)
+    found_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class FundingAllocation(Model):
+    """How much of a deposit went to which funding request."""
+
+    __tablename__ = "funding_allocations"
+
+    deposit_id: Mapped[str] = mapped_column(ID, primary_key=True)
+    transaction_id: Mapped[str] = mapped_column(ID, primary_key=True, index=True)
+    units: Mapped[int] = mapped_column(Units)
+
+
+class DepositCursor(Model):
+    """Up to which block a chain's deposits are known, and who is looking just now."""
+
+    __tablename__ = "deposit_cursors"
+
+    chain: Mapped[str] = mapped_column(String(20), primary_key=True)
+    block_number: Mapped[int | None] = mapped_column(BigInteger)
+    block_hash: Mapped[str | None] = mapped_column(String(100))
+
+
+class DepositMark(Model):
+    """What a wallet's address had on a chain when we last looked; the chain's adapter alone reads the mark."""
+
+    __tablename__ = "deposit_marks"
+
+    wallet_id: Mapped[str] = mapped_column(ID, primary_key=True)
+    chain: Mapped[str] = mapped_column(String(20), primary_key=True)
+    mark: Mapped[dict[str, Any]] = mapped_column(JSON)
+    block_number: Mapped[int] = mapped_column(BigInteger)

@@ -1,0 +1,189 @@
+"""The life of a wallet: made, listed, read, deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from sqlalchemy import Select, delete, func, select
+
+from app.core import clock, identifiers
+from app.core.chains import ChainName
+from app.core.pagination import Page, PageRequest
+from app.core.unit_of_work import reading, unit_of_work
+from app.errors import LimitReached, NotFound, TransactionInProgress
+from app.extensions import db
+from app.spending import service as spending
+from app.wallets import custody
+from app.wallets.custody import NewWalletKey
+from app.wallets.lifecycle import Status, TransactionType
+from app.wallets.models import (
+    DepositMark,
+    FundingAllocation,
+    FundingDeposit,
+    SignedAttempt,
+    Transaction,
+    TransactionEvent,
+    Wallet,
+)
+from app.web import idempotency
+
+MAX_WALLETS_PER_AGENT = 100
+
+new_wallet = custody.new_key
+
+
+@dataclass(frozen=True, slots=True)
+class WalletView:
+    """A wallet as its owner sees it."""
+
+    id: str
+    agent_id: str
+    name: str
+    addresses: Mapping[str, str]
+    transaction_count: int
+    created_at: datetime
+    spending_controls: spending.ControlsView | None = None
+
+    def address_on(self, chain: ChainName) -> str:
+        """Return the wallet's address on a chain."""
+        return self.addresses[chain.value]
+
+
+def create(
+    agent_id: str, key: NewWalletKey, *, name: str | None, controls: Literal["default", "none"] = "none"
+) -> WalletView:
+    """Store a wallet whose key was made before, in the current unit.
+
+    A further wallet of an agent whose controls are locked inherits them.
+    """
+    session = db.session
+    wallet = Wallet(
+        id=key.wallet_id, agent_id=agent_id, name=name or "", evm_address=key.evm_address,
+        solana_address=key.solana_address, transaction_count=0, created_at=clock.now(),
+    )  # fmt: skip
+    first_id = None
+    if controls == "none":
+        ids = list(session.scalars(_of_agent(agent_id).with_only_columns(Wallet.id)))
+        first_id = ids[0] if ids else None
+        wallet.name = name or f"wallet-{len(ids) + 1}"
+    else:
+        wallet.name = name or "wallet-1"
+    session.add(wallet)
+    session.flush()
+    spending.open_account(wallet.id, agent_id)
+    if controls == "default":
+        spending.set_default(wallet.id)
+    elif first_id is not None:
+        spending.inherit(wallet.id, first_id)
+    return _view(wallet, spending.controls_of([wallet.id]))
+
+
+def add(agent_id: str, *, name: str | None) -> WalletView:
+    """Make a further wallet for an agent. Raises: LimitReached."""
+    key = new_wallet()
+    with unit_of_work():
+        # The first wallet's spending account is the lock under which an agent's wallets are counted.
+        first = db.session.scalar(_of_agent(agent_id).with_only_columns(Wallet.id).limit(1))
+        if first is not None:
+            spending.lock_account(first)
+        count = db.session.scalar(select(func.count()).select_from(Wallet).where(Wallet.agent_id == agent_id)) or 0
+        if count >= MAX_WALLETS_PER_AGENT:
+            raise LimitReached(f"An agent has at most {MAX_WALLETS_PER_AGENT} wallets; delete one first.")
+        view = create(agent_id, key, name=name)
+        idempotency.bind(view.id)
+        return view
+
+
+def owned(wallet_id: str, *, agent_id: str | None) -> WalletView:
+    """Return a wallet of the caller's. Raises: NotFound for malformed, unknown and foreign ids alike."""
+    canonical = identifiers.parse_id(wallet_id.lower())
+    with reading() as session:
+        wallet = session.get(Wallet, canonical) if canonical and agent_id else None
+        if wallet is None or wallet.agent_id != agent_id:
+            raise NotFound("This key has no such wallet.")
+        return _view(wallet, {})
+
+
+def detail(wallet_id: str) -> WalletView:
+    """Return a wallet with its controls. Raises: NotFound."""
+    with reading() as session:
+        wallet = session.get(Wallet, wallet_id)
+        if wallet is None:
+            raise NotFound("This key has no such wallet.")
+        return _view(wallet, spending.controls_of([wallet_id]))
+
+
+def first_of(agent_id: str) -> WalletView:
+    """Return an agent's first wallet, in the current unit. Raises: NotFound when all were deleted."""
+    wallet = db.session.scalar(_of_agent(agent_id).limit(1))
+    if wallet is None:
+        raise NotFound("This agent has no wallet.")
+    return _view(wallet, spending.controls_of([wallet.id]))
+
+
+def list_of(agent_id: str | None, page: PageRequest) -> Page[WalletView]:
+    """Return an agent's wallets, oldest first; a gateway-only key has none."""
+    if agent_id is None:
+        return Page((), 0, page)
+    with reading() as session:
+        total = session.scalar(select(func.count()).select_from(Wallet).where(Wallet.agent_id == agent_id)) or 0
+        wallets = session.scalars(_of_agent(agent_id).limit(page.limit).offset(page.offset)).all()
+        controls = spending.controls_of([wallet.id for wallet in wallets])
+        return Page([_view(wallet, controls) for wallet in wallets], total, page)
+
+
+def remove(wallet_id: str, *, agent_id: str) -> None:
+    """Delete a wallet with its transactions and controls; the sealed key alone is retired, not lost.
+
+    Raises: NotFound, TransactionInProgress, ControlsLocked, WalletFrozen.
+    """
+    with unit_of_work() as session:
+        spending.assert_deletable(wallet_id)
+        wallet = session.get(Wallet, wallet_id)
+        if wallet is None or wallet.agent_id != agent_id:
+            raise NotFound("This key has no such wallet.")
+        in_flight = session.scalar(
+            select(Transaction.id)
+            .where(
+                Transaction.wallet_id == wallet_id,
+                Transaction.type != TransactionType.FUNDING.value,
+                Transaction.status == Status.PENDING.value,
+            )
+            .limit(1)
+        )
+        if in_flight is not None:
+            raise TransactionInProgress(
+                "A movement of this wallet is still in flight; delete it once that has ended.",
+                details={"transaction_id": in_flight},
+            )
+        custody.retire(wallet)
+        mine = select(Transaction.id).where(Transaction.wallet_id == wallet_id)
+        for table in (TransactionEvent, SignedAttempt, FundingAllocation):
+            session.execute(delete(table).where(table.transaction_id.in_(mine)))
+        for owned_table in (Transaction, FundingDeposit, DepositMark):
+            session.execute(delete(owned_table).where(owned_table.wallet_id == wallet_id))
+        spending.close_account(wallet_id)
+        session.execute(delete(Wallet).where(Wallet.id == wallet_id))
+
+
+def _of_agent(agent_id: str) -> Select[tuple[Wallet]]:
+    return select(Wallet).where(Wallet.agent_id == agent_id).order_by(Wallet.created_at, Wallet.id)
+
+
+def _view(wallet: Wallet, controls: Mapping[str, spending.ControlsView]) -> WalletView:
+    return WalletView(
+        id=wallet.id,
+        agent_id=wallet.agent_id,
+        name=wallet.name,
+        addresses={
+            ChainName.ETHEREUM.value: wallet.evm_address,
+            ChainName.BASE.value: wallet.evm_address,
+            ChainName.SOLANA.value: wallet.solana_address,
+        },
+        transaction_count=wallet.transaction_count,
+        created_at=wallet.created_at,
+        spending_controls=controls.get(wallet.id),
+    )

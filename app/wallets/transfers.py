@@ -1,0 +1,300 @@
+"""The story of a transfer or withdrawal, in four beats (architecture §5).
+
+(0) read the chain; (1) in one unit: limits held, nonce taken, signed, recorded; (2) broadcast; (3) the outcome
+settles. A process that dies between beats leaves a `pending` row that `tracking` carries to its true end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+
+import structlog
+
+from app.core import addresses, clock
+from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Token, native, tokens
+from app.core.identifiers import new_id
+from app.core.money import AmountError, TokenAmount, decimal_string, nanos_from_usd, parse_amount, value_nanos
+from app.core.unit_of_work import reading, unit_of_work
+from app.errors import InvalidInput, NotFound, ServiceError, TransferFailed, WithdrawalFailed
+from app.ports import provider
+from app.ports.chain import Chain, Draft, Intent, Signed
+from app.ports.errors import OutcomeUnknown, PortError, Rejected, Unreachable
+from app.ports.vault import Signer
+from app.spending import service as spending
+from app.wallets import custody, history, lifecycle, nonces, settlement, waiting
+from app.wallets.lifecycle import Status, TransactionType
+from app.wallets.models import Transaction, Wallet
+from app.wallets.service import WalletView
+from app.web import idempotency
+
+_log = structlog.get_logger(__name__)
+
+_FAILURES: Mapping[TransactionType, type[ServiceError]] = {
+    TransactionType.TRANSFER: TransferFailed,
+    TransactionType.WITHDRAWAL: WithdrawalFailed,
+}
+# Where no price is known the operator's fee cap still has to hold: these are far above any price yet seen.
+_CAUTIOUS_NANOS_PER_TOKEN = {"ETH": 20_000 * 10**9, "SOL": 2_000 * 10**9}
+
+_SENTENCES: Mapping[str, str] = {
+    "insufficient_funds": "The wallet does not hold enough of this token.",
+    "insufficient_gas": "The wallet does not hold enough of the chain's own token to pay the network fee.",
+    "simulation_failed": "The chain would refuse this transaction.",
+    "chain_unreachable": "The chain cannot be reached at the moment; nothing was sent.",
+    "network_fee_too_high": "The network fee is above the operator's cap at the moment; try again later.",
+    "reverted": "The chain executed the transaction and it failed; the network fee was spent.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the caller asks for, checked against the chain's tokens and address format."""
+
+    type: TransactionType
+    chain: ChainName
+    recipient: str
+    amount: TokenAmount
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """What a dry run learns: the limits allow it and the chain would take it, at this cost at most."""
+
+    value_nanos: int | None
+    fee: TokenAmount
+    fee_nanos: int | None
+
+
+class _NotAffordable(Exception):  # noqa: N818 - carried from inside the unit to its story
+    """Other movements of this wallet, not mined yet, have the tokens that this one needs."""
+
+    def __init__(self, reason: str, token: Token, *, available: int, required: int) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.details = shortage(token, available=available, required=required)
+
+
+def shortage(token: Token, *, available: int, required: int) -> dict[str, str]:
+    """Return what is missing, for people and programs."""
+    return {
+        "currency": token.symbol,
+        "available": decimal_string(available, token.decimals),
+        "required": decimal_string(required, token.decimals),
+        "missing": decimal_string(required - available, token.decimals),
+    }
+
+
+def parse_order(type_: TransactionType, *, chain: str, to: str, amount: str, currency: str) -> Order:
+    """Check an order's fields against each other. Raises: InvalidInput naming each bad field."""
+    problems: dict[str, list[str]] = {}
+    name = _chain_named(chain, problems)
+    token = TOKENS_BY_SYMBOL.get(currency.upper())
+    recipient = parsed_amount = None
+    if name is not None:
+        served = tokens(name)
+        if token not in served:
+            problems["currency"] = [f"must be one of {', '.join(t.symbol for t in served)} on {name}"]
+            token = None
+        try:
+            recipient = addresses.for_chain(to, name)
+        except addresses.AddressError as error:
+            problems["to"] = [str(error)]
+    if token is not None:
+        try:
+            parsed_amount = parse_amount(amount, token)
+        except AmountError as error:
+            problems["amount"] = [str(error)]
+        if name is not None and recipient is not None:
+            refusal = provider.current().chains[name].refusal_of(recipient, token)
+            if refusal:
+                problems["to"] = [refusal]
+    if problems or name is None or recipient is None or parsed_amount is None:
+        first = next(iter(problems))
+        raise InvalidInput(f"{first}: {problems[first][0]}", details={"fields": problems})
+    return Order(type_, name, recipient, parsed_amount)
+
+
+def _chain_named(text: str, problems: dict[str, list[str]]) -> ChainName | None:
+    movable = provider.current().chains
+    try:
+        name = ChainName(text.lower())
+    except ValueError:
+        name = None
+    if name is None or name not in movable:
+        problems["chain"] = [f"must be one of {', '.join(movable)}"]
+        return None
+    return name
+
+
+def quote(wallet: WalletView, order: Order) -> Quote:
+    """Check limits and chain as `send` would, and sign nothing. Raises: what `send` raises before signing."""
+    chain = provider.current().chains[order.chain]
+    value = _value(order.amount)
+    refusal = None
+    try:
+        draft = _draft(chain, wallet, order)
+    except PortError as error:
+        refusal = error
+    with reading():
+        _check(wallet, order, value)
+    if refusal is not None:
+        raise _failure(order, refusal.reason, refusal.details)
+    token = native(order.chain)
+    return Quote(value, TokenAmount(draft.fee_units, token), _fee_nanos(draft, order.chain))
+
+
+def send(wallet: WalletView, order: Order, *, wait_seconds: Decimal) -> history.TransactionView:
+    """Move tokens, and wait for the outcome as long as asked.
+
+    Returns a `confirmed` or `pending` transaction.
+
+    Raises: the 403 classes of a refused limit; TransferFailed or WithdrawalFailed when it certainly did not happen.
+    """
+    chain = provider.current().chains[order.chain]
+    value = _value(order.amount)
+    signer = custody.signer_of(wallet.id)
+    try:
+        draft = _draft(chain, wallet, order)
+        transaction_id, signed = _commit(chain, wallet, order, value=value, draft=draft, signer=signer)
+    except PortError as error:
+        raise _refused(wallet, order, value, error.reason, error.details) from None
+    except _NotAffordable as error:
+        raise _refused(wallet, order, value, error.reason, error.details) from None
+    if _broadcast(chain, transaction_id, signed):
+        waiting.for_outcome(order.chain, settlement.watch(transaction_id, draft.intent.sender, signed), seconds=wait_seconds)
+    view = history.one(transaction_id)
+    if view.status == Status.FAILED:
+        raise _failure(order, view.error or "failed", {}, transaction_id=view.id, tx_hash=view.tx_hash)
+    return view
+
+
+def answer_failure(view: history.TransactionView) -> ServiceError:
+    """Return the failure that a failed movement is answered with, from its record."""
+    failure = _FAILURES.get(TransactionType(view.type), TransferFailed)
+    details = {"reason": view.error or "failed", "transaction_id": view.id, "tx_hash": view.tx_hash}
+    return failure(_SENTENCES.get(view.error or "", "It did not take place."), details=details)
+
+
+def _draft(chain: Chain, wallet: WalletView, order: Order) -> Draft:
+    """Beat 0. Raises: Rejected, Unreachable."""
+    sender = wallet.address_on(order.chain)
+    try:
+        draft = chain.draft(Intent(sender, order.recipient, order.amount))
+    except Unreachable as error:
+        raise Rejected("chain_unreachable", details=error.details) from None
+    cap = nanos_from_usd(provider.settings().max_network_fee_usd)
+    fee = _fee_nanos(draft, order.chain)
+    cautious = value_nanos(
+        TokenAmount(draft.fee_units, native(order.chain)), _CAUTIOUS_NANOS_PER_TOKEN[native(order.chain).symbol]
+    )
+    if (cautious if fee is None else fee) > cap:
+        raise Rejected("network_fee_too_high")
+    return draft
+
+
+def _commit(
+    chain: Chain, wallet: WalletView, order: Order, *, value: int | None, draft: Draft, signer: Signer
+) -> tuple[str, Signed]:
+    """Beat 1: everything that must be true before the bytes leave, in one unit."""
+    transaction_id, now = new_id(), clock.now()
+    sender = wallet.address_on(order.chain)
+    with unit_of_work():
+        spending.hold(
+            wallet.id, reference=transaction_id, value_nanos=value,
+            recipient=order.recipient, family=order.chain.family,
+        )  # fmt: skip
+        _assert_affordable(wallet.id, order, draft)
+        slot = None
+        if draft.sequence is not None:
+            slot = nonces.allocate(order.chain, sender, floor=draft.sequence)
+        signed = chain.sign(draft, signer, sequence=slot)
+        transaction = _row(transaction_id, wallet, order, value=value)
+        transaction.tx_hash = signed.tx_hash
+        transaction.nonce = signed.sequence
+        transaction.expires_at_height = signed.expires_at_height
+        transaction.fee_cap_units = draft.fee_units
+        transaction.next_check_at = now + settlement.FIRST_CHECK_AFTER
+        lifecycle.record(
+            transaction, status=Status.PENDING, attempt=settlement.attempt_row(transaction_id, order.chain, signed)
+        )
+        idempotency.bind(transaction_id)
+    return transaction_id, signed
+
+
+def _assert_affordable(wallet_id: str, order: Order, draft: Draft) -> None:
+    """Refuse what movements that were not mined when the balances were read have used up. Raises: _NotAffordable."""
+    token, fee_token = order.amount.token, native(order.chain)
+    sent, fees = history.outflows_not_mined(wallet_id, order.chain, since_sequence=draft.sequence)
+    needed_native = draft.fee_units + fees + sent.get(fee_token, 0)
+    if token == fee_token:
+        needed_native += order.amount.units
+    else:
+        needed = order.amount.units + sent.get(token, 0)
+        if needed > draft.token_units:
+            raise _NotAffordable("insufficient_funds", token, available=draft.token_units, required=needed)
+    if needed_native > draft.native_units:
+        reason = "insufficient_funds" if token == fee_token else "insufficient_gas"
+        raise _NotAffordable(reason, fee_token, available=draft.native_units, required=needed_native)
+
+
+def _broadcast(chain: Chain, transaction_id: str, signed: Signed) -> bool:
+    """Beat 2: send, and tell whether waiting for the outcome makes sense. Never raises: the row is pending."""
+    try:
+        chain.broadcast(signed.raw)
+    except Rejected as error:
+        _log.warning("broadcast_refused", transaction_id=transaction_id, reason=error.reason)
+        settlement.note_refusal(transaction_id, signed.tx_hash, error.reason)
+        return error.reason == "nonce_too_low"
+    except (Unreachable, OutcomeUnknown) as error:
+        _log.warning("broadcast_uncertain", transaction_id=transaction_id, reason=error.reason)
+    return True
+
+
+def _refused(
+    wallet: WalletView, order: Order, value: int | None, reason: str, details: Mapping[str, str]
+) -> ServiceError:
+    """Record a movement that was refused before signing, and make its failure. A limit's refusal goes first."""
+    transaction = _row(new_id(), wallet, order, value=value)
+    transaction.cost_nanos = 0
+    transaction.error = reason
+    with unit_of_work() as session:
+        _check(wallet, order, value)
+        if session.get(Wallet, wallet.id) is None:
+            raise NotFound("This key has no such wallet.")
+        lifecycle.record(transaction, status=Status.FAILED)
+        idempotency.bind(transaction.id)
+    return _failure(order, reason, details, transaction_id=transaction.id)
+
+
+def _row(transaction_id: str, wallet: WalletView, order: Order, *, value: int | None) -> Transaction:
+    return Transaction(
+        id=transaction_id, wallet_id=wallet.id, type=order.type.value, chain=order.chain.value,
+        from_address=wallet.address_on(order.chain), to_address=order.recipient,
+        amount_units=order.amount.units, currency=order.amount.token.symbol,
+        cost_nanos=value or 0, created_at=clock.now(), checks=0,
+    )  # fmt: skip
+
+
+def _check(wallet: WalletView, order: Order, value: int | None) -> None:
+    spending.check(wallet.id, value_nanos=value, recipient=order.recipient, family=order.chain.family)
+
+
+def _value(amount: TokenAmount) -> int | None:
+    price = provider.current().prices.nanos_per_token(amount.token)
+    return None if price is None else value_nanos(amount, price)
+
+
+def _fee_nanos(draft: Draft, chain: ChainName) -> int | None:
+    return _value(TokenAmount(draft.fee_units, native(chain)))
+
+
+def _failure(
+    order: Order, reason: str, details: Mapping[str, str], *, transaction_id: str | None = None, tx_hash: str | None = None
+) -> ServiceError:
+    shown = {"reason": reason, **details}
+    if transaction_id is not None:
+        shown |= {"transaction_id": transaction_id, "tx_hash": tx_hash}
+    missing = f" Missing: {details['missing']} {details['currency']}." if "missing" in details else ""
+    return _FAILURES[order.type](_SENTENCES.get(reason, "It did not take place.") + missing, details=shown)

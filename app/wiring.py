@@ -1,0 +1,89 @@
+"""Settings become ports: which adapter stands behind each. The only importer of adapters.
+
+Nothing here opens a connection, so a web server may build it before it forks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from app.adapters.evm.chain import EvmChain
+from app.adapters.evm.deployments import DEPLOYMENTS as EVM_DEPLOYMENTS
+from app.adapters.evm.feeds import ChainlinkPrices
+from app.adapters.faucet_http import HttpFaucet
+from app.adapters.price_coingecko import CoinGeckoPrices
+from app.adapters.price_jupiter import JupiterPrices
+from app.adapters.prices import MarketPrices
+from app.adapters.queue_rq import RqQueue
+from app.adapters.solana.chain import SolanaChain
+from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
+from app.adapters.vault_local import LocalVault
+from app.config import Settings
+from app.core.chains import TOKENS_BY_SYMBOL, ChainName
+from app.core.money import nanos_from_usd
+from app.ports.chain import Chain, ReadableChain
+from app.ports.faucet import Faucet
+from app.ports.prices import Prices
+from app.ports.queue import JobQueue
+from app.ports.vault import Vault
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """One attribute per port."""
+
+    chains: Mapping[ChainName, Chain]
+    readable_chains: Mapping[ChainName, ReadableChain]
+    vault: Vault
+    prices: Prices
+    queue: JobQueue
+    faucet: Faucet | None
+
+
+def build(settings: Settings) -> Ports:
+    """Choose and make the adapters that the settings ask for."""
+    evm = {name: _evm_chain(name, settings) for name in (ChainName.ETHEREUM, ChainName.BASE)}
+    solana = _solana_chain(settings)
+    return Ports(
+        chains=MappingProxyType(evm),
+        readable_chains=MappingProxyType({**evm, ChainName.SOLANA: solana}),
+        vault=LocalVault(settings.encryption_key_list()),
+        prices=_prices(settings, evm),
+        queue=RqQueue(settings.redis_url.get_secret_value()),
+        faucet=HttpFaucet(settings.faucet_url) if settings.is_sandbox and settings.faucet_url else None,
+    )
+
+
+def _evm_chain(name: ChainName, settings: Settings) -> EvmChain:
+    deployment = EVM_DEPLOYMENTS[settings.network.value, name.value]
+    confirmations = {
+        ChainName.ETHEREUM: settings.ethereum_deposit_confirmations,
+        ChainName.BASE: settings.base_deposit_confirmations,
+    }
+    return EvmChain(
+        name,
+        deployment,
+        rpc_urls=settings.rpc_urls(name) or deployment.default_rpc_urls,
+        deposit_confirmations=confirmations[name],
+    )
+
+
+def _solana_chain(settings: Settings) -> SolanaChain:
+    deployment = SOLANA_DEPLOYMENTS[settings.network.value]
+    return SolanaChain(deployment, rpc_urls=settings.rpc_urls(ChainName.SOLANA) or deployment.default_rpc_urls)
+
+
+def _prices(settings: Settings, evm: Mapping[ChainName, EvmChain]) -> Prices:
+    overrides = {
+        TOKENS_BY_SYMBOL[symbol]: nanos_from_usd(usd) for symbol, usd in settings.prices_overridden().items()
+    }
+    onchain = [ChainlinkPrices(chain.rpc, EVM_DEPLOYMENTS[settings.network.value, name.value]) for name, chain in evm.items()]
+    fallback = []
+    if not settings.is_sandbox:
+        api_key = settings.coingecko_api_key.get_secret_value()
+        if api_key:
+            fallback.append(CoinGeckoPrices(settings.coingecko_base_url, api_key=api_key))
+        fallback.append(JupiterPrices(settings.jupiter_base_url))
+    return MarketPrices(onchain, fallback, overrides=overrides)

@@ -1,0 +1,49 @@
+"""Alembic's environment: the application's own engine and metadata, one transaction per migration."""
+
+from __future__ import annotations
+
+from alembic import context
+from flask import current_app
+from sqlalchemy import Table
+
+config = context.config
+database = current_app.extensions["migrate"].db
+
+
+def run_offline() -> None:
+    """Write the SQL instead of running it."""
+    url = database.engine.url.render_as_string(hide_password=False)
+    context.configure(url=url, target_metadata=database.metadata, literal_binds=True)
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+def run_online() -> None:
+    """Run the migrations on the application's database."""
+    arguments = current_app.extensions["migrate"].configure_args
+    arguments.setdefault("process_revision_directives", _skip_empty)
+    with database.engine.connect() as connection:
+        context.configure(
+            connection=connection,
+            target_metadata=database.metadata,
+            transaction_per_migration=True,
+            include_object=_is_ours,
+            **arguments,
+        )
+        with context.begin_transaction():
+            context.run_migrations()
+
+
+def _skip_empty(_context: object, _revision: object, directives: list[object]) -> None:
+    if getattr(config.cmd_opts, "autogenerate", False) and directives[0].upgrade_ops.is_empty():  # type: ignore[attr-defined]
+        directives[:] = []
+
+
+def _is_ours(item: object, _name: str, type_: str, reflected: bool, compare_to: object) -> bool:  # noqa: FBT001
+    return not (type_ == "table" and reflected and compare_to is None and isinstance(item, Table))
+
+
+if context.is_offline_mode():
+    run_offline()
+else:
+    run_online()

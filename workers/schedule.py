@@ -1,0 +1,80 @@
+"""`python -m workers.schedule`: the one ticker. It enqueues what is due, and does it itself while Redis is away.
+
+Two of them at once do no harm: jobs take leases in the database.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import structlog
+
+from app.jobs import JobName
+from app.ports import provider
+from workers import confirmations, deposits, sweeps
+from workers.context import application
+
+_log = structlog.get_logger(__name__)
+_SWEEP_SECONDS = 15.0
+
+_INLINE: dict[JobName, Callable[..., None]] = {
+    JobName.CONFIRM: confirmations.confirm,
+    JobName.FIND_DEPOSITS: deposits.find,
+    JobName.PAY_FROM_FAUCET: deposits.pay_from_faucet,
+    JobName.SWEEP: sweeps.sweep,
+}
+
+
+def tick(*, with_sweep: bool) -> None:
+    """Enqueue one round of periodic work; run it here when the queue cannot be reached."""
+    due: list[tuple[JobName, tuple[str, ...]]] = []
+    for chain in provider.current().chains:
+        due += [(JobName.CONFIRM, (chain.value,)), (JobName.FIND_DEPOSITS, (chain.value,))]
+    if with_sweep:
+        due.append((JobName.SWEEP, ()))
+    for job, arguments in due:
+        if not provider.current().queue.put(job, *arguments):
+            _run_here(job, arguments)
+
+
+def _run_here(job: JobName, arguments: tuple[str, ...]) -> None:
+    try:
+        _INLINE[job](*arguments)
+    except Exception:
+        # One bad round must not end the ticker; the next one tries again.
+        _log.exception("inline_job_failed", job=job.value)
+
+
+def main() -> None:
+    """Tick until told to stop. With `--once`, do one full round in this process and end."""
+    app = application()
+    stop = threading.Event()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, lambda *_: stop.set())
+    with app.app_context():
+        if "--once" in sys.argv[1:]:
+            for chain in provider.current().chains:
+                _run_here(JobName.CONFIRM, (chain.value,))
+                _run_here(JobName.FIND_DEPOSITS, (chain.value,))
+            _run_here(JobName.SWEEP, ())
+            return
+        interval = float(provider.settings().poll_interval_seconds)
+        next_sweep = 0.0
+        while not stop.is_set():
+            started = time.monotonic()
+            with_sweep = started >= next_sweep
+            if with_sweep:
+                next_sweep = started + _SWEEP_SECONDS
+            try:
+                tick(with_sweep=with_sweep)
+            except Exception:
+                _log.exception("tick_failed")
+            stop.wait(max(0.0, interval - (time.monotonic() - started)))
+
+
+if __name__ == "__main__":
+    main()
