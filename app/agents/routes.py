@@ -26,7 +26,10 @@ registration = Blueprint(
     __name__,
     guard=OPEN,
     url_prefix="/v1",
-    description="Agents register themselves, without a key; gateway-only keys are handed out likewise.",
+    description="Agents register themselves, without a key.",
+)
+keys = Blueprint(
+    "keys", __name__, guard=OPEN, url_prefix="/v1", description="Gateway-only keys, handed out without a key."
 )
 agents = Blueprint(
     "agents",
@@ -38,6 +41,7 @@ agents = Blueprint(
 
 
 @registration.after_request
+@keys.after_request
 @agents.after_request
 def _keep_out_of_caches(response: Response) -> Response:
     response.headers["Cache-Control"] = "no-store"
@@ -59,9 +63,9 @@ def register_agent(body: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@registration.post("/keys")
-@registration.arguments(KeyRequest, required=False)
-@registration.response(201, KeyResponse)
+@keys.post("/keys")
+@keys.arguments(KeyRequest, required=False)
+@keys.response(201, KeyResponse)
 def create_gateway_key(body: dict[str, Any]) -> service.GatewayKey:
     """Hand out a gateway-only key with credits of its own; it owns no wallets."""
     limits.count_registration()

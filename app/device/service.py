@@ -134,7 +134,7 @@ def _claimed(agent_id: str, owner_key: str) -> ClaimedAgent:
         name=agent.name,
         email=agent.email or agent.claimed_email,
         api_key=identity.reveal_api_key(agent_id),
-        credits_nanos=credits_service.balance(agent_id).balance_nanos,
+        credits_nanos=credits_service.balance(agent_id).credits_nanos,
         created_at=agent.created_at,
         claimed_at=agent.claimed_at or clock.now(),
         owner_key=owner_key,

@@ -51,9 +51,14 @@ def _count(limited: Callable[[], None]) -> None:
     try:
         limited()
     except TooManyRequests:
-        hit = limiter.current_limit
-        wait = math.ceil(hit.reset_at - clock.now().timestamp()) if hit else _UNKNOWN_WAIT_SECONDS
-        raise RateLimited(retry_after_seconds=max(1, wait)) from None
+        raise RateLimited(retry_after_seconds=_seconds_to_wait()) from None
+
+
+def _seconds_to_wait() -> int:
+    hit = limiter.current_limit
+    if hit is None:
+        return _UNKNOWN_WAIT_SECONDS
+    return min(max(1, math.ceil(hit.reset_at - clock.now().timestamp())), hit.limit.get_expiry())
 
 
 @limiter.shared_limit(

@@ -14,6 +14,7 @@ from app.core.unit_of_work import unit_of_work
 from app.extensions import db
 from app.ports.vault import Place, Vault
 
+
 def sealed_columns() -> Iterator[tuple[Table, Column[str]]]:
     """Yield every column that holds sealed secrets."""
     for table in db.metadata.sorted_tables:
@@ -41,7 +42,9 @@ def _rotate_column(vault: Vault, table: Table, column: Column[str], batch: int) 
             for row_id, sealed in rows:
                 place = Place(table.name, column.name, row_id)
                 again = vault.seal(vault.open(sealed, place), place)
-                session.execute(update(table).where(key == row_id, column == sealed).values({column.name: again}))
+                session.execute(
+                    update(table).where(key == row_id, column == sealed).values({column.name: again})
+                )
                 done += 1
         if len(rows) < batch:
             return done

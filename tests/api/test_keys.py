@@ -1,0 +1,203 @@
+"""`POST /v1/keys`, and what the guards make of keys: every failure looks the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from flask import Flask, g
+from flask.testing import FlaskClient
+from sqlalchemy import func, select, update
+from werkzeug.test import TestResponse
+
+from app.core import clock, identifiers
+from app.core.unit_of_work import reading, unit_of_work
+from app.errors import Unauthorized, WalletFrozen
+from app.identity import guards, service
+from app.identity.caller import Caller, KeyKind
+from app.identity.guards import AGENT_KEY, ANY_KEY, MASTER_KEY
+from app.identity.models import Agent, ApiKey, MasterKey
+from app.web.blueprint import Guard
+
+Register = Callable[..., dict[str, Any]]
+
+_UNKNOWN = "ak_" + "A" * 43
+_MASTER = "mk_" + "m" * 43
+
+
+def _enter(app: Flask, guard: Guard, **headers: str) -> Caller | None:
+    """Go through a guard as a request with these headers would; return the caller it found."""
+    with app.test_request_context(headers={name.replace("_", "-"): value for name, value in headers.items()}):
+        guard.check()
+        found: Caller | None = g.get("caller")
+        return found
+
+
+def _keys_stored() -> int:
+    with reading() as session:
+        return session.scalar(select(func.count(ApiKey.id))) or 0
+
+
+def test_a_gateway_only_key_is_handed_out_with_credits(client: FlaskClient) -> None:
+    answer = client.post("/v1/keys", json={"email": " Ada@Example.org "})
+    body = answer.get_json()
+    assert answer.status_code == 201
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert set(body) == {"id", "api_key", "email", "credits_usd", "created_at"}
+    assert re.fullmatch(r"gw_[A-Za-z0-9_-]{43}", body["api_key"])
+    assert (body["email"], body["credits_usd"]) == ("ada@example.org", 10.0)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", body["created_at"])
+    assert client.post("/v1/keys").get_json()["email"] is None
+    assert _keys_stored() == 2
+
+
+@pytest.mark.parametrize("sent", [{"email": "nobody"}, {"email": 1}, {"email": "a@b"}])
+def test_a_bad_address_hands_out_no_key(client: FlaskClient, sent: dict[str, Any]) -> None:
+    answer = client.post("/v1/keys", json=sent)
+    assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT")
+    assert list(answer.get_json()["details"]["fields"]) == ["email"]
+    assert _keys_stored() == 0
+
+
+def test_each_key_is_the_caller_that_it_was_made_for(
+    app: Flask, client: FlaskClient, register: Register
+) -> None:
+    made, gateway = register(), client.post("/v1/keys").get_json()
+    agent = _enter(app, ANY_KEY, X_API_Key=made["apiKey"])
+    assert agent is not None
+    assert (agent.kind, agent.agent_id, agent.account_id) == (KeyKind.AGENT, made["agentId"], made["agentId"])
+    other = _enter(app, ANY_KEY, X_API_Key=gateway["api_key"])
+    assert other == Caller(KeyKind.GATEWAY, gateway["id"], gateway["id"], None)
+
+
+def test_a_gateway_only_key_is_told_that_an_agent_key_is_needed(client: FlaskClient) -> None:
+    key = client.post("/v1/keys").get_json()["api_key"]
+    answer = client.post("/v1/agents/claim-code", headers={"X-API-Key": key})
+    assert (answer.status_code, answer.get_json()["code"]) == (401, "UNAUTHORIZED")
+    assert "agent key" in answer.get_json()["error"]
+
+
+def _revoke(digest: str) -> None:
+    with unit_of_work() as session:
+        session.execute(update(ApiKey).where(ApiKey.digest == digest).values(revoked_at=clock.now()))
+
+
+def _expire(digest: str) -> None:
+    with unit_of_work() as session:
+        past = clock.now() - timedelta(seconds=1)
+        session.execute(update(ApiKey).where(ApiKey.digest == digest).values(expires_at=past))
+
+
+def test_missing_malformed_unknown_expired_and_revoked_keys_cannot_be_told_apart(
+    client: FlaskClient, register: Register
+) -> None:
+    revoked, expired = register()["apiKey"], register()["apiKey"]
+    _revoke(identifiers.digest(revoked))
+    _expire(identifiers.digest(expired))
+    sent = [None, "", "nonsense", _UNKNOWN, _MASTER, "ak_é" + "A" * 42, revoked, expired, f" {revoked}x"]
+    answers = [
+        client.post("/v1/agents/claim-code", headers={} if key is None else {"X-API-Key": key})
+        for key in sent
+    ]
+    assert {answer.status_code for answer in answers} == {401}
+    bodies = [{**answer.get_json(), "request_id": ""} for answer in answers]
+    assert all(body == bodies[0] for body in bodies)
+    assert bodies[0]["code"] == "UNAUTHORIZED"
+
+
+def test_a_key_in_its_grace_period_still_opens_the_door(app: Flask, register: Register) -> None:
+    key = register()["apiKey"]
+    with unit_of_work() as session:
+        session.execute(update(ApiKey).values(expires_at=clock.now() + timedelta(minutes=1)))
+    assert _enter(app, AGENT_KEY, X_API_Key=key) is not None
+
+
+def test_401_wins_over_a_bad_body(client: FlaskClient) -> None:
+    answer = client.post("/v1/agents/claim-code", data=b"{", headers={"X-API-Key": _UNKNOWN})
+    assert answer.status_code == 401
+
+
+def test_no_guard_no_caller(app: Flask) -> None:
+    with app.test_request_context():
+        with pytest.raises(Unauthorized):
+            guards.caller()
+        with pytest.raises(Unauthorized):
+            guards.master()
+
+
+def test_one_key_s_flood_stops_at_its_limit_and_leaves_others_alone(
+    app: Flask, client: FlaskClient, register: Register
+) -> None:
+    app.extensions["settings"] = app.extensions["settings"].model_copy(
+        update={"rate_limit_per_key": "3 per minute"}
+    )
+    flooding, other = register()["apiKey"], register()["apiKey"]
+
+    def ask(key: str) -> TestResponse:
+        return client.post("/v1/agents/claim-code", headers={"X-API-Key": key})
+
+    answers = [ask(flooding) for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [201, 201, 201, 429]
+    assert answers[-1].get_json()["code"] == "RATE_LIMITED"
+    assert 0 < int(answers[-1].headers["Retry-After"]) <= 60
+    assert ask(other).status_code == 201
+
+
+def test_the_first_master_key_is_made_once_and_never_replaced(app: Flask) -> None:
+    assert service.bootstrap_master_key(_MASTER) is True
+    assert service.bootstrap_master_key(_MASTER) is False
+    assert service.bootstrap_master_key("mk_" + "x" * 43) is False
+    with reading() as session:
+        row = session.scalars(select(MasterKey)).one()
+        assert (row.active, row.digest) == (True, identifiers.digest(_MASTER))
+        assert _MASTER not in row.sealed
+    with app.test_request_context(headers={"X-Master-Key": _MASTER}):
+        MASTER_KEY.check()
+        assert guards.master().name == "bootstrap"
+
+
+@pytest.mark.parametrize("key", ["", "secret", "mk_short", "ak_" + "a" * 43])
+def test_a_weak_bootstrap_key_is_refused(app: Flask, key: str) -> None:
+    with pytest.raises(ValueError, match="BOOTSTRAP_MASTER_KEY") as refused:
+        service.bootstrap_master_key(key)
+    assert not key or key not in str(refused.value)
+    assert service.find_master("mk_" + "a" * 43) is None
+    assert app
+
+
+def test_a_revoked_master_key_opens_nothing(app: Flask) -> None:
+    service.bootstrap_master_key(_MASTER)
+    with unit_of_work() as session:
+        session.execute(update(MasterKey).values(active=False, revoked_at=clock.now()))
+    for headers in (
+        {"X_Master_Key": _MASTER},
+        {"X_Master_Key": "mk_" + "y" * 43},
+        {},
+        {"X_API_Key": _MASTER},
+    ):
+        with pytest.raises(Unauthorized):
+            _enter(app, MASTER_KEY, **headers)
+
+
+def test_a_frozen_agent_begins_no_movement(register: Register) -> None:
+    agent_id = register()["agentId"]
+    with unit_of_work():
+        service.set_frozen(agent_id, clock.now())
+    with reading(), pytest.raises(WalletFrozen):
+        service.refuse_if_frozen(agent_id)
+    with unit_of_work():
+        service.set_frozen(agent_id, None)
+    with reading() as session:
+        service.refuse_if_frozen(agent_id)
+        assert session.get_one(Agent, agent_id).frozen_at is None
+
+
+def test_a_key_is_sealed_to_its_row_and_shown_by_no_repr(register: Register) -> None:
+    made = register()
+    with reading():
+        assert service.reveal_api_key(made["agentId"]) == made["apiKey"]
+    minted = service.mint_api_key(KeyKind.AGENT)
+    assert minted.key not in repr(minted)
