@@ -57,7 +57,7 @@ class Outcome:
     state: HoldState
     charged_nanos: int
     unpaid_nanos: int
-    charged_before_nanos: int
+    memo: Mapping[str, Any]
 
     @property
     def repeated(self) -> bool:
@@ -117,7 +117,7 @@ def charge(owner_id: str, nanos: int, *, charge_id: str, memo: Mapping[str, Any]
     _take(charged, nanos, into=Bucket.REVENUE)
     posting = Posting(f"charge:{charge_id}", Kind.SETTLE, Bucket.AVAILABLE, Bucket.REVENUE, nanos)
     postings.write(owner_id, [posting], at=now)
-    return Outcome(charge_id, owner_id, HoldState.HELD, HoldState.SETTLED, nanos, 0, 0)
+    return Outcome(charge_id, owner_id, HoldState.HELD, HoldState.SETTLED, nanos, 0, charged.memo)
 
 
 def settle(hold_id: str, cost_nanos: int) -> Outcome:
@@ -212,7 +212,7 @@ def _settle_held(row: _HoldRow, cost_nanos: int, state: HoldState) -> Outcome:
         at=clock.now(),
     )
     unpaid_nanos = excess_nanos - extra_nanos
-    return Outcome(row.id, row.account_id, HoldState.HELD, state, charged_nanos, unpaid_nanos, 0)
+    return Outcome(row.id, row.account_id, HoldState.HELD, state, charged_nanos, unpaid_nanos, row.memo)
 
 
 def _replace_charge(row: _HoldRow, before: HoldState, cost_nanos: int, state: HoldState) -> Outcome:
@@ -233,7 +233,7 @@ def _replace_charge(row: _HoldRow, before: HoldState, cost_nanos: int, state: Ho
         ],
         at=clock.now(),
     )
-    return Outcome(row.id, row.account_id, before, state, charged_nanos, unpaid_nanos, row.settled_nanos)
+    return Outcome(row.id, row.account_id, before, state, charged_nanos, unpaid_nanos, row.memo)
 
 
 def _insert(new: Hold, state: HoldState, at: datetime) -> bool:
@@ -321,6 +321,4 @@ def _hold(row: _HoldRow) -> Hold:
 
 def _ended(row: _HoldRow) -> Outcome:
     state = HoldState(row.state)
-    return Outcome(
-        row.id, row.account_id, state, state, row.settled_nanos, row.unpaid_nanos, row.settled_nanos
-    )
+    return Outcome(row.id, row.account_id, state, state, row.settled_nanos, row.unpaid_nanos, row.memo)

@@ -1,0 +1,45 @@
+"""Tables of the usage room. Costs are nano-dollars."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import BigInteger, CheckConstraint, Index, String
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.core.columns import ID, UtcDateTime
+from app.extensions import Model
+
+
+class UsageLog(Model):
+    """One call that was charged; its id is the id of its hold or charge of credits."""
+
+    __tablename__ = "usage_logs"
+    __table_args__ = (CheckConstraint("cost_nanos >= 0", name="ck_usage_logs_cost"),)
+
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    account_id: Mapped[str] = mapped_column(ID)
+    api_key_id: Mapped[str] = mapped_column(ID)
+    provider: Mapped[str] = mapped_column(String(100))
+    model: Mapped[str] = mapped_column(String(200))
+    tokens_in: Mapped[int] = mapped_column(BigInteger)
+    tokens_out: Mapped[int] = mapped_column(BigInteger)
+    cost_nanos: Mapped[int] = mapped_column(BigInteger)
+    price_version: Mapped[str | None] = mapped_column(String(60))
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+Index("ix_usage_logs_history", UsageLog.account_id, UsageLog.created_at.desc(), UsageLog.id.desc())
+
+
+class UsageByProvider(Model):
+    """The sums of an account's log by provider, kept in the same unit: a summary never scans the log."""
+
+    __tablename__ = "usage_by_provider"
+
+    account_id: Mapped[str] = mapped_column(ID, primary_key=True)
+    provider: Mapped[str] = mapped_column(String(100), primary_key=True)
+    calls: Mapped[int] = mapped_column(BigInteger)
+    cost_nanos: Mapped[int] = mapped_column(BigInteger)
+    tokens_in: Mapped[int] = mapped_column(BigInteger)
+    tokens_out: Mapped[int] = mapped_column(BigInteger)
