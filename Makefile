@@ -20,7 +20,7 @@ check: environment ## lint, format, types, import contracts, OpenAPI document
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy app workers sandbox launcher
 	$(BIN)/lint-imports --no-logo
-	NETWORK=sandbox $(BIN)/python -m launcher flask --app wsgi openapi check
+	NETWORK=sandbox $(BIN)/python -m launcher flask --app wsgi documents check
 
 bench: environment ## figures of speed and memory on this machine (minutes)
 	$(BIN)/python -m benchmarks

@@ -91,7 +91,7 @@ class Launcher:
 
 @pytest.fixture
 def launcher(tmp_path: Path) -> Iterator[Launcher]:
-    """Give a launcher of a fake work tree: a web process that answers, a worker with a job, nothing embedded."""
+    """Give a launcher of a fake work tree: a web process that answers, a worker with a job, no servers."""
     (tmp_path / "web.py").write_text(WEB)
     (tmp_path / "worker.py").write_text(WORKER)
     python = shlex.quote(sys.executable)
