@@ -7,6 +7,7 @@ need them, so their number is a ceiling for open streams and not a cost.
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 bind = f"0.0.0.0:{os.environ.get('PORT') or '8000'}"
@@ -15,6 +16,13 @@ workers = int(os.environ.get("WEB_CONCURRENCY") or 2)
 threads = int(os.environ.get("WEB_THREADS") or 1100)
 # Every thread may hold a connection, and as many again may wait between two requests of theirs.
 worker_connections = 2 * threads
+# A stream holds two descriptors (the caller's and the upstream's), and usual limits were set for less.
+_soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+_wanted = 4 * threads + 512
+if _soft != resource.RLIM_INFINITY and _soft < _wanted:
+    _allowed = _wanted if _hard == resource.RLIM_INFINITY else min(_wanted, _hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(_soft, _allowed), _hard))
+
 backlog = 1024
 keepalive = 30
 
