@@ -24,6 +24,12 @@ pytestmark = pytest.mark.postgres
 _AT_ONCE = 12
 
 
+@pytest.fixture
+def postgres_app(postgres_url: str, build_app: Callable[..., Flask]) -> Flask:
+    """Make an application with a connection for everybody who races."""
+    return build_app(postgres_url, settings={"database_pool_size": _AT_ONCE})
+
+
 def _at_once(app: Flask, ask: Callable[[int], TestResponse | bool]) -> list[Any]:
     start = Barrier(_AT_ONCE)
 
