@@ -10,6 +10,17 @@ config = context.config
 database = current_app.extensions["migrate"].db
 
 
+# A migration must say the same in ten years: it spells out types instead of importing the application's.
+_PLAIN_TYPES = {
+    "UtcDateTime": "sa.DateTime(timezone=True)",
+    "Units": "sa.Numeric(78, 0).with_variant(sa.String(80), 'sqlite')",
+}
+
+
+def _render(type_: str, item: object, _context: object) -> str | bool:
+    return _PLAIN_TYPES.get(type(item).__name__, False) if type_ == "type" else False
+
+
 def run_offline() -> None:
     """Write the SQL instead of running it."""
     url = database.engine.url.render_as_string(hide_password=False)
@@ -28,6 +39,7 @@ def run_online() -> None:
             target_metadata=database.metadata,
             transaction_per_migration=True,
             include_object=_is_ours,
+            render_item=_render,
             **arguments,
         )
         with context.begin_transaction():

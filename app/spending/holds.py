@@ -143,32 +143,32 @@ def check(
     accounts.assert_countable(policy.add(account.spent, value_nanos or 0))
 
 
-def spend(reference: str) -> bool:
+def spend(reference: str, *, now: datetime | None = None) -> bool:
     """Mark a held amount as spent for good, so that it goes on counting; tell whether this call did it."""
-    return _move(reference, {HoldState.HELD}, HoldState.SPENT)
+    return _move(reference, {HoldState.HELD}, HoldState.SPENT, now)
 
 
-def release(reference: str) -> bool:
+def release(reference: str, *, now: datetime | None = None) -> bool:
     """Give a held amount back to the windows it was taken from; tell whether this call did it.
 
     Windows that have ended since are left alone, and an amount already spent stays spent.
     """
-    return _move(reference, {HoldState.HELD}, HoldState.RELEASED)
+    return _move(reference, {HoldState.HELD}, HoldState.RELEASED, now)
 
 
-def unspend(reference: str) -> bool:
+def unspend(reference: str, *, now: datetime | None = None) -> bool:
     """Put a spent or released amount back to held, because a reorganisation undid its outcome.
 
     A released one counts again even past a limit: its movement is signed and under way, it cannot be refused.
     Tell whether this call did it.
     """
-    return _move(reference, {HoldState.SPENT, HoldState.RELEASED}, HoldState.HELD)
+    return _move(reference, {HoldState.SPENT, HoldState.RELEASED}, HoldState.HELD, now)
 
 
-def _move(reference: str, sources: set[HoldState], target: HoldState) -> bool:
+def _move(reference: str, sources: set[HoldState], target: HoldState, now: datetime | None) -> bool:
     wallet_id = select(SpendingHold.wallet_id).where(SpendingHold.reference == reference).scalar_subquery()
     try:
-        account = accounts.locked(SpendingAccount.wallet_id == wallet_id, now=clock.now())
+        account = accounts.locked(SpendingAccount.wallet_id == wallet_id, now=now or clock.now())
     except NotFound:
         # Never held, or the wallet and its holds are gone: nothing to move.
         return False

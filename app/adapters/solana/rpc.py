@@ -6,18 +6,17 @@ twice; logs and errors name an endpoint by its place in the list, for its addres
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Protocol, TypeVar
 
-import structlog
 from solders.errors import SerdeJSONError
 from solders.rpc.requests import GetGenesisHash
 from solders.rpc.responses import GetGenesisHashResp, GetLatestBlockhashResp, GetMultipleAccountsResp
 
 from app.adapters.http_client import HttpClient
+from app.adapters.outage import Outage
 from app.ports.errors import Rejected, Unreachable
 
 _CONNECT_SECONDS = 2.0
@@ -25,8 +24,6 @@ _TOTAL_SECONDS = 5.0
 _REST_SECONDS = 15.0
 
 R = TypeVar("R", GetGenesisHashResp, GetMultipleAccountsResp, GetLatestBlockhashResp)
-
-_log = structlog.get_logger(__name__)
 
 
 class Request(Protocol):
@@ -114,21 +111,14 @@ class _Endpoint:
 
     def __init__(self, url: str, place: int) -> None:
         self.url = url
-        self.place = place
         self.is_verified = False
         self.rest_until = 0.0
-        self._lock = threading.Lock()
-        self._told = False
+        self._outage = Outage("rpc_endpoint", name=f"solana {place}")
 
     def rest(self, failure: Unreachable) -> None:
         self.rest_until = time.monotonic() + _REST_SECONDS
-        with self._lock:
-            told, self._told = self._told, True
-        if not told:
-            _log.warning("solana_endpoint_failed", endpoint=self.place, reason=failure.reason)
+        self._outage.begin(failure.reason)
 
     def recover(self) -> None:
         self.rest_until = 0.0
-        if self._told:
-            self._told = False
-            _log.info("solana_endpoint_recovered", endpoint=self.place)
+        self._outage.end()

@@ -1,0 +1,1 @@
+"""What stands behind the ports, by vendor or technique. Only `app.wiring` chooses among them."""

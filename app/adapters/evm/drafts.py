@@ -1,0 +1,167 @@
+"""Reads all that signing needs in one HTTP request, and refuses what would fail for certain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from app.adapters.evm import contracts, fees, refusals
+from app.adapters.evm.deployments import Deployment
+from app.adapters.evm.endpoint import Call, RpcError
+from app.adapters.evm.fees import FeeTerms, Price
+from app.adapters.evm.rpc import JsonRpc
+from app.adapters.evm.transactions import Target, Unsigned, target_of
+from app.adapters.evm.wire import fee_history, quantity
+from app.core.chains import Token
+from app.core.money import TokenAmount
+from app.ports.chain import Attempt, Draft, Intent
+from app.ports.errors import Rejected
+
+_FEE_BLOCKS = 5
+_TIP_PERCENTILE = 50
+# The L1 data fee depends on the size of fields that are not known yet: these have the size of large ones, and
+# bytes that do not compress.
+_PLACEHOLDER_NONCE = 0xF1E2_D3C4
+_PLACEHOLDER_GAS = 0x01A2_B3C4
+_PLACEHOLDER_FEE = 0x1F2E_3D4C_5B6A_7988
+
+
+@dataclass(frozen=True, slots=True)
+class _Readings:
+    sequence: int
+    native_units: int
+    token_units: int
+    price: Price
+    l1_fee_units: int
+    gas: int | None
+    revert: str | None
+
+
+class Drafter:
+    """Makes the drafts of one chain."""
+
+    def __init__(self, rpc: JsonRpc, deployment: Deployment, native_token: Token) -> None:
+        """Take the chain's nodes and contracts."""
+        self._rpc = rpc
+        self._deployment = deployment
+        self._native = native_token
+
+    def draft(self, intent: Intent) -> Draft:
+        """Draft a new movement. Raises: Rejected, Unreachable."""
+        target = target_of(intent, usdc=self._deployment.usdc)
+        readings = self._read(intent, target, estimates=True)
+        gas = fees.TRANSFER_GAS if readings.gas is None else fees.gas_limit(readings.gas)
+        terms = FeeTerms(gas, readings.price, readings.l1_fee_units)
+        if intent.amount.token != self._native:
+            _require(intent.amount.token, "insufficient_funds", readings.token_units, intent.amount.units)
+        elif readings.gas is None:
+            _require(self._native, "insufficient_funds", readings.native_units, intent.amount.units)
+        if readings.revert is not None:
+            raise Rejected("simulation_failed", details={"revert": readings.revert})
+        return self._affordable(intent, readings, terms)
+
+    def replacement(self, attempt: Attempt) -> Draft:
+        """Draft the same movement for the same slot at a higher fee. Raises: Rejected, Unreachable."""
+        previous = FeeTerms.from_terms(attempt.terms)
+        target = target_of(attempt.intent, usdc=self._deployment.usdc)
+        return self._again(attempt.intent, target, previous, gas=previous.gas)
+
+    def cancellation(self, attempt: Attempt) -> Draft:
+        """Draft an empty transaction to oneself in the attempt's slot. Raises: Rejected, Unreachable."""
+        previous = FeeTerms.from_terms(attempt.terms)
+        sender = attempt.intent.sender
+        nothing = Intent(sender, sender, TokenAmount(0, self._native))
+        return self._again(nothing, Target(sender, 0, b""), previous, gas=fees.TRANSFER_GAS)
+
+    def _again(self, intent: Intent, target: Target, previous: FeeTerms, *, gas: int) -> Draft:
+        readings = self._read(intent, target, estimates=False)
+        price = fees.replacing(previous.price, readings.price)
+        return self._affordable(intent, readings, FeeTerms(gas, price, readings.l1_fee_units))
+
+    def _affordable(self, intent: Intent, readings: _Readings, terms: FeeTerms) -> Draft:
+        amount = intent.amount
+        if amount.token == self._native:
+            required = amount.units + terms.most_units
+            _require(self._native, "insufficient_funds", readings.native_units, required)
+        else:
+            _require(amount.token, "insufficient_funds", readings.token_units, amount.units)
+            _require(self._native, "insufficient_gas", readings.native_units, terms.most_units)
+        return Draft(
+            intent=intent,
+            fee_units=terms.most_units,
+            native_units=readings.native_units,
+            token_units=readings.native_units if amount.token == self._native else readings.token_units,
+            sequence=readings.sequence,
+            terms=terms.as_terms(),
+        )
+
+    def _read(self, intent: Intent, target: Target, *, estimates: bool) -> _Readings:
+        # The nonce goes first: read after the balances, a transaction mined in between would be counted as
+        # mined although the balance still holds its amount.
+        deployment = self._deployment
+        inner = [
+            contracts.eth_balance(deployment.multicall3, intent.sender),
+            contracts.balance_of(deployment.usdc, intent.sender),
+        ]
+        if deployment.gas_price_oracle is not None:
+            inner.append(contracts.l1_fee(deployment.gas_price_oracle, self._placeholder(target)))
+        sequence = Call("eth_getTransactionCount", (intent.sender, "latest"), read=quantity)
+        numbers = Call(
+            "eth_call",
+            (contracts.aggregate(deployment.multicall3, inner), "latest"),
+            read=lambda answer: contracts.read_numbers(answer, expected=len(inner)),
+        )
+        history = Call("eth_feeHistory", (hex(_FEE_BLOCKS), "latest", [_TIP_PERCENTILE]), read=fee_history)
+        tip = Call("eth_maxPriorityFeePerGas", (), read=quantity, tolerates=_anything)
+        estimate = Call(
+            "eth_estimateGas",
+            (_estimated(intent.sender, target), "latest"),
+            read=quantity,
+            tolerates=refusals.is_revert,
+        )
+        self._rpc.run(sequence, numbers, history, tip, *([estimate] if estimates else []))
+        native_units, token_units, *rest = numbers.answer
+        suggested = None if tip.error else tip.answer
+        return _Readings(
+            sequence=sequence.answer,
+            native_units=native_units,
+            token_units=token_units,
+            price=fees.market(history.answer, suggested_tip=suggested),
+            l1_fee_units=rest[0] if rest else 0,
+            gas=estimate.answer if estimates and estimate.error is None else None,
+            revert=refusals.revert_text(estimate.error) if estimate.error is not None else None,
+        )
+
+    def _placeholder(self, target: Target) -> bytes:
+        return Unsigned(
+            chain_id=self._deployment.chain_id,
+            nonce=_PLACEHOLDER_NONCE,
+            max_priority_fee_per_gas=_PLACEHOLDER_FEE,
+            max_fee_per_gas=_PLACEHOLDER_FEE,
+            gas=_PLACEHOLDER_GAS,
+            target=target,
+        ).encoded()
+
+
+def _estimated(sender: str, target: Target) -> Mapping[str, str]:
+    asked = {"from": sender, "to": target.to, "value": hex(target.value_units)}
+    # `input` is the standard's name; some gateways still read only `data`, so it goes under that one.
+    return {**asked, "data": "0x" + target.data.hex()} if target.data else asked
+
+
+def _require(token: Token, reason: str, available: int, required: int) -> None:
+    if available >= required:
+        return
+    raise Rejected(
+        reason,
+        details={
+            "currency": token.symbol,
+            "available": str(TokenAmount(available, token)),
+            "required": str(TokenAmount(required, token)),
+            "missing": str(TokenAmount(required - available, token)),
+        },
+    )
+
+
+def _anything(_error: RpcError) -> bool:
+    return True

@@ -1,0 +1,96 @@
+"""Applications for tests: real vault, real database; chains, queue and faucet as a test puts them in."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from flask import Flask
+
+from app.adapters.prices import MarketPrices
+from app.adapters.vault_local import LocalVault
+from app.config import Settings
+from app.core.chains import ETH, SOL, ChainName
+from app.factory import create_app
+from app.jobs import JobName
+from app.ports.chain import Chain, ReadableChain
+from app.ports.faucet import Faucet
+from app.ports.prices import Prices
+from app.ports.queue import JobQueue
+from app.ports.vault import Vault
+
+DEAD_REDIS = "redis://127.0.0.1:1/0"
+
+
+def key_of(name: str) -> str:
+    """Return a made-up `id:base64` of 32 bytes."""
+    return f"{name}:{base64.b64encode(hashlib.sha256(name.encode()).digest()).decode()}"
+
+
+def settings_for(database_url: str, **overrides: Any) -> Settings:
+    """Make sandbox settings that depend on nothing around them."""
+    values: dict[str, Any] = {
+        "network": "sandbox",
+        "base_url": "http://purser.test",
+        "database_url": database_url,
+        "redis_url": DEAD_REDIS,
+        "secret_key": "s" * 32,
+        "code_peppers": key_of("p1"),
+        "encryption_keys": key_of("k1"),
+        "price_overrides": "ETH:3000,SOL:150",
+        **overrides,
+    }
+    return Settings(**values)
+
+
+class RecordingQueue:
+    """A queue that remembers what was put, and that can be told to be away."""
+
+    def __init__(self) -> None:
+        self.put_jobs: list[tuple[JobName, tuple[str, ...]]] = []
+        self.away = False
+
+    def put(self, job: JobName, *arguments: str) -> bool:
+        if not self.away:
+            self.put_jobs.append((job, arguments))
+        return not self.away
+
+    def ping(self) -> bool:
+        return not self.away
+
+
+@dataclass(frozen=True, slots=True)
+class TestPorts:
+    """A set of ports; what a test does not name is a real vault, fixed prices and a recording queue."""
+
+    __test__ = False
+
+    vault: Vault
+    prices: Prices
+    chains: Mapping[ChainName, Chain] = field(default_factory=lambda: MappingProxyType({}))
+    readable_chains: Mapping[ChainName, ReadableChain] = field(default_factory=lambda: MappingProxyType({}))
+    queue: JobQueue = field(default_factory=RecordingQueue)
+    faucet: Faucet | None = None
+
+
+def ports_for(settings: Settings, **parts: Any) -> TestPorts:
+    """Make ports for settings; `parts` replace the usual ones."""
+    chains = parts.get("chains", {})
+    usual: dict[str, Any] = {
+        "vault": LocalVault(settings.encryption_key_list()),
+        "prices": MarketPrices([], [], overrides={ETH: 3000 * 10**9, SOL: 150 * 10**9}),
+        "readable_chains": chains,
+        **parts,
+    }
+    return TestPorts(**usual)
+
+
+def make_app(settings: Settings, **parts: Any) -> Flask:
+    """Make an application in testing mode."""
+    app = create_app(settings, ports=ports_for(settings, **parts))
+    app.testing = True
+    return app
