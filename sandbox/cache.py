@@ -1,7 +1,7 @@
 """Files out of pinned npm packages, kept in one cache that all clones share.
 
-Only the wanted files are unpacked: nothing is installed, no package script runs, no dependency is fetched. Every
-file appears whole or not at all, and two processes that fetch at once wait for each other.
+Only the wanted files are unpacked: nothing is installed, no package script runs, no dependency is fetched.
+Every file appears whole or not at all, and two processes that fetch at once wait for each other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NPM_TIMEOUT_SECONDS = 300
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """An npm package at one version; `integrity` is the registry's SHA-512 of the archive, None where unknown."""
+    """An npm package at one version; `integrity` is its archive's SHA-512, None where unknown."""
 
     name: str
     version: str
@@ -140,7 +140,7 @@ def _verify(package: Package, archive: Path) -> None:
         return
     digest = base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
     if not hmac.compare_digest(f"sha512-{digest}", package.integrity):
-        msg = f"{package.name}@{package.version} from the registry is not the archive this sandbox was made with"
+        msg = f"{package.name}@{package.version} from the registry is not the archive that it was"
         raise SandboxError(msg)
 
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _STOP_SECONDS = 10
-# PR_SET_PDEATHSIG survives the exec: the kernel kills the child when the thread that started it is gone, even if it
-# was killed. The check of the parent closes the gap between fork and prctl.
+# PR_SET_PDEATHSIG survives the exec: the kernel kills the child when the thread that started it is gone, even
+# if it was killed. The check of the parent closes the gap between fork and prctl.
 _SHIM = (
     "import ctypes,os,signal,sys;"
     "ctypes.CDLL(None).prctl(1,signal.SIGKILL);"

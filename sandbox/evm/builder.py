@@ -8,7 +8,7 @@ from typing import Any
 
 from app.adapters.evm.deployments import Deployment
 from sandbox.errors import SandboxError
-from sandbox.evm.abi import call_data, decode_result, encode_arguments
+from sandbox.evm.abi import Argument, call_data, decode_result, encode_arguments
 from sandbox.evm.artifacts import Artifacts
 from sandbox.evm.rpc import NodeClient
 
@@ -43,14 +43,14 @@ class Builder:
         address: str,
         *,
         parameters: str = "()",
-        arguments: tuple[Any, ...] = (),
+        arguments: tuple[Argument, ...] = (),
         libraries: Mapping[str, str] | None = None,
         sender: str | None = None,
     ) -> None:
         """Run a contract's constructor at an address, and leave the contract there.
 
-        The creation code is set as the code of the address and called: what it returns is the runtime code, with the
-        immutables of *this* address, and the constructor's storage is written where it belongs.
+        The creation code is set as the code of the address and called: what it returns is the runtime code,
+        with the immutables of *this* address, and the constructor's storage is written where it belongs.
         """
         artifact = self.artifacts.load(name)
         creation = artifact.creation
@@ -86,7 +86,7 @@ class Builder:
         self,
         address: str,
         signature: str,
-        *arguments: Any,
+        *arguments: Argument,
         sender: str | None = None,
         wei: int = 0,
     ) -> None:
@@ -104,7 +104,7 @@ class Builder:
         }
         self._send(transaction, data[:10])
 
-    def read(self, address: str, signature: str, returns: str, *arguments: Any) -> tuple[Any, ...]:
+    def read(self, address: str, signature: str, returns: str, *arguments: Argument) -> tuple[Any, ...]:
         """Return what a view function answers."""
         transaction = {"to": address, "data": call_data(signature, *arguments)}
         return decode_result(returns, self.client.call("eth_call", transaction, "latest"))

@@ -16,7 +16,7 @@ from sandbox.evm.uniswap import place_uniswap
 
 @dataclass(frozen=True, slots=True)
 class ContractFamily:
-    """Contracts that are placed together; `witness` is the address whose code, placed last, says they are there."""
+    """Contracts that are placed together; code at the address `witness`, placed last, says they are there."""
 
     name: str
     witness: Callable[[Deployment], str | None]
@@ -34,7 +34,7 @@ FAMILIES = (
 
 
 def place_missing(builder: Builder) -> tuple[str, ...]:
-    """Place the families that the chain lacks, and return their names: all on a fresh chain, none on a used one."""
+    """Place the families that the chain lacks, and return their names: all on a fresh chain, else none."""
     placed = []
     for family in FAMILIES:
         witness = family.witness(builder.deployment)

@@ -1,7 +1,7 @@
 """Price feeds: our own few bytes of code behind Chainlink's interface.
 
-`latestRoundData()` answers the price in storage slot 0 with the block's time as `updatedAt`, so that a feed is fresh
-at every block; `decimals()` answers 8; everything else reverts. Setting a price is writing the slot.
+`latestRoundData()` answers the price in storage slot 0 with the block's time as `updatedAt`, so that a feed
+is fresh at every block; `decimals()` answers 8; everything else reverts. Setting a price is writing the slot.
 """
 
 from __future__ import annotations

@@ -30,15 +30,15 @@ _PORT_ATTEMPTS = 5
 _STATES_KEPT = 128  # as many blocks back as public nodes answer for; more would go to memory and disk
 
 
-class _Refused(Exception):
+class _Refused(SandboxError):
     """The node ended before it answered."""
 
 
 class EvmNode:
     """An anvil node that carries the real contracts.
 
-    `name` is "ethereum" or "base"; `network_ids` "sandbox" (private chain ids) or "mainnet". With `block_time`
-    (seconds) blocks advance by themselves as long as something happens; transactions are always mined at once.
+    `name` is "ethereum" or "base"; `network_ids` "sandbox" (private chain ids) or "mainnet". Transactions are
+    mined at once; with `block_time` (seconds) blocks also advance by themselves as long as something happens.
     With `state`, the chain lives in that file from start to start; without, it ends with the process.
     """
 
@@ -73,10 +73,16 @@ class EvmNode:
         self._accounts: tuple[str, ...] = ()
         self._sending = threading.Lock()
 
-    # -- life --------------------------------------------------------------------------------------------------
-
     def start(self) -> Self:
-        """Start the node where it left off, or on a fresh chain with everything in place. Raises: SandboxError."""
+        """Start where it left off, or on a fresh chain with everything in place. Raises: SandboxError."""
+        try:
+            self._start()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def _start(self) -> None:
         if self._store is None or not self._resume(self._store):
             self._launch(load=self._snapshot())
         self._accounts = tuple(self.rpc("eth_accounts"))
@@ -89,7 +95,6 @@ class EvmNode:
             state_interval=self._state_interval,
         )
         self._upkeep.start()
-        return self
 
     def stop(self) -> None:
         """Save the chain, if it has a file, and end the process."""
@@ -133,8 +138,6 @@ class EvmNode:
     ) -> None:
         self.stop()
 
-    # -- use ---------------------------------------------------------------------------------------------------
-
     @property
     def url(self) -> str:
         """Return the JSON-RPC address."""
@@ -162,14 +165,12 @@ class EvmNode:
         self.rpc("evm_setAutomine", on)
 
     def reorg(self, depth: int) -> None:
-        """Replace the last blocks by empty ones; their transactions vanish and are not put back into the pool."""
+        """Replace the last blocks by empty ones; their transactions vanish, from the pool too."""
         self.rpc("anvil_reorg", depth, [])
 
     def set_price(self, symbol: str, usd: Decimal) -> None:
         """Set what the price feed of a symbol answers from now on."""
         feeds.set_price(self._connected(), self.deployment, symbol=symbol, usd=usd)
-
-    # -- inside ------------------------------------------------------------------------------------------------
 
     def _connected(self) -> NodeClient:
         if self._client is None:
@@ -229,14 +230,13 @@ class EvmNode:
     def _launch(self, *, load: Path | None) -> None:
         program = str(binary.find(self._cache))
         for _ in range(1 if self._chosen_port else _PORT_ATTEMPTS):
-            if not self._chosen_port:
-                self._port = _free_port()
+            self._port = usable_port(self._port if self._chosen_port else 0)
             try:
                 self._launch_once(program, load)
             except _Refused:
                 continue
             return
-        raise _Refused(self.name)
+        raise _Refused(f"the {self.name} node ended as soon as it was started")
 
     def _launch_once(self, program: str, load: Path | None) -> None:
         command = [program, "--quiet", "--host", "127.0.0.1", "--port", str(self._port)]
@@ -260,14 +260,21 @@ class EvmNode:
             if answered == self.chain_id and process.poll() is None:
                 return
             children.kill(process)
-        raise _Refused(self.name)
+        raise _Refused(f"the {self.name} node ended as soon as it was started")
 
 
 def _store(path: Path, say: Say) -> state.StateStore:
     return state.StateStore(path, say=say)
 
 
-def _free_port() -> int:
+def usable_port(port: int) -> int:
+    """Return this loopback port, or a free one for 0. Raises: SandboxError when it is taken."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # as the servers do: old connections do not count
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise SandboxError(f"port {port} is taken: stop what uses it, or choose another") from error
         return int(probe.getsockname()[1])

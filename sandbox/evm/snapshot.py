@@ -19,7 +19,7 @@ def snapshot_file(
 ) -> Path:
     """Return the file of a furnished chain, calling `make` for a compressed dump when there is none yet.
 
-    The name follows from everything that shapes the chain, our own sources included, so that it is never stale.
+    The name follows from everything that shapes the chain, our own sources included: it is never stale.
     """
     path = cache.root / "snapshots" / f"{chain}-{chain_id}-{_fingerprint(binary)}.json"
     if not path.exists():

@@ -1,6 +1,6 @@
 """The chain on disk: one compressed file and its predecessor, each written whole.
 
-anvil's own `--state` file is written in place and can be torn by a kill, so the chain is taken over JSON-RPC instead.
+anvil writes its own `--state` file in place, where a kill can tear it: so the chain is taken over JSON-RPC.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _ATTEMPTS = 4
 def dump(client: NodeClient) -> bytes:
     """Return the whole chain, compressed, as of one block.
 
-    anvil does not stop the world for a dump: a block mined meanwhile would leave its state in the file and its
-    receipts out. So a dump counts only if the head stood still, and a busy node is held for the time of one.
+    anvil does not stop the world for a dump: a block mined meanwhile would leave its state in the file and
+    its receipts out. So a dump counts only if the head stood still, and a busy node is held while it is made.
     """
     for _ in range(_ATTEMPTS):
         content = _dump_if_still(client)
@@ -70,7 +70,7 @@ class StateStore:
         return self.path.exists() or self.previous.exists()
 
     def candidates(self) -> Iterator[bytes]:
-        """Yield the saved chains as anvil's JSON, the newest first, leaving out damaged files and saying so."""
+        """Yield the saved chains as anvil's JSON, the newest first, passing over damaged files aloud."""
         for path in (self.path, self.previous):
             try:
                 content = gzip.decompress(path.read_bytes())

@@ -69,8 +69,10 @@ def _fill_pool(builder: Builder) -> None:
     builder.transact(
         manager,
         "mint((address,address,uint24,int24,int24,uint256,uint256,uint256,uint256,address,uint256))",
-        (token0, token1, _FEE, -_WHOLE_RANGE_TICK, _WHOLE_RANGE_TICK)
-        + (amount0, amount1, 0, 0, owner, _FAR_FUTURE),
+        (
+            *(token0, token1, _FEE, -_WHOLE_RANGE_TICK, _WHOLE_RANGE_TICK),
+            *(amount0, amount1, 0, 0, owner, _FAR_FUTURE),
+        ),
     )
     (pool,) = builder.read(
         chain.uniswap_factory,

@@ -1,7 +1,7 @@
 """What a running chain needs from outside: blocks that advance by themselves, and saving.
 
-A chain that mines every second for ever grows by 1.7 KB a block in memory and on disk, idle or not. So blocks follow
-the clock only while something is going on, and an idle chain gets a rare one that keeps its feeds and its head fresh.
+A chain that mines every second for ever grows by 1.7 KB a block in memory and on disk, idle or not. So blocks
+follow the clock only while something goes on, and an idle chain gets a rare one that keeps its feeds fresh.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SAVING_SHARE = 10  # saving takes at most a tenth of the time, however large th
 
 
 class Upkeep:
-    """A thread that paces and saves one node until it is stopped. The node may die and come back meanwhile."""
+    """A thread that paces and saves one node until it is stopped."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class Upkeep:
         store: state.StateStore | None,
         state_interval: float,
     ) -> None:
-        """Mine every `block_time` seconds while there is activity (None: never), and save to `store`, if any."""
+        """Mine every `block_time` seconds during activity (None: never), and save to `store`, if any."""
         self._client = client
         self._block_time = block_time
         self._store = store

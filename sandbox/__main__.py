@@ -1,0 +1,89 @@
+"""Run the local chains until told to stop: `python -m sandbox`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from sandbox.errors import SandboxError
+from sandbox.evm.rpc import NodeDown, NodeError
+from sandbox.supervision import Options, Sandbox
+
+
+def main() -> int:
+    """Read the command line, start, say that all is ready, and stop on Ctrl-C, SIGTERM or SIGHUP."""
+    options = _read_arguments()
+    sandbox = Sandbox(options, say=_say)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    try:
+        urls = sandbox.start()
+        print("sandbox ready", flush=True)
+        print(json.dumps({**urls, "network_ids": options.network_ids}), flush=True)
+        sandbox.watch(threading.Event())
+    except KeyboardInterrupt:
+        return 0
+    except (SandboxError, NodeDown, NodeError, OSError) as error:
+        print(f"sandbox: {error}", file=sys.stderr, flush=True)
+        return 1
+    finally:
+        sandbox.stop()
+    return 0
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # once is enough: what follows is the orderly stop
+    raise KeyboardInterrupt
+
+
+def _say(line: str) -> None:
+    print(f"sandbox: {line}", flush=True)
+
+
+def _read_arguments() -> Options:
+    parser = argparse.ArgumentParser(
+        prog="python -m sandbox",
+        description="Local Ethereum, Base and Solana with the real contracts at their mainnet addresses, and "
+        "a faucet. Prints 'sandbox ready' and one line of JSON with the URLs, then runs until Ctrl-C or "
+        "SIGTERM. The chains are kept between starts.",
+        epilog="The first start fetches nodes and contracts with npm (Node.js); later ones need neither npm "
+        "nor a network. ANVIL names another anvil program. See docs/sandbox.md.",
+    )
+    add = parser.add_argument
+    add("--state", type=Path, default=Path("var/sandbox"), metavar="DIR", help="the chains (%(default)s)")
+    add("--cache", type=Path, metavar="DIR", help="what is fetched ($XDG_CACHE_HOME/purser-sandbox)")
+    add("--ethereum-port", type=int, default=18545, metavar="N", help="JSON-RPC (%(default)s)")
+    add("--base-port", type=int, default=18546, metavar="N", help="JSON-RPC (%(default)s)")
+    add("--faucet-port", type=int, default=18547, metavar="N", help="POST /pay (%(default)s)")
+    add("--solana-port", type=int, default=18899, metavar="N", help="JSON-RPC; N+1: WebSocket (%(default)s)")
+    add("--no-solana", action="store_true", help="leave Solana out")
+    add("--block-time", type=float, metavar="S", help="seconds between blocks (Ethereum 2, Base 1)")
+    add(
+        "--network-ids",
+        choices=("sandbox", "mainnet"),
+        default="sandbox",
+        help="chain ids: private ones, or the real ones for clients that know no others. What is signed for "
+        "those is valid on the real chains: never use a key that is worth anything (%(default)s)",
+    )
+    arguments = parser.parse_args()
+    if arguments.block_time is not None and arguments.block_time <= 0:
+        parser.error("--block-time: more than 0 seconds")
+    return Options(
+        state=arguments.state,
+        cache=arguments.cache,
+        ethereum_port=arguments.ethereum_port,
+        base_port=arguments.base_port,
+        solana_port=None if arguments.no_solana else arguments.solana_port,
+        faucet_port=arguments.faucet_port,
+        block_time=arguments.block_time,
+        network_ids=arguments.network_ids,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+"""Everything that `python -m sandbox` runs: started in order, brought back when it dies, stopped together."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from sandbox import children
+from sandbox.cache import Cache, Say
+from sandbox.errors import SandboxError
+from sandbox.evm import EvmNode
+from sandbox.evm.node import usable_port
+from sandbox.evm.rpc import NodeClient, NodeDown, NodeError
+from sandbox.faucet import Book, Faucet, FaucetServer
+from sandbox.payers import EvmPayer, Payer, SolanaPayer
+
+_WATCH_SECONDS = 0.25
+_RETRY_SECONDS = 2.0
+_SOLANA_START_SECONDS = 60
+_BLOCK_SECONDS = {"ethereum": 2.0, "base": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line chose: `block_time` in seconds or each chain's own, a Solana port or none of it."""
+
+    state: Path
+    cache: Path | None
+    ethereum_port: int
+    base_port: int
+    solana_port: int | None
+    faucet_port: int
+    block_time: float | None
+    network_ids: str
+
+
+class SolanaProcess:
+    """The Solana node, which is a program of its own."""
+
+    def __init__(self, *, port: int, state: Path) -> None:
+        """Describe it; `start()` starts it."""
+        self.name = "solana"
+        self.url = f"http://127.0.0.1:{port}"
+        self._command = [sys.executable, "-m", "sandbox.solana", "--port", str(port), "--state", str(state)]
+        self._log = state.with_name("solana.log")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def running(self) -> bool:
+        """Tell whether the process is alive."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start the process, without waiting until it answers."""
+        self._process = children.start(self._command, log=self._log)
+
+    def restart(self) -> None:
+        """Start again on the same state, and wait until it answers."""
+        self.start()
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until it answers. Raises: SandboxError."""
+        client = NodeClient(self.url)
+        deadline = time.monotonic() + _SOLANA_START_SECONDS
+        while time.monotonic() < deadline and self.running:
+            try:
+                client.call("getHealth")
+            except (NodeDown, NodeError):
+                time.sleep(0.02)
+            else:
+                client.close()
+                return
+        self.stop()
+        raise SandboxError(f"the Solana node did not start: {self._log} says why")
+
+    def stop(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            children.stop(self._process)
+
+
+class Sandbox:
+    """The nodes and the faucet."""
+
+    def __init__(self, options: Options, *, say: Say) -> None:
+        """Describe them; `start()` starts them."""
+        self._options = options
+        self._say = say
+        self._cache = Cache(options.cache, say=say)
+        self._evm: dict[str, EvmNode] = {}
+        self._solana: SolanaProcess | None = None
+        self._server: FaucetServer | None = None
+        self._book: Book | None = None
+        self._lock: IO[bytes] | None = None
+
+    def start(self) -> dict[str, str]:
+        """Start everything, and return the URLs by name. Raises: SandboxError; then call `stop()`."""
+        options = self._options
+        self._lock_state()
+        self._check_ports()
+        if options.solana_port is not None:  # it takes longest: it starts while the others do
+            self._solana = SolanaProcess(port=options.solana_port, state=options.state / "solana.sqlite")
+            self._solana.start()
+        for name, port in (("ethereum", options.ethereum_port), ("base", options.base_port)):
+            self._evm[name] = self._start_evm(name, port)
+        if self._solana is not None:
+            self._solana.wait()
+        urls = {node.name: node.url for node in self._nodes()}
+        self._book = Book(options.state / "faucet.sqlite")
+        self._server = FaucetServer(Faucet(self._book, self._payers()), port=options.faucet_port)
+        self._server.start()
+        return urls | {"faucet": self._server.url}
+
+    def watch(self, stopping: threading.Event) -> None:
+        """Bring back what dies, until told to stop."""
+        while not stopping.wait(_WATCH_SECONDS):
+            for node in self._nodes():
+                if not node.running:
+                    self._say(f"the {node.name} node died; starting it on its last saved state")
+                    try:
+                        node.restart()
+                    except (SandboxError, NodeDown, NodeError, OSError) as error:
+                        self._say(f"the {node.name} node did not come back ({error}); trying again")
+                        stopping.wait(_RETRY_SECONDS)
+
+    def stop(self) -> None:
+        """Save and end everything that was started, whatever state it is in."""
+        if self._server is not None:
+            self._server.stop()
+        for node in self._nodes():
+            try:
+                node.stop()
+            except (NodeDown, NodeError, OSError) as error:
+                self._say(f"the last seconds of the {node.name} chain could not be saved ({error})")
+        if self._book is not None:
+            self._book.close()
+        if self._lock is not None:
+            self._lock.close()
+
+    def _nodes(self) -> list[EvmNode | SolanaProcess]:
+        return [*self._evm.values(), *([self._solana] if self._solana is not None else [])]
+
+    def _start_evm(self, name: str, port: int) -> EvmNode:
+        options = self._options
+        node = EvmNode(
+            name,
+            port=port,
+            state=options.state / f"{name}-{options.network_ids}.chain.gz",
+            network_ids=options.network_ids,
+            block_time=options.block_time or _BLOCK_SECONDS[name],
+            cache=self._cache,
+            say=self._say,
+        )
+        return node.start()
+
+    def _payers(self) -> dict[str, Payer]:
+        payers: dict[str, Payer] = {
+            name: EvmPayer(node.url, node.deployment) for name, node in self._evm.items()
+        }
+        if self._solana is not None:
+            payers["solana"] = SolanaPayer(self._solana.url)
+        return payers
+
+    def _lock_state(self) -> None:
+        self._options.state.mkdir(parents=True, exist_ok=True)
+        self._lock = (self._options.state / ".lock").open("wb")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise SandboxError(f"another sandbox runs on {self._options.state}: stop it first") from error
+
+    def _check_ports(self) -> None:
+        options = self._options
+        wanted = {"ethereum": options.ethereum_port, "base": options.base_port, "faucet": options.faucet_port}
+        if options.solana_port is not None:
+            wanted["solana"] = options.solana_port  # and the next one, for its WebSocket
+        for name, port in wanted.items():
+            try:
+                usable_port(port)
+            except SandboxError:
+                message = f"port {port} is taken: stop what uses it, or choose another with --{name}-port"
+                raise SandboxError(message) from None
