@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from eth_abi.abi import decode, encode
 from eth_abi.exceptions import DecodingError
 
+from app.adapters.evm.endpoint import Call
 from app.adapters.evm.wire import MalformedAnswerError, octets
 
 _TRANSFER = bytes.fromhex("a9059cbb")  # ERC-20 transfer(address,uint256)
@@ -79,6 +80,15 @@ def read_aggregate(answer: object, *, expected: int) -> tuple[bytes | None, ...]
     if len(results) != expected:
         raise MalformedAnswerError("expected one result per inner call")
     return tuple(bytes(returned) if succeeded else None for succeeded, returned in results)
+
+
+def numbers_call(multicall: str, inner: Sequence[Inner], block: str) -> Call[tuple[int, ...]]:
+    """Return the call that reads several uint256 at one block, all of which must be there."""
+    return Call(
+        "eth_call",
+        (aggregate(multicall, inner), block),
+        read=lambda answer: read_numbers(answer, expected=len(inner)),
+    )
 
 
 def read_numbers(answer: object, *, expected: int) -> tuple[int, ...]:

@@ -106,11 +106,7 @@ class Drafter:
         if deployment.gas_price_oracle is not None:
             inner.append(contracts.l1_fee(deployment.gas_price_oracle, self._placeholder(target)))
         sequence = Call("eth_getTransactionCount", (intent.sender, "latest"), read=quantity)
-        numbers = Call(
-            "eth_call",
-            (contracts.aggregate(deployment.multicall3, inner), "latest"),
-            read=lambda answer: contracts.read_numbers(answer, expected=len(inner)),
-        )
+        numbers = contracts.numbers_call(deployment.multicall3, inner, "latest")
         history = Call("eth_feeHistory", (hex(_FEE_BLOCKS), "latest", [_TIP_PERCENTILE]), read=fee_history)
         tip = Call("eth_maxPriorityFeePerGas", (), read=quantity, tolerates=_anything)
         estimate = Call(

@@ -57,6 +57,8 @@ class JsonRpc(JSONBaseProvider):
 
     def run(self, *calls: Call[Any]) -> None:
         """Run calls in order on the first endpoint that answers all of them. Raises: Unreachable."""
+        if not calls:
+            return
         self.first(lambda endpoint: endpoint.run(calls))
 
     def first(self, ask: Callable[[Endpoint], T]) -> T:
