@@ -105,8 +105,9 @@ class Chain:
 
     def set_account(self, address: str, account: Account) -> None:
         """Write an account without a transaction; every commitment level sees it when its slot comes."""
+        before = self.runtime.account(address)
         self.runtime.put_account(address, account)
-        self._remember(address, account, slot=self.slot)
+        self._note_change(address, before, account)
         self._commit()
 
     def advance(self, slots: int) -> None:
@@ -147,8 +148,7 @@ class Chain:
             for address in keys.all + keys.tables
             if address in self.accounts
         }
-        uses_nonce = check_age and str(message.recent_blockhash) not in self.blockhashes
-        return self.runtime.simulate(transaction, view=view, in_new_block=uses_nonce)
+        return self.runtime.simulate(transaction, view=view)
 
     def submit(self, transaction: VersionedTransaction) -> str:
         """Accept a transaction and tell its signature. Whether it lands is another matter."""
@@ -163,8 +163,6 @@ class Chain:
         signature = str(transaction.signatures[0])
         if signature in self.history or not self.is_young_enough(message):
             return
-        if not all(transaction.verify_with_results()):
-            return
         try:
             keys = self.runtime.keys_of(message)
         except LookupTableNotFoundError:
@@ -177,9 +175,7 @@ class Chain:
         after = [self.runtime.account(key) for key in keys.all]
         for key, old, new in zip(keys.all, before, after, strict=True):
             if old != new:
-                if key not in self.accounts:
-                    self._remember(key, old, slot=GENESIS_SLOT)
-                self._remember(key, new, slot=self.slot)
+                self._note_change(key, old, new)
         record = TransactionRecord(
             signature=signature,
             raw=base64.b64encode(bytes(transaction)).decode(),
@@ -226,7 +222,6 @@ class Chain:
             for slot in range(first, stop + 1):
                 self.blockhashes.push(slot)
             self.slot = stop
-            self.runtime.pass_blocks(stop + 1 - first)
             self.runtime.set_slot(stop, self.blockhashes.newest(SLOT_HASHES))
             self._land_due()
 
@@ -257,10 +252,14 @@ class Chain:
             )
         return balances
 
-    def _remember(self, address: str, account: Account | None, *, slot: int) -> None:
-        self.accounts.remember(address, account, slot=slot, finalized_slot=self.slot_at(Commitment.FINALIZED))
+    def _note_change(self, address: str, before: Account | None, after: Account | None) -> None:
+        """Record what an account is from this slot on, and what it had been, where that is not known yet."""
+        finalized_slot = self.slot_at(Commitment.FINALIZED)
+        if address not in self.accounts:
+            self.accounts.remember(address, before, slot=GENESIS_SLOT, finalized_slot=finalized_slot)
+        self.accounts.remember(address, after, slot=self.slot, finalized_slot=finalized_slot)
         if self._storage:
-            self._storage.put_account(address, account)
+            self._storage.put_account(address, after)
 
     def _commit(self) -> None:
         if self._storage:
@@ -276,18 +275,22 @@ class Chain:
         return saved.slot + max(MAX_RECENT_BLOCKHASHES + self._lags[Commitment.FINALIZED], passed)
 
     def _restore(self, saved: SavedChain) -> None:
-        finalized_slot = self.slot_at(Commitment.FINALIZED)
         for address, account in saved.accounts.items():
-            self.runtime.put_account(address, account)
-            self.accounts.remember(address, account, slot=GENESIS_SLOT, finalized_slot=finalized_slot)
+            self._begin_with(address, account)
         for record in saved.transactions:
             self.history.add(record)
 
     def _create_missing_genesis_accounts(self) -> None:
         for address, account in genesis_accounts(self.usdc).items():
             if address not in self.accounts:
-                self.runtime.put_account(address, account)
-                self._remember(address, account, slot=GENESIS_SLOT)
+                self._begin_with(address, account)
+                if self._storage:
+                    self._storage.put_account(address, account)
+
+    def _begin_with(self, address: str, account: Account) -> None:
+        """Put an account where every commitment level sees it."""
+        self.runtime.put_account(address, account)
+        self.accounts.remember(address, account, slot=GENESIS_SLOT, finalized_slot=GENESIS_SLOT)
 
 
 def _lamports(accounts: list[Account | None]) -> list[int]:

@@ -60,9 +60,6 @@ class BlockhashQueue:
         self._seed = seed
         self._slot_by_hash: OrderedDict[str, int] = OrderedDict()
 
-    def __contains__(self, blockhash: str) -> bool:
-        return blockhash in self._slot_by_hash
-
     def of_slot(self, slot: int) -> str:
         """Tell the blockhash of a slot."""
         return str(Hash(hashlib.sha256(self._seed + struct.pack("<Q", slot)).digest()))

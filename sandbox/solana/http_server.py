@@ -6,6 +6,7 @@ import socket
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from typing import Any, Final
 
 from sandbox.solana import rpc
@@ -28,6 +29,12 @@ class RpcHttpServer(ThreadingHTTPServer):
         self.chain = chain
         self._connections: set[socket.socket] = set()
         super().__init__((host, port), _Handler)
+
+    def server_bind(self) -> None:
+        """Bind without asking a name server who we are, as the base class would."""
+        TCPServer.server_bind(self)
+        self.server_name = str(self.server_address[0])
+        self.server_port = self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as the base class
         """Remember the connection, then serve it."""

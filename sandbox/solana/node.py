@@ -79,8 +79,9 @@ class SolanaNode:
         """Stop answering, free the ports and release the state file."""
         if self._threads:
             self._http.shutdown()
+            self._websocket.shutdown()
         self._http.server_close()
-        self._websocket.shutdown()
+        self._websocket.socket.close()
         for thread in self._threads:
             thread.join()
         self.chain.close()

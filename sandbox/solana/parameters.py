@@ -25,6 +25,7 @@ Config = JsonObject | None
 NODE_VERSION: Final = "3.0.0"
 PACKET_BYTES: Final = 1232
 """Largest transaction on the wire: an IPv6 packet without its headers (solana `PACKET_DATA_SIZE`)."""
+_COMMITMENTS: Final = {commitment.name.lower(): commitment for commitment in Commitment}
 _MAX_ENCODED: Final = {"base58": 1683, "base64": 1644}
 _TYPE: Final = "solana_transaction::versioned::VersionedTransaction"
 
@@ -49,8 +50,8 @@ def read_commitment(config: Config, *, name: str = "commitment") -> Commitment:
     """
     level = (config or {}).get(name) or "finalized"
     try:
-        return Commitment[str(level).upper()]
-    except KeyError:
+        return _COMMITMENTS[level]
+    except (KeyError, TypeError):
         raise InvalidParamsError(
             f"Invalid params: unknown variant `{level}`, expected one of "
             "`processed`, `confirmed`, `finalized`."

@@ -91,11 +91,6 @@ class Runtime:
         """Tell the balance that keeps an account of this size alive."""
         return self._ledger.minimum_balance_for_rent_exemption(data_bytes)
 
-    def pass_blocks(self, count: int) -> None:
-        """Let blocks go by, so that durable nonces get new values."""
-        for _ in range(count):
-            self._ledger.expire_blockhash()
-
     def set_slot(self, slot: int, slot_hashes: list[tuple[int, Hash]]) -> None:
         """Tell the programs the time: the Clock and SlotHashes sysvars."""
         for machine in (self._ledger, self._scratch):
@@ -142,22 +137,11 @@ class Runtime:
         """Run a transaction on the ledger."""
         return _outcome(self._ledger.send_transaction(transaction))
 
-    def simulate(
-        self,
-        transaction: VersionedTransaction,
-        *,
-        view: Mapping[str, Account | None],
-        in_new_block: bool,
-    ) -> Outcome:
-        """Run a transaction on the scratch machine, with the accounts it names as the view has them.
-
-        A durable nonce only advances in another block than the one that stored it: ask for a new block then.
-        """
+    def simulate(self, transaction: VersionedTransaction, *, view: Mapping[str, Account | None]) -> Outcome:
+        """Run a transaction on the scratch machine, with the accounts it names as the view has them."""
         absent = Account(0, b"", Pubkey.from_string(SYSTEM))
         for address, account in view.items():
             self._scratch.set_account(Pubkey.from_string(address), account or absent)
-        if in_new_block:
-            self._scratch.expire_blockhash()
         return _outcome(self._scratch.simulate_transaction(transaction))
 
 

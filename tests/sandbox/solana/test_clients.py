@@ -3,11 +3,14 @@
 import asyncio
 import json
 
+import pytest
 from solana.rpc.async_api import AsyncClient
 from solana.rpc.commitment import Confirmed
 from solders.keypair import Keypair
 from solders.message import MessageV0
+from solders.signature import Signature
 from solders.transaction import VersionedTransaction
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from sandbox.solana import SolanaNode
@@ -72,6 +75,18 @@ def test_a_subscriber_hears_of_each_change_of_an_account(node: SolanaNode) -> No
 
         assert heard == [SOL, 2 * SOL]
         assert _ask(socket, "accountUnsubscribe", number) is True
+
+
+def test_a_stopped_node_hangs_up_on_its_subscribers() -> None:
+    node = SolanaNode(slot_ms=10)
+    node.start()
+    with connect(node.ws_url, proxy=None) as socket:
+        _ask(socket, "signatureSubscribe", str(Signature.default()))
+
+        node.stop()
+
+        with pytest.raises(ConnectionClosed):
+            socket.recv(timeout=5)
 
 
 def test_subscribing_to_what_is_not_there_is_refused(node: SolanaNode) -> None:

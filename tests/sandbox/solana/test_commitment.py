@@ -8,10 +8,13 @@ from solders.transaction_status import TransactionConfirmationStatus
 
 from sandbox.solana import RpcError, SolanaNode
 from tests.sandbox.solana.client import CONFIRMED, FINALIZED, PROCESSED, SOL, Client, RefusedError, pay_sol
+from tests.support.waiting import wait_until
 
 
 def test_each_commitment_sees_its_own_past(node: SolanaNode, client: Client) -> None:
     bob = Keypair().pubkey()
+    node.airdrop(bob, SOL)
+    node.advance(32)
 
     def seen() -> list[int]:
         return [client.lamports(bob, level) // SOL for level in (PROCESSED, CONFIRMED, FINALIZED)]
@@ -25,7 +28,7 @@ def test_each_commitment_sees_its_own_past(node: SolanaNode, client: Client) -> 
     node.advance(1)
     views.append(seen())
 
-    assert views == [[1, 0, 0], [1, 1, 0], [1, 1, 0], [1, 1, 1]]
+    assert views == [[2, 1, 1], [2, 2, 1], [2, 2, 1], [2, 2, 2]]
 
 
 def test_asking_without_a_commitment_shows_the_finalized_past(node: SolanaNode) -> None:
@@ -134,6 +137,15 @@ def test_a_blockhash_lives_150_blocks_and_not_one_more(
     assert client.status(too_late.signatures[0]) is None
     assert client.lamports(bob, PROCESSED) == SOL
     assert not node.call("isBlockhashValid", latest["blockhash"], {"commitment": "processed"})["value"]
+
+
+def test_a_running_clock_keeps_running_after_a_jump() -> None:
+    with SolanaNode(slot_ms=5) as node:
+        jumped_to = node.advance(1_000_000)
+
+        wait_until(
+            lambda: node.call("getSlot", {"commitment": "processed"}) > jumped_to, 3, what="a new slot"
+        )
 
 
 def test_heights_are_not_slots(node: SolanaNode) -> None:

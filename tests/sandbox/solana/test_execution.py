@@ -1,5 +1,6 @@
 import base64
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -141,6 +142,21 @@ def test_the_same_bytes_sent_again_pay_once(node: SolanaNode, client: Client, al
     assert client.lamports(bob) == SOL
     with pytest.raises(RefusedError, match="already been processed"):
         client.send(transaction)
+
+
+def test_many_senders_of_the_same_bytes_pay_once(node: SolanaNode, client: Client, alice: Keypair) -> None:
+    bob = Keypair().pubkey()
+    payments = [client.sign([pay_sol(alice, bob, SOL)], alice, salt=salt) for salt in range(3)]
+
+    def send(number: int) -> None:
+        with Client(node.url) as sender:
+            sender.send(payments[number % len(payments)], preflight=None)
+
+    with ThreadPoolExecutor(8) as senders:
+        list(senders.map(send, range(24)))
+
+    assert client.lamports(bob, PROCESSED) == 3 * SOL
+    assert client.lamports(alice.pubkey(), PROCESSED) == 7 * SOL - 3 * FEE
 
 
 def test_two_equal_payments_over_one_blockhash_are_one_transaction(
