@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from apispec import BasePlugin
 from apispec.ext.marshmallow import MarshmallowPlugin
+from apispec.ext.marshmallow.common import resolve_schema_cls
 from flask import Flask
 from flask_smorest import Api
 from marshmallow import Schema
 
+from app.errors import PayloadTooLarge
 from app.web import fields
 from app.web.schemas import ErrorBody
 
@@ -26,15 +30,31 @@ _WIRE_TYPES: tuple[tuple[type[Any], str, str | None], ...] = (
     (fields.Text, "string", None),
 )
 
+_HEADERS: Mapping[str, Mapping[str, Any]] = {
+    "X-Request-Id": {
+        "description": "Finds the request in the logs.",
+        "schema": {"type": "string", "format": "uuid"},
+    },
+    "Retry-After": {
+        "description": "Seconds to wait before the next try.",
+        "schema": {"type": "integer", "minimum": 1},
+    },
+    "Idempotent-Replayed": {
+        "description": "`true` where this is the stored answer to an earlier request with the same key.",
+        "schema": {"type": "string", "enum": ["true"]},
+    },
+}
+_WAITING_HELPS = ("409", "429", "503")
+
 
 def spec_options(public_url: str, security_schemes: Mapping[str, Any]) -> dict[str, Any]:
     """Return what stands in the document besides the operations."""
     return {
         "info": {
             "description": (
-                "Agents register themselves and get an API key, a wallet on Ethereum, Base and Solana, spending "
-                "controls and credits. Amounts are decimal strings, dollars are numbers, times are ISO 8601 in UTC. "
-                "Every failure has the same body: `error`, `code`, `details`, `request_id`."
+                "Agents register themselves and get an API key, a wallet on Ethereum, Base and Solana, "
+                "spending controls and credits. Amounts are decimal strings, dollars are numbers, times are "
+                "ISO 8601 in UTC. Every failure has the same body: `error`, `code`, `details`, `request_id`."
             ),
             "license": {"name": "Proprietary", "identifier": "LicenseRef-Proprietary"},
         },
@@ -46,7 +66,13 @@ def spec_options(public_url: str, security_schemes: Mapping[str, Any]) -> dict[s
 def bind(app: Flask, api: Api) -> None:
     """Bind the document to the application, with our fields and our one error body."""
     api.ERROR_SCHEMA = ErrorBody
-    api.init_app(app, spec_kwargs={"marshmallow_plugin": MarshmallowPlugin(schema_name_resolver=_name_of)})
+    plugins = {
+        "marshmallow_plugin": MarshmallowPlugin(schema_name_resolver=_name_of),
+        "extra_plugins": [_WhatAllShare()],
+    }
+    api.init_app(app, spec_kwargs=plugins)
+    for name, header in _HEADERS.items():
+        api.spec.components.header(name, dict(header))
     for field, type_, format_ in _WIRE_TYPES:
         api.register_field(field, type_, format_)
 
@@ -55,9 +81,75 @@ def complete(api: Api) -> None:
     """Add what no operation names by itself, once all rooms are registered."""
     if "Error" not in api.spec.components.schemas:
         api.spec.components.schema("Error", schema=ErrorBody)
+    # flask-smorest's own paging, which no route uses.
+    api.spec.components.schemas.pop("PaginationMetadataSchema", None)
 
 
 def _name_of(schema: type[Schema] | Schema) -> str:
     cls = schema if isinstance(schema, type) else type(schema)
-    name = "Error" if cls is ErrorBody else cls.__name__.removesuffix("Shape")
-    return name
+    return "Error" if cls is ErrorBody else cls.__name__.removesuffix("Shape")
+
+
+class _WhatAllShare(BasePlugin):  # type: ignore[misc, unused-ignore]
+    """Adds to operations and schemas what follows from their kind, so that no room has to say it."""
+
+    def schema_helper(
+        self,
+        name: str,  # noqa: ARG002 - apispec's signature
+        definition: dict[str, Any],  # noqa: ARG002
+        **kwargs: Any,  # noqa: ANN401
+    ) -> dict[str, Any]:
+        """Describe a schema by the docstring of its class."""
+        doc = inspect.getdoc(resolve_schema_cls(kwargs["schema"])) if kwargs.get("schema") else None
+        return {"description": doc} if doc else {}
+
+    def operation_helper(
+        self,
+        path: str | None = None,  # noqa: ARG002 - apispec's signature
+        operations: dict[str, Any] | None = None,
+        **_kwargs: Any,  # noqa: ANN401
+    ) -> None:
+        """Complete the operations of a path."""
+        for operation in (operations or {}).values():
+            parameters = operation.get("parameters", [])
+            for parameter in parameters:
+                _without_null(parameter)
+            places = {parameter["in"] for parameter in parameters}
+            if "requestBody" in operation:
+                operation["responses"]["413"] = _payload_too_large()
+            elif not places & {"query", "header"}:
+                del operation["responses"]["400"]
+            repeatable = any(parameter["name"] == "Idempotency-Key" for parameter in parameters)
+            for status, response in operation["responses"].items():
+                if not isinstance(response, str):  # the name of a shared one
+                    response["headers"] = dict(_headers(str(status), repeatable=repeatable))
+
+
+def _without_null(parameter: dict[str, Any]) -> None:
+    """Take null out of a parameter's values: it is left out instead, whatever its field loads as."""
+    schema = parameter.get("schema", {})
+    if isinstance(schema.get("type"), list):
+        schema["type"] = next(kind for kind in schema["type"] if kind != "null")
+    if "enum" in schema:
+        schema["enum"] = [value for value in schema["enum"] if value is not None]
+    if schema.get("default", "") is None:
+        del schema["default"]
+
+
+def _payload_too_large() -> dict[str, Any]:
+    reason = inspect.getdoc(PayloadTooLarge)
+    schema = {"$ref": "#/components/schemas/Error"}
+    return {
+        "description": f"`{PayloadTooLarge.code}`: {reason}",
+        "content": {"application/json": {"schema": schema}},
+    }
+
+
+def _headers(status: str, *, repeatable: bool) -> Iterator[tuple[str, dict[str, str]]]:
+    names = ["X-Request-Id"]
+    if status in _WAITING_HELPS:
+        names.append("Retry-After")
+    if repeatable and status.startswith("2"):
+        names.append("Idempotent-Replayed")
+    for name in names:
+        yield name, {"$ref": f"#/components/headers/{name}"}
