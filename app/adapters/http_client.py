@@ -24,6 +24,9 @@ from app.ports.errors import Unreachable
 
 _CHUNK_BYTES = 65_536
 _POOL_CONNECTIONS = 32
+_MAX_BRACKETS = 500
+"""Our answers have a handful. py_ecc, which web3 brings, lifts Python's recursion limit so far that a deeply
+nested text overflows the parser's C stack and kills the process, where it should raise RecursionError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class Answer:
 
     def json(self) -> Any:  # noqa: ANN401 - whatever the other side wrote
         """Return the parsed body, fractions as Decimal. Raises: Unreachable("unexpected_answer")."""
+        if self.body.count(b"[") + self.body.count(b"{") > _MAX_BRACKETS:
+            raise Unreachable("unexpected_answer")
         try:
             return json.loads(self.body, parse_float=Decimal, parse_constant=_refuse_constant)
         except (ValueError, RecursionError, ArithmeticError):

@@ -14,7 +14,6 @@ from collections.abc import Callable
 import structlog
 from redis import Redis
 from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.retry import Retry
 from rq import Queue
@@ -44,13 +43,13 @@ class RqQueue:
     def __init__(self, redis_url: str, *, clock: Callable[[], float] = time.time) -> None:
         """Take the URL, which may hold a password. Raises: ValueError when it is none."""
         self._clock = clock
-        # One retry of a broken connection mends what a restart of the server left in the pool. A timeout is
-        # not tried again: the caller is a web request.
+        # The client's own default is ten tries; here the caller is a web request. Connections that died in
+        # the pool are noticed when they are taken out of it.
         self._redis = Redis.from_url(
             redis_url,
             socket_connect_timeout=_SOCKET_TIMEOUT_SECONDS,
             socket_timeout=_SOCKET_TIMEOUT_SECONDS,
-            retry=Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
+            retry=Retry(NoBackoff(), 0),
         )
         self._queues = {
             name: Queue(name.value, connection=self._redis, serializer=SERIALIZER) for name in QueueName

@@ -196,7 +196,7 @@ def test_an_endpoint_that_fails_is_replaced_by_the_next_and_asked_last_for_a_whi
         with capture_logs(), pytest.raises(Unreachable, match="chain_unreachable"):
             _chain(bad.url).balances(wallet)
     assert 1 <= len(questions) <= 2
-    assert [(entry["event"], entry["endpoint"]) for entry in logs] == [("solana_endpoint_failed", 1)]
+    assert [(entry["event"], entry["name"]) for entry in logs] == [("rpc_endpoint_failed", "solana 1")]
 
 
 def test_a_node_that_recovers_is_used_again(node: SolanaNode, wallet: str) -> None:
@@ -206,7 +206,7 @@ def test_a_node_that_recovers_is_used_again(node: SolanaNode, wallet: str) -> No
         with pytest.raises(Unreachable):
             chain.balances(wallet)
         assert _held(chain, wallet) == (0, 0)
-    assert [entry["event"] for entry in logs] == ["solana_endpoint_failed", "solana_endpoint_recovered"]
+    assert [entry["event"] for entry in logs] == ["rpc_endpoint_failed", "rpc_endpoint_recovered"]
 
 
 def test_no_failure_shows_an_endpoints_address_for_it_may_hold_a_key(wallet: str) -> None:
