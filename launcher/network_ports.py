@@ -21,11 +21,11 @@ def is_free(port: int) -> bool:
     return True
 
 
-def choose(preferred: int, *, taken: Collection[int] = ()) -> int:
-    """Return the preferred port, or the next free one that is not in `taken`."""
-    for port in range(preferred, _LAST_PORT):
-        if port not in taken and is_free(port):
-            return port
+def choose(preferred: int, *, taken: Collection[int] = (), width: int = 1) -> int:
+    """Return the preferred port, or the first of the next `width` ports that are free and not in `taken`."""
+    for first in range(preferred, _LAST_PORT - width):
+        if all(port not in taken and is_free(port) for port in range(first, first + width)):
+            return first
     raise OSError(f"no free port from {preferred} upwards")
 
 

@@ -29,4 +29,5 @@ def command(program: Path, *, port: int, folder: Path) -> list[str]:
     return [
         str(program), "--bind", "127.0.0.1", "--port", str(port), "--dir", str(folder),
         "--save", "", "--appendonly", "yes", "--maxmemory-policy", "noeviction",
+        "--loglevel", "warning",
     ]  # fmt: skip

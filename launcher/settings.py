@@ -90,8 +90,9 @@ def complete(plan: Plan) -> None:
         plan.chosen["REDIS_URL"] = f"redis://{network_ports.LOOPBACK}:{plan.redis_port}/0"
     if plan.network == "sandbox" and not all(settings.get(name) for name in CHAIN_PORTS):
         for name, preferred in {**CHAIN_PORTS, "FAUCET_URL": FAUCET_PORT}.items():
-            port = network_ports.choose(preferred, taken=taken)
-            taken.add(port)
+            width = 2 if name == "SOLANA_RPC_URL" else 1  # its WebSocket is one port above
+            port = network_ports.choose(preferred, taken=taken, width=width)
+            taken |= set(range(port, port + width))
             plan.sandbox_ports[name] = port
             if not settings.get(name):
                 plan.chosen[name] = f"http://{network_ports.LOOPBACK}:{port}"

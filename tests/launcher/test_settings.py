@@ -100,10 +100,11 @@ def test_a_port_that_is_none_is_refused(tmp_path: Path, port: str) -> None:
 
 
 def test_no_two_parts_are_given_one_port(tmp_path: Path) -> None:
-    plan = read_settings(tmp_path, {"PORT": "18545"}, {})
-    complete(plan)
-    ports = [plan.port, plan.redis_port, *plan.sandbox_ports.values()]
-    assert len(set(ports)) == 6
+    for port in ("18545", "18900"):
+        plan = read_settings(tmp_path, {"PORT": port}, {})
+        complete(plan)
+        websocket = plan.sandbox_ports["SOLANA_RPC_URL"] + 1
+        assert len({plan.port, plan.redis_port, websocket, *plan.sandbox_ports.values()}) == 7
 
 
 def test_here_the_service_listens_to_this_machine_only(tmp_path: Path) -> None:
