@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+from solders.keypair import Keypair
 
 from app.adapters.faucet_http import HttpFaucet
+from app.adapters.solana.chain import SolanaChain
+from app.adapters.solana.deployments import DEPLOYMENTS
 from app.core.chains import ETH, USDC, ChainName
 from app.core.money import TokenAmount
 from app.ports.errors import Rejected, Unreachable
 from app.ports.faucet import Faucet
+from sandbox.faucet import Book, FaucetServer
+from sandbox.faucet import Faucet as PayingFaucet
+from sandbox.payers import SolanaPayer
+from sandbox.solana import SolanaNode
 from tests.support.loopback_http import Asked, LoopbackServer, Reply, serve, unused_url
 
 _ADDRESS = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
@@ -106,3 +114,24 @@ def test_proxy_settings_of_the_machine_are_not_followed(monkeypatch: pytest.Monk
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
     assert len(_ask(_PAID).asked) == 1
+
+
+@pytest.mark.chain
+def test_the_sandboxs_faucet_pays_a_reference_once_however_often_it_is_asked(tmp_path: Path) -> None:
+    wallet = str(Keypair().pubkey())
+    book = Book(tmp_path / "payments.sqlite")
+    with SolanaNode(slot_ms=0) as node:
+        server = FaucetServer(PayingFaucet(book, {"solana": SolanaPayer(node.url)}))
+        server.start()
+        faucet: Faucet = HttpFaucet(server.url)
+        for _ in range(3):
+            faucet.pay("fund-1", chain=ChainName.SOLANA, address=wallet, amount=TokenAmount(2_500_000, USDC))
+        with pytest.raises(Rejected, match="faucet_refused"):
+            faucet.pay("fund-1", chain=ChainName.SOLANA, address=wallet, amount=TokenAmount(1, USDC))
+        with pytest.raises(Rejected, match="faucet_refused"):
+            faucet.pay("fund-2", chain=ChainName.BASE, address=_ADDRESS, amount=TokenAmount(1, USDC))
+        node.advance(2)
+        held = SolanaChain(DEPLOYMENTS["sandbox"], rpc_urls=[node.url]).balances(wallet)
+        server.stop()
+    book.close()
+    assert held.of(USDC).units == 2_500_000
