@@ -26,7 +26,7 @@ from app.ports.provider import PortSet
 from app.status import pages, routes as status
 from app.usage import routes as usage
 from app.wallets import controls_routes, routes as wallets, waiting
-from app.web import documentation, failures
+from app.web import documentation, failures, fields
 
 ROOT = Path(__file__).resolve().parent.parent
 VERSION = "0.1.0"
@@ -79,6 +79,7 @@ def _configure(app: Flask, settings: Settings) -> None:
         RATELIMIT_SWALLOW_ERRORS=True,
     )
     app.json.sort_keys = False  # type: ignore[attr-defined]
+    app.json.default = fields.json_default  # type: ignore[attr-defined]
 
 
 def _database_url(settings: Settings) -> str:

@@ -19,7 +19,11 @@ from app.core.unit_of_work import reading
 from app.credits import audit as credits_audit
 from app.extensions import db
 from app.spending import audit as spending_audit
+from app.adapters.evm.chain import EvmChain
+from app.core.chains import ChainName
+from sandbox.evm import EvmNode
 from tests.support.applications import make_app, settings_for
+from tests.support.chains import evm_chain, running_node
 from tests.support.servers import Postgres, postgres_server, redis_server
 
 _LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0")  # noqa: S104 - compared, not bound
@@ -155,3 +159,38 @@ def register(client: FlaskClient) -> Callable[..., dict[str, Any]]:
         return registered
 
     return call
+
+
+@pytest.fixture(scope="session")
+def ethereum_node() -> Iterator[EvmNode]:
+    """An Ethereum node that all tests of this process share: use addresses of your own, and leave mining alone."""
+    with running_node(ChainName.ETHEREUM) as node:
+        yield node
+
+
+@pytest.fixture(scope="session")
+def base_node() -> Iterator[EvmNode]:
+    """A Base node that all tests of this process share: use addresses of your own, and leave mining alone."""
+    with running_node(ChainName.BASE) as node:
+        yield node
+
+
+@pytest.fixture
+def own_base_node() -> Iterator[EvmNode]:
+    """A Base node of this test's own, for stopping its mining, reorganising and killing it."""
+    with running_node(ChainName.BASE) as node:
+        yield node
+
+
+@pytest.fixture
+def chains(ethereum_node: EvmNode, base_node: EvmNode) -> dict[ChainName, EvmChain]:
+    """The adapters for the shared nodes."""
+    return {ChainName.ETHEREUM: evm_chain(ethereum_node), ChainName.BASE: evm_chain(base_node)}
+
+
+@pytest.fixture
+def chain_app(
+    build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain]
+) -> Flask:
+    """An application on SQLite with the shared nodes as its chains."""
+    return build_app(sqlite_url, chains=chains)

@@ -27,6 +27,7 @@ from app.wallets.models import (
     Transaction,
     TransactionEvent,
     Wallet,
+    WalletKey,
 )
 from app.web import idempotency
 
@@ -71,7 +72,7 @@ def create(
         wallet.name = name or f"wallet-{len(ids) + 1}"
     else:
         wallet.name = name or "wallet-1"
-    session.add(wallet)
+    session.add_all([wallet, WalletKey(wallet_id=key.wallet_id, sealed=key.sealed)])
     session.flush()
     spending.open_account(wallet.id, agent_id)
     if controls == "default":

@@ -9,6 +9,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from flask.json.provider import DefaultJSONProvider
 from email_validator import EmailNotValidError, validate_email
 from marshmallow import ValidationError, fields
 
@@ -155,3 +156,8 @@ class Domain(Text):
             msg = 'must be a host name such as "shop.example.com"'
             raise ValidationError(msg)
         return host
+
+
+def json_default(value: object) -> object:
+    """Write an exact dollar figure inside `details` as the JSON number that it is elsewhere; else do as Flask does."""
+    return float(value) if isinstance(value, Decimal) else DefaultJSONProvider.default(value)

@@ -6,6 +6,7 @@ webargs' own path for malformed JSON skips `handle_error`, and `float` would los
 from __future__ import annotations
 
 import json
+import re
 from decimal import Decimal
 from typing import Any, NoReturn
 
@@ -16,15 +17,32 @@ from webargs.flaskparser import FlaskParser
 
 from app.errors import InvalidInput
 
+_MAX_DEPTH = 32
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_BRACKETS = re.compile(rb"[\[\]{}]")
 _MESSAGE_OF_MANY = "Several fields are not valid."
 
 
 def parse_json(body: bytes) -> Any:  # noqa: ANN401 - JSON is of any type
     """Read JSON with exact numbers (fractions become Decimal). Raises: InvalidInput."""
+    if _is_nested_too_deeply(body):
+        raise InvalidInput(f"The request body is nested deeper than {_MAX_DEPTH} levels.")
     try:
         return json.loads(body, parse_float=Decimal, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         raise InvalidInput("The request body is not valid JSON.") from None
+
+
+def _is_nested_too_deeply(body: bytes) -> bool:
+    # The decoder is recursive, and a library here raises Python's recursion limit far beyond the C stack.
+    if body.count(b"[") + body.count(b"{") <= _MAX_DEPTH:
+        return False
+    depth = 0
+    for bracket in _BRACKETS.finditer(_STRINGS.sub(b"", body)):
+        depth += 1 if bracket.group() in b"[{" else -1
+        if depth > _MAX_DEPTH:
+            return True
+    return False
 
 
 def _refuse_constant(_name: str) -> NoReturn:

@@ -1,0 +1,220 @@
+"""What the EVM adapter's tests share: people with keys, and a proxy that counts, lies and fails."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import requests
+from coincurve import PrivateKey
+
+from app.adapters.derivation import evm_address
+from app.adapters.evm.chain import EvmChain
+from app.core.chains import ETH, USDC, ChainName, Token
+from app.core.money import TokenAmount
+from app.ports.chain import Attempt, Draft, Intent, Outcome, Signed, Watch
+from sandbox.evm import EvmNode
+from tests.support.loopback_http import Asked, LoopbackServer, Reply, serve
+
+GWEI = 10**9
+ETHER = 10**18
+DOLLAR = 10**6
+
+
+class Person:
+    """Somebody with a fresh key, who signs what they are given."""
+
+    solana_address = ""
+
+    def __init__(self) -> None:
+        self._key = PrivateKey()
+        self.evm_address = evm_address(self._key)
+
+    @property
+    def address(self) -> str:
+        return self.evm_address
+
+    def sign_digest(self, digest: bytes) -> tuple[int, int, int]:
+        signature = self._key.sign_recoverable(digest, hasher=None)
+        return (
+            signature[64] & 1,
+            int.from_bytes(signature[:32], "big"),
+            int.from_bytes(signature[32:64], "big"),
+        )
+
+    def sign_message(self, message: bytes) -> bytes:
+        raise AssertionError(f"no EVM chain signs messages: {message!r}")
+
+
+def chain_at(node: EvmNode, *urls: str, deposit_confirmations: int = 2, read_seconds: float = 10) -> EvmChain:
+    """Return the adapter for a node, behind other addresses than the node's own when some are given."""
+    return EvmChain(
+        ChainName(node.name),
+        node.deployment,
+        rpc_urls=urls or (node.url,),
+        deposit_confirmations=deposit_confirmations,
+        connect_seconds=1,
+        read_seconds=read_seconds,
+    )
+
+
+def funded(node: EvmNode, *, wei: int = ETHER, usdc_units: int = 0) -> Person:
+    """Return somebody who holds coins; they are mined, if only by a block made for them."""
+    person = Person()
+    if wei:
+        node.fund_eth(person.address, wei)
+    if usdc_units:
+        node.fund_usdc(person.address, usdc_units)
+    return person
+
+
+def intent(sender: Person, recipient: str, units: int, token: Token = ETH) -> Intent:
+    """Return what shall move."""
+    return Intent(sender.address, recipient, TokenAmount(units, token))
+
+
+def signed(
+    chain: EvmChain,
+    sender: Person,
+    recipient: str,
+    units: int,
+    *,
+    token: Token = ETH,
+    sequence: int | None = None,
+) -> tuple[Draft, Signed]:
+    """Draft and sign a movement, for the next nonce if none is given."""
+    draft = chain.draft(intent(sender, recipient, units, token))
+    return draft, chain.sign(draft, sender, sequence=draft.sequence if sequence is None else sequence)
+
+
+def sent(
+    chain: EvmChain,
+    sender: Person,
+    recipient: str,
+    units: int,
+    *,
+    token: Token = ETH,
+    sequence: int | None = None,
+) -> Signed:
+    """Draft, sign and send a movement."""
+    _, transaction = signed(chain, sender, recipient, units, token=token, sequence=sequence)
+    chain.broadcast(transaction.raw)
+    return transaction
+
+
+def attempt(draft: Draft, transaction: Signed) -> Attempt:
+    """Return a transaction as it comes back from the database."""
+    terms = json.loads(json.dumps(dict(transaction.terms)))
+    return Attempt(draft.intent, transaction.tx_hash, transaction.raw, transaction.sequence, terms)
+
+
+def watch(sender: Person, *transactions: Signed, key: str = "it") -> Watch:
+    """Watch transactions of one slot."""
+    hashes = tuple(transaction.tx_hash for transaction in transactions)
+    return Watch(key, sender.address, transactions[0].sequence, hashes)
+
+
+def outcome(chain: EvmChain, sender: Person, *transactions: Signed) -> Outcome:
+    """Find out about transactions of one slot."""
+    return chain.outcomes([watch(sender, *transactions)])["it"]
+
+
+def holdings(chain: EvmChain, address: str) -> tuple[int, int]:
+    """Return (wei, micro-USDC)."""
+    balances = chain.balances(address)
+    return balances.of(ETH).units, balances.of(USDC).units
+
+
+Calls = list[dict[str, Any]]
+Before = Callable[[Calls], Reply | None]
+After = Callable[[Calls, Calls], Reply | Calls]
+
+
+@dataclass(slots=True)
+class Proxy:
+    """A node behind a proxy: `before` may answer in its place, `after` may spoil what it answered.
+
+    `requests` has the calls of each HTTP request that came in.
+    """
+
+    url: str
+    server: LoopbackServer
+    requests: list[Calls] = field(default_factory=list)
+    before: Before = lambda _calls: None
+    after: After = lambda _calls, replies: replies
+
+    def methods(self) -> list[str]:
+        """Return the names of all calls, in order."""
+        return [call["method"] for calls in self.requests for call in calls]
+
+
+@contextmanager
+def proxy(node_url: str) -> Iterator[Proxy]:
+    """Stand before a node."""
+    session = requests.Session()
+    session.trust_env = False
+
+    def answer(asked: Asked) -> Reply:
+        body = json.loads(asked.body)
+        calls = body if isinstance(body, list) else [body]
+        state.requests.append(calls)
+        early = state.before(calls)
+        if early is not None:
+            return early
+        received = json.loads(session.post(node_url, data=asked.body, timeout=30, headers=_JSON).content)
+        replies = state.after(calls, received if isinstance(received, list) else [received])
+        if isinstance(replies, Reply):
+            return replies
+        return json_reply(replies if isinstance(body, list) else replies[0])
+
+    with serve(answer) as server:
+        state = Proxy(server.url, server)
+        yield state
+
+
+_JSON = {"Content-Type": "application/json"}
+
+
+def json_reply(value: object, status: int = 200) -> Reply:
+    """Return a JSON answer."""
+    return Reply(json.dumps(value).encode(), status=status, headers=_JSON)
+
+
+def asks(calls: Calls, method: str) -> bool:
+    """Tell whether a request has a call of this method."""
+    return any(call["method"] == method for call in calls)
+
+
+def spoil(method: str, result: object) -> After:
+    """Return a lie: every call of this method is answered with `result`."""
+
+    def after(calls: Calls, replies: Calls) -> Calls:
+        lied = {call["id"] for call in calls if call["method"] == method}
+        return [
+            {"jsonrpc": "2.0", "id": reply["id"], "result": result} if reply["id"] in lied else reply
+            for reply in replies
+        ]
+
+    return after
+
+
+def refuse(method: str, message: str, *, code: int = -32000, only: Sequence[int] | None = None) -> After:
+    """Return a refusal of every call of this method, or of those at some places of the batch."""
+
+    def after(calls: Calls, replies: Calls) -> Calls:
+        refused = {
+            call["id"]
+            for place, call in enumerate(call for call in calls if call["method"] == method)
+            if only is None or place in only
+        }
+        return [
+            {"jsonrpc": "2.0", "id": reply["id"], "error": {"code": code, "message": message}}
+            if reply["id"] in refused
+            else reply
+            for reply in replies
+        ]
+
+    return after
