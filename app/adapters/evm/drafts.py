@@ -50,15 +50,15 @@ class Drafter:
         """Draft a new movement. Raises: Rejected, Unreachable."""
         target = target_of(intent, usdc=self._deployment.usdc)
         readings = self._read(intent, target, estimates=True)
-        gas = fees.TRANSFER_GAS if readings.gas is None else fees.gas_limit(readings.gas)
-        terms = FeeTerms(gas, readings.price, readings.l1_fee_units)
-        if intent.amount.token != self._native:
-            _require(intent.amount.token, "insufficient_funds", readings.token_units, intent.amount.units)
-        elif readings.gas is None:
-            _require(self._native, "insufficient_funds", readings.native_units, intent.amount.units)
+        if readings.gas is not None:
+            gas = fees.gas_limit(readings.gas)
+        else:
+            gas = fees.TRANSFER_GAS if intent.amount.token == self._native else fees.TOKEN_TRANSFER_GAS
+        # Want of money goes first: it makes the simulation fail too, in words that say less.
+        draft = self._affordable(intent, readings, FeeTerms(gas, readings.price, readings.l1_fee_units))
         if readings.revert is not None:
             raise Rejected("simulation_failed", details={"revert": readings.revert})
-        return self._affordable(intent, readings, terms)
+        return draft
 
     def replacement(self, attempt: Attempt) -> Draft:
         """Draft the same movement for the same slot at a higher fee. Raises: Rejected, Unreachable."""

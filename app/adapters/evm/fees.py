@@ -11,6 +11,10 @@ TRANSFER_GAS = 21_000
 """A transfer to an account without code costs exactly this."""
 
 
+TOKEN_TRANSFER_GAS = 80_000
+"""About what a USDC transfer to a new holder is given, for the figures of a refusal without an estimate."""
+
+
 @dataclass(frozen=True, slots=True)
 class Price:
     """The fee fields of EIP-1559, in wei per gas."""

@@ -1,0 +1,61 @@
+"""Ethereum and Base keep what every chain promises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from app.adapters.evm.chain import EvmChain
+from app.core.addresses import ZERO_EVM_ADDRESS
+from app.core.chains import ETH, USDC
+from sandbox.evm import EvmNode
+from tests.support.evm import Person, chain_at
+from tests.support.loopback_http import unused_url
+
+pytest.register_assert_rewrite("tests.ports.chain_contract")
+from tests.ports.chain_contract import *  # noqa: E402, F403 - every test of it, those to come included
+
+pytestmark = pytest.mark.chain
+
+_CONFIRMATIONS = 3
+
+
+class EvmWorld:
+    """People on an anvil node that mines at once."""
+
+    def __init__(self, node: EvmNode) -> None:
+        self._node = node
+        self.chain = chain_at(node, deposit_confirmations=_CONFIRMATIONS)
+
+    @property
+    def deserted(self) -> EvmChain:
+        return chain_at(self._node, unused_url(), unused_url())
+
+    def person(self, *, native_units: int = 0, usdc_units: int = 0) -> tuple[Person, str]:
+        person = Person()
+        if native_units:
+            self._node.fund_eth(person.address, native_units)
+        if usdc_units:
+            self._node.fund_usdc(person.address, usdc_units)
+        return person, person.address
+
+    def settle(self) -> None:
+        self._node.mine(_CONFIRMATIONS)
+
+
+@pytest.fixture(scope="module", params=["ethereum", "base"])
+def world(request: pytest.FixtureRequest) -> Iterator[EvmWorld]:
+    with EvmNode(request.param) as node:
+        yield EvmWorld(node)
+
+
+def test_recipients_that_lose_everything_are_refused_by_name(world: EvmWorld) -> None:
+    chain = world.chain
+    _, somebody = world.person()
+
+    for token in (ETH, USDC):
+        assert chain.refusal_of(ZERO_EVM_ADDRESS, token)
+        assert chain.refusal_of(chain.deployment.usdc, token)
+        assert chain.refusal_of(chain.deployment.usdc.lower(), token)
+        assert chain.refusal_of(somebody, token) is None
