@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,6 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VERSION = "0.1.0"
 MAX_JSON_BYTES = 1024 * 1024
 _BALANCE_READERS = 32
+_RECURSION_LIMIT = 1000
 
 _log = structlog.get_logger(__name__)
 
@@ -39,6 +41,8 @@ _log = structlog.get_logger(__name__)
 def create_app(settings: Settings | None = None, *, ports: PortSet | None = None) -> Flask:
     """Make the application. Opens no connection, so it may be made before a server forks."""
     settings = settings or Settings()
+    # A library of eth-account's raises the limit to 100 000 when imported, beyond what the C stack of a thread holds.
+    sys.setrecursionlimit(_RECURSION_LIMIT)
     logs.configure(settings.log_level)
     app = Flask("purser", root_path=str(ROOT), template_folder="templates", static_folder=None)
     app.extensions["settings"] = settings

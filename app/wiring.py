@@ -15,7 +15,7 @@ from app.adapters.evm.feeds import ChainlinkPrices
 from app.adapters.faucet_http import HttpFaucet
 from app.adapters.price_coingecko import CoinGeckoPrices
 from app.adapters.price_jupiter import JupiterPrices
-from app.adapters.prices import MarketPrices
+from app.adapters.prices import MarketPrices, PriceSource
 from app.adapters.queue_rq import RqQueue
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
@@ -80,7 +80,7 @@ def _prices(settings: Settings, evm: Mapping[ChainName, EvmChain]) -> Prices:
         TOKENS_BY_SYMBOL[symbol]: nanos_from_usd(usd) for symbol, usd in settings.prices_overridden().items()
     }
     onchain = [ChainlinkPrices(chain.rpc, EVM_DEPLOYMENTS[settings.network.value, name.value]) for name, chain in evm.items()]
-    fallback = []
+    fallback: list[PriceSource] = []
     if not settings.is_sandbox:
         api_key = settings.coingecko_api_key.get_secret_value()
         if api_key:

@@ -18,7 +18,7 @@ from app.core.chains import TOKENS_BY_SYMBOL, ChainName
 from app.core.money import TokenAmount
 from app.core.unit_of_work import reading, unit_of_work
 from app.ports import provider
-from app.ports.chain import Attempt, BlockRef, Chain, Fate, Intent, Outcome, Watch
+from app.ports.chain import Attempt, BlockRef, Chain, Fate, Intent, Outcome, Terms, Watch
 from app.ports.errors import PortError
 from app.wallets import replacement, settlement
 from app.wallets.lifecycle import Status
@@ -30,6 +30,20 @@ BATCH = 1000
 _SEND_AGAIN_AFTER = timedelta(seconds=15)
 _CHECK_AGAIN_SECONDS = (1, 2, 2, 4, 8, 15, 30)
 _REPLACEMENTS_PER_PASS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class SignedBytes:
+    """Bytes that were signed for a movement, and what became of them so far."""
+
+    id: int
+    tx_hash: str
+    purpose: str
+    raw: bytes
+    terms: Terms
+    refusal: str | None
+    seen_at_block: int | None
+    sent_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +59,11 @@ class OpenMovement:
     checks: int
     block: BlockRef | None
     watch: Watch
-    attempts: tuple[SignedAttempt, ...]
+    attempts: tuple[SignedBytes, ...]
     intent: Intent
 
     @property
-    def latest(self) -> SignedAttempt:
+    def latest(self) -> SignedBytes:
         """Return the attempt that was signed last."""
         return self.attempts[-1]
 
@@ -116,18 +130,23 @@ def _due(name: ChainName, now: datetime) -> list[OpenMovement]:
             .order_by(Transaction.next_check_at)
             .limit(BATCH)
         ).all()
-        attempts: dict[str, list[SignedAttempt]] = {row.id: [] for row in rows}
+        attempts: dict[str, list[SignedBytes]] = {row.id: [] for row in rows}
         signed = (
             select(SignedAttempt)
             .where(SignedAttempt.transaction_id.in_(list(attempts)))
             .order_by(SignedAttempt.id)
         )
         for attempt in session.scalars(signed):
-            attempts[attempt.transaction_id].append(attempt)
+            attempts[attempt.transaction_id].append(
+                SignedBytes(
+                    attempt.id, attempt.tx_hash, attempt.purpose, attempt.raw, attempt.terms,
+                    attempt.refusal, attempt.seen_at_block, attempt.sent_at,
+                )
+            )  # fmt: skip
         return [_open_movement(row, attempts[row.id]) for row in rows if attempts[row.id]]
 
 
-def _open_movement(row: Transaction, attempts: list[SignedAttempt]) -> OpenMovement:
+def _open_movement(row: Transaction, attempts: list[SignedBytes]) -> OpenMovement:
     sender = row.from_address or ""
     block = BlockRef(row.block_number, row.block_hash) if row.block_number is not None and row.block_hash else None
     return OpenMovement(
