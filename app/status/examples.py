@@ -22,6 +22,7 @@ _SAMPLES: Mapping[str, Any] = {
     "to": "0xRECIPIENT",
     "Idempotency-Key": "order-1001",
 }
+_LONGEST_BODY_LINE = 60
 _HEADERS_SHOWN = ("Idempotency-Key",)
 _VARIABLES = {"X-API-Key": "$KEY", "X-Master-Key": "$MASTER_KEY"}
 
@@ -44,7 +45,11 @@ def curl(
     lines += [f'-H "{name}: {_VARIABLES[name]}"' for name in keys[:1]]
     lines += [f'-H "{name}: {_SAMPLES[name]}"' for name in headers if name in _HEADERS_SHOWN]
     if body is not None:
-        text = json.dumps(sample(body), ensure_ascii=False).replace("'", r"'\''")
+        example = sample(body)
+        text = json.dumps(example, ensure_ascii=False)
+        if len(text) > _LONGEST_BODY_LINE:
+            text = json.dumps(example, ensure_ascii=False, indent=2)
+        text = text.replace("'", r"'\''")
         lines += ['-H "Content-Type: application/json"', f"-d '{text}'"]
     return " \\\n  ".join(lines)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -44,6 +45,8 @@ _HEADERS: Mapping[str, Mapping[str, Any]] = {
         "schema": {"type": "string", "enum": ["true"]},
     },
 }
+# Failure classes end by saying when not to raise them, which is nothing to a caller.
+_NOT_FOR_CALLERS = re.compile(r" Not for [^\n]*")
 _WAITING_HELPS = ("409", "429", "503")
 
 
@@ -122,6 +125,7 @@ class _WhatAllShare(BasePlugin):  # type: ignore[misc, unused-ignore]
             repeatable = any(parameter["name"] == "Idempotency-Key" for parameter in parameters)
             for status, response in operation["responses"].items():
                 if not isinstance(response, str):  # the name of a shared one
+                    response["description"] = _NOT_FOR_CALLERS.sub("", response.get("description", ""))
                     response["headers"] = dict(_headers(str(status), repeatable=repeatable))
 
 
