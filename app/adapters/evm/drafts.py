@@ -11,7 +11,7 @@ from app.adapters.evm.endpoint import Call, RpcError
 from app.adapters.evm.fees import FeeTerms, Price
 from app.adapters.evm.rpc import JsonRpc
 from app.adapters.evm.transactions import Target, Unsigned, target_of
-from app.adapters.evm.wire import fee_history, quantity
+from app.adapters.evm.wire import MalformedAnswerError, fee_history, quantity
 from app.core.chains import Token
 from app.core.money import TokenAmount
 from app.ports.chain import Attempt, Draft, Intent
@@ -112,7 +112,7 @@ class Drafter:
         estimate = Call(
             "eth_estimateGas",
             (_estimated(intent.sender, target), "latest"),
-            read=quantity,
+            read=_gas,
             tolerates=refusals.is_revert,
         )
         self._rpc.run(sequence, numbers, history, tip, *([estimate] if estimates else []))
@@ -143,6 +143,13 @@ def _estimated(sender: str, target: Target) -> Mapping[str, str]:
     asked = {"from": sender, "to": target.to, "value": hex(target.value_units)}
     # `input` is the standard's name; some gateways still read only `data`, so it goes under that one.
     return {**asked, "data": "0x" + target.data.hex()} if target.data else asked
+
+
+def _gas(answer: object) -> int:
+    estimate = quantity(answer)
+    if estimate < fees.TRANSFER_GAS:
+        raise MalformedAnswerError("expected at least the gas of a transfer")
+    return estimate
 
 
 def _require(token: Token, reason: str, available: int, required: int) -> None:

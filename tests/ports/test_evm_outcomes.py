@@ -1,0 +1,282 @@
+"""What became of EVM transactions: never void too early, never a wrong fee, few requests."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import pytest
+
+from app.ports.chain import BlockRef, Fate, Outcome
+from app.ports.errors import Unreachable
+from sandbox.evm import EvmNode
+from tests.support.evm import (
+    ETHER,
+    Calls,
+    Person,
+    attempt,
+    chain_at,
+    funded,
+    holdings,
+    outcome,
+    proxy,
+    refuse,
+    sent,
+    signed,
+    spoil,
+    watch,
+)
+from tests.support.loopback_http import Reply
+
+pytestmark = pytest.mark.chain
+
+SAFE_LAG = 4
+"""How far `safe` lies behind the newest block on these nodes."""
+
+
+@pytest.fixture(scope="module")
+def ethereum() -> Iterator[EvmNode]:
+    with EvmNode("ethereum", slots_in_an_epoch=SAFE_LAG) as running:
+        yield running
+
+
+@pytest.fixture(scope="module", params=["ethereum", "base"])
+def node(request: pytest.FixtureRequest) -> Iterator[EvmNode]:
+    with EvmNode(request.param, slots_in_an_epoch=SAFE_LAG) as running:
+        yield running
+
+
+def test_a_movement_is_void_only_when_another_used_its_nonce_at_safe_depth(ethereum: EvmNode) -> None:
+    chain, person = chain_at(ethereum), funded(ethereum)
+    draft, never_sent = signed(chain, person, Person().address, 1000)
+    rival = chain.sign(
+        dataclasses.replace(draft, intent=dataclasses.replace(draft.intent, recipient=Person().address)),
+        person,
+        sequence=0,
+    )
+    chain.broadcast(rival.raw)
+
+    for _ in range(SAFE_LAG):
+        assert outcome(chain, person, never_sent) == Outcome(Fate.WAITING)
+        ethereum.mine(1)
+
+    assert outcome(chain, person, never_sent) == Outcome(Fate.VOID)
+    assert outcome(chain, person, never_sent, rival).fate is Fate.SUCCEEDED
+
+
+def test_a_movement_without_its_receipt_is_not_void_while_the_receipt_cannot_be_read(
+    ethereum: EvmNode,
+) -> None:
+    chain, person = chain_at(ethereum), funded(ethereum)
+    transaction = sent(chain, person, Person().address, 1000)
+    ethereum.mine(SAFE_LAG + 2)
+    with proxy(ethereum.url) as front:
+        front.after = refuse("eth_getTransactionReceipt", "transaction indexing is in progress")
+
+        assert outcome(chain_at(ethereum, front.url), person, transaction).fate is Fate.WAITING
+
+
+def test_a_receipt_that_appears_between_two_readings_wins_over_void(ethereum: EvmNode) -> None:
+    # The first reading came from before the block, the count from after it.
+    chain, person = chain_at(ethereum), funded(ethereum)
+    transaction = sent(chain, person, Person().address, 1000)
+    ethereum.mine(SAFE_LAG + 2)
+    with proxy(ethereum.url) as front:
+        late = spoil("eth_getTransactionReceipt", None)
+        readings = 0
+
+        def blind_at_first(calls: Calls, replies: Calls) -> Reply | Calls:
+            nonlocal readings
+            readings += any(call["method"] == "eth_getTransactionReceipt" for call in calls)
+            return late(calls, replies) if readings == 1 else replies
+
+        front.after = blind_at_first
+        found = outcome(chain_at(ethereum, front.url), person, transaction)
+
+    assert (found.fate, found.tx_hash) == (Fate.SUCCEEDED, transaction.tx_hash)
+    assert found.confirmations >= SAFE_LAG
+
+
+def test_without_the_safe_tag_void_waits_for_sixty_four_blocks() -> None:
+    with EvmNode("ethereum", slots_in_an_epoch=1) as node, proxy(node.url) as front:
+
+        def no_safe(calls: Calls, replies: Calls) -> Calls:
+            refused = {call["id"] for call in calls if "safe" in str(call["params"])}
+            error = {"code": -32602, "message": "invalid block tag"}
+            return [
+                {"jsonrpc": "2.0", "id": reply["id"], "error": error} if reply["id"] in refused else reply
+                for reply in replies
+            ]
+
+        front.after = no_safe
+        chain, person = chain_at(node, front.url), funded(node)
+        draft, never_sent = signed(chain, person, Person().address, 1000)
+        nothing = chain.cancellation(attempt(draft, never_sent))
+        assert nothing is not None
+        chain.broadcast(chain.sign(nothing, person, sequence=0).raw)
+        node.mine(63)
+        assert outcome(chain, person, never_sent).fate is Fate.WAITING
+        assert chain.orphaned([])[1] == chain.head().number - 64
+        node.mine(1)
+        assert outcome(chain, person, never_sent).fate is Fate.VOID
+
+
+def test_a_reverted_movement_tells_what_it_cost(node: EvmNode) -> None:
+    # Two transfers drafted on the same tokens: the second one reverts when it is mined.
+    from app.core.chains import USDC  # noqa: PLC0415
+
+    chain = chain_at(node)
+    person = funded(node, usdc_units=1000)
+    node.mine(1)
+    _, first = signed(chain, person, Person().address, 1000, token=USDC, sequence=0)
+    _, second = signed(chain, person, Person().address, 1000, token=USDC, sequence=1)
+    chain.broadcast(first.raw)
+    before = holdings(chain, person.address)[0]
+    chain.broadcast(second.raw)
+
+    found = outcome(chain, person, second)
+
+    assert (found.fate, found.tx_hash) == (Fate.REVERTED, second.tx_hash)
+    assert found.fee_units == before - holdings(chain, person.address)[0]
+
+
+def test_what_a_reorganisation_takes_away_waits_again_and_lands_again(ethereum: EvmNode) -> None:
+    chain, person, recipient = chain_at(ethereum), funded(ethereum), Person().address
+    ethereum.mine(SAFE_LAG)
+    transaction = sent(chain, person, recipient, 1000)
+    ethereum.mine(1)
+    landed = outcome(chain, person, transaction)
+    assert landed.block is not None
+    assert landed.confirmations == 2
+    deep = chain.head()
+    standing, _ = chain.orphaned([landed.block])
+    assert standing == frozenset()
+
+    ethereum.reorg(3)
+
+    gone, safe = chain.orphaned([landed.block, deep, BlockRef(deep.number + 50, deep.hash)])
+    assert gone == {landed.block, deep}, "a block that the node does not have yet is not called orphaned"
+    assert safe == chain.head().number - SAFE_LAG
+    assert outcome(chain, person, transaction) == Outcome(Fate.WAITING)
+    chain.broadcast(transaction.raw)
+    assert outcome(chain, person, transaction).fate is Fate.SUCCEEDED
+    assert holdings(chain, recipient)[0] == 1000
+
+
+def test_a_head_that_lags_behind_the_receipt_gives_no_negative_depth(ethereum: EvmNode) -> None:
+    chain, person = chain_at(ethereum), funded(ethereum)
+    transaction = sent(chain, person, Person().address, 1000)
+    with proxy(ethereum.url) as front:
+        front.after = spoil("eth_blockNumber", "0x5")
+
+        found = outcome(chain_at(ethereum, front.url), person, transaction)
+
+    assert found.fate is Fate.SUCCEEDED
+    assert found.confirmations == 0
+
+
+def test_the_l1_fee_that_a_receipt_tells_is_believed() -> None:
+    with EvmNode("base") as base, proxy(base.url) as front:
+        chain, person = chain_at(base), funded(base)
+        transaction = sent(chain, person, Person().address, 1000)
+        asked = outcome(chain, person, transaction)
+        receipt = base.rpc("eth_getTransactionReceipt", transaction.tx_hash)
+        front.after = spoil("eth_getTransactionReceipt", {**receipt, "l1Fee": "0x7b"})
+
+        told = outcome(chain_at(base, front.url), person, transaction)
+
+        l2_fee = int(receipt["gasUsed"], 16) * int(receipt["effectiveGasPrice"], 16)
+        assert told.fee_units == l2_fee + 123
+        assert asked.fee_units == ETHER - 1000 - holdings(chain, person.address)[0]
+
+
+def test_the_l1_fee_stays_exact_when_l1_gets_dearer_afterwards() -> None:
+    from sandbox.evm.artifacts import Artifacts  # noqa: PLC0415
+    from sandbox.evm.builder import Builder  # noqa: PLC0415
+    from sandbox.evm.optimism import L1Fees, set_l1_fees  # noqa: PLC0415
+
+    with EvmNode("base") as base:
+        chain, person = chain_at(base), funded(base)
+        transaction = sent(chain, person, Person().address, 1000)
+        accounts = tuple(base.rpc("eth_accounts"))
+        builder = Builder(
+            base._connected(), Artifacts(base._cache), deployment=base.deployment, accounts=accounts
+        )
+        set_l1_fees(builder, L1Fees(l1_base_fee_wei=80 * 10**9))
+
+        found = outcome(chain, person, transaction)
+
+        assert found.fee_units == ETHER - 1000 - holdings(chain, person.address)[0]
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"status": "0x2"},
+        {"transactionHash": "0x" + "11" * 32},
+        {"gasUsed": "-0x5"},
+        {"gasUsed": 21000},
+        {"blockHash": "0x1234"},
+        {"effectiveGasPrice": None},
+    ],
+    ids=str,
+)
+def test_a_receipt_that_lies_is_no_outcome(ethereum: EvmNode, lie: dict[str, object]) -> None:
+    chain, person = chain_at(ethereum), funded(ethereum)
+    transaction = sent(chain, person, Person().address, 1000)
+    receipt = ethereum.rpc("eth_getTransactionReceipt", transaction.tx_hash)
+    with proxy(ethereum.url) as front:
+        front.after = spoil("eth_getTransactionReceipt", {**receipt, **lie})
+        with pytest.raises(Unreachable):
+            outcome(chain_at(ethereum, front.url), person, transaction)
+        honest = outcome(chain_at(ethereum, front.url, ethereum.url), person, transaction)
+
+    assert honest.fate is Fate.SUCCEEDED
+
+
+def test_one_call_that_fails_in_a_batch_leaves_the_others_their_answers(ethereum: EvmNode) -> None:
+    chain, person = chain_at(ethereum), funded(ethereum)
+    transactions = [sent(chain, person, Person().address, 1) for _ in range(3)]
+    with proxy(ethereum.url) as front:
+        front.after = refuse("eth_getTransactionReceipt", "header not found", only=[1])
+        found = chain_at(ethereum, front.url).outcomes(
+            [watch(person, each, key=str(number)) for number, each in enumerate(transactions)]
+        )
+
+    fates = [found[str(number)].fate for number in range(3)]
+    assert fates == [Fate.SUCCEEDED, Fate.WAITING, Fate.SUCCEEDED]
+
+
+@pytest.mark.parametrize("mined", [0, 500, 1000])
+def test_a_thousand_movements_cost_at_most_twenty_requests(node: EvmNode, mined: int) -> None:
+    chain = chain_at(node)
+    rich = funded(node)
+    draft, first = signed(chain, rich, Person().address, 1)
+    assert first.sequence == 0
+    landing = [first] + [chain.sign(draft, rich, sequence=number) for number in range(1, mined)]
+    if mined:
+        node.set_automine(False)
+        chain.rebroadcast([each.raw for each in landing])
+        node.mine(1)
+        node.set_automine(True)
+    watches = [watch(rich, each, key=each.tx_hash) for each in landing[:mined]]
+    # The others are from a wallet each, which is the dearest case: one nonce to ask for per movement.
+    for number in range(mined, 1000):
+        stranger = Person()
+        watches.append(
+            dataclasses.replace(
+                watch(stranger, first), key=str(number), tx_hashes=(f"0x{number + 1:064x}",), sequence=0
+            )
+        )
+    with proxy(node.url) as front:
+        proxied = chain_at(node, front.url)
+        proxied.head()  # a process asks each endpoint once which chain it serves
+        front.requests.clear()
+        found = proxied.outcomes(watches)
+        requests = len(front.requests)
+
+    fates = [found[each.key].fate for each in watches]
+    assert fates == [Fate.SUCCEEDED] * mined + [Fate.WAITING] * (1000 - mined)
+    assert all(found[each.key].fee_units for each in watches[:mined])
+    assert requests <= 20
+    assert max(len(calls) for calls in front.requests) <= 100
