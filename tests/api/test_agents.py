@@ -204,6 +204,18 @@ def test_two_agents_never_share_a_code(
     assert client.get("/v1/device/info", query_string={"code": "abcd0002"}).status_code == 200
 
 
+def test_a_code_that_exists_under_an_older_pepper_is_not_handed_out_again(
+    app: Flask, register: Register, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = iter("ABCD0001" + "ABCD0001" + "ABCD0002")
+    monkeypatch.setattr("secrets.choice", lambda _alphabet: next(drawn))
+    first = register()["claimCode"]
+    peppers = app.extensions["settings"].code_peppers
+    fresh = "next:" + base64.b64encode(b"n" * 32).decode()
+    _set(app, code_peppers=type(peppers)(f"{fresh},{peppers.get_secret_value()}"))
+    assert (first, register()["claimCode"]) == ("ABCD-0001", "ABCD-0002")
+
+
 def test_registration_needs_few_statements(app: Flask, client: FlaskClient) -> None:
     from sqlalchemy import event  # noqa: PLC0415
 

@@ -317,6 +317,8 @@ def test_the_service_opens_again_after_an_hour(app: Flask, client: FlaskClient, 
     _limit_guesses(app)
     code = register()["claimCode"]
     _guess_out_the_service(client)
+    # Whoever waits in vain is not punished for it: nothing was looked up.
+    assert {_claim(client, code).status_code for _ in range(6)} == {429}
     with unit_of_work() as session:
         an_hour_ago = clock.now() - timedelta(hours=1)
         session.execute(
