@@ -47,7 +47,9 @@ def ledger_app(database_url: str) -> Flask:
     app.config["SQLALCHEMY_ENGINE_OPTIONS"] = {} if in_memory else _engine_options(settings_for(database_url))
     db.init_app(app)
     with app.app_context():
-        db.metadata.create_all(db.engine, tables=[table.__table__ for table in TABLES])
+        db.metadata.create_all(
+            db.engine, tables=[db.metadata.tables[table.__tablename__] for table in TABLES]
+        )
     return app
 
 

@@ -236,16 +236,14 @@ def test_a_hold_costs_the_same_with_any_history(account: str) -> None:
         {"available_nanos": CreditAccount.available_nanos - 1, "spent_nanos": CreditAccount.spent_nanos + 1},
     ],
 )
-def test_the_audit_sees_every_sum_that_is_off_by_one(account: str, damage: dict[str, object]) -> None:
+def test_the_audit_sees_every_sum_that_is_off_by_one(account: str, damage: dict[str, int]) -> None:
     assert read(audit.check) == []
     unit(lambda: _damage(account, damage))
     assert any(account in sentence for sentence in read(audit.check))
 
 
 @pytest.mark.parametrize("damage", [{"available_nanos": 999}, {"held_nanos": -1}, {"spent_nanos": 5}])
-def test_the_database_itself_refuses_a_row_that_does_not_add_up(
-    account: str, damage: dict[str, object]
-) -> None:
+def test_the_database_itself_refuses_a_row_that_does_not_add_up(account: str, damage: dict[str, int]) -> None:
     with pytest.raises(IntegrityError):
         unit(lambda: _damage(account, damage))
 

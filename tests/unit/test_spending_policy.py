@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -174,7 +175,7 @@ def test_the_same_controls_loosen_nothing(rules: Controls) -> None:
         ({"allowed_domains": ("example",)}, True),
     ],
 )
-def test_a_locked_wallet_s_key_may_tighten_and_not_loosen(changes: dict[str, int], loosens: bool) -> None:  # noqa: FBT001
+def test_a_locked_wallet_s_key_may_tighten_and_not_loosen(changes: dict[str, Any], loosens: bool) -> None:  # noqa: FBT001
     old = replace(DEFAULT, allowed_addresses=(EVM,), allowed_domains=("shop.example",))
     assert policy.loosens(old, replace(old, **changes)) is loosens
 

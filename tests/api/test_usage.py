@@ -1,0 +1,143 @@
+"""`GET /v1/balance` and `GET /v1/usage`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from app.core.identifiers import new_id
+from app.core.unit_of_work import unit_of_work
+from app.usage import service
+from app.usage.service import Call, Metered
+
+Register = Callable[..., dict[str, Any]]
+
+USD = 10**9
+
+
+def _account_of(registered: dict[str, Any]) -> str:
+    account: str = registered["agentId"]
+    return account
+
+
+def _key(registered: dict[str, Any]) -> dict[str, str]:
+    return {"X-API-Key": registered["apiKey"]}
+
+
+def _call(account: str, provider: str, cost_nanos: int, *, tokens: int = 0) -> str:
+    call_id = new_id()
+    with unit_of_work():
+        service.charge(
+            account,
+            Call(new_id(), provider, "some-model"),
+            charge_id=call_id,
+            metered=Metered(cost_nanos, tokens, tokens * 2),
+        )
+    return call_id
+
+
+def test_a_new_agent_has_initial_credits_and_has_used_nothing(
+    client: FlaskClient, register: Register
+) -> None:
+    headers = _key(register())
+    assert client.get("/v1/balance", headers=headers).get_json() == {"credits_usd": 10.0, "total_spent": 0.0}
+    answer = client.get("/v1/usage", headers=headers)
+    assert answer.status_code == 200
+    assert answer.get_json() == {
+        "logs": [],
+        "summary": {"by_provider": {}},
+        "pagination": {"total": 0, "limit": 100, "offset": 0, "has_more": False},
+    }
+
+
+def test_what_was_charged_is_in_the_balance_the_log_and_the_summary_to_the_last_digit(
+    client: FlaskClient, register: Register
+) -> None:
+    registered = register()
+    account, headers = _account_of(registered), _key(registered)
+    _call(account, "openai", 1_234_567_891, tokens=7)
+    _call(account, "service:" + new_id(), 2 * USD)
+    last = _call(account, "openai", 1, tokens=1)
+    assert client.get("/v1/balance", headers=headers).get_json() == {
+        "credits_usd": 6.765432108,
+        "total_spent": 3.234567892,
+    }
+    body = client.get("/v1/usage?limit=1", headers=headers).get_json()
+    assert body["pagination"] == {"total": 3, "limit": 1, "offset": 0, "has_more": True}
+    (entry,) = body["logs"]
+    assert set(entry) == {
+        "id", "api_key_id", "provider", "model", "tokens_in", "tokens_out", "cost_usd", "created_at",
+    }  # fmt: skip
+    assert (entry["id"], entry["provider"], entry["model"]) == (last, "openai", "some-model")
+    assert (entry["tokens_in"], entry["tokens_out"], entry["cost_usd"]) == (1, 2, 1e-09)
+    assert body["summary"]["by_provider"]["openai"] == {
+        "calls": 2,
+        "total_cost": 1.234567892,
+        "total_tokens_in": 8,
+        "total_tokens_out": 16,
+    }
+    assert len(body["summary"]["by_provider"]) == 2
+
+
+def test_what_an_open_call_holds_is_still_the_owner_s(client: FlaskClient, register: Register) -> None:
+    registered = register()
+    with unit_of_work():
+        service.begin(
+            _account_of(registered),
+            Call(new_id(), "openai", "m"),
+            hold_id=new_id(),
+            worst=Metered(4 * USD),
+            estimate=Metered(USD),
+            lease=timedelta(minutes=1),
+        )
+    balance = client.get("/v1/balance", headers=_key(registered)).get_json()
+    assert balance == {"credits_usd": 10.0, "total_spent": 0.0}
+
+
+def test_nobody_sees_the_calls_of_another(client: FlaskClient, register: Register) -> None:
+    one, other = register(), register()
+    _call(_account_of(one), "openai", USD)
+    body = client.get("/v1/usage", headers=_key(other)).get_json()
+    assert (body["logs"], body["summary"]["by_provider"], body["pagination"]["total"]) == ([], {}, 0)
+    assert client.get("/v1/balance", headers=_key(other)).get_json()["credits_usd"] == 10.0
+
+
+def test_a_gateway_only_key_has_an_account_of_its_own(client: FlaskClient) -> None:
+    made = client.post("/v1/keys").get_json()
+    _call(made["id"], "brave", USD // 2)
+    headers = {"X-API-Key": made["api_key"]}
+    assert client.get("/v1/balance", headers=headers).get_json() == {"credits_usd": 9.5, "total_spent": 0.5}
+    assert client.get("/v1/usage", headers=headers).get_json()["pagination"]["total"] == 1
+
+
+def test_pages_follow_each_other_and_a_limit_above_the_maximum_is_clamped(
+    client: FlaskClient, register: Register
+) -> None:
+    registered = register()
+    ids = [_call(_account_of(registered), "openai", 1) for _ in range(5)]
+    headers = _key(registered)
+    pages = [
+        client.get(f"/v1/usage?limit=2&offset={offset}", headers=headers).get_json() for offset in (0, 2, 4)
+    ]
+    assert [entry["id"] for page in pages for entry in page["logs"]] == ids[::-1]
+    assert [page["pagination"]["has_more"] for page in pages] == [True, True, False]
+    assert client.get("/v1/usage?limit=501", headers=headers).get_json()["pagination"]["limit"] == 500
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=-1", "offset=-1", "limit=ten", "offset=1.5", "limit="])
+def test_a_bad_page_is_refused_by_name(client: FlaskClient, register: Register, query: str) -> None:
+    answer = client.get(f"/v1/usage?{query}", headers=_key(register()))
+    assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT")
+    assert list(answer.get_json()["details"]["fields"]) == [query.partition("=")[0]]
+
+
+@pytest.mark.parametrize("path", ["/v1/balance", "/v1/usage", "/v1/usage?limit=0"])
+@pytest.mark.parametrize("key", [None, "", "ak_unknown", "mk_" + "m" * 43])
+def test_without_a_valid_key_nothing_is_told(client: FlaskClient, path: str, key: str | None) -> None:
+    headers = {} if key is None else {"X-API-Key": key}
+    answer = client.get(path, headers=headers)
+    assert (answer.status_code, answer.get_json()["code"]) == (401, "UNAUTHORIZED")
