@@ -106,12 +106,12 @@ class Settings(BaseSettings):
 
     @field_validator("ethereum_rpc_url", "base_rpc_url", "solana_rpc_url", mode="before")
     @classmethod
-    def _urls(cls, value: Any) -> tuple[str, ...]:  # noqa: ANN401 - pydantic hands over what it found
+    def _urls(cls, value: Any) -> tuple[str, ...]:
         return _split(value) if isinstance(value, str) else tuple(value)
 
     @field_validator("database_url", mode="before")
     @classmethod
-    def _sqlalchemy_url(cls, value: Any) -> Any:  # noqa: ANN401
+    def _sqlalchemy_url(cls, value: Any) -> Any:
         # Hosts hand out postgres://, which SQLAlchemy does not know; psycopg 3 is the driver installed here.
         text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
         return SecretStr(re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", text))

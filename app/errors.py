@@ -283,7 +283,9 @@ class PriceUnavailable(ServiceError):
     """No price is known, and a limit in US dollars has to be kept."""
 
     code = ErrorCode.PRICE_UNAVAILABLE
-    default_message = "No current price is known for this token, so its limits cannot be checked; try again shortly."
+    default_message = (
+        "No current price is known for this token, so its limits cannot be checked; try again shortly."
+    )
 
 
 class InternalError(ServiceError):

@@ -20,13 +20,16 @@ from app import commands
 from app.agents import routes as agents
 from app.config import Settings
 from app.core import identifiers, logs
-from app.device import page as device_page, routes as device
+from app.device import page as device_page
+from app.device import routes as device
 from app.extensions import api, db, limiter, migrate
 from app.identity.guards import SECURITY_SCHEMES
 from app.ports.provider import PortSet
-from app.status import pages, routes as status
+from app.status import pages
+from app.status import routes as status
 from app.usage import routes as usage
-from app.wallets import controls_routes, routes as wallets, waiting
+from app.wallets import controls_routes, waiting
+from app.wallets import routes as wallets
 from app.web import documentation, failures, fields
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,7 +64,7 @@ def create_app(settings: Settings | None = None, *, ports: PortSet | None = None
 
 
 def _ports_of(settings: Settings) -> PortSet:
-    from app import wiring  # noqa: PLC0415 - adapters are heavy, and tests that bring their own ports do without
+    from app import wiring  # noqa: PLC0415 - tests that bring their own ports do without heavy adapters
 
     return wiring.build(settings)
 
@@ -111,7 +114,7 @@ def _engine_options(settings: Settings) -> dict[str, Any]:
 
 
 @event.listens_for(Engine, "connect")
-def _prepare_sqlite(connection: Any, _record: object) -> None:  # noqa: ANN401 - the driver's connection
+def _prepare_sqlite(connection: Any, _record: object) -> None:
     if not isinstance(connection, sqlite3.Connection):
         return
     for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", "busy_timeout=15000"):

@@ -72,14 +72,19 @@ def _evm_chain(name: ChainName, settings: Settings) -> EvmChain:
 
 def _solana_chain(settings: Settings) -> SolanaChain:
     deployment = SOLANA_DEPLOYMENTS[settings.network.value]
-    return SolanaChain(deployment, rpc_urls=settings.rpc_urls(ChainName.SOLANA) or deployment.default_rpc_urls)
+    return SolanaChain(
+        deployment, rpc_urls=settings.rpc_urls(ChainName.SOLANA) or deployment.default_rpc_urls
+    )
 
 
 def _prices(settings: Settings, evm: Mapping[ChainName, EvmChain]) -> Prices:
     overrides = {
         TOKENS_BY_SYMBOL[symbol]: nanos_from_usd(usd) for symbol, usd in settings.prices_overridden().items()
     }
-    onchain = [ChainlinkPrices(chain.rpc, EVM_DEPLOYMENTS[settings.network.value, name.value]) for name, chain in evm.items()]
+    onchain = [
+        ChainlinkPrices(chain.rpc, EVM_DEPLOYMENTS[settings.network.value, name.value])
+        for name, chain in evm.items()
+    ]
     fallback: list[PriceSource] = []
     if not settings.is_sandbox:
         api_key = settings.coingecko_api_key.get_secret_value()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import http.client
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from launcher import network_ports, redis_server
+from launcher import network_ports, redis_server, schema
 from launcher.errors import LauncherError
 from launcher.instance import Instance
 from launcher.procfile import read_procfile
@@ -100,26 +100,33 @@ def _start(plan: Plan, supervisor: Supervisor) -> bool:
             "Starting the sandbox chains (the first start fetches them, which takes a minute or two) ..."
         )
         supervisor.start(Program("sandbox", _sandbox_command(plan), plan.environment, _CHAINS, 15))
-    supervisor.say("Preparing the database ...")
-    status = supervisor.run(
-        Program("release", _resolve(plan, commands["release"]), plan.environment, _SERVICE)
-    )
-    if supervisor.stopping:
-        return False
-    if status != 0:
-        raise LauncherError("The database could not be prepared: see the lines above.")
+    if not _has_newest_schema(plan, commands["release"]):
+        supervisor.say("Preparing the database ...")
+        release = Program("release", _resolve(plan, commands["release"]), plan.environment, _SERVICE)
+        if supervisor.run(release) != 0 and not supervisor.stopping:
+            raise LauncherError("The database could not be prepared: see the lines above.")
+    # The web process needs no chain to start, so it does so beside them; what works on them waits.
+    _start_processes(plan, supervisor, {"web": commands.pop("web")})
+    _await(supervisor, lambda: _is_healthy(plan.port), "The web process", _WEB_START_SECONDS)
     if plan.sandbox_ports:
-        _await(
-            supervisor,
-            lambda: SANDBOX_READY_LINE in supervisor.printed("sandbox"),
-            "The sandbox chains",
-            None,
-        )
+        _await(supervisor, lambda: SANDBOX_READY_LINE in supervisor.printed("sandbox"), "The sandbox", None)
+    _start_processes(plan, supervisor, commands)
+    return not supervisor.stopping
+
+
+def _start_processes(plan: Plan, supervisor: Supervisor, commands: Mapping[str, tuple[str, ...]]) -> None:
     for name, command in commands.items():
         if name != "release" and not supervisor.stopping:
             supervisor.start(Program(name, _resolve(plan, command), plan.environment, _SERVICE, 28))
-    _await(supervisor, lambda: _is_healthy(plan.port), "The web process", _WEB_START_SECONDS)
-    return not supervisor.stopping
+
+
+def _has_newest_schema(plan: Plan, release: tuple[str, ...]) -> bool:
+    # Only where the release command does nothing else than what is looked at here.
+    return (
+        plan.embeds_database
+        and release[-2:] == ("db", "upgrade")
+        and schema.is_current(plan.var / DATABASE_FILE, plan.root / "migrations" / "versions")
+    )
 
 
 def _start_redis(plan: Plan, supervisor: Supervisor, port: int) -> None:

@@ -84,22 +84,21 @@ class Supervisor:
             end.settimeout(0)
         self._far_end = far_end
         self._selector.register(self._bell, selectors.EVENT_READ, None)
-        self._old_wakeup = signal.set_wakeup_fd(far_end.fileno(), warn_on_full_buffer=False)
-        self._old_handlers = {
-            number: signal.signal(number, self._on_signal)
-            for number in _STOP_SIGNALS
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN  # nohup means it
-        }
+        signal.set_wakeup_fd(far_end.fileno(), warn_on_full_buffer=False)
+        for number in _STOP_SIGNALS:
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup means it
+                signal.signal(number, self._on_signal)
         # Only there to ring the bell: a child's death is seen at once instead of at the next tick.
-        self._old_handlers[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Stop everything and give the signals back."""
+        """Stop everything. The signals stay deaf: what follows is the launcher's own end."""
         self.stop()
-        signal.set_wakeup_fd(self._old_wakeup)
-        for number, handler in self._old_handlers.items():
-            signal.signal(number, handler)
+        for number in _STOP_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
         self._selector.close()
         self._bell.close()
         self._far_end.close()

@@ -28,7 +28,7 @@ _BLOCK_SECONDS = {"ethereum": 2.0, "base": 1.0}
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line chose: `block_time` in seconds or each chain's own, a Solana port or none of it."""
+    """What the command line chose: `block_time` in seconds or each chain's own, a port or no Solana."""
 
     state: Path
     cache: Path | None

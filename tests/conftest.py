@@ -15,12 +15,12 @@ from flask import Flask
 from flask.testing import FlaskClient
 from flask_migrate import upgrade
 
+from app.adapters.evm.chain import EvmChain
+from app.core.chains import ChainName
 from app.core.unit_of_work import reading
 from app.credits import audit as credits_audit
 from app.extensions import db
 from app.spending import audit as spending_audit
-from app.adapters.evm.chain import EvmChain
-from app.core.chains import ChainName
 from sandbox.evm import EvmNode
 from tests.support.applications import make_app, settings_for
 from tests.support.chains import evm_chain, running_node
@@ -34,7 +34,7 @@ def _wall() -> Iterator[None]:
     """Fail every connection that would leave the machine."""
     connect = socket.socket.connect
 
-    def guarded(self: socket.socket, address: Any) -> None:  # noqa: ANN401 - any family's address
+    def guarded(self: socket.socket, address: Any) -> None:
         if isinstance(address, tuple) and not str(address[0]).startswith(_LOOPBACK):
             raise AssertionError(f"a test tried to reach {address[0]}")
         connect(self, address)
@@ -189,8 +189,6 @@ def chains(ethereum_node: EvmNode, base_node: EvmNode) -> dict[ChainName, EvmCha
 
 
 @pytest.fixture
-def chain_app(
-    build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain]
-) -> Flask:
+def chain_app(build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain]) -> Flask:
     """An application on SQLite with the shared nodes as its chains."""
     return build_app(sqlite_url, chains=chains)

@@ -36,7 +36,7 @@ class Answer:
     status: int
     body: bytes
 
-    def json(self) -> Any:  # noqa: ANN401 - whatever the other side wrote
+    def json(self) -> Any:
         """Return the parsed body, fractions as Decimal. Raises: Unreachable("unexpected_answer")."""
         if self.body.count(b"[") + self.body.count(b"{") > _MAX_BRACKETS:
             raise Unreachable("unexpected_answer")

@@ -46,12 +46,12 @@ class Units(TypeDecorator[int]):
         """Choose the storage that keeps every digit."""
         return dialect.type_descriptor(String(80) if dialect.name == "sqlite" else Numeric(78, 0))
 
-    def process_bind_param(self, value: int | None, dialect: Dialect) -> Any:  # noqa: ANN401 - the driver's type
+    def process_bind_param(self, value: int | None, dialect: Dialect) -> Any:
         """Write the integer."""
         if value is None:
             return None
         return str(value) if dialect.name == "sqlite" else value
 
-    def process_result_value(self, value: Any, _dialect: Dialect) -> int | None:  # noqa: ANN401 - the driver's type
+    def process_result_value(self, value: Any, _dialect: Dialect) -> int | None:
         """Read the integer back."""
         return None if value is None else int(value)

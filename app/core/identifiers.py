@@ -6,6 +6,8 @@ import hashlib
 import secrets
 import uuid
 
+_UUID_LETTERS = 36
+
 
 def new_id() -> str:
     """Return a fresh random UUID as text."""
@@ -14,7 +16,7 @@ def new_id() -> str:
 
 def parse_id(text: object) -> str | None:
     """Return the canonical form of a UUID, or None for anything that is not one."""
-    if not isinstance(text, str) or len(text) != 36:  # noqa: PLR2004 - the canonical form's length
+    if not isinstance(text, str) or len(text) != _UUID_LETTERS:
         return None
     try:
         return str(uuid.UUID(text))

@@ -60,7 +60,7 @@ def _blank_secrets(_logger: object, _method: str, event: MutableMapping[str, Any
     return {name: _blank_value(value) for name, value in event.items()}
 
 
-def _blank_value(value: Any) -> Any:  # noqa: ANN401 - log values are of any type
+def _blank_value(value: Any) -> Any:
     if isinstance(value, str):
         return blank(value)
     if isinstance(value, Mapping):

@@ -73,7 +73,8 @@ def decimal_string(units: int, decimals: int) -> str:
 
 def value_nanos(amount: TokenAmount, nanos_per_token: int) -> int:
     """Return the dollar value of an amount at a price per whole token, rounded up to a nano-dollar."""
-    return -(-amount.units * nanos_per_token // 10**amount.token.decimals)
+    scale: int = 10**amount.token.decimals
+    return -(-amount.units * nanos_per_token // scale)
 
 
 def nanos_from_usd(usd: Decimal) -> int:

@@ -1,4 +1,7 @@
-"""How the outside can fail. Adapters translate every foreign failure into one of these three; they are not wire errors."""
+"""How the outside can fail: adapters translate every foreign failure into one of these three.
+
+They are not wire errors.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,13 @@ class PortError(Exception):
         self.details = dict(details or {})
 
 
-class Rejected(PortError):  # noqa: N818 - an outcome, named as such throughout
+class Rejected(PortError):
     """Certain: it was refused and nothing happened."""
 
 
-class Unreachable(PortError):  # noqa: N818
+class Unreachable(PortError):
     """Certain: the request was not executed, for nobody answered. Trying again later is right."""
 
 
-class OutcomeUnknown(PortError):  # noqa: N818
+class OutcomeUnknown(PortError):
     """It may have happened. Never answered with a failure; somebody has to go and look."""

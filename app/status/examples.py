@@ -69,7 +69,7 @@ def sample(schema: Mapping[str, Any]) -> dict[str, Any]:
     return chosen
 
 
-def _value(name: str, member: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON is of any type
+def _value(name: str, member: Mapping[str, Any]) -> Any:
     if "example" in member:
         return member["example"]
     if member.get("examples"):

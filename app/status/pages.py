@@ -70,7 +70,7 @@ def openapi_document() -> Response:
     return jsonify(api.spec.to_dict())
 
 
-def _page(template: str, **values: Any) -> Response:  # noqa: ANN401 - what the template shows
+def _page(template: str, **values: Any) -> Response:
     return make_response(render_template(template, **_facts(), **values))
 
 

@@ -34,7 +34,8 @@ def of_wallet(wallet: WalletView) -> Sequence[Holding]:
     ports = provider.current()
     pool: ThreadPoolExecutor = current_app.extensions["balance_readers"]
     answers = {
-        name: pool.submit(chain.balances, wallet.address_on(name)) for name, chain in ports.readable_chains.items()
+        name: pool.submit(chain.balances, wallet.address_on(name))
+        for name, chain in ports.readable_chains.items()
     }
     prices = {token: ports.prices.nanos_per_token(token) for name in answers for token in tokens(name)}
     read: dict[ChainName, Balances] = {}
@@ -46,7 +47,8 @@ def of_wallet(wallet: WalletView) -> Sequence[Holding]:
             unreadable.append(name.value)
     if unreadable:
         raise BalanceFetchError(
-            f"The balances on {', '.join(unreadable)} cannot be read at the moment.", details={"chains": unreadable}
+            f"The balances on {', '.join(unreadable)} cannot be read at the moment.",
+            details={"chains": unreadable},
         )
     holdings = []
     for name, balances in read.items():

@@ -39,7 +39,9 @@ def put_controls(body: dict[str, Any], wallet: WalletView) -> dict[str, Any]:
     """Create or change the controls; fields that are left out keep their value."""
     if not body:
         known = ", ".join(schemas.ControlsBody().fields)
-        raise InvalidInput(f"Send at least one of {known}.", details={"fields": {"body": ["has no field to set"]}})
+        raise InvalidInput(
+            f"Send at least one of {known}.", details={"fields": {"body": ["has no field to set"]}}
+        )
     with unit_of_work():
         controls = spending.put_controls(wallet.id, spending.Changes(**body), by_agent=True)
     return {"wallet_id": wallet.id, "controls": controls, "updated": True}

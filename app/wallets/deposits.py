@@ -76,7 +76,13 @@ def _watching(name: ChainName) -> _Watching:
     with reading() as session:
         cursor = session.get(DepositCursor, name.value)
         wallets = session.execute(
-            select(Wallet.id, Wallet.evm_address, Wallet.solana_address, DepositMark.mark, DepositMark.block_number)
+            select(
+                Wallet.id,
+                Wallet.evm_address,
+                Wallet.solana_address,
+                DepositMark.mark,
+                DepositMark.block_number,
+            )
             .join(DepositMark, (DepositMark.wallet_id == Wallet.id) & (DepositMark.chain == name.value))
             .where(
                 Wallet.id.in_(
@@ -124,7 +130,9 @@ def _own_movements(name: ChainName, since: Mapping[str, int]) -> Mapping[str, li
         decided = status != Status.PENDING.value and attempt_hash == landed_hash
         if status != Status.PENDING.value and not decided:
             continue
-        own.setdefault(wallet_id, []).append(OwnTransaction(attempt_hash, nonce, native_out if decided else None))
+        own.setdefault(wallet_id, []).append(
+            OwnTransaction(attempt_hash, nonce, native_out if decided else None)
+        )
     return own
 
 
@@ -134,9 +142,13 @@ def _store(name: ChainName, watching: _Watching, scan: Scan) -> int:
     before, after = watching.cursor, scan.cursor or watching.cursor
     if after is not None:
         unchanged = (
-            DepositCursor.block_number.is_(None) if before is None else DepositCursor.block_number == before.number
+            DepositCursor.block_number.is_(None)
+            if before is None
+            else DepositCursor.block_number == before.number
         )
-        same_hash = DepositCursor.block_hash.is_(None) if before is None else DepositCursor.block_hash == before.hash
+        same_hash = (
+            DepositCursor.block_hash.is_(None) if before is None else DepositCursor.block_hash == before.hash
+        )
         won = session.execute(
             update(DepositCursor)
             .where(DepositCursor.chain == name.value, unchanged, same_hash)
@@ -202,7 +214,9 @@ def _allocate(deposit: FundingDeposit) -> None:
             return
         # Summed here: SQLite keeps units as text, which its SUM would turn into a float.
         given = sum(
-            session.scalars(select(FundingAllocation.units).where(FundingAllocation.transaction_id == request.id))
+            session.scalars(
+                select(FundingAllocation.units).where(FundingAllocation.transaction_id == request.id)
+            )
         )
         share = min(left, request.amount_units - given)
         session.add(FundingAllocation(deposit_id=deposit.id, transaction_id=request.id, units=share))
@@ -213,7 +227,11 @@ def _allocate(deposit: FundingDeposit) -> None:
                 request.id,
                 source=Status.PENDING,
                 target=Status.CONFIRMED,
-                changes={"tx_hash": deposit.tx_hash, "from_address": deposit.payer, "confirmed_at": clock.now()},
+                changes={
+                    "tx_hash": deposit.tx_hash,
+                    "from_address": deposit.payer,
+                    "confirmed_at": clock.now(),
+                },
             )
 
 
@@ -227,7 +245,9 @@ def _recheck(chain: Chain) -> None:
         ).all()
     if not open_deposits:
         return
-    blocks = sorted({BlockRef(row.block_number, row.block_hash) for row in open_deposits}, key=lambda b: b.number)
+    blocks = sorted(
+        {BlockRef(row.block_number, row.block_hash) for row in open_deposits}, key=lambda b: b.number
+    )
     orphaned, safe = chain.orphaned(blocks)
     with unit_of_work() as session:
         settled = [
@@ -246,7 +266,9 @@ def _take_back(deposit_id: str) -> None:
     deposit = session.get(FundingDeposit, deposit_id)
     if deposit is None:
         return
-    _log.warning("deposit_reorganised", chain=deposit.chain, wallet_id=deposit.wallet_id, tx_hash=deposit.tx_hash)
+    _log.warning(
+        "deposit_reorganised", chain=deposit.chain, wallet_id=deposit.wallet_id, tx_hash=deposit.tx_hash
+    )
     requests: Sequence[str] = session.scalars(
         select(FundingAllocation.transaction_id).where(FundingAllocation.deposit_id == deposit_id)
     ).all()

@@ -72,7 +72,9 @@ def request(wallet: WalletView, *, chain: str, amount: str, currency: str) -> Fu
         spending.lock_account(wallet.id)
         open_here = _count_open(wallet.id)
         if open_here >= MAX_OPEN_PER_WALLET:
-            raise LimitReached(f"This wallet has {MAX_OPEN_PER_WALLET} open funding requests; let some end first.")
+            raise LimitReached(
+                f"This wallet has {MAX_OPEN_PER_WALLET} open funding requests; let some end first."
+            )
         _start_watching(wallet.id, name, head=head, mark=dict(mark))
         transaction = Transaction(
             id=request_id, wallet_id=wallet.id, type=TransactionType.FUNDING.value, chain=name.value,
@@ -86,7 +88,13 @@ def request(wallet: WalletView, *, chain: str, amount: str, currency: str) -> Fu
             after_commit(lambda: queue.put(JobName.PAY_FROM_FAUCET, request_id))
         session.flush()
     return FundingRequest(
-        request_id, wallet.id, address, expected, name, Status.PENDING.value, message_for(expected, name, address)
+        request_id,
+        wallet.id,
+        address,
+        expected,
+        name,
+        Status.PENDING.value,
+        message_for(expected, name, address),
     )
 
 

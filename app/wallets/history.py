@@ -99,10 +99,14 @@ def one(transaction_id: str, *, wallet_id: str | None = None) -> TransactionView
             raise NotFound("This wallet has no such transaction.")
         hashes = _hashes([row.id])
         events = session.scalars(
-            select(TransactionEvent).where(TransactionEvent.transaction_id == row.id).order_by(TransactionEvent.id)
+            select(TransactionEvent)
+            .where(TransactionEvent.transaction_id == row.id)
+            .order_by(TransactionEvent.id)
         )
         return _view(
-            row, hashes.get(row.id, ()), tuple(Event(event.status, event.reason, event.at) for event in events)
+            row,
+            hashes.get(row.id, ()),
+            tuple(Event(event.status, event.reason, event.at) for event in events),
         )
 
 
@@ -123,7 +127,9 @@ def outflows_not_mined(
         conditions.append(Transaction.nonce >= since_sequence)
     sent: dict[Token, int] = defaultdict(int)
     fees = 0
-    pending = select(Transaction.currency, Transaction.amount_units, Transaction.fee_cap_units).where(*conditions)
+    pending = select(Transaction.currency, Transaction.amount_units, Transaction.fee_cap_units).where(
+        *conditions
+    )
     for currency, units, fee_cap in db.session.execute(pending):
         sent[TOKENS_BY_SYMBOL[currency]] += units
         fees += fee_cap or 0
@@ -166,5 +172,3 @@ def _view(row: Transaction, hashes: Sequence[str], events: tuple[Event, ...] = (
         confirmed_at=row.confirmed_at,
         events=events,
     )
-
-

@@ -5,7 +5,17 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, CheckConstraint, Index, Integer, LargeBinary, String, UniqueConstraint, text
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    CheckConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    String,
+    UniqueConstraint,
+    text,
+)
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.core.columns import ID, Units, UtcDateTime
@@ -60,7 +70,12 @@ class Transaction(Model):
     __table_args__ = (
         UniqueConstraint("chain", "from_address", "nonce", name="uq_transactions_slot"),
         Index("ix_transactions_history", "wallet_id", "created_at", "id"),
-        Index("ix_transactions_due", "chain", "next_check_at", postgresql_where=text("next_check_at IS NOT NULL")),
+        Index(
+            "ix_transactions_due",
+            "chain",
+            "next_check_at",
+            postgresql_where=text("next_check_at IS NOT NULL"),
+        ),
         Index(
             "ix_transactions_open_funding",
             "chain",

@@ -33,7 +33,9 @@ def allocate(chain: ChainName, address: str, *, floor: int) -> int:
         taken = set(
             session.scalars(
                 select(Transaction.nonce).where(
-                    Transaction.chain == chain.value, Transaction.from_address == address, Transaction.nonce >= floor
+                    Transaction.chain == chain.value,
+                    Transaction.from_address == address,
+                    Transaction.nonce >= floor,
                 )
             )
         )

@@ -1,4 +1,4 @@
-"""Movements that do not get into a block: the same slot is signed again at a higher fee, or used up when it cannot be paid.
+"""Movements that do not get into a block: their slot is signed again at a higher fee, or used up if unpayable.
 
 Every hash that was ever signed is kept and watched; whichever lands is the outcome.
 """
@@ -51,7 +51,9 @@ def replace(chain: Chain, movement: OpenMovement) -> bool:
             return False
         signer = custody.signer_of(movement.wallet_id)
     except (PortError, NotFound) as error:
-        _log.warning("replacement_not_possible", transaction_id=movement.id, reason=getattr(error, "reason", "gone"))
+        _log.warning(
+            "replacement_not_possible", transaction_id=movement.id, reason=getattr(error, "reason", "gone")
+        )
         return False
     with unit_of_work() as session:
         newest = session.scalar(

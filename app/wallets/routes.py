@@ -52,8 +52,12 @@ _LIMITS = (
     WalletFrozen,
     PriceUnavailable,
 )
-_IDEMPOTENCY_NOTE = "Repeating a request with the same key answers with the first answer and moves nothing again."
-_PREFER_NOTE = "`respond-async` answers at once; `wait=N` waits up to N (at most 25) seconds for confirmation."
+_IDEMPOTENCY_NOTE = (
+    "Repeating a request with the same key answers with the first answer and moves nothing again."
+)
+_PREFER_NOTE = (
+    "`respond-async` answers at once; `wait=N` waits up to N (at most 25) seconds for confirmation."
+)
 
 
 @blp.before_request
@@ -133,7 +137,7 @@ def get_balances(wallet: WalletView) -> dict[str, Any]:
 @blp.raises(Unauthorized, NotFound, *_LIMITS, IdempotencyConflict, TransferFailed)
 @blp.header(idempotency.HEADER, _IDEMPOTENCY_NOTE)
 @blp.header("Prefer", _PREFER_NOTE)
-def transfer(body: dict[str, Any], wallet: WalletView) -> Any:  # noqa: ANN401 - a movement or a quote
+def transfer(body: dict[str, Any], wallet: WalletView) -> Any:
     """Transfer tokens. `pending` means: sent, and finished by the service; ask for the transaction later."""
     return _move(wallet, body, TransactionType.TRANSFER)
 
@@ -145,12 +149,12 @@ def transfer(body: dict[str, Any], wallet: WalletView) -> Any:  # noqa: ANN401 -
 @blp.raises(Unauthorized, NotFound, *_LIMITS, IdempotencyConflict, WithdrawalFailed)
 @blp.header(idempotency.HEADER, _IDEMPOTENCY_NOTE)
 @blp.header("Prefer", _PREFER_NOTE)
-def withdraw(body: dict[str, Any], wallet: WalletView) -> Any:  # noqa: ANN401
+def withdraw(body: dict[str, Any], wallet: WalletView) -> Any:
     """Withdraw tokens to an external address; like a transfer, with a type of its own in the history."""
     return _move(wallet, body, TransactionType.WITHDRAWAL)
 
 
-def _move(wallet: WalletView, body: dict[str, Any], type_: TransactionType) -> Any:  # noqa: ANN401
+def _move(wallet: WalletView, body: dict[str, Any], type_: TransactionType) -> Any:
     order = transfers.parse_order(
         type_, chain=body["chain"], to=body["to"], amount=body["amount"], currency=body["currency"]
     )

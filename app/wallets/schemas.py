@@ -13,7 +13,7 @@ from app.web.fields import Address, Amount, Domain, Instant, Name, Text, Usd, Us
 from app.web.schemas import Pagination, Schema, page_query
 
 _ALLOWLIST_LENGTH = ma.validate.Length(max=500, error="must have at most 500 entries")
-_REQUIRED = {"required": "is required", "null": "must not be null"}
+_REQUIRED: dict[str, Any] = {"required": "is required", "null": "must not be null"}
 
 
 class Addresses(Schema):

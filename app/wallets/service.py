@@ -90,7 +90,10 @@ def add(agent_id: str, *, name: str | None) -> WalletView:
         first = db.session.scalar(_of_agent(agent_id).with_only_columns(Wallet.id).limit(1))
         if first is not None:
             spending.lock_account(first)
-        count = db.session.scalar(select(func.count()).select_from(Wallet).where(Wallet.agent_id == agent_id)) or 0
+        count = (
+            db.session.scalar(select(func.count()).select_from(Wallet).where(Wallet.agent_id == agent_id))
+            or 0
+        )
         if count >= MAX_WALLETS_PER_AGENT:
             raise LimitReached(f"An agent has at most {MAX_WALLETS_PER_AGENT} wallets; delete one first.")
         view = create(agent_id, key, name=name)
@@ -130,7 +133,9 @@ def list_of(agent_id: str | None, page: PageRequest) -> Page[WalletView]:
     if agent_id is None:
         return Page((), 0, page)
     with reading() as session:
-        total = session.scalar(select(func.count()).select_from(Wallet).where(Wallet.agent_id == agent_id)) or 0
+        total = (
+            session.scalar(select(func.count()).select_from(Wallet).where(Wallet.agent_id == agent_id)) or 0
+        )
         wallets = session.scalars(_of_agent(agent_id).limit(page.limit).offset(page.offset)).all()
         controls = spending.controls_of([wallet.id for wallet in wallets])
         return Page([_view(wallet, controls) for wallet in wallets], total, page)
@@ -170,7 +175,7 @@ def remove(wallet_id: str, *, agent_id: str) -> None:
         session.execute(delete(Wallet).where(Wallet.id == wallet_id))
 
 
-def _of_agent(agent_id: str) -> Select[tuple[Wallet]]:
+def _of_agent(agent_id: str) -> Select[Wallet]:
     return select(Wallet).where(Wallet.agent_id == agent_id).order_by(Wallet.created_at, Wallet.id)
 
 

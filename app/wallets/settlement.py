@@ -53,7 +53,10 @@ def attempt_row(
 def confirmations_needed(chain: ChainName) -> int:
     """Return how deep a movement of ours must be before it counts as done."""
     settings = provider.settings()
-    by_chain = {ChainName.ETHEREUM: settings.ethereum_confirmations, ChainName.BASE: settings.base_confirmations}
+    by_chain = {
+        ChainName.ETHEREUM: settings.ethereum_confirmations,
+        ChainName.BASE: settings.base_confirmations,
+    }
     return by_chain.get(chain, 1)
 
 

@@ -148,7 +148,11 @@ def _due(name: ChainName, now: datetime) -> list[OpenMovement]:
 
 def _open_movement(row: Transaction, attempts: list[SignedBytes]) -> OpenMovement:
     sender = row.from_address or ""
-    block = BlockRef(row.block_number, row.block_hash) if row.block_number is not None and row.block_hash else None
+    block = (
+        BlockRef(row.block_number, row.block_hash)
+        if row.block_number is not None and row.block_hash
+        else None
+    )
     return OpenMovement(
         id=row.id, wallet_id=row.wallet_id, chain=ChainName(row.chain), sender=sender,
         status=Status(row.status), nonce=row.nonce, checks=row.checks, block=block,
@@ -160,7 +164,9 @@ def _open_movement(row: Transaction, attempts: list[SignedBytes]) -> OpenMovemen
 
 def _recheck(chain: Chain, decided: Sequence[OpenMovement]) -> int:
     """Look whether the blocks that decided movements still stand. Raises: Unreachable."""
-    blocks = sorted({movement.block for movement in decided if movement.block}, key=lambda block: block.number)
+    blocks = sorted(
+        {movement.block for movement in decided if movement.block}, key=lambda block: block.number
+    )
     if not blocks:
         settlement.finish([movement.id for movement in decided])
         return 0

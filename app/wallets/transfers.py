@@ -67,7 +67,7 @@ class Quote:
     fee_nanos: int | None
 
 
-class _NotAffordable(Exception):  # noqa: N818 - carried from inside the unit to its story
+class _NotAffordable(Exception):
     """Other movements of this wallet, not mined yet, have the tokens that this one needs."""
 
     def __init__(self, reason: str, token: Token, *, available: int, required: int) -> None:
@@ -163,7 +163,9 @@ def send(wallet: WalletView, order: Order, *, wait_seconds: Decimal) -> history.
     except _NotAffordable as error:
         raise _refused(wallet, order, value, error.reason, error.details) from None
     if _broadcast(chain, transaction_id, signed):
-        waiting.for_outcome(order.chain, settlement.watch(transaction_id, draft.intent.sender, signed), seconds=wait_seconds)
+        waiting.for_outcome(
+            order.chain, settlement.watch(transaction_id, draft.intent.sender, signed), seconds=wait_seconds
+        )
     view = history.one(transaction_id)
     if view.status == Status.FAILED:
         raise _failure(order, view.error or "failed", {}, transaction_id=view.id, tx_hash=view.tx_hash)
@@ -187,7 +189,8 @@ def _draft(chain: Chain, wallet: WalletView, order: Order) -> Draft:
     cap = nanos_from_usd(provider.settings().max_network_fee_usd)
     fee = _fee_nanos(draft, order.chain)
     cautious = value_nanos(
-        TokenAmount(draft.fee_units, native(order.chain)), _CAUTIOUS_NANOS_PER_TOKEN[native(order.chain).symbol]
+        TokenAmount(draft.fee_units, native(order.chain)),
+        _CAUTIOUS_NANOS_PER_TOKEN[native(order.chain).symbol],
     )
     if (cautious if fee is None else fee) > cap:
         raise Rejected("network_fee_too_high")
@@ -217,7 +220,9 @@ def _commit(
         transaction.fee_cap_units = draft.fee_units
         transaction.next_check_at = now + settlement.FIRST_CHECK_AFTER
         lifecycle.record(
-            transaction, status=Status.PENDING, attempt=settlement.attempt_row(transaction_id, order.chain, signed)
+            transaction,
+            status=Status.PENDING,
+            attempt=settlement.attempt_row(transaction_id, order.chain, signed),
         )
         idempotency.bind(transaction_id)
     return transaction_id, signed
@@ -291,9 +296,14 @@ def _fee_nanos(draft: Draft, chain: ChainName) -> int | None:
 
 
 def _failure(
-    order: Order, reason: str, details: Mapping[str, str], *, transaction_id: str | None = None, tx_hash: str | None = None
+    order: Order,
+    reason: str,
+    details: Mapping[str, str],
+    *,
+    transaction_id: str | None = None,
+    tx_hash: str | None = None,
 ) -> ServiceError:
-    shown = {"reason": reason, **details}
+    shown: dict[str, str | None] = {"reason": reason, **details}
     if transaction_id is not None:
         shown |= {"transaction_id": transaction_id, "tx_hash": tx_hash}
     missing = f" Missing: {details['missing']} {details['currency']}." if "missing" in details else ""

@@ -39,13 +39,15 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc, unused-ignore]
 
     ARGUMENTS_PARSER = StrictParser()
 
-    def __init__(self, name: str, import_name: str, *, guard: Guard, url_prefix: str, description: str) -> None:
+    def __init__(
+        self, name: str, import_name: str, *, guard: Guard, url_prefix: str, description: str
+    ) -> None:
         """Make the door with the guard that stands at every route of it."""
         super().__init__(name, import_name, url_prefix=url_prefix, description=description)
         self.guard = guard
         self.before_request(guard.check)
 
-    def route(self, rule: str, **options: Any) -> Callable[[View], View]:  # noqa: ANN401 - Flask's options
+    def route(self, rule: str, **options: Any) -> Callable[[View], View]:
         """Register a view; its function name is the operation's id, its guard and usual failures are documented."""
         register = super().route(rule, **options)
 
@@ -75,7 +77,13 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc, unused-ignore]
             schema = {"type": "string", **({"pattern": pattern} if pattern else {})}
             parameters = _document(view, "manual_doc").setdefault("parameters", [])
             parameters.append(
-                {"in": "header", "name": name, "required": False, "description": description, "schema": schema}
+                {
+                    "in": "header",
+                    "name": name,
+                    "required": False,
+                    "description": description,
+                    "schema": schema,
+                }
             )
             return view
 
@@ -97,8 +105,8 @@ def _describe_failures(view: Callable[..., Any], failures: list[type[ServiceErro
         by_status[status].append(f"`{failure.code}`: {reason}")
     for status, lines in by_status.items():
         present = responses.get(status, {}).get("description", "")
-        lines = [line for line in lines if line not in present]
-        responses[status] = _error_response("\n".join(filter(None, [present, *lines])))
+        new = [line for line in lines if line not in present]
+        responses[status] = _error_response("\n".join(filter(None, [present, *new])))
 
 
 def _error_response(description: str) -> Mapping[str, Any]:

@@ -98,9 +98,9 @@ class _WhatAllShare(BasePlugin):  # type: ignore[misc, unused-ignore]
 
     def schema_helper(
         self,
-        name: str,  # noqa: ARG002 - apispec's signature
-        definition: dict[str, Any],  # noqa: ARG002
-        **kwargs: Any,  # noqa: ANN401
+        name: str,
+        definition: dict[str, Any],
+        **kwargs: Any,
     ) -> dict[str, Any]:
         """Describe a schema by the docstring of its class."""
         doc = inspect.getdoc(resolve_schema_cls(kwargs["schema"])) if kwargs.get("schema") else None
@@ -108,9 +108,9 @@ class _WhatAllShare(BasePlugin):  # type: ignore[misc, unused-ignore]
 
     def operation_helper(
         self,
-        path: str | None = None,  # noqa: ARG002 - apispec's signature
+        path: str | None = None,
         operations: dict[str, Any] | None = None,
-        **_kwargs: Any,  # noqa: ANN401
+        **_kwargs: Any,
     ) -> None:
         """Complete the operations of a path."""
         for operation in (operations or {}).values():

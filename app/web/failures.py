@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
 import structlog
 from flask import Flask, Response, g, jsonify
-from werkzeug.exceptions import HTTPException, MethodNotAllowed as WerkzeugMethodNotAllowed
+from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import MethodNotAllowed as WerkzeugMethodNotAllowed
 
 from app.errors import (
     InternalError,
@@ -51,7 +53,7 @@ def answer(error: ServiceError) -> Response:
     response.status_code = error.status
     if error.retry_after_seconds is not None:
         response.headers["Retry-After"] = str(max(1, error.retry_after_seconds))
-    if error.status == 401:  # noqa: PLR2004
+    if error.status == HTTPStatus.UNAUTHORIZED:
         # RFC 9110 §11.6.1: a 401 names a scheme.
         response.headers["WWW-Authenticate"] = 'ApiKey realm="purser"'
     return response
@@ -59,11 +61,11 @@ def answer(error: ServiceError) -> Response:
 
 def _answer_http(error: HTTPException) -> Response:
     status = error.code or 500
-    if status < 400 and error.response is not None:  # noqa: PLR2004 - a redirect of the router
+    if status < HTTPStatus.BAD_REQUEST and error.response is not None:
         return error.get_response()  # type: ignore[return-value]
     if status in _BY_STATUS:
         failure = _BY_STATUS[status]()
-    elif status < 500:  # noqa: PLR2004
+    elif status < HTTPStatus.INTERNAL_SERVER_ERROR:
         failure = InvalidInput("The request could not be understood.")
     else:
         failure = InternalError()

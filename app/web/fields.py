@@ -9,8 +9,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from flask.json.provider import DefaultJSONProvider
 from email_validator import EmailNotValidError, validate_email
+from flask.json.provider import DefaultJSONProvider
 from marshmallow import ValidationError, fields
 
 from app.core import addresses, clock, money
@@ -18,12 +18,17 @@ from app.core import addresses, clock, money
 # Beyond this a decimal's digits would fill the memory; no token or dollar figure is near it.
 _MAX_EXPONENT = 80
 _MAX_USD = 1_000_000_000
+_MAX_NAME_LETTERS = 100
+_MAX_UNIT_BITS = 256
+_MAX_HOST_LETTERS = 253
 
 
 class Text(fields.String):
     """A text that every database and terminal can hold: no control characters, no lone surrogates."""
 
-    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:  # noqa: ANN401
+    def _deserialize(
+        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
+    ) -> str:
         if not isinstance(value, str):
             msg = "must be a string"
             raise ValidationError(msg)
@@ -36,9 +41,11 @@ class Text(fields.String):
 class Name(Text):
     """A name of 1 to 100 characters after trimming; null and blank count as absent."""
 
-    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> Any:  # noqa: ANN401
+    def _deserialize(
+        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
+    ) -> Any:
         name = super()._deserialize(value, attr, data, **kwargs).strip()
-        if len(name) > 100:  # noqa: PLR2004 - decisions: 1-100 characters
+        if len(name) > _MAX_NAME_LETTERS:
             msg = "must have at most 100 characters"
             raise ValidationError(msg)
         return name or None
@@ -47,7 +54,9 @@ class Name(Text):
 class Email(Text):
     """A syntactically valid e-mail address, lower-cased, without a DNS look-up; null and blank count as absent."""
 
-    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> Any:  # noqa: ANN401
+    def _deserialize(
+        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
+    ) -> Any:
         text = super()._deserialize(value, attr, data, **kwargs).strip()
         if not text:
             return None
@@ -62,7 +71,9 @@ class Email(Text):
 class Amount(fields.Field[str]):
     """A token amount: a decimal string; a JSON number is taken by its digits. Checked against the token later."""
 
-    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **_kwargs: Any) -> str:  # noqa: ANN401, ARG002
+    def _deserialize(
+        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **_kwargs: Any
+    ) -> str:
         if isinstance(value, str):
             return value
         if isinstance(value, bool) or not isinstance(value, int | Decimal):
@@ -78,7 +89,7 @@ class Amount(fields.Field[str]):
 
 
 def _digits(value: int) -> str:
-    if value.bit_length() > 256:  # noqa: PLR2004 - no chain counts further
+    if value.bit_length() > _MAX_UNIT_BITS:
         msg = "is larger than any balance can be"
         raise ValidationError(msg)
     return str(value)
@@ -87,10 +98,12 @@ def _digits(value: int) -> str:
 class Usd(fields.Field[int]):
     """US dollars: a JSON number outside, integer nano-dollars inside."""
 
-    def _serialize(self, value: int | None, attr: str | None, obj: Any, **_kwargs: Any) -> float | None:  # noqa: ANN401, ARG002
+    def _serialize(self, value: int | None, attr: str | None, obj: Any, **_kwargs: Any) -> float | None:
         return None if value is None else float(money.usd_from_nanos(value))
 
-    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **_kwargs: Any) -> int:  # noqa: ANN401, ARG002
+    def _deserialize(
+        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **_kwargs: Any
+    ) -> int:
         if isinstance(value, bool) or not isinstance(value, int | Decimal):
             msg = "must be a number"
             raise ValidationError(msg)
@@ -106,21 +119,23 @@ class Usd(fields.Field[int]):
 class UsdText(fields.Field[int]):
     """US dollars as a decimal string with at least cents, where the contract wants a string."""
 
-    def _serialize(self, value: int | None, attr: str | None, obj: Any, **_kwargs: Any) -> str | None:  # noqa: ANN401, ARG002
+    def _serialize(self, value: int | None, attr: str | None, obj: Any, **_kwargs: Any) -> str | None:
         return None if value is None else money.decimal_string(value, 9)
 
 
 class Instant(fields.Field[datetime]):
     """An instant as ISO 8601 in UTC."""
 
-    def _serialize(self, value: datetime | None, attr: str | None, obj: Any, **_kwargs: Any) -> str | None:  # noqa: ANN401, ARG002
+    def _serialize(self, value: datetime | None, attr: str | None, obj: Any, **_kwargs: Any) -> str | None:
         return None if value is None else clock.isoformat(value)
 
 
 class Count(fields.Field[int]):
     """A whole number in a query string."""
 
-    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **_kwargs: Any) -> int:  # noqa: ANN401, ARG002
+    def _deserialize(
+        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **_kwargs: Any
+    ) -> int:
         text = str(value)
         if not re.fullmatch(r"-?[0-9]{1,18}", text, re.ASCII):
             msg = "must be a whole number"
@@ -131,7 +146,9 @@ class Count(fields.Field[int]):
 class Address(Text):
     """An address of any chain, in its canonical form."""
 
-    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:  # noqa: ANN401
+    def _deserialize(
+        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
+    ) -> str:
         text = super()._deserialize(value, attr, data, **kwargs)
         try:
             return addresses.parse_any(text)[1]
@@ -146,13 +163,15 @@ _DOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*", re.ASCII)
 class Domain(Text):
     """A host name such as `shop.example.com`, lower-cased, in its IDNA (ASCII) form; no scheme, port or path."""
 
-    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:  # noqa: ANN401
+    def _deserialize(
+        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
+    ) -> str:
         text = super()._deserialize(value, attr, data, **kwargs).strip().rstrip(".").lower()
         try:
             host = text if text.isascii() else text.encode("idna").decode("ascii")
         except UnicodeError:
             host = ""
-        if not _DOMAIN.fullmatch(host) or len(host) > 253:  # noqa: PLR2004 - RFC 1035 §2.3.4
+        if not _DOMAIN.fullmatch(host) or len(host) > _MAX_HOST_LETTERS:
             msg = 'must be a host name such as "shop.example.com"'
             raise ValidationError(msg)
         return host

@@ -87,7 +87,7 @@ def idempotent(
 
     def decorate(view: View) -> View:
         @functools.wraps(view)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - a view's arguments and answer
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
             key = request.headers.get(HEADER)
             if key is None:
                 return view(*args, **kwargs)
@@ -128,7 +128,7 @@ def prune(now: datetime) -> int:
     return int(gone.rowcount)  # type: ignore[attr-defined]
 
 
-def _run(view: Callable[..., Any], claim: _Claim, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+def _run(view: Callable[..., Any], claim: _Claim, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     try:
         response = make_response(view(*args, **kwargs))
     except ServiceError as error:
@@ -166,7 +166,12 @@ def _claim(owner_id: str, key: str) -> _Claim | _Stored:
         with unit_of_work() as session:
             session.add(
                 IdempotencyKey(
-                    id=row_id, **scope, body_hmac=body_hmac, holder=holder, lease_until=now + _LEASE, created_at=now
+                    id=row_id,
+                    **scope,
+                    body_hmac=body_hmac,
+                    holder=holder,
+                    lease_until=now + _LEASE,
+                    created_at=now,
                 )
             )
             session.flush()
@@ -204,7 +209,9 @@ def _renew(row: IdempotencyKey, *, holder: str, now: datetime) -> None:
 
 
 def _still_running() -> IdempotencyConflict:
-    return IdempotencyConflict(f"The first request with this {HEADER} is still running.", retry_after_seconds=1)
+    return IdempotencyConflict(
+        f"The first request with this {HEADER} is still running.", retry_after_seconds=1
+    )
 
 
 def _store(claim: _Claim, response: Response) -> None:
@@ -220,7 +227,9 @@ def _store(claim: _Claim, response: Response) -> None:
 def _forget(claim: _Claim) -> None:
     with unit_of_work() as session:
         session.execute(
-            delete(IdempotencyKey).where(IdempotencyKey.id == claim.row_id, IdempotencyKey.holder == claim.holder)
+            delete(IdempotencyKey).where(
+                IdempotencyKey.id == claim.row_id, IdempotencyKey.holder == claim.holder
+            )
         )
 
 

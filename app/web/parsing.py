@@ -23,7 +23,7 @@ _BRACKETS = re.compile(rb"[\[\]{}]")
 _MESSAGE_OF_MANY = "Several fields are not valid."
 
 
-def parse_json(body: bytes) -> Any:  # noqa: ANN401 - JSON is of any type
+def parse_json(body: bytes) -> Any:
     """Read JSON with exact numbers (fractions become Decimal). Raises: InvalidInput."""
     if _is_nested_too_deeply(body):
         raise InvalidInput(f"The request body is nested deeper than {_MAX_DEPTH} levels.")
@@ -50,11 +50,11 @@ def _refuse_constant(_name: str) -> NoReturn:
     raise ValueError(msg)
 
 
-def problems_of(messages: Any) -> dict[str, list[str]]:  # noqa: ANN401 - marshmallow's nested messages
+def problems_of(messages: Any) -> dict[str, list[str]]:
     """Flatten marshmallow's messages to `{"field": ["problem", …]}`; nested fields are joined with dots."""
     flat: dict[str, list[str]] = {}
 
-    def walk(prefix: str, node: Any) -> None:  # noqa: ANN401
+    def walk(prefix: str, node: Any) -> None:
         if isinstance(node, dict):
             for name, inner in node.items():
                 walk(prefix if name == "_schema" else f"{prefix}.{name}".lstrip("."), inner)
@@ -68,10 +68,13 @@ def problems_of(messages: Any) -> dict[str, list[str]]:  # noqa: ANN401 - marshm
 class StrictParser(FlaskParser):  # type: ignore[misc, unused-ignore]
     """The parser of every route: unknown fields are ignored, a body needs no content type, errors are ours."""
 
-    DEFAULT_UNKNOWN_BY_LOCATION = {**FlaskParser.DEFAULT_UNKNOWN_BY_LOCATION, "json": ma.EXCLUDE}  # noqa: RUF012
+    DEFAULT_UNKNOWN_BY_LOCATION = {  # noqa: RUF012 - webargs declares it so
+        **FlaskParser.DEFAULT_UNKNOWN_BY_LOCATION,
+        "json": ma.EXCLUDE,
+    }
     DEFAULT_VALIDATION_STATUS = 400
 
-    def _raw_load_json(self, req: Request) -> Any:  # noqa: ANN401
+    def _raw_load_json(self, req: Request) -> Any:
         body = req.get_data(cache=True)
         if not body.strip():
             return {}

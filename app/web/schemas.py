@@ -36,7 +36,11 @@ def page_query(*, default: int, maximum: int) -> type[Schema]:
         limit = Count(
             load_default=default,
             validate=ma.validate.Range(min=1, error="must be at least 1"),
-            metadata={"description": f"Rows per page, at most {maximum}.", "default": default, "maximum": maximum},
+            metadata={
+                "description": f"Rows per page, at most {maximum}.",
+                "default": default,
+                "maximum": maximum,
+            },
         )
         offset = Count(
             load_default=0,

@@ -27,6 +27,7 @@ from sandbox.evm.upkeep import SETTLING_BLOCKS, Upkeep
 
 _START_SECONDS = 20
 _PORT_ATTEMPTS = 5
+_MINED_SECONDS = 10
 _STATES_KEPT = 128  # as many blocks back as public nodes answer for; more would go to memory and disk
 
 
@@ -148,11 +149,11 @@ class EvmNode:
         return self._connected().call(method, *params)
 
     def fund_eth(self, address: str, wei: int) -> str:
-        """Send ETH from the faucet's account, and return the transaction's hash."""
+        """Send ETH from the faucet's account, and return its hash once it is mined (or held in the pool)."""
         return self._transact({"to": address, "value": hex(wei)})
 
     def fund_usdc(self, address: str, units: int) -> str:
-        """Send USDC from the faucet's stock, and return the transaction's hash."""
+        """Send USDC from the faucet's stock, and return the hash as `fund_eth` does."""
         data = call_data("transfer(address,uint256)", address, units)
         return self._transact({"to": self.deployment.usdc, "data": data})
 
@@ -180,7 +181,13 @@ class EvmNode:
     def _transact(self, transaction: dict[str, str]) -> str:
         with self._sending:  # the node reads the nonce before it queues: two at once would take the same
             sender = self._accounts[roles.FAUCET]
-            return str(self.rpc("eth_sendTransaction", {"from": sender, **transaction}))
+            tx_hash = str(self.rpc("eth_sendTransaction", {"from": sender, **transaction}))
+        deadline = time.monotonic() + _MINED_SECONDS
+        while self.rpc("eth_getTransactionReceipt", tx_hash) is None and self.rpc("anvil_getAutomine"):
+            if time.monotonic() > deadline:
+                raise SandboxError(f"the {self.name} node did not mine {tx_hash}")
+            time.sleep(0.001)
+        return tx_hash
 
     def _resume(self, store: state.StateStore) -> bool:
         if not store.exists():

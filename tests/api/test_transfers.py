@@ -47,7 +47,12 @@ def test_a_transfer_of_usdc_is_confirmed_counted_and_on_the_chain(
     body = answer.get_json()
     assert answer.status_code == 200, body
     assert body["status"] == "confirmed"
-    assert (body["amount"], body["currency"], body["chain"], body["type"]) == ("12.5", "USDC", "base", "transfer")
+    assert (body["amount"], body["currency"], body["chain"], body["type"]) == (
+        "12.5",
+        "USDC",
+        "base",
+        "transfer",
+    )
     assert body["from"] == agent.address
     assert body["to"].lower() == to
     chain = chains[ChainName.BASE]
@@ -59,7 +64,10 @@ def test_a_transfer_of_usdc_is_confirmed_counted_and_on_the_chain(
     assert agent.spent_today() == 12.5
 
 
-@pytest.mark.parametrize(("chain", "currency", "amount"), [("base", "ETH", "0.01"), ("ethereum", "ETH", "0.01"), ("ethereum", "USDC", "3")])
+@pytest.mark.parametrize(
+    ("chain", "currency", "amount"),
+    [("base", "ETH", "0.01"), ("ethereum", "ETH", "0.01"), ("ethereum", "USDC", "3")],
+)
 def test_every_token_moves_on_every_chain(
     chain: str,
     currency: str,
@@ -107,7 +115,9 @@ BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("change", "field"), BAD_FIELDS)
 @pytest.mark.parametrize("how", ["transfer", "withdraw"])
-def test_a_bad_field_moves_nothing_and_is_named(how: str, change: dict[str, Any], field: str, agent: Agent) -> None:
+def test_a_bad_field_moves_nothing_and_is_named(
+    how: str, change: dict[str, Any], field: str, agent: Agent
+) -> None:
     body = {"amount": "1", "currency": "USDC", "chain": "base", "to": RECIPIENT, **change}
     answer = agent.post(f"{agent.wallet_url}/{how}", body)
     assert answer.status_code == 400, answer.get_json()
@@ -180,7 +190,9 @@ def test_what_the_wallet_does_not_have_is_refused_before_signing_and_given_back(
     assert agent.spent_today() == 0
 
 
-def test_a_wallet_without_gas_learns_how_much_is_missing(chain_client: FlaskClient, base_node: EvmNode) -> None:
+def test_a_wallet_without_gas_learns_how_much_is_missing(
+    chain_client: FlaskClient, base_node: EvmNode
+) -> None:
     poor = register(chain_client)
     fund(base_node, poor.address, eth=0, dollars=10)
     body = poor.move("1", "USDC", how="withdraw").get_json()
@@ -350,5 +362,3 @@ def test_what_pending_movements_need_is_not_promised_twice(
         own_base_node.set_automine(True)
         own_base_node.mine(1)
         assert agent.move("10", "USDC").get_json()["status"] == "confirmed"
-
-

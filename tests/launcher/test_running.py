@@ -72,6 +72,7 @@ def test_processes_that_ignore_the_request_are_killed_by_a_second_one(launcher: 
         "time.sleep(600)\n"
     )
     launcher.start_and_wait()
+    launcher.pid_of("worker")
     ours = processes.marked(launcher.mark())
     launcher.signal(signal.SIGINT)
     wait_until(lambda: "Stopping" in launcher.output(), what="the first request to be heard")

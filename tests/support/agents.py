@@ -43,7 +43,14 @@ class Agent:
         return self.client.delete(path, headers=self.headers())
 
     def move(
-        self, amount: object, currency: str, *, how: str = "transfer", chain: str = "base", to: str = RECIPIENT, **headers: str
+        self,
+        amount: object,
+        currency: str,
+        *,
+        how: str = "transfer",
+        chain: str = "base",
+        to: str = RECIPIENT,
+        **headers: str,
     ) -> TestResponse:
         body = {"amount": amount, "currency": currency, "chain": chain, "to": to}
         return self.post(f"{self.wallet_url}/{how}", body, **headers)
@@ -61,7 +68,9 @@ class Agent:
         return spent
 
     def history(self, **query: Any) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self.get(f"{self.wallet_url}/transactions", **query).get_json()["transactions"]
+        rows: list[dict[str, Any]] = self.get(f"{self.wallet_url}/transactions", **query).get_json()[
+            "transactions"
+        ]
         return rows
 
     def transaction(self, transaction_id: str) -> dict[str, Any]:
@@ -76,5 +85,10 @@ def register(client: FlaskClient, **body: Any) -> Agent:
     made = answer.get_json()
     addresses = made["wallet"]["addresses"]
     return Agent(
-        client, made["agentId"], made["apiKey"], made["wallet"]["id"], addresses[ChainName.BASE], addresses[ChainName.SOLANA]
+        client,
+        made["agentId"],
+        made["apiKey"],
+        made["wallet"]["id"],
+        addresses[ChainName.BASE],
+        addresses[ChainName.SOLANA],
     )

@@ -28,12 +28,12 @@ def running_node(name: ChainName) -> Iterator[EvmNode]:
 
 def usdc(amount: float) -> int:
     """Return micro-USDC."""
-    return round(amount * 10**USDC.decimals)
+    return int(amount * 1_000_000)
 
 
 def ether(amount: float) -> int:
     """Return wei."""
-    return round(amount * 10**9) * 10 ** (ETH.decimals - 9)
+    return int(amount * 10**9) * 10**9
 
 
 def fund(node: EvmNode, address: str, *, eth: float = 1, dollars: float = 0) -> None:

@@ -124,7 +124,9 @@ class FaultyChain:
         return answer
 
     def orphaned(self, blocks: Sequence[BlockRef]) -> tuple[frozenset[BlockRef], int]:
-        answer: tuple[frozenset[BlockRef], int] = self._through("orphaned", lambda: self.real.orphaned(blocks))
+        answer: tuple[frozenset[BlockRef], int] = self._through(
+            "orphaned", lambda: self.real.orphaned(blocks)
+        )
         return answer
 
     def head(self) -> BlockRef:

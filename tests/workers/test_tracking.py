@@ -45,7 +45,9 @@ class Stage:
             return list(session.scalars(select(SignedAttempt.tx_hash).order_by(SignedAttempt.id)))
 
     def paid_to(self, address: str, token: object = USDC) -> int:
-        return next(amount.units for amount in self.chain.real.balances(address).amounts if amount.token == token)
+        return next(
+            amount.units for amount in self.chain.real.balances(address).amounts if amount.token == token
+        )
 
 
 @pytest.fixture
@@ -172,7 +174,9 @@ def test_a_slot_that_another_transaction_used_fails_only_when_it_is_certain(stag
     body = stage.agent.move("2", "USDC").get_json()
     stage.node.rpc("anvil_dropTransaction", body["tx_hash"])
     stage.node.rpc("anvil_impersonateAccount", stage.agent.address)
-    stage.node.rpc("eth_sendTransaction", {"from": stage.agent.address, "to": RECIPIENT, "value": "0x1", "nonce": "0x0"})
+    stage.node.rpc(
+        "eth_sendTransaction", {"from": stage.agent.address, "to": RECIPIENT, "value": "0x1", "nonce": "0x0"}
+    )
     stage.node.mine(1)
     stage.look()
     assert stage.agent.transaction(body["transaction_id"])["status"] == "pending"
@@ -214,7 +218,13 @@ def test_a_reverted_transfer_fails_with_its_hash_and_gives_the_amount_back(stage
     pauser, contract = stage.node.rpc("eth_accounts")[0], stage.node.deployment.usdc
     stage.node.rpc(
         "eth_sendTransaction",
-        {"from": pauser, "to": contract, "data": "0x8456cb59", "maxFeePerGas": hex(10**12), "maxPriorityFeePerGas": hex(10**11)},
+        {
+            "from": pauser,
+            "to": contract,
+            "data": "0x8456cb59",
+            "maxFeePerGas": hex(10**12),
+            "maxPriorityFeePerGas": hex(10**11),
+        },
     )
     stage.node.set_automine(True)
     stage.node.mine(1)

@@ -113,7 +113,7 @@ class JsonRpc(JSONBaseProvider):
 
     # -- the face that web3 knows --
 
-    def make_request(self, method: RPCEndpoint, params: Any) -> RPCResponse:  # noqa: ANN401 - web3's signature
+    def make_request(self, method: RPCEndpoint, params: Any) -> RPCResponse:
         """Answer a call of web3. Error objects are answers here: web3 turns them into its own exceptions."""
         (response,) = self.make_batch_request([(method, params)])
         return response
