@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import os
+import sys
+import tarfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from sandbox.cache import Cache, Package, default_cache_root
+from sandbox.errors import SandboxError
+
+_NPM = """#!/bin/sh
+echo fetched >> {log}
+sleep 0.2
+for last; do :; done
+case "$last" in *missing*) echo "npm error 404 Not Found" >&2; exit 1;; esac
+cp {archive} "$5/package.tgz"
+"""
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    path = tmp_path / "archive.tgz"
+    with tarfile.open(path, "w:gz") as tar:
+        for name, mode in (
+            ("package/bin/tool", 0o755),
+            ("package/data.json", 0o644),
+            ("package/junk", 0o644),
+        ):
+            entry = tarfile.TarInfo(name)
+            entry.mode, entry.size = mode, len(name)
+            tar.addfile(entry, io.BytesIO(name.encode()))
+    return path
+
+
+@pytest.fixture
+def npm_log(tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put an npm first on PATH that knows one package, and return the file where it notes each call."""
+    log = tmp_path / "npm.log"
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    program = folder / "npm"
+    program.write_text(_NPM.format(log=log, archive=archive))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return log
+
+
+def package(archive: Path, name: str = "tool") -> Package:
+    digest = base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
+    return Package(name, "1.0.0", f"sha512-{digest}")
+
+
+def test_only_the_wanted_files_are_kept_and_programs_stay_programs(
+    tmp_path: Path, archive: Path, npm_log: Path
+) -> None:
+    said: list[str] = []
+    folder = Cache(tmp_path / "cache", say=said.append).files(package(archive), ("bin/tool", "data.json"))
+    assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()) == [
+        "bin/tool",
+        "data.json",
+    ]
+    assert os.access(folder / "bin/tool", os.X_OK)
+    assert not os.access(folder / "data.json", os.X_OK)
+    assert said == ["fetching tool@1.0.0"]
+    assert npm_log.read_text().count("fetched") == 1
+
+
+def test_two_that_need_a_package_at_once_fetch_it_once(tmp_path: Path, archive: Path, npm_log: Path) -> None:
+    together = threading.Barrier(2)
+
+    def need(_number: int) -> Path:
+        together.wait()
+        return Cache(tmp_path / "cache").files(package(archive), ("data.json",))
+
+    with ThreadPoolExecutor(2) as pool:
+        folders = list(pool.map(need, range(2)))
+    assert all((folder / "data.json").read_text() == "package/data.json" for folder in folders)
+    assert npm_log.read_text().count("fetched") == 1
+
+
+def test_an_archive_that_is_not_the_pinned_one_is_not_unpacked(
+    tmp_path: Path, archive: Path, npm_log: Path
+) -> None:
+    wrong = Package("tool", "1.0.0", package(archive).integrity[:-4] + "AA==")  # type: ignore[index]
+    with pytest.raises(SandboxError, match="is not the archive that it was"):
+        Cache(tmp_path / "cache").files(wrong, ("data.json",))
+    assert npm_log.exists()
+    assert not list((tmp_path / "cache").rglob("data.json"))
+
+
+def test_what_npm_says_is_passed_on_in_one_line(tmp_path: Path, npm_log: Path) -> None:
+    with pytest.raises(SandboxError, match="404 Not Found") as failure:
+        Cache(tmp_path / "cache").files(Package("missing", "1.0.0", None), ("data.json",))
+    assert "\n" not in str(failure.value)
+    assert npm_log.exists()
+
+
+def test_a_machine_without_npm_is_told_the_mend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(SandboxError, match=r"install Node\.js") as failure:
+        Cache(tmp_path / "cache").files(Package("tool", "1.0.0", None), ("data.json",))
+    assert "\n" not in str(failure.value)
+
+
+def test_a_warm_cache_needs_no_npm(
+    tmp_path: Path, archive: Path, npm_log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = Cache(tmp_path / "cache")
+    folder = cache.files(package(archive), ("data.json",))
+    assert npm_log.exists()
+    monkeypatch.setenv("PATH", "")
+    assert cache.files(package(archive), ("data.json",)) == folder
+
+
+def test_clones_share_one_cache_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert default_cache_root() == Path("/somewhere/purser-sandbox")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert default_cache_root() == Path.home() / ".cache/purser-sandbox"

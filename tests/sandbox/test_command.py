@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from eth_account import Account
+
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Running:
+    """A sandbox in a process of its own, and what it printed."""
+
+    def __init__(self, state: Path, *options: str) -> None:
+        names = ("ethereum", "base", "solana", "faucet")
+        ports = [text for name in names for text in (f"--{name}-port", str(free_port()))]
+        command = [sys.executable, "-m", "sandbox", "--state", str(state), *ports, *options]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        self.lines: list[str] = []
+        self.urls: dict[str, str] = {}
+
+    def wait(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip())
+            if line.strip() == "sandbox ready":
+                self.urls = json.loads(self.process.stdout.readline())
+                return
+        raise AssertionError("\n".join(self.lines))
+
+    def rpc(self, chain: str, method: str, *params: Any) -> Any:  # noqa: ANN401
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        return requests.post(self.urls[chain], json=body, timeout=20).json()["result"]
+
+    def pay(self, **order: str) -> dict[str, str]:
+        answer = requests.post(self.urls["faucet"] + "/pay", json=order, timeout=20)
+        assert answer.status_code == 200, answer.text
+        paid: dict[str, str] = answer.json()
+        return paid
+
+    def children(self) -> list[int]:
+        """Return the process ids whose parent it is."""
+        listing = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], check=True, capture_output=True, text=True)
+        rows = (line.split() for line in listing.stdout.splitlines())
+        return [int(pid) for pid, parent in rows if int(parent) == self.process.pid]
+
+
+@contextmanager
+def sandbox(state: Path, *options: str) -> Iterator[Running]:
+    running = Running(state, *options)
+    try:
+        running.wait()
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.process.terminate()
+        running.process.wait(20)
+        assert running.process.stdout is not None
+        running.process.stdout.close()
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return (
+            sys.platform != "linux" and subprocess.run(["kill", "-0", str(pid)], check=False).returncode == 0
+        )
+    return state != "Z"
+
+
+def test_everything_is_paid_kept_over_a_stop_and_nothing_is_left_running(tmp_path: Path) -> None:
+    address = Account.create().address
+    owner = "4fYNw3dojWmQ4dXtSGE9epjRGy9pFSx62YypT7avPYvA"
+    orders = [
+        {"chain": "ethereum", "address": address, "currency": "ETH", "amount": "1"},
+        {"chain": "base", "address": address, "currency": "ETH", "amount": "2"},
+        {"chain": "solana", "address": owner, "currency": "SOL", "amount": "3"},
+    ]
+    with sandbox(tmp_path / "state") as first:
+        assert first.urls["network_ids"] == "sandbox"
+        hashes = [first.pay(reference=order["chain"], **order)["tx_hash"] for order in orders]
+        children = first.children()
+        assert len(children) == 3
+    assert first.process.returncode == 0
+    assert not any(alive(child) for child in children)
+    with sandbox(tmp_path / "state") as second:
+        assert [second.pay(reference=order["chain"], **order)["tx_hash"] for order in orders] == hashes
+        assert int(second.rpc("ethereum", "eth_getBalance", address, "latest"), 16) == 10**18
+        assert int(second.rpc("base", "eth_getBalance", address, "latest"), 16) == 2 * 10**18
+        wait_until(lambda: second.rpc("solana", "getBalance", owner)["value"] == 3 * 10**9, 30)
+
+
+def test_a_child_that_is_killed_comes_back_with_its_chain(tmp_path: Path) -> None:
+    address = Account.create().address
+    with sandbox(tmp_path / "state", "--no-solana") as running:
+        running.pay(reference="a", chain="base", address=address, currency="ETH", amount="1")
+        saved = tmp_path / "state" / "base-sandbox.chain.gz.previous"
+        wait_until(saved.exists)
+        before = running.children()
+        for child in before:
+            os.kill(child, signal.SIGKILL)
+
+        def paid_again() -> bool:
+            try:
+                running.pay(reference="b", chain="base", address=address, currency="ETH", amount="1")
+            except (requests.RequestException, AssertionError):
+                return False
+            return True
+
+        wait_until(paid_again)
+        wait_until(lambda: len(running.children()) == 2)
+        assert not set(before) & set(running.children())
+        running.pay(reference="a", chain="base", address=address, currency="ETH", amount="1")
+        assert int(running.rpc("base", "eth_getBalance", address, "latest"), 16) == 2 * 10**18
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a child die with its parent")
+def test_a_killed_sandbox_leaves_no_process_and_starts_again(tmp_path: Path) -> None:
+    with sandbox(tmp_path / "state") as running:
+        children = running.children()
+        running.process.kill()
+        running.process.wait()
+        wait_until(lambda: not any(alive(child) for child in children))
+    with sandbox(tmp_path / "state") as again:
+        assert int(again.rpc("base", "eth_chainId"), 16) == 908453
+
+
+def test_a_taken_port_is_named_with_the_option_that_changes_it(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        running = Running(tmp_path / "state", "--base-port", str(port), "--no-solana")
+        out, _ = running.process.communicate(timeout=20)
+    assert running.process.returncode == 1
+    assert out.splitlines() == [
+        f"sandbox: port {port} is taken: stop what uses it, or choose another with --base-port"
+    ]
+
+
+def test_a_second_sandbox_on_the_same_chains_is_refused(tmp_path: Path) -> None:
+    with sandbox(tmp_path / "state", "--no-solana"):
+        second = Running(tmp_path / "state", "--no-solana")
+        out, _ = second.process.communicate(timeout=20)
+    assert second.process.returncode == 1
+    assert "another sandbox runs on" in out
+
+
+def test_third_party_clients_can_have_the_real_chain_ids(tmp_path: Path) -> None:
+    with sandbox(tmp_path / "state", "--no-solana", "--network-ids", "mainnet") as running:
+        assert int(running.rpc("ethereum", "eth_chainId"), 16) == 1
+        assert int(running.rpc("base", "eth_chainId"), 16) == 8453
