@@ -45,13 +45,14 @@ class Launcher:
     root: Path
     port: int
     settings: dict[str, str]
+    log: str = "output"
     process: subprocess.Popen[bytes] | None = None
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def start(self) -> None:
         command = [sys.executable, str(DRIVER), str(self.root)]
         command += [f"{name}={value}" for name, value in self.settings.items()]
-        with (self.root / "output").open("wb") as output:
+        with (self.root / self.log).open("wb") as output:
             self.process = subprocess.Popen(
                 command,
                 stdout=output,
@@ -65,7 +66,7 @@ class Launcher:
         wait_until(lambda: "Purser runs on" in self.output(), 20, what="the launcher's welcome")
 
     def output(self) -> str:
-        return (self.root / "output").read_text()
+        return (self.root / self.log).read_text()
 
     def signal(self, number: signal.Signals) -> None:
         assert self.process is not None
