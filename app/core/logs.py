@@ -9,6 +9,7 @@ import logging
 import re
 import sys
 from collections.abc import Mapping, MutableMapping
+from numbers import Number
 from typing import Any
 
 import structlog
@@ -67,6 +68,6 @@ def _blank_value(value: Any) -> Any:
         return {key: _blank_value(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_blank_value(inner) for inner in value]
-    if value is None or isinstance(value, bool | int | float):
+    if value is None or isinstance(value, Number):
         return value
     return blank(str(value))

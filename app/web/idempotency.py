@@ -56,7 +56,7 @@ class IdempotencyKey(Model):
     body_hmac: Mapped[str] = mapped_column(String(64))
     holder: Mapped[str] = mapped_column(ID)
     subject_id: Mapped[str | None] = mapped_column(ID)
-    status: Mapped[int | None]
+    answer_status: Mapped[int | None]
     answer_sealed: Mapped[str | None] = mapped_column(Text)
     lease_until: Mapped[datetime] = mapped_column(UtcDateTime)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
@@ -72,7 +72,7 @@ class _Claim:
 class _Stored:
     row_id: str
     subject_id: str | None
-    status: int | None
+    answer_status: int | None
     answer_sealed: str | None
 
 
@@ -147,9 +147,9 @@ def _run(view: Callable[..., Any], claim: _Claim, args: tuple[Any, ...], kwargs:
 
 
 def _replay(stored: _Stored, rebuild: Callable[[str], tuple[int, Any]]) -> Response:
-    if stored.status is not None and stored.answer_sealed is not None:
+    if stored.answer_status is not None and stored.answer_sealed is not None:
         body = provider.current().vault.open(stored.answer_sealed, _place(stored.row_id))
-        response = Response(body, status=stored.status, mimetype="application/json")
+        response = Response(body, status=stored.answer_status, mimetype="application/json")
     else:
         status, answer = rebuild(str(stored.subject_id))
         response = jsonify(answer)
@@ -185,16 +185,16 @@ def _claim(owner_id: str, key: str) -> _Claim | _Stored:
         if row.created_at < now - KEPT:
             _renew(row, holder=holder, now=now)
             row.body_hmac, row.created_at = body_hmac, now
-            row.subject_id = row.status = row.answer_sealed = None
+            row.subject_id = row.answer_status = row.answer_sealed = None
             return _Claim(row.id, holder)
         if not hmac.compare_digest(row.body_hmac, body_hmac):
             raise IdempotencyConflict(f"This {HEADER} was used for a request with another body.")
-        if row.status is None and row.lease_until > now:
+        if row.answer_status is None and row.lease_until > now:
             raise _still_running()
-        if row.status is None and row.subject_id is None:
+        if row.answer_status is None and row.subject_id is None:
             _renew(row, holder=holder, now=now)
             return _Claim(row.id, holder)
-        return _Stored(row.id, row.subject_id, row.status, row.answer_sealed)
+        return _Stored(row.id, row.subject_id, row.answer_status, row.answer_sealed)
 
 
 def _renew(row: IdempotencyKey, *, holder: str, now: datetime) -> None:
@@ -220,7 +220,7 @@ def _store(claim: _Claim, response: Response) -> None:
         session.execute(
             update(IdempotencyKey)
             .where(IdempotencyKey.id == claim.row_id, IdempotencyKey.holder == claim.holder)
-            .values(status=response.status_code, answer_sealed=sealed)
+            .values(answer_status=response.status_code, answer_sealed=sealed)
         )
 
 

@@ -126,7 +126,7 @@ def upgrade() -> None:
         sa.Column("body_hmac", sa.String(length=64), nullable=False),
         sa.Column("holder", sa.Uuid(as_uuid=False), nullable=False),
         sa.Column("subject_id", sa.Uuid(as_uuid=False), nullable=True),
-        sa.Column("status", sa.Integer(), nullable=True),
+        sa.Column("answer_status", sa.Integer(), nullable=True),
         sa.Column("answer_sealed", sa.Text(), nullable=True),
         sa.Column("lease_until", sa.DateTime(timezone=True), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),

@@ -1,0 +1,55 @@
+"""Migrations: forward, back and forward again on both databases, and never a drift from the models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from flask import Flask
+from flask_migrate import downgrade, upgrade
+from sqlalchemy import inspect
+
+from app.extensions import db
+from tests.support.applications import make_app, settings_for
+from tests.support.servers import Postgres
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def empty_app(request: pytest.FixtureRequest, tmp_path: Path) -> Flask:
+    if request.param == "sqlite":
+        return make_app(settings_for(f"sqlite:///{tmp_path}/empty.sqlite"))
+    server: Postgres = request.getfixturevalue("postgres")
+    return make_app(settings_for(server.create_database("purser_migrations")))
+
+
+def drift() -> list[Any]:
+    with db.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        return list(compare_metadata(context, db.metadata))
+
+
+def tables() -> set[str]:
+    return set(inspect(db.engine).get_table_names()) - {"alembic_version"}
+
+
+def test_migrations_go_up_down_and_up_again_without_drift(empty_app: Flask) -> None:
+    with empty_app.app_context():
+        upgrade()
+        assert drift() == []
+        assert tables() == set(db.metadata.tables)
+        downgrade(revision="base")
+        assert tables() == set()
+        upgrade()
+        assert drift() == []
+        db.engine.dispose()
+
+
+def test_migrations_do_not_depend_on_the_application_of_their_day() -> None:
+    for path in (ROOT / "migrations" / "versions").glob("*.py"):
+        assert "import app" not in path.read_text()
+        assert "app." not in path.read_text()
