@@ -96,9 +96,9 @@ def _start(plan: Plan, supervisor: Supervisor) -> bool:
     if plan.redis_port is not None:
         _start_redis(plan, supervisor, plan.redis_port)
     if plan.sandbox_ports:
-        supervisor.say(
-            "Starting the sandbox chains (the first start fetches them, which takes a minute or two) ..."
-        )
+        known = (plan.var / "sandbox").exists()
+        first = "" if known else " (a machine's first start fetches them: a minute or two)"
+        supervisor.say(f"Starting the sandbox chains{first} ...")
         supervisor.start(Program("sandbox", _sandbox_command(plan), plan.environment, _CHAINS, 15))
     if not _has_newest_schema(plan, commands["release"]):
         supervisor.say("Preparing the database ...")
