@@ -10,7 +10,7 @@ from app.adapters.evm.chain import EvmChain
 from app.core.addresses import ZERO_EVM_ADDRESS
 from app.core.chains import ETH, USDC
 from sandbox.evm import EvmNode
-from tests.support.evm import Person, chain_at
+from tests.support.evm import Person, chain_at, funded
 from tests.support.loopback_http import unused_url
 
 pytest.register_assert_rewrite("tests.ports.chain_contract")
@@ -33,11 +33,7 @@ class EvmWorld:
         return chain_at(self._node, unused_url(), unused_url())
 
     def person(self, *, native_units: int = 0, usdc_units: int = 0) -> tuple[Person, str]:
-        person = Person()
-        if native_units:
-            self._node.fund_eth(person.address, native_units)
-        if usdc_units:
-            self._node.fund_usdc(person.address, usdc_units)
+        person = funded(self._node, wei=native_units, usdc_units=usdc_units)
         return person, person.address
 
     def settle(self) -> None:

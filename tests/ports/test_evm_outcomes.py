@@ -7,9 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from app.core.chains import USDC
 from app.ports.chain import BlockRef, Fate, Outcome
 from app.ports.errors import Unreachable
 from sandbox.evm import EvmNode
+from sandbox.evm.artifacts import Artifacts
+from sandbox.evm.builder import Builder
+from sandbox.evm.optimism import L1Fees, set_l1_fees
 from tests.support.evm import (
     ETHER,
     Calls,
@@ -18,6 +22,7 @@ from tests.support.evm import (
     chain_at,
     funded,
     holdings,
+    landed,
     outcome,
     proxy,
     refuse,
@@ -61,7 +66,7 @@ def test_a_movement_is_void_only_when_another_used_its_nonce_at_safe_depth(ether
         ethereum.mine(1)
 
     assert outcome(chain, person, never_sent) == Outcome(Fate.VOID)
-    assert outcome(chain, person, never_sent, rival).fate is Fate.SUCCEEDED
+    assert landed(chain, person, never_sent, rival).fate is Fate.SUCCEEDED
 
 
 def test_a_movement_without_its_receipt_is_not_void_while_the_receipt_cannot_be_read(
@@ -123,8 +128,6 @@ def test_without_the_safe_tag_void_waits_for_sixty_four_blocks() -> None:
 
 def test_a_reverted_movement_tells_what_it_cost(node: EvmNode) -> None:
     # Two transfers drafted on the same tokens: the second one reverts when it is mined.
-    from app.core.chains import USDC  # noqa: PLC0415
-
     chain = chain_at(node)
     person = funded(node, usdc_units=1000)
     node.mine(1)
@@ -134,7 +137,7 @@ def test_a_reverted_movement_tells_what_it_cost(node: EvmNode) -> None:
     before = holdings(chain, person.address)[0]
     chain.broadcast(second.raw)
 
-    found = outcome(chain, person, second)
+    found = landed(chain, person, second)
 
     assert (found.fate, found.tx_hash) == (Fate.REVERTED, second.tx_hash)
     assert found.fee_units == before - holdings(chain, person.address)[0]
@@ -145,21 +148,21 @@ def test_what_a_reorganisation_takes_away_waits_again_and_lands_again(ethereum: 
     ethereum.mine(SAFE_LAG)
     transaction = sent(chain, person, recipient, 1000)
     ethereum.mine(1)
-    landed = outcome(chain, person, transaction)
-    assert landed.block is not None
-    assert landed.confirmations == 2
+    first = landed(chain, person, transaction)
+    assert first.block is not None
+    assert first.confirmations == 2
     deep = chain.head()
-    standing, _ = chain.orphaned([landed.block])
+    standing, _ = chain.orphaned([first.block])
     assert standing == frozenset()
 
     ethereum.reorg(3)
 
-    gone, safe = chain.orphaned([landed.block, deep, BlockRef(deep.number + 50, deep.hash)])
-    assert gone == {landed.block, deep}, "a block that the node does not have yet is not called orphaned"
+    gone, safe = chain.orphaned([first.block, deep, BlockRef(deep.number + 50, deep.hash)])
+    assert gone == {first.block, deep}, "a block that the node does not have yet is not called orphaned"
     assert safe == chain.head().number - SAFE_LAG
     assert outcome(chain, person, transaction) == Outcome(Fate.WAITING)
     chain.broadcast(transaction.raw)
-    assert outcome(chain, person, transaction).fate is Fate.SUCCEEDED
+    assert landed(chain, person, transaction).fate is Fate.SUCCEEDED
     assert holdings(chain, recipient)[0] == 1000
 
 
@@ -179,7 +182,7 @@ def test_the_l1_fee_that_a_receipt_tells_is_believed() -> None:
     with EvmNode("base") as base, proxy(base.url) as front:
         chain, person = chain_at(base), funded(base)
         transaction = sent(chain, person, Person().address, 1000)
-        asked = outcome(chain, person, transaction)
+        asked = landed(chain, person, transaction)
         receipt = base.rpc("eth_getTransactionReceipt", transaction.tx_hash)
         front.after = spoil("eth_getTransactionReceipt", {**receipt, "l1Fee": "0x7b"})
 
@@ -191,10 +194,6 @@ def test_the_l1_fee_that_a_receipt_tells_is_believed() -> None:
 
 
 def test_the_l1_fee_stays_exact_when_l1_gets_dearer_afterwards() -> None:
-    from sandbox.evm.artifacts import Artifacts  # noqa: PLC0415
-    from sandbox.evm.builder import Builder  # noqa: PLC0415
-    from sandbox.evm.optimism import L1Fees, set_l1_fees  # noqa: PLC0415
-
     with EvmNode("base") as base:
         chain, person = chain_at(base), funded(base)
         transaction = sent(chain, person, Person().address, 1000)
@@ -204,7 +203,7 @@ def test_the_l1_fee_stays_exact_when_l1_gets_dearer_afterwards() -> None:
         )
         set_l1_fees(builder, L1Fees(l1_base_fee_wei=80 * 10**9))
 
-        found = outcome(chain, person, transaction)
+        found = landed(chain, person, transaction)
 
         assert found.fee_units == ETHER - 1000 - holdings(chain, person.address)[0]
 
@@ -229,7 +228,7 @@ def test_a_receipt_that_lies_is_no_outcome(ethereum: EvmNode, lie: dict[str, obj
         front.after = spoil("eth_getTransactionReceipt", {**receipt, **lie})
         with pytest.raises(Unreachable):
             outcome(chain_at(ethereum, front.url), person, transaction)
-        honest = outcome(chain_at(ethereum, front.url, ethereum.url), person, transaction)
+        honest = landed(chain_at(ethereum, front.url, ethereum.url), person, transaction)
 
     assert honest.fate is Fate.SUCCEEDED
 

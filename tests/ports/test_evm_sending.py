@@ -13,6 +13,7 @@ from app.core.chains import ETH, USDC
 from app.ports.chain import Fate
 from app.ports.errors import OutcomeUnknown, Rejected, Unreachable
 from sandbox.evm import EvmNode, roles
+from sandbox.evm.abi import call_data
 from tests.support.evm import (
     DOLLAR,
     ETHER,
@@ -25,6 +26,7 @@ from tests.support.evm import (
     holdings,
     intent,
     json_reply,
+    landed,
     outcome,
     proxy,
     refuse,
@@ -60,8 +62,6 @@ def held(ethereum: EvmNode) -> Iterator[EvmNode]:
 
 
 def _usdc_owner(node: EvmNode, signature: str, address: str | None = None) -> None:
-    from sandbox.evm.abi import call_data  # noqa: PLC0415
-
     data = call_data(signature, address) if address else call_data(signature)
     owner = node.rpc("eth_accounts")[roles.OWNER]
     node.rpc("eth_sendTransaction", {"from": owner, "to": node.deployment.usdc, "data": data})
@@ -105,7 +105,7 @@ def test_all_but_the_drafted_fee_can_be_sent_and_one_wei_more_is_refused(node: E
     assert refused.value.details["missing"] == "0.000000000000000001"
     transaction = sent(chain, person, recipient, ETHER - fee)
 
-    assert outcome(chain, person, transaction).fate is Fate.SUCCEEDED
+    assert landed(chain, person, transaction).fate is Fate.SUCCEEDED
     assert holdings(chain, recipient)[0] == ETHER - fee
 
 
@@ -116,7 +116,7 @@ def test_the_l1_fee_of_base_is_part_of_the_fee_and_never_less_than_what_is_charg
         for token, units in ((ETH, 12345), (USDC, 54321)):
             draft, transaction = signed(chain, person, Person().address, units, token=token)
             chain.broadcast(transaction.raw)
-            found = outcome(chain, person, transaction)
+            found = landed(chain, person, transaction)
             receipt = base.rpc("eth_getTransactionReceipt", transaction.tx_hash)
             l2_fee = int(receipt["gasUsed"], 16) * int(receipt["effectiveGasPrice"], 16)
             assert found.fee_units is not None
@@ -275,7 +275,7 @@ def test_a_replacement_is_accepted_by_the_node_and_pays_once(held: EvmNode) -> N
     for name in ("max_fee_per_gas", "max_priority_fee_per_gas"):
         assert int(dearer.terms[name] or 0) * 8 > int(draft.terms[name] or 0) * 9
     assert dearer.terms["gas"] == draft.terms["gas"]
-    found = outcome(chain, person, first, second)
+    found = landed(chain, person, first, second)
     assert (found.fate, found.tx_hash) == (Fate.SUCCEEDED, second.tx_hash)
     assert holdings(chain, recipient)[0] == 1000
 
@@ -295,7 +295,7 @@ def test_the_old_one_may_land_although_a_replacement_was_signed(held: EvmNode) -
     with pytest.raises(Rejected, match="nonce_too_low"):
         chain.broadcast(second.raw)
 
-    found = outcome(chain, person, first, second)
+    found = landed(chain, person, first, second)
     assert (found.fate, found.tx_hash) == (Fate.SUCCEEDED, first.tx_hash)
     assert holdings(chain, recipient)[0] == 1000
 
@@ -338,7 +338,7 @@ def test_a_cancellation_uses_the_slot_up_and_moves_nothing(held: EvmNode) -> Non
     chain.broadcast(second.raw)
     held.mine(1)
 
-    found = outcome(chain, person, first, second)
+    found = landed(chain, person, first, second)
     assert (found.fate, found.tx_hash) == (Fate.SUCCEEDED, second.tx_hash)
     assert holdings(chain, recipient) == (0, 0)
     assert holdings(chain, person.address) == (ETHER - (found.fee_units or 0), DOLLAR)
@@ -353,8 +353,8 @@ def test_a_nonce_ahead_of_its_turn_waits_in_the_pool_until_the_gap_is_filled(eth
     first = sent(chain, person, recipient, 1000, sequence=0)
     ethereum.mine(1)
 
-    assert outcome(chain, person, first).fate is Fate.SUCCEEDED
-    assert outcome(chain, person, later).fate is Fate.SUCCEEDED
+    assert landed(chain, person, first).fate is Fate.SUCCEEDED
+    assert landed(chain, person, later).fate is Fate.SUCCEEDED
     assert holdings(chain, recipient)[0] == 3000
 
 
@@ -376,7 +376,7 @@ def test_a_lost_answer_is_never_taken_for_a_refusal(ethereum: EvmNode, spoiled: 
         with pytest.raises(OutcomeUnknown):
             chain_at(ethereum, front.url).broadcast(transaction.raw)
 
-    assert outcome(chain, person, transaction).fate is Fate.SUCCEEDED, "the node had taken it"
+    assert landed(chain, person, transaction).fate is Fate.SUCCEEDED, "the node had taken it"
     chain.broadcast(transaction.raw)
     assert holdings(chain, recipient)[0] == 1000
 

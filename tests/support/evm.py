@@ -15,9 +15,10 @@ from app.adapters.derivation import evm_address
 from app.adapters.evm.chain import EvmChain
 from app.core.chains import ETH, USDC, ChainName, Token
 from app.core.money import TokenAmount
-from app.ports.chain import Attempt, Draft, Intent, Outcome, Signed, Watch
+from app.ports.chain import Attempt, Draft, Fate, Intent, Outcome, Signed, Watch
 from sandbox.evm import EvmNode
 from tests.support.loopback_http import Asked, LoopbackServer, Reply, serve
+from tests.support.waiting import wait_until
 
 GWEI = 10**9
 ETHER = 10**18
@@ -62,13 +63,18 @@ def chain_at(node: EvmNode, *urls: str, deposit_confirmations: int = 2, read_sec
 
 
 def funded(node: EvmNode, *, wei: int = ETHER, usdc_units: int = 0) -> Person:
-    """Return somebody who holds coins; they are mined, if only by a block made for them."""
+    """Return somebody who holds coins, on a node that mines at once."""
     person = Person()
     if wei:
-        node.fund_eth(person.address, wei)
+        await_mined(node, node.fund_eth(person.address, wei))
     if usdc_units:
-        node.fund_usdc(person.address, usdc_units)
+        await_mined(node, node.fund_usdc(person.address, usdc_units))
     return person
+
+
+def await_mined(node: EvmNode, tx_hash: str) -> None:
+    """Wait for a node that mines at once: it answers before it has done so."""
+    wait_until(lambda: node.rpc("eth_getTransactionReceipt", tx_hash), interval=0.001, what="a block")
 
 
 def intent(sender: Person, recipient: str, units: int, token: Token = ETH) -> Intent:
@@ -99,9 +105,11 @@ def sent(
     token: Token = ETH,
     sequence: int | None = None,
 ) -> Signed:
-    """Draft, sign and send a movement."""
+    """Draft, sign and send a movement; one for the next nonce is awaited, one for a given nonce is not."""
     _, transaction = signed(chain, sender, recipient, units, token=token, sequence=sequence)
     chain.broadcast(transaction.raw)
+    if sequence is None:
+        landed(chain, sender, transaction)
     return transaction
 
 
@@ -126,6 +134,18 @@ def holdings(chain: EvmChain, address: str) -> tuple[int, int]:
     """Return (wei, micro-USDC)."""
     balances = chain.balances(address)
     return balances.of(ETH).units, balances.of(USDC).units
+
+
+def landed(chain: EvmChain, sender: Person, *transactions: Signed) -> Outcome:
+    """Wait until one of these transactions is in a block, and return what became of it."""
+
+    def found() -> Outcome | None:
+        now = outcome(chain, sender, *transactions)
+        return None if now.fate is Fate.WAITING else now
+
+    settled = wait_until(found, interval=0.001, what="a block")
+    assert settled is not None
+    return settled
 
 
 Calls = list[dict[str, Any]]
