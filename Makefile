@@ -1,6 +1,6 @@
 # Short names for those who like make; ./run and ./test need neither make nor this file.
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench sandbox lock environment
+.PHONY: help run test check lint types contracts document bench sandbox lock environment
 BIN := .venv/bin
 
 help: ## list what can be made
@@ -15,11 +15,19 @@ test: ## the whole suite
 environment:
 	@sh launcher/bootstrap.sh requirements-dev.txt
 
-check: environment ## lint, format, types, import contracts, OpenAPI document
+check: lint types contracts document ## lint, format, types, import contracts, OpenAPI document
+
+lint: environment
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: environment
 	$(BIN)/mypy app workers sandbox launcher
+
+contracts: environment
 	$(BIN)/lint-imports --no-logo
+
+document: environment
 	NETWORK=sandbox $(BIN)/python -m launcher flask --app wsgi documents check
 
 bench: environment ## figures of speed and memory on this machine (minutes)
