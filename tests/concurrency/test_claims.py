@@ -49,7 +49,7 @@ def _register(app: Flask, **body: str) -> dict[str, Any]:
     return made
 
 
-def _count(app: Flask, *conditions: Any) -> int:  # noqa: ANN401 - columns and conditions
+def _count(app: Flask, *conditions: Any) -> int:
     with app.app_context(), reading() as session:
         return session.scalar(select(func.count()).where(*conditions)) or 0
 
