@@ -19,7 +19,7 @@ from whitenoise import WhiteNoise
 from app import commands
 from app.agents import routes as agents
 from app.config import Settings
-from app.core import identifiers, logs
+from app.core import identifiers, leases, logs
 from app.device import page as device_page
 from app.device import routes as device
 from app.extensions import api, db, limiter, migrate
@@ -175,4 +175,5 @@ def _serve(app: Flask, settings: Settings) -> None:
         app.wsgi_app = ProxyFix(app.wsgi_app, x_for=hops, x_proto=hops, x_host=0)  # type: ignore[method-assign]
 
 
-_ = controls_routes
+# Imported for what they register: further routes of a room, and a table that no room owns.
+_REGISTERED = (controls_routes, leases)

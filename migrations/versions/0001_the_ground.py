@@ -360,6 +360,13 @@ def upgrade() -> None:
         )
 
     op.create_table(
+        "work_leases",
+        sa.Column("name", sa.String(length=60), nullable=False),
+        sa.Column("holder", sa.Uuid(as_uuid=False), nullable=False),
+        sa.Column("until", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("name"),
+    )
+    op.create_table(
         "api_keys",
         sa.Column("id", sa.Uuid(as_uuid=False), nullable=False),
         sa.Column("kind", sa.String(length=2), nullable=False),
@@ -501,6 +508,7 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f("ix_api_keys_agent_id"))
 
     op.drop_table("api_keys")
+    op.drop_table("work_leases")
     with op.batch_alter_table("wallets", schema=None) as batch_op:
         batch_op.drop_index("ix_wallets_agent_id_created_at")
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -53,3 +56,12 @@ def test_migrations_do_not_depend_on_the_application_of_their_day() -> None:
     for path in (ROOT / "migrations" / "versions").glob("*.py"):
         assert "import app" not in path.read_text()
         assert "app." not in path.read_text()
+
+
+def test_every_table_is_known_to_the_application_alone() -> None:
+    declared = set()
+    for path in (ROOT / "app").rglob("*.py"):
+        declared |= set(re.findall(r'__tablename__ = "([a-z_]+)"', path.read_text()))
+    program = "from app.factory import create_app; from app.extensions import db; print(*db.metadata.tables)"
+    known = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert set(known.stdout.split()) == declared
