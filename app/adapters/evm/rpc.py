@@ -12,10 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import structlog
-from web3.providers.base import JSONBaseProvider
-from web3.types import RPCEndpoint, RPCResponse
 
 from app.adapters.evm.endpoint import Call, Endpoint, EndpointFailed, Http
+from app.adapters.evm.libraries import JSONBaseProvider, RPCEndpoint, RPCResponse
 from app.core.chains import ChainName
 from app.ports.errors import Rejected, Unreachable
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import rlp  # type: ignore[import-untyped]  # ships no types
 from coincurve import PublicKey
-from eth_account.typed_transactions.typed_transaction import TypedTransaction
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 from rlp.exceptions import RLPException  # type: ignore[import-untyped]
 
 from app.adapters.evm import contracts
+from app.adapters.evm.libraries import TypedTransaction
 from app.core.chains import USDC
 from app.ports.chain import Intent
 from app.ports.vault import Signer
