@@ -1,0 +1,185 @@
+"""The OpenAPI document: valid, complete, and true of what the service does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from openapi_schema_validator import OAS31Validator
+from openapi_spec_validator import validate
+from werkzeug.test import TestResponse
+
+from app.errors import STATUS, ErrorCode
+
+Register = Callable[..., dict[str, Any]]
+Document = dict[str, Any]
+
+_METHODS = ("get", "post", "put", "patch", "delete")
+
+
+@pytest.fixture
+def document(client: FlaskClient) -> Document:
+    answer: Document = client.get("/openapi.json").get_json()
+    return answer
+
+
+def _operations(document: Document) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, methods in document["paths"].items():
+        for method in _METHODS:
+            if method in methods:
+                yield method, path, methods[method]
+
+
+def test_generators_can_read_the_document(document: Document) -> None:
+    assert document["openapi"].startswith("3.1")
+    validate(document)
+
+
+def test_every_route_is_documented(app: Flask, document: Document) -> None:
+    documented = {(method, path) for method, path, _ in _operations(document)}
+    served = {
+        (method.lower(), re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", rule.rule))
+        for rule in app.url_map.iter_rules()
+        for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
+        if rule.rule.startswith("/v1/")
+    }
+    assert documented == served
+
+
+def test_no_two_operations_share_an_id(document: Document) -> None:
+    ids = [operation["operationId"] for _, _, operation in _operations(document)]
+    assert len(ids) == len(set(ids))
+
+
+def test_every_operation_says_what_it_answers_and_how_it_fails(document: Document) -> None:
+    for method, path, operation in _operations(document):
+        where = f"{method} {path}"
+        assert operation["summary"], where
+        assert operation["responses"]["default"], where
+        successes = [status for status in operation["responses"] if status.startswith("2")]
+        assert successes, where
+        for status in successes:
+            assert operation["responses"][status]["content"]["application/json"]["schema"], where
+        assert {"429", "500"} <= operation["responses"].keys(), where
+        if operation["security"]:
+            assert "401" in operation["responses"], where
+        if "{" in path:
+            assert "404" in operation["responses"], where
+        if "requestBody" in operation:
+            assert {"400", "413"} <= operation["responses"].keys(), where
+
+
+def test_every_documented_code_belongs_to_the_status_it_is_documented_with(document: Document) -> None:
+    found = 0
+    for method, path, operation in _operations(document):
+        for status, response in operation["responses"].items():
+            for code in re.findall(r"^`([A-Z_]+)`:", response.get("description", ""), re.MULTILINE):
+                found += 1
+                assert str(STATUS[ErrorCode(code)]) == status, (method, path, code)
+    assert found > 50
+
+
+def test_headers_that_callers_act_on_are_documented(document: Document) -> None:
+    for method, path, operation in _operations(document):
+        names = {parameter["name"] for parameter in operation.get("parameters", [])}
+        for status, response in operation["responses"].items():
+            if "$ref" in response:
+                continue
+            headers = response["headers"]
+            assert "X-Request-Id" in headers, (method, path, status)
+            assert ("Retry-After" in headers) == (status in {"409", "429", "503"}), (method, path, status)
+            if "Idempotency-Key" in names and status.startswith("2"):
+                assert "Idempotent-Replayed" in headers, (method, path)
+
+
+def test_a_key_is_asked_for_exactly_where_the_document_says_so(
+    client: FlaskClient, document: Document
+) -> None:
+    for method, path, operation in _operations(document):
+        answer = client.open(re.sub(r"{\w+}", "0", path), method=method.upper())
+        assert (answer.status_code == 401) == bool(operation["security"]), (method, path, answer.text)
+
+
+def test_nothing_is_defined_that_no_operation_uses(document: Document) -> None:
+    text = str(document)
+    for name in document["components"]["schemas"]:
+        assert f"'#/components/schemas/{name}'" in text, name
+    for name, schema in document["components"]["schemas"].items():
+        assert schema.get("description"), name
+
+
+def test_a_parameter_is_never_documented_as_null(document: Document) -> None:
+    for method, path, operation in _operations(document):
+        for parameter in operation.get("parameters", []):
+            assert "null" not in str(parameter["schema"]), (method, path, parameter["name"])
+            assert None not in parameter["schema"].get("enum", []), (method, path, parameter["name"])
+
+
+def test_answers_are_what_the_document_says(
+    client: FlaskClient, document: Document, register: Register
+) -> None:
+    registered = register(name="ada", email="ada@example.org")
+    wallet = f"/v1/wallets/{registered['wallet']['id']}"
+    key = {"X-API-Key": registered["apiKey"]}
+    unlimited = client.post("/v1/wallets", json={}, headers=key).get_json()["id"]
+    code = registered["claimCode"]
+
+    def check(method: str, path: str, template: str | None = None, **request: Any) -> TestResponse:
+        answer = client.open(path, method=method.upper(), **request)
+        responses = document["paths"][template or path][method]["responses"]
+        documented = responses[str(answer.status_code)]
+        schema = documented["content"]["application/json"]["schema"]
+        whole = {**schema, "components": document["components"]}
+        problems = [f"{error.json_path}: {error.message}" for error in OAS31Validator(whole).iter_errors(answer.json)]
+        assert problems == [], (method, path, answer.text)
+        assert _undocumented(answer.json, schema, document) == set(), (method, path)
+        return answer
+
+    one = "/v1/wallets/{wallet_id}"
+    check("post", "/v1/agents/register", json={})
+    check("post", "/v1/agents/register", json={"name": 1})
+    check("post", "/v1/keys", json={})
+    check("get", "/v1/device/info", query_string={"code": code})
+    check("get", "/v1/device/info", query_string={"code": "ZZZZ-0000"})
+    check("get", "/v1/wallets", headers=key)
+    check("get", "/v1/wallets")
+    check("post", "/v1/wallets", headers=key, json={"name": "savings"})
+    check("get", wallet, one, headers=key)
+    check("get", "/v1/wallets/0", one, headers=key)
+    check("get", f"{wallet}/controls", f"{one}/controls", headers=key)
+    check("get", f"/v1/wallets/{unlimited}/controls", f"{one}/controls", headers=key)
+    check("put", f"{wallet}/controls", f"{one}/controls", headers=key, json={"daily_limit_usd": 5})
+    check("put", f"{wallet}/controls", f"{one}/controls", headers=key, json={"daily_limit_usd": -5})
+    check("get", f"{wallet}/transactions", f"{one}/transactions", headers=key)
+    check("get", f"{wallet}/transactions?status=no", f"{one}/transactions", headers=key)
+    check("get", f"{wallet}/balances", f"{one}/balances", headers=key)
+    check("post", f"{wallet}/transfer", f"{one}/transfer", headers=key, json={})
+    check("post", f"{wallet}/fund", f"{one}/fund", headers=key, json={})
+    check("get", "/v1/balance", headers=key)
+    check("get", "/v1/usage", headers=key)
+    check("get", "/v1/health")
+    check("post", "/v1/agents/claim-code", headers=key)
+    check("post", "/v1/device/claim", json={"code": code})
+    fresh = client.post("/v1/agents/register", json={}).get_json()["claimCode"]
+    check("post", "/v1/device/claim", json={"code": fresh, "email": "ada@example.org"})
+    check("delete", f"/v1/wallets/{unlimited}", one, headers=key)
+
+
+def _undocumented(value: Any, schema: dict[str, Any], document: Document) -> set[str]:  # noqa: ANN401 - JSON
+    """Return the members of an answer that its schema does not name."""
+    if "$ref" in schema:
+        schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+    for choice in schema.get("anyOf", []):
+        if "$ref" in choice and value is not None:
+            return _undocumented(value, choice, document)
+    if isinstance(value, list):
+        return set().union(*(_undocumented(item, schema["items"], document) for item in value))
+    if not isinstance(value, dict) or "properties" not in schema:
+        return set()
+    members = schema["properties"]
+    inner = (_undocumented(value[name], members[name], document) for name in value if name in members)
+    return (value.keys() - members.keys()).union(*inner)
