@@ -41,6 +41,11 @@ def check() -> None:
 
 @click.command("bootstrap")
 def bootstrap() -> None:
+    """Create the master key BOOTSTRAP_MASTER_KEY when there is none yet; the scheduler does it when it starts."""
+    create_bootstrap_master_key()
+
+
+def create_bootstrap_master_key() -> None:
     """Create the master key BOOTSTRAP_MASTER_KEY when there is none yet."""
     key = provider.settings().bootstrap_master_key.get_secret_value()
     if key:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import structlog
 
+from app import commands
 from app.jobs import JobName
 from app.ports import provider
 from workers import confirmations, deposits, sweeps
@@ -62,6 +63,7 @@ def main() -> None:
                 _run_here(JobName.FIND_DEPOSITS, (chain.value,))
             _run_here(JobName.SWEEP, ())
             return
+        commands.create_bootstrap_master_key()
         interval = float(provider.settings().poll_interval_seconds)
         next_sweep = 0.0
         while not stop.is_set():

@@ -4,21 +4,38 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import structlog
+
+from app.agents import claims
 from app.core import clock
-from app.core.leases import lease
+from app.core.leases import first_in, lease
 from app.core.unit_of_work import reading, unit_of_work
+from app.credits import audit as credits_audit
+from app.device import guesses
 from app.jobs import JobName
 from app.ports import provider
+from app.spending import audit as spending_audit
 from app.wallets import funding
 from app.web import idempotency
 from workers.context import job
 
+_log = structlog.get_logger(__name__)
 _LEASE = timedelta(seconds=60)
+_AUDIT_EVERY = timedelta(hours=1)
+
+
+def audit() -> list[str]:
+    """Prove the money invariants of the whole database; return and log what does not hold."""
+    with reading():
+        broken = [*credits_audit.check(), *spending_audit.check()]
+    for violation in broken:
+        _log.error("audit_violation", violation=violation)
+    return broken
 
 
 @job
 def sweep() -> None:
-    """Expire funding requests, ask the faucet again, forget old idempotency keys."""
+    """Expire funding requests, forget what is kept for a time only, audit hourly, ask the faucet again."""
     with lease("sweep", duration=_LEASE) as free:
         if not free:
             return
@@ -26,6 +43,10 @@ def sweep() -> None:
         funding.fail_expired(now)
         with unit_of_work():
             idempotency.prune(now)
+            claims.forget_answers(now)
+            guesses.prune(now)
+        if first_in("audit", period=_AUDIT_EVERY):
+            audit()
         if provider.current().faucet is None:
             return
         with reading():

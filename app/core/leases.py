@@ -44,6 +44,11 @@ def lease(name: str, *, duration: timedelta) -> Iterator[bool]:
                 session.execute(delete(WorkLease).where(WorkLease.name == name, WorkLease.holder == holder))
 
 
+def first_in(name: str, *, period: timedelta) -> bool:
+    """Tell whether this call is the first of its period, for work that one process does now and then."""
+    return _take(name, holder=new_id(), until=clock.now() + period)
+
+
 def _take(name: str, *, holder: str, until: datetime) -> bool:
     with unit_of_work() as session:
         taken = session.execute(

@@ -26,6 +26,11 @@ class Page(Generic[T]):
     request: PageRequest
 
     @property
+    def pagination(self) -> Page[T]:
+        """Return the page itself, where a wire shape nests what it says of its place in the list."""
+        return self
+
+    @property
     def has_more(self) -> bool:
         """Tell whether rows follow this slice."""
         return self.request.offset + len(self.items) < self.total

@@ -57,7 +57,7 @@ def page_query(*, default: int, maximum: int) -> type[Schema]:
 
 
 class Pagination(Schema):
-    """Where a page stands in its list; made from a `Page`."""
+    """Where a page stands in its list; made from a `Page`, which is its own pagination."""
 
     total = fields.Integer(required=True)
     limit = fields.Integer(required=True, attribute="request.limit")
