@@ -1,0 +1,88 @@
+"""The settings, `docs/configuration.md` and `.env.example` say the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from app.config import Settings
+from launcher.dotenv import read_dotenv
+from tests.support.applications import key_of
+
+ROOT = Path(__file__).resolve().parents[2]
+_REQUIRED = ("secret_key", "code_peppers", "encryption_keys")
+_ROW = re.compile(r"^\| `([A-Z_]+)` \| (.+?) \| (.+?) \|$", re.MULTILINE)
+
+
+@pytest.fixture(autouse=True)
+def _empty_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in Settings.model_fields:
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+def _defaults(network: str) -> dict[str, str]:
+    required: dict[str, Any] = {name: key_of("k") for name in _REQUIRED}
+    settings = Settings(network=network, **required)
+    return {
+        name.upper(): "" if name in _REQUIRED else _text(getattr(settings, name))
+        for name in Settings.model_fields
+    }
+
+
+def _text(value: object) -> str:
+    if isinstance(value, SecretStr):
+        return value.get_secret_value().replace("postgresql+psycopg://", "postgresql://")
+    return "" if value is None or value == () else str(value)
+
+
+def _documented() -> dict[str, tuple[str, str]]:
+    text = (ROOT / "docs/configuration.md").read_text()
+    service, _, _ = text.partition("\n## Other variables")
+    rows: list[tuple[str, str, str]] = _ROW.findall(service)
+    assert len({name for name, _, _ in rows}) == len(rows)
+    return {name: (meaning, default) for name, meaning, default in rows}
+
+
+def _example() -> dict[str, str]:
+    text = (ROOT / ".env.example").read_text()
+    return dict(re.findall(r"^# ([A-Z_]+)=(.*)$", text, re.MULTILINE))
+
+
+def test_every_setting_is_documented_and_nothing_else_is() -> None:
+    assert _documented().keys() == _defaults("sandbox").keys()
+
+
+def test_the_example_names_every_setting_and_nothing_else() -> None:
+    assert _example().keys() == _defaults("sandbox").keys()
+
+
+def test_documented_defaults_are_those_that_an_operator_gets() -> None:
+    sandbox, mainnet = _defaults("sandbox"), _defaults("mainnet")
+    for name, (_, shown) in _documented().items():
+        if name != "NETWORK":
+            expected = f"`{mainnet[name]}`" if mainnet[name] else ("required" if name.lower() in _REQUIRED else "none")
+            assert shown.startswith(expected), name
+        if mainnet[name] and not sandbox[name]:
+            assert "off in the sandbox" in shown, name
+
+
+def test_the_example_shows_the_defaults() -> None:
+    expected = {**_defaults("mainnet"), "NETWORK": "sandbox"}
+    assert _example() == expected
+
+
+def test_a_copy_of_the_example_changes_nothing() -> None:
+    assert read_dotenv(ROOT / ".env.example") == {}
+
+
+def test_what_the_documentation_calls_required_is_refused_when_missing() -> None:
+    required = {name.lower() for name, (_, default) in _documented().items() if default.startswith("required")}
+    assert required == set(_REQUIRED)
+    for missing in required:
+        given: dict[str, Any] = {name: key_of("k") for name in required - {missing}}
+        with pytest.raises(ValueError, match=missing.upper()):
+            Settings(network="mainnet", **given)
