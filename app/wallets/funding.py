@@ -15,18 +15,18 @@ from sqlalchemy import func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from app.core import clock
-from app.core.chains import TOKENS_BY_SYMBOL, ChainName, tokens
+from app.core.chains import TOKENS_BY_SYMBOL, ChainName
 from app.core.identifiers import new_id
-from app.core.money import AmountError, TokenAmount, parse_amount
+from app.core.money import TokenAmount
 from app.core.unit_of_work import after_commit, unit_of_work
-from app.errors import BalanceFetchError, InvalidInput, LimitReached
+from app.errors import BalanceFetchError, LimitReached
 from app.extensions import db
 from app.jobs import JobName
 from app.ports import provider
 from app.ports.chain import BlockRef
 from app.ports.errors import PortError
 from app.spending import service as spending
-from app.wallets import lifecycle
+from app.wallets import lifecycle, orders
 from app.wallets.lifecycle import Reason, Status, TransactionType
 from app.wallets.models import DepositCursor, DepositMark, Transaction
 from app.wallets.service import WalletView
@@ -54,13 +54,13 @@ def request(wallet: WalletView, *, chain: str, amount: str, currency: str) -> Fu
 
     Raises: InvalidInput, LimitReached, BalanceFetchError when the chain cannot be read.
     """
-    name, expected = _parse(chain, amount, currency)
+    name, expected = orders.parse_deposit(chain=chain, amount=amount, currency=currency)
     address = wallet.address_on(name)
     adapter = provider.current().chains[name]
     try:
-        # The head is read before the mark: a deposit between the two is then in neither the balance nor the past.
-        head = adapter.head()
+        # The mark first: a deposit that is mined between the two then lies before the request and does not count.
         mark = adapter.mark(address)
+        head = adapter.head()
     except PortError:
         raise BalanceFetchError(
             f"{name} cannot be read at the moment, so deposits could not be told from what is there.",
@@ -165,28 +165,6 @@ def pay_from_faucet(request_id: str) -> None:
         faucet.pay(wanted.id, chain=wanted.chain, address=wanted.deposit_address, amount=wanted.amount)
     except PortError as error:
         _log.warning("faucet_did_not_pay", transaction_id=request_id, reason=error.reason)
-
-
-def _parse(chain: str, amount: str, currency: str) -> tuple[ChainName, TokenAmount]:
-    problems: dict[str, list[str]] = {}
-    movable = provider.current().chains
-    name = ChainName(chain.lower()) if chain.lower() in {c.value for c in movable} else None
-    token = TOKENS_BY_SYMBOL.get(currency.upper())
-    parsed = None
-    if name is None:
-        problems["chain"] = [f"must be one of {', '.join(movable)}"]
-    elif token not in tokens(name):
-        problems["currency"] = [f"must be one of {', '.join(t.symbol for t in tokens(name))} on {name}"]
-        token = None
-    if token is not None:
-        try:
-            parsed = parse_amount(amount, token)
-        except AmountError as error:
-            problems["amount"] = [str(error)]
-    if problems or name is None or parsed is None:
-        first = next(iter(problems))
-        raise InvalidInput(f"{first}: {problems[first][0]}", details={"fields": problems})
-    return name, parsed
 
 
 def _count_open(wallet_id: str) -> int:

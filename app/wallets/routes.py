@@ -28,7 +28,7 @@ from app.errors import (
 )
 from app.identity import guards
 from app.ports import provider
-from app.wallets import balances, funding, history, schemas, service, transfers
+from app.wallets import balances, funding, history, orders, schemas, service, transfers
 from app.wallets.history import Filters, TransactionView
 from app.wallets.lifecycle import Status, TransactionType
 from app.wallets.service import WalletView
@@ -155,7 +155,7 @@ def withdraw(body: dict[str, Any], wallet: WalletView) -> Any:
 
 
 def _move(wallet: WalletView, body: dict[str, Any], type_: TransactionType) -> Any:
-    order = transfers.parse_order(
+    order = orders.parse_movement(
         type_, chain=body["chain"], to=body["to"], amount=body["amount"], currency=body["currency"]
     )
     if body["dry_run"]:

@@ -12,12 +12,12 @@ from decimal import Decimal
 
 import structlog
 
-from app.core import addresses, clock
-from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Token, native, tokens
+from app.core import clock
+from app.core.chains import ChainName, Token, native
 from app.core.identifiers import new_id
-from app.core.money import AmountError, TokenAmount, decimal_string, nanos_from_usd, parse_amount, value_nanos
+from app.core.money import TokenAmount, decimal_string, nanos_from_usd, value_nanos
 from app.core.unit_of_work import reading, unit_of_work
-from app.errors import InvalidInput, NotFound, ServiceError, TransferFailed, WithdrawalFailed
+from app.errors import NotFound, ServiceError, TransferFailed, WithdrawalFailed
 from app.ports import provider
 from app.ports.chain import Chain, Draft, Intent, Signed
 from app.ports.errors import OutcomeUnknown, PortError, Rejected, Unreachable
@@ -26,6 +26,7 @@ from app.spending import service as spending
 from app.wallets import custody, history, lifecycle, nonces, settlement, waiting
 from app.wallets.lifecycle import Status, TransactionType
 from app.wallets.models import Transaction, Wallet
+from app.wallets.orders import Order
 from app.wallets.service import WalletView
 from app.web import idempotency
 
@@ -46,16 +47,6 @@ _SENTENCES: Mapping[str, str] = {
     "network_fee_too_high": "The network fee is above the operator's cap at the moment; try again later.",
     "reverted": "The chain executed the transaction and it failed; the network fee was spent.",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What the caller asks for, checked against the chain's tokens and address format."""
-
-    type: TransactionType
-    chain: ChainName
-    recipient: str
-    amount: TokenAmount
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,48 +75,6 @@ def shortage(token: Token, *, available: int, required: int) -> dict[str, str]:
         "required": decimal_string(required, token.decimals),
         "missing": decimal_string(required - available, token.decimals),
     }
-
-
-def parse_order(type_: TransactionType, *, chain: str, to: str, amount: str, currency: str) -> Order:
-    """Check an order's fields against each other. Raises: InvalidInput naming each bad field."""
-    problems: dict[str, list[str]] = {}
-    name = _chain_named(chain, problems)
-    token = TOKENS_BY_SYMBOL.get(currency.upper())
-    recipient = parsed_amount = None
-    if name is not None:
-        served = tokens(name)
-        if token not in served:
-            problems["currency"] = [f"must be one of {', '.join(t.symbol for t in served)} on {name}"]
-            token = None
-        try:
-            recipient = addresses.for_chain(to, name)
-        except addresses.AddressError as error:
-            problems["to"] = [str(error)]
-    if token is not None:
-        try:
-            parsed_amount = parse_amount(amount, token)
-        except AmountError as error:
-            problems["amount"] = [str(error)]
-        if name is not None and recipient is not None:
-            refusal = provider.current().chains[name].refusal_of(recipient, token)
-            if refusal:
-                problems["to"] = [refusal]
-    if problems or name is None or recipient is None or parsed_amount is None:
-        first = next(iter(problems))
-        raise InvalidInput(f"{first}: {problems[first][0]}", details={"fields": problems})
-    return Order(type_, name, recipient, parsed_amount)
-
-
-def _chain_named(text: str, problems: dict[str, list[str]]) -> ChainName | None:
-    movable = provider.current().chains
-    try:
-        name = ChainName(text.lower())
-    except ValueError:
-        name = None
-    if name is None or name not in movable:
-        problems["chain"] = [f"must be one of {', '.join(movable)}"]
-        return None
-    return name
 
 
 def quote(wallet: WalletView, order: Order) -> Quote:

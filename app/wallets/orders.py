@@ -1,0 +1,86 @@
+"""What callers ask for, as values: chain, token, amount and recipient checked against each other.
+
+Every problem of a request is named at once; nothing here touches the database or the network.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.core import addresses
+from app.core.chains import TOKENS_BY_SYMBOL, ChainName, tokens
+from app.core.money import AmountError, TokenAmount, parse_amount
+from app.errors import InvalidInput
+from app.ports import provider
+from app.wallets.lifecycle import TransactionType
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A movement that is asked for: the recipient in canonical form, the amount in the token's units."""
+
+    type: TransactionType
+    chain: ChainName
+    recipient: str
+    amount: TokenAmount
+
+
+def parse_deposit(*, chain: str, amount: str, currency: str) -> tuple[ChainName, TokenAmount]:
+    """Read what shall be deposited where. Raises: InvalidInput naming each bad field."""
+    problems: dict[str, list[str]] = {}
+    name = _parse_chain(chain, problems)
+    parsed = _parse_amount(name, amount, currency, problems)
+    if problems or name is None or parsed is None:
+        raise _invalid(problems)
+    return name, parsed
+
+
+def parse_movement(type_: TransactionType, *, chain: str, to: str, amount: str, currency: str) -> Order:
+    """Read a transfer or withdrawal. Raises: InvalidInput naming each bad field."""
+    problems: dict[str, list[str]] = {}
+    name = _parse_chain(chain, problems)
+    parsed = _parse_amount(name, amount, currency, problems)
+    recipient = None
+    if name is not None:
+        try:
+            recipient = addresses.for_chain(to, name)
+        except addresses.AddressError as error:
+            problems["to"] = [str(error)]
+    if name is not None and recipient is not None and parsed is not None:
+        refusal = provider.current().chains[name].refusal_of(recipient, parsed.token)
+        if refusal:
+            problems["to"] = [refusal]
+    if problems or name is None or recipient is None or parsed is None:
+        raise _invalid(problems)
+    return Order(type_, name, recipient, parsed)
+
+
+def _parse_chain(text: str, problems: dict[str, list[str]]) -> ChainName | None:
+    served = provider.current().chains
+    for name in served:
+        if name.value == text.lower():
+            return name
+    problems["chain"] = [f"must be one of {', '.join(served)}"]
+    return None
+
+
+def _parse_amount(
+    chain: ChainName | None, amount: str, currency: str, problems: dict[str, list[str]]
+) -> TokenAmount | None:
+    token = TOKENS_BY_SYMBOL.get(currency.upper())
+    if chain is not None and token not in tokens(chain):
+        problems["currency"] = [f"must be one of {', '.join(t.symbol for t in tokens(chain))} on {chain}"]
+        return None
+    if token is None:
+        problems["currency"] = [f"must be one of {', '.join(TOKENS_BY_SYMBOL)}"]
+        return None
+    try:
+        return parse_amount(amount, token)
+    except AmountError as error:
+        problems["amount"] = [str(error)]
+        return None
+
+
+def _invalid(problems: dict[str, list[str]]) -> InvalidInput:
+    first = next(iter(problems))
+    return InvalidInput(f"{first} {problems[first][0]}.", details={"fields": problems})
