@@ -178,10 +178,20 @@ class Sandbox:
 
     def _check_ports(self) -> None:
         options = self._options
-        wanted = {"ethereum": options.ethereum_port, "base": options.base_port, "faucet": options.faucet_port}
+        wanted = [
+            ("ethereum", options.ethereum_port),
+            ("base", options.base_port),
+            ("faucet", options.faucet_port),
+        ]
         if options.solana_port is not None:
-            wanted["solana"] = options.solana_port  # and the next one, for its WebSocket
-        for name, port in wanted.items():
+            wanted += [("solana", options.solana_port), ("solana", options.solana_port + 1)]  # its WebSocket
+        owners: dict[int, str] = {}
+        for name, port in wanted:
+            if port in owners:
+                raise SandboxError(
+                    f"port {port} is chosen twice: change --{name}-port or --{owners[port]}-port"
+                )
+            owners[port] = name
             try:
                 usable_port(port)
             except SandboxError:

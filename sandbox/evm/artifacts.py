@@ -108,6 +108,6 @@ def _read(path: Path) -> Artifact:
     return Artifact(_code(document["bytecode"]), _code(document.get("deployedBytecode", "")), offsets)
 
 
-def _code(field: Any) -> str:  # noqa: ANN401 - hardhat writes a string, forge an object
+def _code(field: Any) -> str:
     text: str = field["object"] if isinstance(field, dict) else field
     return text.removeprefix("0x")

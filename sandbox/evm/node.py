@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import socket
 import subprocess
 import tempfile
@@ -26,7 +28,9 @@ from sandbox.evm.snapshot import snapshot_file
 from sandbox.evm.upkeep import SETTLING_BLOCKS, Upkeep
 
 _START_SECONDS = 20
-_PORT_ATTEMPTS = 5
+_PORT_ATTEMPTS = 20
+_OWN_PORTS = range(20_000, 32_000)
+"""Below what systems give to outgoing connections, so that a killed node finds its port free again."""
 _MINED_SECONDS = 10
 _STATES_KEPT = 128  # as many blocks back as public nodes answer for; more would go to memory and disk
 
@@ -98,16 +102,18 @@ class EvmNode:
         self._upkeep.start()
 
     def stop(self) -> None:
-        """Save the chain, if it has a file, and end the process."""
-        if self._upkeep is not None:
-            self._upkeep.stop()
-            if self.running:
-                self._upkeep.save()
-            self._upkeep = None
-        if self._process is not None:
-            children.stop(self._process)
-        if self._client is not None:
-            self._client.close()
+        """Save the chain, if it has a file, and end the process, even if saving fails."""
+        try:
+            if self._upkeep is not None:
+                self._upkeep.stop()
+                if self.running:
+                    self._upkeep.save()
+                self._upkeep = None
+        finally:
+            if self._process is not None:
+                children.stop(self._process)
+            if self._client is not None:
+                self._client.close()
 
     def kill(self) -> None:
         """End the process at once (SIGKILL): what came after the last save is lost."""
@@ -144,7 +150,7 @@ class EvmNode:
         """Return the JSON-RPC address."""
         return f"http://127.0.0.1:{self._port}"
 
-    def rpc(self, method: str, *params: Any) -> Any:  # noqa: ANN401 - each method has a result of its own
+    def rpc(self, method: str, *params: Any) -> Any:
         """Call the node. Raises: NodeError, NodeDown."""
         return self._connected().call(method, *params)
 
@@ -276,12 +282,12 @@ def _store(path: Path, say: Say) -> state.StateStore:
 
 def usable_port(port: int) -> int:
     """Return this loopback port, or a free one for 0. Raises: SandboxError when it is taken."""
-    with socket.socket() as probe:
-        probe.setsockopt(
-            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-        )  # as the servers do: old connections do not count
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise SandboxError(f"port {port} is taken: stop what uses it, or choose another") from error
-        return int(probe.getsockname()[1])
+    for _ in range(_PORT_ATTEMPTS if port == 0 else 1):
+        candidate = port or random.choice(_OWN_PORTS)  # noqa: S311 - nobody guesses it
+        with socket.socket() as probe:
+            # As the servers do: connections that ended a moment ago do not count.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", candidate))
+                return candidate
+    raise SandboxError(f"port {candidate} is taken: stop what uses it, or choose another")

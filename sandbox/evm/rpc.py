@@ -28,7 +28,7 @@ class NodeClient:
         self._session = requests.Session()
         self._session.trust_env = False  # a proxy in the environment must not come between us and loopback
 
-    def call(self, method: str, *params: Any) -> Any:  # noqa: ANN401 - each method has a result of its own
+    def call(self, method: str, *params: Any) -> Any:
         """Return the result of one call. Raises: NodeError, NodeDown."""
         request = {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": list(params)}
         try:

@@ -143,7 +143,7 @@ def test_payments_that_the_chain_has_lost_are_made_good(own_base_node: EvmNode, 
     for wanted in reversed(orders):
         assert usdc_balance(own_base_node, wanted["address"]) == 0
         faucet.pay(wanted)
-        faucet.pay(wanted)
+        assert usdc_balance(own_base_node, wanted["address"]) == 12_500_000
     for wanted in orders:
         faucet.pay(wanted)
         assert usdc_balance(own_base_node, wanted["address"]) == 12_500_000

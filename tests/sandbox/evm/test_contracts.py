@@ -102,3 +102,9 @@ def test_a_price_can_be_set(own_base_node: EvmNode) -> None:
 def test_nothing_signed_in_the_sandbox_is_valid_on_a_real_chain(node: EvmNode) -> None:
     assert int(node.rpc("eth_chainId"), 16) == node.chain_id
     assert node.chain_id not in (1, 8453, 11155111, 84532)
+
+
+def test_third_party_clients_can_have_the_real_chain_ids() -> None:
+    with EvmNode("base", network_ids="mainnet") as node:
+        assert int(node.rpc("eth_chainId"), 16) == 8453
+        assert node.deployment.usdc == "0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913"
