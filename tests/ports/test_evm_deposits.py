@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from eth_abi.abi import encode
 
-from app.adapters.evm.chain import EvmChain
 from app.core.chains import ETH, USDC
 from app.core.money import TokenAmount
-from app.ports.chain import BlockRef, Deposit, OwnTransaction, Scan, Signed, Terms, WatchedAddress
+from app.ports.chain import OwnTransaction, Scan, WatchedAddress
 from app.ports.errors import Unreachable
 from sandbox.evm import EvmNode
 from sandbox.evm.abi import call_data
@@ -20,11 +20,14 @@ from tests.support.evm import (
     GWEI,
     Calls,
     Person,
+    Watcher,
     chain_at,
     funded,
-    landed,
+    own_transaction,
+    pay_from_a_contract,
     proxy,
     sent,
+    signed,
     spoil,
 )
 from tests.support.loopback_http import Reply
@@ -44,50 +47,6 @@ def node(request: pytest.FixtureRequest) -> Iterator[EvmNode]:
 def ethereum() -> Iterator[EvmNode]:
     with EvmNode("ethereum") as running:
         yield running
-
-
-class Watcher:
-    """Keeps cursor and marks between scans, as the database does."""
-
-    def __init__(self, chain: EvmChain, *addresses: str) -> None:
-        self.chain = chain
-        self.cursor: BlockRef | None = None
-        self.marks: dict[str, Terms] = {address: chain.mark(address) for address in addresses}
-        self.own: dict[str, tuple[OwnTransaction, ...]] = {}
-        self.last: Scan | None = None
-
-    def scan(self) -> list[Deposit]:
-        watched = [
-            WatchedAddress(address, mark, self.own.get(address, ())) for address, mark in self.marks.items()
-        ]
-        self.last = self.chain.deposits(watched, cursor=self.cursor)
-        self.cursor = self.last.cursor
-        self.marks |= self.last.marks
-        return list(self.last.deposits)
-
-
-def _pay_from_a_contract(node: EvmNode, payments: Mapping[str, int]) -> str:
-    """Let Multicall3 pass ether on: nothing but internal transfers."""
-    calls = [(address, False, units, b"") for address, units in payments.items()]
-    data = bytes.fromhex("174dea71") + encode(["(address,bool,uint256,bytes)[]"], [calls])
-    rich = node.rpc("eth_accounts")[1]
-    return str(
-        node.rpc(
-            "eth_sendTransaction",
-            {
-                "from": rich,
-                "to": node.deployment.multicall3,
-                "value": hex(sum(payments.values())),
-                "data": "0x" + data.hex(),
-            },
-        )
-    )
-
-
-def _own(chain: EvmChain, person: Person, transaction: Signed, *, value: int) -> OwnTransaction:
-    found = landed(chain, person, transaction)
-    assert found.fee_units is not None
-    return OwnTransaction(transaction.tx_hash, transaction.sequence, value + found.fee_units)
 
 
 def test_direct_payments_carry_hash_and_payer_and_wait_for_their_depth(node: EvmNode) -> None:
@@ -111,7 +70,7 @@ def test_what_a_contract_pays_is_found_by_the_balance_without_a_hash(node: EvmNo
     chain = chain_at(node)
     payer, watched, other = funded(node), Person().address, Person().address
     watcher = Watcher(chain, watched, other)
-    _pay_from_a_contract(node, {watched: 3 * GWEI, other: 5 * GWEI})
+    pay_from_a_contract(node, {watched: 3 * GWEI, other: 5 * GWEI})
     direct = sent(chain, payer, watched, 2 * GWEI)
     node.mine(DEPTH)
 
@@ -137,8 +96,8 @@ def test_what_goes_out_between_two_marks_hides_no_deposit_and_makes_none(node: E
     incoming = sent(chain, payer, watched.address, 1234)
     node.mine(DEPTH)
     watcher.own[watched.address] = (
-        _own(chain, watched, out, value=ETHER // 10),
-        _own(chain, watched, tokens, value=0),
+        own_transaction(chain, watched, out, value=ETHER // 10),
+        own_transaction(chain, watched, tokens, value=0),
     )
 
     (deposit,) = watcher.scan()
@@ -157,8 +116,8 @@ def test_a_transfer_to_oneself_is_no_deposit(node: EvmNode) -> None:
     tokens = sent(chain, watched, watched.address, DOLLAR, token=USDC)
     node.mine(DEPTH)
     watcher.own[watched.address] = (
-        _own(chain, watched, ether, value=0),
-        _own(chain, watched, tokens, value=0),
+        own_transaction(chain, watched, ether, value=0),
+        own_transaction(chain, watched, tokens, value=0),
     )
 
     assert watcher.scan() == []
@@ -180,7 +139,7 @@ def test_while_an_own_transaction_is_open_ether_waits_and_dollars_do_not(ethereu
         assert [each.amount.token for each in found] in ([USDC], []), "never ether, whose cause is open"
     watcher.own[watched.address] = (
         OwnTransaction("0x" + "ee" * 32, out.sequence, None),  # a replaced attempt of the same slot
-        _own(chain, watched, out, value=ETHER // 10),
+        own_transaction(chain, watched, out, value=ETHER // 10),
     )
     (late,) = watcher.scan()
 
@@ -249,13 +208,17 @@ def test_a_deposit_that_is_mined_again_after_a_reorganisation_keeps_its_name(eth
     ethereum.reorg(4)
     # In its new block it stands behind another transfer, so its log has another index there.
     ethereum.set_automine(False)
-    sent(chain, noise, Person().address, DOLLAR, token=USDC, sequence=0)
+    draft, _ = signed(chain, noise, Person().address, DOLLAR, token=USDC)
+    urgent = {**draft.terms, "max_fee_per_gas": 9 * GWEI, "max_priority_fee_per_gas": 9 * GWEI}
+    chain.broadcast(chain.sign(replace(draft, terms=urgent), noise, sequence=0).raw)
     chain.broadcast(transaction.raw)
     ethereum.set_automine(True)
     ethereum.mine(DEPTH + 4)
     assert chain.orphaned([first.block])[0] == {first.block}
     (again,) = watcher.scan()
 
+    receipt = ethereum.rpc("eth_getTransactionReceipt", transaction.tx_hash)
+    assert [int(log["logIndex"], 16) for log in receipt["logs"]] == [1]
     assert again.block != first.block
     assert (again.tx_hash, again.position) == (first.tx_hash, first.position)
     assert watcher.scan() == []
@@ -266,13 +229,13 @@ def test_ether_that_a_reorganisation_took_back_can_be_counted_again_from_its_mar
     watched = Person().address
     ethereum.mine(4)
     watcher = Watcher(chain, watched)
-    _pay_from_a_contract(ethereum, {watched: GWEI})
+    pay_from_a_contract(ethereum, {watched: GWEI})
     ethereum.mine(DEPTH)
     (first,) = watcher.scan()
     assert first.mark_before is not None
 
     ethereum.reorg(4)
-    _pay_from_a_contract(ethereum, {watched: GWEI})
+    pay_from_a_contract(ethereum, {watched: GWEI})
     ethereum.mine(DEPTH + 4)
     watcher.marks[watched] = first.mark_before
     (again,) = watcher.scan()

@@ -134,6 +134,7 @@ def test_a_reverted_movement_tells_what_it_cost(node: EvmNode) -> None:
     _, first = signed(chain, person, Person().address, 1000, token=USDC, sequence=0)
     _, second = signed(chain, person, Person().address, 1000, token=USDC, sequence=1)
     chain.broadcast(first.raw)
+    landed(chain, person, first)
     before = holdings(chain, person.address)[0]
     chain.broadcast(second.raw)
 

@@ -1,16 +1,15 @@
-"""The way to the nodes: fail-over, batches, and a URL that nobody ever sees."""
+"""The way to the nodes: fail-over, batches, connections."""
 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,11 +20,10 @@ from app.adapters.evm.endpoint import Call, RpcError
 from app.adapters.evm.rpc import JsonRpc
 from app.adapters.evm.wire import quantity
 from app.core.chains import ChainName
-from app.ports.errors import PortError, Rejected, Unreachable
+from app.ports.errors import Rejected, Unreachable
 from tests.support.loopback_http import Asked, LoopbackServer, Reply, serve, unused_url
 
 CHAIN_ID = 900001
-SECRET = "canary-0123456789abcdef"
 
 
 def rpc_at(*urls: str, read_seconds: float = 5) -> JsonRpc:
@@ -329,60 +327,6 @@ def test_a_node_that_closes_idle_connections_costs_nothing() -> None:
         block_number(rpc)
         closing["now"] = True
         assert block_number(rpc) == 7
-
-
-FAILURES: Sequence[Callable[[Asked], Reply]] = (
-    lambda _asked: Reply(b"", status=503),
-    lambda _asked: Reply(b"<html>"),
-    lambda _asked: Reply(None),
-    lambda asked: Reply(json.dumps({"jsonrpc": "2.0", "id": 0, "error": asked.target}).encode()),
-    lambda asked: Reply(
-        json.dumps([{"jsonrpc": "2.0", "id": 0, "error": {"code": 1, "message": asked.target}}]).encode()
-    ),
-)
-
-
-def test_the_key_in_a_url_is_in_no_exception_repr_or_log(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
-    for noisy in ("urllib3", "web3"):
-        # As `app.core.logs` sets them: these two write whole URLs.
-        logging.getLogger(noisy).setLevel(logging.WARNING)
-    raised: list[BaseException] = []
-    shown: list[str] = []
-
-    def look(base: str) -> None:
-        with_key = f"{base.replace('http://', f'http://user:{SECRET}@')}/v2/{SECRET}?key={SECRET}"
-        rpc = rpc_at(with_key, read_seconds=0.5)
-        shown.extend([repr(rpc), str(rpc), repr(rpc.candidates())])
-        for use in (
-            lambda: block_number(rpc),
-            rpc.verify_identity,
-            lambda: Web3(rpc).eth.block_number,
-        ):
-            try:
-                use()
-            except PortError as error:
-                raised.append(error)
-                shown.append(repr(error) + str(error.details))
-
-    for failure in FAILURES:
-        with serve(failure) as server:
-            look(server.url)
-    look(unused_url())
-    look("http://127.0.0.1:99999")
-    look("http://[not-an-address")
-
-    chained: list[BaseException] = []
-    for error in raised:
-        link: BaseException | None = error
-        while link is not None:
-            chained.append(link)
-            link = link.__cause__ or link.__context__
-    assert len(raised) >= 18
-    assert SECRET not in "".join(map(repr, chained))
-    assert SECRET not in "".join(map(str, chained))
-    assert SECRET not in "".join(shown)
-    assert SECRET not in caplog.text
 
 
 def test_importing_the_adapter_leaves_pythons_recursion_limit_alone() -> None:

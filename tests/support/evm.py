@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import requests
 from coincurve import PrivateKey
+from eth_abi.abi import encode
 
 from app.adapters.derivation import evm_address
 from app.adapters.evm.chain import EvmChain
 from app.core.chains import ETH, USDC, ChainName, Token
 from app.core.money import TokenAmount
-from app.ports.chain import Attempt, Draft, Fate, Intent, Outcome, Signed, Watch
+from app.ports.chain import (
+    Attempt,
+    BlockRef,
+    Deposit,
+    Draft,
+    Fate,
+    Intent,
+    Outcome,
+    OwnTransaction,
+    Scan,
+    Signed,
+    Terms,
+    Watch,
+    WatchedAddress,
+)
 from sandbox.evm import EvmNode
 from tests.support.loopback_http import Asked, LoopbackServer, Reply, serve
 from tests.support.waiting import wait_until
@@ -146,6 +161,50 @@ def landed(chain: EvmChain, sender: Person, *transactions: Signed) -> Outcome:
     settled = wait_until(found, interval=0.001, what="a block")
     assert settled is not None
     return settled
+
+
+class Watcher:
+    """Keeps cursor and marks between scans, as the database does."""
+
+    def __init__(self, chain: EvmChain, *addresses: str) -> None:
+        self.chain = chain
+        self.cursor: BlockRef | None = None
+        self.marks: dict[str, Terms] = {address: chain.mark(address) for address in addresses}
+        self.own: dict[str, tuple[OwnTransaction, ...]] = {}
+        self.last: Scan | None = None
+
+    def scan(self) -> list[Deposit]:
+        watched = [
+            WatchedAddress(address, mark, self.own.get(address, ())) for address, mark in self.marks.items()
+        ]
+        self.last = self.chain.deposits(watched, cursor=self.cursor)
+        self.cursor = self.last.cursor
+        self.marks |= self.last.marks
+        return list(self.last.deposits)
+
+
+def pay_from_a_contract(node: EvmNode, payments: Mapping[str, int]) -> str:
+    """Let Multicall3 pass ether on: nothing but internal transfers."""
+    calls = [(address, False, units, b"") for address, units in payments.items()]
+    data = bytes.fromhex("174dea71") + encode(["(address,bool,uint256,bytes)[]"], [calls])
+    rich = node.rpc("eth_accounts")[1]
+    return str(
+        node.rpc(
+            "eth_sendTransaction",
+            {
+                "from": rich,
+                "to": node.deployment.multicall3,
+                "value": hex(sum(payments.values())),
+                "data": "0x" + data.hex(),
+            },
+        )
+    )
+
+
+def own_transaction(chain: EvmChain, person: Person, transaction: Signed, *, value: int) -> OwnTransaction:
+    found = landed(chain, person, transaction)
+    assert found.fee_units is not None
+    return OwnTransaction(transaction.tx_hash, transaction.sequence, value + found.fee_units)
 
 
 Calls = list[dict[str, Any]]
