@@ -1,0 +1,114 @@
+"""A process dies while it opens a funding request, lets it be paid, or finds the deposit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from sqlalchemy import func, select
+
+from app.core.unit_of_work import reading
+from app.wallets.models import FundingAllocation, FundingDeposit
+from tests.crash.conftest import Scene
+from tests.support.chains import usdc
+from tests.support.processes import COMMIT, Point, Story, points, work
+from workers import deposits
+
+pytestmark = pytest.mark.chain
+
+START = usdc(50)
+AMOUNT = usdc(7)
+
+# The claim on the key; what the chain has now; the request; the hint to the faucet; the stored answer.
+REQUEST = points(COMMIT, "head", "mark", COMMIT, "put", COMMIT)
+ON_POSTGRES = [Point(COMMIT, "after"), Point(COMMIT, "before", 2), Point(COMMIT, "after", 2)]
+EVERYWHERE = [("sqlite", point) for point in REQUEST] + [
+    pytest.param("postgres", point, marks=pytest.mark.postgres, id=f"postgres-{point}")
+    for point in ON_POSTGRES
+]
+# The lease; the scan; deposit, allocation, mark and cursor in one unit; the lease given back.
+FIND = points(COMMIT, COMMIT, "deposits", COMMIT, COMMIT)
+PAY = points("pay")
+
+
+@pytest.fixture
+def scene(scene: Scene, faucet_url: str) -> Scene:
+    """The scene with the sandbox's faucet."""
+    scene.service = replace(scene.service, faucet_url=faucet_url)
+    scene.restart()
+    return scene
+
+
+def _request(scene: Scene) -> Story:
+    return scene.asking("fund", {"amount": "7", "currency": "USDC", "chain": "base"})
+
+
+def _assert_funded_once(scene: Scene) -> None:
+    (row,) = scene.history()
+    assert row["status"] == "confirmed"
+    assert row["tx_hash"] is not None
+    assert scene.held_by(scene.agent.address) == START + AMOUNT
+    with scene.app.app_context(), reading() as session:
+        assert session.scalar(select(func.count()).select_from(FundingDeposit)) == 1
+        assert list(session.scalars(select(FundingAllocation.units))) == [AMOUNT]
+
+
+@pytest.mark.parametrize(("database_url", "point"), EVERYWHERE, indirect=["database_url"], ids=str)
+def test_a_request_whose_process_is_killed_is_open_or_never_was(scene: Scene, point: Point) -> None:
+    request = _request(scene)
+    assert scene.in_child(request, point).killed
+    scene.restart()
+    recorded = [row["id"] for row in scene.history()]
+    status, body = scene.tell(request)
+    assert status == 200 or body["code"] == "IDEMPOTENCY_CONFLICT"
+    scene.recover()
+    status, body = scene.tell(request)
+    assert status == 200
+    assert recorded in ([], [body["funding_request_id"]])
+    scene.recover()
+    assert [row["id"] for row in scene.history()] == [body["funding_request_id"]]
+    _assert_funded_once(scene)
+
+
+def test_the_points_of_a_request_are_all_that_it_passes(scene: Scene) -> None:
+    assert sorted(scene.in_child(_request(scene)).passed) == sorted(REQUEST)
+
+
+@pytest.mark.parametrize("point", PAY, ids=str)
+def test_a_faucet_s_customer_that_is_killed_is_paid_once(scene: Scene, point: Point) -> None:
+    request_id = scene.tell(_request(scene))[1]["funding_request_id"]
+    pay = partial(work, job=deposits.pay_from_faucet, arguments=(request_id,))
+    assert scene.in_child(pay, point).killed
+    scene.restart()
+    scene.recover()
+    _assert_funded_once(scene)
+
+
+def _paid(scene: Scene) -> None:
+    """Open a request and pay it, deep enough to be found."""
+    scene.tell(_request(scene))
+    scene.node.fund_usdc(scene.agent.address, AMOUNT)
+    scene.node.mine(8)
+    # The faucet would pay as well otherwise: the deposit is this test's own.
+    scene.service = replace(scene.service, faucet_url=None)
+    scene.restart()
+
+
+def _find() -> Story:
+    return partial(work, job=deposits.find, arguments=("base",))
+
+
+@pytest.mark.parametrize("point", FIND, ids=str)
+def test_a_worker_killed_while_it_finds_a_deposit_counts_it_once(scene: Scene, point: Point) -> None:
+    _paid(scene)
+    assert scene.in_child(_find(), point).killed
+    scene.restart()
+    scene.recover()
+    scene.tell(_find())
+    _assert_funded_once(scene)
+
+
+def test_the_points_of_finding_a_deposit_are_all_that_it_passes(scene: Scene) -> None:
+    _paid(scene)
+    assert list(scene.in_child(_find()).passed) == FIND

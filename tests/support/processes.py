@@ -1,0 +1,238 @@
+"""Processes that are killed on purpose: a story runs in a child that dies at a point named beforehand.
+
+A point is a step of a story (a verb of a port, or a commit), before or after it, the n-th time it is reached. Every
+movement can reuse this: hand over a function that takes the application, and the points that it passes.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from datetime import datetime
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
+from typing import Any
+
+import time_machine
+from flask import Flask
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+
+from app.adapters.evm.chain import EvmChain
+from app.adapters.evm.deployments import Deployment
+from app.adapters.faucet_http import HttpFaucet
+from app.core.chains import ChainName
+from app.core.money import TokenAmount
+from app.extensions import db
+from app.jobs import JobName
+from app.ports.faucet import Faucet
+from sandbox.evm import EvmNode
+from tests.support.applications import RecordingQueue, make_app, settings_for
+from tests.support.chains import CONFIRMATIONS
+from tests.support.faults import FaultyChain, When, kill
+
+STORY_SECONDS = 60.0
+COMMIT = "commit"
+_ALWAYS = 10**9
+_VERBS = (
+    "balances",
+    "broadcast",
+    "cancellation",
+    "deposits",
+    "draft",
+    "head",
+    "mark",
+    "orphaned",
+    "outcomes",
+    "rebroadcast",
+    "replacement",
+    "sign",
+)
+
+Story = Callable[[Flask], Any]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Point:
+    """Where a process dies: before or after the `nth` time that it takes this step."""
+
+    step: str
+    when: When
+    nth: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.when} {self.step}" + (f" {self.nth}" if self.nth > 1 else "")
+
+
+def points(*steps: str) -> list[Point]:
+    """Return the points before and after each step, counting the steps of one name."""
+    found: list[Point] = []
+    for number, step in enumerate(steps):
+        nth = steps[: number + 1].count(step)
+        found += [Point(step, "before", nth), Point(step, "after", nth)]
+    return found
+
+
+@dataclass(slots=True)
+class Tripwire:
+    """Counts the steps that a process takes, and kills it at its point."""
+
+    point: Point | None = None
+    passed: list[Point] = field(default_factory=list)
+    _counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def step(self, name: str, when: When) -> None:
+        """Pass a step, or die there."""
+        with self._lock:
+            self._counts[name, when] += 1
+            here = Point(name, when, self._counts[name, when])
+            self.passed.append(here)
+        if here == self.point:
+            kill()
+
+
+class WiredQueue(RecordingQueue):
+    """A queue whose `put` is a step."""
+
+    def __init__(self, wire: Tripwire) -> None:
+        super().__init__()
+        self._wire = wire
+
+    def put(self, job: JobName, *arguments: str) -> bool:
+        self._wire.step("put", "before")
+        taken = super().put(job, *arguments)
+        self._wire.step("put", "after")
+        return taken
+
+
+class WiredFaucet:
+    """A faucet whose `pay` is a step."""
+
+    def __init__(self, real: Faucet, wire: Tripwire) -> None:
+        self._real = real
+        self._wire = wire
+
+    def pay(self, reference: str, *, chain: ChainName, address: str, amount: TokenAmount) -> None:
+        self._wire.step("pay", "before")
+        self._real.pay(reference, chain=chain, address=address, amount=amount)
+        self._wire.step("pay", "after")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAddress:
+    """Where a chain's node listens; unlike the node itself it can be handed to another process."""
+
+    name: ChainName
+    url: str
+    deployment: Deployment
+
+    @classmethod
+    def of(cls, node: EvmNode) -> NodeAddress:
+        return cls(ChainName(node.name), node.url, node.deployment)
+
+    def chain(self) -> EvmChain:
+        return EvmChain(
+            self.name, self.deployment, rpc_urls=[self.url], deposit_confirmations=CONFIRMATIONS[self.name]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """All that a process needs to run the service: any number may run at once, or one after another."""
+
+    database_url: str
+    nodes: tuple[NodeAddress, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    faucet_url: str | None = None
+
+    def parts(self, wire: Tripwire) -> dict[str, Any]:
+        """Make the ports, wired to kill the process."""
+        chains = {node.name: _wired(FaultyChain(node.chain()), wire) for node in self.nodes}
+        parts: dict[str, Any] = {"chains": chains, "queue": WiredQueue(wire)}
+        if self.faucet_url:
+            parts["faucet"] = WiredFaucet(HttpFaucet(self.faucet_url), wire)
+        return parts
+
+    def app(self, wire: Tripwire) -> Flask:
+        """Make the application on these ports."""
+        return make_app(settings_for(self.database_url, **self.settings), **self.parts(wire))
+
+
+def _wired(chain: FaultyChain, wire: Tripwire) -> FaultyChain:
+    for verb in _VERBS:
+        chain.fail(verb, "before", lambda verb=verb: wire.step(verb, "before"), times=_ALWAYS)  # type: ignore[misc]
+        chain.fail(verb, "after", lambda verb=verb: wire.step(verb, "after"), times=_ALWAYS)  # type: ignore[misc]
+    return chain
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a process ended: what its story returned and which points it passed, or that it was killed."""
+
+    killed: bool
+    answer: Any = None
+    passed: tuple[Point, ...] = ()
+
+
+def run(service: Service, story: Story, point: Point | None = None, *, at: datetime | None = None) -> End:
+    """Run a story in a process of its own, at a time of its own if asked, and await its end.
+
+    Raises: AssertionError when the process ended in any other way than by its story or its point.
+    """
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    child = _context().Process(target=_live, args=(service, story, point, at, sender), daemon=True)
+    child.start()
+    sender.close()
+    try:
+        answer, passed = receiver.recv() if receiver.poll(STORY_SECONDS) else (None, ())
+    except EOFError:
+        answer, passed = None, ()
+    child.join(STORY_SECONDS)
+    killed = child.exitcode == -signal.SIGKILL
+    if child.exitcode is None:
+        child.kill()
+        child.join()
+    if not killed and child.exitcode != 0:
+        raise AssertionError(f"the process ended with {child.exitcode}")
+    return End(killed, answer, tuple(passed))
+
+
+def _context() -> ForkServerContext:
+    """Return the way to start processes: forks of a small server that has imported the service already."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, "tests.support.warm"])
+    return context
+
+
+def _live(
+    service: Service, story: Story, point: Point | None, at: datetime | None, answer: Connection
+) -> None:
+    wire = Tripwire(point)
+    # Bytes on the way to the database are not its word: these two stand around the word itself.
+    event.listen(Engine, "commit", lambda _connection: wire.step(COMMIT, "before"))
+    event.listen(db.session, "after_commit", lambda _session: wire.step(COMMIT, "after"))
+    app = service.app(wire)
+    with app.app_context(), time_machine.travel(at, tick=True) if at else nullcontext():
+        answer.send((story(app), tuple(wire.passed)))
+    # No clean-up either: nothing that matters may depend on it.
+    os._exit(0)
+
+
+def ask(
+    app: Flask, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
+) -> tuple[int, Any]:
+    """Be a story: one HTTP request; return status and body."""
+    answer = app.test_client().open(path, method=method, json=body, headers=dict(headers or {}))
+    return answer.status_code, answer.get_json()
+
+
+def work(_app: Flask, job: Callable[..., None], arguments: tuple[str, ...]) -> None:
+    """Be a story: one job of the workers."""
+    job(*arguments)
