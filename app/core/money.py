@@ -84,11 +84,11 @@ def nanos_from_usd(usd: Decimal) -> int:
     """
     try:
         scaled = _EXACT.multiply(usd, Decimal(NANOS_PER_USD))
-        whole = _EXACT.to_integral_exact(scaled)
-    except DecimalException:
+        # The integral value of infinity is infinity, which is no integer.
+        return int(_EXACT.to_integral_exact(scaled))
+    except (DecimalException, ValueError, OverflowError):
         msg = "must be a finite number with at most 9 decimals"
         raise AmountError(msg) from None
-    return int(whole)
 
 
 def usd_from_nanos(nanos: int) -> Decimal:

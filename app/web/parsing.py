@@ -29,7 +29,8 @@ def parse_json(body: bytes) -> Any:
         raise InvalidInput(f"The request body is nested deeper than {_MAX_DEPTH} levels.")
     try:
         return json.loads(body, parse_float=Decimal, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError, ArithmeticError):
+        # ArithmeticError: an exponent of more digits than Decimal counts.
         raise InvalidInput("The request body is not valid JSON.") from None
 
 
