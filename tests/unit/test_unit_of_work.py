@@ -1,0 +1,204 @@
+"""The unit of work: return commits, raise rolls back, nothing nests, leaks or reaches the network meanwhile."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import pytest
+from flask import Flask
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from app.core import clock
+from app.core import unit_of_work as unit
+from app.core.unit_of_work import UnitError, after_commit, assert_no_unit, reading, unit_of_work
+from app.extensions import db
+from app.status.heartbeat import Heartbeat
+from tests.support.ledger import race
+
+Unit = Callable[[], AbstractContextManager[Session]]
+
+
+class Boom(Exception):
+    """Something breaks inside a unit."""
+
+
+def add(name: str) -> None:
+    db.session.add(Heartbeat(name=name, at=clock.now()))
+
+
+def names_on_disk(url: str) -> list[str]:
+    """Read with a connection of our own, which sees what was committed and nothing else."""
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+        rows = connection.execute("SELECT name FROM heartbeats ORDER BY name").fetchall()
+    connection.close()
+    return [row[0] for row in rows]
+
+
+def broken_off(error: BaseException, *, after_commit: Callable[[], object] = lambda: None) -> None:
+    with unit_of_work():
+        unit.after_commit(after_commit)
+        add("lost")
+        db.session.flush()
+        raise error
+
+
+@pytest.fixture(autouse=True)
+def _context(app: Flask) -> object:
+    with app.app_context():
+        yield
+
+
+def test_what_returns_is_committed_and_what_raises_leaves_nothing(sqlite_url: str) -> None:
+    with unit_of_work():
+        add("kept")
+    with pytest.raises(Boom):
+        broken_off(Boom())
+    assert names_on_disk(sqlite_url) == ["kept"]
+
+
+def test_an_interrupt_rolls_back_too(sqlite_url: str) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        broken_off(KeyboardInterrupt())
+    assert names_on_disk(sqlite_url) == []
+
+
+def test_a_failing_commit_is_no_commit_and_the_next_unit_is_unharmed(sqlite_url: str) -> None:
+    with unit_of_work():
+        add("one")
+    called: list[str] = []
+
+    def add_one_twice() -> None:
+        with unit_of_work():
+            add("two")
+            after_commit(lambda: called.append("never"))
+            add("one")
+
+    with pytest.raises(IntegrityError):
+        add_one_twice()
+    with unit_of_work():
+        add("three")
+    assert names_on_disk(sqlite_url) == ["one", "three"]
+    assert called == []
+
+
+def test_what_a_reader_changes_is_never_kept(sqlite_url: str) -> None:
+    with reading():
+        add("lost")
+        db.session.flush()
+    assert names_on_disk(sqlite_url) == []
+
+
+@pytest.mark.parametrize("outer", [unit_of_work, reading])
+@pytest.mark.parametrize("inner", [unit_of_work, reading])
+def test_units_do_not_nest(outer: Unit, inner: Unit, sqlite_url: str) -> None:
+    def nest() -> None:
+        with outer():
+            add("lost")
+            with inner():
+                raise AssertionError("a nested unit was opened")
+
+    with pytest.raises(UnitError, match="do not nest"):
+        nest()
+    assert names_on_disk(sqlite_url) == []
+    with inner():
+        pass
+
+
+def test_the_session_refuses_to_work_outside_a_unit() -> None:
+    with pytest.raises(UnitError, match="outside a unit"):
+        db.session.execute(text("SELECT 1"))
+    with unit_of_work():
+        assert db.session.scalar(text("SELECT 1")) == 1
+    with pytest.raises(UnitError, match="outside a unit"):
+        db.session.execute(text("SELECT 1"))
+
+
+@pytest.mark.parametrize("kind", [unit_of_work, reading])
+def test_the_network_is_forbidden_while_a_unit_is_open(kind: Unit) -> None:
+    assert_no_unit()
+    with kind(), pytest.raises(UnitError, match="no network call"):
+        assert_no_unit()
+    assert_no_unit()
+
+
+def test_jobs_leave_after_the_commit_in_their_order_and_outside_the_unit(sqlite_url: str) -> None:
+    seen: list[tuple[str, list[str]]] = []
+
+    def note(what: str) -> None:
+        assert_no_unit()
+        seen.append((what, names_on_disk(sqlite_url)))
+
+    with unit_of_work():
+        after_commit(lambda: note("first"))
+        after_commit(lambda: note("second"))
+        add("one")
+        assert seen == []
+    assert seen == [("first", ["one"]), ("second", ["one"])]
+
+
+def test_a_callback_that_fails_stops_neither_the_others_nor_the_request(sqlite_url: str) -> None:
+    called: list[str] = []
+
+    def fail() -> None:
+        raise Boom
+
+    with unit_of_work():
+        add("one")
+        after_commit(fail)
+        after_commit(lambda: called.append("second"))
+    assert names_on_disk(sqlite_url) == ["one"]
+    assert called == ["second"]
+
+
+def test_a_callback_may_open_a_unit_of_its_own(sqlite_url: str) -> None:
+    def follow() -> None:
+        with unit_of_work():
+            add("two")
+
+    with unit_of_work():
+        add("one")
+        after_commit(follow)
+    assert names_on_disk(sqlite_url) == ["one", "two"]
+
+
+def test_nothing_is_called_after_a_rollback() -> None:
+    called: list[str] = []
+    with pytest.raises(Boom):
+        broken_off(Boom(), after_commit=lambda: called.append("never"))
+    with unit_of_work():
+        pass
+    assert called == []
+    with pytest.raises(UnitError, match="needs an open unit"):
+        after_commit(lambda: None)
+
+
+def test_units_of_different_threads_do_not_know_each_other(app: Flask, sqlite_url: str) -> None:
+    def story(name: str) -> Callable[[], None]:
+        def run() -> None:
+            with unit_of_work():
+                add(name)
+
+        return run
+
+    race(app, [story(f"{number:02}") for number in range(8)])
+    assert names_on_disk(sqlite_url) == [f"{number:02}" for number in range(8)]
+
+
+def test_units_that_touch_a_row_before_they_read_it_lose_no_update(app: Flask) -> None:
+    with unit_of_work():
+        db.session.execute(text("CREATE TABLE counted (n INTEGER NOT NULL)"))
+        db.session.execute(text("INSERT INTO counted VALUES (0)"))
+
+    def count() -> None:
+        with unit_of_work() as session:
+            session.execute(text("UPDATE counted SET n = n"))
+            n = session.scalar(text("SELECT n FROM counted"))
+            session.execute(text("UPDATE counted SET n = :n"), {"n": (n or 0) + 1})
+
+    race(app, [count] * 12)
+    with reading() as session:
+        assert session.scalar(text("SELECT n FROM counted")) == 12
