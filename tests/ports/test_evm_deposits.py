@@ -224,6 +224,26 @@ def test_a_deposit_that_is_mined_again_after_a_reorganisation_keeps_its_name(eth
     assert watcher.scan() == []
 
 
+def test_a_deposit_that_moved_behind_the_cursor_in_a_reorganisation_is_found_there(
+    ethereum: EvmNode,
+) -> None:
+    chain = chain_at(ethereum)
+    payer, watched = funded(ethereum, usdc_units=5 * DOLLAR), Person().address
+    watcher = Watcher(chain, watched)
+    ethereum.mine(4)
+    _, transaction = signed(chain, payer, watched, DOLLAR, token=USDC)
+    assert watcher.scan() == []
+    assert watcher.cursor is not None
+
+    ethereum.rpc("anvil_reorg", 4, [["0x" + transaction.raw.hex(), 0]])
+    ethereum.mine(1)
+    (found,) = watcher.scan()
+
+    assert found.tx_hash == transaction.tx_hash
+    assert found.block.number < watcher.cursor.number - 1
+    assert watcher.scan() == []
+
+
 def test_ether_that_a_reorganisation_took_back_can_be_counted_again_from_its_mark(ethereum: EvmNode) -> None:
     chain = chain_at(ethereum)
     watched = Person().address
