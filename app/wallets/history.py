@@ -111,27 +111,34 @@ def one(transaction_id: str, *, wallet_id: str | None = None) -> TransactionView
 
 
 def outflows_not_mined(
-    wallet_id: str, chain: ChainName, *, since_sequence: int | None
+    sender: str, chain: ChainName, *, since_sequence: int | None
 ) -> tuple[Mapping[Token, int], int]:
-    """Return what pending movements will take from balances that were read at a nonce count: tokens, and fees.
+    """Return what movements take from balances that were read at a nonce count: tokens, and fees at most.
 
-    In the current unit. Movements with a lower nonce were mined already and are in the balances.
+    In the current unit. Movements with a lower nonce were mined already and are in the balances; one with this
+    nonce or a higher one is not, even if it has come to its end since.
     """
-    conditions = [
-        Transaction.wallet_id == wallet_id,
+    if since_sequence is None:
+        not_mined = Transaction.status == Status.PENDING.value
+    else:
+        not_mined = Transaction.nonce >= since_sequence
+    columns = (
+        Transaction.currency,
+        Transaction.amount_units,
+        Transaction.fee_cap_units,
+        Transaction.status,
+    )
+    rows = select(*columns).where(
         Transaction.chain == chain.value,
-        Transaction.status == Status.PENDING.value,
+        Transaction.from_address == sender,
+        not_mined,
         Transaction.fee_cap_units.is_not(None),
-    ]
-    if since_sequence is not None:
-        conditions.append(Transaction.nonce >= since_sequence)
+    )
     sent: dict[Token, int] = defaultdict(int)
     fees = 0
-    pending = select(Transaction.currency, Transaction.amount_units, Transaction.fee_cap_units).where(
-        *conditions
-    )
-    for currency, units, fee_cap in db.session.execute(pending):
-        sent[TOKENS_BY_SYMBOL[currency]] += units
+    for currency, units, fee_cap, status in db.session.execute(rows):
+        if status != Status.FAILED.value:
+            sent[TOKENS_BY_SYMBOL[currency]] += units
         fees += fee_cap or 0
     return sent, fees
 

@@ -157,7 +157,7 @@ def _commit(
             wallet.id, reference=transaction_id, value_nanos=value,
             recipient=order.recipient, family=order.chain.family,
         )  # fmt: skip
-        _assert_affordable(wallet.id, order, draft)
+        _assert_affordable(order, draft)
         slot = None
         if draft.sequence is not None:
             slot = nonces.allocate(order.chain, sender, floor=draft.sequence)
@@ -177,10 +177,10 @@ def _commit(
     return transaction_id, signed
 
 
-def _assert_affordable(wallet_id: str, order: Order, draft: Draft) -> None:
+def _assert_affordable(order: Order, draft: Draft) -> None:
     """Refuse what movements that were not mined when the balances were read have used up. Raises: _NotAffordable."""
     token, fee_token = order.amount.token, native(order.chain)
-    sent, fees = history.outflows_not_mined(wallet_id, order.chain, since_sequence=draft.sequence)
+    sent, fees = history.outflows_not_mined(draft.intent.sender, order.chain, since_sequence=draft.sequence)
     needed_native = draft.fee_units + fees + sent.get(fee_token, 0)
     if token == fee_token:
         needed_native += order.amount.units
