@@ -11,12 +11,15 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
+from multiprocessing.synchronize import Barrier
 from typing import Any
 
 import time_machine
@@ -231,6 +234,45 @@ def ask(
     """Be a story: one HTTP request; return status and body."""
     answer = app.test_client().open(path, method=method, json=body, headers=dict(headers or {}))
     return answer.status_code, answer.get_json()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request among many."""
+
+    method: str
+    path: str
+    body: object
+    headers: Mapping[str, str]
+
+
+def crowd(app: Flask, requests: Sequence[Asked], start: Barrier | None = None) -> list[tuple[int, Any]]:
+    """Be a story: all requests at the same moment, each in a thread of its own; answers in the same order.
+
+    `start` holds several processes back until each of them is ready.
+    """
+    ready = threading.Barrier(len(requests) + 1)
+
+    def one(asked: Asked) -> tuple[int, Any]:
+        ready.wait(STORY_SECONDS)
+        return ask(app, asked.method, asked.path, asked.body, asked.headers)
+
+    with ThreadPoolExecutor(len(requests)) as threads:
+        answers = [threads.submit(one, asked) for asked in requests]
+        if start is not None:
+            start.wait(STORY_SECONDS)
+        ready.wait(STORY_SECONDS)
+        return [answer.result() for answer in answers]
+
+
+def crowds(service: Service, *shares: Sequence[Asked]) -> list[tuple[int, Any]]:
+    """Let as many processes as there are shares ask at the same moment; return all answers."""
+    start = _context().Barrier(len(shares))
+    with ThreadPoolExecutor(len(shares)) as threads:
+        ends = list(
+            threads.map(lambda share: run(service, partial(crowd, requests=share, start=start)), shares)
+        )
+    return [answer for end in ends for answer in end.answer]
 
 
 def work(_app: Flask, job: Callable[..., None], arguments: tuple[str, ...]) -> None:

@@ -1,0 +1,170 @@
+"""Transfers at once, from two processes with many threads each: limits, nonces and keys hold to the last unit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+import time_machine
+from flask import Flask
+from sqlalchemy import select
+
+from app.core import clock
+from app.core.chains import USDC, ChainName
+from app.core.identifiers import new_id
+from app.core.unit_of_work import reading
+from app.wallets import tracking
+from app.wallets.models import Transaction
+from sandbox.evm import EvmNode
+from tests.support.agents import Agent, register
+from tests.support.chains import fund, usdc
+from tests.support.processes import Asked, NodeAddress, Service, Tripwire, crowds
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.chain
+
+Answers = list[tuple[int, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """An agent whose wallet many processes move at once."""
+
+    service: Service
+    app: Flask
+    agent: Agent
+    recipient: str
+
+    def asking(self, amount: str, *, key: str | None = None) -> Asked:
+        body = {"amount": amount, "currency": "USDC", "chain": "base", "to": self.recipient}
+        headers = self.agent.headers(Idempotency_Key=key) if key else self.agent.headers()
+        return Asked("POST", f"{self.agent.wallet_url}/transfer", body, headers)
+
+    def paid(self) -> int:
+        chain = self.app.extensions["ports"].chains[ChainName.BASE].real
+        units: int = chain.balances(self.recipient).of(USDC).units
+        return units
+
+    def rows(self) -> list[tuple[str, int | None, int]]:
+        """Return status, nonce and micro-USDC of all movements."""
+        with self.app.app_context(), reading() as session:
+            columns = select(Transaction.status, Transaction.nonce, Transaction.amount_units)
+            return [(row.status, row.nonce, row.amount_units) for row in session.execute(columns)]
+
+    def finish(self) -> None:
+        """Let a worker look until nothing is pending."""
+        rounds = iter(range(1, 1000))
+
+        def done() -> bool:
+            at = clock.now() + timedelta(minutes=next(rounds))
+            with self.app.app_context(), time_machine.travel(at, tick=True):
+                tracking.confirm(ChainName.BASE)
+            return not any(status == "pending" for status, _, _ in self.rows())
+
+        wait_until(done, what="every movement's end")
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def database_url(request: pytest.FixtureRequest) -> str:
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+@pytest.fixture
+def crowd(database_url: str, base_node: EvmNode, build_app: Callable[..., Flask]) -> Crowd:
+    """An agent without limits, with 1 ETH and 150 USDC."""
+    service = Service(database_url, (NodeAddress.of(base_node),), {"log_level": "CRITICAL"})
+    app = build_app(database_url, settings=dict(service.settings), **service.parts(Tripwire()))
+    with app.app_context():
+        agent = register(app.test_client())
+        agent.unlimited()
+    fund(base_node, agent.address, eth=1, dollars=150)
+    return Crowd(service, app, agent, "0x" + new_id().replace("-", "") + "c0ffee00")
+
+
+def _limit(crowd: Crowd, dollars: float) -> None:
+    with crowd.app.app_context():
+        crowd.agent.controls(daily_limit_usd=dollars)
+
+
+def _spent(crowd: Crowd) -> float:
+    with crowd.app.app_context():
+        return crowd.agent.spent_today()
+
+
+def _micro(dollars: str) -> int:
+    return int(Decimal(dollars).scaleb(USDC.decimals))
+
+
+def _codes(answers: Answers) -> Counter[str]:
+    return Counter("ok" if status == 200 else body["code"] for status, body in answers)
+
+
+def _assert_accepted_are_paid(crowd: Crowd, answers: Answers) -> int:
+    """Return the micro-USDC of the accepted transfers, every one of which has moved."""
+    crowd.finish()
+    accepted = sum(_micro(body["amount"]) for status, body in answers if status == 200)
+    rows = crowd.rows()
+    assert sum(units for status, _, units in rows if status == "confirmed") == accepted
+    nonces = sorted(nonce for _, nonce, _ in rows if nonce is not None)
+    assert nonces == list(range(len(nonces)))
+    assert crowd.paid() == accepted
+    assert _micro(str(_spent(crowd))) == accepted
+    return accepted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "database_url", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
+)
+def test_two_hundred_transfers_over_two_processes_never_pass_a_limit_of_a_hundred_dollars(
+    crowd: Crowd,
+) -> None:
+    _limit(crowd, 100)
+    share = [crowd.asking("1")] * 100
+    answers = crowds(crowd.service, share, share)
+    assert _codes(answers) == {"ok": 100, "DAILY_LIMIT_EXCEEDED": 100}
+    assert {status for status, body in answers if "code" in body} == {403}
+    assert _assert_accepted_are_paid(crowd, answers) == usdc(100)
+
+
+def test_transfers_of_odd_amounts_at_once_never_pass_a_limit_by_one_unit(crowd: Crowd) -> None:
+    _limit(crowd, 10)
+    amounts = [f"{0.7 + number * 0.113377:.6f}" for number in range(12)]
+    share = [crowd.asking(amount) for amount in amounts]
+    answers = crowds(crowd.service, share, share)
+    assert set(_codes(answers)) == {"ok", "DAILY_LIMIT_EXCEEDED"}
+    accepted = _assert_accepted_are_paid(crowd, answers)
+    assert accepted <= usdc(10)
+    # Nobody was refused what would have fitted.
+    refused = [amount for amount, (status, _) in zip(amounts * 2, answers, strict=True) if status == 403]
+    assert accepted + min(map(_micro, refused)) > usdc(10)
+
+
+def test_transfers_at_once_that_the_wallet_cannot_pay_fail_and_give_their_amount_back(crowd: Crowd) -> None:
+    share = [crowd.asking("14")] * 8
+    answers = crowds(crowd.service, share, share)
+    assert set(_codes(answers)) == {"ok", "TRANSFER_FAILED"}
+    assert {body["details"]["reason"] for status, body in answers if status == 500} == {"insufficient_funds"}
+    assert _assert_accepted_are_paid(crowd, answers) <= usdc(150)
+    with crowd.app.app_context():
+        while crowd.paid() + usdc(14) <= usdc(150):
+            assert crowd.agent.move("14", "USDC", to=crowd.recipient).status_code == 200
+    assert crowd.paid() == usdc(140)
+
+
+def test_requests_with_one_key_at_once_pay_once(crowd: Crowd) -> None:
+    share = [crowd.asking("3", key="order-1")] * 6
+    answers = crowds(crowd.service, share, share)
+    assert set(_codes(answers)) <= {"ok", "IDEMPOTENCY_CONFLICT"}
+    accepted = [body for status, body in answers if status == 200]
+    assert accepted
+    assert all(body == accepted[0] for body in accepted)
+    crowd.finish()
+    assert crowd.paid() == usdc(3)
+    assert _spent(crowd) == 3
