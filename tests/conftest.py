@@ -21,6 +21,7 @@ from app.core.unit_of_work import reading
 from app.credits import audit as credits_audit
 from app.extensions import db
 from app.spending import audit as spending_audit
+from app.usage import audit as usage_audit
 from sandbox.evm import EvmNode
 from tests.support.applications import make_app, settings_for
 from tests.support.chains import evm_chain, running_node
@@ -133,6 +134,7 @@ def audit(app: Flask) -> None:
     with app.app_context(), reading():
         assert credits_audit.check() == []
         assert spending_audit.check() == []
+        assert usage_audit.check() == []
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ from app.device import guesses
 from app.jobs import JobName
 from app.ports import provider
 from app.spending import audit as spending_audit
+from app.usage import audit as usage_audit
+from app.usage import service as usage
 from app.wallets import funding
 from app.web import idempotency
 from workers.context import job
@@ -27,7 +29,7 @@ _AUDIT_EVERY = timedelta(hours=1)
 def audit() -> list[str]:
     """Prove the money invariants of the whole database; return and log what does not hold."""
     with reading():
-        broken = [*credits_audit.check(), *spending_audit.check()]
+        broken = [*credits_audit.check(), *spending_audit.check(), *usage_audit.check()]
     for violation in broken:
         _log.error("audit_violation", violation=violation)
     return broken
@@ -35,12 +37,13 @@ def audit() -> list[str]:
 
 @job
 def sweep() -> None:
-    """Expire funding requests, forget what is kept for a time only, audit hourly, ask the faucet again."""
+    """Do what is due by time: expire, charge lapsed holds, forget, audit hourly, ask the faucet again."""
     with lease("sweep", duration=_LEASE) as free:
         if not free:
             return
         now = clock.now()
         funding.fail_expired(now)
+        usage.charge_lapsed()
         with unit_of_work():
             idempotency.prune(now)
             claims.forget_answers(now)

@@ -17,19 +17,18 @@ from app.extensions import db
 
 
 def take(nanos: int, *, limit_nanos: int | None, now: datetime | None = None) -> None:
-    """Take an amount out of today's budget; a limit of 0 or None means that there is no budget to keep.
+    """Take an amount out of today's budget; a limit of None means that there is no budget to keep.
 
     Raises: RateLimited until midnight UTC when less than the amount is left.
     """
-    if not limit_nanos or not nanos:
+    if limit_nanos is None or not nanos:
         return
     now = now or clock.now()
     if _add(nanos, limit_nanos, now):
         return
-    first_today = postings.insert_once(
-        GrantBudget.day, GrantBudget.day, {"day": now.date(), "granted_nanos": 0}
-    )
-    if first_today and _add(nanos, limit_nanos, now):
+    # Whoever loses the race for the day's first row tries again on the winner's.
+    postings.insert_once(GrantBudget.day, GrantBudget.day, {"day": now.date(), "granted_nanos": 0})
+    if _add(nanos, limit_nanos, now):
         return
     midnight = datetime.combine(now.date() + timedelta(days=1), time(), UTC)
     raise RateLimited(
