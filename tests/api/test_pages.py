@@ -134,8 +134,8 @@ def test_an_agent_is_told_of_no_path_and_no_filter_that_does_not_exist(client: F
     operations = {(each.method, each.path): each for each in _operations(client).values()}
     told = re.findall(r"(GET|POST|PUT) http://purser\.test(/v1/[\w/{}.-]+[\w}])(?:\?(\S+))?", text)
     assert len(told) >= 8
-    for method, path, query in told:
-        path = path.replace("{wallet.id}", "{wallet_id}").replace("{funding_request_id}", "{transaction_id}")
+    for method, shown, query in told:
+        path = shown.replace("{wallet.id}", "{wallet_id}").replace("{funding_request_id}", "{transaction_id}")
         operation = operations[method, path]
         known = {field.name for field in operation.parameters if field.place == "query"}
         assert {pair.partition("=")[0] for pair in filter(None, query.split("&"))} <= known

@@ -134,7 +134,9 @@ def test_answers_are_what_the_document_says(
         documented = responses[str(answer.status_code)]
         schema = documented["content"]["application/json"]["schema"]
         whole = {**schema, "components": document["components"]}
-        problems = [f"{error.json_path}: {error.message}" for error in OAS31Validator(whole).iter_errors(answer.json)]
+        problems = [
+            f"{error.json_path}: {error.message}" for error in OAS31Validator(whole).iter_errors(answer.json)
+        ]
         assert problems == [], (method, path, answer.text)
         assert _undocumented(answer.json, schema, document) == set(), (method, path)
         return answer
@@ -169,7 +171,7 @@ def test_answers_are_what_the_document_says(
     check("delete", f"/v1/wallets/{unlimited}", one, headers=key)
 
 
-def _undocumented(value: Any, schema: dict[str, Any], document: Document) -> set[str]:  # noqa: ANN401 - JSON
+def _undocumented(value: Any, schema: dict[str, Any], document: Document) -> set[str]:
     """Return the members of an answer that its schema does not name."""
     if "$ref" in schema:
         schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
@@ -182,4 +184,4 @@ def _undocumented(value: Any, schema: dict[str, Any], document: Document) -> set
         return set()
     members = schema["properties"]
     inner = (_undocumented(value[name], members[name], document) for name in value if name in members)
-    return (value.keys() - members.keys()).union(*inner)
+    return set(value.keys() - members.keys()).union(*inner)

@@ -64,7 +64,11 @@ def test_documented_defaults_are_those_that_an_operator_gets() -> None:
     sandbox, mainnet = _defaults("sandbox"), _defaults("mainnet")
     for name, (_, shown) in _documented().items():
         if name != "NETWORK":
-            expected = f"`{mainnet[name]}`" if mainnet[name] else ("required" if name.lower() in _REQUIRED else "none")
+            expected = (
+                f"`{mainnet[name]}`"
+                if mainnet[name]
+                else ("required" if name.lower() in _REQUIRED else "none")
+            )
             assert shown.startswith(expected), name
         if mainnet[name] and not sandbox[name]:
             assert "off in the sandbox" in shown, name
@@ -80,7 +84,9 @@ def test_a_copy_of_the_example_changes_nothing() -> None:
 
 
 def test_what_the_documentation_calls_required_is_refused_when_missing() -> None:
-    required = {name.lower() for name, (_, default) in _documented().items() if default.startswith("required")}
+    required = {
+        name.lower() for name, (_, default) in _documented().items() if default.startswith("required")
+    }
     assert required == set(_REQUIRED)
     for missing in required:
         given: dict[str, Any] = {name: key_of("k") for name in required - {missing}}
