@@ -123,6 +123,8 @@ def _own_movements(name: ChainName, since: Mapping[str, int]) -> Mapping[str, li
             or_(
                 Transaction.status == Status.PENDING.value,
                 Transaction.block_number > min(since.values()) - _SLACK_BLOCKS,
+                # A slot that something else used: it explains a nonce, though no block of ours.
+                Transaction.nonce.is_not(None) & Transaction.block_number.is_(None),
             ),
         )
     )  # fmt: skip
