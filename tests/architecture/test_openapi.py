@@ -69,8 +69,11 @@ def test_every_operation_says_what_it_answers_and_how_it_fails(document: Documen
             assert "401" in operation["responses"], where
         if "{" in path:
             assert "404" in operation["responses"], where
+        places = {parameter["in"] for parameter in operation.get("parameters", [])}
         if "requestBody" in operation:
             assert {"400", "413"} <= operation["responses"].keys(), where
+        elif not places & {"query", "header"}:
+            assert "400" not in operation["responses"], where
 
 
 def test_every_documented_code_belongs_to_the_status_it_is_documented_with(document: Document) -> None:
