@@ -62,8 +62,10 @@ _PREFER_NOTE = (
 
 @blp.before_request
 def _find_wallet() -> None:
-    """Replace the id in the path by the caller's wallet, before the body is parsed: 404 wins over 400."""
+    """Replace the id in the path by the caller's wallet, before the body is parsed: 401 and 404 win over 400."""
     arguments = request.view_args
+    if request.method == "POST" and not arguments:
+        guards.require_agent()
     if arguments and "wallet_id" in arguments:
         arguments["wallet"] = service.owned(arguments.pop("wallet_id"), agent_id=guards.caller().agent_id)
 

@@ -21,6 +21,7 @@ _MAX_USD = 1_000_000_000
 _MAX_NAME_LETTERS = 100
 _MAX_UNIT_BITS = 256
 _MAX_HOST_LETTERS = 253
+_MAX_COUNT = 10**18
 
 
 class Text(fields.String):
@@ -131,16 +132,16 @@ class Instant(fields.Field[datetime]):
 
 
 class Count(fields.Field[int]):
-    """A whole number in a query string."""
+    """A whole number in a query string; one that no column holds counts as the largest that it does."""
 
     def _deserialize(
         self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **_kwargs: Any
     ) -> int:
         text = str(value)
-        if not re.fullmatch(r"-?[0-9]{1,18}", text, re.ASCII):
+        if not re.fullmatch(r"-?[0-9]{1,4000}", text, re.ASCII):
             msg = "must be a whole number"
             raise ValidationError(msg)
-        return int(text)
+        return min(int(text), _MAX_COUNT)
 
 
 class Address(Text):
