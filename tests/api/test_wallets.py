@@ -1,0 +1,386 @@
+"""Wallets: made, listed, read and deleted; nobody else's are ever there, and no key is ever lost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import time_machine
+from eth_utils.address import to_checksum_address
+from flask import Flask
+from flask.testing import FlaskClient
+from sqlalchemy import select
+
+from app.core import clock, identifiers
+from app.core.chains import ChainName
+from app.core.unit_of_work import reading, unit_of_work
+from app.errors import LimitReached
+from app.extensions import db
+from app.ports import provider
+from app.ports.vault import Place
+from app.spending import service as spending
+from app.wallets import custody, lifecycle, service
+from app.wallets.lifecycle import Status, TransactionType
+from app.wallets.models import RetiredKey, Transaction, Wallet, WalletKey
+from tests.support.agents import Agent, register
+from tests.support.chains import RECIPIENT
+from tests.support.ledger import race
+
+_ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+_DAY = 86_400
+
+
+@pytest.fixture
+def agent(client: FlaskClient) -> Agent:
+    return register(client)
+
+
+@pytest.fixture
+def gateway_key(client: FlaskClient) -> dict[str, str]:
+    answer = client.post("/v1/keys", json={})
+    return {"X-API-Key": answer.get_json()["api_key"]}
+
+
+def created(agent: Agent, body: object = None) -> dict[str, Any]:
+    answer = agent.post("/v1/wallets", {} if body is None else body)
+    assert answer.status_code == 201, answer.get_data(as_text=True)
+    wallet: dict[str, Any] = answer.get_json()
+    return wallet
+
+
+def recorded(wallet_id: str, *, status: Status, type_: TransactionType = TransactionType.TRANSFER) -> str:
+    """Put a movement on record as `transfers` would, without any chain."""
+    transaction_id = identifiers.new_id()
+    with unit_of_work():
+        lifecycle.record(
+            Transaction(
+                id=transaction_id, wallet_id=wallet_id, type=type_.value, chain=ChainName.BASE.value,
+                to_address=RECIPIENT, amount_units=1, currency="USDC", cost_nanos=0, created_at=clock.now(),
+                checks=0,
+            ),
+            status=status,
+        )  # fmt: skip
+    return transaction_id
+
+
+def traces_of(wallet_id: str, *transaction_ids: str) -> set[str]:
+    """Return every table that still mentions a wallet or its transactions."""
+    found = set()
+    with reading() as session:
+        for table in db.metadata.sorted_tables:
+            for column, ids in (("wallet_id", [wallet_id]), ("transaction_id", list(transaction_ids))):
+                if (
+                    column in table.columns
+                    and session.execute(select(table.c[column]).where(table.c[column].in_(ids))).first()
+                ):
+                    found.add(table.name)
+        if session.get(Wallet, wallet_id):
+            found.add("wallets")
+    return found
+
+
+def retired_key(wallet_id: str) -> RetiredKey:
+    with reading() as session:
+        retired = session.get(RetiredKey, wallet_id)
+        assert retired is not None
+        session.expunge(retired)
+        return retired
+
+
+def test_a_new_wallet_is_answered_whole_and_has_addresses_that_its_key_opens(agent: Agent) -> None:
+    answer = agent.post("/v1/wallets", {"name": "savings"})
+    wallet = answer.get_json()
+    assert answer.status_code == 201
+    assert set(wallet) == {
+        "id", "name", "addresses", "spending_controls", "transaction_count", "created_at",
+    }  # fmt: skip
+    assert (wallet["name"], wallet["spending_controls"], wallet["transaction_count"]) == ("savings", None, 0)
+    assert identifiers.parse_id(wallet["id"]) == wallet["id"]
+    assert _ISO.fullmatch(wallet["created_at"])
+    assert wallet["addresses"]["ethereum"] == wallet["addresses"]["base"] != agent.address
+    signer = custody.signer_of(wallet["id"])
+    assert signer.evm_address == wallet["addresses"]["base"]
+    assert signer.solana_address == wallet["addresses"]["solana"]
+    assert agent.get(f"/v1/wallets/{wallet['id']}").get_json() == wallet
+
+
+def test_a_wallet_without_a_name_is_called_by_its_number(agent: Agent) -> None:
+    bodies = [None, {}, {"name": None}, {"name": "  \u00a0 "}, {"name": ""}, {"nome": "x"}]
+    for number, body in enumerate(bodies, start=2):
+        assert created(agent, body)["name"] == f"wallet-{number}"
+
+
+def test_a_name_is_trimmed_and_may_have_a_hundred_letters_of_any_script(agent: Agent) -> None:
+    for name, kept in {
+        "  savings ": "savings",
+        "x" * 100: "x" * 100,
+        " " + "y" * 100 + " ": "y" * 100,
+        "ключ 🔑": "ключ 🔑",
+    }.items():
+        assert created(agent, {"name": name})["name"] == kept
+
+
+BAD_NAMES = ["x" * 101, "a\x00b", "a\nb", "a\x7fb", "\ud800", 1, True, 1.5, ["savings"], {"name": "savings"}]
+
+
+def test_a_bad_name_makes_no_wallet(agent: Agent) -> None:
+    for name in BAD_NAMES:
+        answer = agent.post("/v1/wallets", {"name": name})
+        assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT"), name
+        assert list(answer.get_json()["details"]["fields"]) == ["name"]
+    assert agent.get("/v1/wallets").get_json()["pagination"]["total"] == 1
+
+
+def test_the_first_wallet_has_the_default_controls_and_comes_first(agent: Agent) -> None:
+    later = [created(agent)["id"] for _ in range(2)]
+    body = agent.get("/v1/wallets").get_json()
+    assert [wallet["id"] for wallet in body["wallets"]] == [agent.wallet_id, *later]
+    assert body["pagination"] == {"total": 3, "limit": 50, "offset": 0, "has_more": False}
+    first, second, _ = body["wallets"]
+    controls = first["spending_controls"]
+    assert _ISO.fullmatch(controls.pop("updated_at"))
+    assert controls == {
+        "daily_limit_usd": 100, "weekly_limit_usd": 500, "monthly_limit_usd": 1000, "per_tx_limit_usd": 50,
+        "allowed_addresses": [], "allowed_domains": [], "locked": False,
+    }  # fmt: skip
+    assert second["spending_controls"] is None
+    assert set(first) == set(second)
+
+
+PAGES: list[tuple[dict[str, int], str, tuple[object, ...]]] = [
+    ({"limit": 2}, "ab", (4, 2, 0, True)),
+    ({"limit": 2, "offset": 2}, "cd", (4, 2, 2, False)),
+    ({"limit": 3, "offset": 1}, "bcd", (4, 3, 1, False)),
+    ({"limit": 200}, "abcd", (4, 200, 0, False)),
+    ({"limit": 201}, "abcd", (4, 200, 0, False)),
+    ({"limit": 10**30}, "abcd", (4, 200, 0, False)),
+    ({"offset": 4}, "", (4, 50, 4, False)),
+    ({"offset": 10**15}, "", (4, 50, 10**15, False)),
+    ({"colour": 1}, "abcd", (4, 50, 0, False)),
+]
+
+
+def test_a_page_says_where_it_stands(agent: Agent) -> None:
+    agent.delete(agent.wallet_url)
+    for name in "abcd":
+        created(agent, {"name": name})
+    for query, names, pagination in PAGES:
+        body = agent.get("/v1/wallets", **query).get_json()
+        assert [wallet["name"] for wallet in body["wallets"]] == list(names)
+        assert tuple(body["pagination"].values()) == pagination
+
+
+BAD_PAGES = [
+    ("limit", "0"), ("limit", "-1"), ("limit", "x"), ("limit", "1.5"), ("limit", ""), ("limit", " 1"),
+    ("limit", "1e2"), ("limit", "٣"), ("limit", "NaN"), ("limit", "-" + "9" * 30), ("offset", "-1"),
+    ("offset", "x"), ("offset", ""), ("offset", "0.0"), ("offset", "9" * 5000),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ["/v1/wallets", "{wallet}/transactions"])
+def test_a_bad_page_is_refused_and_its_field_named(path: str, agent: Agent) -> None:
+    for field, value in BAD_PAGES:
+        answer = agent.get(path.format(wallet=agent.wallet_url), **{field: value})
+        assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT"), (field, value)
+        assert list(answer.get_json()["details"]["fields"]) == [field]
+
+
+def odd_ids(wallet_id: str) -> list[str]:
+    return [
+        "x", "0", "null", "%00", wallet_id[:-1], wallet_id + "0", wallet_id.replace("-", ""), "{" + wallet_id + "}",
+        "urn:uuid:" + wallet_id, identifiers.new_id(), "9" * 36, "g" + wallet_id[1:], "%F0%9F%92%A9", "a" * 5000,
+    ]  # fmt: skip
+
+
+ROUTES = [
+    ("GET", ""), ("DELETE", ""), ("GET", "/balances"), ("POST", "/transfer"), ("POST", "/withdraw"), ("POST", "/fund"),
+    ("GET", "/transactions"), ("GET", "/transactions/x"), ("GET", "/controls"), ("PUT", "/controls"),
+]  # fmt: skip
+
+
+def test_a_wallet_of_nobody_or_of_somebody_else_is_not_there(
+    agent: Agent, client: FlaskClient, gateway_key: dict[str, str]
+) -> None:
+    stranger = register(client)
+    for method, rest in ROUTES:
+        # A body that cannot be read: what is not there is not judged.
+        for wallet_id in [*odd_ids(agent.wallet_id), stranger.wallet_id]:
+            url = f"/v1/wallets/{wallet_id}{rest}"
+            answer = client.open(url, method=method, headers=agent.headers(), data=b"{")
+            assert (answer.status_code, answer.get_json()["code"]) == (404, "NOT_FOUND"), url
+        url = f"{agent.wallet_url}{rest}"
+        assert client.open(url, method=method, headers=gateway_key, data=b"{").status_code == 404
+        unknown = client.open(url, method=method, data=b"{")
+        assert (unknown.status_code, unknown.get_json()["code"]) == (401, "UNAUTHORIZED")
+    for owner in (agent, stranger):
+        assert owner.get(owner.wallet_url).status_code == 200
+
+
+def test_an_id_in_capitals_is_the_same_id(agent: Agent) -> None:
+    assert agent.get(agent.wallet_url.upper().replace("/V1/WALLETS", "/v1/wallets")).status_code == 200
+
+
+def test_a_gateway_only_key_owns_no_wallets_and_is_told_which_key_does(
+    client: FlaskClient, gateway_key: dict[str, str]
+) -> None:
+    for body in (b"", b"{}", b'{"name": 1}', b"{not json"):
+        for key in ({}, {"Idempotency-Key": "k"}):
+            answer = client.post("/v1/wallets", data=body, headers={**gateway_key, **key})
+            assert (answer.status_code, answer.get_json()["code"]) == (401, "UNAUTHORIZED")
+            assert "agent key" in answer.get_json()["error"]
+    listing = client.get("/v1/wallets", headers=gateway_key).get_json()
+    assert listing == {
+        "wallets": [],
+        "pagination": {"total": 0, "limit": 50, "offset": 0, "has_more": False},
+    }
+    with reading() as session:
+        assert session.scalars(select(Wallet)).all() == []
+
+
+def test_an_agent_has_at_most_a_hundred_wallets_even_when_it_asks_for_many_at_once(
+    agent: Agent, app: Flask
+) -> None:
+    for _ in range(97):
+        service.add(agent.id, name=None)
+
+    def add() -> service.WalletView:
+        return service.add(agent.id, name=None)
+
+    answers = race(app, [add] * 5)
+    assert sum(isinstance(answer, LimitReached) for answer in answers) == 3
+    refused = agent.post("/v1/wallets", {})
+    assert (refused.status_code, refused.get_json()["code"]) == (409, "LIMIT_REACHED")
+    assert "100" in refused.get_json()["error"]
+    body = agent.get("/v1/wallets", limit=200).get_json()
+    assert len(body["wallets"]) == body["pagination"]["total"] == 100
+    assert agent.delete(f"/v1/wallets/{body['wallets'][-1]['id']}").status_code == 200
+    assert agent.post("/v1/wallets", {}).status_code == 201
+
+
+def test_a_deleted_wallet_is_gone_with_all_that_was_its_own_but_its_key_is_kept(agent: Agent) -> None:
+    ended = [recorded(agent.wallet_id, status=status) for status in (Status.CONFIRMED, Status.FAILED)]
+    ended.append(recorded(agent.wallet_id, status=Status.PENDING, type_=TransactionType.FUNDING))
+    before = agent.get(agent.wallet_url).get_json()
+    assert before["transaction_count"] == 3
+    assert traces_of(agent.wallet_id, *ended) >= {
+        "wallets",
+        "wallet_keys",
+        "transactions",
+        "spending_controls",
+    }
+
+    answer = agent.delete(agent.wallet_url)
+
+    assert (answer.status_code, answer.get_json()) == (200, {"id": agent.wallet_id, "deleted": True})
+    assert traces_of(agent.wallet_id, *ended) == {"retired_keys"}
+    for again in (agent.get, agent.delete):
+        assert again(agent.wallet_url).get_json()["code"] == "NOT_FOUND"
+    assert agent.get("/v1/wallets").get_json()["wallets"] == []
+    retired = retired_key(agent.wallet_id)
+    assert (retired.purge_after - retired.retired_at).days == 90
+    place = Place("retired_keys", "sealed", agent.wallet_id)
+    signer = provider.current().vault.signer(retired.sealed, place)
+    assert (signer.evm_address, signer.solana_address) == (agent.address, agent.solana_address)
+    assert (retired.evm_address, retired.agent_id) == (agent.address, agent.id)
+
+
+def test_an_agent_that_deleted_all_wallets_can_make_another(agent: Agent) -> None:
+    agent.delete(agent.wallet_url)
+    wallet = created(agent)
+    assert (wallet["name"], wallet["spending_controls"]) == ("wallet-1", None)
+    assert wallet["addresses"]["base"] != agent.address
+
+
+def test_a_deletion_leaves_the_other_wallets_as_they_are(agent: Agent) -> None:
+    other = created(agent)["id"]
+    kept = recorded(other, status=Status.CONFIRMED)
+    before = traces_of(other, kept)
+    recorded(agent.wallet_id, status=Status.CONFIRMED)
+    assert agent.delete(agent.wallet_url).status_code == 200
+    assert traces_of(other, kept) == before
+    assert custody.signer_of(other).evm_address
+
+
+@pytest.mark.parametrize(
+    "type_", [TransactionType.TRANSFER, TransactionType.WITHDRAWAL, TransactionType.SWAP]
+)
+def test_a_wallet_with_a_movement_in_flight_is_not_deleted(type_: TransactionType, agent: Agent) -> None:
+    in_flight = recorded(agent.wallet_id, status=Status.PENDING, type_=type_)
+    before = traces_of(agent.wallet_id, in_flight)
+    answer = agent.delete(agent.wallet_url)
+    body = answer.get_json()
+    assert (answer.status_code, body["code"]) == (409, "TRANSACTION_IN_PROGRESS")
+    assert body["details"] == {"transaction_id": in_flight}
+    assert traces_of(agent.wallet_id, in_flight) == before
+    with reading() as session:
+        assert session.get(RetiredKey, agent.wallet_id) is None
+    with unit_of_work():
+        lifecycle.move(in_flight, source=Status.PENDING, target=Status.CONFIRMED)
+    assert agent.delete(agent.wallet_url).status_code == 200
+
+
+def test_a_wallet_whose_key_cannot_be_opened_is_not_deleted(agent: Agent) -> None:
+    with unit_of_work() as session:
+        key = session.get(WalletKey, agent.wallet_id)
+        assert key is not None
+        key.sealed = key.sealed[:-4] + "AAAA"
+    assert agent.delete(agent.wallet_url).status_code == 500
+    assert agent.get(agent.wallet_url).status_code == 200
+    with reading() as session:
+        assert session.get(WalletKey, agent.wallet_id) is not None
+
+
+def test_deletions_of_one_wallet_at_once_retire_its_key_once(agent: Agent, app: Flask) -> None:
+    def delete() -> int:
+        headers = {"X-API-Key": agent.key}
+        return app.test_client().delete(agent.wallet_url, headers=headers).status_code
+
+    statuses = race(app, [delete] * 4)
+    assert sorted(map(str, statuses)) == ["200", "404", "404", "404"]
+    with reading() as session:
+        assert len(session.scalars(select(RetiredKey)).all()) == 1
+
+
+def test_a_locked_or_frozen_wallet_is_not_deleted(agent: Agent) -> None:
+    with unit_of_work():
+        spending.lock_controls(agent.wallet_id)
+    locked = agent.delete(agent.wallet_url)
+    assert (locked.status_code, locked.get_json()["code"]) == (403, "CONTROLS_LOCKED")
+    with unit_of_work():
+        spending.freeze(agent.id)
+    frozen = agent.delete(agent.wallet_url)
+    assert (frozen.status_code, frozen.get_json()["code"]) == (403, "WALLET_FROZEN")
+    with unit_of_work():
+        spending.unfreeze(agent.id)
+        spending.unlock_controls(agent.wallet_id)
+    assert agent.delete(agent.wallet_url).status_code == 200
+
+
+def test_a_new_wallet_inherits_locked_controls_and_the_freeze_so_that_neither_is_escaped(
+    agent: Agent,
+) -> None:
+    agent.controls(daily_limit_usd=7, allowed_addresses=[RECIPIENT], allowed_domains=["shop.example"])
+    with unit_of_work():
+        spending.lock_controls(agent.wallet_id)
+        spending.freeze(agent.id)
+    wallet = created(agent)
+    controls = wallet["spending_controls"]
+    assert (controls["daily_limit_usd"], controls["per_tx_limit_usd"], controls["locked"]) == (7, 50, True)
+    assert (controls["allowed_addresses"], controls["allowed_domains"]) == (
+        [to_checksum_address(RECIPIENT)],
+        ["shop.example"],
+    )
+    assert agent.delete(f"/v1/wallets/{wallet['id']}").get_json()["code"] == "WALLET_FROZEN"
+
+
+def test_a_retired_key_is_kept_as_long_as_the_operator_says(
+    build_app: Callable[..., Flask], sqlite_url: str
+) -> None:
+    app = build_app(sqlite_url, settings={"retired_key_ttl_seconds": _DAY})
+    with app.app_context(), time_machine.travel("2026-03-01T12:00:00Z", tick=False):
+        agent = register(app.test_client())
+        agent.delete(agent.wallet_url)
+        retired = retired_key(agent.wallet_id)
+        assert clock.isoformat(retired.purge_after).startswith("2026-03-02T12:00:00")
