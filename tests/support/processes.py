@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from multiprocessing.synchronize import Barrier
+from pathlib import Path
 from typing import Any
 
 import time_machine
@@ -39,6 +41,7 @@ from sandbox.evm import EvmNode
 from tests.support.applications import RecordingQueue, make_app, settings_for
 from tests.support.chains import CONFIRMATIONS
 from tests.support.faults import FaultyChain, When, kill
+from tests.support.servers import _tie_to_the_tests
 
 STORY_SECONDS = 60.0
 COMMIT = "commit"
@@ -278,3 +281,42 @@ def crowds(service: Service, *shares: Sequence[Asked]) -> list[tuple[int, Any]]:
 def work(_app: Flask, job: Callable[..., None], arguments: tuple[str, ...]) -> None:
     """Be a story: one job of the workers."""
     job(*arguments)
+
+
+class Program:
+    """A program of the service or beside it, that a test starts, kills and starts again."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
+        self._command = list(command)
+        self._environment = dict(environment)
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def ensure(self) -> None:
+        """Start it unless it runs."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self._process = subprocess.Popen(
+            [*_tie_to_the_tests(), *self._command],
+            cwd=self._folder,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def send(self, signum: signal.Signals) -> None:
+        """Send a signal to the program and what it has forked."""
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signum)
+
+    def resume(self) -> None:
+        """Let a stopped program go on."""
+        self.send(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End it at once, with what it has forked."""
+        self.send(signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait()

@@ -1,0 +1,192 @@
+"""Races around a wallet's life: deletion, creation, funding, controls and freezing, each against everything else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pytest
+from flask import Flask
+from sqlalchemy import func, select
+
+from app.adapters.evm.chain import EvmChain
+from app.core.chains import USDC, ChainName
+from app.core.identifiers import new_id
+from app.core.unit_of_work import reading
+from app.spending import service as spending
+from app.wallets import service as wallets
+from app.wallets.models import SignedAttempt, Transaction, TransactionEvent, Wallet
+from sandbox.evm import EvmNode
+from tests.support.agents import Agent, register
+from tests.support.chains import fund, usdc
+from tests.support.ledger import race, unit
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.chain
+
+AT_ONCE = 30
+MOVERS = 6
+MOVES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """An agent whose wallet everybody handles at once."""
+
+    app: Flask
+    chain: EvmChain
+    agent: Agent
+    recipient: str
+    accepted: list[str] = field(default_factory=list)
+    """Ids of the movements that were answered with success so far."""
+
+    def ask(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        # A client of its own: they are not made for several threads.
+        answer = self.app.test_client().open(path, method=method, json=body, headers=self.agent.headers())
+        return answer.status_code, answer.get_json()
+
+    def move(self, amount: str = "1") -> tuple[int, Any]:
+        body = {"amount": amount, "currency": "USDC", "chain": "base", "to": self.recipient}
+        status, answer = self.ask("POST", f"{self.agent.wallet_url}/transfer", body)
+        if status == 200:
+            self.accepted.append(answer["transaction_id"])
+        return status, answer
+
+    def await_movements(self) -> None:
+        """Let the others get going first."""
+        wait_until(lambda: len(self.accepted) >= MOVERS, what="movements under way")
+
+    def paid(self) -> int:
+        return self.chain.balances(self.recipient).of(USDC).units
+
+    def count(self, *conditions: Any) -> int:
+        with reading() as session:
+            return session.scalar(select(func.count()).where(*conditions)) or 0
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def database_url(request: pytest.FixtureRequest) -> str:
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+@pytest.fixture
+def ring(
+    database_url: str,
+    build_app: Callable[..., Flask],
+    chains: dict[ChainName, EvmChain],
+    base_node: EvmNode,
+) -> Iterator[Ring]:
+    """An agent without limits, with 1 ETH and 100 USDC, on each kind of database."""
+    app = build_app(database_url, chains=chains, settings={"database_pool_size": AT_ONCE})
+    with app.app_context():
+        agent = register(app.test_client())
+        agent.unlimited()
+        fund(base_node, agent.address, eth=1, dollars=100)
+        yield Ring(app, chains[ChainName.BASE], agent, "0x" + new_id().replace("-", "") + "c0ffee00")
+
+
+def test_a_wallet_deleted_while_it_moves_loses_no_payment_and_leaves_no_orphans(ring: Ring) -> None:
+    deleted: list[int] = []
+
+    def delete() -> None:
+        ring.await_movements()
+        while not deleted:
+            status, body = ring.ask("DELETE", ring.agent.wallet_url)
+            assert status in {200, 409}, body
+            if status == 200:
+                deleted.append(ring.paid())
+
+    def move() -> list[tuple[int, Any]]:
+        # The deletion waits for a gap between movements, so these must end some time.
+        return [ring.move() for _ in range(MOVES)]
+
+    answers = race(ring.app, [delete, *[move] * MOVERS])
+    moved = [answer for of_one in answers if isinstance(of_one, list) for answer in of_one]
+    assert {status for status, _ in moved} <= {200, 404}, moved
+    accepted = [body for status, body in moved if status == 200]
+    assert {body["status"] for body in accepted} <= {"confirmed"}
+    assert ring.paid() == usdc(1) * len(accepted)
+    assert deleted == [ring.paid()]
+    for row_id in (Transaction.id, SignedAttempt.id, TransactionEvent.id, Wallet.id):
+        assert ring.count(row_id.is_not(None)) == 0
+
+
+def test_wallets_made_at_once_are_never_more_than_a_hundred(ring: Ring) -> None:
+    for number in range(84):
+        wallets.add(ring.agent.id, name=f"w{number}")
+    answers = race(ring.app, [partial(ring.ask, "POST", "/v1/wallets", {})] * AT_ONCE)
+    made = [answer for answer in answers if isinstance(answer, tuple)]
+    assert Counter(status for status, _ in made) == {201: 15, 409: AT_ONCE - 15}
+    assert {body["code"] for status, body in made if status == 409} == {"LIMIT_REACHED"}
+    assert ring.count(Wallet.agent_id == ring.agent.id) == 100
+    names = [body["name"] for status, body in made if status == 201]
+    assert len(set(names)) == len(names)
+
+
+def test_funding_requests_made_at_once_are_never_more_than_twenty(ring: Ring) -> None:
+    body = {"amount": "1", "currency": "USDC", "chain": "base"}
+    answers = race(ring.app, [partial(ring.ask, "POST", f"{ring.agent.wallet_url}/fund", body)] * AT_ONCE)
+    made = [answer for answer in answers if isinstance(answer, tuple)]
+    assert Counter(status for status, _ in made) == {200: 20, 409: AT_ONCE - 20}
+    assert ring.count(Transaction.type == "funding") == 20
+
+
+def test_once_a_lower_limit_is_answered_nothing_moves_beyond_it(ring: Ring) -> None:
+    limit = 8
+    lowered: list[float] = []
+
+    def lower() -> None:
+        ring.await_movements()
+        status, body = ring.ask("PUT", f"{ring.agent.wallet_url}/controls", {"daily_limit_usd": limit})
+        assert status == 200, body
+        lowered.append(ring.agent.spent_today())
+
+    def move() -> list[int]:
+        return [ring.move()[0] for _ in range(MOVES)]
+
+    answers = race(ring.app, [*[move] * MOVERS, lower])
+    statuses = Counter(status for of_one in answers if isinstance(of_one, list) for status in of_one)
+    assert set(statuses) == {200, 403}
+    assert ring.paid() == usdc(1) * statuses[200]
+    assert statuses[200] <= max(limit, *lowered)
+
+
+def test_once_a_freeze_is_done_no_movement_is_recorded(ring: Ring) -> None:
+    recorded: list[int] = []
+
+    def freeze() -> None:
+        ring.await_movements()
+        unit(spending.freeze, ring.agent.id)
+        recorded.append(ring.count(Transaction.wallet_id == ring.agent.wallet_id))
+
+    def move() -> int:
+        moved = 0
+        while True:
+            status, body = ring.move("0.1")
+            if status == 403:
+                assert body["code"] == "WALLET_FROZEN"
+                return moved
+            assert status == 200, body
+            moved += 1
+
+    answers = race(ring.app, [*[move] * MOVERS, freeze])
+    moved = sum(answer for answer in answers if isinstance(answer, int))
+    assert recorded == [moved] == [ring.count(Transaction.wallet_id == ring.agent.wallet_id)]
+    assert ring.paid() == moved * 100_000
+
+
+def test_a_wallet_made_while_its_agent_is_frozen_is_frozen_too(ring: Ring) -> None:
+    def freeze() -> None:
+        unit(spending.freeze, ring.agent.id)
+
+    actions: list[Callable[[], Any]] = [partial(ring.ask, "POST", "/v1/wallets", {})] * 8
+    made = race(ring.app, [*actions[:4], freeze, *actions[4:]])
+    assert {answer[0] for answer in made if isinstance(answer, tuple)} == {201}
+    for wallet in ring.agent.get("/v1/wallets").get_json()["wallets"]:
+        body = {"amount": "1", "currency": "USDC", "chain": "base", "to": ring.recipient}
+        answer = ring.agent.post(f"/v1/wallets/{wallet['id']}/transfer", body)
+        assert answer.get_json()["code"] == "WALLET_FROZEN"
