@@ -19,7 +19,7 @@ from whitenoise import WhiteNoise
 from app import commands
 from app.agents import routes as agents
 from app.config import Settings
-from app.core import identifiers, leases, logs
+from app.core import connections, identifiers, leases, logs
 from app.device import page as device_page
 from app.device import routes as device
 from app.extensions import api, db, limiter, migrate
@@ -107,7 +107,8 @@ def _engine_options(settings: Settings) -> dict[str, Any]:
         "pool_size": settings.database_pool_size,
         "max_overflow": settings.database_pool_overflow,
         "pool_timeout": 15,
-        "pool_pre_ping": True,
+        # The connections used last know the statements best; the others rest until they are recycled.
+        "pool_use_lifo": True,
         "pool_recycle": 300,
         "hide_parameters": True,
     }
@@ -176,4 +177,4 @@ def _serve(app: Flask, settings: Settings) -> None:
 
 
 # Imported for what they register: further routes of a room, and a table that no room owns.
-_REGISTERED = (controls_routes, leases)
+_REGISTERED = (connections, controls_routes, leases)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import structlog
 from sqlalchemy import event
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import ORMExecuteState, Session
 
 from app.extensions import db
 
@@ -22,6 +22,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class _Unit:
+    commits_each_statement: bool = False
     after_commit: list[Callable[[], object]] = field(default_factory=list)
 
 
@@ -62,13 +63,19 @@ def unit_of_work() -> Iterator[Session]:
 
 @contextmanager
 def reading() -> Iterator[Session]:
-    """Open a transaction for reading only; whatever happens, nothing is committed.
+    """Open a unit for reading only; whatever happens, nothing is committed.
 
-    Raises: UnitError when a unit is open already.
+    Raises: UnitError when a unit is open already, or for writing where a statement would commit at once.
     """
-    token = _current.set(_enter())
+    unit = _enter()
+    token = _current.set(unit)
     session = db.session()
     try:
+        if session.get_bind().dialect.name == "postgresql":
+            # READ COMMITTED shows each statement a state of its own, so a transaction around reads would add
+            # nothing but two more round trips. SQLite's driver opens none for reading.
+            unit.commits_each_statement = True
+            session.connection(execution_options={"isolation_level": "AUTOCOMMIT"})
         yield session
     finally:
         session.rollback()
@@ -105,8 +112,27 @@ def _enter() -> _Unit:
     return _Unit()
 
 
+def _refuse_writing_in_a_reading_unit() -> None:
+    unit = _current.get()
+    if unit is not None and unit.commits_each_statement:
+        msg = "a reading unit does not write"
+        raise UnitError(msg)
+
+
 @event.listens_for(db.session, "after_begin")  # type: ignore[arg-type, unused-ignore]
 def _refuse_work_outside_a_unit(_session: Session, _transaction: object, _connection: object) -> None:
     if _current.get() is None:
         msg = "the session was used outside a unit of work"
         raise UnitError(msg)
+
+
+@event.listens_for(db.session, "do_orm_execute")  # type: ignore[arg-type, unused-ignore]
+def _refuse_statements_that_write(state: ORMExecuteState) -> None:
+    if state.is_insert or state.is_update or state.is_delete:
+        _refuse_writing_in_a_reading_unit()
+
+
+@event.listens_for(db.session, "before_flush")  # type: ignore[arg-type, unused-ignore]
+def _refuse_changed_objects(session: Session, _context: object, _instances: object) -> None:
+    if session.new or session.dirty or session.deleted:
+        _refuse_writing_in_a_reading_unit()
