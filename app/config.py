@@ -19,6 +19,7 @@ from app.core.chains import TOKENS_BY_SYMBOL, ChainName
 
 _KEY_BYTES = 32
 _KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
+_LIMITS = ("grant_budget_usd_per_day", "registration_rate_limit", "rate_limit_per_key", "device_miss_limit")
 _REQUIRED_OUTSIDE_SANDBOX = ("secret_key", "code_peppers", "encryption_keys")
 
 
@@ -56,7 +57,7 @@ class Settings(BaseSettings):
     """Everything an operator can set. Field names are the environment's names in lower case."""
 
     model_config = SettingsConfigDict(
-        frozen=True, extra="ignore", env_ignore_empty=True, hide_input_in_errors=True, validate_default=True
+        frozen=True, extra="ignore", hide_input_in_errors=True, validate_default=True
     )
 
     network: Network = Network.SANDBOX
@@ -119,8 +120,13 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _defaults_by_network(cls, values: dict[str, Any]) -> dict[str, Any]:
-        sandbox = str(values.get("network") or Network.SANDBOX) == Network.SANDBOX
-        if not sandbox:
+        # An empty value is as good as none, save for the limits, where it says "off".
+        values = {
+            name: None if value == "" else value
+            for name, value in values.items()
+            if value != "" or name in _LIMITS
+        }
+        if values.get("network", Network.SANDBOX) != Network.SANDBOX:
             values.setdefault("grant_budget_usd_per_day", "1000")
             values.setdefault("registration_rate_limit", "5 per minute;60 per hour")
             values.setdefault("rate_limit_per_key", "600 per minute")

@@ -12,6 +12,7 @@ from rq.worker import SpawnWorker
 from app.extensions import db
 from app.jobs import QueueName
 from app.ports import provider
+from app.wallets import custody
 from workers.context import application
 
 
@@ -19,6 +20,7 @@ def main() -> None:
     """Serve the queues until told to stop."""
     app = application()
     with app.app_context():
+        custody.assert_network()
         # Work-horses are forks of this process; each opens connections of its own.
         db.engine.dispose(close=False)
         redis = Redis.from_url(provider.settings().redis_url.get_secret_value())

@@ -16,6 +16,7 @@ import structlog
 from app import commands
 from app.jobs import JobName
 from app.ports import provider
+from app.wallets import custody
 from workers import confirmations, deposits, sweeps
 from workers.context import application
 
@@ -63,6 +64,7 @@ def main() -> None:
                 _run_here(JobName.FIND_DEPOSITS, (chain.value,))
             _run_here(JobName.SWEEP, ())
             return
+        custody.assert_network()
         commands.create_bootstrap_master_key()
         interval = float(provider.settings().poll_interval_seconds)
         next_sweep = 0.0

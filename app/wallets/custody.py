@@ -5,16 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+import structlog
+from flask import current_app
 from sqlalchemy import delete, select
+from sqlalchemy.dialects import postgresql, sqlite
 
 from app.core import clock
 from app.core.identifiers import new_id
-from app.core.unit_of_work import reading
-from app.errors import NotFound
+from app.core.unit_of_work import reading, unit_of_work
+from app.errors import InternalError, NotFound
 from app.extensions import db
 from app.ports import provider
 from app.ports.vault import Place, Signer
-from app.wallets.models import RetiredKey, Wallet, WalletKey
+from app.wallets.models import KeyStore, RetiredKey, Wallet, WalletKey
+
+_log = structlog.get_logger(__name__)
+_THE_ONE = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +34,46 @@ class NewWalletKey:
 
 
 def new_key() -> NewWalletKey:
-    """Make a key. Costs a few milliseconds of CPU, so it is called before the unit that stores it."""
+    """Make a key. Costs a few milliseconds of CPU, so it is called before the unit that stores it.
+
+    Raises: InternalError when this database's keys belong to another network.
+    """
+    assert_network()
     wallet_id = new_id()
     made = provider.current().vault.new_wallet(place(wallet_id))
     return NewWalletKey(wallet_id, made.evm_address, made.solana_address, made.sealed)
 
 
 def signer_of(wallet_id: str) -> Signer:
-    """Open a wallet's key for signing. Raises: NotFound."""
+    """Open a wallet's key for signing. Raises: NotFound, InternalError on another network's key store."""
+    assert_network()
     with reading() as session:
         sealed = session.scalar(select(WalletKey.sealed).where(WalletKey.wallet_id == wallet_id))
     if sealed is None:
         raise NotFound
     return provider.current().vault.signer(sealed, place(wallet_id))
+
+
+def assert_network() -> None:
+    """Refuse to use keys that were made for another network: what they sign would be valid there.
+
+    The first caller on a new database claims it; an application asks only until it knows.
+
+    Raises: InternalError.
+    """
+    extensions, network = current_app.extensions, provider.settings().network.value
+    if extensions.get("key_store_network") == network:
+        return
+    with unit_of_work() as session:
+        claimed = session.scalar(select(KeyStore.network).where(KeyStore.id == _THE_ONE))
+        if claimed is None:
+            insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
+            session.execute(insert(KeyStore).values(id=_THE_ONE, network=network).on_conflict_do_nothing())
+            claimed = session.scalar(select(KeyStore.network).where(KeyStore.id == _THE_ONE))
+    if claimed != network:
+        _log.critical("key_store_of_another_network", made_for=claimed, asked_for=network)
+        raise InternalError("This service is set up wrongly: its keys belong to another network.")
+    extensions["key_store_network"] = network
 
 
 def retire(wallet: Wallet) -> None:

@@ -48,6 +48,15 @@ class WalletKey(Model):
     sealed: Mapped[str] = mapped_column(String(200))
 
 
+class KeyStore(Model):
+    """For which network this database's keys were made: one row, written with the first wallet."""
+
+    __tablename__ = "key_store"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    network: Mapped[str] = mapped_column(String(20))
+
+
 class RetiredKey(Model):
     """The sealed key of a deleted wallet, kept for an operator's rescue until it is purged."""
 

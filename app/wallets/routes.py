@@ -59,6 +59,13 @@ _PREFER_NOTE = (
     "`respond-async` answers at once; `wait=N` waits up to N (at most 25) seconds for confirmation."
 )
 
+_MOVED_OR_QUOTED = {
+    "200": {
+        "description": "The movement, or the quote of a dry run.",
+        "content": {"application/json": {"schema": {"oneOf": [schemas.MovementShape, schemas.QuoteShape]}}},
+    }
+}
+
 
 @blp.before_request
 def _find_wallet() -> None:
@@ -136,6 +143,7 @@ def get_balances(wallet: WalletView) -> dict[str, Any]:
 @idempotent(owner=guards.require_agent, rebuild=_rebuild_movement)
 @blp.arguments(schemas.MovementBody)
 @blp.response(200, schemas.MovementShape)
+@blp.doc(responses=_MOVED_OR_QUOTED)
 @blp.raises(Unauthorized, NotFound, *_LIMITS, IdempotencyConflict, TransferFailed)
 @blp.header(idempotency.HEADER, _IDEMPOTENCY_NOTE)
 @blp.header("Prefer", _PREFER_NOTE)
@@ -148,6 +156,7 @@ def transfer(body: dict[str, Any], wallet: WalletView) -> Any:
 @idempotent(owner=guards.require_agent, rebuild=_rebuild_movement)
 @blp.arguments(schemas.MovementBody)
 @blp.response(200, schemas.MovementShape)
+@blp.doc(responses=_MOVED_OR_QUOTED)
 @blp.raises(Unauthorized, NotFound, *_LIMITS, IdempotencyConflict, WithdrawalFailed)
 @blp.header(idempotency.HEADER, _IDEMPOTENCY_NOTE)
 @blp.header("Prefer", _PREFER_NOTE)

@@ -13,6 +13,9 @@ from app.web.fields import Address, Amount, Domain, Instant, Name, Text, Usd, Us
 from app.web.schemas import Pagination, Schema, page_query
 
 _ALLOWLIST_LENGTH = ma.validate.Length(max=500, error="must have at most 500 entries")
+# Chains on which wallets move tokens; Solana is shown in balances only.
+_CHAIN = {"enum": [ChainName.ETHEREUM.value, ChainName.BASE.value], "example": "base"}
+_CURRENCY = {"enum": ["ETH", "USDC"], "example": "USDC"}
 _REQUIRED: dict[str, Any] = {"required": "is required", "null": "must not be null"}
 
 
@@ -93,10 +96,10 @@ class BalancesShape(Schema):
 class MovementBody(Schema):
     """A transfer or withdrawal."""
 
-    chain = Text(required=True, error_messages=_REQUIRED, metadata={"enum": [c.value for c in ChainName]})
+    chain = Text(required=True, error_messages=_REQUIRED, metadata=_CHAIN)
     to = Text(required=True, error_messages=_REQUIRED, metadata={"description": "The recipient's address."})
     amount = Amount(required=True, error_messages=_REQUIRED, metadata={"type": "string", "example": "12.5"})
-    currency = Text(required=True, error_messages=_REQUIRED, metadata={"enum": ["ETH", "SOL", "USDC"]})
+    currency = Text(required=True, error_messages=_REQUIRED, metadata=_CURRENCY)
     dry_run = fields.Boolean(
         load_default=False,
         truthy={True},
@@ -140,9 +143,9 @@ class QuoteShape(Schema):
 class FundBody(Schema):
     """What shall be deposited."""
 
-    chain = Text(required=True, error_messages=_REQUIRED, metadata={"enum": [c.value for c in ChainName]})
+    chain = Text(required=True, error_messages=_REQUIRED, metadata=_CHAIN)
     amount = Amount(required=True, error_messages=_REQUIRED, metadata={"type": "string", "example": "100"})
-    currency = Text(required=True, error_messages=_REQUIRED, metadata={"enum": ["ETH", "SOL", "USDC"]})
+    currency = Text(required=True, error_messages=_REQUIRED, metadata=_CURRENCY)
 
 
 class FundingShape(Schema):

@@ -118,7 +118,7 @@ class Usd(fields.Field[int]):
 
 
 class UsdText(fields.Field[int]):
-    """US dollars as a decimal string with at least cents, where the contract wants a string."""
+    """US dollars as a plain decimal string, where the contract wants a string."""
 
     def _serialize(self, value: int | None, attr: str | None, obj: Any, **_kwargs: Any) -> str | None:
         return None if value is None else money.decimal_string(value, 9)

@@ -37,9 +37,8 @@ def page_query(*, default: int, maximum: int) -> type[Schema]:
             load_default=default,
             validate=ma.validate.Range(min=1, error="must be at least 1"),
             metadata={
-                "description": f"Rows per page, at most {maximum}.",
+                "description": f"Rows per page; more than {maximum} are taken as {maximum}.",
                 "default": default,
-                "maximum": maximum,
             },
         )
         offset = Count(

@@ -137,6 +137,12 @@ def upgrade() -> None:
         batch_op.create_index("uq_idempotency_keys_scope", ["owner_id", "method", "path", "key"], unique=True)
 
     op.create_table(
+        "key_store",
+        sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("network", sa.String(length=20), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_table(
         "master_keys",
         sa.Column("id", sa.Uuid(as_uuid=False), nullable=False),
         sa.Column("name", sa.String(length=100), nullable=False),
@@ -552,6 +558,7 @@ def downgrade() -> None:
     op.drop_table("retired_keys")
     op.drop_table("nonces")
     op.drop_table("master_keys")
+    op.drop_table("key_store")
     with op.batch_alter_table("idempotency_keys", schema=None) as batch_op:
         batch_op.drop_index("uq_idempotency_keys_scope")
         batch_op.drop_index("ix_idempotency_keys_created_at")
