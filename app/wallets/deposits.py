@@ -170,11 +170,13 @@ def _store(name: ChainName, watching: _Watching, scan: Scan) -> int:
 
 def _credit(name: ChainName, wallet_id: str, deposit: Deposit) -> bool:
     session = db.session
+    # A position tells deposits of one transaction, or of one block where there is no hash, from each other.
+    position = f"{deposit.tx_hash or deposit.block.hash}:{deposit.position}"
     known = session.scalar(
         select(FundingDeposit).where(
             FundingDeposit.chain == name.value,
             FundingDeposit.wallet_id == wallet_id,
-            FundingDeposit.position == deposit.position,
+            FundingDeposit.position == position,
         )
     )
     if known is not None:
@@ -183,7 +185,7 @@ def _credit(name: ChainName, wallet_id: str, deposit: Deposit) -> bool:
         return False
     row = FundingDeposit(
         id=new_id(), wallet_id=wallet_id, chain=name.value, currency=deposit.amount.token.symbol,
-        units=deposit.amount.units, tx_hash=deposit.tx_hash, payer=deposit.payer, position=deposit.position,
+        units=deposit.amount.units, tx_hash=deposit.tx_hash, payer=deposit.payer, position=position,
         block_number=deposit.block.number, block_hash=deposit.block.hash,
         mark_before=None if deposit.mark_before is None else dict(deposit.mark_before),
         final=False, found_at=clock.now(),
