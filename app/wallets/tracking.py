@@ -29,6 +29,8 @@ _log = structlog.get_logger(__name__)
 BATCH = 1000
 _SEND_AGAIN_AFTER = timedelta(seconds=15)
 _CHECK_AGAIN_SECONDS = (1, 2, 2, 4, 8, 15, 30)
+# A pass over a full batch stays within twenty requests to the node; the others have their turn in the next.
+_SENT_AGAIN_PER_PASS = 500
 _REPLACEMENTS_PER_PASS = 20
 
 
@@ -202,7 +204,8 @@ def _look_again(movements: Sequence[OpenMovement], now: datetime) -> None:
 def _send_again(chain: Chain, waiting: Sequence[OpenMovement], now: datetime) -> int:
     """Send the same bytes again where the last sending is a while ago: a node may have dropped or never seen them."""
     stale = [movement for movement in waiting if _never_sent(movement, now) or _sent_long_ago(movement, now)]
-    stale.sort(key=lambda movement: movement.nonce or 0)
+    stale.sort(key=lambda movement: (movement.latest.sent_at, movement.nonce or 0))
+    del stale[_SENT_AGAIN_PER_PASS:]
     if not stale:
         return 0
     try:
