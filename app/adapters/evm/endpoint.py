@@ -121,6 +121,7 @@ class Http:
         self._read_seconds = read_seconds
         self._session = _session()
         self._process = os.getpid()
+        self._blanks: dict[str, requests.PreparedRequest] = {}
 
     def post(self, url: str, body: bytes) -> tuple[int, bytes]:
         """Return status and body. Raises: EndpointFailed."""
@@ -141,20 +142,24 @@ class Http:
 
     def _send(self, session: requests.Session, url: str, body: bytes) -> tuple[int, bytes]:
         deadline = time.monotonic() + self._read_seconds
-        with session.post(
-            url,
-            data=body,
-            headers={"Content-Type": "application/json"},
-            timeout=(self._connect_seconds, self._read_seconds),
-            allow_redirects=False,
-            stream=True,
-        ) as response:
+        timeout = (self._connect_seconds, self._read_seconds)
+        request = self._request(session, url, body)
+        with session.send(request, timeout=timeout, allow_redirects=False, stream=True, proxies={}) as response:
             received = bytearray()
             while chunk := response.raw.read1(_CHUNK_BYTES, decode_content=True):
                 received += chunk
                 if len(received) > _MAX_ANSWER_BYTES or time.monotonic() > deadline:
                     raise ValueError("too long")
             return response.status_code, bytes(received)
+
+    def _request(self, session: requests.Session, url: str, body: bytes) -> requests.PreparedRequest:
+        # All but the body is the same each time, and preparing it takes a fifth of the whole exchange.
+        if (blank := self._blanks.get(url)) is None:
+            headers = {"Content-Type": "application/json"}
+            blank = self._blanks[url] = session.prepare_request(requests.Request("POST", url, headers=headers))
+        request = blank.copy()
+        request.prepare_body(body, None)
+        return request
 
     def _own_session(self) -> requests.Session:
         # Sockets must not be shared with the process that this one was forked from.
