@@ -183,6 +183,9 @@ def _credit(name: ChainName, wallet_id: str, deposit: Deposit) -> bool:
         # The same transaction in another block: it survived a reorganisation.
         known.block_number, known.block_hash = deposit.block.number, deposit.block.hash
         return False
+    if session.get(Wallet, wallet_id) is None:
+        # Deleted since the look; nothing of it shall come back.
+        return False
     row = FundingDeposit(
         id=new_id(), wallet_id=wallet_id, chain=name.value, currency=deposit.amount.token.symbol,
         units=deposit.amount.units, tx_hash=deposit.tx_hash, payer=deposit.payer, position=position,
