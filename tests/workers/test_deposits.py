@@ -1,0 +1,321 @@
+"""Finding deposits: each counted once, whoever looks, whatever is reorganised, unreachable or overtaken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from threading import Barrier
+
+import pytest
+import time_machine
+from flask import Flask
+from sqlalchemy import func, select
+from sqlalchemy.exc import IntegrityError
+
+from app.core import clock
+from app.core.chains import ChainName
+from app.core.leases import WorkLease
+from app.core.unit_of_work import reading, unit_of_work
+from app.ports.chain import BlockRef, Scan, WatchedAddress
+from app.ports.errors import Unreachable
+from app.wallets import deposits, funding
+from app.wallets.models import DepositCursor, DepositMark, FundingAllocation, FundingDeposit
+from sandbox.evm import EvmNode
+from tests.support.agents import Agent, register
+from tests.support.chains import CONFIRMATIONS, evm_chain, usdc
+from tests.support.evm import await_mined, pay_from_a_contract
+from tests.support.faults import FaultyChain
+from tests.support.ledger import race
+from workers import deposits as jobs
+
+pytestmark = pytest.mark.chain
+DEPTH = CONFIRMATIONS[ChainName.BASE]
+
+
+class SpoilingChain(FaultyChain):
+    """A chain that can be told to report, beside what it found, something that cannot be stored."""
+
+    adds_what_no_column_takes = False
+
+    def deposits(self, watched: Sequence[WatchedAddress], *, cursor: BlockRef | None) -> Scan:
+        scan = super().deposits(watched, cursor=cursor)
+        if not self.adds_what_no_column_takes:
+            return scan
+        impossible = replace(scan.deposits[0], tx_hash="0x" + "0" * 64, block=BlockRef(1, None))  # type: ignore[arg-type]
+        return replace(scan, deposits=(*scan.deposits, impossible))
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A node of this test's own, a chain that can fail, and an agent without a coin."""
+
+    node: EvmNode
+    chain: SpoilingChain
+    agent: Agent
+    app: Flask
+
+    def ask(self, amount: str, currency: str = "USDC", agent: Agent | None = None) -> str:
+        asking = agent or self.agent
+        body = {"amount": amount, "currency": currency, "chain": "base"}
+        answer = asking.post(f"{asking.wallet_url}/fund", body)
+        assert answer.status_code == 200, answer.get_data(as_text=True)
+        request_id: str = answer.get_json()["funding_request_id"]
+        return request_id
+
+    def pay(self, dollars: float, agent: Agent | None = None) -> str:
+        return self.node.fund_usdc((agent or self.agent).address, usdc(dollars))
+
+    def find(self) -> int:
+        return deposits.find(ChainName.BASE)
+
+    def settle(self) -> int:
+        self.node.mine(DEPTH - 1)
+        return self.find()
+
+    def status(self, *request_ids: str) -> list[str]:
+        return [self.agent.transaction(request_id)["status"] for request_id in request_ids]
+
+    def credited(self) -> int:
+        """Return how many base units were given to requests."""
+        with reading() as session:
+            return sum(session.scalars(select(FundingAllocation.units)))
+
+    def found(self) -> int:
+        with reading() as session:
+            return session.scalar(select(func.count()).select_from(FundingDeposit)) or 0
+
+
+@pytest.fixture
+def stage(build_app: Callable[..., Flask], sqlite_url: str, own_base_node: EvmNode) -> Iterator[Stage]:
+    chain = SpoilingChain(evm_chain(own_base_node))
+    app = build_app(sqlite_url, chains={ChainName.BASE: chain})
+    with app.app_context():
+        yield Stage(own_base_node, chain, register(app.test_client()), app)
+
+
+def test_nobody_waiting_means_that_the_chain_is_not_asked(stage: Stage) -> None:
+    jobs.find("base")
+    stage.ask("1")
+    stage.pay(1)
+    stage.settle()
+    stage.node.mine(70)
+    stage.find()
+    stage.chain.calls.clear()
+    assert stage.find() == 0
+    assert stage.chain.calls == []
+
+
+def test_the_job_run_twice_counts_once_and_gives_its_lease_back(stage: Stage) -> None:
+    request = stage.ask("2")
+    stage.pay(1)
+    stage.node.mine(DEPTH - 1)
+    jobs.find("base")
+    jobs.find("base")
+    assert (stage.found(), stage.credited(), stage.status(request)) == (1, usdc(1), ["pending"])
+    with reading() as session:
+        assert session.scalars(select(WorkLease)).all() == []
+
+
+def test_a_job_whose_work_another_process_does_leaves_it_alone(stage: Stage) -> None:
+    stage.ask("1")
+    stage.pay(1)
+    stage.node.mine(DEPTH - 1)
+    with unit_of_work() as session:
+        session.add(
+            WorkLease(name="deposits:base", holder=stage.agent.id, until=clock.now() + timedelta(seconds=60))
+        )
+    jobs.find("base")
+    assert stage.found() == 0
+    with time_machine.travel(clock.now() + timedelta(seconds=61), tick=True):
+        jobs.find("base")
+    assert stage.found() == 1
+
+
+def test_finders_at_once_count_once(stage: Stage) -> None:
+    first, second = stage.ask("5"), stage.ask("5")
+    for dollars in (3, 4):
+        stage.pay(dollars)
+    await_mined(stage.node, pay_from_a_contract(stage.node, {stage.agent.address: 10**15}))
+    stage.node.mine(DEPTH - 1)
+    # All of them have seen the same chain before the first one writes.
+    all_have_looked = Barrier(4)
+    stage.chain.fail("deposits", "after", lambda: all_have_looked.wait(20), times=4)
+    found = race(stage.app, [stage.find] * 4)
+    assert sorted(found, key=str) == [0, 0, 0, 3]
+    assert (stage.found(), stage.credited()) == (3, usdc(7))
+    assert stage.status(first, second) == ["confirmed", "pending"]
+    assert stage.find() == 0
+
+
+def test_a_pass_that_was_overtaken_leaves_nothing_and_the_next_one_finds_all(stage: Stage) -> None:
+    request = stage.ask("1")
+    stage.pay(1)
+    stage.node.mine(DEPTH - 1)
+
+    def overtake() -> None:
+        with unit_of_work() as session:
+            cursor = session.get(DepositCursor, "base")
+            assert cursor is not None
+            assert cursor.block_number is not None
+            cursor.block_number -= 1
+
+    stage.chain.fail("deposits", "after", overtake)
+    assert stage.find() == 0
+    assert (stage.found(), stage.status(request)) == (0, ["pending"])
+    assert stage.find() == 1
+    assert stage.status(request) == ["confirmed"]
+
+
+def test_a_defect_while_storing_leaves_nothing_and_the_next_pass_finds_all(stage: Stage) -> None:
+    request = stage.ask("1")
+    before = positions()
+    stage.pay(1)
+    stage.node.mine(DEPTH - 1)
+    stage.chain.adds_what_no_column_takes = True
+    with pytest.raises(IntegrityError):
+        jobs.find("base")
+    assert (stage.found(), stage.status(request), positions()) == (0, ["pending"], before)
+    stage.chain.adds_what_no_column_takes = False
+    jobs.find("base")
+    assert (stage.found(), stage.status(request)) == (1, ["confirmed"])
+
+
+def positions() -> list[object]:
+    with reading() as session:
+        cursors = session.execute(select(DepositCursor.block_number, DepositCursor.block_hash)).all()
+        marks = session.execute(select(DepositMark.mark, DepositMark.block_number)).all()
+    return [*map(tuple, cursors), *map(tuple, marks)]
+
+
+@pytest.mark.parametrize(
+    ("verb", "when"), [("deposits", "before"), ("deposits", "after"), ("orphaned", "before")]
+)
+def test_a_chain_that_cannot_be_read_keeps_everything_as_it_was(verb: str, when: str, stage: Stage) -> None:
+    first = stage.ask("1")
+    stage.pay(1)
+    stage.settle()
+    second = stage.ask("1")
+    stage.pay(1)
+    stage.node.mine(DEPTH - 1)
+    before = positions()
+    stage.chain.raising(verb, when, Unreachable("chain_unreachable"))  # type: ignore[arg-type]
+    jobs.find("base")
+    assert positions() == before
+    assert stage.status(first, second) == ["confirmed", "pending"]
+    jobs.find("base")
+    assert stage.status(first, second) == ["confirmed", "confirmed"]
+    assert stage.credited() == usdc(2)
+
+
+def test_a_dead_node_keeps_everything_and_what_came_before_its_death_is_found(stage: Stage) -> None:
+    request = stage.ask("1")
+    stage.pay(1)
+    before = positions()
+    stage.node.kill()
+    assert stage.find() == 0
+    assert positions() == before
+    assert stage.status(request) == ["pending"]
+
+
+def test_a_deposit_that_is_reorganised_away_is_taken_back_and_counts_again_when_it_comes_again(
+    stage: Stage,
+) -> None:
+    first, second = stage.ask("1"), stage.ask("1")
+    tx_hash = stage.pay(1.5)
+    stage.settle()
+    assert stage.status(first, second) == ["confirmed", "pending"]
+    raw = stage.node.rpc("eth_getRawTransactionByHash", tx_hash) or ""
+    stage.node.reorg(DEPTH)
+    assert stage.find() == 0
+    entry = stage.agent.transaction(first)
+    assert (entry["status"], entry["tx_hash"], entry["from_address"], entry["confirmed_at"]) == (
+        "pending", None, None, None,
+    )  # fmt: skip
+    assert [(event["status"], event["reason"]) for event in entry["events"]] == [
+        ("pending", None), ("confirmed", None), ("pending", "reorganised"),
+    ]  # fmt: skip
+    assert (stage.found(), stage.credited()) == (0, 0)
+    stage.node.rpc("eth_sendRawTransaction", raw)
+    await_mined(stage.node, tx_hash)
+    assert stage.settle() == 1
+    entry = stage.agent.transaction(first)
+    assert (entry["status"], entry["tx_hash"]) == ("confirmed", tx_hash)
+    assert stage.credited() == usdc(1.5)
+    assert stage.find() == 0
+
+
+def test_a_payment_out_of_a_contract_that_is_reorganised_away_counts_once_when_it_comes_again(
+    stage: Stage,
+) -> None:
+    request = stage.ask("0.001", "ETH")
+    await_mined(stage.node, pay_from_a_contract(stage.node, {stage.agent.address: 10**15}))
+    stage.settle()
+    assert stage.status(request) == ["confirmed"]
+    stage.node.reorg(DEPTH)
+    stage.find()
+    assert (stage.status(request), stage.credited()) == (["pending"], 0)
+    await_mined(stage.node, pay_from_a_contract(stage.node, {stage.agent.address: 10**15}))
+    stage.settle()
+    assert (stage.status(request), stage.credited()) == (["confirmed"], 10**15)
+
+
+def test_a_deposit_beyond_reorganisation_is_not_looked_at_any_more(stage: Stage) -> None:
+    stage.ask("1")
+    stage.pay(1)
+    stage.settle()
+    stage.node.mine(70)
+    stage.find()
+    with reading() as session:
+        assert session.scalars(select(FundingDeposit.final)).all() == [True]
+    stage.chain.calls.clear()
+    stage.find()
+    assert "orphaned" not in stage.chain.calls
+
+
+def test_a_deposit_taken_back_after_its_request_expired_revives_nothing_it_should_not(stage: Stage) -> None:
+    partly = stage.ask("5")
+    stage.pay(1)
+    stage.settle()
+    with time_machine.travel(clock.now() + timedelta(days=8), tick=True):
+        assert funding.fail_expired(clock.now()) == 1
+    stage.node.reorg(DEPTH)
+    stage.find()
+    assert (stage.status(partly), stage.found(), stage.credited()) == (["failed"], 0, 0)
+
+
+def test_a_deleted_wallet_s_deposits_disturb_nobody_and_leave_no_trace(stage: Stage) -> None:
+    other = register(stage.agent.client)
+    stage.ask("1")
+    stage.pay(1)
+    stage.settle()
+    stage.ask("1")
+    theirs = stage.ask("1", agent=other)
+    stage.pay(1)
+    stage.pay(1, agent=other)
+    stage.node.mine(DEPTH - 1)
+    # Gone between the look and the writing.
+    stage.chain.fail("deposits", "after", lambda: stage.agent.delete(stage.agent.wallet_url))
+    stage.find()
+    stage.find()
+    assert other.transaction(theirs)["status"] == "confirmed"
+    with reading() as session:
+        assert session.scalars(select(FundingDeposit.wallet_id)).all() == [other.wallet_id]
+        assert session.scalars(select(DepositMark.wallet_id)).all() == [other.wallet_id]
+    stage.node.reorg(1)
+    stage.find()
+    assert other.transaction(theirs)["status"] == "confirmed"
+
+
+def test_many_wallets_are_watched_in_one_pass(stage: Stage) -> None:
+    agents = [register(stage.agent.client) for _ in range(12)]
+    requests = [stage.ask("1", agent=agent) for agent in agents]
+    for agent in agents:
+        stage.pay(1, agent=agent)
+    stage.node.mine(DEPTH - 1)
+    stage.chain.calls.clear()
+    assert stage.find() == len(agents)
+    assert stage.chain.calls.count("deposits") == 1
+    assert {
+        agent.transaction(request)["status"] for agent, request in zip(agents, requests, strict=True)
+    } == {"confirmed"}
