@@ -110,6 +110,18 @@ def one(transaction_id: str, *, wallet_id: str | None = None) -> TransactionView
         )
 
 
+def movement(transaction_id: str) -> TransactionView:
+    """Return a transaction without its events and earlier hashes, which its maker is not told; one query.
+
+    Raises: NotFound.
+    """
+    with reading() as session:
+        row = session.get(Transaction, transaction_id)
+        if row is None:
+            raise NotFound("This wallet has no such transaction.")
+        return _view(row, ())
+
+
 def outflows_not_mined(
     sender: str, chain: ChainName, *, since_sequence: int | None
 ) -> tuple[Mapping[Token, int], int]:

@@ -82,7 +82,7 @@ def _rebuild_wallet(wallet_id: str) -> tuple[int, Any]:
 
 
 def _rebuild_movement(transaction_id: str) -> tuple[int, Any]:
-    view = history.one(transaction_id)
+    view = history.movement(transaction_id)
     if view.status == Status.FAILED:
         failure = transfers.answer_failure(view)
         return failure.status, failures.body_of(failure)
@@ -119,7 +119,7 @@ def create_wallet(body: dict[str, Any]) -> WalletView:
 @blp.raises(Unauthorized, NotFound)
 def get_wallet(wallet: WalletView) -> WalletView:
     """Read one wallet."""
-    return service.detail(wallet.id)
+    return service.with_controls(wallet)
 
 
 @blp.delete("/<string:wallet_id>")

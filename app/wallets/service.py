@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
@@ -109,6 +109,12 @@ def owned(wallet_id: str, *, agent_id: str | None) -> WalletView:
         if wallet is None or wallet.agent_id != agent_id:
             raise NotFound("This key has no such wallet.")
         return _view(wallet, {})
+
+
+def with_controls(wallet: WalletView) -> WalletView:
+    """Return a wallet that was just read together with its controls; one query."""
+    with reading():
+        return replace(wallet, spending_controls=spending.controls_of([wallet.id]).get(wallet.id))
 
 
 def detail(wallet_id: str) -> WalletView:

@@ -115,7 +115,7 @@ def send(wallet: WalletView, order: Order, *, wait_seconds: Decimal) -> history.
         waiting.for_outcome(
             order.chain, settlement.watch(transaction_id, draft.intent.sender, signed), seconds=wait_seconds
         )
-    view = history.one(transaction_id)
+    view = history.movement(transaction_id)
     if view.status == Status.FAILED:
         raise _failure(order, view.error or "failed", {}, transaction_id=view.id, tx_hash=view.tx_hash)
     return view
