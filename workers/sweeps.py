@@ -55,4 +55,5 @@ def sweep() -> None:
         with reading():
             unpaid = funding.unpaid_in_sandbox(now)
         for request_id in unpaid:
-            provider.current().queue.put(JobName.PAY_FROM_FAUCET, request_id)
+            if not provider.current().queue.put(JobName.PAY_FROM_FAUCET, request_id):
+                funding.pay_from_faucet(request_id)
