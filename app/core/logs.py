@@ -18,24 +18,27 @@ import structlog
 _KEYS = re.compile(r"\b(ak|gw|mk|ok)_[A-Za-z0-9_-]{16,}")
 _URL_PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
 
+_SHARED: list[Any] = [
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.add_log_level,
+    structlog.stdlib.add_logger_name,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+]
+# One list for good: a logger keeps the list that it found at its first use.
+_PROCESSORS: list[Any] = [*_SHARED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter]
+
 
 def configure(level: str) -> None:
     """Send structlog and the standard library's loggers to stdout as JSON lines, one shape for both."""
-    shared: list[Any] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.add_logger_name,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
     structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=_PROCESSORS,
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
+            foreign_pre_chain=_SHARED,
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.format_exc_info,
