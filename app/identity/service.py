@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import or_, select, update
+from sqlalchemy import bindparam, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from app.core import clock, identifiers
@@ -26,6 +26,12 @@ from app.ports.vault import Place
 _API_KEY = re.compile(r"(?:ak|gw)_[A-Za-z0-9_-]{43}", re.ASCII)
 _MASTER_KEY = re.compile(r"mk_[A-Za-z0-9_-]{20,200}", re.ASCII)
 _BOOTSTRAP_NAME = "bootstrap"
+# Made once, for every request asks it: making it anew took a tenth of a small read.
+_VALID_KEY = select(ApiKey.kind, ApiKey.id, ApiKey.account_id, ApiKey.agent_id).where(
+    ApiKey.digest == bindparam("digest"),
+    ApiKey.revoked_at.is_(None),
+    or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > bindparam("now")),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +69,9 @@ def find_caller(key: str | None) -> Caller | None:
     """
     if key is None or not _API_KEY.fullmatch(key):
         return None
-    query = select(ApiKey.kind, ApiKey.id, ApiKey.account_id, ApiKey.agent_id).where(
-        ApiKey.digest == identifiers.digest(key),
-        ApiKey.revoked_at.is_(None),
-        or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > clock.now()),
-    )
     with reading() as session:
-        row = session.execute(query).one_or_none()
+        found = session.execute(_VALID_KEY, {"digest": identifiers.digest(key), "now": clock.now()})
+        row = found.one_or_none()
     return Caller(KeyKind(row.kind), row.id, row.account_id, row.agent_id) if row else None
 
 
