@@ -37,6 +37,7 @@ from app.core.money import TokenAmount
 from app.extensions import db
 from app.jobs import JobName
 from app.ports.faucet import Faucet
+from app.wallets import custody
 from sandbox.evm import EvmNode
 from tests.support.applications import RecordingQueue, make_app, settings_for
 from tests.support.chains import CONFIRMATIONS
@@ -221,11 +222,13 @@ def _live(
     service: Service, story: Story, point: Point | None, at: datetime | None, answer: Connection
 ) -> None:
     wire = Tripwire(point)
-    # Bytes on the way to the database are not its word: these two stand around the word itself.
-    event.listen(Engine, "commit", lambda _connection: wire.step(COMMIT, "before"))
-    event.listen(db.session, "after_commit", lambda _session: wire.step(COMMIT, "after"))
     app = service.app(wire)
     with app.app_context(), time_machine.travel(at, tick=True) if at else nullcontext():
+        # Asked once per process, and of no interest to any story.
+        custody.assert_network()
+        # Bytes on the way to the database are not its word: these two stand around the word itself.
+        event.listen(Engine, "commit", lambda _connection: wire.step(COMMIT, "before"))
+        event.listen(db.session, "after_commit", lambda _session: wire.step(COMMIT, "after"))
         answer.send((story(app), tuple(wire.passed)))
     # No clean-up either: nothing that matters may depend on it.
     os._exit(0)
