@@ -1,0 +1,72 @@
+"""`python -m benchmarks`: take the figures and say which promises hold. The exit status is 1 when one does not."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+
+from benchmarks import confirmations, figures, limit_checks, memory, stack, throughput
+from benchmarks.figures import Promise
+
+_PARTS = ("throughput", "limits", "confirmations")
+
+
+def main() -> int:
+    """Run what was chosen."""
+    chosen = _options()
+    if sys.platform != "linux":
+        print("The benchmarks read /proc and need Linux.", file=sys.stderr)
+        return 2
+    started = time.monotonic()
+    load = os.getloadavg()[0]
+    print(
+        f"{os.cpu_count()} processors, load {load:.1f} before the start: figures of a busy machine are low."
+    )
+    promises: list[Promise] = []
+    with stack.parts() as made:
+        if "throughput" in chosen.only:
+            promises += _throughput(made, quick=chosen.quick)
+        if "limits" in chosen.only:
+            promises += limit_checks.measure(
+                made, many=20_000 if chosen.quick else 1_000_000, rounds=10 if chosen.quick else 40
+            )
+        if "confirmations" in chosen.only:
+            promises += confirmations.measure(made, pending=100 if chosen.quick else 1000)
+    figures.heading(f"Promises ({time.monotonic() - started:.0f} s)")
+    for promise in promises:
+        figures.note(promise.line())
+    if chosen.quick:
+        figures.note("(--quick is a smoke run: too short for figures to mean much)")
+        return 0
+    return 0 if all(promise.holds for promise in promises) else 1
+
+
+def _throughput(made: stack.Parts, *, quick: bool) -> list[Promise]:
+    with stack.running(made, made.migrated("throughput")) as service:
+        agents = throughput.make_agents(made, service, 4 if quick else 16)
+        promises = throughput.measure(
+            made, service, rounds=1 if quick else 5, seconds=0.5 if quick else 3, agents=agents
+        )
+        if not quick:
+            promises += throughput.burst(service, agents, seconds=5)
+        return promises + memory.measure(service, seconds=1 if quick else 10)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measure the service on real parts: PostgreSQL, gunicorn, local chains. Takes minutes.",
+    )
+    parser.add_argument("--quick", action="store_true", help="a smoke run of under half a minute")
+    parser.add_argument(
+        "--only", action="append", choices=_PARTS, help="take only these figures (may be repeated)"
+    )
+    options = parser.parse_args()
+    options.only = options.only or list(_PARTS)
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

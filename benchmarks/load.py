@@ -1,0 +1,171 @@
+"""A load generator of our own, in a process of its own: `python -m benchmarks.load < order.json > result.json`.
+
+Each connection is a thread that keeps one socket alive and sends its requests one after the other, round and
+round. Bounded in time and count; talks to loopback only; as little work per request as Python allows, because
+it shares the processors with what it measures.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+_LOOPBACK = "127.0.0.1"
+_ANSWER_SECONDS = 60.0
+_OK = range(200, 300)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request; a body is JSON."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Any = None
+
+    def encoded(self, port: int) -> bytes:
+        """Return the bytes of HTTP/1.1."""
+        body = b"" if self.body is None else json.dumps(self.body).encode()
+        lines = [f"{self.method} {self.path} HTTP/1.1", f"Host: {_LOOPBACK}:{port}"]
+        lines += [f"{name}: {value}" for name, value in self.headers.items()]
+        if self.body is not None:
+            lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+        return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a load: successes per second, latencies in milliseconds, failures by kind."""
+
+    answered: int
+    seconds: float
+    per_second: float
+    p50_ms: float
+    p99_ms: float
+    failures: Mapping[str, int]
+
+
+def run(port: int, lanes: Sequence[Sequence[Request]], *, seconds: float, most: int = 10**9) -> Result:
+    """Put a load on a local port: one connection per lane, for so long or so many requests.
+
+    Raises: subprocess.CalledProcessError, subprocess.TimeoutExpired.
+    """
+    order = {
+        "port": port,
+        "seconds": seconds,
+        "most": most,
+        "lanes": [[asdict(request) for request in lane] for lane in lanes],
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.load"],
+        input=json.dumps(order).encode(),
+        stdout=subprocess.PIPE,
+        check=True,
+        cwd=Path(__file__).parent.parent,
+        timeout=seconds + 2 * _ANSWER_SECONDS,
+    )
+    return Result(**json.loads(done.stdout))
+
+
+class _Load:
+    def __init__(self, port: int, *, seconds: float, most: int) -> None:
+        self._port = port
+        self._left = most
+        self._lock = threading.Lock()
+        self._seconds = seconds
+        self._deadline = 0.0
+        self._latencies: list[float] = []
+        self._failures: Counter[str] = Counter()
+
+    def drive(self, lanes: Sequence[Sequence[bytes]]) -> Result:
+        """Run all lanes to their end."""
+        started = time.perf_counter()
+        self._deadline = started + self._seconds
+        threads = [threading.Thread(target=self._lane, args=(lane,)) for lane in lanes]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        elapsed = time.perf_counter() - started
+        ordered = sorted(self._latencies) or [0.0]
+        return Result(
+            answered=len(self._latencies),
+            seconds=elapsed,
+            per_second=len(self._latencies) / elapsed,
+            p50_ms=ordered[len(ordered) // 2] * 1000,
+            p99_ms=ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)] * 1000,
+            failures=dict(self._failures),
+        )
+
+    def _lane(self, requests: Sequence[bytes]) -> None:
+        latencies: list[float] = []
+        failures: Counter[str] = Counter()
+        connection: socket.socket | None = None
+        turn = 0
+        while self._goes_on():
+            began = time.perf_counter()
+            try:
+                if connection is None:
+                    connection = socket.create_connection((_LOOPBACK, self._port), timeout=_ANSWER_SECONDS)
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connection.sendall(requests[turn % len(requests)])
+                status, kept = _receive(connection)
+            except (OSError, ValueError) as error:
+                failures[type(error).__name__] += 1
+                connection = None
+                continue
+            turn += 1
+            if status in _OK:
+                latencies.append(time.perf_counter() - began)
+            else:
+                failures[str(status)] += 1
+            if not kept:
+                connection.close()
+                connection = None
+        with self._lock:
+            self._latencies += latencies
+            self._failures += failures
+
+    def _goes_on(self) -> bool:
+        with self._lock:
+            self._left -= 1
+            return self._left >= 0 and time.perf_counter() < self._deadline
+
+
+def _receive(connection: socket.socket) -> tuple[int, bool]:
+    """Read one answer to its end; return its status and whether the connection stays. Raises: ValueError, OSError."""
+    received = connection.recv(65_536)
+    while (end := received.find(b"\r\n\r\n")) < 0:
+        if not (more := connection.recv(65_536)):
+            raise ValueError("closed")
+        received += more
+    head = received[:end].lower()
+    at = head.index(b"content-length:") + len(b"content-length:")
+    missing = int(head[at:].split(b"\r\n", 1)[0]) - (len(received) - end - 4)
+    while missing > 0:
+        if not (more := connection.recv(65_536)):
+            raise ValueError("closed")
+        missing -= len(more)
+    return int(head[9:12]), b"connection: close" not in head
+
+
+def main() -> None:
+    """Read an order, drive it, write the result."""
+    order = json.load(sys.stdin)
+    lanes = [[Request(**request).encoded(order["port"]) for request in lane] for lane in order["lanes"]]
+    load = _Load(order["port"], seconds=order["seconds"], most=order["most"])
+    json.dump(asdict(load.drive(lanes)), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+"""The whole service as the Procfile runs it, over PostgreSQL and local chains, on ports and in a folder of its own."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import os
+import secrets
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import postgres
+from benchmarks.postgres import Server
+from sandbox.evm import EvmNode
+from tests.support.servers import free_port, redis_server
+
+ROOT = Path(__file__).resolve().parent.parent
+_TEMPLATE = "newest_schema"
+_START_SECONDS = 60.0
+_STOP_SECONDS = 30.0
+_BLOCK_SECONDS = {"ethereum": 2.0, "base": 1.0}  # as the sandbox has them
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the service stands on: servers, nodes, and the settings that name them."""
+
+    folder: Path
+    database: Server
+    nodes: Mapping[str, EvmNode]
+    redis_url: str
+
+    def environment(self, database_url: str, **settings: str) -> dict[str, str]:
+        """Return the environment of the service's processes on one database."""
+        chosen = {
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+            "PYTHONPATH": str(ROOT),
+            "NETWORK": "sandbox",
+            "DATABASE_URL": database_url,
+            "REDIS_URL": self.redis_url,
+            "SECRET_KEY": secrets.token_urlsafe(32),
+            "CODE_PEPPERS": _key(),
+            "ENCRYPTION_KEYS": _key(),
+            "ETHEREUM_RPC_URL": self.nodes["ethereum"].url,
+            "BASE_RPC_URL": self.nodes["base"].url,
+            "SOLANA_RPC_URL": "http://127.0.0.1:9",  # not measured: no figure below reads Solana
+        }
+        return chosen | settings
+
+    def migrated(self, name: str, **settings: str) -> dict[str, str]:
+        """Make a database with the newest schema; return the environment that uses it."""
+        return self.environment(self.database.create_database(name, template=_TEMPLATE), **settings)
+
+    def migrate_template(self) -> None:
+        """Make the database that all others are copies of, with the Procfile's release command."""
+        environment = self.environment(self.database.create_database(_TEMPLATE))
+        subprocess.run(  # noqa: S603 - the Procfile's command
+            _command("release"), env=environment, cwd=ROOT, check=True, capture_output=True, timeout=120
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The service's running processes."""
+
+    port: int
+    web: int
+    worker: int
+    scheduler: int
+
+    def call(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, bytes]:
+        """Make one request and return status and body."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            sent = {"Content-Type": "application/json", **headers} if body else headers
+            connection.request(method, path, body=body or None, headers=sent)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+
+@contextlib.contextmanager
+def parts() -> Iterator[Parts]:
+    """Start database, Redis and nodes."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="purser-benchmark-")))
+        folder.chmod(0o755)
+        database = stack.enter_context(postgres.durable_server(folder))
+        redis_url = stack.enter_context(redis_server())
+        nodes = {
+            name: stack.enter_context(EvmNode(name, block_time=pace)) for name, pace in _BLOCK_SECONDS.items()
+        }
+        made = Parts(folder, database, nodes, redis_url)
+        made.migrate_template()
+        yield made
+
+
+@contextlib.contextmanager
+def running(made: Parts, environment: Mapping[str, str]) -> Iterator[Service]:
+    """Run web, worker and scheduler with the Procfile's commands until the context ends."""
+    port = free_port()
+    started: list[subprocess.Popen[bytes]] = []
+    log = made.folder / "service.log"
+    with log.open("ab") as output:
+
+        def start(name: str, *options: str, **settings: str) -> int:
+            process = subprocess.Popen(  # noqa: S603 - the Procfile's command
+                [*_command(name), *options], cwd=ROOT, env={**environment, **settings},
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+            started.append(process)
+            return process.pid
+
+        try:
+            web = start("web", "--bind", f"127.0.0.1:{port}", PORT=str(port))
+            service = Service(port, web, start("worker"), start("scheduler"))
+            _await_answer(port, "/v1/health", log)
+            yield service
+        finally:
+            _stop(*started)
+
+
+@contextlib.contextmanager
+def doing_nothing(made: Parts) -> Iterator[int]:
+    """Run an application that does nothing under the same server; yield its port."""
+    port = free_port()
+    options = ["--worker-class", "gthread", "--workers", "2", "--threads", "1100", "--keep-alive", "30"]
+    options += ["--worker-connections", "2200", "--no-control-socket", "--preload"]
+    gunicorn = str(Path(sys.executable).parent / "gunicorn")
+    command = [gunicorn, "benchmarks.nothing:app", "-c", os.devnull, "--bind", f"127.0.0.1:{port}", *options]
+    log = made.folder / "nothing.log"
+    with log.open("wb") as output:
+        environment = made.environment("postgres://unused")
+        process = subprocess.Popen(  # noqa: S603 - our own gunicorn
+            command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT
+        )
+    try:
+        _await_answer(port, "/", log)
+        yield port
+    finally:
+        _stop(process)
+
+
+def settings_of(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings' values for an application made in this process."""
+    return {name.lower(): value for name, value in environment.items() if name not in ("PATH", "PYTHONPATH")}
+
+
+def _command(name: str) -> list[str]:
+    """Return a Procfile command with its program's full path."""
+    for line in (ROOT / "Procfile").read_text().splitlines():
+        process, _, command = line.partition(":")
+        if process == name:
+            program, *arguments = shlex.split(command)
+            return [str(Path(sys.executable).parent / program), *arguments]
+    raise RuntimeError(f"the Procfile has no {name}")
+
+
+def _await_answer(port: int, path: str, log: Path) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        try:
+            connection.request("GET", path)
+            if connection.getresponse().status == http.HTTPStatus.OK:
+                return
+        except (OSError, http.client.HTTPException):
+            pass
+        finally:
+            connection.close()
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the service did not start:\n{log.read_text(errors='replace')[-3000:]}")
+        time.sleep(0.05)
+
+
+def _stop(*running: subprocess.Popen[bytes]) -> None:
+    """Ask all of them to end, and kill what does not."""
+    for process in running:
+        process.terminate()
+    deadline = time.monotonic() + _STOP_SECONDS
+    for process in running:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _key() -> str:
+    return f"k1:{base64.b64encode(secrets.token_bytes(32)).decode()}"
