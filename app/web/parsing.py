@@ -15,7 +15,7 @@ from flask import Request
 from webargs import core
 from webargs.flaskparser import FlaskParser
 
-from app.errors import InvalidInput
+from app.errors import InvalidInput, PayloadTooLarge
 
 _MAX_DEPTH = 32
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -77,6 +77,10 @@ class StrictParser(FlaskParser):  # type: ignore[misc, unused-ignore]
 
     def _raw_load_json(self, req: Request) -> Any:
         body = req.get_data(cache=True)
+        limit = req.max_content_length
+        if req.content_length is None and limit is not None and len(body) >= limit:
+            # A chunked body is cut off at the limit without a word (werkzeug's LimitedStream).
+            raise PayloadTooLarge
         if not body.strip():
             return {}
         parsed = parse_json(body)
