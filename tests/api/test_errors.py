@@ -1,0 +1,253 @@
+"""Every failure has one body, whatever fails; and health tells the truth."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from app.core import identifiers
+from app.errors import STATUS
+from app.status import heartbeat
+from tests.support.agents import Agent, register
+from tests.support.applications import RecordingQueue, make_app, settings_for
+
+_MEBIBYTE = 1024 * 1024
+DEAD_POSTGRES = "postgresql://purser:canary-password@127.0.0.1:1/purser"
+
+
+@pytest.fixture
+def agent(client: FlaskClient) -> Agent:
+    return register(client)
+
+
+@contextmanager
+def written_logs() -> Iterator[Callable[[], list[dict[str, Any]]]]:
+    """Read what the service writes to its output, line by line."""
+    buffer = io.StringIO()
+    handler = next(each for each in logging.getLogger().handlers if type(each) is logging.StreamHandler)
+    before = handler.setStream(buffer)
+    try:
+        yield lambda: [json.loads(line) for line in buffer.getvalue().splitlines()]
+    finally:
+        handler.setStream(before or io.StringIO())
+
+
+def assert_failure(answer: TestResponse, status: int, code: str) -> dict[str, Any]:
+    """Check the one body of failures, to the letter."""
+    assert answer.status_code == status, answer.get_data(as_text=True)
+    assert answer.content_type == "application/json"
+    body: dict[str, Any] = answer.get_json()
+    assert body["code"] == code
+    assert set(body) in ({"error", "code", "request_id"}, {"error", "code", "details", "request_id"})
+    assert isinstance(body["error"], str)
+    assert body["error"]
+    assert body["request_id"] == answer.headers["X-Request-Id"]
+    assert identifiers.parse_id(body["request_id"]) == body["request_id"]
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    return body
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE"])
+def test_a_route_that_does_not_exist_is_told_as_json_to_everybody(method: str, agent: Agent) -> None:
+    for path in (
+        "/v1/nothing",
+        "/v2/wallets",
+        "/v1",
+        "/v1/wallets/",
+        "/wallets",
+        "/%00",
+        "/v1/wallets/x/y/z",
+        "/é",
+    ):
+        for headers in ({}, agent.headers(), {"Accept": "text/html"}):
+            answer = agent.client.open(path, method=method, headers=headers, data=b"{")
+            assert_failure(answer, 404, "NOT_FOUND")
+
+
+def test_a_wrong_method_says_which_are_right(agent: Agent) -> None:
+    for path, wrong, right in (
+        ("/v1/health", "POST", {"GET", "HEAD", "OPTIONS"}),
+        ("/v1/wallets", "DELETE", {"GET", "POST", "HEAD", "OPTIONS"}),
+        ("/v1/agents/register", "GET", {"POST", "OPTIONS"}),
+        (agent.wallet_url, "PATCH", {"GET", "DELETE", "HEAD", "OPTIONS"}),
+        (f"{agent.wallet_url}/controls", "POST", {"GET", "PUT", "HEAD", "OPTIONS"}),
+        (f"{agent.wallet_url}/transfer", "GET", {"POST", "OPTIONS"}),
+    ):
+        answer = agent.client.open(path, method=wrong, headers=agent.headers())
+        assert_failure(answer, 405, "METHOD_NOT_ALLOWED")
+        assert set(answer.headers["Allow"].split(", ")) == right
+
+
+@pytest.mark.parametrize("method", ["TRACE", "CONNECT", "FOO", "PROPFIND"])
+def test_methods_that_nobody_uses_are_wrong_methods(method: str, client: FlaskClient) -> None:
+    assert_failure(client.open("/v1/health", method=method), 405, "METHOD_NOT_ALLOWED")
+
+
+def test_head_answers_like_get_without_a_body_and_options_tells_the_methods(agent: Agent) -> None:
+    for path, status in (
+        ("/v1/health", 200),
+        (agent.wallet_url, 200),
+        ("/v1/wallets/x", 404),
+        ("/v1/nothing", 404),
+    ):
+        got = agent.get(path)
+        head = agent.client.head(path, headers=agent.headers())
+        assert (head.status_code, head.data) == (status, b"")
+        assert head.content_type == got.content_type == "application/json"
+    options = agent.client.options("/v1/health")
+    assert options.status_code == 200
+    assert {"GET", "HEAD", "OPTIONS"} <= set(options.headers["Allow"].split(", "))
+
+
+def test_a_body_of_exactly_a_mebibyte_is_read_and_one_more_byte_is_not(agent: Agent) -> None:
+    for surplus, status in ((0, 201), (1, 413)):
+        raw = b'{"name": "x"}'.ljust(_MEBIBYTE + surplus)
+        answer = agent.client.post("/v1/wallets", data=raw, headers=agent.headers())
+        assert answer.status_code == status
+    assert_failure(answer, 413, "PAYLOAD_TOO_LARGE")
+
+
+def test_a_body_of_unknown_length_is_not_read_beyond_a_mebibyte(agent: Agent) -> None:
+    for size, status in ((100, 201), (_MEBIBYTE + 1, 413)):
+        answer = agent.client.post(
+            "/v1/wallets",
+            input_stream=io.BytesIO(b'{"name": "x"}'.ljust(size)),
+            headers=agent.headers(Transfer_Encoding="chunked"),
+            environ_overrides={"wsgi.input_terminated": True},
+        )
+        assert answer.status_code == status, answer.get_data(as_text=True)
+
+
+BROKEN = [
+    b"{", b"}", b"nul", b"{'name': 'x'}", b'{"name": "x",}', b'{"name": NaN}', b'{"name": 1e99999999999999999999}',
+    b"\xff", b"\x00", b'{"name": "\xc3\x28"}', b"[" * 200_000, b'{"a":' * 50_000, b"9" * 100_000, b'"x"', b"[]",
+    b"true", '{"name": "∀"}'.encode("utf-16-le") + ("[" * 3000).encode("utf-16-le"), "[∀".encode("utf-32"), b'{"name": "x"} {}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ["/v1/wallets", "/v1/agents/register", "/v1/keys", "/v1/device/claim"])
+def test_a_body_that_cannot_be_read_is_the_caller_s_mistake(path: str, agent: Agent) -> None:
+    for raw in BROKEN:
+        for content_type in ("application/json", "text/plain", "application/x-www-form-urlencoded", ""):
+            headers = agent.headers(Content_Type=content_type)
+            answer = agent.client.post(path, data=raw, headers=headers)
+            assert_failure(answer, 400, "INVALID_INPUT")
+    assert agent.get("/v1/wallets").get_json()["pagination"]["total"] == 1
+
+
+def test_a_key_that_is_none_is_refused_in_one_way(agent: Agent) -> None:
+    seen = set()
+    other_ending = "A" if agent.key[-1] != "A" else "B"
+    for key in (
+        None, "", " ", "ak_", agent.key[:-1], agent.key[:-1] + other_ending, agent.key + "x", agent.key.upper(),
+        "gw" + agent.key[2:], "ak_" + "A" * 43, "Bearer " + agent.key, "x" * 10_000, "ключ", "%00", agent.id,
+    ):  # fmt: skip
+        headers = {} if key is None else {"X-API-Key": key}
+        answer = agent.client.get("/v1/wallets", headers=headers)
+        seen.add(assert_failure(answer, 401, "UNAUTHORIZED")["error"])
+        assert answer.headers["WWW-Authenticate"].startswith("ApiKey")
+    assert len(seen) == 1
+    assert "X-API-Key" in seen.pop()
+
+
+def test_every_answer_has_a_request_id_of_its_own_that_finds_it_in_the_logs(agent: Agent) -> None:
+    with written_logs() as lines:
+        answers = [
+            agent.get("/v1/health"),
+            agent.get("/v1/nothing"),
+            agent.get("/v1/wallets", limit=0),
+            agent.client.get("/v1/health", headers={"X-Request-Id": "mine"}),
+        ]
+        logged = {line["request_id"]: line for line in lines() if line["event"] == "request"}
+    ids = [answer.headers["X-Request-Id"] for answer in answers]
+    assert len(set(ids)) == len(ids)
+    assert "mine" not in ids
+    for answer, request_id in zip(answers, ids, strict=True):
+        assert logged[request_id]["status"] == answer.status_code
+
+
+def test_a_defect_tells_the_caller_nothing_and_the_logs_everything(app: Flask) -> None:
+    def crash() -> str:
+        raise RuntimeError("the canary of the defect")
+
+    app.add_url_rule("/v1/crash", view_func=crash)
+    with written_logs() as lines:
+        answer = app.test_client().get("/v1/crash")
+        logged = [line for line in lines() if line["event"] == "request_failed"]
+    body = assert_failure(answer, 500, "INTERNAL_ERROR")
+    assert "canary" not in answer.get_data(as_text=True)
+    assert "details" not in body
+    (line,) = logged
+    assert line["request_id"] == body["request_id"]
+    assert "the canary of the defect" in line["exception"]
+
+
+@pytest.mark.parametrize(("code", "status"), sorted(STATUS.items()))
+def test_every_code_has_a_status_that_is_a_failure(code: str, status: int) -> None:
+    assert 400 <= status < 600
+    assert code == code.upper()
+
+
+def test_health_is_ok_with_all_parts_there_and_says_when_the_worker_is_silent(
+    build_app: Callable[..., Flask], sqlite_url: str
+) -> None:
+    queue = RecordingQueue()
+    app = build_app(sqlite_url, queue=queue)
+    client = app.test_client()
+    silent = client.get("/v1/health")
+    assert silent.status_code == 200
+    assert set(silent.get_json()) == {"status", "version", "checks"}
+    assert silent.get_json()["checks"] == {"database": "ok", "redis": "ok", "worker": "silent"}
+    with app.app_context():
+        heartbeat.beat()
+    assert client.get("/v1/health").get_json()["checks"]["worker"] == "ok"
+    queue.away = True
+    away = client.get("/v1/health")
+    assert (away.status_code, away.get_json()["status"]) == (200, "ok")
+    assert away.get_json()["checks"] == {"database": "ok", "redis": "unreachable", "worker": "ok"}
+
+
+def test_health_without_the_database_is_degraded_and_everything_else_a_plain_failure(
+    build_app: Callable[..., Flask], sqlite_url: str
+) -> None:
+    app = build_app(sqlite_url)
+    client = app.test_client()
+    path = sqlite_url.removeprefix("sqlite:///")
+    with sqlite3.connect(path) as connection:
+        connection.execute("ALTER TABLE heartbeats RENAME TO gone")
+        connection.execute("ALTER TABLE api_keys RENAME TO gone_too")
+    connection.close()
+    answer = client.get("/v1/health")
+    assert (answer.status_code, answer.get_json()["status"]) == (503, "degraded")
+    assert answer.get_json()["checks"]["database"] == "unreachable"
+    key = {"X-API-Key": "ak_" + "A" * 43}
+    body = assert_failure(client.get("/v1/wallets", headers=key), 500, "INTERNAL_ERROR")
+    assert "api_keys" not in body["error"]
+    with sqlite3.connect(path) as connection:
+        connection.execute("ALTER TABLE gone RENAME TO heartbeats")
+        connection.execute("ALTER TABLE gone_too RENAME TO api_keys")
+    connection.close()
+    assert client.get("/v1/health").status_code == 200
+
+
+def test_a_database_server_that_is_away_degrades_health_and_its_password_is_told_nobody() -> None:
+    away = make_app(settings_for(DEAD_POSTGRES))
+    with written_logs() as lines:
+        answer = away.test_client().get("/v1/health")
+        failed = away.test_client().get("/v1/wallets", headers={"X-API-Key": "ak_" + "A" * 43})
+        written = json.dumps(lines())
+    away.extensions["balance_readers"].shutdown(wait=False)
+    assert (answer.status_code, answer.get_json()["checks"]["database"]) == (503, "unreachable")
+    assert_failure(failed, 500, "INTERNAL_ERROR")
+    assert "request_failed" in written
+    assert "canary-password" not in written
