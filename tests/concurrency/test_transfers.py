@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,11 +19,13 @@ from app.core import clock
 from app.core.chains import USDC, ChainName
 from app.core.identifiers import new_id
 from app.core.unit_of_work import reading
-from app.wallets import tracking
+from app.ports.chain import Fate, Outcome, Watch
+from app.wallets import settlement, tracking
 from app.wallets.models import Transaction
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import fund, usdc
+from tests.support.ledger import race
 from tests.support.processes import Asked, NodeAddress, Service, Tripwire, crowds
 from tests.support.waiting import wait_until
 
@@ -167,4 +170,30 @@ def test_requests_with_one_key_at_once_pay_once(crowd: Crowd) -> None:
     assert all(body == accepted[0] for body in accepted)
     crowd.finish()
     assert crowd.paid() == usdc(3)
+    assert _spent(crowd) == 3
+
+
+def test_a_movement_settled_by_many_at_once_is_settled_by_one(crowd: Crowd) -> None:
+    with crowd.app.app_context():
+        body = crowd.agent.move("3", "USDC", to=crowd.recipient, Prefer="respond-async").get_json()
+        transaction_id = body["transaction_id"]
+        watch = Watch(transaction_id, body["from"], 0, (body["tx_hash"],))
+        chain = crowd.app.extensions["ports"].chains[ChainName.BASE].real
+
+        def landed() -> Outcome | None:
+            outcome: Outcome = chain.outcomes([watch])[transaction_id]
+            return None if outcome.fate is Fate.WAITING else outcome
+
+        outcome = wait_until(landed, what="the block")
+        assert outcome is not None
+        settled = race(crowd.app, [partial(settlement.settle, transaction_id, outcome)] * 12)
+        assert Counter(settled) == {True: 1, False: 11}
+        assert [event["status"] for event in crowd.agent.transaction(transaction_id)["events"]] == [
+            "pending",
+            "confirmed",
+        ]
+        reopened = race(crowd.app, [partial(settlement.reopen, transaction_id)] * 12)
+        assert Counter(reopened) == {True: 1, False: 11}
+        assert crowd.agent.spent_today() == 3
+    crowd.finish()
     assert _spent(crowd) == 3

@@ -118,6 +118,9 @@ REPLACE = points(
     "broadcast", COMMIT, COMMIT,
 )  # fmt: skip
 
+# With one whose block was reorganised away after it had been confirmed.
+REOPEN = points(COMMIT, COMMIT, "outcomes", "orphaned", COMMIT, COMMIT, COMMIT)
+
 
 def _confirm() -> Story:
     return partial(work, job=confirmations.confirm, arguments=("base",))
@@ -182,3 +185,31 @@ def test_the_points_of_a_worker_s_pass_are_all_that_it_passes(scene: Scene) -> N
     assert list(scene.in_child(_confirm()).passed) == SEND_AGAIN
     scene.now += scene.patience
     assert list(scene.in_child(_confirm()).passed) == SETTLE
+
+
+def _reorganised(scene: Scene) -> None:
+    """Take a confirmed transfer's block away, out of the node's pool too."""
+    assert scene.tell(_transfer(scene))[1]["status"] == "confirmed"
+    scene.node.mine(1)
+    scene.node.reorg(2)
+    assert _paid(scene) == 0
+    scene.now += scene.patience
+
+
+@pytest.mark.parametrize("point", REOPEN, ids=str)
+def test_a_worker_killed_while_it_reopens_a_reorganised_transfer_leads_to_one_payment(
+    scene: Scene, point: Point
+) -> None:
+    _reorganised(scene)
+    assert scene.in_child(_confirm(), point).killed
+    scene.restart()
+    # Until a worker has noticed, the record still says what was true before.
+    for _ in range(3):
+        scene.tell(_confirm())
+        scene.now += scene.patience
+    _assert_recovered_and_paid_once(scene)
+
+
+def test_the_points_of_reopening_are_all_that_it_passes(scene: Scene) -> None:
+    _reorganised(scene)
+    assert list(scene.in_child(_confirm()).passed) == REOPEN
