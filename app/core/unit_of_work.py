@@ -78,8 +78,7 @@ def reading() -> Iterator[Session]:
             session.connection(execution_options={"isolation_level": "AUTOCOMMIT"})
         yield session
     finally:
-        session.rollback()
-        session.close()
+        session.close()  # which rolls back
         _current.reset(token)
 
 
