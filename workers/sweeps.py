@@ -44,8 +44,8 @@ def sweep() -> None:
         now = clock.now()
         funding.fail_expired(now)
         usage.charge_lapsed()
+        idempotency.prune(now)
         with unit_of_work():
-            idempotency.prune(now)
             claims.forget_answers(now)
             guesses.prune(now)
         if first_in("audit", period=_AUDIT_EVERY):

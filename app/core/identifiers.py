@@ -15,11 +15,11 @@ def new_id() -> str:
 
 
 def parse_id(text: object) -> str | None:
-    """Return the canonical form of a UUID, or None for anything that is not one."""
+    """Return the text if it is a UUID in canonical form, else None: one resource has one name."""
     if not isinstance(text, str) or len(text) != _UUID_LETTERS:
         return None
     try:
-        return str(uuid.UUID(text))
+        return text if str(uuid.UUID(text)) == text else None
     except ValueError:
         return None
 

@@ -92,7 +92,7 @@ def page_of(wallet_id: str, page: PageRequest, *, filters: Filters) -> Page[Tran
 
 def one(transaction_id: str, *, wallet_id: str | None = None) -> TransactionView:
     """Return one transaction with its events. Raises: NotFound, also for another wallet's."""
-    canonical = identifiers.parse_id(transaction_id.lower())
+    canonical = identifiers.parse_id(transaction_id)
     with reading() as session:
         row = session.get(Transaction, canonical) if canonical else None
         if row is None or (wallet_id is not None and row.wallet_id != wallet_id):
@@ -120,6 +120,11 @@ def movement(transaction_id: str) -> TransactionView:
         if row is None:
             raise NotFound("This wallet has no such transaction.")
         return _view(row, ())
+
+
+def view_of(row: Transaction) -> TransactionView:
+    """Return a transaction that was just made, as its maker is told of it; in the current unit."""
+    return _view(row, ())
 
 
 def outflows_not_mined(

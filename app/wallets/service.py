@@ -103,7 +103,7 @@ def add(agent_id: str, *, name: str | None) -> WalletView:
 
 def owned(wallet_id: str, *, agent_id: str | None) -> WalletView:
     """Return a wallet of the caller's. Raises: NotFound for malformed, unknown and foreign ids alike."""
-    canonical = identifiers.parse_id(wallet_id.lower())
+    canonical = identifiers.parse_id(wallet_id)
     with reading() as session:
         wallet = session.get(Wallet, canonical) if canonical and agent_id else None
         if wallet is None or wallet.agent_id != agent_id:

@@ -62,24 +62,38 @@ def confirmations_needed(chain: ChainName) -> int:
 
 def is_decided(chain: ChainName, outcome: Outcome) -> bool:
     """Tell whether an outcome ends a movement: deep enough in the chain, or certain never to land."""
-    if outcome.fate is Fate.VOID:
-        return True
-    return outcome.fate is not Fate.WAITING and outcome.confirmations >= confirmations_needed(chain)
+    return outcome.fate is Fate.VOID or is_landed(outcome, needed=confirmations_needed(chain))
 
 
-def settle(transaction_id: str, outcome: Outcome) -> bool:
-    """Carry a decided outcome into the record, in one unit; tell whether this call did it."""
+def is_landed(outcome: Outcome, *, needed: int) -> bool:
+    """Tell whether a movement is in the chain at the depth that is needed, executed or reverted."""
+    return outcome.fate in (Fate.SUCCEEDED, Fate.REVERTED) and outcome.confirmations >= needed
+
+
+def settle(looked_for: Watch, outcome: Outcome) -> bool:
+    """Carry a decided outcome into the record, in one unit; tell whether this call did it.
+
+    That nothing can land any more is only believed of all that was ever signed: while somebody looked for the
+    first hash, a replacement may have been signed and have landed.
+    """
+    transaction_id = looked_for.key
     with unit_of_work() as session:
         transaction = session.get(Transaction, transaction_id)
         if transaction is None or transaction.status != Status.PENDING.value:
             return False
         # Lock order: the wallet's spending account before its transactions.
         spending.lock_account(transaction.wallet_id)
-        purpose = session.scalar(
-            select(SignedAttempt.purpose).where(
-                SignedAttempt.transaction_id == transaction_id, SignedAttempt.tx_hash == outcome.tx_hash
+        purposes = {
+            attempt.tx_hash: attempt.purpose
+            for attempt in session.execute(
+                select(SignedAttempt.tx_hash, SignedAttempt.purpose).where(
+                    SignedAttempt.transaction_id == transaction_id
+                )
             )
-        )
+        }
+        if outcome.fate is Fate.VOID and set(looked_for.tx_hashes) != set(purposes):
+            return False
+        purpose = purposes.get(outcome.tx_hash or "")
         target, reason = _end(outcome, purpose, transaction)
         moved = lifecycle.move(
             transaction_id,

@@ -111,7 +111,7 @@ def confirm(name: ChainName) -> Pass:
     for movement in pending:
         outcome = outcomes.get(movement.id, Outcome(Fate.WAITING))
         if settlement.is_decided(name, outcome):
-            settled += settlement.settle(movement.id, outcome)
+            settled += settlement.settle(movement.watch, outcome)
             continue
         undecided.append(movement)
         if outcome.fate is Fate.WAITING:

@@ -17,7 +17,7 @@ from app.core.chains import ChainName, Token, native
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount, decimal_string, nanos_from_usd, value_nanos
 from app.core.unit_of_work import reading, unit_of_work
-from app.errors import NotFound, ServiceError, TransferFailed, WithdrawalFailed
+from app.errors import ServiceError, TransferFailed, WithdrawalFailed
 from app.ports import provider
 from app.ports.chain import Chain, Draft, Intent, Signed
 from app.ports.errors import OutcomeUnknown, PortError, Rejected, Unreachable
@@ -25,7 +25,7 @@ from app.ports.vault import Signer
 from app.spending import service as spending
 from app.wallets import custody, history, lifecycle, nonces, settlement, waiting
 from app.wallets.lifecycle import Status, TransactionType
-from app.wallets.models import Transaction, Wallet
+from app.wallets.models import Transaction
 from app.wallets.orders import Order
 from app.wallets.service import WalletView
 from app.web import idempotency
@@ -59,7 +59,7 @@ class Quote:
 
 
 class _NotAffordable(Exception):
-    """Other movements of this wallet, not mined yet, have the tokens that this one needs."""
+    """Other movements of this wallet, not mined yet, use up what this one needs."""
 
     def __init__(self, reason: str, token: Token, *, available: int, required: int) -> None:
         super().__init__(reason)
@@ -79,17 +79,16 @@ def shortage(token: Token, *, available: int, required: int) -> dict[str, str]:
 
 def quote(wallet: WalletView, order: Order) -> Quote:
     """Check limits and chain as `send` would, and sign nothing. Raises: what `send` raises before signing."""
-    chain = provider.current().chains[order.chain]
     value = _value(order.amount)
-    refusal = None
-    try:
-        draft = _draft(chain, wallet, order)
-    except PortError as error:
-        refusal = error
     with reading():
         _check(wallet, order, value)
-    if refusal is not None:
-        raise _failure(order, refusal.reason, refusal.details)
+    try:
+        draft = _draft(provider.current().chains[order.chain], wallet, order)
+        with reading():
+            _check(wallet, order, value)
+            _assert_affordable(order, draft)
+    except (PortError, _NotAffordable) as error:
+        raise _failure(order, error.reason, error.details) from None
     token = native(order.chain)
     return Quote(value, TokenAmount(draft.fee_units, token), _fee_nanos(draft, order.chain))
 
@@ -103,22 +102,33 @@ def send(wallet: WalletView, order: Order, *, wait_seconds: Decimal) -> history.
     """
     chain = provider.current().chains[order.chain]
     value = _value(order.amount)
+    # First without a lock: whom a limit stops need not cost questions to the chain.
+    with reading():
+        _check(wallet, order, value)
     signer = custody.signer_of(wallet.id)
     try:
         draft = _draft(chain, wallet, order)
-        transaction_id, signed = _commit(chain, wallet, order, value=value, draft=draft, signer=signer)
-    except PortError as error:
+        recorded, signed = _commit(chain, wallet, order, value=value, draft=draft, signer=signer)
+    except (PortError, _NotAffordable) as error:
         raise _refused(wallet, order, value, error.reason, error.details) from None
-    except _NotAffordable as error:
-        raise _refused(wallet, order, value, error.reason, error.details) from None
-    if _broadcast(chain, transaction_id, signed):
-        waiting.for_outcome(
-            order.chain, settlement.watch(transaction_id, draft.intent.sender, signed), seconds=wait_seconds
-        )
-    view = history.movement(transaction_id)
+    view = _carry_out(chain, recorded, signed, wait_seconds=wait_seconds)
     if view.status == Status.FAILED:
         raise _failure(order, view.error or "failed", {}, transaction_id=view.id, tx_hash=view.tx_hash)
     return view
+
+
+def _carry_out(
+    chain: Chain, recorded: history.TransactionView, signed: Signed, *, wait_seconds: Decimal
+) -> history.TransactionView:
+    """Beats 2 and 3. Whatever breaks here, the movement is on its way: it is answered as recorded, never with a 500."""
+    try:
+        if _broadcast(chain, recorded.id, signed):
+            watch = settlement.watch(recorded.id, recorded.from_address or "", signed)
+            waiting.for_outcome(chain.name, watch, seconds=wait_seconds)
+        return history.movement(recorded.id)
+    except Exception:
+        _log.exception("movement_left_to_the_workers", transaction_id=recorded.id)
+        return recorded
 
 
 def answer_failure(view: history.TransactionView) -> ServiceError:
@@ -148,7 +158,7 @@ def _draft(chain: Chain, wallet: WalletView, order: Order) -> Draft:
 
 def _commit(
     chain: Chain, wallet: WalletView, order: Order, *, value: int | None, draft: Draft, signer: Signer
-) -> tuple[str, Signed]:
+) -> tuple[history.TransactionView, Signed]:
     """Beat 1: everything that must be true before the bytes leave, in one unit."""
     transaction_id, now = new_id(), clock.now()
     sender = wallet.address_on(order.chain)
@@ -174,7 +184,7 @@ def _commit(
             attempt=settlement.attempt_row(transaction_id, order.chain, signed),
         )
         idempotency.bind(transaction_id)
-    return transaction_id, signed
+        return history.view_of(transaction), signed
 
 
 def _assert_affordable(order: Order, draft: Draft) -> None:
@@ -194,7 +204,7 @@ def _assert_affordable(order: Order, draft: Draft) -> None:
 
 
 def _broadcast(chain: Chain, transaction_id: str, signed: Signed) -> bool:
-    """Beat 2: send, and tell whether waiting for the outcome makes sense. Never raises: the row is pending."""
+    """Beat 2: send, and tell whether waiting for the outcome makes sense. A refusal leaves the row pending."""
     try:
         chain.broadcast(signed.raw)
     except Rejected as error:
@@ -213,10 +223,9 @@ def _refused(
     transaction = _row(new_id(), wallet, order, value=value)
     transaction.cost_nanos = 0
     transaction.error = reason
-    with unit_of_work() as session:
+    with unit_of_work():
+        spending.lock_account(wallet.id)
         _check(wallet, order, value)
-        if session.get(Wallet, wallet.id) is None:
-            raise NotFound("This key has no such wallet.")
         lifecycle.record(transaction, status=Status.FAILED)
         idempotency.bind(transaction.id)
     return _failure(order, reason, details, transaction_id=transaction.id)

@@ -1,7 +1,7 @@
 """Waiting for outcomes inside web requests: all waiting requests of a process share their RPC calls.
 
-One of the waiters asks the chain for all that are due (leader and followers). How many may wait is bounded; when
-the room is full the answer is `pending` at once and the workers finish.
+One thread per chain asks for all that are due, and the requests only wait. How many may wait is bounded; when the
+room is full the answer is `pending` at once and the workers finish.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -36,38 +37,40 @@ class _Waiter:
 
 
 class WaitingRoom:
-    """The requests of one process that wait for outcomes on one chain."""
+    """The requests of one process that wait for outcomes on one chain, and the one thread that asks for them."""
 
-    def __init__(self, chain: Chain) -> None:
-        """Open the room for a chain."""
+    def __init__(self, chain: Chain, *, confirmations: int) -> None:
+        """Open the room for a chain whose movements count at a depth of `confirmations`.
+
+        The thread starts with the first question, so a server may fork before.
+        """
         self._chain = chain
+        self._confirmations = confirmations
         self._changed = threading.Condition()
         self._waiters: dict[str, _Waiter] = {}
-        self._led = False
+        self._asking = False
+        self._asker = ThreadPoolExecutor(1, thread_name_prefix=f"outcomes-{chain.name}")
 
     def wait(self, watch: Watch, *, seconds: float) -> Outcome | None:
-        """Return the decided outcome of a movement, or None when time or room ran out."""
+        """Return the decided outcome of a movement, or None when time or room ran out; never later than asked."""
         deadline = time.monotonic() + seconds
         waiter = _Waiter(watch, due=time.monotonic())
         with self._changed:
             if len(self._waiters) >= _MAX_WAITING:
                 return None
             self._waiters[watch.key] = waiter
-        try:
-            while waiter.outcome is None and time.monotonic() < deadline:
-                with self._changed:
-                    now = time.monotonic()
-                    if self._led or waiter.due > now:
-                        until = deadline if self._led else min(deadline, waiter.due)
-                        self._changed.wait(max(0.0, until - now))
-                        continue
-                    self._led = True
-                    due = [w for w in self._waiters.values() if w.due <= now + _SHARED_WITHIN_SECONDS]
-                self._look(due)
-            return waiter.outcome
-        finally:
-            with self._changed:
+            try:
+                while waiter.outcome is None and (now := time.monotonic()) < deadline:
+                    if not self._asking and waiter.due <= now:
+                        due = [w for w in self._waiters.values() if w.due <= now + _SHARED_WITHIN_SECONDS]
+                        self._asking = True
+                        self._asker.submit(self._look, due)
+                    until = deadline if self._asking else min(deadline, waiter.due)
+                    self._changed.wait(until - now)
+                return waiter.outcome
+            finally:
                 self._waiters.pop(watch.key, None)
+                # Whoever else is due must not wait for the one who is leaving.
                 self._changed.notify_all()
 
     def _look(self, due: Sequence[_Waiter]) -> None:
@@ -76,16 +79,19 @@ class WaitingRoom:
             outcomes = self._chain.outcomes([waiter.watch for waiter in due])
         except PortError as error:
             _log.warning("outcomes_unreadable", chain=self._chain.name, reason=error.reason)
-        finally:
-            with self._changed:
-                for waiter in due:
-                    outcome = outcomes.get(waiter.watch.key)
-                    if outcome is not None and settlement.is_decided(self._chain.name, outcome):
-                        waiter.outcome = outcome
-                    waiter.due = time.monotonic() + waiter.pause
-                    waiter.pause = min(waiter.pause * 2, _SECONDS_BETWEEN_LOOKS[1])
-                self._led = False
-                self._changed.notify_all()
+        except Exception:
+            # Nobody reads what a thread raises, and the waiters must not wait for one that died.
+            _log.exception("outcomes_failed", chain=self._chain.name)
+        with self._changed:
+            for waiter in due:
+                outcome = outcomes.get(waiter.watch.key)
+                # That nothing can land any more is for the workers to say, who know every hash that was signed.
+                if outcome is not None and settlement.is_landed(outcome, needed=self._confirmations):
+                    waiter.outcome = outcome
+                waiter.due = time.monotonic() + waiter.pause
+                waiter.pause = min(waiter.pause * 2, _SECONDS_BETWEEN_LOOKS[1])
+            self._asking = False
+            self._changed.notify_all()
 
 
 def for_outcome(chain: ChainName, watch: Watch, *, seconds: Decimal) -> None:
@@ -95,14 +101,12 @@ def for_outcome(chain: ChainName, watch: Watch, *, seconds: Decimal) -> None:
     rooms: dict[ChainName, WaitingRoom] = current_app.extensions["waiting_rooms"]
     outcome = rooms[chain].wait(watch, seconds=float(seconds))
     if outcome is not None:
-        settlement.settle(watch.key, outcome)
-
-
-def rooms_for(chains: Mapping[ChainName, Chain]) -> dict[ChainName, WaitingRoom]:
-    """Make the waiting rooms of a process, one per chain."""
-    return {name: WaitingRoom(chain) for name, chain in chains.items()}
+        settlement.settle(watch, outcome)
 
 
 def open_rooms() -> None:
-    """Make this application's waiting rooms; the factory calls it once."""
-    current_app.extensions["waiting_rooms"] = rooms_for(provider.current().chains)
+    """Make this application's waiting rooms, one per chain; the factory calls it once."""
+    current_app.extensions["waiting_rooms"] = {
+        name: WaitingRoom(chain, confirmations=settlement.confirmations_needed(name))
+        for name, chain in provider.current().chains.items()
+    }

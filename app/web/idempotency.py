@@ -16,26 +16,29 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
+import structlog
 from flask import Response, current_app, g, jsonify, make_response, request
-from sqlalchemy import Index, String, Text, delete, select, update
+from sqlalchemy import ColumnElement, Index, String, Text, delete, select, update
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import InstrumentedAttribute, Mapped, mapped_column
 
 from app.core import clock
 from app.core.columns import ID, UtcDateTime
 from app.core.identifiers import new_id
-from app.core.unit_of_work import unit_of_work
+from app.core.unit_of_work import after_commit, unit_of_work
 from app.errors import IdempotencyConflict, InvalidInput, ServiceError
 from app.extensions import Model, db
 from app.ports import provider
 from app.ports.vault import Place
 from app.web import failures
 
+_log = structlog.get_logger(__name__)
 View = TypeVar("View", bound=Callable[..., Any])
 
 HEADER = "Idempotency-Key"
 KEPT = timedelta(hours=24)
 _LEASE = timedelta(seconds=60)
+_PRUNED_AT_ONCE = 1000
 _VISIBLE_ASCII = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
 
 
@@ -88,6 +91,9 @@ def idempotent(
     def decorate(view: View) -> View:
         @functools.wraps(view)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
+            # `g` outlives a request that was made inside an open application context.
+            g.pop("idempotency_claim", None)
+            g.pop("idempotency_bound", None)
             key = request.headers.get(HEADER)
             if key is None:
                 return view(*args, **kwargs)
@@ -119,30 +125,46 @@ def bind(subject_id: str) -> None:
     )
     if done.rowcount != 1:  # type: ignore[attr-defined]
         raise IdempotencyConflict("A repetition of this request has taken its place.")
+    after_commit(_remember_bound)
+
+
+def _remember_bound() -> None:
     g.idempotency_bound = True
 
 
 def prune(now: datetime) -> int:
-    """Forget keys past their 24 hours, in the current unit; return how many."""
-    gone = db.session.execute(delete(IdempotencyKey).where(IdempotencyKey.created_at < now - KEPT))
-    return int(gone.rowcount)  # type: ignore[attr-defined]
+    """Forget keys past their 24 hours, in short units; return how many."""
+    old = select(IdempotencyKey.id).where(IdempotencyKey.created_at < now - KEPT).limit(_PRUNED_AT_ONCE)
+    pruned = 0
+    while True:
+        with unit_of_work() as session:
+            gone = session.execute(
+                delete(IdempotencyKey)
+                .where(IdempotencyKey.id.in_(old.scalar_subquery()))
+                .execution_options(synchronize_session=False)
+            )
+        pruned += int(gone.rowcount)  # type: ignore[attr-defined]
+        if gone.rowcount < _PRUNED_AT_ONCE:  # type: ignore[attr-defined]
+            return pruned
 
 
 def _run(view: Callable[..., Any], claim: _Claim, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     try:
         response = make_response(view(*args, **kwargs))
     except ServiceError as error:
-        if g.get("idempotency_bound"):
-            answer = failures.answer(error)
-            _store(claim, answer)
-            return answer
-        _forget(claim)
-        raise
+        if not g.get("idempotency_bound"):
+            _forget(claim)
+            raise
+        response = failures.answer(error)
     except Exception:
         if not g.get("idempotency_bound"):
             _forget(claim)
         raise
-    _store(claim, response)
+    try:
+        _store(claim, response)
+    except Exception:
+        # The deed is done and recorded: its answer must go out, and a repetition is answered from the record.
+        _log.exception("idempotent_answer_not_stored")
     return response
 
 
@@ -183,29 +205,52 @@ def _claim(owner_id: str, key: str) -> _Claim | _Stored:
         if row is None:
             raise _still_running()
         if row.created_at < now - KEPT:
-            _renew(row, holder=holder, now=now)
-            row.body_hmac, row.created_at = body_hmac, now
-            row.subject_id = row.answer_status = row.answer_sealed = None
-            return _Claim(row.id, holder)
+            return _take_over(row, holder=holder, now=now, body_hmac=body_hmac)
         if not hmac.compare_digest(row.body_hmac, body_hmac):
             raise IdempotencyConflict(f"This {HEADER} was used for a request with another body.")
         if row.answer_status is None and row.lease_until > now:
             raise _still_running()
         if row.answer_status is None and row.subject_id is None:
-            _renew(row, holder=holder, now=now)
-            return _Claim(row.id, holder)
+            return _take_over(row, holder=holder, now=now, body_hmac=body_hmac)
         return _Stored(row.id, row.subject_id, row.answer_status, row.answer_sealed)
 
 
-def _renew(row: IdempotencyKey, *, holder: str, now: datetime) -> None:
-    # SQLite has no row locks: the conditional update decides who takes over.
+def _take_over(row: IdempotencyKey, *, holder: str, now: datetime, body_hmac: str) -> _Claim:
+    """Become the holder of a claim that was left behind.
+
+    SQLite has no row locks, so the update names all that was read: a claim that moved on meanwhile is left alone.
+
+    Raises: IdempotencyConflict when it did.
+    """
+    as_read = [
+        IdempotencyKey.id == row.id,
+        IdempotencyKey.holder == row.holder,
+        IdempotencyKey.created_at == row.created_at,
+        IdempotencyKey.lease_until == row.lease_until,
+        _same(IdempotencyKey.subject_id, row.subject_id),
+        _same(IdempotencyKey.answer_status, row.answer_status),
+    ]
     won = db.session.execute(
         update(IdempotencyKey)
-        .where(IdempotencyKey.id == row.id, IdempotencyKey.holder == row.holder)
-        .values(holder=holder, lease_until=now + _LEASE)
+        .where(*as_read)
+        .values(
+            holder=holder,
+            lease_until=now + _LEASE,
+            created_at=now,
+            body_hmac=body_hmac,
+            subject_id=None,
+            answer_status=None,
+            answer_sealed=None,
+        )
+        .execution_options(synchronize_session=False)
     )
     if won.rowcount != 1:  # type: ignore[attr-defined]
         raise _still_running()
+    return _Claim(row.id, holder)
+
+
+def _same(column: InstrumentedAttribute[Any], value: object) -> ColumnElement[bool]:
+    return column.is_(None) if value is None else column == value
 
 
 def _still_running() -> IdempotencyConflict:
@@ -228,7 +273,10 @@ def _forget(claim: _Claim) -> None:
     with unit_of_work() as session:
         session.execute(
             delete(IdempotencyKey).where(
-                IdempotencyKey.id == claim.row_id, IdempotencyKey.holder == claim.holder
+                IdempotencyKey.id == claim.row_id,
+                IdempotencyKey.holder == claim.holder,
+                # A commit whose outcome was lost may have recorded something after all.
+                IdempotencyKey.subject_id.is_(None),
             )
         )
 
