@@ -79,9 +79,9 @@ def _replace_again(agent_id: str) -> tuple[int, dict[str, Any]]:
 
 @agents.post("/claim-code")
 @agents.header(HEADER, "The same key within 24 hours gets the same code.", pattern="^[!-~]{1,255}$")
+@idempotent(owner=require_agent, rebuild=_replace_again)
 @agents.response(201, ClaimCodeResponse)
 @agents.raises(Unauthorized, AlreadyClaimed, IdempotencyConflict)
-@idempotent(owner=require_agent, rebuild=_replace_again)
 def replace_claim_code() -> dict[str, Any]:
     """Replace the claim code that nobody has used yet; the one before is worthless from then on."""
     agent_id = require_agent()
