@@ -1,0 +1,311 @@
+"""`Idempotency-Key` beyond transfers: nothing made twice, over time, crashes, races and other people's keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import time_machine
+from flask import Flask
+from flask.testing import FlaskClient
+from sqlalchemy import select, update
+from werkzeug.test import TestResponse
+
+from app.core import clock, identifiers
+from app.core.unit_of_work import reading, unit_of_work
+from app.ports.errors import Unreachable
+from app.wallets.models import Transaction, Wallet
+from app.web.idempotency import IdempotencyKey
+from sandbox.evm import EvmNode
+from tests.support.agents import Agent, register
+from tests.support.chains import evm_chain, fund
+from tests.support.faults import FaultyChain
+from tests.support.ledger import race
+
+_MINUTE = timedelta(minutes=1)
+_WANTED = {"amount": "2", "currency": "USDC", "chain": "base"}
+
+
+@pytest.fixture
+def agent(client: FlaskClient) -> Agent:
+    return register(client)
+
+
+def create(agent: Agent, key: str = "k", *, name: str = "savings") -> TestResponse:
+    return agent.post("/v1/wallets", {"name": name}, Idempotency_Key=key)
+
+
+def wallets(agent: Agent) -> int:
+    total: int = agent.get("/v1/wallets").get_json()["pagination"]["total"]
+    return total
+
+
+def claim() -> dict[str, Any]:
+    """Return the one claim there is."""
+    with reading() as session:
+        row = session.execute(select(*IdempotencyKey.__table__.columns)).one()
+        return dict(row._mapping)
+
+
+def change_claim(**values: object) -> None:
+    with unit_of_work() as session:
+        session.execute(update(IdempotencyKey).values(**values))
+
+
+def crashed(*, bound: bool) -> None:
+    """Make the claim look as a process leaves it that dies while it works, and let its lease end."""
+    changes: dict[str, object] = {
+        "answer_status": None,
+        "answer_sealed": None,
+        "lease_until": clock.now() - timedelta(seconds=1),
+    }
+    change_claim(**(changes if bound else {**changes, "subject_id": None}))
+
+
+def assert_conflict(answer: TestResponse) -> None:
+    assert (answer.status_code, answer.get_json()["code"]) == (409, "IDEMPOTENCY_CONFLICT")
+
+
+def test_the_same_key_makes_one_wallet_and_gives_the_same_answer(agent: Agent) -> None:
+    first, again = create(agent), create(agent)
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert again.get_json() == first.get_json()
+    assert "Idempotent-Replayed" not in first.headers
+    assert again.headers["Idempotent-Replayed"] == "true"
+    assert again.headers["X-Request-Id"] != first.headers["X-Request-Id"]
+    assert wallets(agent) == 2
+    assert_conflict(create(agent, name="other"))
+    assert wallets(agent) == 2
+
+
+def test_the_answer_is_the_first_one_even_when_the_world_went_on(agent: Agent) -> None:
+    first = create(agent)
+    url = f"/v1/wallets/{first.get_json()['id']}"
+    agent.put(f"{url}/controls", {"daily_limit_usd": 5})
+    assert create(agent).get_json() == first.get_json()
+    agent.delete(url)
+    assert create(agent).get_json() == first.get_json()
+    assert wallets(agent) == 1
+
+
+def test_without_a_key_every_request_is_a_new_one(agent: Agent) -> None:
+    for _ in range(2):
+        agent.post("/v1/wallets", {"name": "savings"})
+    assert wallets(agent) == 3
+    with reading() as session:
+        assert session.scalars(select(IdempotencyKey)).all() == []
+
+
+@pytest.mark.parametrize("key", ["", " ", "x" * 256, "a b", "é", "\t"])
+def test_a_malformed_key_makes_nothing(key: str, agent: Agent) -> None:
+    answer = create(agent, key)
+    assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT")
+    assert wallets(agent) == 1
+
+
+def test_the_longest_and_oddest_keys_are_told_apart(agent: Agent) -> None:
+    for key in ("!", "~" * 255, "~" * 254 + "!", "'; DROP TABLE wallets;--".replace(" ", "_"), "A", "a"):
+        assert create(agent, key).status_code == 201
+        assert create(agent, key).headers["Idempotent-Replayed"] == "true"
+    assert wallets(agent) == 7
+
+
+def test_another_agent_and_another_path_may_use_the_same_key(agent: Agent) -> None:
+    other = register(agent.client)
+    made = [create(agent), create(other)]
+    assert [answer.status_code for answer in made] == [201, 201]
+    assert made[0].get_json()["id"] != made[1].get_json()["id"]
+    assert (wallets(agent), wallets(other)) == (2, 2)
+    assert "Idempotent-Replayed" not in agent.post("/v1/agents/claim-code", {}, Idempotency_Key="k").headers
+
+
+def test_a_claim_code_is_replaced_once_per_key_and_answered_in_one_shape(agent: Agent) -> None:
+    plain = agent.post("/v1/agents/claim-code", {})
+    first, again = (agent.post("/v1/agents/claim-code", {}, Idempotency_Key="k") for _ in range(2))
+    assert [answer.status_code for answer in (plain, first, again)] == [201, 201, 201]
+    assert first.get_json() == again.get_json() != plain.get_json()
+    assert set(first.get_json()) == set(plain.get_json())
+    crashed(bound=False)
+    rebuilt = agent.post("/v1/agents/claim-code", {}, Idempotency_Key="k")
+    assert (rebuilt.status_code, set(rebuilt.get_json())) == (201, set(plain.get_json()))
+
+
+def test_a_key_is_free_again_after_a_day_and_not_before(agent: Agent) -> None:
+    first = create(agent).get_json()
+    made = clock.now()
+    with time_machine.travel(made + timedelta(hours=23, minutes=59), tick=True):
+        assert create(agent).get_json() == first
+    with time_machine.travel(made + timedelta(hours=24, minutes=1), tick=True):
+        second = create(agent, name="another body")
+        assert second.status_code == 201
+        assert second.get_json()["id"] != first["id"]
+        assert create(agent, name="another body").get_json() == second.get_json()
+        assert_conflict(create(agent))
+    assert wallets(agent) == 3
+
+
+def test_a_request_whose_first_sending_still_runs_is_told_to_wait(agent: Agent) -> None:
+    create(agent)
+    crashed(bound=False)
+    change_claim(lease_until=clock.now() + _MINUTE)
+    answer = create(agent)
+    assert_conflict(answer)
+    assert int(answer.headers["Retry-After"]) >= 1
+    assert "running" in answer.get_json()["error"]
+    # Another body is a conflict that waiting does not mend.
+    other = create(agent, name="other")
+    assert_conflict(other)
+    assert "Retry-After" not in other.headers
+    assert wallets(agent) == 2
+
+
+def test_a_first_sending_that_died_before_it_recorded_anything_is_done_anew(agent: Agent) -> None:
+    lost = create(agent).get_json()["id"]
+    agent.delete(f"/v1/wallets/{lost}")
+    crashed(bound=False)
+    answer = create(agent)
+    assert answer.status_code == 201
+    assert "Idempotent-Replayed" not in answer.headers
+    assert create(agent).get_json() == answer.get_json()
+    assert wallets(agent) == 2
+
+
+def test_a_first_sending_that_died_after_it_recorded_is_answered_from_the_record(agent: Agent) -> None:
+    first = create(agent)
+    crashed(bound=True)
+    again = create(agent)
+    assert (again.status_code, again.get_json()) == (201, first.get_json())
+    assert again.headers["Idempotent-Replayed"] == "true"
+    assert wallets(agent) == 2
+
+
+def test_a_claim_that_was_taken_over_records_nothing_more(
+    agent: Agent, app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vault = app.extensions["ports"].vault
+
+    class SlowVault:
+        """Loses the claim, as a sleeping machine does, while it makes the key."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(vault, name)
+
+        def new_wallet(self, place: Any) -> Any:
+            change_claim(holder=identifiers.new_id())
+            return vault.new_wallet(place)
+
+    monkeypatch.setitem(app.extensions, "ports", replace(app.extensions["ports"], vault=SlowVault()))
+    assert_conflict(create(agent))
+    assert wallets(agent) == 1
+
+
+def test_requests_with_one_key_at_once_make_one_wallet(agent: Agent, app: Flask) -> None:
+    def send() -> tuple[int, str]:
+        answer = app.test_client().post(
+            "/v1/wallets", json={"name": "x"}, headers=agent.headers(Idempotency_Key="k")
+        )
+        return answer.status_code, answer.get_json().get("id", answer.get_json().get("code"))
+
+    answers = race(app, [send] * 6)
+    made = {answer for answer in answers if answer != (409, "IDEMPOTENCY_CONFLICT")}
+    assert len(made) == 1
+    assert wallets(agent) == 2
+
+
+def test_a_refused_request_is_judged_anew_and_holds_no_key(agent: Agent) -> None:
+    assert agent.post("/v1/wallets", {"name": 1}, Idempotency_Key="k").status_code == 400
+    with reading() as session:
+        assert session.scalars(select(IdempotencyKey)).all() == []
+    assert create(agent).status_code == 201
+
+
+def test_a_stored_answer_is_sealed_and_bodies_are_not_kept(agent: Agent) -> None:
+    create(agent, name="a-very-private-name")
+    stored = repr(claim())
+    assert "a-very-private-name" not in stored
+    assert claim()["answer_status"] == 201
+
+
+def test_a_wallet_made_under_a_key_that_belongs_to_nobody_is_not_made(client: FlaskClient) -> None:
+    headers = {"X-API-Key": "ak_" + "A" * 43, "Idempotency-Key": "k"}
+    assert client.post("/v1/wallets", json={}, headers=headers).status_code == 401
+    with reading() as session:
+        assert session.scalars(select(IdempotencyKey)).all() == []
+        assert session.scalars(select(Wallet)).all() == []
+
+
+Funded = tuple[Agent, FaultyChain]
+
+
+@pytest.fixture
+def funded(build_app: Callable[..., Flask], sqlite_url: str, base_node: EvmNode) -> Iterator[Funded]:
+    """An agent with money on a Base that can fail."""
+    chain = FaultyChain(evm_chain(base_node))
+    app = build_app(sqlite_url, chains={chain.name: chain})
+    with app.app_context():
+        made = register(app.test_client())
+        fund(base_node, made.address, eth=1, dollars=20)
+        yield made, chain
+
+
+def ask(agent: Agent, key: str = "k", **changes: str) -> TestResponse:
+    return agent.post(f"{agent.wallet_url}/fund", {**_WANTED, **changes}, Idempotency_Key=key)
+
+
+@pytest.mark.chain
+def test_the_same_key_makes_one_funding_request_through_every_crash(funded: Funded) -> None:
+    agent, chain = funded
+    first = ask(agent)
+    assert first.status_code == 200
+    assert ask(agent).get_json() == first.get_json()
+    crashed(bound=True)
+    rebuilt = ask(agent)
+    assert (rebuilt.status_code, rebuilt.get_json()) == (200, first.get_json())
+    assert_conflict(ask(agent, amount="3"))
+    assert len(agent.history()) == 1
+    chain.raising("head", "before", Unreachable("chain_unreachable"))
+    assert ask(agent, "other").status_code == 502
+    assert ask(agent, "other").status_code == 200
+    assert len(agent.history()) == 2
+
+
+@pytest.mark.chain
+def test_one_key_serves_one_path_each(funded: Funded) -> None:
+    agent, _ = funded
+    asked = ask(agent).get_json()
+    moved = [
+        agent.move("1", "USDC", how=how, Idempotency_Key="k").get_json() for how in ("transfer", "withdraw")
+    ]
+    other = agent.post("/v1/wallets", {}).get_json()
+    elsewhere = agent.post(f"/v1/wallets/{other['id']}/fund", _WANTED, Idempotency_Key="k").get_json()
+    ids = {
+        asked["funding_request_id"],
+        elsewhere["funding_request_id"],
+        *(each["transaction_id"] for each in moved),
+    }
+    assert len(ids) == 4
+    assert len(agent.history()) == 3
+
+
+@pytest.mark.chain
+@pytest.mark.parametrize("amount", ["1", "500"])
+def test_a_movement_that_died_after_its_record_is_answered_from_it_and_not_made_again(
+    amount: str, funded: Funded
+) -> None:
+    agent, chain = funded
+    agent.unlimited()
+    first = agent.move(amount, "USDC", Idempotency_Key="k")
+    crashed(bound=True)
+    chain.calls.clear()
+    again = agent.move(amount, "USDC", Idempotency_Key="k")
+    assert again.status_code == first.status_code == (200 if amount == "1" else 500)
+    same = {"request_id", "error", "details"}
+    assert {name: value for name, value in again.get_json().items() if name not in same} == {
+        name: value for name, value in first.get_json().items() if name not in same
+    }
+    assert chain.calls == []
+    with reading() as session:
+        assert len(session.scalars(select(Transaction)).all()) == 1
