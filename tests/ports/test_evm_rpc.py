@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from web3 import Web3
 
-from app.adapters.evm.endpoint import Call, RpcError
+from app.adapters.evm.endpoint import Call, EndpointFailed, RpcError
 from app.adapters.evm.rpc import JsonRpc
 from app.adapters.evm.wire import quantity
 from app.core.chains import ChainName
@@ -327,6 +327,27 @@ def test_a_node_that_closes_idle_connections_costs_nothing() -> None:
         block_number(rpc)
         closing["now"] = True
         assert block_number(rpc) == 7
+
+
+def test_a_first_try_that_may_have_arrived_is_not_forgotten_when_the_second_finds_nobody() -> None:
+    # The node reads the request and is gone, with its address: the second try certainly reaches no node.
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def read_and_vanish() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                listener.close()
+
+        node_that_dies = threading.Thread(target=read_and_vanish)
+        node_that_dies.start()
+        (endpoint,) = rpc_at(f"http://127.0.0.1:{listener.getsockname()[1]}").candidates()
+
+        with pytest.raises(EndpointFailed) as failed:
+            endpoint.run([echo(1)])
+        node_that_dies.join()
+
+    assert failed.value.perhaps_executed
 
 
 def test_importing_the_adapter_leaves_pythons_recursion_limit_alone() -> None:

@@ -128,23 +128,26 @@ class Http:
         assert_no_unit()
         session = self._own_session()
         # The foreign exceptions name the URL; they must not even be the context of ours.
-        failure: EndpointFailed | None = None
+        perhaps_executed = False
         for attempt in (1, 2):
             try:
                 return self._send(session, url, body)
             except (requests.RequestException, HTTPError, OSError, ValueError) as error:
-                failure = EndpointFailed("no_answer", perhaps_executed=not _never_sent(error))
+                # That the second try certainly went nowhere says nothing about the first.
+                perhaps_executed = perhaps_executed or not _never_sent(error)
                 # A kept connection may be closed by the node just as it is used again; calls bear repeating.
                 if attempt == 1 and _cut_off(error):
                     continue
                 break
-        raise failure or EndpointFailed("no_answer", perhaps_executed=True)
+        raise EndpointFailed("no_answer", perhaps_executed=perhaps_executed)
 
     def _send(self, session: requests.Session, url: str, body: bytes) -> tuple[int, bytes]:
         deadline = time.monotonic() + self._read_seconds
         timeout = (self._connect_seconds, self._read_seconds)
         request = self._request(session, url, body)
-        with session.send(request, timeout=timeout, allow_redirects=False, stream=True, proxies={}) as response:
+        with session.send(
+            request, timeout=timeout, allow_redirects=False, stream=True, proxies={}
+        ) as response:
             received = bytearray()
             while chunk := response.raw.read1(_CHUNK_BYTES, decode_content=True):
                 received += chunk
@@ -156,7 +159,9 @@ class Http:
         # All but the body is the same each time, and preparing it takes a fifth of the whole exchange.
         if (blank := self._blanks.get(url)) is None:
             headers = {"Content-Type": "application/json"}
-            blank = self._blanks[url] = session.prepare_request(requests.Request("POST", url, headers=headers))
+            blank = self._blanks[url] = session.prepare_request(
+                requests.Request("POST", url, headers=headers)
+            )
         request = blank.copy()
         request.prepare_body(body, None)
         return request
