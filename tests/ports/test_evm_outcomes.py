@@ -18,6 +18,7 @@ from tests.support.evm import (
     ETHER,
     Calls,
     Person,
+    asks,
     attempt,
     chain_at,
     funded,
@@ -100,6 +101,30 @@ def test_a_receipt_that_appears_between_two_readings_wins_over_void(ethereum: Ev
 
     assert (found.fate, found.tx_hash) == (Fate.SUCCEEDED, transaction.tx_hash)
     assert found.confirmations >= SAFE_LAG
+
+
+def test_the_count_of_one_endpoint_and_the_silence_of_another_never_make_a_movement_void(
+    ethereum: EvmNode,
+) -> None:
+    # The first endpoint tells that the nonce is used and dies; the second lags behind the block that used it.
+    chain, person = chain_at(ethereum), funded(ethereum)
+    transaction = sent(chain, person, Person().address, 1000)
+    ethereum.mine(SAFE_LAG + 2)
+    with proxy(ethereum.url) as dying, proxy(ethereum.url) as lagging:
+        no_receipt = spoil("eth_getTransactionReceipt", None)
+        no_count = spoil("eth_getTransactionCount", "0x0")
+        dying.after = no_receipt
+        dying.before = lambda _calls: Reply(b"", status=503) if told() else None
+        lagging.after = lambda calls, replies: no_receipt(calls, list(no_count(calls, replies)))  # type: ignore[arg-type]
+
+        def told() -> bool:
+            return any(asks(calls, "eth_getTransactionCount") for calls in dying.requests[:-1])
+
+        found = outcome(chain_at(ethereum, dying.url, lagging.url), person, transaction)
+
+        assert told(), "the first endpoint told its count before it died"
+        assert asks(lagging.requests[-1], "eth_getTransactionReceipt"), "the second one was asked"
+    assert found == Outcome(Fate.WAITING)
 
 
 def test_without_the_safe_tag_void_waits_for_sixty_four_blocks() -> None:
@@ -218,6 +243,9 @@ def test_the_l1_fee_stays_exact_when_l1_gets_dearer_afterwards() -> None:
         {"gasUsed": 21000},
         {"blockHash": "0x1234"},
         {"effectiveGasPrice": None},
+        {"effectiveGasPrice": hex(2**128)},
+        {"gasUsed": hex(2**63)},
+        {"blockNumber": hex(2**63)},
     ],
     ids=str,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -145,6 +146,8 @@ FIELDS = st.sampled_from(
     "read",
     [
         wire.quantity,
+        wire.count,
+        wire.fee,
         wire.octets,
         wire.hash32,
         wire.address,
@@ -161,3 +164,20 @@ def test_whatever_a_node_says_is_read_or_called_malformed(read: object, answer: 
     with suppress(MalformedAnswerError):
         value = read(answer)
         assert not isinstance(value, int) or value >= 0
+
+
+@pytest.mark.parametrize(
+    ("read", "answer"),
+    [
+        (wire.count, hex(2**63)),
+        (wire.fee, hex(2**128)),
+        (wire.block_ref, {"number": hex(2**63), "hash": "0x" + "11" * 32}),
+        (wire.fee_history, {"baseFeePerGas": [hex(2**128)], "reward": [["0x1"]]}),
+        (wire.fee_history, {"baseFeePerGas": ["0x1"], "reward": [[hex(2**128)]]}),
+    ],
+)
+def test_a_number_that_no_chain_reaches_is_malformed_and_overflows_nowhere(
+    read: Callable[[object], object], answer: object
+) -> None:
+    with pytest.raises(MalformedAnswerError):
+        read(answer)

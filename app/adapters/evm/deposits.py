@@ -13,7 +13,7 @@ from app.adapters.evm.deployments import Deployment
 from app.adapters.evm.endpoint import Call, Endpoint, EndpointFailed
 from app.adapters.evm.marks import Mark
 from app.adapters.evm.rpc import JsonRpc
-from app.adapters.evm.wire import block_ref, block_ref_or_none, quantity
+from app.adapters.evm.wire import block_ref, block_ref_or_none, count, quantity
 from app.core.chains import Token
 from app.ports.chain import BlockRef, Scan, Terms, WatchedAddress
 
@@ -99,10 +99,10 @@ def _terms(
 def _mark(endpoint: Endpoint, address: str) -> Mark:
     head = _block(endpoint, "latest")
     tag = hex(head.number)
-    count = Call("eth_getTransactionCount", (address, tag), read=quantity)
+    used = Call("eth_getTransactionCount", (address, tag), read=count)
     balance = Call("eth_getBalance", (address, tag), read=quantity)
-    endpoint.run([count, balance])
-    return Mark(head.number, head.number, balance.answer, count.answer, fresh=True)
+    endpoint.run([used, balance])
+    return Mark(head.number, head.number, balance.answer, used.answer, fresh=True)
 
 
 def _block(endpoint: Endpoint, tag: str) -> BlockRef:

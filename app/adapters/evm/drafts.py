@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from app.adapters.evm import contracts, fees, refusals
@@ -11,7 +11,7 @@ from app.adapters.evm.endpoint import Call, RpcError
 from app.adapters.evm.fees import FeeTerms, Price
 from app.adapters.evm.rpc import JsonRpc
 from app.adapters.evm.transactions import Target, Unsigned, target_of
-from app.adapters.evm.wire import MalformedAnswerError, fee_history, quantity
+from app.adapters.evm.wire import MalformedAnswerError, count, fee, fee_history, fee_units
 from app.core.chains import Token
 from app.core.money import TokenAmount
 from app.ports.chain import Attempt, Draft, Intent
@@ -105,25 +105,29 @@ class Drafter:
         ]
         if deployment.gas_price_oracle is not None:
             inner.append(contracts.l1_fee(deployment.gas_price_oracle, self._placeholder(target)))
-        sequence = Call("eth_getTransactionCount", (intent.sender, "latest"), read=quantity)
-        numbers = contracts.numbers_call(deployment.multicall3, inner, "latest")
+        sequence = Call("eth_getTransactionCount", (intent.sender, "latest"), read=count)
+        figures = Call(
+            "eth_call",
+            (contracts.aggregate(deployment.multicall3, inner), "latest"),
+            read=lambda answer: _figures(contracts.read_numbers(answer, expected=len(inner))),
+        )
         history = Call("eth_feeHistory", (hex(_FEE_BLOCKS), "latest", [_TIP_PERCENTILE]), read=fee_history)
-        tip = Call("eth_maxPriorityFeePerGas", (), read=quantity, tolerates=_anything)
+        tip = Call("eth_maxPriorityFeePerGas", (), read=fee, tolerates=_anything)
         estimate = Call(
             "eth_estimateGas",
             (_estimated(intent.sender, target), "latest"),
             read=_gas,
             tolerates=refusals.is_revert,
         )
-        self._rpc.run(sequence, numbers, history, tip, *([estimate] if estimates else []))
-        native_units, token_units, *rest = numbers.answer
+        self._rpc.run(sequence, figures, history, tip, *([estimate] if estimates else []))
+        native_units, token_units, l1_fee_units = figures.answer
         suggested = None if tip.error else tip.answer
         return _Readings(
             sequence=sequence.answer,
             native_units=native_units,
             token_units=token_units,
             price=fees.market(history.answer, suggested_tip=suggested),
-            l1_fee_units=rest[0] if rest else 0,
+            l1_fee_units=l1_fee_units,
             gas=estimate.answer if estimates and estimate.error is None else None,
             revert=refusals.revert_text(estimate.error) if estimate.error is not None else None,
         )
@@ -145,8 +149,14 @@ def _estimated(sender: str, target: Target) -> Mapping[str, str]:
     return {**asked, "data": "0x" + target.data.hex()} if target.data else asked
 
 
+def _figures(numbers: Sequence[int]) -> tuple[int, int, int]:
+    """Name native balance, token balance and L1 data fee, which only chains with an oracle have."""
+    native_units, token_units, *l1 = numbers
+    return native_units, token_units, fee_units(l1[0]) if l1 else 0
+
+
 def _gas(answer: object) -> int:
-    estimate = quantity(answer)
+    estimate = count(answer)
     if estimate < fees.TRANSFER_GAS:
         raise MalformedAnswerError("expected at least the gas of a transfer")
     return estimate

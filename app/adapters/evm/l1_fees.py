@@ -19,6 +19,7 @@ from app.adapters.evm.wire import (
     Transaction,
     address,
     block_or_none,
+    fee_units,
     octets,
     quantity,
 )
@@ -73,7 +74,7 @@ def _question(
 ) -> Call[tuple[int | None, ...]]:
     def read(answer: object) -> tuple[int | None, ...]:
         returned = contracts.read_aggregate(answer, expected=len(signed))
-        return tuple(None if fee is None else contracts.number(fee) for fee in returned)
+        return tuple(None if fee is None else fee_units(contracts.number(fee)) for fee in returned)
 
     inner = [contracts.l1_fee(oracle, data) for data in signed]
     return Call("eth_call", (contracts.aggregate(multicall, inner), block), read=read, tolerates=_anything)

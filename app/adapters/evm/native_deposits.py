@@ -16,7 +16,7 @@ from app.adapters.evm import contracts
 from app.adapters.evm.deployments import Deployment
 from app.adapters.evm.endpoint import Call, Endpoint, RpcError
 from app.adapters.evm.marks import Mark
-from app.adapters.evm.wire import Transaction, block_or_none, quantity, receipt_or_none
+from app.adapters.evm.wire import Transaction, block_or_none, count, receipt_or_none
 from app.core.chains import Token
 from app.core.money import TokenAmount
 from app.ports.chain import BlockRef, Deposit, OwnTransaction, WatchedAddress
@@ -192,7 +192,7 @@ def _balances(
 
 def _counts(endpoint: Endpoint, addresses: Sequence[str], block: BlockRef) -> Mapping[str, int]:
     calls = [
-        Call("eth_getTransactionCount", (address, hex(block.number)), read=quantity) for address in addresses
+        Call("eth_getTransactionCount", (address, hex(block.number)), read=count) for address in addresses
     ]
     endpoint.run(calls)
     return {address: call.answer for address, call in zip(addresses, calls, strict=True)}

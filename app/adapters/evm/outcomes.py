@@ -6,17 +6,18 @@ the receipts were read after that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from app.adapters.evm import l1_fees
 from app.adapters.evm.deployments import Deployment
-from app.adapters.evm.endpoint import MAX_BATCH, Call, RpcError
+from app.adapters.evm.endpoint import MAX_BATCH, Call, Endpoint, RpcError
 from app.adapters.evm.rpc import JsonRpc
 from app.adapters.evm.wire import (
     MalformedAnswerError,
     Receipt,
     block_ref_or_none,
-    quantity,
+    count,
     receipt_or_none,
 )
 from app.ports.chain import BlockRef, Fate, Outcome, Watch
@@ -37,24 +38,16 @@ class Lookout:
         """Find out about movements, keyed like the watches. Raises: Unreachable."""
         # The head goes after the receipts, so that it is not below their blocks, and with them where that makes
         # no further request: a single movement that has landed is settled by one request less.
-        head = Call("eth_blockNumber", (), read=quantity)
+        head = _head()
         rides_along = sum(len(watch.tx_hashes) for watch in watches) % MAX_BATCH != 0
         landed, silent = self._receipts(watches, *([head] if rides_along else []))
         still_missing = [head] if landed and not rides_along else []
         counts = self._safe_counts({watch.sender for watch in silent}, *still_missing)
-        passed = [
-            watch
-            for watch in silent
-            if watch.sequence is not None and counts.get(watch.sender, 0) > watch.sequence
-        ]
         found = {watch.key: Outcome(Fate.WAITING) for watch in watches}
-        if passed:
-            # Only receipts that are read after the count prove that nothing of ours used the nonce.
-            late, unused = self._receipts(passed, head)
-            landed |= late
-            found |= {watch.key: Outcome(Fate.VOID) for watch in unused}
         if landed:
             found |= self._settled(landed, head=head.answer)
+        for watch_group in _groups([watch for watch in silent if _is_used(watch, counts)]):
+            found |= self._decided(watch_group)
         return found
 
     def orphaned(self, blocks: Sequence[BlockRef]) -> tuple[frozenset[BlockRef], int]:
@@ -63,7 +56,7 @@ class Lookout:
         A block beyond the node's head is not called orphaned: the node may lag behind. Raises: Unreachable.
         """
         safe = Call("eth_getBlockByNumber", ("safe", False), read=block_ref_or_none, tolerates=_anything)
-        head = Call("eth_blockNumber", (), read=quantity)
+        head = _head()
         standing = {
             number: Call("eth_getBlockByNumber", (hex(number), False), read=block_ref_or_none)
             for number in sorted({ref.number for ref in blocks})
@@ -76,19 +69,19 @@ class Lookout:
             return gone, safe.answer.number
         return gone, max(head.answer - _SAFE_DEPTH, 0)
 
+    def _decided(self, watches: Sequence[Watch]) -> Mapping[str, Outcome]:
+        """Find out about movements whose nonce seems to be used: void only by the evidence of one endpoint.
+
+        What one endpoint counts says nothing about the receipts of another, which may lag behind.
+        """
+        landed, void, head = self._rpc.first(lambda endpoint: _evidence(endpoint, watches))
+        return {**dict.fromkeys(void, Outcome(Fate.VOID)), **self._settled(landed, head=head)}
+
     def _receipts(self, watches: Sequence[Watch], *also: Call[int]) -> tuple[dict[str, Receipt], list[Watch]]:
         """Return the receipts by watch, and the watches none of whose hashes has one, to all certainty."""
-        calls = [(watch, _receipt(tx_hash)) for watch in watches for tx_hash in watch.tx_hashes]
+        calls = _receipt_calls(watches)
         self._rpc.run(*(call for _, call in calls), *also)
-        landed: dict[str, Receipt] = {}
-        unclear: set[str] = set()
-        for watch, call in calls:
-            if call.error is not None:
-                unclear.add(watch.key)
-            elif call.answer is not None:
-                landed[watch.key] = call.answer
-        settled = landed.keys() | unclear
-        return landed, [watch for watch in watches if watch.key not in settled]
+        return _sorted_out(watches, calls)
 
     def _safe_counts(self, senders: Iterable[str], *also: Call[int]) -> Mapping[str, int]:
         """Return how many nonces each sender has used for good."""
@@ -96,15 +89,13 @@ class Lookout:
         counts = [_count(sender, "safe") for sender in ordered]
         self._rpc.run(*counts, *also)
         if any(call.error for call in counts):
-            head = Call("eth_blockNumber", (), read=quantity)
+            head = _head()
             self._rpc.run(head)
             if head.answer < _SAFE_DEPTH:
                 return {}
             counts = [_count(sender, hex(head.answer - _SAFE_DEPTH)) for sender in ordered]
             self._rpc.run(*counts)
-        return {
-            sender: call.answer for sender, call in zip(ordered, counts, strict=True) if call.error is None
-        }
+        return _answers(ordered, counts)
 
     def _settled(self, landed: Mapping[str, Receipt], *, head: int) -> Mapping[str, Outcome]:
         l1 = l1_fees.charged(self._rpc, self._deployment, list(landed.values()))
@@ -125,6 +116,72 @@ class Lookout:
         )
 
 
+def _evidence(
+    endpoint: Endpoint, watches: Sequence[Watch]
+) -> tuple[Mapping[str, Receipt], Sequence[str], int]:
+    """Return receipts by watch, the keys of the watches that are void, and the head. Raises: EndpointFailed.
+
+    Only receipts that are read after the count, from where the count was read, prove that nothing of ours used
+    the nonce.
+    """
+    senders = sorted({watch.sender for watch in watches})
+    counts = [_count(sender, "safe") for sender in senders]
+    receipts = _receipt_calls(watches)
+    head = _head()
+    after: list[Call[Any]] = [*(call for _, call in receipts), head]
+    endpoint.run([*counts, *after])
+    if any(call.error for call in counts):
+        depth = head.answer - _SAFE_DEPTH
+        counts = [_count(sender, hex(depth)) for sender in senders] if depth >= 0 else []
+        endpoint.run([*counts, *after])
+    used = _answers(senders, counts) if counts else {}
+    landed, unused = _sorted_out(watches, receipts)
+    return landed, [watch.key for watch in unused if _is_used(watch, used)], head.answer
+
+
+def _groups(watches: Sequence[Watch]) -> Iterator[Sequence[Watch]]:
+    """Split watches so that all that is asked about a group goes in one HTTP request."""
+    group: list[Watch] = []
+    room = MAX_BATCH
+    for watch in watches:
+        # A count for its sender and a receipt for each hash; the head and a first call's identity take two.
+        needed = 1 + len(watch.tx_hashes)
+        if group and needed + 2 > room:
+            yield group
+            group, room = [], MAX_BATCH
+        group.append(watch)
+        room -= needed
+    if group:
+        yield group
+
+
+def _is_used(watch: Watch, counts: Mapping[str, int]) -> bool:
+    return watch.sequence is not None and counts.get(watch.sender, 0) > watch.sequence
+
+
+def _sorted_out(
+    watches: Sequence[Watch], calls: Sequence[tuple[Watch, Call[Receipt | None]]]
+) -> tuple[dict[str, Receipt], list[Watch]]:
+    """Return the receipts by watch, and the watches none of whose hashes has one, to all certainty."""
+    landed: dict[str, Receipt] = {}
+    unclear: set[str] = set()
+    for watch, call in calls:
+        if call.error is not None:
+            unclear.add(watch.key)
+        elif call.answer is not None:
+            landed[watch.key] = call.answer
+    known = landed.keys() | unclear
+    return landed, [watch for watch in watches if watch.key not in known]
+
+
+def _receipt_calls(watches: Sequence[Watch]) -> list[tuple[Watch, Call[Receipt | None]]]:
+    return [(watch, _receipt(tx_hash)) for watch in watches for tx_hash in watch.tx_hashes]
+
+
+def _answers(senders: Sequence[str], counts: Sequence[Call[int]]) -> Mapping[str, int]:
+    return {sender: call.answer for sender, call in zip(senders, counts, strict=True) if call.error is None}
+
+
 def _receipt(tx_hash: str) -> Call[Receipt | None]:
     def read(answer: object) -> Receipt | None:
         receipt = receipt_or_none(answer)
@@ -136,7 +193,11 @@ def _receipt(tx_hash: str) -> Call[Receipt | None]:
 
 
 def _count(sender: str, block: str) -> Call[int]:
-    return Call("eth_getTransactionCount", (sender, block), read=quantity, tolerates=_anything)
+    return Call("eth_getTransactionCount", (sender, block), read=count, tolerates=_anything)
+
+
+def _head() -> Call[int]:
+    return Call("eth_blockNumber", (), read=count)
 
 
 def _anything(_error: RpcError) -> bool:

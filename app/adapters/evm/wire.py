@@ -18,6 +18,8 @@ _QUANTITY = re.compile(r"0x[0-9a-fA-F]{1,64}", re.ASCII)
 _BYTES = re.compile(r"0x(?:[0-9a-fA-F]{2})*", re.ASCII)
 _HASH = re.compile(r"0x[0-9a-fA-F]{64}", re.ASCII)
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
+_COUNT_LIMIT = 2**63
+_FEE_LIMIT = 2**128
 
 
 class MalformedAnswerError(ValueError):
@@ -83,6 +85,21 @@ def quantity(answer: object) -> int:
     return int(answer, 16)
 
 
+def count(answer: object) -> int:
+    """Read a block's number, a nonce, an amount of gas or a place in a list: what fits a database's BIGINT."""
+    return _below(_COUNT_LIMIT, quantity(answer))
+
+
+def fee(answer: object) -> int:
+    """Read a fee or a price of gas, in wei: less than can overflow in any product with gas."""
+    return fee_units(quantity(answer))
+
+
+def fee_units(units: int) -> int:
+    """Return a fee that a contract told, in wei, when it is one. Raises: MalformedAnswerError."""
+    return _below(_FEE_LIMIT, units)
+
+
 def octets(answer: object) -> bytes:
     """Read hexadecimal bytes."""
     if not isinstance(answer, str) or not _BYTES.fullmatch(answer):
@@ -107,7 +124,7 @@ def address(answer: object) -> str:
 def block_ref(answer: object) -> BlockRef:
     """Read number and hash of a block."""
     fields = _fields(answer)
-    return BlockRef(quantity(fields.get("number")), hash32(fields.get("hash")))
+    return BlockRef(count(fields.get("number")), hash32(fields.get("hash")))
 
 
 def block_ref_or_none(answer: object) -> BlockRef | None:
@@ -138,11 +155,11 @@ def receipt_or_none(answer: object) -> Receipt | None:
         raise MalformedAnswerError("expected a receipt's status")
     return Receipt(
         tx_hash=hash32(fields.get("transactionHash")),
-        block=BlockRef(quantity(fields.get("blockNumber")), hash32(fields.get("blockHash"))),
+        block=BlockRef(count(fields.get("blockNumber")), hash32(fields.get("blockHash"))),
         succeeded=status == 1,
-        gas_used=quantity(fields.get("gasUsed")),
-        price_units=quantity(fields.get("effectiveGasPrice")),
-        l1_fee_units=None if l1_fee is None else quantity(l1_fee),
+        gas_used=count(fields.get("gasUsed")),
+        price_units=fee(fields.get("effectiveGasPrice")),
+        l1_fee_units=None if l1_fee is None else fee(l1_fee),
     )
 
 
@@ -154,7 +171,7 @@ def fee_history(answer: object) -> FeeHistory:
         raise MalformedAnswerError("expected base fees")
     if not isinstance(rewards, list) or not all(isinstance(row, list) and row for row in rewards):
         raise MalformedAnswerError("expected priority fees")
-    return FeeHistory(quantity(base_fees[-1]), tuple(quantity(row[0]) for row in rewards))
+    return FeeHistory(fee(base_fees[-1]), tuple(fee(row[0]) for row in rewards))
 
 
 def transfer_logs(answer: object) -> tuple[TransferLog, ...]:
@@ -175,8 +192,8 @@ def _transfer_log(fields: Mapping[str, object]) -> TransferLog:
         recipient=_address_in_topic(topics[2]),
         units=int.from_bytes(data, "big"),
         tx_hash=hash32(fields.get("transactionHash")),
-        block=BlockRef(quantity(fields.get("blockNumber")), hash32(fields.get("blockHash"))),
-        index=quantity(fields.get("logIndex")),
+        block=BlockRef(count(fields.get("blockNumber")), hash32(fields.get("blockHash"))),
+        index=count(fields.get("logIndex")),
     )
 
 
@@ -197,6 +214,12 @@ def _transaction(answer: object) -> Transaction:
         value_units=quantity(fields.get("value")),
         fields=fields,
     )
+
+
+def _below(limit: int, number: int) -> int:
+    if number >= limit:
+        raise MalformedAnswerError("expected a number that the chain can reach")
+    return number
 
 
 def _fields(answer: object) -> Mapping[str, object]:
