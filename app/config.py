@@ -10,7 +10,7 @@ import binascii
 import re
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -103,12 +103,17 @@ class Settings(BaseSettings):
     coingecko_base_url: str = "https://api.coingecko.com/api/v3"
     jupiter_base_url: str = "https://api.jup.ag"
 
-    log_level: str = "INFO"
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
 
     @field_validator("ethereum_rpc_url", "base_rpc_url", "solana_rpc_url", mode="before")
     @classmethod
     def _urls(cls, value: Any) -> tuple[str, ...]:
         return _split(value) if isinstance(value, str) else tuple(value)
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _upper(cls, value: Any) -> Any:
+        return value.upper() if isinstance(value, str) else value
 
     @field_validator("database_url", mode="before")
     @classmethod

@@ -103,7 +103,10 @@ def _engine_options(settings: Settings) -> dict[str, Any]:
         # The driver opens its transactions IMMEDIATE: deferred ones lose most read-then-write units to BUSY.
         connect_args = {"timeout": 15, "isolation_level": "IMMEDIATE"}
         return {"connect_args": connect_args, "pool_size": 8, "max_overflow": 24, "hide_parameters": True}
+    # A process that vanishes in the middle of a unit must not keep a wallet locked until TCP gives up on it.
+    limits = "-c lock_timeout=10s -c idle_in_transaction_session_timeout=30s -c statement_timeout=60s"
     return {
+        "connect_args": {"options": limits, "connect_timeout": 5, "keepalives_idle": 15},
         "pool_size": settings.database_pool_size,
         "max_overflow": settings.database_pool_overflow,
         "pool_timeout": 15,

@@ -17,7 +17,7 @@ from flask_migrate import upgrade
 
 from app.adapters.evm.chain import EvmChain
 from app.core.chains import ChainName
-from app.core.unit_of_work import reading
+from app.core.unit_of_work import snapshot
 from app.credits import audit as credits_audit
 from app.extensions import db
 from app.spending import audit as spending_audit
@@ -131,7 +131,7 @@ def build_app() -> Iterator[Callable[..., Flask]]:
 
 def audit(app: Flask) -> None:
     """Prove the money invariants of an application's database."""
-    with app.app_context(), reading():
+    with app.app_context(), snapshot():
         assert credits_audit.check() == []
         assert spending_audit.check() == []
         assert usage_audit.check() == []

@@ -9,7 +9,7 @@ import structlog
 from app.agents import claims
 from app.core import clock
 from app.core.leases import first_in, lease
-from app.core.unit_of_work import reading, unit_of_work
+from app.core.unit_of_work import reading, snapshot, unit_of_work
 from app.credits import audit as credits_audit
 from app.device import guesses
 from app.jobs import JobName
@@ -28,7 +28,7 @@ _AUDIT_EVERY = timedelta(hours=1)
 
 def audit() -> list[str]:
     """Prove the money invariants of the whole database; return and log what does not hold."""
-    with reading():
+    with snapshot():
         broken = [*credits_audit.check(), *spending_audit.check(), *usage_audit.check()]
     for violation in broken:
         _log.error("audit_violation", violation=violation)

@@ -18,6 +18,7 @@ from app.identity.caller import KeyKind
 from app.ports import provider
 from app.wallets import service as wallets
 from app.wallets.service import WalletView
+from app.web import idempotency
 
 DEFAULT_NAME = "unnamed-agent"
 
@@ -73,7 +74,9 @@ def replace_claim_code(agent_id: str) -> str:
     Raises: AlreadyClaimed.
     """
     with unit_of_work():
-        return claims.replace(agent_id)
+        code = claims.replace(agent_id)
+        idempotency.bind(agent_id)
+        return code
 
 
 def _open_account(owner_id: str) -> int:

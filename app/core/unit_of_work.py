@@ -82,6 +82,26 @@ def reading() -> Iterator[Session]:
         _current.reset(token)
 
 
+@contextmanager
+def snapshot() -> Iterator[Session]:
+    """Open a unit for reading whose statements all see the database at one moment, for audits.
+
+    Raises: UnitError when a unit is open already.
+    """
+    token = _current.set(_enter())
+    session = db.session()
+    try:
+        if session.get_bind().dialect.name == "postgresql":
+            session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
+        else:
+            session.connection().exec_driver_sql("BEGIN DEFERRED")
+        yield session
+    finally:
+        session.rollback()
+        session.close()
+        _current.reset(token)
+
+
 def after_commit(callback: Callable[[], object]) -> None:
     """Run a callback after the current unit's commit, and not at all when it rolls back.
 

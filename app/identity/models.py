@@ -21,7 +21,6 @@ class Agent(Model):
     email: Mapped[str | None] = mapped_column(String(254))
     claimed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     claimed_email: Mapped[str | None] = mapped_column(String(254))
-    frozen_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
 
 

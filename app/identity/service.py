@@ -15,7 +15,7 @@ from sqlalchemy.exc import IntegrityError
 
 from app.core import clock, identifiers
 from app.core.unit_of_work import reading, unit_of_work
-from app.errors import NotFound, WalletFrozen
+from app.errors import NotFound
 from app.extensions import db
 from app.identity.caller import Caller, KeyKind, MasterCaller
 from app.identity.models import Agent, ApiKey, MasterKey, OwnerKey
@@ -53,7 +53,6 @@ class AgentSnapshot:
     email: str | None
     claimed_at: datetime | None
     claimed_email: str | None
-    frozen_at: datetime | None
     created_at: datetime
 
 
@@ -169,19 +168,6 @@ def claim_first(agent_id: str, owner_key: str, *, email: str | None, at: datetim
     return True
 
 
-def set_frozen(agent_id: str, at: datetime | None) -> None:
-    """Freeze the agent from an instant on, or thaw it (None). In the caller's unit. Raises: NotFound."""
-    changed = db.session().execute(update(Agent).where(Agent.id == agent_id).values(frozen_at=at))
-    if changed.rowcount == 0:  # type: ignore[attr-defined, unused-ignore]
-        raise NotFound("There is no such agent.")
-
-
-def refuse_if_frozen(agent_id: str) -> None:
-    """Let no new movement of a frozen agent begin; one query in the caller's unit. Raises: WalletFrozen."""
-    if db.session().scalar(select(Agent.frozen_at).where(Agent.id == agent_id)) is not None:
-        raise WalletFrozen
-
-
 def bootstrap_master_key(key: str) -> bool:
     """Create the first master key if there is none at all, and tell whether this call did.
 
@@ -242,5 +228,5 @@ def _api_key(
 def _snapshot(agent: Agent) -> AgentSnapshot:
     return AgentSnapshot(
         id=agent.id, name=agent.name, email=agent.email, claimed_at=agent.claimed_at,
-        claimed_email=agent.claimed_email, frozen_at=agent.frozen_at, created_at=agent.created_at,
+        claimed_email=agent.claimed_email, created_at=agent.created_at,
     )  # fmt: skip

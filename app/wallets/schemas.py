@@ -16,7 +16,6 @@ _ALLOWLIST_LENGTH = ma.validate.Length(max=500, error="must have at most 500 ent
 # Chains on which wallets move tokens; Solana is shown in balances only.
 _CHAIN = {"enum": [ChainName.ETHEREUM.value, ChainName.BASE.value], "example": "base"}
 _CURRENCY = {"enum": ["ETH", "USDC"], "example": "USDC"}
-_REQUIRED: dict[str, Any] = {"required": "is required", "null": "must not be null"}
 
 
 class Addresses(Schema):
@@ -96,10 +95,10 @@ class BalancesShape(Schema):
 class MovementBody(Schema):
     """A transfer or withdrawal."""
 
-    chain = Text(required=True, error_messages=_REQUIRED, metadata=_CHAIN)
-    to = Text(required=True, error_messages=_REQUIRED, metadata={"description": "The recipient's address."})
-    amount = Amount(required=True, error_messages=_REQUIRED, metadata={"type": "string", "example": "12.5"})
-    currency = Text(required=True, error_messages=_REQUIRED, metadata=_CURRENCY)
+    chain = Text(required=True, metadata=_CHAIN)
+    to = Text(required=True, metadata={"description": "The recipient's address."})
+    amount = Amount(required=True, metadata={"type": "string", "example": "12.5"})
+    currency = Text(required=True, metadata=_CURRENCY)
     dry_run = fields.Boolean(
         load_default=False,
         truthy={True},
@@ -143,9 +142,9 @@ class QuoteShape(Schema):
 class FundBody(Schema):
     """What shall be deposited."""
 
-    chain = Text(required=True, error_messages=_REQUIRED, metadata=_CHAIN)
-    amount = Amount(required=True, error_messages=_REQUIRED, metadata={"type": "string", "example": "100"})
-    currency = Text(required=True, error_messages=_REQUIRED, metadata=_CURRENCY)
+    chain = Text(required=True, metadata=_CHAIN)
+    amount = Amount(required=True, metadata={"type": "string", "example": "100"})
+    currency = Text(required=True, metadata=_CURRENCY)
 
 
 class FundingShape(Schema):

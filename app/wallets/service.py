@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
@@ -15,6 +15,7 @@ from app.core.pagination import Page, PageRequest
 from app.core.unit_of_work import reading, unit_of_work
 from app.errors import LimitReached, NotFound, TransactionInProgress
 from app.extensions import db
+from app.identity import service as identity
 from app.spending import service as spending
 from app.wallets import custody
 from app.wallets.custody import NewWalletKey
@@ -65,20 +66,16 @@ def create(
         id=key.wallet_id, agent_id=agent_id, name=name or "", evm_address=key.evm_address,
         solana_address=key.solana_address, transaction_count=0, created_at=clock.now(),
     )  # fmt: skip
-    first_id = None
-    if controls == "none":
-        ids = list(session.scalars(_of_agent(agent_id).with_only_columns(Wallet.id)))
-        first_id = ids[0] if ids else None
-        wallet.name = name or f"wallet-{len(ids) + 1}"
-    else:
-        wallet.name = name or "wallet-1"
+    others = {} if controls == "default" else _names_by_id(agent_id)
+    wallet.name = name or _free_name(others.values())
     session.add_all([wallet, WalletKey(wallet_id=key.wallet_id, sealed=key.sealed)])
     session.flush()
     spending.open_account(wallet.id, agent_id)
     if controls == "default":
         spending.set_default(wallet.id)
-    elif first_id is not None:
-        spending.inherit(wallet.id, first_id)
+    locked = [other for other, found in spending.controls_of(list(others)).items() if found.locked]
+    if locked:
+        spending.inherit(wallet.id, min(locked))
     return _view(wallet, spending.controls_of([wallet.id]))
 
 
@@ -86,10 +83,8 @@ def add(agent_id: str, *, name: str | None) -> WalletView:
     """Make a further wallet for an agent. Raises: LimitReached."""
     key = new_wallet()
     with unit_of_work():
-        # The first wallet's spending account is the lock under which an agent's wallets are counted.
-        first = db.session.scalar(_of_agent(agent_id).with_only_columns(Wallet.id).limit(1))
-        if first is not None:
-            spending.lock_account(first)
+        # The agent's row is the lock under which its wallets are counted and named.
+        identity.lock_agent(agent_id)
         count = (
             db.session.scalar(select(func.count()).select_from(Wallet).where(Wallet.agent_id == agent_id))
             or 0
@@ -179,6 +174,18 @@ def remove(wallet_id: str, *, agent_id: str) -> None:
             session.execute(delete(owned_table).where(owned_table.wallet_id == wallet_id))
         spending.close_account(wallet_id)
         session.execute(delete(Wallet).where(Wallet.id == wallet_id))
+
+
+def _names_by_id(agent_id: str) -> dict[str, str]:
+    rows = db.session.execute(select(Wallet.id, Wallet.name).where(Wallet.agent_id == agent_id))
+    return {row.id: row.name for row in rows}
+
+
+def _free_name(taken: Collection[str]) -> str:
+    number = len(taken) + 1
+    while f"wallet-{number}" in taken:
+        number += 1
+    return f"wallet-{number}"
 
 
 def _of_agent(agent_id: str) -> Select[Wallet]:

@@ -7,6 +7,8 @@ from typing import Any
 
 import structlog
 from flask import Flask, Response, g, jsonify
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import TimeoutError as SqlTimeoutError
 from werkzeug.exceptions import HTTPException
 from werkzeug.exceptions import MethodNotAllowed as WerkzeugMethodNotAllowed
 
@@ -35,6 +37,8 @@ def install(app: Flask) -> None:
     """Register the handlers; call it last, so that no extension's handler stands in front."""
     app.register_error_handler(ServiceError, answer)
     app.register_error_handler(HTTPException, _answer_http)
+    app.register_error_handler(SqlTimeoutError, _answer_overload)
+    app.register_error_handler(OperationalError, _answer_overload)
     app.register_error_handler(Exception, _answer_defect)
 
 
@@ -77,6 +81,12 @@ def _answer_http(error: HTTPException) -> Response:
         if name == "Retry-After":
             response.headers["Retry-After"] = value
     return response
+
+
+def _answer_overload(_error: Exception) -> Response:
+    # No connection was free, a lock was not given in time, or the database is away: nothing was done, come back.
+    _log.exception("database_not_available")
+    return answer(Overloaded(retry_after_seconds=1))
 
 
 def _answer_defect(_error: Exception) -> Response:

@@ -14,14 +14,19 @@ from flask.json.provider import DefaultJSONProvider
 from marshmallow import ValidationError, fields
 
 from app.core import addresses, clock, money
+from app.web.parsing import JsonNumber
 
-# Beyond this a decimal's digits would fill the memory; no token or dollar figure is near it.
-_MAX_EXPONENT = 80
 _MAX_USD = 1_000_000_000
 _MAX_NAME_LETTERS = 100
 _MAX_UNIT_BITS = 256
 _MAX_HOST_LETTERS = 253
 _MAX_COUNT = 10**18
+
+
+# marshmallow's own sentences speak of "fields"; ours follow the name of the field that they are about.
+fields.Field.default_error_messages.update(
+    required="is required", null="must not be null", validator_failed="is not valid"
+)
 
 
 class Text(fields.String):
@@ -77,16 +82,12 @@ class Amount(fields.Field[str]):
     ) -> str:
         if isinstance(value, str):
             return value
-        if isinstance(value, bool) or not isinstance(value, int | Decimal):
+        if isinstance(value, JsonNumber):
+            return value.text
+        if isinstance(value, bool) or not isinstance(value, int):
             msg = 'must be a decimal string such as "12.5"'
             raise ValidationError(msg)
-        if isinstance(value, int):
-            return _digits(value)
-        exponent = value.as_tuple().exponent
-        if not isinstance(exponent, int) or exponent > 0 or exponent < -_MAX_EXPONENT:
-            msg = "must be a plain decimal number without an exponent"
-            raise ValidationError(msg)
-        return format(value, "f")
+        return _digits(value)
 
 
 def _digits(value: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from decimal import Decimal
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import marshmallow as ma
 from flask import Request
@@ -23,12 +23,24 @@ _BRACKETS = re.compile(rb"[\[\]{}]")
 _MESSAGE_OF_MANY = "Several fields are not valid."
 
 
+class JsonNumber(Decimal):
+    """A JSON number with a fraction or exponent, that still knows how it was written."""
+
+    text: str
+
+    def __new__(cls, text: str) -> Self:
+        """Read the number."""
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
+
+
 def parse_json(body: bytes) -> Any:
     """Read JSON with exact numbers (fractions become Decimal). Raises: InvalidInput."""
     if _is_nested_too_deeply(body):
         raise InvalidInput(f"The request body is nested deeper than {_MAX_DEPTH} levels.")
     try:
-        return json.loads(body, parse_float=Decimal, parse_constant=_refuse_constant)
+        return json.loads(body, parse_float=JsonNumber, parse_constant=_refuse_constant)
     except (ValueError, RecursionError, ArithmeticError):
         # ArithmeticError: an exponent of more digits than Decimal counts.
         raise InvalidInput("The request body is not valid JSON.") from None

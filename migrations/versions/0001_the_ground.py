@@ -23,7 +23,6 @@ def upgrade() -> None:
         sa.Column("email", sa.String(length=254), nullable=True),
         sa.Column("claimed_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("claimed_email", sa.String(length=254), nullable=True),
-        sa.Column("frozen_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.PrimaryKeyConstraint("id"),
     )
@@ -59,6 +58,7 @@ def upgrade() -> None:
         sa.Column("chain", sa.String(length=20), nullable=False),
         sa.Column("mark", sa.JSON(), nullable=False),
         sa.Column("block_number", sa.BigInteger(), nullable=False),
+        sa.Column("revision", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("wallet_id", "chain"),
     )
     op.create_table(
@@ -85,7 +85,10 @@ def upgrade() -> None:
         sa.Column("position", sa.String(length=160), nullable=False),
         sa.Column("block_number", sa.BigInteger(), nullable=False),
         sa.Column("block_hash", sa.String(length=100), nullable=False),
-        sa.Column("mark_before", sa.JSON(), nullable=True),
+        sa.Column("mark_before", sa.JSON(), nullable=False),
+        sa.Column("mark_block", sa.BigInteger(), nullable=False),
+        sa.Column("mark_revision", sa.BigInteger(), nullable=False),
+        sa.Column("by_mark", sa.Boolean(), nullable=False),
         sa.Column("final", sa.Boolean(), nullable=False),
         sa.Column("found_at", sa.DateTime(timezone=True), nullable=False),
         sa.PrimaryKeyConstraint("id"),

@@ -15,11 +15,11 @@ from werkzeug.test import TestResponse
 
 from app.core import clock, identifiers
 from app.core.unit_of_work import reading, unit_of_work
-from app.errors import Unauthorized, WalletFrozen
+from app.errors import Unauthorized
 from app.identity import guards, service
 from app.identity.caller import Caller, KeyKind
 from app.identity.guards import AGENT_KEY, ANY_KEY, MASTER_KEY
-from app.identity.models import Agent, ApiKey, MasterKey
+from app.identity.models import ApiKey, MasterKey
 from app.web.blueprint import Guard
 
 Register = Callable[..., dict[str, Any]]
@@ -184,19 +184,6 @@ def test_a_revoked_master_key_opens_nothing(app: Flask) -> None:
     ):
         with pytest.raises(Unauthorized):
             _enter(app, MASTER_KEY, **headers)
-
-
-def test_a_frozen_agent_begins_no_movement(register: Register) -> None:
-    agent_id = register()["agentId"]
-    with unit_of_work():
-        service.set_frozen(agent_id, clock.now())
-    with reading(), pytest.raises(WalletFrozen):
-        service.refuse_if_frozen(agent_id)
-    with unit_of_work():
-        service.set_frozen(agent_id, None)
-    with reading() as session:
-        service.refuse_if_frozen(agent_id)
-        assert session.get_one(Agent, agent_id).frozen_at is None
 
 
 def test_a_key_is_sealed_to_its_row_and_shown_by_no_repr(register: Register) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -154,6 +156,14 @@ def test_a_json_number_is_taken_by_its_digits(agent: Agent, chains: dict[ChainNa
     answer = agent.client.post(f"{agent.wallet_url}/transfer", data=raw, headers=agent.headers())
     assert answer.status_code == 200, answer.get_json()
     assert chains[ChainName.BASE].balances(answer.get_json()["to"]).of(USDC).units == 300_001
+
+
+@pytest.mark.parametrize("number", ["1e0", "15e-1", "1E2", "-1.0", "1.5e400"])
+def test_a_json_number_with_an_exponent_or_sign_is_refused_like_its_text(number: str, agent: Agent) -> None:
+    raw = f'{{"amount": {number}, "currency": "USDC", "chain": "base", "to": "{RECIPIENT}"}}'
+    answer = agent.client.post(f"{agent.wallet_url}/transfer", data=raw, headers=agent.headers())
+    assert (answer.status_code, list(answer.get_json()["details"]["fields"])) == (400, ["amount"])
+    assert agent.history() == []
 
 
 def test_limits_come_in_their_order_and_say_what_is_left(agent: Agent) -> None:
@@ -327,6 +337,45 @@ def test_a_chain_that_is_lost_while_sending_leaves_it_pending_with_its_hold(faul
     assert body["status"] == "pending"
     assert body["tx_hash"].startswith("0x")
     assert agent.spent_today() == 2
+
+
+@pytest.mark.parametrize("verb", ["broadcast", "outcomes"])
+def test_a_defect_after_signing_is_answered_as_pending_and_never_as_a_failure(
+    verb: str, faulty: Faulty
+) -> None:
+    agent, chain = faulty
+    chain.raising(verb, "after", RuntimeError("boom"), times=100)
+    answer = agent.move("2", "USDC", Idempotency_Key="k")
+    body = answer.get_json()
+    assert (answer.status_code, body["status"]) == (200, "pending")
+    assert agent.transaction(body["transaction_id"])["tx_hash"] == body["tx_hash"]
+    assert agent.move("2", "USDC", Idempotency_Key="k").get_json() == body
+    assert len(agent.history()) == 1
+
+
+def test_a_slow_node_does_not_make_the_caller_wait_longer_than_asked(faulty: Faulty) -> None:
+    agent, chain = faulty
+    answered = threading.Event()
+    chain.fail("outcomes", "before", lambda: answered.wait(20), times=5)
+    started = time.monotonic()
+    body = agent.move("2", "USDC", Prefer="wait=1").get_json()
+    waited = time.monotonic() - started
+    answered.set()
+    assert body["status"] == "pending"
+    assert waited < 10
+
+
+def test_a_dry_run_knows_what_pending_movements_have_used_up(
+    build_app: Callable[..., Flask], sqlite_url: str, own_base_node: EvmNode
+) -> None:
+    app = build_app(sqlite_url, chains={ChainName.BASE: evm_chain(own_base_node)})
+    with app.app_context():
+        agent = register(app.test_client())
+        fund(own_base_node, agent.address, eth=1, dollars=30)
+        own_base_node.set_automine(False)
+        agent.move("20", "USDC", Prefer="respond-async")
+        body = {"amount": "20", "currency": "USDC", "chain": "base", "to": RECIPIENT, "dry_run": True}
+        assert agent.post(f"{agent.wallet_url}/transfer", body).get_json()["details"]["missing"] == "10"
 
 
 def test_a_defect_before_the_record_leaves_no_trace(faulty: Faulty) -> None:

@@ -218,8 +218,8 @@ def test_a_wallet_of_nobody_or_of_somebody_else_is_not_there(
         assert owner.get(owner.wallet_url).status_code == 200
 
 
-def test_an_id_in_capitals_is_the_same_id(agent: Agent) -> None:
-    assert agent.get(agent.wallet_url.upper().replace("/V1/WALLETS", "/v1/wallets")).status_code == 200
+def test_a_wallet_has_one_name_so_that_no_second_spelling_escapes_an_idempotency_key(agent: Agent) -> None:
+    assert agent.get(f"/v1/wallets/{agent.wallet_id.upper()}").status_code == 404
 
 
 def test_a_gateway_only_key_owns_no_wallets_and_is_told_which_key_does(

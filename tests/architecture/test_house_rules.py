@@ -26,6 +26,7 @@ FLOATS_OF_TIME = (
     "app/wallets/waiting.py",
     "app/web/fields.py",
     "app/factory.py",
+    "app/core/connections.py",
     "workers/schedule.py",
 )
 

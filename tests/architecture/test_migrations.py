@@ -63,5 +63,7 @@ def test_every_table_is_known_to_the_application_alone() -> None:
     for path in (ROOT / "app").rglob("*.py"):
         declared |= set(re.findall(r'__tablename__ = "([a-z_]+)"', path.read_text()))
     program = "from app.factory import create_app; from app.extensions import db; print(*db.metadata.tables)"
-    known = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    known = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert set(known.stdout.split()) == declared

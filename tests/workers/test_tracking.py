@@ -13,6 +13,7 @@ from sqlalchemy import select
 from app.core import clock
 from app.core.chains import ETH, USDC, ChainName
 from app.core.unit_of_work import reading, unit_of_work
+from app.ports.chain import Fate, Outcome, Watch
 from app.ports.errors import Rejected, Unreachable
 from app.wallets import settlement, tracking
 from app.wallets.models import Nonce, SignedAttempt
@@ -259,3 +260,14 @@ def test_a_node_that_loses_its_last_blocks_in_a_crash_gets_them_again(stage: Sta
     stage.look()
     assert {stage.agent.transaction(body["transaction_id"])["status"] for body in bodies} == {"confirmed"}
     assert stage.paid_to(RECIPIENT) == usdc(3)
+
+
+def test_that_nothing_can_land_any_more_is_only_believed_of_all_that_was_signed(stage: Stage) -> None:
+    body = _stuck(stage)
+    assert stage.look().replaced == 1
+    first, second = stage.hashes()
+    stale = Watch(body["transaction_id"], stage.agent.address, 0, (first,))
+    assert not settlement.settle(stale, Outcome(Fate.VOID))
+    assert stage.agent.transaction(body["transaction_id"])["status"] == "pending"
+    complete = Watch(body["transaction_id"], stage.agent.address, 0, (second, first))
+    assert settlement.settle(complete, Outcome(Fate.VOID))
