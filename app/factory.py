@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +27,12 @@ from app.ports.provider import PortSet
 from app.status import pages
 from app.status import routes as status
 from app.usage import routes as usage
-from app.wallets import controls_routes, waiting
+from app.wallets import balances, controls_routes, waiting
 from app.wallets import routes as wallets
 from app.web import documentation, failures, fields
 
 ROOT = Path(__file__).resolve().parent.parent
-VERSION = "0.1.0"
 MAX_JSON_BYTES = 1024 * 1024
-_BALANCE_READERS = 32
 _RECURSION_LIMIT = 1000
 
 _log = structlog.get_logger(__name__)
@@ -50,7 +47,6 @@ def create_app(settings: Settings | None = None, *, ports: PortSet | None = None
     app = Flask("purser", root_path=str(ROOT), template_folder="templates", static_folder=None)
     app.extensions["settings"] = settings
     app.extensions["ports"] = ports or _ports_of(settings)
-    app.extensions["balance_readers"] = ThreadPoolExecutor(_BALANCE_READERS, thread_name_prefix="balances")
     _configure(app, settings)
     _bind_extensions(app)
     _register_rooms(app)
@@ -59,6 +55,7 @@ def create_app(settings: Settings | None = None, *, ports: PortSet | None = None
     commands.register(app)
     with app.app_context():
         waiting.open_rooms()
+        balances.open_readers()
     _serve(app, settings)
     return app
 

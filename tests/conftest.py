@@ -126,7 +126,8 @@ def build_app() -> Iterator[Callable[..., Flask]]:
         audit(app)
         with app.app_context():
             db.engine.dispose()
-        app.extensions["balance_readers"].shutdown(wait=False)
+        for reader in app.extensions["balance_readers"].values():
+            reader.shutdown(wait=False)
 
 
 def audit(app: Flask) -> None:

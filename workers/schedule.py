@@ -16,6 +16,7 @@ import structlog
 from app import commands
 from app.jobs import JobName
 from app.ports import provider
+from app.ports.errors import Rejected, Unreachable
 from app.wallets import custody
 from workers import confirmations, deposits, sweeps
 from workers.context import application
@@ -51,6 +52,17 @@ def _run_here(job: JobName, arguments: tuple[str, ...]) -> None:
         _log.exception("inline_job_failed", job=job.value)
 
 
+def _verify_chains() -> None:
+    """Say loudly at the start when an endpoint serves another chain than we sign for; the adapters refuse it."""
+    for name, chain in provider.current().readable_chains.items():
+        try:
+            chain.verify_identity()
+        except Unreachable:
+            _log.warning("chain_unreachable", chain=name)
+        except Rejected as error:
+            _log.critical("wrong_chain", chain=name, reason=error.reason)
+
+
 def main() -> None:
     """Tick until told to stop. With `--once`, do one full round in this process and end."""
     app = application()
@@ -65,6 +77,7 @@ def main() -> None:
             _run_here(JobName.SWEEP, ())
             return
         custody.assert_network()
+        _verify_chains()
         commands.create_bootstrap_master_key()
         interval = float(provider.settings().poll_interval_seconds)
         next_sweep = 0.0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -15,6 +16,9 @@ from app.ports import provider
 from app.ports.chain import Balances
 from app.ports.errors import PortError
 from app.wallets.service import WalletView
+
+_READERS_PER_CHAIN = 12
+_PATIENCE_SECONDS = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +36,10 @@ def of_wallet(wallet: WalletView) -> Sequence[Holding]:
     Raises: BalanceFetchError naming each chain that could not be read.
     """
     ports = provider.current()
-    pool: ThreadPoolExecutor = current_app.extensions["balance_readers"]
+    readers: Mapping[ChainName, ThreadPoolExecutor] = current_app.extensions["balance_readers"]
+    deadline = time.monotonic() + _PATIENCE_SECONDS
     answers = {
-        name: pool.submit(chain.balances, wallet.address_on(name))
+        name: readers[name].submit(chain.balances, wallet.address_on(name))
         for name, chain in ports.readable_chains.items()
     }
     prices = {token: ports.prices.nanos_per_token(token) for name in answers for token in tokens(name)}
@@ -42,8 +47,9 @@ def of_wallet(wallet: WalletView) -> Sequence[Holding]:
     unreadable = []
     for name, answer in answers.items():
         try:
-            read[name] = answer.result()
-        except PortError:
+            read[name] = answer.result(max(0, deadline - time.monotonic()))
+        except (PortError, TimeoutError):
+            answer.cancel()
             unreadable.append(name.value)
     if unreadable:
         raise BalanceFetchError(
@@ -56,3 +62,14 @@ def of_wallet(wallet: WalletView) -> Sequence[Holding]:
             amount, price = balances.of(token), prices[token]
             holdings.append(Holding(name, amount, None if price is None else value_nanos(amount, price)))
     return holdings
+
+
+def open_readers() -> None:
+    """Make this application's reading threads, a few per chain: one that is slow must not hold up the others.
+
+    The factory calls it once; threads start when they are needed, so a server may fork before.
+    """
+    current_app.extensions["balance_readers"] = {
+        name: ThreadPoolExecutor(_READERS_PER_CHAIN, thread_name_prefix=f"balances-{name}")
+        for name in provider.current().readable_chains
+    }
