@@ -11,6 +11,7 @@ import re
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -21,6 +22,10 @@ _KEY_BYTES = 32
 _KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
 _LIMITS = ("grant_budget_usd_per_day", "registration_rate_limit", "rate_limit_per_key", "device_miss_limit")
 _REQUIRED_OUTSIDE_SANDBOX = ("secret_key", "code_peppers", "encryption_keys")
+
+
+# Endpoints often carry a key.
+_Urls = Annotated[tuple[str, ...], NoDecode, Field(repr=False)]
 
 
 class Network(StrEnum):
@@ -83,9 +88,9 @@ class Settings(BaseSettings):
     device_miss_limit: str | None = None
     trusted_proxy_hops: int = Field(0, ge=0, le=10)
 
-    ethereum_rpc_url: Annotated[tuple[str, ...], NoDecode] = ()
-    base_rpc_url: Annotated[tuple[str, ...], NoDecode] = ()
-    solana_rpc_url: Annotated[tuple[str, ...], NoDecode] = ()
+    ethereum_rpc_url: _Urls = ()
+    base_rpc_url: _Urls = ()
+    solana_rpc_url: _Urls = ()
     faucet_url: str = ""
     ethereum_confirmations: int = Field(1, ge=1)
     base_confirmations: int = Field(1, ge=1)
@@ -114,6 +119,20 @@ class Settings(BaseSettings):
     @classmethod
     def _upper(cls, value: Any) -> Any:
         return value.upper() if isinstance(value, str) else value
+
+    @field_validator("redis_url")
+    @classmethod
+    def _usable_redis(cls, value: SecretStr) -> SecretStr:
+        # Refused here, where nothing is shown: libraries quote a URL that they cannot use, password and all.
+        try:
+            parts = urlsplit(value.get_secret_value())
+            usable = parts.scheme in {"redis", "rediss"} and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            usable = False
+        if not usable:
+            msg = "REDIS_URL must look like redis://:password@host:6379/0, the password percent-encoded"
+            raise ValueError(msg)
+        return value
 
     @field_validator("database_url", mode="before")
     @classmethod
