@@ -138,6 +138,29 @@ def reopen(transaction_id: str) -> bool:
         return moved
 
 
+def note_fee(transaction_id: str, outcome: Outcome) -> bool:
+    """Add what a decided movement cost, if the chain can tell now; tell whether that was done."""
+    if outcome.fee_units is None or outcome.block is None:
+        return False
+    with unit_of_work() as session:
+        transaction = session.get(Transaction, transaction_id)
+        if transaction is None:
+            return False
+        status = Status(transaction.status)
+        # Another block than the recorded one means a reorganisation, after which it is settled anew.
+        noted = session.execute(
+            update(Transaction)
+            .where(
+                Transaction.id == transaction_id,
+                Transaction.status == status.value,
+                Transaction.status != Status.PENDING.value,
+                Transaction.block_hash == outcome.block.hash,
+            )
+            .values(fee_units=outcome.fee_units, native_out_units=_native_out(transaction, outcome, status))
+        )
+        return bool(noted.rowcount)  # type: ignore[attr-defined]
+
+
 def finish(transaction_ids: list[str]) -> None:
     """Stop looking at movements whose block can no longer be reorganised away, in one unit."""
     if not transaction_ids:
