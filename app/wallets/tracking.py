@@ -6,73 +6,42 @@ at once or die anywhere: every effect is a conditional update.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import structlog
-from sqlalchemy import func, select, update
+from sqlalchemy import update
 
 from app.core import clock
-from app.core.chains import TOKENS_BY_SYMBOL, ChainName
-from app.core.money import TokenAmount
-from app.core.unit_of_work import reading, unit_of_work
+from app.core.chains import ChainName
+from app.core.unit_of_work import unit_of_work
 from app.ports import provider
-from app.ports.chain import Attempt, BlockRef, Chain, Fate, Intent, Outcome, Terms, Watch
+from app.ports.chain import BlockRef, Chain, Fate, Outcome
 from app.ports.errors import PortError
-from app.wallets import replacement, settlement
+from app.wallets import open_movements, replacement, settlement
 from app.wallets.lifecycle import Status
 from app.wallets.models import SignedAttempt, Transaction
+from app.wallets.open_movements import OpenMovement, Unreadable
 
 _log = structlog.get_logger(__name__)
 
-BATCH = 1000
 _SEND_AGAIN_AFTER = timedelta(seconds=15)
 _CHECK_AGAIN_SECONDS = (1, 2, 2, 4, 8, 15, 30)
 # A pass over a full batch stays within twenty requests to the node; the others have their turn in the next.
 _SENT_AGAIN_PER_PASS = 500
 _REPLACEMENTS_PER_PASS = 20
+# A pass ends well before the queue and the lease give it up, so that nothing of it is cut off each time.
+_PASS_SECONDS = 40.0
 
 
 @dataclass(frozen=True, slots=True)
-class SignedBytes:
-    """Bytes that were signed for a movement, and what became of them so far."""
+class _Standing:
+    """Which blocks were reorganised away, and up to which number that cannot happen any more."""
 
-    id: int
-    tx_hash: str
-    purpose: str
-    raw: bytes
-    terms: Terms
-    refusal: str | None
-    seen_at_block: int | None
-    sent_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class OpenMovement:
-    """A movement that is not at its end, with everything that was ever signed for it, oldest first."""
-
-    id: str
-    wallet_id: str
-    chain: ChainName
-    sender: str
-    status: Status
-    nonce: int | None
-    checks: int
-    block: BlockRef | None
-    watch: Watch
-    attempts: tuple[SignedBytes, ...]
-    intent: Intent
-
-    @property
-    def latest(self) -> SignedBytes:
-        """Return the attempt that was signed last."""
-        return self.attempts[-1]
-
-    def attempt(self) -> Attempt:
-        """Return the latest attempt as the chain's adapter takes it."""
-        row = self.latest
-        return Attempt(self.intent, row.tx_hash, row.raw, self.nonce, row.terms)
+    orphaned: frozenset[BlockRef]
+    safe: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,105 +55,87 @@ class Pass:
     replaced: int = 0
 
 
-def confirm(name: ChainName) -> Pass:
-    """Look once at what is due on a chain: settle, reopen, send again, replace.
+def confirm(name: ChainName, *, seconds: float = _PASS_SECONDS) -> Pass:
+    """Look once at what is due on a chain: send again, reopen, settle, replace, for about so many seconds.
 
-    Never raises for an unreachable chain; the rows stay due and the next pass tries again.
+    Never raises for an unreachable chain, nor for a single movement; what was not done stays due.
     """
+    started = time.monotonic()
     chain = provider.current().chains[name]
     now = clock.now()
-    due = _due(name, now)
+    found = open_movements.due(name, now)
+    _look_again([entry for entry in found if isinstance(entry, Unreadable)], now)
+    due = [entry for entry in found if isinstance(entry, OpenMovement)]
     if not due:
         return Pass()
     pending = [movement for movement in due if movement.status is Status.PENDING]
     decided = [movement for movement in due if movement.status is not Status.PENDING]
+    blocks = sorted({m.block for m in decided if m.block}, key=lambda block: block.number)
     try:
-        outcomes = chain.outcomes([movement.watch for movement in pending])
+        told = chain.outcomes([*(m.watch for m in pending), *(m.watch for m in decided if m.lacks_fee)])
         head = chain.head() if pending else None
-        reopened = _recheck(chain, decided)
+        orphaned, safe = chain.orphaned(blocks) if blocks else (frozenset[BlockRef](), 0)
     except PortError as error:
         _log.warning("chain_unreadable", chain=name, reason=error.reason)
         _look_again(due, now)
         return Pass(looked_at=len(due))
-    settled = 0
-    undecided, waiting = [], []
-    for movement in pending:
-        outcome = outcomes.get(movement.id, Outcome(Fate.WAITING))
-        if settlement.is_decided(name, outcome):
-            settled += settlement.settle(movement.watch, outcome)
-            continue
-        undecided.append(movement)
-        if outcome.fate is Fate.WAITING:
-            waiting.append(movement)
+    outcomes = {movement.id: told.get(movement.id, Outcome(Fate.WAITING)) for movement in due}
+    ended = [m for m in pending if settlement.is_decided(name, outcomes[m.id])]
+    undecided = [m for m in pending if not settlement.is_decided(name, outcomes[m.id])]
+    waiting = [m for m in undecided if outcomes[m.id].fate is Fate.WAITING]
+    # What is done for a crowd at once goes first; what is done one by one shares the rest of the time.
     _look_again(undecided, now)
     sent_again = _send_again(chain, waiting, now)
-    replaced = _replace_stuck(chain, waiting, head) if head is not None else 0
+    reopened = _recheck(decided, outcomes, _Standing(orphaned, safe), until=started + seconds / 2)
+    settled = _each(
+        ended, lambda m: settlement.settle(m.watch, outcomes[m.id]), until=started + seconds * 3 / 4
+    )
+    replaced = _replace_stuck(chain, waiting, head, until=started + seconds) if head is not None else 0
     done = Pass(len(due), settled, reopened, sent_again, replaced)
     _log.info("confirmation_pass", chain=name, **_figures(done))
     return done
 
 
-def _due(name: ChainName, now: datetime) -> list[OpenMovement]:
-    with reading() as session:
-        rows = session.scalars(
-            select(Transaction)
-            .where(Transaction.chain == name.value, Transaction.next_check_at <= now)
-            .order_by(Transaction.next_check_at)
-            .limit(BATCH)
-        ).all()
-        attempts: dict[str, list[SignedBytes]] = {row.id: [] for row in rows}
-        signed = (
-            select(SignedAttempt)
-            .where(SignedAttempt.transaction_id.in_(list(attempts)))
-            .order_by(SignedAttempt.id)
-        )
-        for attempt in session.scalars(signed):
-            attempts[attempt.transaction_id].append(
-                SignedBytes(
-                    attempt.id, attempt.tx_hash, attempt.purpose, attempt.raw, attempt.terms,
-                    attempt.refusal, attempt.seen_at_block, attempt.sent_at,
-                )
-            )  # fmt: skip
-        return [_open_movement(row, attempts[row.id]) for row in rows if attempts[row.id]]
+def _each(movements: Iterable[OpenMovement], do: Callable[[OpenMovement], bool], *, until: float) -> int:
+    """Do something with one movement after the other until a monotonic instant; return how often it was done.
+
+    The first one always has its turn. One that fails is looked at again later.
+    """
+    done = 0
+    failed: list[OpenMovement] = []
+    for movement in movements:
+        try:
+            done += do(movement)
+        except Exception:
+            # One poisonous row must not hold up all the others of its chain for ever.
+            _log.exception("movement_not_carried_on", transaction_id=movement.id, chain=movement.chain)
+            failed.append(movement)
+        if time.monotonic() >= until:
+            break
+    _look_again(failed, clock.now())
+    return done
 
 
-def _open_movement(row: Transaction, attempts: list[SignedBytes]) -> OpenMovement:
-    sender = row.from_address or ""
-    block = (
-        BlockRef(row.block_number, row.block_hash)
-        if row.block_number is not None and row.block_hash
-        else None
-    )
-    return OpenMovement(
-        id=row.id, wallet_id=row.wallet_id, chain=ChainName(row.chain), sender=sender,
-        status=Status(row.status), nonce=row.nonce, checks=row.checks, block=block,
-        watch=Watch(row.id, sender, row.nonce, tuple(a.tx_hash for a in attempts), row.expires_at_height),
-        attempts=tuple(attempts),
-        intent=Intent(sender, row.to_address, TokenAmount(row.amount_units, TOKENS_BY_SYMBOL[row.currency])),
-    )  # fmt: skip
-
-
-def _recheck(chain: Chain, decided: Sequence[OpenMovement]) -> int:
-    """Look whether the blocks that decided movements still stand. Raises: Unreachable."""
-    blocks = sorted(
-        {movement.block for movement in decided if movement.block}, key=lambda block: block.number
-    )
-    if not blocks:
-        settlement.finish([movement.id for movement in decided])
-        return 0
-    orphaned, safe = chain.orphaned(blocks)
-    reopened = 0
-    for movement in decided:
-        if movement.block in orphaned:
-            _log.warning("movement_reorganised", transaction_id=movement.id, chain=chain.name)
-            reopened += settlement.reopen(movement.id)
-    standing = [movement for movement in decided if movement.block not in orphaned]
-    settlement.finish([m.id for m in standing if m.block is None or m.block.number <= safe])
-    _look_again([m for m in standing if m.block is not None and m.block.number > safe], clock.now())
+def _recheck(
+    decided: Sequence[OpenMovement], outcomes: Mapping[str, Outcome], blocks: _Standing, *, until: float
+) -> int:
+    """Reopen decided movements whose block is gone, and let go of those that are `safe` and known in full."""
+    gone = [m for m in decided if m.block in blocks.orphaned]
+    standing = [m for m in decided if m.block not in blocks.orphaned]
+    for movement in gone:
+        _log.warning("movement_reorganised", transaction_id=movement.id, chain=movement.chain)
+    reopened = _each(gone, lambda m: settlement.reopen(m.id), until=until)
+    lacking = [m for m in standing if m.lacks_fee]
+    _each(lacking, lambda m: settlement.note_fee(m.id, outcomes[m.id]), until=until)
+    # Deposits cannot be told from a movement whose cost is unknown, so it is asked for beyond `safe`.
+    done = [m for m in standing if m.block is None or (m.block.number <= blocks.safe and not m.lacks_fee)]
+    settlement.finish([movement.id for movement in done])
+    finished = {movement.id for movement in done}
+    _look_again([m for m in standing if m.id not in finished], clock.now())
     return reopened
 
 
-def _look_again(movements: Sequence[OpenMovement], now: datetime) -> None:
+def _look_again(movements: Sequence[OpenMovement | Unreadable], now: datetime) -> None:
     """Set when to look next, further away each time."""
     by_pause: dict[int, list[str]] = {}
     for movement in movements:
@@ -203,7 +154,9 @@ def _look_again(movements: Sequence[OpenMovement], now: datetime) -> None:
 
 def _send_again(chain: Chain, waiting: Sequence[OpenMovement], now: datetime) -> int:
     """Send the same bytes again where the last sending is a while ago: a node may have dropped or never seen them."""
-    stale = [movement for movement in waiting if _never_sent(movement, now) or _sent_long_ago(movement, now)]
+    stale = [
+        movement for movement in waiting if _may_not_have_left(movement, now) or _sent_long_ago(movement, now)
+    ]
     stale.sort(key=lambda movement: (movement.latest.sent_at, movement.nonce or 0))
     del stale[_SENT_AGAIN_PER_PASS:]
     if not stale:
@@ -222,8 +175,8 @@ def _send_again(chain: Chain, waiting: Sequence[OpenMovement], now: datetime) ->
     return len(stale)
 
 
-def _never_sent(movement: OpenMovement, now: datetime) -> bool:
-    # The first look comes after the request had its time to send; sending twice is harmless.
+def _may_not_have_left(movement: OpenMovement, now: datetime) -> bool:
+    # `sent_at` is when it was signed; the process may have died before it sent. Sending twice is harmless.
     return movement.checks == 0 and movement.latest.sent_at + settlement.FIRST_CHECK_AFTER <= now
 
 
@@ -231,7 +184,7 @@ def _sent_long_ago(movement: OpenMovement, now: datetime) -> bool:
     return movement.latest.sent_at + _SEND_AGAIN_AFTER <= now
 
 
-def _replace_stuck(chain: Chain, waiting: Sequence[OpenMovement], head: BlockRef) -> int:
+def _replace_stuck(chain: Chain, waiting: Sequence[OpenMovement], head: BlockRef, *, until: float) -> int:
     """Sign the lowest waiting slot of each sender again at a higher fee once it has waited long enough."""
     unseen = [m.latest.id for m in waiting if m.latest.seen_at_block is None]
     if unseen:
@@ -240,27 +193,16 @@ def _replace_stuck(chain: Chain, waiting: Sequence[OpenMovement], head: BlockRef
                 update(SignedAttempt).where(SignedAttempt.id.in_(unseen)).values(seen_at_block=head.number)
             )
     patience = replacement.patience_blocks(chain.name)
-    stuck = [
+    patient = [
         movement
         for movement in waiting
         if movement.nonce is not None
         and movement.latest.seen_at_block is not None
         and head.number - movement.latest.seen_at_block >= patience
-        and movement.nonce == _lowest_open_nonce(movement)
     ]
-    return sum(replacement.replace(chain, movement) for movement in stuck[:_REPLACEMENTS_PER_PASS])
-
-
-def _lowest_open_nonce(movement: OpenMovement) -> int | None:
-    with reading() as session:
-        lowest = session.scalar(
-            select(func.min(Transaction.nonce)).where(
-                Transaction.chain == movement.chain.value,
-                Transaction.from_address == movement.sender,
-                Transaction.status == Status.PENDING.value,
-            )
-        )
-        return None if lowest is None else int(lowest)
+    lowest = open_movements.lowest_nonces(chain.name, [movement.sender for movement in patient])
+    stuck = [movement for movement in patient if movement.nonce == lowest.get(movement.sender)]
+    return _each(stuck[:_REPLACEMENTS_PER_PASS], lambda m: replacement.replace(chain, m), until=until)
 
 
 def _figures(done: Pass) -> dict[str, int]:

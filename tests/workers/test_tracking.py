@@ -2,67 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-
 import pytest
-import time_machine
-from flask import Flask
 from sqlalchemy import select
 
-from app.core import clock
-from app.core.chains import ETH, USDC, ChainName
+from app.core.chains import ETH
 from app.core.unit_of_work import reading, unit_of_work
 from app.ports.chain import Fate, Outcome, Watch
 from app.ports.errors import Rejected, Unreachable
-from app.wallets import settlement, tracking
+from app.wallets import settlement
 from app.wallets.models import Nonce, SignedAttempt
-from sandbox.evm import EvmNode
-from tests.support.agents import Agent, register
-from tests.support.chains import RECIPIENT, ether, evm_chain, fund, usdc
-from tests.support.faults import FaultyChain
+from tests.support.chains import RECIPIENT, ether, usdc
+from tests.support.stages import Stage
 
 pytestmark = pytest.mark.chain
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A node of this test's own, an agent with money on it, and the worker's pass."""
-
-    node: EvmNode
-    chain: FaultyChain
-    agent: Agent
-    app: Flask
-    looks: list[int] = field(default_factory=list)
-
-    def look(self) -> tracking.Pass:
-        """Let the worker look, each time a minute later, when everything is due again."""
-        self.looks.append(60)
-        with time_machine.travel(clock.now().timestamp() + sum(self.looks), tick=True):
-            return tracking.confirm(ChainName.BASE)
-
-    def hashes(self) -> list[str]:
-        with reading() as session:
-            return list(session.scalars(select(SignedAttempt.tx_hash).order_by(SignedAttempt.id)))
-
-    def paid_to(self, address: str, token: object = USDC) -> int:
-        return next(
-            amount.units for amount in self.chain.real.balances(address).amounts if amount.token == token
-        )
-
-
-@pytest.fixture
-def stage(build_app: Callable[..., Flask], sqlite_url: str, own_base_node: EvmNode) -> Iterator[Stage]:
-    chain = FaultyChain(evm_chain(own_base_node))
-    app = build_app(
-        sqlite_url,
-        chains={ChainName.BASE: chain},
-        settings={"base_stuck_blocks": 3, "confirmation_wait_seconds": "0"},
-    )
-    with app.app_context():
-        agent = register(app.test_client())
-        fund(own_base_node, agent.address, eth=1, dollars=100)
-        yield Stage(own_base_node, chain, agent, app)
 
 
 def test_a_pending_transfer_is_confirmed_by_a_worker_and_only_once(stage: Stage) -> None:

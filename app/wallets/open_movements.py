@@ -1,0 +1,145 @@
+"""What is open on a chain, as the database says it: the movements that workers have to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import structlog
+from sqlalchemy import func, select
+
+from app.core.chains import TOKENS_BY_SYMBOL, ChainName
+from app.core.money import TokenAmount
+from app.core.unit_of_work import reading
+from app.ports.chain import Attempt, BlockRef, Intent, Terms, Watch
+from app.wallets.lifecycle import Status
+from app.wallets.models import SignedAttempt, Transaction
+
+_log = structlog.get_logger(__name__)
+
+BATCH = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class SignedBytes:
+    """Bytes that were signed for a movement, and what became of them so far."""
+
+    id: int
+    tx_hash: str
+    purpose: str
+    raw: bytes
+    terms: Terms
+    refusal: str | None
+    seen_at_block: int | None
+    sent_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class OpenMovement:
+    """A movement that is not at its end, with everything that was ever signed for it, oldest first."""
+
+    id: str
+    wallet_id: str
+    chain: ChainName
+    sender: str
+    status: Status
+    nonce: int | None
+    checks: int
+    block: BlockRef | None
+    fee_units: int | None
+    watch: Watch
+    attempts: tuple[SignedBytes, ...]
+    intent: Intent
+
+    @property
+    def lacks_fee(self) -> bool:
+        """Tell whether it landed in a block and the chain could not tell yet what that cost."""
+        return self.status is not Status.PENDING and self.block is not None and self.fee_units is None
+
+    @property
+    def latest(self) -> SignedBytes:
+        """Return the attempt that was signed last."""
+        return self.attempts[-1]
+
+    def attempt(self) -> Attempt:
+        """Return the latest attempt as the chain's adapter takes it."""
+        row = self.latest
+        return Attempt(self.intent, row.tx_hash, row.raw, self.nonce, row.terms)
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A row that says what this version does not understand."""
+
+    id: str
+    checks: int
+
+
+def due(chain: ChainName, now: datetime) -> list[OpenMovement | Unreadable]:
+    """Return what is to be looked at, the longest due first."""
+    with reading() as session:
+        rows = session.scalars(
+            select(Transaction)
+            .where(Transaction.chain == chain.value, Transaction.next_check_at <= now)
+            .order_by(Transaction.next_check_at)
+            .limit(BATCH)
+        ).all()
+        attempts: dict[str, list[SignedBytes]] = {row.id: [] for row in rows}
+        signed = (
+            select(SignedAttempt)
+            .where(SignedAttempt.transaction_id.in_(list(attempts)))
+            .order_by(SignedAttempt.id)
+        )
+        for attempt in session.scalars(signed):
+            attempts[attempt.transaction_id].append(
+                SignedBytes(
+                    attempt.id, attempt.tx_hash, attempt.purpose, attempt.raw, attempt.terms,
+                    attempt.refusal, attempt.seen_at_block, attempt.sent_at,
+                )
+            )  # fmt: skip
+        return [_movement_or_unreadable(row, attempts[row.id]) for row in rows]
+
+
+def lowest_nonces(chain: ChainName, senders: Sequence[str]) -> dict[str, int]:
+    """Return the lowest slot of each sender that is pending."""
+    if not senders:
+        return {}
+    with reading() as session:
+        rows = session.execute(
+            select(Transaction.from_address, func.min(Transaction.nonce))
+            .where(
+                Transaction.chain == chain.value,
+                Transaction.from_address.in_(sorted(set(senders))),
+                Transaction.status == Status.PENDING.value,
+                Transaction.nonce.is_not(None),
+            )
+            .group_by(Transaction.from_address)
+        )
+        return {str(sender): lowest for sender, lowest in rows if lowest is not None}
+
+
+def _movement_or_unreadable(row: Transaction, attempts: list[SignedBytes]) -> OpenMovement | Unreadable:
+    try:
+        return _movement(row, attempts)
+    except (LookupError, ValueError):
+        _log.exception("movement_unreadable", transaction_id=row.id, chain=row.chain)
+        return Unreadable(row.id, row.checks)
+
+
+def _movement(row: Transaction, attempts: list[SignedBytes]) -> OpenMovement:
+    if not attempts:
+        raise LookupError("nothing was signed for it")
+    sender = row.from_address or ""
+    block = (
+        BlockRef(row.block_number, row.block_hash)
+        if row.block_number is not None and row.block_hash
+        else None
+    )
+    return OpenMovement(
+        id=row.id, wallet_id=row.wallet_id, chain=ChainName(row.chain), sender=sender,
+        status=Status(row.status), nonce=row.nonce, checks=row.checks, block=block, fee_units=row.fee_units,
+        watch=Watch(row.id, sender, row.nonce, tuple(a.tx_hash for a in attempts), row.expires_at_height),
+        attempts=tuple(attempts),
+        intent=Intent(sender, row.to_address, TokenAmount(row.amount_units, TOKENS_BY_SYMBOL[row.currency])),
+    )  # fmt: skip

@@ -1,0 +1,55 @@
+"""A stage for one movement and its worker: a node that can be stopped, an agent with money, and passes on demand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import time_machine
+from flask import Flask
+from sqlalchemy import select
+
+from app.core import clock
+from app.core.chains import USDC, ChainName
+from app.core.unit_of_work import reading
+from app.wallets import tracking
+from app.wallets.models import SignedAttempt, Transaction
+from sandbox.evm import EvmNode
+from tests.support.agents import Agent
+from tests.support.faults import FaultyChain
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A node of this test's own, an agent with money on it, and the worker's pass."""
+
+    node: EvmNode
+    chain: FaultyChain
+    agent: Agent
+    app: Flask
+    looks: list[int] = field(default_factory=list)
+
+    def look(self, **how: float) -> tracking.Pass:
+        """Let the worker look, each time a minute later, when everything is due again."""
+        self.looks.append(60)
+        with time_machine.travel(clock.now().timestamp() + sum(self.looks), tick=True):
+            return tracking.confirm(ChainName.BASE, **how)
+
+    def hashes(self) -> list[str]:
+        with reading() as session:
+            return list(session.scalars(select(SignedAttempt.tx_hash).order_by(SignedAttempt.id)))
+
+    def attempts(self) -> list[SignedAttempt]:
+        """Return all that was signed, oldest first."""
+        with reading() as session:
+            return list(session.scalars(select(SignedAttempt).order_by(SignedAttempt.id)))
+
+    def row(self, transaction_id: str) -> Transaction:
+        with reading() as session:
+            row = session.get(Transaction, transaction_id)
+            assert row is not None
+            return row
+
+    def paid_to(self, address: str, token: object = USDC) -> int:
+        return next(
+            amount.units for amount in self.chain.real.balances(address).amounts if amount.token == token
+        )
