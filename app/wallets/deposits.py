@@ -1,16 +1,17 @@
 """Finding deposits and giving them to the funding requests that wait for them, for workers.
 
 New deposits, their allocation, marks and cursor are stored in one unit, under a compare-and-set on the cursor:
-a pass that was overtaken rolls back as a whole.
+a pass that was overtaken rolls back as a whole. Locks are taken in the order that `takebacks` names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
-from sqlalchemy import delete, or_, select, update
+from sqlalchemy import or_, select, update
 
 from app.core import clock
 from app.core.chains import ChainName
@@ -18,10 +19,10 @@ from app.core.identifiers import new_id
 from app.core.unit_of_work import reading, unit_of_work
 from app.extensions import db
 from app.ports import provider
-from app.ports.chain import BlockRef, Chain, Deposit, OwnTransaction, Scan, Terms, WatchedAddress
+from app.ports.chain import BlockRef, Deposit, OwnTransaction, Scan, Terms, WatchedAddress
 from app.ports.errors import PortError
-from app.wallets import lifecycle
-from app.wallets.lifecycle import Reason, Status, TransactionType
+from app.wallets import lifecycle, takebacks
+from app.wallets.lifecycle import Status, TransactionType
 from app.wallets.models import (
     DepositCursor,
     DepositMark,
@@ -34,8 +35,9 @@ from app.wallets.models import (
 
 _log = structlog.get_logger(__name__)
 
-# Own movements are listed from a little before the mark, so that a small reorganisation cannot hide one.
-_SLACK_BLOCKS = 64
+# Own movements are listed from further back than an adapter goes back behind a reorganisation: what is looked
+# at again must be known for our own again.
+_SLACK_BLOCKS = 320
 
 
 class _OvertakenError(Exception):
@@ -43,10 +45,19 @@ class _OvertakenError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class _Seen:
+    """A wallet's mark as it was read for a scan."""
+
+    wallet_id: str
+    mark: Terms
+    block_number: int
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Watching:
     cursor: BlockRef | None
-    wallet_of: Mapping[str, str]
-    marks: Mapping[str, Terms]
+    seen: Mapping[str, _Seen]
     watched: tuple[WatchedAddress, ...]
 
 
@@ -57,7 +68,7 @@ def find(name: ChainName) -> int:
     """
     chain = provider.current().chains[name]
     try:
-        _recheck(chain)
+        takebacks.recheck(chain)
         watching = _watching(name)
         if not watching.watched:
             return 0
@@ -82,6 +93,7 @@ def _watching(name: ChainName) -> _Watching:
                 Wallet.solana_address,
                 DepositMark.mark,
                 DepositMark.block_number,
+                DepositMark.revision,
             )
             .join(DepositMark, (DepositMark.wallet_id == Wallet.id) & (DepositMark.chain == name.value))
             .where(
@@ -94,21 +106,24 @@ def _watching(name: ChainName) -> _Watching:
                 )
             )
         ).all()
-        own = _own_movements(name, {row.id: row.block_number for row in wallets})
-        watched, wallet_of, marks = [], {}, {}
-        for row in wallets:
-            address = row.solana_address if name is ChainName.SOLANA else row.evm_address
-            wallet_of[address], marks[address] = row.id, row.mark
-            watched.append(WatchedAddress(address, row.mark, tuple(own.get(row.id, ()))))
         at = None
         if cursor is not None and cursor.block_number is not None:
             at = BlockRef(cursor.block_number, cursor.block_hash or "")
-        return _Watching(at, wallet_of, marks, tuple(watched))
+        since = [row.block_number for row in wallets] + ([] if at is None else [at.number])
+        own = _own_movements(name, [row.id for row in wallets], since=min(since, default=0))
+        watched, seen = [], {}
+        for row in wallets:
+            address = row.solana_address if name is ChainName.SOLANA else row.evm_address
+            seen[address] = _Seen(row.id, row.mark, row.block_number, row.revision)
+            watched.append(WatchedAddress(address, row.mark, tuple(own.get(row.id, ()))))
+        return _Watching(at, seen, tuple(watched))
 
 
-def _own_movements(name: ChainName, since: Mapping[str, int]) -> Mapping[str, list[OwnTransaction]]:
-    """Return every hash that we signed for these wallets and that may have landed since their marks."""
-    if not since:
+def _own_movements(
+    name: ChainName, wallet_ids: Sequence[str], *, since: int
+) -> Mapping[str, list[OwnTransaction]]:
+    """Return every hash that we signed for these wallets and that may have landed since a block."""
+    if not wallet_ids:
         return {}
     own: dict[str, list[OwnTransaction]] = {}
     rows = db.session.execute(
@@ -119,10 +134,10 @@ def _own_movements(name: ChainName, since: Mapping[str, int]) -> Mapping[str, li
         .join(SignedAttempt, SignedAttempt.transaction_id == Transaction.id)
         .where(
             Transaction.chain == name.value,
-            Transaction.wallet_id.in_(list(since)),
+            Transaction.wallet_id.in_(wallet_ids),
             or_(
                 Transaction.status == Status.PENDING.value,
-                Transaction.block_number > min(since.values()) - _SLACK_BLOCKS,
+                Transaction.block_number > since - _SLACK_BLOCKS,
                 # A slot that something else used: it explains a nonce, though no block of ours.
                 Transaction.nonce.is_not(None) & Transaction.block_number.is_(None),
             ),
@@ -140,63 +155,99 @@ def _own_movements(name: ChainName, since: Mapping[str, int]) -> Mapping[str, li
 
 def _store(name: ChainName, watching: _Watching, scan: Scan) -> int:
     """Write a scan in the current unit. Raises: _OvertakenError."""
-    session = db.session
-    before, after = watching.cursor, scan.cursor or watching.cursor
-    if after is not None:
-        unchanged = (
-            DepositCursor.block_number.is_(None)
-            if before is None
-            else DepositCursor.block_number == before.number
-        )
-        same_hash = (
-            DepositCursor.block_hash.is_(None) if before is None else DepositCursor.block_hash == before.hash
-        )
-        won = session.execute(
-            update(DepositCursor)
-            .where(DepositCursor.chain == name.value, unchanged, same_hash)
-            .values(block_number=after.number, block_hash=after.hash)
-        )
-        if won.rowcount != 1:  # type: ignore[attr-defined]
-            raise _OvertakenError
-    for address, mark in scan.marks.items():
-        if mark != watching.marks[address]:
-            session.execute(
-                update(DepositMark)
-                .where(DepositMark.wallet_id == watching.wallet_of[address], DepositMark.chain == name.value)
-                .values(mark=dict(mark), block_number=after.number if after else 0)
-            )
-    return sum(_credit(name, watching.wallet_of[deposit.address], deposit) for deposit in scan.deposits)
+    receiving = {deposit.address for deposit in scan.deposits}
+    takebacks.lock_wallets(watching.seen[address].wallet_id for address in receiving)
+    _move_cursor(name, watching.cursor, scan.cursor)
+    at = scan.cursor or watching.cursor
+    changed = {address for address, mark in scan.marks.items() if mark != watching.seen[address].mark}
+    # Wallets that were deleted, or watched anew, since the look keep what they have now.
+    held = {
+        address
+        for address in sorted(receiving | changed, key=lambda entry: watching.seen[entry].wallet_id)
+        if _move_mark(name, watching.seen[address], scan.marks.get(address), at=at)
+    }
+    return sum(
+        _credit(name, watching.seen[deposit.address], deposit)
+        for deposit in scan.deposits
+        if deposit.address in held
+    )
 
 
-def _credit(name: ChainName, wallet_id: str, deposit: Deposit) -> bool:
+def _move_cursor(name: ChainName, before: BlockRef | None, after: BlockRef | None) -> None:
+    """Lock the cursor and set it, provided that it still is where it was. Raises: _OvertakenError."""
+    number, block_hash = (None, None) if before is None else (before.number, before.hash)
+    to = after or before
+    if to is None:
+        return
+    won = db.session.execute(
+        update(DepositCursor)
+        .where(
+            DepositCursor.chain == name.value,
+            DepositCursor.block_number.is_not_distinct_from(number),
+            DepositCursor.block_hash.is_not_distinct_from(block_hash),
+        )
+        .values(block_number=to.number, block_hash=to.hash)
+    )
+    if won.rowcount != 1:  # type: ignore[attr-defined]
+        raise _OvertakenError
+
+
+def _move_mark(name: ChainName, seen: _Seen, mark: Terms | None, *, at: BlockRef | None) -> bool:
+    """Lock a mark and write what a scan made of it; tell whether it still was the one that was seen."""
+    changes: dict[str, Any] = {"revision": seen.revision}
+    if mark is not None and mark != seen.mark:
+        changes = {
+            "revision": seen.revision + 1, "mark": dict(mark), "block_number": 0 if at is None else at.number,
+        }  # fmt: skip
+    moved = db.session.execute(
+        update(DepositMark)
+        .where(
+            DepositMark.wallet_id == seen.wallet_id,
+            DepositMark.chain == name.value,
+            DepositMark.revision == seen.revision,
+        )
+        .values(**changes)
+    )
+    return bool(moved.rowcount == 1)  # type: ignore[attr-defined]
+
+
+def _credit(name: ChainName, seen: _Seen, deposit: Deposit) -> bool:
     session = db.session
     # A position tells deposits of one transaction, or of one block where there is no hash, from each other.
     position = f"{deposit.tx_hash or deposit.block.hash}:{deposit.position}"
+    by_mark = deposit.mark_before is not None
+    resume = {
+        "mark_before": dict(seen.mark), "mark_block": seen.block_number, "mark_revision": seen.revision,
+    }  # fmt: skip
     known = session.scalar(
         select(FundingDeposit).where(
             FundingDeposit.chain == name.value,
-            FundingDeposit.wallet_id == wallet_id,
+            FundingDeposit.wallet_id == seen.wallet_id,
             FundingDeposit.position == position,
         )
     )
     if known is not None:
-        # The same transaction in another block: it survived a reorganisation.
-        known.block_number, known.block_hash = deposit.block.number, deposit.block.hash
-        return False
-    if session.get(Wallet, wallet_id) is None:
-        # Deleted since the look; nothing of it shall come back.
+        if (known.block_number, known.block_hash) != (deposit.block.number, deposit.block.hash):
+            # The same transaction in another block: it survived a reorganisation.
+            known.block_number, known.block_hash = deposit.block.number, deposit.block.hash
+            known.final = False
+        if by_mark:
+            # It is part of what this mark's balance grew by, so it goes back with this mark.
+            for column, value in resume.items():
+                setattr(known, column, value)
         return False
     row = FundingDeposit(
-        id=new_id(), wallet_id=wallet_id, chain=name.value, currency=deposit.amount.token.symbol,
+        id=new_id(), wallet_id=seen.wallet_id, chain=name.value, currency=deposit.amount.token.symbol,
         units=deposit.amount.units, tx_hash=deposit.tx_hash, payer=deposit.payer, position=position,
-        block_number=deposit.block.number, block_hash=deposit.block.hash,
-        mark_before=None if deposit.mark_before is None else dict(deposit.mark_before),
-        final=False, found_at=clock.now(),
+        block_number=deposit.block.number, block_hash=deposit.block.hash, by_mark=by_mark,
+        final=False, found_at=clock.now(), **resume,
     )  # fmt: skip
     session.add(row)
     session.flush()
     _allocate(row)
-    _log.info("deposit_found", chain=name, wallet_id=wallet_id, currency=row.currency, tx_hash=row.tx_hash)
+    _log.info(
+        "deposit_found", chain=name, wallet_id=row.wallet_id, currency=row.currency, tx_hash=row.tx_hash
+    )
     return True
 
 
@@ -240,58 +291,3 @@ def _allocate(deposit: FundingDeposit) -> None:
                     "confirmed_at": clock.now(),
                 },
             )
-
-
-def _recheck(chain: Chain) -> None:
-    """Take back deposits whose block was reorganised away. Raises: Unreachable."""
-    with reading() as session:
-        open_deposits = session.execute(
-            select(FundingDeposit.id, FundingDeposit.block_number, FundingDeposit.block_hash)
-            .where(FundingDeposit.chain == chain.name.value, FundingDeposit.final.is_(False))
-            .limit(1000)
-        ).all()
-    if not open_deposits:
-        return
-    blocks = sorted(
-        {BlockRef(row.block_number, row.block_hash) for row in open_deposits}, key=lambda b: b.number
-    )
-    orphaned, safe = chain.orphaned(blocks)
-    with unit_of_work() as session:
-        settled = [
-            row.id
-            for row in open_deposits
-            if row.block_number <= safe and BlockRef(row.block_number, row.block_hash) not in orphaned
-        ]
-        session.execute(update(FundingDeposit).where(FundingDeposit.id.in_(settled)).values(final=True))
-        for row in open_deposits:
-            if BlockRef(row.block_number, row.block_hash) in orphaned:
-                _take_back(row.id)
-
-
-def _take_back(deposit_id: str) -> None:
-    session = db.session
-    deposit = session.get(FundingDeposit, deposit_id)
-    if deposit is None:
-        return
-    _log.warning(
-        "deposit_reorganised", chain=deposit.chain, wallet_id=deposit.wallet_id, tx_hash=deposit.tx_hash
-    )
-    requests: Sequence[str] = session.scalars(
-        select(FundingAllocation.transaction_id).where(FundingAllocation.deposit_id == deposit_id)
-    ).all()
-    session.execute(delete(FundingAllocation).where(FundingAllocation.deposit_id == deposit_id))
-    for request_id in requests:
-        lifecycle.move(
-            request_id,
-            source=Status.CONFIRMED,
-            target=Status.PENDING,
-            reason=Reason.REORGANISED,
-            changes={"tx_hash": None, "from_address": None, "confirmed_at": None},
-        )
-    if deposit.mark_before is not None:
-        session.execute(
-            update(DepositMark)
-            .where(DepositMark.wallet_id == deposit.wallet_id, DepositMark.chain == deposit.chain)
-            .values(mark=deposit.mark_before)
-        )
-    session.delete(deposit)

@@ -204,9 +204,12 @@ def _start_watching(wallet_id: str, chain: ChainName, *, head: BlockRef, mark: d
             .values(block_number=head.number, block_hash=head.hash)
         )
     if session.scalar(waited_for.where(Transaction.wallet_id == wallet_id).limit(1)) is None:
-        values = {"wallet_id": wallet_id, "chain": chain.value, "mark": mark, "block_number": head.number}
+        now: dict[str, object] = {"mark": mark, "block_number": head.number}
         session.execute(
             insert(DepositMark)
-            .values(**values)
-            .on_conflict_do_update(index_elements=[DepositMark.wallet_id, DepositMark.chain], set_=values)
+            .values(wallet_id=wallet_id, chain=chain.value, revision=0, **now)
+            .on_conflict_do_update(
+                index_elements=[DepositMark.wallet_id, DepositMark.chain],
+                set_={**now, "revision": DepositMark.revision + 1},
+            )
         )

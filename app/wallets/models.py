@@ -190,7 +190,11 @@ class FundingDeposit(Model):
     position: Mapped[str] = mapped_column(String(160))
     block_number: Mapped[int] = mapped_column(BigInteger)
     block_hash: Mapped[str] = mapped_column(String(100))
-    mark_before: Mapped[dict[str, Any] | None] = mapped_column(JSON)
+    # The wallet's mark when this was found, and whether its balance told of it: where to look again from.
+    mark_before: Mapped[dict[str, Any]] = mapped_column(JSON)
+    mark_block: Mapped[int] = mapped_column(BigInteger)
+    mark_revision: Mapped[int] = mapped_column(BigInteger)
+    by_mark: Mapped[bool]
     final: Mapped[bool] = mapped_column(default=False)
     found_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
@@ -224,3 +228,5 @@ class DepositMark(Model):
     chain: Mapped[str] = mapped_column(String(20), primary_key=True)
     mark: Mapped[dict[str, Any]] = mapped_column(JSON)
     block_number: Mapped[int] = mapped_column(BigInteger)
+    # Rises with every write, so that marks have an order even where block numbers fall back.
+    revision: Mapped[int] = mapped_column(BigInteger, default=0)

@@ -2,96 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from threading import Barrier
 
 import pytest
 import time_machine
 from flask import Flask
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
 from app.core import clock
-from app.core.chains import ChainName
 from app.core.leases import WorkLease
 from app.core.unit_of_work import reading, unit_of_work
-from app.ports.chain import BlockRef, Scan, WatchedAddress
 from app.ports.errors import Unreachable
-from app.wallets import deposits, funding
-from app.wallets.models import DepositCursor, DepositMark, FundingAllocation, FundingDeposit
+from app.wallets import funding
+from app.wallets.models import DepositCursor, DepositMark, FundingDeposit
 from sandbox.evm import EvmNode
-from tests.support.agents import Agent, register
-from tests.support.chains import CONFIRMATIONS, evm_chain, usdc
+from tests.support.agents import register
+from tests.support.chains import usdc
+from tests.support.deposit_stages import DEPTH, Stage, deposit_stage
 from tests.support.evm import await_mined, pay_from_a_contract
-from tests.support.faults import FaultyChain
 from tests.support.ledger import race
 from workers import deposits as jobs
 
 pytestmark = pytest.mark.chain
-DEPTH = CONFIRMATIONS[ChainName.BASE]
-
-
-class SpoilingChain(FaultyChain):
-    """A chain that can be told to report, beside what it found, something that cannot be stored."""
-
-    adds_what_no_column_takes = False
-
-    def deposits(self, watched: Sequence[WatchedAddress], *, cursor: BlockRef | None) -> Scan:
-        scan = super().deposits(watched, cursor=cursor)
-        if not self.adds_what_no_column_takes:
-            return scan
-        impossible = replace(scan.deposits[0], tx_hash="0x" + "0" * 64, block=BlockRef(1, None))  # type: ignore[arg-type]
-        return replace(scan, deposits=(*scan.deposits, impossible))
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A node of this test's own, a chain that can fail, and an agent without a coin."""
-
-    node: EvmNode
-    chain: SpoilingChain
-    agent: Agent
-    app: Flask
-
-    def ask(self, amount: str, currency: str = "USDC", agent: Agent | None = None) -> str:
-        asking = agent or self.agent
-        body = {"amount": amount, "currency": currency, "chain": "base"}
-        answer = asking.post(f"{asking.wallet_url}/fund", body)
-        assert answer.status_code == 200, answer.get_data(as_text=True)
-        request_id: str = answer.get_json()["funding_request_id"]
-        return request_id
-
-    def pay(self, dollars: float, agent: Agent | None = None) -> str:
-        return self.node.fund_usdc((agent or self.agent).address, usdc(dollars))
-
-    def find(self) -> int:
-        return deposits.find(ChainName.BASE)
-
-    def settle(self) -> int:
-        self.node.mine(DEPTH - 1)
-        return self.find()
-
-    def status(self, *request_ids: str) -> list[str]:
-        return [self.agent.transaction(request_id)["status"] for request_id in request_ids]
-
-    def credited(self) -> int:
-        """Return how many base units were given to requests."""
-        with reading() as session:
-            return sum(session.scalars(select(FundingAllocation.units)))
-
-    def found(self) -> int:
-        with reading() as session:
-            return session.scalar(select(func.count()).select_from(FundingDeposit)) or 0
 
 
 @pytest.fixture
 def stage(build_app: Callable[..., Flask], sqlite_url: str, own_base_node: EvmNode) -> Iterator[Stage]:
-    chain = SpoilingChain(evm_chain(own_base_node))
-    app = build_app(sqlite_url, chains={ChainName.BASE: chain})
-    with app.app_context():
-        yield Stage(own_base_node, chain, register(app.test_client()), app)
+    with deposit_stage(build_app, sqlite_url, own_base_node) as made:
+        yield made
 
 
 def test_nobody_waiting_means_that_the_chain_is_not_asked(stage: Stage) -> None:
