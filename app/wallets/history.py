@@ -18,7 +18,7 @@ from app.errors import NotFound
 from app.extensions import db
 from app.ports import provider
 from app.wallets.lifecycle import Status
-from app.wallets.models import SignedAttempt, Transaction, TransactionEvent, Wallet
+from app.wallets.models import SignedAttempt, Transaction, TransactionEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ class Filters:
     type: str | None = None
 
 
-def page_of(wallet_id: str, page: PageRequest, *, filters: Filters) -> Page[TransactionView]:
-    """Return a wallet's transactions, newest first."""
+def page_of(wallet_id: str, page: PageRequest, *, filters: Filters, recorded: int) -> Page[TransactionView]:
+    """Return a wallet's transactions, newest first; `recorded` is the wallet's own count of all of them."""
     conditions: list[ColumnElement[bool]] = [Transaction.wallet_id == wallet_id]
     for column, wanted in (
         (Transaction.status, filters.status),
@@ -75,8 +75,8 @@ def page_of(wallet_id: str, page: PageRequest, *, filters: Filters) -> Page[Tran
             conditions.append(column == wanted)
     with reading() as session:
         if len(conditions) == 1:
-            # The wallet's own counter: counting rows would cost more with every past transaction.
-            total = session.scalar(select(Wallet.transaction_count).where(Wallet.id == wallet_id)) or 0
+            # Counting rows would cost more with every past transaction.
+            total = recorded
         else:
             total = session.scalar(select(func.count()).select_from(Transaction).where(*conditions)) or 0
         rows = session.scalars(

@@ -206,7 +206,7 @@ def fund(body: dict[str, Any], wallet: WalletView) -> funding.FundingRequest:
 def list_transactions(query: dict[str, Any], wallet: WalletView) -> Page[TransactionView]:
     """List transactions, newest first."""
     filters = Filters(status=query["status"], chain=query["chain"], type=query["type"])
-    return history.page_of(wallet.id, query["page"], filters=filters)
+    return history.page_of(wallet.id, query["page"], filters=filters, recorded=wallet.transaction_count)
 
 
 @blp.get("/<string:wallet_id>/transactions/<string:transaction_id>")
