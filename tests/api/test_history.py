@@ -225,7 +225,6 @@ def test_on_public_networks_an_entry_links_to_a_page_that_shows_it(
             asked = record(agent.wallet_id, chain=chain, type_=TransactionType.FUNDING)
             assert agent.transaction(landed)["explorer_url"] == prefix + _HASH
             assert agent.transaction(asked)["explorer_url"] is None
-    app.extensions["balance_readers"].shutdown(wait=False)
 
 
 def test_a_history_of_many_entries_is_read_in_a_fixed_number_of_queries(agent: Agent) -> None:
