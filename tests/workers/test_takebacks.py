@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from flask import Flask
 
+from app.core.chains import ChainName
 from app.core.unit_of_work import unit_of_work
 from app.wallets import lifecycle
 from app.wallets.lifecycle import Status
@@ -22,8 +23,12 @@ WEI = 10**15
 
 
 @pytest.fixture
-def stage(build_app: Callable[..., Flask], sqlite_url: str, own_base_node: EvmNode) -> Iterator[Stage]:
-    with deposit_stage(build_app, sqlite_url, own_base_node) as made:
+def stage(build_app: Callable[..., Flask], sqlite_url: str) -> Iterator[Stage]:
+    # Blocks are safe late here, so that several deposits are in danger at once.
+    with (
+        EvmNode(ChainName.BASE.value, slots_in_an_epoch=32) as node,
+        deposit_stage(build_app, sqlite_url, node) as made,
+    ):
         yield made
 
 
