@@ -47,7 +47,7 @@ def _throughput(made: stack.Parts, *, quick: bool) -> list[Promise]:
     with stack.running(made, made.migrated("throughput")) as service:
         agents = throughput.make_agents(made, service, 4 if quick else 16)
         promises = throughput.measure(
-            made, service, rounds=1 if quick else 5, seconds=0.5 if quick else 3, agents=agents
+            made, service, rounds=1 if quick else 5, seconds=0.5 if quick else 2, agents=agents
         )
         if not quick:
             promises += throughput.burst(service, agents, seconds=5)

@@ -13,6 +13,8 @@ _TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
 _PARENT = 1
 _TIMES = slice(11, 13)
 _CHILDREN_TIMES = slice(13, 15)
+# proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal.
+_IDLE, _WAITING = 3, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,12 @@ def processor_seconds(root: int) -> float:
         if fields := _stat(pid):
             ticks += sum(map(int, fields[_TIMES])) + sum(map(int, fields[_CHILDREN_TIMES]))
     return ticks * _TICK_SECONDS
+
+
+def machine_seconds() -> float:
+    """Return the processor time that the whole machine has used so far, what a hypervisor gave away included."""
+    fields = [int(field) for field in (_PROC / "stat").read_text().splitlines()[0].split()[1:9]]
+    return (sum(fields) - fields[_IDLE] - fields[_WAITING]) * _TICK_SECONDS
 
 
 def memory(pid: int) -> Memory:
