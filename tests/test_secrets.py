@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from flask import Flask
 from flask.testing import FlaskClient
@@ -472,3 +473,26 @@ def test_nothing_that_holds_a_secret_shows_it(canaries: Canaries, sqlite_url: st
         ]  # fmt: skip
         shown = "\n".join(f"{thing!r} {thing!s} {thing:}" for thing in things)
     assert canaries.found_in(shown) == []
+
+
+def test_a_key_that_is_logged_by_mistake_is_blanked_before_it_is_written(
+    sqlite_url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    keys = [
+        f"{prefix}_canary{letter * 40}"
+        for prefix, letter in zip(("ak", "gw", "mk", "ok"), "abcd", strict=True)
+    ]
+    url = f"redis://:{REDIS_PASSWORD}@127.0.0.1/0"
+    with running(canary_settings(sqlite_url, "http://127.0.0.1:1")):
+        ours, foreign = structlog.get_logger("ours"), logging.getLogger("foreign")
+        ours.info("told", keys=keys, nested={"deep": (url, keys[0])}, error=ValueError(keys[1]))
+        foreign.warning("told %s and %s", keys[2], url)
+        try:
+            int(f"{keys[3]} {url}")
+        except ValueError:
+            ours.exception("failed")
+            foreign.exception("failed")
+    written = "".join(capfd.readouterr())
+    assert written.count('"failed"') == 2
+    assert "ak_…" in written.encode().decode("unicode_escape") or "ak_\\u2026" in written
+    assert [secret for secret in (*keys, REDIS_PASSWORD) if secret in written] == []
