@@ -9,17 +9,19 @@ from datetime import timedelta
 
 import pytest
 from eth_utils.crypto import keccak
-from sqlalchemy import text, update
+from sqlalchemy import event, text, update
 
 from app.adapters.prices import MarketPrices
 from app.core import clock
 from app.core.chains import ETH, ChainName
 from app.core.unit_of_work import unit_of_work
+from app.extensions import db
 from app.ports.errors import Unreachable
 from app.wallets import custody, network_fees, open_movements, replacement, settlement
 from app.wallets.models import SignedAttempt, Transaction
 from app.wallets.open_movements import OpenMovement
-from tests.support.chains import RECIPIENT, ether, usdc
+from tests.support.agents import register
+from tests.support.chains import RECIPIENT, ether, fund, usdc
 from tests.support.stages import Stage
 
 pytestmark = pytest.mark.chain
@@ -254,3 +256,26 @@ def test_a_cost_that_the_chain_could_not_tell_is_asked_for_again(stage: Stage) -
     assert (told.native_out_units or 0) > 0
     stage.look()
     assert stage.look().looked_at == 0
+
+
+def test_however_many_wallets_are_stuck_their_lowest_slots_are_asked_for_once(stage: Stage) -> None:
+    other = register(stage.app.test_client())
+    fund(stage.node, other.address, eth=1, dollars=100)
+    first = _unmined(stage)
+    stage.agent.move("1", "USDC")
+    hers = other.move("1", "USDC").get_json()
+    stage.node.rpc("anvil_dropTransaction", hers["tx_hash"])
+    _wait_in_vain(stage)
+    asked: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
+        if "min(transactions.nonce)" in statement:
+            asked.append(statement)
+
+    event.listen(db.engine, "before_cursor_execute", note)
+    assert stage.look().replaced == 2
+    event.remove(db.engine, "before_cursor_execute", note)
+
+    assert len(asked) == 1
+    replaced = [attempt.transaction_id for attempt in stage.attempts()][3:]
+    assert sorted(replaced) == sorted([first, hers["transaction_id"]]), "the lowest slot of each wallet"
