@@ -7,8 +7,10 @@ a deposit flows to the next; a request is confirmed when its sum is reached. Wha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import groupby
 
 import structlog
 from sqlalchemy import func, select, update
@@ -18,8 +20,8 @@ from app.core import clock
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount
-from app.core.unit_of_work import after_commit, unit_of_work
-from app.errors import BalanceFetchError, LimitReached
+from app.core.unit_of_work import after_commit, reading, unit_of_work
+from app.errors import BalanceFetchError, LimitReached, NotFound
 from app.extensions import db
 from app.jobs import JobName
 from app.ports import provider
@@ -98,8 +100,8 @@ def request(wallet: WalletView, *, chain: str, amount: str, currency: str) -> Fu
     )
 
 
-def stored(request_id: str) -> FundingRequest | None:
-    """Return a request from its record, in the current unit."""
+def as_first_answered(request_id: str) -> FundingRequest | None:
+    """Return a request as its maker was answered, pending, whatever became of it; in the current unit."""
     row = db.session.get(Transaction, request_id)
     if row is None:
         return None
@@ -108,6 +110,9 @@ def stored(request_id: str) -> FundingRequest | None:
         row.id, row.wallet_id, row.to_address, amount, name, Status.PENDING.value,
         message_for(amount, name, row.to_address),
     )  # fmt: skip
+
+
+stored = as_first_answered
 
 
 def message_for(amount: TokenAmount, chain: ChainName, address: str) -> str:
@@ -120,20 +125,27 @@ def message_for(amount: TokenAmount, chain: ChainName, address: str) -> str:
 
 def fail_expired(now: datetime) -> int:
     """End requests whose time is over; return how many."""
-    ended = 0
-    with unit_of_work() as session:
-        expired = session.scalars(
-            select(Transaction.id)
+    with reading() as session:
+        expired = session.execute(
+            select(Transaction.wallet_id, Transaction.id)
             .where(
                 Transaction.type == TransactionType.FUNDING.value,
                 Transaction.status == Status.PENDING.value,
                 Transaction.expires_at < now,
             )
+            .order_by(Transaction.wallet_id, Transaction.id)
             .limit(500)
         ).all()
-        for request_id in expired:
-            ended += lifecycle.move(
-                request_id, source=Status.PENDING, target=Status.FAILED, reason=Reason.EXPIRED.value
+    ended = 0
+    for wallet_id, of_wallet in groupby(expired, key=lambda row: row.wallet_id):
+        # Under its account the wallet is neither deleted nor served from a deposit meanwhile.
+        with suppress(NotFound), unit_of_work():
+            spending.lock_account(wallet_id)
+            ended += sum(
+                lifecycle.move(
+                    row.id, source=Status.PENDING, target=Status.FAILED, reason=Reason.EXPIRED.value
+                )
+                for row in of_wallet
             )
     return ended
 
@@ -148,6 +160,7 @@ def unpaid_in_sandbox(now: datetime, *, limit: int = 50) -> Sequence[str]:
             Transaction.status == Status.PENDING.value,
             Transaction.created_at.between(since, now - timedelta(seconds=10)),
         )
+        .order_by(Transaction.created_at, Transaction.id)
         .limit(limit)
     ).all()
 
@@ -157,8 +170,8 @@ def pay_from_faucet(request_id: str) -> None:
     faucet = provider.current().faucet
     if faucet is None:
         return
-    with unit_of_work():
-        wanted = stored(request_id)
+    with reading():
+        wanted = as_first_answered(request_id)
     if wanted is None:
         return
     try:
