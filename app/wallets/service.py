@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
@@ -85,6 +86,7 @@ def add(agent_id: str, *, name: str | None) -> WalletView:
     with unit_of_work():
         # The agent's row is the lock under which its wallets are counted and named.
         identity.lock_agent(agent_id)
+        _let_a_freeze_finish(agent_id)
         count = (
             db.session.scalar(select(func.count()).select_from(Wallet).where(Wallet.agent_id == agent_id))
             or 0
@@ -94,6 +96,15 @@ def add(agent_id: str, *, name: str | None) -> WalletView:
         view = create(agent_id, key, name=name)
         idempotency.bind(view.id)
         return view
+
+
+def _let_a_freeze_finish(agent_id: str) -> None:
+    # A freeze locks all accounts before it writes: either it is done and seen by the new wallet, or it waits for
+    # this unit and then sees the new wallet.
+    oldest = db.session.scalar(_of_agent(agent_id).with_only_columns(Wallet.id).limit(1))
+    if oldest is not None:
+        with suppress(NotFound):  # deleted just now
+            spending.lock_account(oldest)
 
 
 def owned(wallet_id: str, *, agent_id: str | None) -> WalletView:
