@@ -186,7 +186,7 @@ def test_a_movement_settled_by_many_at_once_is_settled_by_one(crowd: Crowd) -> N
 
         outcome = wait_until(landed, what="the block")
         assert outcome is not None
-        settled = race(crowd.app, [partial(settlement.settle, transaction_id, outcome)] * 12)
+        settled = race(crowd.app, [partial(settlement.settle, watch, outcome)] * 12)
         assert Counter(settled) == {True: 1, False: 11}
         assert [event["status"] for event in crowd.agent.transaction(transaction_id)["events"]] == [
             "pending",
