@@ -99,11 +99,11 @@ def test_a_deposit_mined_again_before_a_request_that_began_watching_anew_is_foun
 ) -> None:
     amount, units = ("1", usdc(1)) if currency == "USDC" else ("0.001", WEI)
     request = stage.ask(amount, currency)
-    stage.node.mine(3)
+    stage.settle()
     tx_hash = stage.pay(1) if currency == "USDC" else stage.pay_wei(WEI)
     stage.settle()
     assert stage.status(request) == ["confirmed"]
-    # Now nobody waits, and so nobody looks: it comes again in a later block, or an earlier one.
+    # Now nobody waits, and so nobody looks when it comes again.
     stage.reorganise(DEPTH + 1, tx_hash)
     stage.node.mine(2 * DEPTH)
     newcomer = register(stage.agent.client) if whose == "another wallet" else stage.agent
