@@ -22,7 +22,7 @@ lint: environment
 	$(BIN)/ruff format --check .
 
 types: environment
-	$(BIN)/mypy app workers sandbox launcher
+	$(BIN)/mypy app workers sandbox launcher benchmarks
 
 contracts: environment
 	$(BIN)/lint-imports --no-logo

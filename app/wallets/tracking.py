@@ -33,7 +33,7 @@ _CHECK_AGAIN_SECONDS = (1, 2, 2, 4, 8, 15, 30)
 _SENT_AGAIN_PER_PASS = 500
 _REPLACEMENTS_PER_PASS = 20
 # A pass ends well before the queue and the lease give it up, so that nothing of it is cut off each time.
-_PASS_SECONDS = 40.0
+_PASS_SECONDS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,12 @@ class Pass:
     replaced: int = 0
 
 
-def confirm(name: ChainName, *, seconds: float = _PASS_SECONDS) -> Pass:
+def confirm(name: ChainName, *, seconds: int = _PASS_SECONDS) -> Pass:
     """Look once at what is due on a chain: send again, reopen, settle, replace, for about so many seconds.
 
     Never raises for an unreachable chain, nor for a single movement; what was not done stays due.
     """
-    started = time.monotonic()
+    started, second = time.monotonic_ns(), 10**9
     chain = provider.current().chains[name]
     now = clock.now()
     found = open_movements.due(name, now)
@@ -86,17 +86,19 @@ def confirm(name: ChainName, *, seconds: float = _PASS_SECONDS) -> Pass:
     # What is done for a crowd at once goes first; what is done one by one shares the rest of the time.
     _look_again(undecided, now)
     sent_again = _send_again(chain, waiting, now)
-    reopened = _recheck(decided, outcomes, _Standing(orphaned, safe), until=started + seconds / 2)
+    reopened = _recheck(decided, outcomes, _Standing(orphaned, safe), until=started + seconds * second // 2)
     settled = _each(
-        ended, lambda m: settlement.settle(m.watch, outcomes[m.id]), until=started + seconds * 3 / 4
+        ended, lambda m: settlement.settle(m.watch, outcomes[m.id]), until=started + seconds * second * 3 // 4
     )
-    replaced = _replace_stuck(chain, waiting, head, until=started + seconds) if head is not None else 0
+    replaced = (
+        _replace_stuck(chain, waiting, head, until=started + seconds * second) if head is not None else 0
+    )
     done = Pass(len(due), settled, reopened, sent_again, replaced)
     _log.info("confirmation_pass", chain=name, **_figures(done))
     return done
 
 
-def _each(movements: Iterable[OpenMovement], do: Callable[[OpenMovement], bool], *, until: float) -> int:
+def _each(movements: Iterable[OpenMovement], do: Callable[[OpenMovement], bool], *, until: int) -> int:
     """Do something with one movement after the other until a monotonic instant; return how often it was done.
 
     The first one always has its turn. One that fails is looked at again later.
@@ -110,14 +112,14 @@ def _each(movements: Iterable[OpenMovement], do: Callable[[OpenMovement], bool],
             # One poisonous row must not hold up all the others of its chain for ever.
             _log.exception("movement_not_carried_on", transaction_id=movement.id, chain=movement.chain)
             failed.append(movement)
-        if time.monotonic() >= until:
+        if time.monotonic_ns() >= until:
             break
     _look_again(failed, clock.now())
     return done
 
 
 def _recheck(
-    decided: Sequence[OpenMovement], outcomes: Mapping[str, Outcome], blocks: _Standing, *, until: float
+    decided: Sequence[OpenMovement], outcomes: Mapping[str, Outcome], blocks: _Standing, *, until: int
 ) -> int:
     """Reopen decided movements whose block is gone, and let go of those that are `safe` and known in full."""
     gone = [m for m in decided if m.block in blocks.orphaned]
@@ -184,7 +186,7 @@ def _sent_long_ago(movement: OpenMovement, now: datetime) -> bool:
     return movement.latest.sent_at + _SEND_AGAIN_AFTER <= now
 
 
-def _replace_stuck(chain: Chain, waiting: Sequence[OpenMovement], head: BlockRef, *, until: float) -> int:
+def _replace_stuck(chain: Chain, waiting: Sequence[OpenMovement], head: BlockRef, *, until: int) -> int:
     """Sign the lowest waiting slot of each sender again at a higher fee once it has waited long enough."""
     unseen = [m.latest.id for m in waiting if m.latest.seen_at_block is None]
     if unseen:

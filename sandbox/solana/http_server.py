@@ -36,12 +36,12 @@ class RpcHttpServer(ThreadingHTTPServer):
         self.server_name = str(self.server_address[0])
         self.server_port = self.server_address[1]
 
-    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as the base class
+    def process_request(self, request: Any, client_address: Any) -> None:
         """Remember the connection, then serve it."""
         self._connections.add(request)
         super().process_request(request, client_address)
 
-    def shutdown_request(self, request: Any) -> None:  # noqa: ANN401 - as the base class
+    def shutdown_request(self, request: Any) -> None:
         """Close a connection that has been served."""
         self._connections.discard(request)
         super().shutdown_request(request)
@@ -53,7 +53,7 @@ class RpcHttpServer(ThreadingHTTPServer):
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as the base class
+    def handle_error(self, request: Any, client_address: Any) -> None:
         """Report what broke a connection, unless the client merely left."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)

@@ -86,7 +86,7 @@ class SolanaNode:
             thread.join()
         self.chain.close()
 
-    def call(self, method: str, *params: object) -> Any:  # noqa: ANN401 - whatever the method answers
+    def call(self, method: str, *params: object) -> Any:
         """Carry out an RPC method without the detour over HTTP; transport faults do not touch it.
 
         Raises:

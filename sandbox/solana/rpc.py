@@ -25,7 +25,7 @@ METHODS: Final[dict[str, Callable[..., object]]] = {
 _SIGNATURES: Final = {name: inspect.signature(method) for name, method in METHODS.items()}
 
 
-def call(chain: Chain, method: str, params: Sequence[object] = ()) -> Any:  # noqa: ANN401 - as the method has it
+def call(chain: Chain, method: str, params: Sequence[object] = ()) -> Any:
     """Carry out one method at the present moment of the chain.
 
     Raises:

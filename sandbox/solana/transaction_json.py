@@ -91,7 +91,7 @@ def _meta_json(record: TransactionRecord, *, parsed: bool) -> JsonObject:
     return meta
 
 
-def _body_json(record: TransactionRecord, transaction: VersionedTransaction, encoding: str) -> Any:  # noqa: ANN401
+def _body_json(record: TransactionRecord, transaction: VersionedTransaction, encoding: str) -> Any:
     if encoding == "base64":
         return [record.raw, "base64"]
     if encoding == "base58":

@@ -28,7 +28,7 @@ class Stage:
     app: Flask
     looks: list[int] = field(default_factory=list)
 
-    def look(self, **how: float) -> tracking.Pass:
+    def look(self, **how: int) -> tracking.Pass:
         """Let the worker look, each time a minute later, when everything is due again."""
         self.looks.append(60)
         with time_machine.travel(clock.now().timestamp() + sum(self.looks), tick=True):
