@@ -133,8 +133,8 @@ class WatchedAddress:
 class Deposit:
     """Tokens that came in from outside; hash and payer are None for a transfer that leaves no trace of its own.
 
-    `position` makes `(tx_hash or block hash, position)` unique; `mark_before` is where to resume when the block is
-    reorganised away (None where rescanning blocks is enough).
+    `position` makes `(tx_hash or block hash, position)` unique. `mark_before` is set where the balance told of the
+    deposit: the address's mark before it, to resume from when the block is reorganised away.
     """
 
     address: str

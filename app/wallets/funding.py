@@ -112,9 +112,6 @@ def as_first_answered(request_id: str) -> FundingRequest | None:
     )  # fmt: skip
 
 
-stored = as_first_answered
-
-
 def message_for(amount: TokenAmount, chain: ChainName, address: str) -> str:
     """Return the instruction for the person or program that pays."""
     return (

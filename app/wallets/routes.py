@@ -7,7 +7,7 @@ from typing import Any
 from flask import jsonify, request
 
 from app.core.pagination import Page
-from app.core.unit_of_work import unit_of_work
+from app.core.unit_of_work import reading
 from app.errors import (
     AddressNotAllowed,
     BalanceFetchError,
@@ -90,8 +90,8 @@ def _rebuild_movement(transaction_id: str) -> tuple[int, Any]:
 
 
 def _rebuild_funding(request_id: str) -> tuple[int, Any]:
-    with unit_of_work():
-        return 200, schemas.FundingShape().dump(funding.stored(request_id))
+    with reading():
+        return 200, schemas.FundingShape().dump(funding.as_first_answered(request_id))
 
 
 @blp.get("")
