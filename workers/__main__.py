@@ -15,6 +15,8 @@ from app.ports import provider
 from app.wallets import custody
 from workers.context import application
 
+_RECONNECT_SECONDS = 2.0
+
 
 def main() -> None:
     """Serve the queues until told to stop."""
@@ -30,6 +32,8 @@ def main() -> None:
     worker = worker_class(
         queues, connection=redis, serializer=JSONSerializer, worker_ttl=60, maintenance_interval=60
     )
+    # RQ's own pauses grow to a minute, in which a Redis that is back would have jobs and no worker.
+    worker.max_connection_wait_time = _RECONNECT_SECONDS
     worker.work(with_scheduler=False, logging_level="WARNING")
 
 
