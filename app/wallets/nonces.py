@@ -6,12 +6,16 @@ requests. Alone writes `nonces`.
 
 from __future__ import annotations
 
-from sqlalchemy import case, select, update
+from sqlalchemy import select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from app.core.chains import ChainName
 from app.extensions import db
+from app.ports.errors import Rejected
 from app.wallets.models import Nonce, Transaction
+
+# A database that was restored from a backup may lack some slots that were used.
+_FURTHEST_AHEAD = 100
 
 
 def allocate(chain: ChainName, address: str, *, floor: int) -> int:
@@ -21,13 +25,15 @@ def allocate(chain: ChainName, address: str, *, floor: int) -> int:
     """
     session = db.session
     insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
-    new = insert(Nonce).values(chain=chain.value, address=address, next_nonce=floor)
+    new = insert(Nonce).values(chain=chain.value, address=address, next_nonce=0)
     # The no-op update takes the row lock on PostgreSQL and the write lock on SQLite.
     locked = new.on_conflict_do_update(
-        index_elements=[Nonce.chain, Nonce.address],
-        set_={"next_nonce": case((Nonce.next_nonce > floor, Nonce.next_nonce), else_=floor)},
+        index_elements=[Nonce.chain, Nonce.address], set_={"next_nonce": Nonce.next_nonce}
     ).returning(Nonce.next_nonce)
     high = int(session.execute(locked).scalar_one())
+    # The keys are ours alone: a chain that counts far more than was ever handed out here is not believed.
+    if floor > high + _FURTHEST_AHEAD:
+        raise Rejected("chain_unreachable")
     slot = floor
     if high > floor:
         taken = set(

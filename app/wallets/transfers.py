@@ -13,9 +13,9 @@ from decimal import Decimal
 import structlog
 
 from app.core import clock
-from app.core.chains import ChainName, Token, native
+from app.core.chains import Token, native
 from app.core.identifiers import new_id
-from app.core.money import TokenAmount, decimal_string, nanos_from_usd, value_nanos
+from app.core.money import TokenAmount, decimal_string, value_nanos
 from app.core.unit_of_work import reading, unit_of_work
 from app.errors import ServiceError, TransferFailed, WithdrawalFailed
 from app.ports import provider
@@ -23,7 +23,7 @@ from app.ports.chain import Chain, Draft, Intent, Signed
 from app.ports.errors import OutcomeUnknown, PortError, Rejected, Unreachable
 from app.ports.vault import Signer
 from app.spending import service as spending
-from app.wallets import custody, history, lifecycle, nonces, settlement, waiting
+from app.wallets import custody, history, lifecycle, network_fees, nonces, settlement, waiting
 from app.wallets.lifecycle import Status, TransactionType
 from app.wallets.models import Transaction
 from app.wallets.orders import Order
@@ -36,9 +36,6 @@ _FAILURES: Mapping[TransactionType, type[ServiceError]] = {
     TransactionType.TRANSFER: TransferFailed,
     TransactionType.WITHDRAWAL: WithdrawalFailed,
 }
-# Where no price is known the operator's fee cap still has to hold: these are far above any price yet seen.
-_CAUTIOUS_NANOS_PER_TOKEN = {"ETH": 20_000 * 10**9, "SOL": 2_000 * 10**9}
-
 _SENTENCES: Mapping[str, str] = {
     "insufficient_funds": "The wallet does not hold enough of this token.",
     "insufficient_gas": "The wallet does not hold enough of the chain's own token to pay the network fee.",
@@ -90,7 +87,8 @@ def quote(wallet: WalletView, order: Order) -> Quote:
     except (PortError, _NotAffordable) as error:
         raise _failure(order, error.reason, error.details) from None
     token = native(order.chain)
-    return Quote(value, TokenAmount(draft.fee_units, token), _fee_nanos(draft, order.chain))
+    fee_nanos = network_fees.fee_nanos(order.chain, draft.fee_units)
+    return Quote(value, TokenAmount(draft.fee_units, token), fee_nanos)
 
 
 def send(wallet: WalletView, order: Order, *, wait_seconds: Decimal) -> history.TransactionView:
@@ -145,13 +143,7 @@ def _draft(chain: Chain, wallet: WalletView, order: Order) -> Draft:
         draft = chain.draft(Intent(sender, order.recipient, order.amount))
     except Unreachable as error:
         raise Rejected("chain_unreachable", details=error.details) from None
-    cap = nanos_from_usd(provider.settings().max_network_fee_usd)
-    fee = _fee_nanos(draft, order.chain)
-    cautious = value_nanos(
-        TokenAmount(draft.fee_units, native(order.chain)),
-        _CAUTIOUS_NANOS_PER_TOKEN[native(order.chain).symbol],
-    )
-    if (cautious if fee is None else fee) > cap:
+    if not network_fees.is_within_cap(order.chain, draft.fee_units):
         raise Rejected("network_fee_too_high")
     return draft
 
@@ -247,10 +239,6 @@ def _check(wallet: WalletView, order: Order, value: int | None) -> None:
 def _value(amount: TokenAmount) -> int | None:
     price = provider.current().prices.nanos_per_token(amount.token)
     return None if price is None else value_nanos(amount, price)
-
-
-def _fee_nanos(draft: Draft, chain: ChainName) -> int | None:
-    return _value(TokenAmount(draft.fee_units, native(chain)))
 
 
 def _failure(

@@ -223,3 +223,11 @@ def test_that_nothing_can_land_any_more_is_only_believed_of_all_that_was_signed(
     assert stage.agent.transaction(body["transaction_id"])["status"] == "pending"
     complete = Watch(body["transaction_id"], stage.agent.address, 0, (second, first))
     assert settlement.settle(complete, Outcome(Fate.VOID))
+
+
+def test_a_node_that_counts_far_ahead_of_us_gets_no_signature(stage: Stage) -> None:
+    stage.node.rpc("anvil_setNonce", stage.agent.address, hex(1000))
+    body = stage.agent.move("1", "USDC").get_json()
+    assert (body["code"], body["details"]["reason"]) == ("TRANSFER_FAILED", "chain_unreachable")
+    assert stage.hashes() == []
+    assert stage.agent.spent_today() == 0
