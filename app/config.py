@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName
@@ -168,6 +168,20 @@ class Settings(BaseSettings):
         _keys(self.encryption_keys.get_secret_value(), "ENCRYPTION_KEYS")
         self.prices_overridden()
         return self
+
+    @classmethod
+    def load(cls) -> Settings:
+        """Read the environment. Raises: SystemExit with one line for each setting that is wrong, and no value."""
+        try:
+            return cls()
+        except ValidationError as error:
+            lines = [
+                ": ".join(
+                    filter(None, [str(problem["loc"][0]).upper() if problem["loc"] else "", problem["msg"]])
+                )
+                for problem in error.errors(include_input=False, include_url=False, include_context=False)
+            ]
+            raise SystemExit("\n".join(["The settings are not right:", *lines])) from None
 
     @property
     def is_sandbox(self) -> bool:

@@ -40,11 +40,13 @@ _log = structlog.get_logger(__name__)
 
 def create_app(settings: Settings | None = None, *, ports: PortSet | None = None) -> Flask:
     """Make the application. Opens no connection, so it may be made before a server forks."""
-    settings = settings or Settings()
+    settings = settings or Settings.load()
     # A library of eth-account's raises the limit to 100 000 when imported, beyond what the C stack of a thread holds.
     sys.setrecursionlimit(_RECURSION_LIMIT)
     logs.configure(settings.log_level)
     app = Flask("purser", root_path=str(ROOT), template_folder="templates", static_folder=None)
+    # A doubled slash is another path, and a redirect would repeat whatever Host the caller sent.
+    app.url_map.merge_slashes = False
     app.extensions["settings"] = settings
     app.extensions["ports"] = ports or _ports_of(settings)
     _configure(app, settings)

@@ -26,7 +26,7 @@ from app.extensions import db
 from app.jobs import JobName
 from app.ports import provider
 from app.ports.chain import BlockRef
-from app.ports.errors import PortError
+from app.ports.errors import PortError, Rejected, Unreachable
 from app.spending import service as spending
 from app.wallets import lifecycle, orders
 from app.wallets.lifecycle import Reason, Status, TransactionType
@@ -154,6 +154,7 @@ def unpaid_in_sandbox(now: datetime, *, limit: int = 50) -> Sequence[str]:
         select(Transaction.id)
         .where(
             Transaction.type == TransactionType.FUNDING.value,
+            Transaction.error.is_(None),
             Transaction.status == Status.PENDING.value,
             Transaction.created_at.between(since, now - timedelta(seconds=10)),
         )
@@ -173,7 +174,16 @@ def pay_from_faucet(request_id: str) -> None:
         return
     try:
         faucet.pay(wanted.id, chain=wanted.chain, address=wanted.deposit_address, amount=wanted.amount)
-    except PortError as error:
+    except Rejected as error:
+        # Told to its maker, and not asked again: a deposit from elsewhere still fulfils the request.
+        _log.warning("faucet_refused", transaction_id=request_id, reason=error.reason)
+        with unit_of_work() as session:
+            session.execute(
+                update(Transaction)
+                .where(Transaction.id == request_id, Transaction.status == Status.PENDING.value)
+                .values(error=error.reason[:200])
+            )
+    except Unreachable as error:
         _log.warning("faucet_did_not_pay", transaction_id=request_id, reason=error.reason)
 
 

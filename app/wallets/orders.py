@@ -67,7 +67,8 @@ def _parse_chain(text: str, problems: dict[str, list[str]]) -> ChainName | None:
 def _parse_amount(
     chain: ChainName | None, amount: str, currency: str, problems: dict[str, list[str]]
 ) -> TokenAmount | None:
-    token = TOKENS_BY_SYMBOL.get(currency.upper())
+    # Only ASCII: some other letters become these symbols in upper case.
+    token = TOKENS_BY_SYMBOL.get(currency.upper()) if currency.isascii() else None
     if chain is not None and token not in tokens(chain):
         problems["currency"] = [f"must be one of {', '.join(t.symbol for t in tokens(chain))} on {chain}"]
         return None

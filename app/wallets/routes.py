@@ -35,6 +35,7 @@ from app.wallets.service import WalletView
 from app.web import failures, idempotency, prefer
 from app.web.blueprint import Blueprint
 from app.web.idempotency import idempotent
+from app.web.parsing import body_of, parse_json
 
 blp = Blueprint(
     "wallets",
@@ -89,6 +90,12 @@ def _rebuild_movement(transaction_id: str) -> tuple[int, Any]:
     return 200, schemas.MovementShape().dump(view)
 
 
+def _is_for_real() -> bool:
+    """Tell a movement from a dry run, which makes nothing that a repetition could make again."""
+    body = parse_json(body_of(request) or b"{}")
+    return not (isinstance(body, dict) and body.get("dry_run") is True)
+
+
 def _rebuild_funding(request_id: str) -> tuple[int, Any]:
     with reading():
         return 200, schemas.FundingShape().dump(funding.as_first_answered(request_id))
@@ -140,7 +147,7 @@ def get_balances(wallet: WalletView) -> dict[str, Any]:
 
 
 @blp.post("/<string:wallet_id>/transfer")
-@idempotent(owner=guards.require_agent, rebuild=_rebuild_movement)
+@idempotent(owner=guards.require_agent, rebuild=_rebuild_movement, applies=_is_for_real)
 @blp.arguments(schemas.MovementBody)
 @blp.response(200, schemas.MovementShape)
 @blp.doc(responses=_MOVED_OR_QUOTED)
@@ -153,7 +160,7 @@ def transfer(body: dict[str, Any], wallet: WalletView) -> Any:
 
 
 @blp.post("/<string:wallet_id>/withdraw")
-@idempotent(owner=guards.require_agent, rebuild=_rebuild_movement)
+@idempotent(owner=guards.require_agent, rebuild=_rebuild_movement, applies=_is_for_real)
 @blp.arguments(schemas.MovementBody)
 @blp.response(200, schemas.MovementShape)
 @blp.doc(responses=_MOVED_OR_QUOTED)

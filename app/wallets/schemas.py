@@ -9,7 +9,7 @@ from marshmallow import fields
 
 from app.core.chains import ChainName
 from app.wallets.lifecycle import Status, TransactionType
-from app.web.fields import Address, Amount, Domain, Instant, Name, Text, Usd, UsdText
+from app.web.fields import Address, Amount, Domain, Flag, Instant, Name, Text, Usd, UsdText
 from app.web.schemas import Pagination, Schema, page_query
 
 _ALLOWLIST_LENGTH = ma.validate.Length(max=500, error="must have at most 500 entries")
@@ -99,11 +99,8 @@ class MovementBody(Schema):
     to = Text(required=True, metadata={"description": "The recipient's address."})
     amount = Amount(required=True, metadata={"type": "string", "example": "12.5"})
     currency = Text(required=True, metadata=_CURRENCY)
-    dry_run = fields.Boolean(
+    dry_run = Flag(
         load_default=False,
-        truthy={True},
-        falsy={False},
-        error_messages={"invalid": "must be true or false"},
         metadata={"description": "Check limits and chain and answer with the quote; nothing is signed."},
     )
 

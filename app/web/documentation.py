@@ -21,6 +21,7 @@ from app.web.schemas import ErrorBody
 _WIRE_TYPES: tuple[tuple[type[Any], str, str | None], ...] = (
     (fields.Amount, "string", None),
     (fields.Usd, "number", None),
+    (fields.Flag, "boolean", None),
     (fields.UsdText, "string", None),
     (fields.Instant, "string", "date-time"),
     (fields.Count, "integer", None),

@@ -17,6 +17,7 @@ from app.core import addresses, clock, money
 from app.web.parsing import JsonNumber
 
 _MAX_USD = 1_000_000_000
+_DIRECTION_MARKS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _MAX_NAME_LETTERS = 100
 _MAX_UNIT_BITS = 256
 _MAX_HOST_LETTERS = 253
@@ -54,7 +55,9 @@ class Name(Text):
         if len(name) > _MAX_NAME_LETTERS:
             msg = "must have at most 100 characters"
             raise ValidationError(msg)
-        return name or None
+        if any(letter in _DIRECTION_MARKS for letter in name):
+            raise ValidationError("must not contain marks that change the direction of text")
+        return name if any(unicodedata.category(letter)[0] in "LNPS" for letter in name) else None
 
 
 class Email(Text):
@@ -72,6 +75,17 @@ class Email(Text):
             msg = "must be an e-mail address"
             raise ValidationError(msg) from None
         return parsed.normalized.lower()
+
+
+class Flag(fields.Field[bool]):
+    """True or false, and nothing that merely resembles them: 0 and 1 are numbers."""
+
+    def _deserialize(
+        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **_kwargs: Any
+    ) -> bool:
+        if not isinstance(value, bool):
+            raise ValidationError("must be true or false")
+        return value
 
 
 class Amount(fields.Field[str]):

@@ -31,6 +31,7 @@ from app.extensions import Model, db
 from app.ports import provider
 from app.ports.vault import Place
 from app.web import failures
+from app.web.parsing import body_of
 
 _log = structlog.get_logger(__name__)
 View = TypeVar("View", bound=Callable[..., Any])
@@ -79,10 +80,17 @@ class _Stored:
     answer_sealed: str | None
 
 
+def _always() -> bool:
+    return True
+
+
 def idempotent(
-    *, owner: Callable[[], str], rebuild: Callable[[str], tuple[int, Any]]
+    *,
+    owner: Callable[[], str],
+    rebuild: Callable[[str], tuple[int, Any]],
+    applies: Callable[[], bool] = _always,
 ) -> Callable[[View], View]:
-    """Honour `Idempotency-Key` on a view.
+    """Honour `Idempotency-Key` on a view, unless `applies` says that the request makes nothing.
 
     `owner` names whose key it is; `rebuild` makes `(status, JSON body)` from the id given to `bind`, for the
     answer that a crash swallowed.
@@ -95,7 +103,7 @@ def idempotent(
             g.pop("idempotency_claim", None)
             g.pop("idempotency_bound", None)
             key = request.headers.get(HEADER)
-            if key is None:
+            if key is None or not applies():
                 return view(*args, **kwargs)
             if not _VISIBLE_ASCII.fullmatch(key):
                 raise InvalidInput(f"{HEADER} must be 1 to 255 visible ASCII characters.")
@@ -182,7 +190,7 @@ def _replay(stored: _Stored, rebuild: Callable[[str], tuple[int, Any]]) -> Respo
 
 def _claim(owner_id: str, key: str) -> _Claim | _Stored:
     now, holder, row_id = clock.now(), new_id(), new_id()
-    body_hmac = _fingerprint(request.get_data(cache=True))
+    body_hmac = _fingerprint(body_of(request))
     scope = {"owner_id": owner_id, "method": request.method, "path": request.path[:200], "key": key}
     try:
         with unit_of_work() as session:

@@ -35,12 +35,28 @@ class JsonNumber(Decimal):
         return number
 
 
+def body_of(request: Request) -> bytes:
+    """Read a request's body, once for all who ask. Raises: PayloadTooLarge, InvalidInput when it breaks off."""
+    try:
+        body: bytes = request.get_data(cache=True)
+    except OSError:
+        # The server's own words for chunks that are none, and for a client that went away.
+        raise InvalidInput("The request body could not be read.") from None
+    limit = request.max_content_length
+    if request.content_length is None and limit is not None and len(body) >= limit:
+        # A chunked body is cut off at the limit without a word (werkzeug's LimitedStream).
+        raise PayloadTooLarge
+    return body
+
+
 def parse_json(body: bytes) -> Any:
     """Read JSON with exact numbers (fractions become Decimal). Raises: InvalidInput."""
     if _is_nested_too_deeply(body):
         raise InvalidInput(f"The request body is nested deeper than {_MAX_DEPTH} levels.")
     try:
-        return json.loads(body, parse_float=JsonNumber, parse_constant=_refuse_constant)
+        return json.loads(
+            body, parse_float=JsonNumber, object_pairs_hook=_object, parse_constant=_refuse_constant
+        )
     except (ValueError, RecursionError, ArithmeticError):
         # ArithmeticError: an exponent of more digits than Decimal counts.
         raise InvalidInput("The request body is not valid JSON.") from None
@@ -56,6 +72,14 @@ def _is_nested_too_deeply(body: bytes) -> bool:
         if depth > _MAX_DEPTH:
             return True
     return False
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        # Whoever checked the request before us may have read the other one (RFC 8259 §4).
+        raise InvalidInput("The request body names a field twice.")
+    return found
 
 
 def _refuse_constant(_name: str) -> NoReturn:
@@ -88,11 +112,7 @@ class StrictParser(FlaskParser):  # type: ignore[misc, unused-ignore]
     DEFAULT_VALIDATION_STATUS = 400
 
     def _raw_load_json(self, req: Request) -> Any:
-        body = req.get_data(cache=True)
-        limit = req.max_content_length
-        if req.content_length is None and limit is not None and len(body) >= limit:
-            # A chunked body is cut off at the limit without a word (werkzeug's LimitedStream).
-            raise PayloadTooLarge
+        body = body_of(req)
         if not body.strip():
             return {}
         parsed = parse_json(body)

@@ -15,6 +15,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
+from app.config import Settings
 from app.core import identifiers
 from app.errors import STATUS
 from app.status import heartbeat
@@ -252,3 +253,20 @@ def test_a_database_server_that_is_away_degrades_health_and_its_password_is_told
     assert_failure(failed, 503, "OVERLOADED")
     assert "database_not_available" in written
     assert "canary-password" not in written
+
+
+def test_a_doubled_slash_is_another_path_and_redirects_nobody_anywhere(client: FlaskClient) -> None:
+    answer = client.get("/v1//wallets/x", headers={"Host": "evil.example"})
+    assert (answer.status_code, answer.get_json()["code"]) == (404, "NOT_FOUND")
+    assert "Location" not in answer.headers
+
+
+def test_wrong_settings_are_named_one_by_one_without_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NETWORK", "foonet")
+    monkeypatch.setenv("INITIAL_CREDITS_USD", "secretish")
+    with pytest.raises(SystemExit) as told:
+        Settings.load()
+    assert "NETWORK:" in str(told.value)
+    assert "INITIAL_CREDITS_USD:" in str(told.value)
+    assert "secretish" not in str(told.value)
+    assert "foonet" not in str(told.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -164,6 +165,38 @@ def test_a_json_number_with_an_exponent_or_sign_is_refused_like_its_text(number:
     answer = agent.client.post(f"{agent.wallet_url}/transfer", data=raw, headers=agent.headers())
     assert (answer.status_code, list(answer.get_json()["details"]["fields"])) == (400, ["amount"])
     assert agent.history() == []
+
+
+@pytest.mark.parametrize("field", ["amount", "to", "currency"])
+def test_a_field_that_is_named_twice_is_refused_for_a_filter_may_have_read_the_other(
+    field: str, agent: Agent
+) -> None:
+    body = {"amount": "1", "currency": "USDC", "chain": "base", "to": RECIPIENT}
+    raw = json.dumps(body)[:-1] + f', "{field}": "2"}}'
+    answer = agent.client.post(f"{agent.wallet_url}/transfer", data=raw, headers=agent.headers())
+    assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT")
+    assert agent.history() == []
+
+
+@pytest.mark.parametrize(
+    "change", [{"currency": "u\u017fdc"}, {"dry_run": 0}, {"dry_run": 1}, {"dry_run": None}]
+)
+def test_what_merely_resembles_a_value_is_not_taken_for_it(change: dict[str, Any], agent: Agent) -> None:
+    body = {"amount": "1", "currency": "USDC", "chain": "base", "to": RECIPIENT, **change}
+    assert agent.post(f"{agent.wallet_url}/transfer", body).status_code == 400
+    assert agent.history() == []
+
+
+def test_a_dry_run_does_not_use_up_the_idempotency_key(agent: Agent) -> None:
+    body = {"amount": "1", "currency": "USDC", "chain": "base", "to": RECIPIENT}
+    assert (
+        agent.post(f"{agent.wallet_url}/transfer", {**body, "dry_run": True}, Idempotency_Key="k").status_code
+        == 200
+    )
+    assert (
+        agent.post(f"{agent.wallet_url}/transfer", body, Idempotency_Key="k").get_json()["status"]
+        == "confirmed"
+    )
 
 
 def test_limits_come_in_their_order_and_say_what_is_left(agent: Agent) -> None:
