@@ -295,9 +295,13 @@ class Program:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def ensure(self) -> None:
         """Start it unless it runs."""
-        if self._process is not None and self._process.poll() is None:
+        if self.running:
             return
         self._process = subprocess.Popen(
             [*_tie_to_the_tests(), *self._command],

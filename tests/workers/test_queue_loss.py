@@ -179,6 +179,16 @@ def test_a_scheduler_killed_outright_leaves_nothing_undone(fleet: Fleet, agent: 
     _await_confirmed(agent, sent)
 
 
+def test_a_worker_that_starts_before_redis_waits_for_it(fleet: Fleet, agent: Agent) -> None:
+    fleet.redis.kill()
+    fleet.worker.kill()
+    fleet.worker.ensure()
+    _await_confirmed(agent, _send(agent, *BOTH))
+    fleet.redis.ensure()
+    _await_confirmed(agent, _send(agent, *BOTH))
+    assert fleet.worker.running
+
+
 @pytest.mark.parametrize("how", ["killed", "hanging"])
 def test_without_redis_requests_are_answered_fast_and_movements_come_to_their_end(
     how: str, fleet: Fleet, agent: Agent
