@@ -39,6 +39,8 @@ _PAST_HOLDS = """
     SELECT id, wallet_id, cost_nanos, 'spent', created_at::date, created_at FROM transactions
 """
 
+_NONCES_HANDED_OUT = "INSERT INTO nonces (chain, address, next_nonce) VALUES ('base', %(address)s, %(count)s)"
+
 
 class _UndoError(Exception):
     """Rolls a measured unit back."""
@@ -96,6 +98,7 @@ def _site(made: Parts, name: str, past: int) -> _Site:
     with made.database.connect(f"past_{name}") as connection:
         connection.execute(_PAST_TRANSACTIONS, facts)
         connection.execute(_PAST_HOLDS)
+        connection.execute(_NONCES_HANDED_OUT, facts)
         connection.execute("VACUUM ANALYZE")
     return site
 
@@ -131,6 +134,6 @@ def _hold_and_release(site: _Site) -> None:
 def _before_signing(site: _Site) -> None:
     with contextlib.suppress(_UndoError), unit_of_work():
         _hold(site, new_id())
-        history.outflows_not_mined(site.wallet_id, ChainName.BASE, since_sequence=site.past)
+        history.outflows_not_mined(site.address, ChainName.BASE, since_sequence=site.past)
         nonces.allocate(ChainName.BASE, site.address, floor=site.past)
         raise _UndoError
