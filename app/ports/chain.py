@@ -42,7 +42,8 @@ class Draft:
 
     `fee_units` is the most that the network can charge, in native base units; `native_units` and `token_units` are
     the sender's balances (the same figure for a native intent); `sequence` is the sender's next nonce in the latest
-    block (None on chains without nonces), read before the balances.
+    block (None on chains without nonces), read before the balances. There, `as_of` says which block (slot) the
+    balances are of: what landed in a later one is not in them.
     """
 
     intent: Intent
@@ -51,6 +52,7 @@ class Draft:
     token_units: int
     sequence: int | None
     terms: Terms
+    as_of: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, func, or_, select
 
 from app.core import identifiers
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Token
@@ -128,17 +128,21 @@ def view_of(row: Transaction) -> TransactionView:
 
 
 def outflows_not_mined(
-    sender: str, chain: ChainName, *, since_sequence: int | None
+    sender: str, chain: ChainName, *, since_sequence: int | None, since_block: int | None = None
 ) -> tuple[Mapping[Token, int], int]:
     """Return what movements take from balances that were read at a nonce count: tokens, and fees at most.
 
     In the current unit. Movements with a lower nonce were mined already and are in the balances; one with this
-    nonce or a higher one is not, even if it has come to its end since.
+    nonce or a higher one is not, even if it has come to its end since. Without nonces, what landed after the
+    block of the balances is not in them, and of a pending movement nobody knows yet: it counts.
     """
-    if since_sequence is None:
-        not_mined = Transaction.status == Status.PENDING.value
-    else:
+    if since_sequence is not None:
         not_mined = Transaction.nonce >= since_sequence
+    else:
+        not_mined = or_(
+            Transaction.status == Status.PENDING.value,
+            Transaction.block_number > (since_block if since_block is not None else 0),
+        )
     columns = (
         Transaction.currency,
         Transaction.amount_units,
