@@ -23,7 +23,7 @@ from app.adapters.vault_local import LocalVault
 from app.config import Settings
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName
 from app.core.money import nanos_from_usd
-from app.ports.chain import Chain, ReadableChain
+from app.ports.chain import Chain
 from app.ports.faucet import Faucet
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
@@ -35,7 +35,6 @@ class Ports:
     """One attribute per port."""
 
     chains: Mapping[ChainName, Chain]
-    readable_chains: Mapping[ChainName, ReadableChain]
     vault: Vault
     prices: Prices
     queue: JobQueue
@@ -45,10 +44,8 @@ class Ports:
 def build(settings: Settings) -> Ports:
     """Choose and make the adapters that the settings ask for."""
     evm = {name: _evm_chain(name, settings) for name in (ChainName.ETHEREUM, ChainName.BASE)}
-    solana = _solana_chain(settings)
     return Ports(
-        chains=MappingProxyType(evm),
-        readable_chains=MappingProxyType({**evm, ChainName.SOLANA: solana}),
+        chains=MappingProxyType({**evm, ChainName.SOLANA: _solana_chain(settings)}),
         vault=LocalVault(settings.encryption_key_list()),
         prices=_prices(settings, evm),
         queue=RqQueue(settings.redis_url.get_secret_value()),

@@ -466,8 +466,8 @@ def test_nothing_that_holds_a_secret_shows_it(canaries: Canaries, sqlite_url: st
             canaries.add_text(name, text)
         signer = custody.signer_of(agent.wallet_id)
         things: list[object] = [
-            settings, ports, ports.chains, ports.readable_chains, ports.vault, ports.prices, ports.queue, ports.faucet,
-            *ports.readable_chains.values(), *(getattr(chain, "rpc", None) for chain in ports.readable_chains.values()),
+            settings, ports, ports.chains, ports.vault, ports.prices, ports.queue, ports.faucet,
+            *ports.chains.values(), *(getattr(chain, "rpc", None) for chain in ports.chains.values()),
             signer, app, app.extensions["settings"], app.extensions["ports"], registered, gateway, minted,
             Place("a", "b", "c"), custody.new_key(), db, db.engine, db.engine.pool, JobName.CONFIRM, ChainName.BASE,
         ]  # fmt: skip

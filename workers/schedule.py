@@ -54,7 +54,7 @@ def _run_here(job: JobName, arguments: tuple[str, ...]) -> None:
 
 def _verify_chains() -> None:
     """Say loudly at the start when an endpoint serves another chain than we sign for; the adapters refuse it."""
-    for name, chain in provider.current().readable_chains.items():
+    for name, chain in provider.current().chains.items():
         try:
             chain.verify_identity()
         except Unreachable:

@@ -168,8 +168,8 @@ class Balances:
         return next(amount for amount in self.amounts if amount.token == token)
 
 
-class ReadableChain(Protocol):
-    """One chain, behind however many endpoints the operator configured, whose balances can be read."""
+class Chain(Protocol):
+    """One chain on which wallets hold and move tokens, behind however many endpoints the operator configured."""
 
     @property
     def name(self) -> ChainName:
@@ -188,9 +188,6 @@ class ReadableChain(Protocol):
         """Read all served tokens of an address at one block."""
         ...
 
-
-class Chain(ReadableChain, Protocol):
-    """A chain on which wallets move tokens."""
 
     def refusal_of(self, recipient: str, token: Token) -> str | None:
         """Return why a recipient can never be paid (zero address, the token's own contract), or None. No network."""

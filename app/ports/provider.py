@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from flask import current_app
 
 from app.core.chains import ChainName
-from app.ports.chain import Chain, ReadableChain
+from app.ports.chain import Chain
 from app.ports.faucet import Faucet
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
@@ -24,11 +24,6 @@ class PortSet(Protocol):
     @property
     def chains(self) -> Mapping[ChainName, Chain]:
         """Chains on which wallets move tokens."""
-        ...
-
-    @property
-    def readable_chains(self) -> Mapping[ChainName, ReadableChain]:
-        """Chains whose balances are shown; a superset of `chains`."""
         ...
 
     @property

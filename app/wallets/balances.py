@@ -40,7 +40,7 @@ def of_wallet(wallet: WalletView) -> Sequence[Holding]:
     deadline = time.monotonic() + _PATIENCE_SECONDS
     answers = {
         name: readers[name].submit(chain.balances, wallet.address_on(name))
-        for name, chain in ports.readable_chains.items()
+        for name, chain in ports.chains.items()
     }
     prices = {token: ports.prices.nanos_per_token(token) for name in answers for token in tokens(name)}
     read: dict[ChainName, Balances] = {}
@@ -71,5 +71,5 @@ def open_readers() -> None:
     """
     current_app.extensions["balance_readers"] = {
         name: ThreadPoolExecutor(_READERS_PER_CHAIN, thread_name_prefix=f"balances-{name}")
-        for name in provider.current().readable_chains
+        for name in provider.current().chains
     }

@@ -140,9 +140,10 @@ def outflows_not_mined(
         not_mined = Transaction.nonce >= since_sequence
     else:
         not_mined = or_(
-            Transaction.status == Status.PENDING.value,
+            # Pending rows have no block; both halves are ranges of one index.
+            Transaction.block_number.is_(None) & (Transaction.status == Status.PENDING.value),
             Transaction.block_number > (since_block if since_block is not None else 0),
-        )
+        ) & Transaction.nonce.is_(None)
     columns = (
         Transaction.currency,
         Transaction.amount_units,
@@ -179,7 +180,7 @@ def _hashes(transaction_ids: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
 
 
 def _view(row: Transaction, hashes: Sequence[str], events: tuple[Event, ...] = ()) -> TransactionView:
-    chain = provider.current().readable_chains.get(ChainName(row.chain))
+    chain = provider.current().chains.get(ChainName(row.chain))
     return TransactionView(
         id=row.id,
         wallet_id=row.wallet_id,

@@ -92,6 +92,15 @@ class Transaction(Model):
             postgresql_where=text("type = 'funding' AND status = 'pending'"),
             sqlite_where=text("type = 'funding' AND status = 'pending'"),
         ),
+        # What movements without a nonce still take from a balance (`history.outflows_not_mined`).
+        Index(
+            "ix_transactions_in_flight",
+            "chain",
+            "from_address",
+            "block_number",
+            postgresql_where=text("nonce IS NULL AND fee_cap_units IS NOT NULL"),
+            sqlite_where=text("nonce IS NULL AND fee_cap_units IS NOT NULL"),
+        ),
         CheckConstraint("cost_nanos >= 0", name="ck_transactions_cost"),
     )
 

@@ -12,6 +12,7 @@ from sqlalchemy import func, select
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName
 from app.core.money import TokenAmount
 from app.core.unit_of_work import reading
+from app.extensions import db
 from app.ports.chain import Attempt, BlockRef, Intent, Terms, Watch
 from app.wallets.lifecycle import Status
 from app.wallets.models import SignedAttempt, Transaction
@@ -58,6 +59,11 @@ class OpenMovement:
         return self.status is not Status.PENDING and self.block is not None and self.fee_units is None
 
     @property
+    def expires(self) -> bool:
+        """Tell whether its bytes are void some time after they were signed."""
+        return self.watch.expires_at_height is not None
+
+    @property
     def latest(self) -> SignedBytes:
         """Return the attempt that was signed last."""
         return self.attempts[-1]
@@ -85,20 +91,26 @@ def due(chain: ChainName, now: datetime) -> list[OpenMovement | Unreadable]:
             .order_by(Transaction.next_check_at)
             .limit(BATCH)
         ).all()
-        attempts: dict[str, list[SignedBytes]] = {row.id: [] for row in rows}
-        signed = (
-            select(SignedAttempt)
-            .where(SignedAttempt.transaction_id.in_(list(attempts)))
-            .order_by(SignedAttempt.id)
-        )
-        for attempt in session.scalars(signed):
-            attempts[attempt.transaction_id].append(
-                SignedBytes(
-                    attempt.id, attempt.tx_hash, attempt.purpose, attempt.raw, attempt.terms,
-                    attempt.refusal, attempt.seen_at_block, attempt.sent_at,
-                )
-            )  # fmt: skip
-        return [_movement_or_unreadable(row, attempts[row.id]) for row in rows]
+        return _with_attempts(rows)
+
+
+def pending_of(sender: str, chain: ChainName) -> list[OpenMovement]:
+    """Return what a sender has pending on a chain without nonces, the oldest first."""
+    with reading() as session:
+        rows = session.scalars(
+            select(Transaction)
+            .where(
+                Transaction.chain == chain.value,
+                Transaction.from_address == sender,
+                Transaction.block_number.is_(None),
+                Transaction.status == Status.PENDING.value,
+                Transaction.nonce.is_(None),
+                Transaction.fee_cap_units.is_not(None),
+            )
+            .order_by(Transaction.created_at)
+            .limit(BATCH)
+        ).all()
+        return [entry for entry in _with_attempts(rows) if isinstance(entry, OpenMovement)]
 
 
 def lowest_nonces(chain: ChainName, senders: Sequence[str]) -> dict[str, int]:
@@ -117,6 +129,23 @@ def lowest_nonces(chain: ChainName, senders: Sequence[str]) -> dict[str, int]:
             .group_by(Transaction.from_address)
         )
         return {str(sender): lowest for sender, lowest in rows if lowest is not None}
+
+
+def _with_attempts(rows: Sequence[Transaction]) -> list[OpenMovement | Unreadable]:
+    attempts: dict[str, list[SignedBytes]] = {row.id: [] for row in rows}
+    signed = (
+        select(SignedAttempt)
+        .where(SignedAttempt.transaction_id.in_(list(attempts)))
+        .order_by(SignedAttempt.id)
+    )
+    for attempt in db.session.scalars(signed):
+        attempts[attempt.transaction_id].append(
+            SignedBytes(
+                attempt.id, attempt.tx_hash, attempt.purpose, attempt.raw, attempt.terms,
+                attempt.refusal, attempt.seen_at_block, attempt.sent_at,
+            )
+        )  # fmt: skip
+    return [_movement_or_unreadable(row, attempts[row.id]) for row in rows]
 
 
 def _movement_or_unreadable(row: Transaction, attempts: list[SignedBytes]) -> OpenMovement | Unreadable:

@@ -13,9 +13,8 @@ from app.web.fields import Address, Amount, Domain, Flag, Instant, Name, Text, U
 from app.web.schemas import Pagination, Schema, page_query
 
 _ALLOWLIST_LENGTH = ma.validate.Length(max=500, error="must have at most 500 entries")
-# Chains on which wallets move tokens; Solana is shown in balances only.
-_CHAIN = {"enum": [ChainName.ETHEREUM.value, ChainName.BASE.value], "example": "base"}
-_CURRENCY = {"enum": ["ETH", "USDC"], "example": "USDC"}
+_CHAIN = {"enum": [name.value for name in ChainName], "example": "base"}
+_CURRENCY = {"enum": ["ETH", "SOL", "USDC"], "example": "USDC"}
 
 
 class Addresses(Schema):

@@ -216,10 +216,13 @@ def _facts(transaction: Transaction, outcome: Outcome, target: Status) -> dict[s
 
 
 def _native_out(transaction: Transaction, outcome: Outcome, target: Status) -> int | None:
-    """Return what the movement took from the sender's native balance, so that deposits can be told from it."""
+    """Return what the movement took from the sender's native balance, so that deposits can be told from it.
+
+    None where that is not known, and on chains without nonces: there deposits are told by hashes.
+    """
     if outcome.fate is Fate.VOID:
         return 0
-    if outcome.fee_units is None:
+    if outcome.fee_units is None or transaction.nonce is None:
         return None
     token = TOKENS_BY_SYMBOL[transaction.currency]
     pays_out = (

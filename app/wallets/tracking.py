@@ -29,6 +29,9 @@ _log = structlog.get_logger(__name__)
 
 _SEND_AGAIN_AFTER = timedelta(seconds=15)
 _CHECK_AGAIN_SECONDS = (1, 2, 2, 4, 8, 15, 30)
+# Where bytes expire within a minute or so, nodes forget them at once: they are sent and looked for all the time.
+_SEND_EXPIRING_AGAIN_AFTER = timedelta(seconds=2)
+_CHECK_EXPIRING_AGAIN_SECONDS = (1, 2)
 # A pass over a full batch stays within twenty requests to the node; the others have their turn in the next.
 _SENT_AGAIN_PER_PASS = 500
 _REPLACEMENTS_PER_PASS = 20
@@ -98,6 +101,23 @@ def confirm(name: ChainName, *, seconds: int = _PASS_SECONDS) -> Pass:
     return done
 
 
+def settle_landed(chain: Chain, sender: str) -> int:
+    """Settle what a sender has pending, has landed and nobody has looked at yet; return how many that were.
+
+    For chains without nonces, where a balance does not tell which pending movements it already has paid for.
+
+    Raises: Unreachable.
+    """
+    pending = open_movements.pending_of(sender, chain.name)
+    if not pending:
+        return 0
+    told = chain.outcomes([movement.watch for movement in pending])
+    outcomes = {movement.id: told.get(movement.id, Outcome(Fate.WAITING)) for movement in pending}
+    needed = settlement.confirmations_needed(chain.name)
+    landed = [m for m in pending if settlement.is_landed(outcomes[m.id], needed=needed)]
+    return sum(settlement.settle(movement.watch, outcomes[movement.id]) for movement in landed)
+
+
 def _each(movements: Iterable[OpenMovement], do: Callable[[OpenMovement], bool], *, until: int) -> int:
     """Do something with one movement after the other until a monotonic instant; return how often it was done.
 
@@ -141,7 +161,9 @@ def _look_again(movements: Sequence[OpenMovement | Unreadable], now: datetime) -
     """Set when to look next, further away each time."""
     by_pause: dict[int, list[str]] = {}
     for movement in movements:
-        pause = _CHECK_AGAIN_SECONDS[min(movement.checks, len(_CHECK_AGAIN_SECONDS) - 1)]
+        expires = isinstance(movement, OpenMovement) and movement.expires and movement.status is Status.PENDING
+        pauses = _CHECK_EXPIRING_AGAIN_SECONDS if expires else _CHECK_AGAIN_SECONDS
+        pause = pauses[min(movement.checks, len(pauses) - 1)]
         by_pause.setdefault(pause, []).append(movement.id)
     if not by_pause:
         return
@@ -183,7 +205,8 @@ def _may_not_have_left(movement: OpenMovement, now: datetime) -> bool:
 
 
 def _sent_long_ago(movement: OpenMovement, now: datetime) -> bool:
-    return movement.latest.sent_at + _SEND_AGAIN_AFTER <= now
+    pause = _SEND_EXPIRING_AGAIN_AFTER if movement.expires else _SEND_AGAIN_AFTER
+    return movement.latest.sent_at + pause <= now
 
 
 def _replace_stuck(chain: Chain, waiting: Sequence[OpenMovement], head: BlockRef, *, until: int) -> int:

@@ -6,9 +6,10 @@ settles. A process that dies between beats leaves a `pending` row that `tracking
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import TypeVar
 
 import structlog
 
@@ -23,7 +24,7 @@ from app.ports.chain import Chain, Draft, Intent, Signed
 from app.ports.errors import OutcomeUnknown, PortError, Rejected, Unreachable
 from app.ports.vault import Signer
 from app.spending import service as spending
-from app.wallets import custody, history, lifecycle, network_fees, nonces, settlement, waiting
+from app.wallets import custody, history, lifecycle, network_fees, nonces, settlement, tracking, waiting
 from app.wallets.lifecycle import Status, TransactionType
 from app.wallets.models import Transaction
 from app.wallets.orders import Order
@@ -31,6 +32,8 @@ from app.wallets.service import WalletView
 from app.web import idempotency
 
 _log = structlog.get_logger(__name__)
+
+Done = TypeVar("Done")
 
 _FAILURES: Mapping[TransactionType, type[ServiceError]] = {
     TransactionType.TRANSFER: TransferFailed,
@@ -79,11 +82,16 @@ def quote(wallet: WalletView, order: Order) -> Quote:
     value = _value(order.amount)
     with reading():
         _check(wallet, order, value)
-    try:
-        draft = _draft(provider.current().chains[order.chain], wallet, order)
+    chain = provider.current().chains[order.chain]
+
+    def assert_possible(draft: Draft) -> Draft:
         with reading():
             _check(wallet, order, value)
             _assert_affordable(order, draft)
+        return draft
+
+    try:
+        draft = _on_fresh_facts(chain, wallet, order, assert_possible)
     except (PortError, _NotAffordable) as error:
         raise _failure(order, error.reason, error.details) from None
     token = native(order.chain)
@@ -104,9 +112,12 @@ def send(wallet: WalletView, order: Order, *, wait_seconds: Decimal) -> history.
     with reading():
         _check(wallet, order, value)
     signer = custody.signer_of(wallet.id)
+
+    def commit(draft: Draft) -> tuple[history.TransactionView, Signed]:
+        return _commit(chain, wallet, order, value=value, draft=draft, signer=signer)
+
     try:
-        draft = _draft(chain, wallet, order)
-        recorded, signed = _commit(chain, wallet, order, value=value, draft=draft, signer=signer)
+        recorded, signed = _on_fresh_facts(chain, wallet, order, commit)
     except (PortError, _NotAffordable) as error:
         raise _refused(wallet, order, value, error.reason, error.details) from None
     view = _carry_out(chain, recorded, signed, wait_seconds=wait_seconds)
@@ -148,6 +159,25 @@ def _draft(chain: Chain, wallet: WalletView, order: Order) -> Draft:
     return draft
 
 
+def _on_fresh_facts(chain: Chain, wallet: WalletView, order: Order, do: Callable[[Draft], Done]) -> Done:
+    """Draft and go on with it; where only what is pending stands against it, see first whether it still is.
+
+    Raises: Rejected, _NotAffordable.
+    """
+    draft = _draft(chain, wallet, order)
+    try:
+        return do(draft)
+    except _NotAffordable:
+        if draft.sequence is not None:
+            raise  # the nonce has told what the balances include
+        try:
+            if not tracking.settle_landed(chain, draft.intent.sender):
+                raise
+        except Unreachable as error:
+            raise Rejected("chain_unreachable", details=error.details) from None
+    return do(_draft(chain, wallet, order))
+
+
 def _commit(
     chain: Chain, wallet: WalletView, order: Order, *, value: int | None, draft: Draft, signer: Signer
 ) -> tuple[history.TransactionView, Signed]:
@@ -182,7 +212,9 @@ def _commit(
 def _assert_affordable(order: Order, draft: Draft) -> None:
     """Refuse what movements that were not mined when the balances were read have used up. Raises: _NotAffordable."""
     token, fee_token = order.amount.token, native(order.chain)
-    sent, fees = history.outflows_not_mined(draft.intent.sender, order.chain, since_sequence=draft.sequence)
+    sent, fees = history.outflows_not_mined(
+        draft.intent.sender, order.chain, since_sequence=draft.sequence, since_block=draft.as_of
+    )
     needed_native = draft.fee_units + fees + sent.get(fee_token, 0)
     if token == fee_token:
         needed_native += order.amount.units

@@ -69,8 +69,7 @@ def build(
     def make(*, solana_url: str | None = None, **parts: Any) -> Stage:
         faulty = {name: FaultyChain(chain) for name, chain in chains.items()}
         solana = SolanaChain(DEPLOYMENTS["sandbox"], rpc_urls=[solana_url or solana_node.url])
-        readable = {**faulty, ChainName.SOLANA: solana}
-        app = build_app(sqlite_url, chains=faulty, readable_chains=readable, **parts)
+        app = build_app(sqlite_url, chains={**faulty, ChainName.SOLANA: solana}, **parts)
         contexts.append(app.app_context())
         contexts[-1].push()
         agent = register(app.test_client())

@@ -18,7 +18,7 @@ from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS, PUBLIC_GENESIS_HASHES
 from app.core.chains import ETH, SOL, USDC, ChainName
 from app.core.money import TokenAmount
-from app.ports.chain import ReadableChain
+from app.ports.chain import Chain
 from app.ports.errors import Rejected, Unreachable
 from sandbox.solana import SolanaNode
 from tests.support.loopback_http import Reply, serve, unused_url
@@ -41,11 +41,11 @@ def wallet() -> str:
     return str(Keypair().pubkey())
 
 
-def _chain(*urls: str) -> ReadableChain:
+def _chain(*urls: str) -> Chain:
     return SolanaChain(_SANDBOX, rpc_urls=urls)
 
 
-def _held(chain: ReadableChain, address: str) -> tuple[int, int]:
+def _held(chain: Chain, address: str) -> tuple[int, int]:
     balances = chain.balances(address)
     assert [amount.token for amount in balances.amounts] == [SOL, USDC]
     return balances.of(SOL).units, balances.of(USDC).units

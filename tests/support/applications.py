@@ -17,7 +17,7 @@ from app.config import Settings
 from app.core.chains import ETH, SOL, ChainName
 from app.factory import create_app
 from app.jobs import JobName
-from app.ports.chain import Chain, ReadableChain
+from app.ports.chain import Chain
 from app.ports.faucet import Faucet
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
@@ -72,18 +72,15 @@ class TestPorts:
     vault: Vault
     prices: Prices
     chains: Mapping[ChainName, Chain] = field(default_factory=lambda: MappingProxyType({}))
-    readable_chains: Mapping[ChainName, ReadableChain] = field(default_factory=lambda: MappingProxyType({}))
     queue: JobQueue = field(default_factory=RecordingQueue)
     faucet: Faucet | None = None
 
 
 def ports_for(settings: Settings, **parts: Any) -> TestPorts:
     """Make ports for settings; `parts` replace the usual ones."""
-    chains = parts.get("chains", {})
     usual: dict[str, Any] = {
         "vault": LocalVault(settings.encryption_key_list()),
         "prices": MarketPrices([], [], overrides={ETH: 3000 * 10**9, SOL: 150 * 10**9}),
-        "readable_chains": chains,
         **parts,
     }
     return TestPorts(**usual)
