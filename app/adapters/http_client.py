@@ -17,13 +17,20 @@ from typing import Any, NoReturn
 
 import requests
 from requests.adapters import HTTPAdapter
-from urllib3.exceptions import HTTPError, ProtocolError
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    MaxRetryError,
+    NewConnectionError,
+    ProtocolError,
+)
 
 from app.core.unit_of_work import assert_no_unit
 from app.ports.errors import Unreachable
 
 _CHUNK_BYTES = 65_536
 _POOL_CONNECTIONS = 32
+_LONGEST_NUMBER = 9
 _MAX_BRACKETS = 500
 """Our answers have a handful. py_ecc, which web3 brings, lifts Python's recursion limit so far that a deeply
 nested text overflows the parser's C stack and kills the process, where it should raise RecursionError."""
@@ -35,6 +42,7 @@ class Answer:
 
     status: int
     body: bytes
+    retry_after_seconds: int = 0
 
     def json(self) -> Any:
         """Return the parsed body, fractions as Decimal. Raises: Unreachable("unexpected_answer")."""
@@ -64,7 +72,10 @@ class HttpClient:
         return self._exchange(requests.Request("GET", url, params=query, headers=headers))
 
     def post(self, url: str, body: bytes) -> Answer:
-        """Post a JSON text and return the answer, whatever its status. Raises: Unreachable."""
+        """Post a JSON text and return the answer, whatever its status.
+
+        Raises: Unreachable, with the reason "not_sent" when nobody can have read the request.
+        """
         return self._exchange(
             requests.Request("POST", url, data=body, headers={"Content-Type": "application/json"})
         )
@@ -72,6 +83,7 @@ class HttpClient:
     def _exchange(self, request: requests.Request) -> Answer:
         assert_no_unit()
         session = self._own_session()
+        perhaps_read = False
         try:
             prepared = session.prepare_request(request)
             try:
@@ -80,9 +92,12 @@ class HttpClient:
                 # A connection kept alive can be closed by the other side just as it is used again.
                 if not error.args or not isinstance(error.args[0], ProtocolError):
                     raise
+                # That the second try goes nowhere says nothing about the first.
+                perhaps_read = True
                 return self._send(session, prepared)
-        except (requests.RequestException, HTTPError, OSError, ValueError):
-            raise Unreachable("no_answer") from None
+        except (requests.RequestException, HTTPError, OSError, ValueError) as error:
+            perhaps_read = perhaps_read or not _never_sent(error)
+        raise Unreachable("no_answer" if perhaps_read else "not_sent")
 
     def _send(self, session: requests.Session, prepared: requests.PreparedRequest) -> Answer:
         deadline = time.monotonic() + self._total_seconds
@@ -93,13 +108,27 @@ class HttpClient:
                 body += chunk
                 if len(body) > self._max_bytes or time.monotonic() > deadline:
                     raise Unreachable("unexpected_answer")
-            return Answer(response.status_code, bytes(body))
+            return Answer(response.status_code, bytes(body), _seconds(response.headers.get("Retry-After")))
 
     def _own_session(self) -> requests.Session:
         # Sockets must not be shared with the process that this one was forked from.
         if self._process != os.getpid():
             self._session, self._process = _session(), os.getpid()
         return self._session
+
+
+def _never_sent(error: Exception) -> bool:
+    if isinstance(error, requests.ConnectTimeout | requests.exceptions.InvalidURL):
+        return True
+    inner = error.args[0] if error.args else None
+    reason = inner.reason if isinstance(inner, MaxRetryError) else inner
+    return isinstance(reason, NewConnectionError | ConnectTimeoutError)
+
+
+def _seconds(retry_after: str | None) -> int:
+    """Return a `Retry-After` in seconds; the form with a date is not in use with JSON services."""
+    text = (retry_after or "").strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) < _LONGEST_NUMBER else 0
 
 
 def _session() -> requests.Session:

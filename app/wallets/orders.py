@@ -5,6 +5,7 @@ Every problem of a request is named at once; nothing here touches the database o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from app.core import addresses
@@ -53,6 +54,18 @@ def parse_movement(type_: TransactionType, *, chain: str, to: str, amount: str, 
     if problems or name is None or recipient is None or parsed is None:
         raise _invalid(problems)
     return Order(type_, name, recipient, parsed)
+
+
+def bad_request(reason: str, details: Mapping[str, str]) -> InvalidInput | None:
+    """Return the answer to what only the chain could find wrong with a request; None for any other refusal."""
+    problems = {
+        "invalid_recipient": ("to", "is a token account, mint or program; send to the wallet that owns it"),
+        "amount_below_rent": (
+            "amount",
+            f"must be at least {details.get('minimum')} for an address that was never used",
+        ),
+    }
+    return InvalidInput.field(*problems[reason]) if reason in problems else None
 
 
 def _parse_chain(text: str, problems: dict[str, list[str]]) -> ChainName | None:

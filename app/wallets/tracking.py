@@ -161,7 +161,9 @@ def _look_again(movements: Sequence[OpenMovement | Unreadable], now: datetime) -
     """Set when to look next, further away each time."""
     by_pause: dict[int, list[str]] = {}
     for movement in movements:
-        expires = isinstance(movement, OpenMovement) and movement.expires and movement.status is Status.PENDING
+        expires = (
+            isinstance(movement, OpenMovement) and movement.expires and movement.status is Status.PENDING
+        )
         pauses = _CHECK_EXPIRING_AGAIN_SECONDS if expires else _CHECK_AGAIN_SECONDS
         pause = pauses[min(movement.checks, len(pauses) - 1)]
         by_pause.setdefault(pause, []).append(movement.id)

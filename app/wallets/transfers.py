@@ -24,7 +24,17 @@ from app.ports.chain import Chain, Draft, Intent, Signed
 from app.ports.errors import OutcomeUnknown, PortError, Rejected, Unreachable
 from app.ports.vault import Signer
 from app.spending import service as spending
-from app.wallets import custody, history, lifecycle, network_fees, nonces, settlement, tracking, waiting
+from app.wallets import (
+    custody,
+    history,
+    lifecycle,
+    network_fees,
+    nonces,
+    orders,
+    settlement,
+    tracking,
+    waiting,
+)
 from app.wallets.lifecycle import Status, TransactionType
 from app.wallets.models import Transaction
 from app.wallets.orders import Order
@@ -42,6 +52,7 @@ _FAILURES: Mapping[TransactionType, type[ServiceError]] = {
 _SENTENCES: Mapping[str, str] = {
     "insufficient_funds": "The wallet does not hold enough of this token.",
     "insufficient_gas": "The wallet does not hold enough of the chain's own token to pay the network fee.",
+    "leaves_dust": "It would leave less than the chain lets an account hold: send less, or all of it.",
     "simulation_failed": "The chain would refuse this transaction.",
     "chain_unreachable": "The chain cannot be reached at the moment; nothing was sent.",
     "network_fee_too_high": "The network fee is above the operator's cap at the moment; try again later.",
@@ -104,7 +115,8 @@ def send(wallet: WalletView, order: Order, *, wait_seconds: Decimal) -> history.
 
     Returns a `confirmed` or `pending` transaction.
 
-    Raises: the 403 classes of a refused limit; TransferFailed or WithdrawalFailed when it certainly did not happen.
+    Raises: the 403 classes of a refused limit; InvalidInput for what only the chain could find wrong;
+    TransferFailed or WithdrawalFailed when it certainly did not happen.
     """
     chain = provider.current().chains[order.chain]
     value = _value(order.amount)
@@ -148,12 +160,15 @@ def answer_failure(view: history.TransactionView) -> ServiceError:
 
 
 def _draft(chain: Chain, wallet: WalletView, order: Order) -> Draft:
-    """Beat 0. Raises: Rejected, Unreachable."""
+    """Beat 0. Raises: Rejected, InvalidInput."""
     sender = wallet.address_on(order.chain)
     try:
         draft = chain.draft(Intent(sender, order.recipient, order.amount))
     except Unreachable as error:
         raise Rejected("chain_unreachable", details=error.details) from None
+    except Rejected as error:
+        bad_request = orders.bad_request(error.reason, error.details)
+        raise bad_request or error from None
     if not network_fees.is_within_cap(order.chain, draft.fee_units):
         raise Rejected("network_fee_too_high")
     return draft

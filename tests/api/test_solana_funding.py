@@ -76,9 +76,7 @@ class Stage:
 @pytest.fixture
 def stage(build_app: Callable[..., Flask], sqlite_url: str, node: SolanaNode) -> Iterator[Stage]:
     chain = FaultyChain(solana_chain(node))
-    app = build_app(
-        sqlite_url, chains={ChainName.SOLANA: chain}, settings={"confirmation_wait_seconds": "0"}
-    )
+    app = build_app(sqlite_url, chains={ChainName.SOLANA: chain}, settings={"confirmation_wait_seconds": "0"})
     with app.app_context():
         yield Stage(register(app.test_client()), chain, node)
 

@@ -21,34 +21,47 @@ from app.jobs import JobName
 from sandbox.evm import EvmNode
 from sandbox.faucet import Book, Faucet, FaucetServer
 from sandbox.payers import EvmPayer
+from sandbox.solana import SolanaNode
 from tests.support.agents import Agent, register
 from tests.support.applications import RecordingQueue
 from tests.support.chains import fund, running_node
 from tests.support.faults import FaultyChain
-from tests.support.processes import End, NodeAddress, Point, Service, Story, Tripwire, ask, run
+from tests.support.processes import (
+    End,
+    NodeAddress,
+    Point,
+    Service,
+    SolanaAddress,
+    Story,
+    Tripwire,
+    ask,
+    run,
+)
+from tests.support.solana import fund_solana, running_solana, solana_address
 from workers import confirmations, deposits, sweeps
 
-BLOCKS_TO_FINALITY = 8
+BLOCKS_TO_FINALITY = {ChainName.BASE: 8, ChainName.SOLANA: 40}
 ROUNDS = 6
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Scene:
     """One agent, one database, one node; processes come and go."""
 
-    node: EvmNode
+    pass_blocks: Callable[[int], object]
     service: Service
     build_app: Callable[..., Flask]
     app: Flask
     agent: Agent
     recipient: str
+    on: ChainName = ChainName.BASE
     now: datetime = field(default_factory=clock.now)
     patience: timedelta = timedelta(seconds=61)
     """After this time the leases of the dead have ended and everything is due again."""
 
     @property
     def chain(self) -> FaultyChain:
-        chain: FaultyChain = self.app.extensions["ports"].chains[ChainName.BASE]
+        chain: FaultyChain = self.app.extensions["ports"].chains[self.on]
         return chain
 
     def configure(self, **settings: Any) -> None:
@@ -106,16 +119,31 @@ class Scene:
         """Let the workers of a fresh start work until nothing is pending, each round after all leases have ended."""
         for _ in range(ROUNDS):
             self.now += self.patience
-            self.tell(_worker_round)
-            self.node.mine(BLOCKS_TO_FINALITY)
+            self.tell(partial(_worker_round, chain=self.on))
+            self.pass_blocks(BLOCKS_TO_FINALITY[self.on])
             if not [row for row in self.history() if row["status"] == "pending"]:
                 return
         raise AssertionError(f"still pending: {self.history()}")
 
 
-def _worker_round(app: Flask) -> None:
-    confirmations.confirm("base")
-    deposits.find("base")
+@dataclass(slots=True, kw_only=True)
+class EvmScene(Scene):
+    """On Base."""
+
+    node: EvmNode
+
+
+@dataclass(slots=True, kw_only=True)
+class SolanaScene(Scene):
+    """On Solana, where time stands still unless the test lets slots pass."""
+
+    node: SolanaNode
+    on: ChainName = ChainName.SOLANA
+
+
+def _worker_round(app: Flask, chain: ChainName) -> None:
+    confirmations.confirm(chain.value)
+    deposits.find(chain.value)
     sweeps.sweep()
     queue: RecordingQueue = app.extensions["ports"].queue
     for job, arguments in queue.put_jobs:
@@ -139,7 +167,7 @@ def database_url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def scene(database_url: str, crash_node: EvmNode, build_app: Callable[..., Flask]) -> Iterator[Scene]:
+def scene(database_url: str, crash_node: EvmNode, build_app: Callable[..., Flask]) -> Iterator[EvmScene]:
     """An agent with 1 ETH and 50 USDC."""
     service = Service(
         database_url,
@@ -151,8 +179,40 @@ def scene(database_url: str, crash_node: EvmNode, build_app: Callable[..., Flask
         agent = register(app.test_client())
     fund(crash_node, agent.address, eth=1, dollars=50)
     recipient = "0x" + new_id().replace("-", "") + "c0ffee00"
-    yield Scene(crash_node, service, build_app, app, agent, recipient)
+    yield EvmScene(
+        node=crash_node, pass_blocks=crash_node.mine, service=service, build_app=build_app, app=app, agent=agent,
+        recipient=recipient,
+    )  # fmt: skip
     crash_node.set_automine(True)
+
+
+@pytest.fixture(scope="session")
+def solana_crash_node() -> Iterator[SolanaNode]:
+    """A Solana node for all crashes of this process, each with addresses of its own."""
+    with running_solana(slot_ms=0) as node:
+        yield node
+
+
+@pytest.fixture
+def solana_scene(
+    database_url: str, solana_crash_node: SolanaNode, build_app: Callable[..., Flask]
+) -> Iterator[SolanaScene]:
+    """An agent with 1 SOL and 50 USDC, and a recipient who never had any."""
+    node = solana_crash_node
+    service = Service(
+        database_url,
+        (SolanaAddress(node.url),),
+        {"confirmation_wait_seconds": "5", "log_level": "CRITICAL"},
+    )
+    app = build_app(database_url, settings=dict(service.settings), **service.parts(Tripwire()))
+    with app.app_context():
+        agent = register(app.test_client())
+    fund_solana(node, agent.solana_address, sol=1, dollars=50)
+    yield SolanaScene(
+        node=node, pass_blocks=node.advance, service=service, build_app=build_app, app=app, agent=agent,
+        recipient=solana_address(),
+    )  # fmt: skip
+    node.faults()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 
 from app.core.unit_of_work import reading
 from app.wallets.models import FundingAllocation, FundingDeposit
-from tests.crash.conftest import Scene
+from tests.crash.conftest import EvmScene
 from tests.support.chains import usdc
 from tests.support.processes import COMMIT, Point, Story, points, work
 from workers import deposits
@@ -33,18 +33,18 @@ PAY = points("pay")
 
 
 @pytest.fixture
-def scene(scene: Scene, faucet_url: str) -> Scene:
+def scene(scene: EvmScene, faucet_url: str) -> EvmScene:
     """The scene with the sandbox's faucet."""
     scene.service = replace(scene.service, faucet_url=faucet_url)
     scene.restart()
     return scene
 
 
-def _request(scene: Scene) -> Story:
+def _request(scene: EvmScene) -> Story:
     return scene.asking("fund", {"amount": "7", "currency": "USDC", "chain": "base"})
 
 
-def _assert_funded_once(scene: Scene) -> None:
+def _assert_funded_once(scene: EvmScene) -> None:
     (row,) = scene.history()
     assert row["status"] == "confirmed"
     assert row["tx_hash"] is not None
@@ -55,7 +55,7 @@ def _assert_funded_once(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(("database_url", "point"), EVERYWHERE, indirect=["database_url"], ids=str)
-def test_a_request_whose_process_is_killed_is_open_or_never_was(scene: Scene, point: Point) -> None:
+def test_a_request_whose_process_is_killed_is_open_or_never_was(scene: EvmScene, point: Point) -> None:
     request = _request(scene)
     assert scene.in_child(request, point).killed
     scene.restart()
@@ -71,12 +71,12 @@ def test_a_request_whose_process_is_killed_is_open_or_never_was(scene: Scene, po
     _assert_funded_once(scene)
 
 
-def test_the_points_of_a_request_are_all_that_it_passes(scene: Scene) -> None:
+def test_the_points_of_a_request_are_all_that_it_passes(scene: EvmScene) -> None:
     assert sorted(scene.in_child(_request(scene)).passed) == sorted(REQUEST)
 
 
 @pytest.mark.parametrize("point", PAY, ids=str)
-def test_a_faucet_s_customer_that_is_killed_is_paid_once(scene: Scene, point: Point) -> None:
+def test_a_faucet_s_customer_that_is_killed_is_paid_once(scene: EvmScene, point: Point) -> None:
     request_id = scene.tell(_request(scene))[1]["funding_request_id"]
     pay = partial(work, job=deposits.pay_from_faucet, arguments=(request_id,))
     assert scene.in_child(pay, point).killed
@@ -85,7 +85,7 @@ def test_a_faucet_s_customer_that_is_killed_is_paid_once(scene: Scene, point: Po
     _assert_funded_once(scene)
 
 
-def _paid(scene: Scene) -> None:
+def _paid(scene: EvmScene) -> None:
     """Open a request and pay it, deep enough to be found."""
     scene.tell(_request(scene))
     scene.node.fund_usdc(scene.agent.address, AMOUNT)
@@ -100,7 +100,7 @@ def _find() -> Story:
 
 
 @pytest.mark.parametrize("point", FIND, ids=str)
-def test_a_worker_killed_while_it_finds_a_deposit_counts_it_once(scene: Scene, point: Point) -> None:
+def test_a_worker_killed_while_it_finds_a_deposit_counts_it_once(scene: EvmScene, point: Point) -> None:
     _paid(scene)
     assert scene.in_child(_find(), point).killed
     scene.restart()
@@ -109,6 +109,6 @@ def test_a_worker_killed_while_it_finds_a_deposit_counts_it_once(scene: Scene, p
     _assert_funded_once(scene)
 
 
-def test_the_points_of_finding_a_deposit_are_all_that_it_passes(scene: Scene) -> None:
+def test_the_points_of_finding_a_deposit_are_all_that_it_passes(scene: EvmScene) -> None:
     _paid(scene)
     assert list(scene.in_child(_find()).passed) == FIND

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from app.ports.errors import Unreachable
-from tests.crash.conftest import Scene
+from tests.crash.conftest import EvmScene
 from tests.support.chains import usdc
 from tests.support.processes import COMMIT, Point, Story, points, work
 from workers import confirmations
@@ -35,19 +35,19 @@ EVERYWHERE = [("sqlite", point) for point in TRANSFER] + [
 ]
 
 
-def _transfer(scene: Scene) -> Story:
+def _transfer(scene: EvmScene) -> Story:
     return scene.asking("transfer", _body(scene))
 
 
-def _body(scene: Scene, amount: str = AMOUNT) -> dict[str, str]:
+def _body(scene: EvmScene, amount: str = AMOUNT) -> dict[str, str]:
     return {"amount": amount, "currency": "USDC", "chain": "base", "to": scene.recipient}
 
 
-def _paid(scene: Scene) -> int:
+def _paid(scene: EvmScene) -> int:
     return scene.held_by(scene.recipient)
 
 
-def _assert_record_and_chain_agree(scene: Scene) -> None:
+def _assert_record_and_chain_agree(scene: EvmScene) -> None:
     rows = scene.history()
     confirmed = [row for row in rows if row["status"] == "confirmed"]
     assert {row["status"] for row in rows} <= {"confirmed", "failed"}
@@ -57,7 +57,7 @@ def _assert_record_and_chain_agree(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(("database_url", "point"), EVERYWHERE, indirect=["database_url"], ids=str)
-def test_a_transfer_whose_process_is_killed_pays_once_or_not_at_all(scene: Scene, point: Point) -> None:
+def test_a_transfer_whose_process_is_killed_pays_once_or_not_at_all(scene: EvmScene, point: Point) -> None:
     transfer = _transfer(scene)
     assert scene.in_child(transfer, point).killed
     scene.restart()
@@ -84,7 +84,7 @@ def test_a_transfer_whose_process_is_killed_pays_once_or_not_at_all(scene: Scene
     assert scene.spent_today() == 2
 
 
-def test_the_points_of_a_transfer_are_all_that_it_passes(scene: Scene) -> None:
+def test_the_points_of_a_transfer_are_all_that_it_passes(scene: EvmScene) -> None:
     end = scene.in_child(_transfer(scene))
     assert not end.killed
     # The chain may have to be asked more than once.
@@ -92,7 +92,7 @@ def test_the_points_of_a_transfer_are_all_that_it_passes(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("point", REFUSAL, ids=str)
-def test_a_refused_transfer_whose_process_is_killed_takes_nothing(scene: Scene, point: Point) -> None:
+def test_a_refused_transfer_whose_process_is_killed_takes_nothing(scene: EvmScene, point: Point) -> None:
     refused = scene.asking("transfer", _body(scene, "50"))
     scene.node.fund_usdc(scene.recipient, 1)
     scene.tell(scene.asking("transfer", _body(scene, "1"), key="other"))
@@ -127,7 +127,7 @@ def _confirm() -> Story:
 
 
 @pytest.mark.parametrize("point", SEND_AGAIN, ids=str)
-def test_a_worker_killed_while_it_sends_again_leads_to_one_payment(scene: Scene, point: Point) -> None:
+def test_a_worker_killed_while_it_sends_again_leads_to_one_payment(scene: EvmScene, point: Point) -> None:
     assert scene.in_child(_transfer(scene), Point("broadcast", "before")).killed
     scene.now += scene.patience
     assert scene.in_child(_confirm(), point).killed
@@ -135,14 +135,14 @@ def test_a_worker_killed_while_it_sends_again_leads_to_one_payment(scene: Scene,
 
 
 @pytest.mark.parametrize("point", SETTLE, ids=str)
-def test_a_worker_killed_while_it_settles_spends_the_hold_once(scene: Scene, point: Point) -> None:
+def test_a_worker_killed_while_it_settles_spends_the_hold_once(scene: EvmScene, point: Point) -> None:
     assert scene.in_child(_transfer(scene), Point("broadcast", "after")).killed
     scene.now += scene.patience
     assert scene.in_child(_confirm(), point).killed
     _assert_recovered_and_paid_once(scene)
 
 
-def _assert_recovered_and_paid_once(scene: Scene) -> None:
+def _assert_recovered_and_paid_once(scene: EvmScene) -> None:
     scene.restart()
     scene.recover()
     _assert_record_and_chain_agree(scene)
@@ -152,7 +152,7 @@ def _assert_recovered_and_paid_once(scene: Scene) -> None:
     assert [row["id"] for row in scene.history()] == [body["transaction_id"]]
 
 
-def _stuck(scene: Scene) -> None:
+def _stuck(scene: EvmScene) -> None:
     """Let a transfer wait for longer than the service's patience, seen by one pass of a worker."""
     scene.configure(confirmation_wait_seconds="0")
     scene.restart()
@@ -167,19 +167,19 @@ def _stuck(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("point", REPLACE[REPLACE.index(Point("replacement", "before")) :], ids=str)
-def test_a_worker_killed_while_it_replaces_leads_to_one_payment(scene: Scene, point: Point) -> None:
+def test_a_worker_killed_while_it_replaces_leads_to_one_payment(scene: EvmScene, point: Point) -> None:
     _stuck(scene)
     assert scene.in_child(_confirm(), point).killed
     scene.node.set_automine(on=True)
     _assert_recovered_and_paid_once(scene)
 
 
-def test_the_points_of_a_replacement_are_all_that_it_passes(scene: Scene) -> None:
+def test_the_points_of_a_replacement_are_all_that_it_passes(scene: EvmScene) -> None:
     _stuck(scene)
     assert list(scene.in_child(_confirm()).passed) == REPLACE
 
 
-def test_the_points_of_a_worker_s_pass_are_all_that_it_passes(scene: Scene) -> None:
+def test_the_points_of_a_worker_s_pass_are_all_that_it_passes(scene: EvmScene) -> None:
     assert scene.in_child(_transfer(scene), Point("broadcast", "before")).killed
     scene.now += scene.patience
     assert list(scene.in_child(_confirm()).passed) == SEND_AGAIN
@@ -187,7 +187,7 @@ def test_the_points_of_a_worker_s_pass_are_all_that_it_passes(scene: Scene) -> N
     assert list(scene.in_child(_confirm()).passed) == SETTLE
 
 
-def _reorganised(scene: Scene) -> None:
+def _reorganised(scene: EvmScene) -> None:
     """Take a confirmed transfer's block away, out of the node's pool too."""
     assert scene.tell(_transfer(scene))[1]["status"] == "confirmed"
     scene.node.mine(1)
@@ -198,7 +198,7 @@ def _reorganised(scene: Scene) -> None:
 
 @pytest.mark.parametrize("point", REOPEN, ids=str)
 def test_a_worker_killed_while_it_reopens_a_reorganised_transfer_leads_to_one_payment(
-    scene: Scene, point: Point
+    scene: EvmScene, point: Point
 ) -> None:
     _reorganised(scene)
     assert scene.in_child(_confirm(), point).killed
@@ -210,6 +210,6 @@ def test_a_worker_killed_while_it_reopens_a_reorganised_transfer_leads_to_one_pa
     _assert_recovered_and_paid_once(scene)
 
 
-def test_the_points_of_reopening_are_all_that_it_passes(scene: Scene) -> None:
+def test_the_points_of_reopening_are_all_that_it_passes(scene: EvmScene) -> None:
     _reorganised(scene)
     assert list(scene.in_child(_confirm()).passed) == REOPEN

@@ -32,6 +32,8 @@ from sqlalchemy.engine import Engine
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.deployments import Deployment
 from app.adapters.faucet_http import HttpFaucet
+from app.adapters.solana.chain import SolanaChain
+from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
 from app.core.chains import ChainName
 from app.core.money import TokenAmount
 from app.extensions import db
@@ -151,11 +153,22 @@ class NodeAddress:
 
 
 @dataclass(frozen=True, slots=True)
+class SolanaAddress:
+    """Where a Solana node listens."""
+
+    url: str
+    name: ChainName = ChainName.SOLANA
+
+    def chain(self) -> SolanaChain:
+        return SolanaChain(SOLANA_DEPLOYMENTS["sandbox"], rpc_urls=[self.url])
+
+
+@dataclass(frozen=True, slots=True)
 class Service:
     """All that a process needs to run the service: any number may run at once, or one after another."""
 
     database_url: str
-    nodes: tuple[NodeAddress, ...]
+    nodes: tuple[NodeAddress | SolanaAddress, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
     faucet_url: str | None = None
 

@@ -79,9 +79,7 @@ class Stage:
 @pytest.fixture
 def stage(build_app: Callable[..., Flask], sqlite_url: str, node: SolanaNode) -> Iterator[Stage]:
     chain = FaultyChain(solana_chain(node))
-    app = build_app(
-        sqlite_url, chains={ChainName.SOLANA: chain}, settings={"confirmation_wait_seconds": "0"}
-    )
+    app = build_app(sqlite_url, chains={ChainName.SOLANA: chain}, settings={"confirmation_wait_seconds": "0"})
     with app.app_context():
         agent = register(app.test_client())
         fund_solana(node, agent.solana_address, sol=1, dollars=20)
