@@ -109,7 +109,7 @@ class Drafter:
             # To be left with nothing is allowed, but a wallet cannot be topped up by less than the minimum.
             if lamports < fee_units or 0 < lamports - leaving < readings.empty_rent:
                 _require(SOL, "insufficient_gas", lamports, fee_units + readings.empty_rent)
-        _refuse_dust(intent, readings, left=lamports - leaving)
+        _refuse_dust(readings, left=lamports - leaving)
         return Draft(
             intent=intent,
             fee_units=fee_units,
@@ -124,19 +124,20 @@ class Drafter:
         """Refuse recipients that could not use the money. Raises: Rejected."""
         sender, recipient = Pubkey.from_string(intent.sender), Pubkey.from_string(intent.recipient)
         if recipient == tokens.account_of(sender, self._mint):
-            raise Rejected("recipient_is_token_account")
-        reason = refusals.of_account(readings.recipient)
-        if reason is not None:
-            raise Rejected(reason)
+            raise _invalid("token_account_or_mint")
+        kind = refusals.of_account(readings.recipient)
+        if kind is not None:
+            raise _invalid(kind)
         if intent.amount.token != USDC:
+            _refuse_too_little(intent, readings)
             return
         # Programs own addresses off the curve, which is how vaults of several signers work. One that holds nothing
         # is as likely the token account of somebody that is not there yet, and tokens of such an owner are lost.
         if readings.recipient is None and not recipient.is_on_curve():
-            raise Rejected("recipient_is_no_wallet")
+            raise _invalid("no_wallet")
         held = tokens.read_account(readings.recipient_tokens)
         if held is not None and (held.owner, held.mint) != (recipient, self._mint):
-            raise Rejected("recipient_gave_token_account_away")
+            raise _invalid("given_away")
 
     def _read(self, endpoint: Endpoint, intent: Intent, reference: str) -> _Readings:
         sender, recipient = Pubkey.from_string(intent.sender), Pubkey.from_string(intent.recipient)
@@ -184,30 +185,33 @@ def _assert_one_view(latest: Blockhash, found: Accounts, trying: Simulation) -> 
         raise EndpointFailedError("lagging", perhaps_executed=False)
 
 
-def _refuse_dust(intent: Intent, readings: _Readings, *, left: int) -> None:
+def _refuse_dust(readings: _Readings, *, left: int) -> None:
     """Refuse what the runtime refuses: an account that holds something, but less than keeps it alive."""
     minimum = readings.empty_rent
     if 0 < left < minimum:
         raise Rejected(
-            "leaves_too_little",
+            "leaves_dust",
             details={
                 "currency": SOL.symbol,
                 "remaining": str(TokenAmount(left, SOL)),
-                "minimum_balance": str(TokenAmount(minimum, SOL)),
+                "minimum": str(TokenAmount(minimum, SOL)),
             },
         )
-    if intent.amount.token != SOL or intent.recipient == intent.sender:
-        return
+
+
+def _refuse_too_little(intent: Intent, readings: _Readings) -> None:
+    """Refuse what would not keep the recipient's account alive."""
     held = readings.recipient.lamports if readings.recipient else 0
-    if held + intent.amount.units < minimum:
-        raise Rejected(
-            "amount_too_small",
-            details={
-                "currency": SOL.symbol,
-                "minimum_amount": str(TokenAmount(minimum - held, SOL)),
-                "minimum_balance": str(TokenAmount(minimum, SOL)),
-            },
-        )
+    if intent.recipient == intent.sender or held + intent.amount.units >= readings.empty_rent:
+        return
+    raise Rejected(
+        "amount_below_rent",
+        details={"currency": SOL.symbol, "minimum": str(TokenAmount(readings.empty_rent - held, SOL))},
+    )
+
+
+def _invalid(kind: str) -> Rejected:
+    return Rejected("invalid_recipient", details={"recipient_is": kind})
 
 
 def _require(token: Token, reason: str, available: int, required: int) -> None:

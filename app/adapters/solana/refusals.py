@@ -58,16 +58,16 @@ def is_known_refusal(error: RpcError) -> bool:
 
 
 def of_account(account: AccountState | None) -> str | None:
-    """Return why an account must not be paid, or None.
+    """Return what kind of account must not be paid, or None.
 
     SOL in a token account, a mint or a program is out of reach, and tokens owned by one of them are lost.
     """
     if account is None:
         return None
     if account.is_executable or account.owner in _OWNED_BY_THE_RUNTIME:
-        return "recipient_is_program"
+        return "program"
     if account.owner in tokens.TOKEN_PROGRAMS:
-        return "recipient_is_token_account"
+        return "token_account_or_mint"
     return None
 
 
