@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from solders.keypair import Keypair
 
 from app.adapters.solana.chain import SolanaChain
@@ -18,18 +16,13 @@ CONFIRMED_SLOTS = 1
 FINALIZED_SLOTS = 32
 
 
-@dataclass(slots=True)
 class SolanaPerson:
     """Somebody with a key of their own."""
 
-    keys: Keypair = field(default_factory=Keypair)
-    evm_address: str = ""
-
-    @property
-    def solana_address(self) -> str:
-        return str(self.keys.pubkey())
-
-    address = solana_address
+    def __init__(self) -> None:
+        self.keys = Keypair()
+        self.evm_address = ""
+        self.solana_address = self.address = str(self.keys.pubkey())
 
     def sign_message(self, message: bytes) -> bytes:
         return bytes(self.keys.sign_message(message))

@@ -56,9 +56,7 @@ class Broadcaster:
             self._rpc.run(*(_sending(raw, None, tolerates=lambda _error: True) for raw in raws))
 
 
-def _sending(
-    raw: bytes, signature: str | None, *, tolerates: Callable[[RpcError], bool]
-) -> Call[str]:
+def _sending(raw: bytes, signature: str | None, *, tolerates: Callable[[RpcError], bool]) -> Call[str]:
     def read(answer: object) -> str:
         if signature is not None and text(answer) != signature:
             raise MalformedAnswerError("expected the transaction's signature")

@@ -76,11 +76,11 @@ class DepositScanner:
         slot = held.answer.slot
         lamports, usdc_units = self._units(holder, held.answer, place=0)
         # What landed after the balances were read is to be found later.
-        trails = [
+        of_wallet, of_tokens = (
             Trail(tuple(entry for entry in call.answer if entry.slot <= slot))
             for call in (wallet, token_account)
-        ]
-        return Mark(slot, lamports, usdc_units, *trails).as_terms()
+        )
+        return Mark(slot, lamports, usdc_units, of_wallet, of_tokens).as_terms()
 
     def scan(self, watched: Sequence[WatchedAddress], *, cursor: BlockRef | None) -> Scan:
         """Find deposits since the marks. Raises: Unreachable."""
@@ -204,9 +204,7 @@ def _read(
             break
         if landed is None:
             _log.warning("transaction_not_shown", address=holder.address, tx_hash=entry.signature)
-            mark = replace(
-                mark, wallet=mark.wallet.with_read(entry), tokens=mark.tokens.with_read(entry)
-            )
+            mark = replace(mark, wallet=mark.wallet.with_read(entry), tokens=mark.tokens.with_read(entry))
             continue
         change = arrivals.change_of(holder, landed)
         mark = replace(

@@ -73,7 +73,9 @@ class Drafter:
         reference = transactions.new_reference()
         readings = self._rpc.first(lambda endpoint: self._read(endpoint, intent, reference))
         self._refuse_recipients(intent, readings)
-        creates_account = intent.amount.token == USDC and tokens.read_account(readings.recipient_tokens) is None
+        creates_account = (
+            intent.amount.token == USDC and tokens.read_account(readings.recipient_tokens) is None
+        )
         plan = Plan(
             blockhash=readings.latest.blockhash,
             last_valid_block_height=readings.latest.last_valid_block_height,
@@ -155,9 +157,7 @@ class Drafter:
         empty_rent = Call(GetMinimumBalanceForRentExemption(0), number)
         token_rent = Call(GetMinimumBalanceForRentExemption(tokens.TOKEN_ACCOUNT_BYTES), number)
         prices = Call(GetRecentPrioritizationFees(writable), priority_prices)
-        trying = Call(
-            SimulateVersionedTransaction(transactions.unsigned(message), _SIMULATION), simulation
-        )
+        trying = Call(SimulateVersionedTransaction(transactions.unsigned(message), _SIMULATION), simulation)
         endpoint.run(latest, found, empty_rent, token_rent, prices, trying)
         _assert_one_view(latest.answer, found.answer, trying.answer)
         states = found.answer.states

@@ -102,9 +102,7 @@ class Call(Generic[T]):
 class Endpoint:
     """One address and what we know of it."""
 
-    def __init__(
-        self, http: HttpClient, url: str, *, place: int, accepts: Callable[[str], bool]
-    ) -> None:
+    def __init__(self, http: HttpClient, url: str, *, place: int, accepts: Callable[[str], bool]) -> None:
         """Take the address and the rule that tells the right genesis hash; nothing is asked yet."""
         self._http = http
         self._url = url
@@ -174,7 +172,9 @@ class Endpoint:
         except Unreachable as failure:
             executed = failure.reason != "not_sent"
             raise EndpointFailedError(failure.reason, perhaps_executed=executed) from None
-        if answer.status in (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE) and self._halve(chunk):
+        if answer.status in (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE) and self._halve(
+            chunk
+        ):
             return False
         if answer.status != HTTPStatus.OK:
             # 429 and 5xx are the usual ones; public endpoints answer 403 to those whom they blocked.

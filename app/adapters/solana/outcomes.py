@@ -50,7 +50,9 @@ _MOST_SIGNATURES = 256
 _BLOCKHASH_BLOCKS = 150
 _MOST_SLOTS_PER_BLOCK = 4
 """Slots without a block are a few in a hundred; this is far beyond the worst hour that the cluster has had."""
-_SKIPPED = frozenset({-32007, -32009})  # Agave `rpc_custom_error.rs`: SLOT_SKIPPED, LONG_TERM_STORAGE_SLOT_SKIPPED
+_SKIPPED = frozenset(
+    {-32007, -32009}
+)  # Agave `rpc_custom_error.rs`: SLOT_SKIPPED, LONG_TERM_STORAGE_SLOT_SKIPPED
 
 _SEARCH = RpcSignatureStatusConfig(search_transaction_history=True)
 _FINALIZED = RpcContextConfig(commitment=CommitmentLevel.Finalized)
@@ -104,7 +106,8 @@ class Lookout:
             void = [watch.key for watch in missing if _is_void(watch, later, looks)]
         found = {watch.key: Outcome(Fate.WAITING) for watch in watches}
         found |= dict.fromkeys(void, Outcome(Fate.VOID))
-        return found | self._settled(landed)
+        found |= self._settled(landed)
+        return found
 
     def orphaned(self, blocks: Sequence[BlockRef]) -> tuple[frozenset[BlockRef], int]:
         """Return which transactions are gone from their slots, and the newest finalized slot.
@@ -114,9 +117,7 @@ class Lookout:
         """
         return self._rpc.first(lambda endpoint: _orphaned(endpoint, blocks))
 
-    def _landed(
-        self, watches: Sequence[Watch], found: Mapping[str, Status]
-    ) -> dict[str, tuple[str, Status]]:
+    def _landed(self, watches: Sequence[Watch], found: Mapping[str, Status]) -> dict[str, tuple[str, Status]]:
         landed = {}
         for watch in watches:
             for tx_hash in watch.tx_hashes:
@@ -155,7 +156,9 @@ def _look(endpoint: Endpoint, hashes: Sequence[str]) -> _Look:
     finalized = Call(GetEpochInfo(_FINALIZED), epoch_info)
     asked = _status_calls(hashes)
     endpoint.run(finalized, *asked)
-    return _Look(_by_hash(hashes, asked), min((call.answer.slot for call in asked), default=0), finalized.answer)
+    return _Look(
+        _by_hash(hashes, asked), min((call.answer.slot for call in asked), default=0), finalized.answer
+    )
 
 
 def _evidence(endpoint: Endpoint, hashes: Sequence[str]) -> _Look:
@@ -240,12 +243,8 @@ def _status_calls(hashes: Sequence[str]) -> list[Call[Statuses]]:
 
 def _by_hash(hashes: Sequence[str], calls: Sequence[Call[Statuses]]) -> Mapping[str, Status]:
     found = [status for call in calls for status in call.answer.found]
-    return {
-        tx_hash: status for tx_hash, status in zip(hashes, found, strict=True) if status is not None
-    }
+    return {tx_hash: status for tx_hash, status in zip(hashes, found, strict=True) if status is not None}
 
 
 def _hashes(watches: Sequence[Watch]) -> list[str]:
     return [tx_hash for watch in watches for tx_hash in watch.tx_hashes]
-
-

@@ -300,9 +300,7 @@ def _account(entry: object) -> AccountState | None:
         owner = Pubkey.from_string(text(field(entry, "owner")))
     except (binascii.Error, ValueError, IndexError):
         raise MalformedAnswerError("expected an account") from None
-    return AccountState(
-        number(field(entry, "lamports")), owner, field(entry, "executable") is True, data
-    )
+    return AccountState(number(field(entry, "lamports")), owner, field(entry, "executable") is True, data)
 
 
 def _status(entry: object) -> Status | None:
