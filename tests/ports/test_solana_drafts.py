@@ -150,6 +150,22 @@ def test_all_of_it_can_be_sent_but_no_dust_can_be_left(node: SolanaNode, chain: 
     assert outcome(chain, sender, everything).fate is Fate.SUCCEEDED
 
 
+def test_the_last_lamports_may_go_into_the_fee_of_a_usdc_payment(
+    node: SolanaNode, chain: SolanaChain
+) -> None:
+    holder = funded(node, usdc_units=1)
+    fee = _fee(chain, funded(node, usdc_units=5), holder.address, USDC)
+    sender = funded(node, usdc_units=5)
+    node.set_account(sender.address, Account(fee, b"", _SYSTEM))
+    node.advance(2)
+
+    _, last = signed(chain, sender, holder.address, 5, token=USDC)
+    chain.broadcast(last.raw)
+    node.advance(2)
+
+    assert [amount.units for amount in chain.balances(sender.address).amounts] == [0, 0]
+
+
 def test_less_than_keeps_a_new_account_alive_is_refused_with_the_least_that_does(
     node: SolanaNode, chain: SolanaChain
 ) -> None:

@@ -191,12 +191,10 @@ def _leaves_only_the_fee(intent: Intent, readings: _Readings, fee_units: int) ->
     That is what emptying a wallet looks like, which leaves nothing once the fee is taken.
     """
     lamports = readings.sender.lamports if readings.sender else 0
-    return (
-        intent.amount.token == SOL
-        and intent.sender != intent.recipient
-        and lamports == intent.amount.units + fee_units
-        and readings.simulation.error == {"InsufficientFundsForRent": {"account_index": 0}}
-    )
+    leaving = intent.amount.units if intent.amount.token == SOL and intent.sender != intent.recipient else 0
+    return lamports == leaving + fee_units and readings.simulation.error == {
+        "InsufficientFundsForRent": {"account_index": 0}
+    }
 
 
 def _refuse_dust(readings: _Readings, *, left: int) -> None:
