@@ -69,6 +69,11 @@ def lock_account(wallet_id: str) -> None:
     locked(SpendingAccount.wallet_id == wallet_id, now=clock.now())
 
 
+def lock_accounts(wallet_ids: Collection[str]) -> None:
+    """Lock the accounts of several wallets, in the order of their ids, as far as there are any."""
+    row_locks.lock(SpendingAccount.wallet_id, SpendingAccount.wallet_id.in_(wallet_ids))
+
+
 def lock_accounts_of(agent_ids: Collection[str]) -> list[str]:
     """Lock the accounts of all wallets of some agents, in the order of the wallets' ids; return those ids."""
     return row_locks.lock(SpendingAccount.wallet_id, SpendingAccount.agent_id.in_(agent_ids))
