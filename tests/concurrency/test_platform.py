@@ -1,4 +1,4 @@
-"""Races of operators on PostgreSQL: keys that revoke each other, rotations, freezes and deletions against everything."""
+"""Races of operators on PostgreSQL: keys revoking each other, rotations, freezes and deletions against everything."""
 
 from __future__ import annotations
 
