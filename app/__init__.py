@@ -22,6 +22,7 @@ Rooms, lowest first (a room calls the verbs of lower rooms and never touches the
   agents/    registration and claim codes
   device/    the page and the JSON with which a person claims an agent
   status/    health, documentation pages, the front page
+  platform/  administration with master keys: agents, fleets, keys, the audit trail
 
 Arrows point one way: workers -> factory -> wiring -> adapters -> rooms -> web -> ports -> core.
 """

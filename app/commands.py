@@ -6,9 +6,13 @@ import click
 from flask import Flask
 from flask.cli import AppGroup
 
+from app.core.unit_of_work import unit_of_work
 from app.extensions import api
 from app.identity import rotation
-from app.identity import service as identity
+from app.platform import actors, trail
+from app.platform import commands as platform
+from app.platform import keys as platform_keys
+from app.platform.trail import Act, Action, SubjectKind
 from app.ports import provider
 
 keys = AppGroup("keys", help="Encryption keys.")
@@ -20,6 +24,7 @@ def register(app: Flask) -> None:
     app.cli.add_command(keys)
     app.cli.add_command(documents)
     app.cli.add_command(bootstrap)
+    platform.register(app)
 
 
 @keys.command("rotate")
@@ -27,6 +32,10 @@ def register(app: Flask) -> None:
 def rotate(batch: int) -> None:
     """Seal everything again that an older encryption key sealed; may run while the service works."""
     done = rotation.rotate(provider.current().vault, batch=batch)
+    after = {"secrets": done, "encryption_key": provider.current().vault.current_key_id}
+    with unit_of_work():
+        act = Act(Action.ENCRYPTION_ROTATED, SubjectKind.SERVICE, None, after=after)
+        trail.record(actors.at_the_shell(), act)
     click.echo(f"{done} secrets were sealed again under key {provider.current().vault.current_key_id}.")
 
 
@@ -49,4 +58,4 @@ def create_bootstrap_master_key() -> None:
     """Create the master key BOOTSTRAP_MASTER_KEY when there is none yet."""
     key = provider.settings().bootstrap_master_key.get_secret_value()
     if key:
-        identity.bootstrap_master_key(key)
+        platform_keys.bootstrap_master_key(actors.the_service("bootstrap"), key)

@@ -104,6 +104,8 @@ class Settings(BaseSettings):
     max_network_fee_usd: Decimal = Field(Decimal(25), gt=0)
     funding_request_ttl_seconds: int = Field(604_800, ge=1)
     retired_key_ttl_seconds: int = Field(7_776_000, ge=0)
+    # Limits and their audit look back two months at most.
+    retention_days: int = Field(400, ge=62, le=36_500)
     price_overrides: str = ""
     coingecko_api_key: SecretStr = SecretStr("")
     coingecko_base_url: str = "https://api.coingecko.com/api/v3"

@@ -137,6 +137,13 @@ class Unauthorized(ServiceError):
     default_message = "A valid API key is needed in the X-API-Key header."
 
 
+class SelfRevoke(ServiceError):
+    """A master key does not revoke itself: another one has to."""
+
+    code = ErrorCode.SELF_REVOKE
+    default_message = "A master key cannot revoke itself; use another one."
+
+
 class NotFound(ServiceError):
     """It does not exist or belongs to somebody else: the answer must not tell which."""
 

@@ -23,6 +23,8 @@ from app.device import page as device_page
 from app.device import routes as device
 from app.extensions import api, db, limiter, migrate
 from app.identity.guards import SECURITY_SCHEMES
+from app.platform import key_routes as platform_keys
+from app.platform import routes as platform
 from app.ports.provider import PortSet
 from app.status import pages
 from app.status import routes as status
@@ -140,6 +142,7 @@ def _register_rooms(app: Flask) -> None:
         wallets.blp,
         usage.balance,
         usage.usage,
+        platform.blp,
         status.blp,
     ):
         api.register_blueprint(blueprint)
@@ -179,4 +182,4 @@ def _serve(app: Flask, settings: Settings) -> None:
 
 
 # Imported for what they register: further routes of a room, and a table that no room owns.
-_REGISTERED = (connections, controls_routes, leases)
+_REGISTERED = (connections, controls_routes, leases, platform_keys)

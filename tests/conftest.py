@@ -20,6 +20,7 @@ from app.core.chains import ChainName
 from app.core.unit_of_work import snapshot
 from app.credits import audit as credits_audit
 from app.extensions import db
+from app.platform import verification
 from app.spending import audit as spending_audit
 from app.usage import audit as usage_audit
 from sandbox.evm import EvmNode
@@ -136,6 +137,7 @@ def audit(app: Flask) -> None:
         assert credits_audit.check() == []
         assert spending_audit.check() == []
         assert usage_audit.check() == []
+        assert verification.check() == []
 
 
 @pytest.fixture

@@ -124,10 +124,17 @@ class LocalVault(_Uncopyable):
 
     def signer(self, sealed: str, place: Place) -> LocalSigner:
         """Open a wallet for signing. Raises: Rejected("sealed_unreadable")."""
+        return LocalSigner(*derivation.wallet_keys(self._entropy(sealed, place)))
+
+    def recovery_phrase(self, sealed: str, place: Place) -> str:
+        """Return the BIP-39 words of a wallet. Raises: Rejected("sealed_unreadable")."""
+        return derivation.phrase(self._entropy(sealed, place))
+
+    def _entropy(self, sealed: str, place: Place) -> bytes:
         entropy = self.open(sealed, place)
         if len(entropy) != derivation.ENTROPY_BYTES:
             raise _unreadable()
-        return LocalSigner(*derivation.wallet_keys(entropy))
+        return entropy
 
 
 def _unreadable() -> Rejected:

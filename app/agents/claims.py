@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from app.agents import claim_codes
@@ -95,12 +95,25 @@ def replace(agent_id: str) -> str:
     return issue(agent_id)
 
 
-def revoke(agent_id: str) -> None:
-    """Make the agent's open code, if there is one, worthless."""
-    db.session().execute(
+def revoke(agent_id: str) -> bool:
+    """Make the agent's open code, if there is one, worthless; tell whether there was one."""
+    revoked = db.session().execute(
         update(ClaimCode)
         .where(ClaimCode.agent_id == agent_id, ClaimCode.claimed_at.is_(None), ClaimCode.revoked_at.is_(None))
         .values(revoked_at=clock.now())
+    )
+    return bool(revoked.rowcount)  # type: ignore[attr-defined, unused-ignore]
+
+
+def bury(agent_id: str) -> None:
+    """Make all codes of an agent that is being deleted worthless, with what their claims were answered."""
+    revoke(agent_id)
+    db.session().execute(
+        update(ClaimCode)
+        .where(ClaimCode.agent_id == agent_id)
+        .values(
+            claim_email=None, answer_sealed=None, revoked_at=func.coalesce(ClaimCode.revoked_at, clock.now())
+        )
     )
 
 

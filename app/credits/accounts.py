@@ -11,7 +11,11 @@ from app.core import clock
 from app.credits import postings
 from app.credits.models import CreditAccount
 from app.credits.postings import Bucket, Kind, Posting
+from app.errors import InvalidInput
 from app.extensions import db
+
+MAX_GRANTED_NANOS = 10**18
+"""A billion dollars for one account in all its life: far below what a BIGINT counts, so that no sum passes it."""
 
 _COLUMNS = (
     CreditAccount.id,
@@ -54,14 +58,26 @@ def open_account(owner_id: str) -> None:
 def grant(owner_id: str, nanos: int, *, reference: str) -> bool:
     """Give credits to an account once per reference; tell whether this call did. Granting 0 does nothing.
 
-    Raises: LookupError for an account that was never opened: a defect.
+    Raises: LookupError for an account that was never opened: a defect; InvalidInput beyond `MAX_GRANTED_NANOS`.
     """
     if nanos == 0:
         return False
     posting = Posting(f"grant:{reference}", Kind.GRANT, Bucket.ISSUANCE, Bucket.AVAILABLE, nanos)
     if not postings.write_once(owner_id, posting, at=clock.now()):
         return False
-    move(owner_id, available=nanos, granted=nanos)
+    granted = db.session.execute(
+        update(CreditAccount)
+        .where(CreditAccount.id == owner_id, CreditAccount.granted_nanos <= MAX_GRANTED_NANOS - nanos)
+        .values(
+            available_nanos=CreditAccount.available_nanos + nanos,
+            granted_nanos=CreditAccount.granted_nanos + nanos,
+        )
+        .returning(CreditAccount.id)
+        .execution_options(synchronize_session=False)
+    )
+    if granted.first() is None:
+        lock_available(owner_id)  # which says when there is no such account
+        raise InvalidInput.field("credits_usd", "would pass what one account can be given in all")
     return True
 
 
@@ -95,7 +111,7 @@ def take(owner_id: str, nanos: int, *, into: Bucket) -> bool:
     return taken.first() is not None
 
 
-def move(owner_id: str, *, available: int = 0, held: int = 0, granted: int = 0, spent: int = 0) -> None:
+def move(owner_id: str, *, available: int = 0, held: int = 0, spent: int = 0) -> None:
     """Add differences to an account's sums; the database refuses what does not add up or is below zero."""
     changed = db.session.execute(
         update(CreditAccount)
@@ -103,7 +119,6 @@ def move(owner_id: str, *, available: int = 0, held: int = 0, granted: int = 0, 
         .values(
             available_nanos=CreditAccount.available_nanos + available,
             held_nanos=CreditAccount.held_nanos + held,
-            granted_nanos=CreditAccount.granted_nanos + granted,
             spent_nanos=CreditAccount.spent_nanos + spent,
         )
         .returning(CreditAccount.id)

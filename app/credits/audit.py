@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from sqlalchemy import ColumnElement, case, func, or_, select
+from sqlalchemy.orm import InstrumentedAttribute
 
+from app.core.money import NANOS_PER_USD
 from app.credits.holds import HoldState
 from app.credits.models import CreditAccount, CreditHold, CreditPosting
 from app.credits.postings import Bucket
@@ -33,10 +35,11 @@ def _wrong_sums() -> list[str]:
         .outerjoin(sums, sums.c.account_id == CreditAccount.id)
         .where(
             or_(
-                CreditAccount.available_nanos != func.coalesce(sums.c.available, 0),
+                CreditAccount.available_nanos
+                != func.coalesce(sums.c.available, 0) - CreditAccount.carried_nanos,
                 CreditAccount.held_nanos != func.coalesce(sums.c.held, 0),
                 CreditAccount.granted_nanos != func.coalesce(sums.c.granted, 0),
-                CreditAccount.spent_nanos != func.coalesce(sums.c.spent, 0),
+                CreditAccount.spent_nanos != func.coalesce(sums.c.spent, 0) + CreditAccount.carried_nanos,
                 CreditAccount.available_nanos < 0,
                 CreditAccount.held_nanos < 0,
             )
@@ -63,7 +66,7 @@ def _wrong_holds() -> list[str]:
         .where(
             or_(
                 CreditAccount.held_nanos != func.coalesce(sums.c.held, 0),
-                CreditAccount.spent_nanos != func.coalesce(sums.c.settled, 0),
+                CreditAccount.spent_nanos != func.coalesce(sums.c.settled, 0) + CreditAccount.carried_nanos,
             )
         )
     )
@@ -79,14 +82,24 @@ def _wrong_holds() -> list[str]:
 
 def _wrong_total() -> list[str]:
     """Compare what was issued and not earned with what all accounts have."""
-    outside = db.session.scalar(select(-_into(Bucket.ISSUANCE) - _into(Bucket.REVENUE))) or 0
-    inside = (
-        db.session.scalar(select(func.sum(CreditAccount.available_nanos + CreditAccount.held_nanos))) or 0
-    )
-    # PostgreSQL sums BIGINT to NUMERIC.
-    if int(outside) == int(inside):
+    amount = _outside_of(CreditPosting.debit) - _outside_of(CreditPosting.credit)
+    outside = _total(CreditPosting.amount_nanos * amount) - _total(CreditAccount.carried_nanos)
+    inside = _total(CreditAccount.available_nanos + CreditAccount.held_nanos)
+    if outside == inside:
         return []
-    return [f"{int(outside)} nano-dollars are issued and not earned, but accounts have {int(inside)}"]
+    return [f"{outside} nano-dollars are issued and not earned, but accounts have {inside}"]
+
+
+def _outside_of(bucket: ColumnElement[str] | InstrumentedAttribute[str]) -> ColumnElement[int]:
+    return case((bucket.in_([Bucket.ISSUANCE.value, Bucket.REVENUE.value]), 1), else_=0)
+
+
+def _total(nanos: ColumnElement[int] | InstrumentedAttribute[int]) -> int:
+    """Add up over all accounts, dollars and nano-dollars apart: SQLite's sums are no longer than a BIGINT."""
+    dollars, rest = db.session.execute(
+        select(func.sum(nanos // NANOS_PER_USD), func.sum(nanos % NANOS_PER_USD))
+    ).one()
+    return int(dollars or 0) * NANOS_PER_USD + int(rest or 0)
 
 
 def _into(bucket: Bucket) -> ColumnElement[int]:

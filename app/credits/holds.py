@@ -65,6 +65,8 @@ class Outcome:
         return self.before in {HoldState.SETTLED, HoldState.RELEASED}
 
 
+# What precedes a hold's id in the references of its postings.
+_REASONS = ("hold", "charge", "settle", "release", "excess", "late", "refund")
 _HoldRow: TypeAlias = Row[*tuple[Any, ...]]
 _COLUMNS = (
     CreditHold.id,
@@ -178,6 +180,11 @@ def expired_holds(now: datetime, limit: int) -> list[Hold]:
         .limit(limit)
     )
     return [_hold(row) for row in rows]
+
+
+def references_of(hold_id: str) -> list[str]:
+    """Return every reference that a posting of this hold may have."""
+    return [f"{reason}:{hold_id}" for reason in _REASONS]
 
 
 def _end(hold_id: str, cost_nanos: int, state: HoldState) -> Outcome:

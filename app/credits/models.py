@@ -34,6 +34,8 @@ class CreditAccount(Model):
     held_nanos: Mapped[int] = mapped_column(BigInteger, default=0)
     granted_nanos: Mapped[int] = mapped_column(BigInteger, default=0)
     spent_nanos: Mapped[int] = mapped_column(BigInteger, default=0)
+    # What holds that were pruned had been charged: part of `spent_nanos` that no row explains any more.
+    carried_nanos: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
@@ -76,6 +78,12 @@ class CreditHold(Model):
             "lease_until",
             postgresql_where=text("state = 'held'"),
             sqlite_where=text("state = 'held'"),
+        ),
+        Index(
+            "ix_credit_holds_ended",
+            "created_at",
+            postgresql_where=text("state <> 'held'"),
+            sqlite_where=text("state <> 'held'"),
         ),
         CheckConstraint("amount_nanos >= 0 AND settled_nanos >= 0", name="ck_credit_holds_amounts"),
         CheckConstraint("state IN ('held', 'lapsed', 'settled', 'released')", name="ck_credit_holds_state"),

@@ -58,8 +58,11 @@ def require_agent() -> str:
 
 
 def admit(found: Caller) -> None:
-    """Make somebody the caller of the present request, counted against the key's rate limit."""
-    limits.count_call_of_key(found.key_id)
+    """Make somebody the caller of the present request, counted against the rate limit of their account.
+
+    It hangs on the agent, not on the key: two keys during a rotation are no two allowances.
+    """
+    limits.count_call_of_key(found.account_id)
     g.caller = found
 
 

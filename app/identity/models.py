@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import CheckConstraint, ForeignKey, String, Text
+from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.core.columns import ID, UtcDateTime
@@ -12,16 +12,30 @@ from app.extensions import Model
 
 
 class Agent(Model):
-    """An AI agent: the owner of wallets and of one credit account with the same id."""
+    """An AI agent: the owner of wallets and of one credit account with the same id.
+
+    A deleted one leaves its row, without name and e-mail, for what the ledger and other rooms say of it.
+    """
 
     __tablename__ = "agents"
+    __table_args__ = (
+        Index(
+            "ix_agents_listing",
+            "created_at",
+            "id",
+            postgresql_where=text("deleted_at IS NULL"),
+            sqlite_where=text("deleted_at IS NULL"),
+        ),
+    )
 
     id: Mapped[str] = mapped_column(ID, primary_key=True)
     name: Mapped[str] = mapped_column(String(100))
     email: Mapped[str | None] = mapped_column(String(254))
     claimed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     claimed_email: Mapped[str | None] = mapped_column(String(254))
-    created_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
+    frozen_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    deleted_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class ApiKey(Model):
@@ -31,6 +45,13 @@ class ApiKey(Model):
     __table_args__ = (
         CheckConstraint(
             "(kind = 'ak') = (agent_id IS NOT NULL) AND kind IN ('ak', 'gw')", name="api_keys_kind"
+        ),
+        Index(
+            "ix_api_keys_gateway",
+            "created_at",
+            "id",
+            postgresql_where=text("kind = 'gw'"),
+            sqlite_where=text("kind = 'gw'"),
         ),
     )
 

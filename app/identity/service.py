@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from sqlalchemy import bindparam, or_, select, update
-from sqlalchemy.exc import IntegrityError
 
 from app.core import clock, identifiers
-from app.core.unit_of_work import reading, unit_of_work
+from app.core.unit_of_work import reading
 from app.errors import NotFound
 from app.extensions import db
 from app.identity.caller import Caller, KeyKind, MasterCaller
@@ -24,8 +23,7 @@ from app.ports.vault import Place
 
 # Keys that we make have 43 letters after the prefix; anything else is refused without a look-up.
 _API_KEY = re.compile(r"(?:ak|gw)_[A-Za-z0-9_-]{43}", re.ASCII)
-_MASTER_KEY = re.compile(r"mk_[A-Za-z0-9_-]{20,200}", re.ASCII)
-_BOOTSTRAP_NAME = "bootstrap"
+MASTER_KEY = re.compile(r"mk_[A-Za-z0-9_-]{20,200}", re.ASCII)
 # Made once, for every request asks it: making it anew took a tenth of a small read.
 _VALID_KEY = select(ApiKey.kind, ApiKey.id, ApiKey.account_id, ApiKey.agent_id).where(
     ApiKey.digest == bindparam("digest"),
@@ -53,12 +51,18 @@ class AgentSnapshot:
     email: str | None
     claimed_at: datetime | None
     claimed_email: str | None
+    frozen_at: datetime | None
     created_at: datetime
+
+    @property
+    def is_frozen(self) -> bool:
+        """Tell whether nothing new of this agent may move."""
+        return self.frozen_at is not None
 
 
 def mint_api_key(kind: KeyKind) -> MintedKey:
     """Make an agent's or gateway-only key and seal it for its future row. Touches no database."""
-    return _mint(kind.value, ApiKey.__tablename__)
+    return mint(kind.value, ApiKey.__tablename__)
 
 
 def find_caller(key: str | None) -> Caller | None:
@@ -76,7 +80,7 @@ def find_caller(key: str | None) -> Caller | None:
 
 def find_master(key: str | None) -> MasterCaller | None:
     """Return who holds a master key, or None. Opens its own reading unit; one query."""
-    if key is None or not _MASTER_KEY.fullmatch(key):
+    if key is None or not MASTER_KEY.fullmatch(key):
         return None
     query = select(MasterKey.id, MasterKey.name).where(
         MasterKey.digest == identifiers.digest(key), MasterKey.active.is_(True)
@@ -93,9 +97,9 @@ def add_agent(key: MintedKey, *, name: str, email: str | None) -> AgentSnapshot:
     session = db.session()
     session.add(agent)
     session.flush()
-    session.add(_api_key(key, KeyKind.AGENT, agent_id=agent.id, account_id=agent.id, at=created_at))
+    session.add(api_key_row(key, KeyKind.AGENT, agent_id=agent.id, account_id=agent.id, at=created_at))
     session.flush()
-    return _snapshot(agent)
+    return snapshot_of(agent)
 
 
 def add_gateway_key(key: MintedKey, *, email: str | None) -> datetime:
@@ -105,7 +109,7 @@ def add_gateway_key(key: MintedKey, *, email: str | None) -> datetime:
     """
     created_at = clock.now()
     session = db.session()
-    session.add(_api_key(key, KeyKind.GATEWAY, account_id=key.id, email=email, at=created_at))
+    session.add(api_key_row(key, KeyKind.GATEWAY, account_id=key.id, email=email, at=created_at))
     session.flush()
     return created_at
 
@@ -113,9 +117,9 @@ def add_gateway_key(key: MintedKey, *, email: str | None) -> datetime:
 def agent(agent_id: str) -> AgentSnapshot:
     """Return an agent as the database has it now. In the caller's unit. Raises: NotFound."""
     found = db.session().get(Agent, agent_id, populate_existing=True)
-    if found is None:
-        raise NotFound("There is no such agent.")
-    return _snapshot(found)
+    if found is None or found.deleted_at is not None:
+        raise no_such_agent()
+    return snapshot_of(found)
 
 
 def reveal_api_key(agent_id: str) -> str:
@@ -132,17 +136,22 @@ def reveal_api_key(agent_id: str) -> str:
     row = db.session().execute(query).one_or_none()
     if row is None:
         raise NotFound("This agent has no valid key.")
-    return _open(row.sealed, ApiKey.__tablename__, row.id)
+    return open_sealed(row.sealed, ApiKey.__tablename__, row.id)
 
 
 def lock_agent(agent_id: str) -> AgentSnapshot:
     """Return an agent and hold its row until the caller's unit ends. Raises: NotFound."""
     # Writing the row locks it on SQLite too, which has no FOR UPDATE.
-    touch = update(Agent).where(Agent.id == agent_id).values(name=Agent.name).returning(Agent)
+    touch = (
+        update(Agent)
+        .where(Agent.id == agent_id, Agent.deleted_at.is_(None))
+        .values(name=Agent.name)
+        .returning(Agent)
+    )
     found = db.session().scalars(touch, execution_options={"populate_existing": True}).one_or_none()
     if found is None:
-        raise NotFound("There is no such agent.")
-    return _snapshot(found)
+        raise no_such_agent()
+    return snapshot_of(found)
 
 
 def claim_first(agent_id: str, owner_key: str, *, email: str | None, at: datetime) -> bool:
@@ -153,7 +162,7 @@ def claim_first(agent_id: str, owner_key: str, *, email: str | None, at: datetim
     session = db.session()
     won = session.execute(
         update(Agent)
-        .where(Agent.id == agent_id, Agent.claimed_at.is_(None))
+        .where(Agent.id == agent_id, Agent.claimed_at.is_(None), Agent.deleted_at.is_(None))
         .values(claimed_at=at, claimed_email=email)
     )
     if won.rowcount != 1:  # type: ignore[attr-defined, unused-ignore]
@@ -168,49 +177,29 @@ def claim_first(agent_id: str, owner_key: str, *, email: str | None, at: datetim
     return True
 
 
-def bootstrap_master_key(key: str) -> bool:
-    """Create the first master key if there is none at all, and tell whether this call did.
-
-    Opens its own unit.
-
-    Processes that start together are told apart by the unique digest: one of them creates it.
-
-    Raises: ValueError when the key is too short or not of the form `mk_…`.
-    """
-    if not _MASTER_KEY.fullmatch(key):
-        msg = "BOOTSTRAP_MASTER_KEY must be mk_ and at least 20 letters, digits, hyphens or underscores"
-        raise ValueError(msg)
-    minted = _seal(key, MasterKey.__tablename__)
-    try:
-        with unit_of_work() as session:
-            if session.scalar(select(MasterKey.id).limit(1)) is not None:
-                return False
-            session.add(
-                MasterKey(
-                    id=minted.id, name=_BOOTSTRAP_NAME, digest=minted.digest, sealed=minted.sealed,
-                    active=True, created_at=clock.now(),
-                )
-            )  # fmt: skip
-    except IntegrityError:
-        return False
-    return True
+def no_such_agent() -> NotFound:
+    """Make the failure for an agent that never was or was deleted."""
+    return NotFound("There is no such agent.")
 
 
-def _mint(prefix: str, table: str) -> MintedKey:
-    return _seal(identifiers.new_key(prefix), table)
+def mint(prefix: str, table: str) -> MintedKey:
+    """Make a key of a kind and seal it for its future row in a table. Touches no database."""
+    return seal(identifiers.new_key(prefix), table)
 
 
-def _seal(key: str, table: str) -> MintedKey:
+def seal(key: str, table: str) -> MintedKey:
+    """Seal a key for its future row in a table."""
     row_id = identifiers.new_id()
     sealed = provider.current().vault.seal(key.encode(), Place(table, "sealed", row_id))
     return MintedKey(row_id, key, identifiers.digest(key), sealed)
 
 
-def _open(sealed: str, table: str, row_id: str) -> str:
+def open_sealed(sealed: str, table: str, row_id: str) -> str:
+    """Open the sealed key of a row."""
     return provider.current().vault.open(sealed, Place(table, "sealed", row_id)).decode()
 
 
-def _api_key(
+def api_key_row(
     key: MintedKey,
     kind: KeyKind,
     *,
@@ -219,14 +208,16 @@ def _api_key(
     agent_id: str | None = None,
     email: str | None = None,
 ) -> ApiKey:
+    """Make the row of a minted key."""
     return ApiKey(
         id=key.id, kind=kind.value, agent_id=agent_id, account_id=account_id, email=email,
         digest=key.digest, sealed=key.sealed, created_at=at,
     )  # fmt: skip
 
 
-def _snapshot(agent: Agent) -> AgentSnapshot:
+def snapshot_of(agent: Agent) -> AgentSnapshot:
+    """Return what a row says of an agent."""
     return AgentSnapshot(
         id=agent.id, name=agent.name, email=agent.email, claimed_at=agent.claimed_at,
-        claimed_email=agent.claimed_email, created_at=agent.created_at,
+        claimed_email=agent.claimed_email, frozen_at=agent.frozen_at, created_at=agent.created_at,
     )  # fmt: skip

@@ -62,3 +62,7 @@ class Vault(Protocol):
     def signer(self, sealed: str, place: Place) -> Signer:
         """Open a wallet for signing. Raises: Rejected when key, place or ciphertext do not fit."""
         ...
+
+    def recovery_phrase(self, sealed: str, place: Place) -> str:
+        """Return the BIP-39 words of a wallet, for a person who rescues it. Raises: Rejected."""
+        ...

@@ -6,13 +6,14 @@ wallet's controls or holds. Alone writes `spending_accounts`.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, func, insert, select, update
 
-from app.core import clock
+from app.core import clock, row_locks
 from app.errors import InvalidInput, NotFound, WalletFrozen
 from app.extensions import db
 from app.spending import policy
@@ -66,6 +67,16 @@ def open_account(wallet_id: str, agent_id: str, *, frozen: bool = False) -> None
 def lock_account(wallet_id: str) -> None:
     """Lock the wallet's account until the unit ends. Raises: NotFound when the wallet is gone."""
     locked(SpendingAccount.wallet_id == wallet_id, now=clock.now())
+
+
+def lock_accounts(wallet_ids: Collection[str]) -> None:
+    """Lock the accounts of several wallets, in the order of their ids, as far as there are any."""
+    row_locks.lock(SpendingAccount.wallet_id, SpendingAccount.wallet_id.in_(wallet_ids))
+
+
+def lock_accounts_of(agent_ids: Collection[str]) -> list[str]:
+    """Lock the accounts of all wallets of some agents, in the order of the wallets' ids; return those ids."""
+    return row_locks.lock(SpendingAccount.wallet_id, SpendingAccount.agent_id.in_(agent_ids))
 
 
 def assert_not_frozen(wallet_id: str) -> None:
@@ -157,17 +168,10 @@ def _write(account: Account, spent: Spent) -> None:
 
 
 def _set_frozen(agent_id: str, at: datetime | None) -> int:
-    of_agent = SpendingAccount.agent_id == agent_id
-    # Rows are locked in one order, so that two of these never wait for each other.
-    db.session.execute(
-        select(SpendingAccount.wallet_id)
-        .where(of_agent)
-        .order_by(SpendingAccount.wallet_id)
-        .with_for_update()
-    ).all()
+    lock_accounts_of([agent_id])
     changed = db.session.execute(
         update(SpendingAccount)
-        .where(of_agent)
+        .where(SpendingAccount.agent_id == agent_id)
         .values(frozen_at=at)
         .returning(SpendingAccount.wallet_id)
         .execution_options(synchronize_session=False)

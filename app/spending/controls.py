@@ -6,7 +6,7 @@ Alone writes `spending_controls`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -61,6 +61,21 @@ class Changes:
     allowed_addresses: Sequence[str] | None = None
     allowed_domains: Sequence[str] | None = None
     locked: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """What a change did to one wallet: `old` is None where it had no controls, and equals `new` if nothing changed."""
+
+    agent_id: str
+    wallet_id: str
+    old: Controls | None
+    new: Controls
+
+    @property
+    def is_change(self) -> bool:
+        """Tell whether anything is different."""
+        return self.old != self.new
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +144,38 @@ def put_controls(wallet_id: str, changes: Changes, *, by_agent: bool) -> Control
         if old is not None and old.locked and policy.loosens(old, new):
             raise ControlsLocked
     return _write(wallet_id, new, exists=old is not None)
+
+
+def put_controls_of_agents(agent_ids: Collection[str], changes: Changes) -> list[Replaced]:
+    """Create or update the controls of all wallets of some agents, as the platform does; return what became of each.
+
+    The agents must be locked, so that no wallet is made meanwhile. Five statements, however many there are.
+    """
+    wallet_ids = accounts.lock_accounts_of(agent_ids)
+    rows = db.session.execute(
+        select(SpendingAccount.wallet_id, SpendingAccount.agent_id, *COLUMNS)
+        .outerjoin(SpendingControls, SpendingControls.wallet_id == SpendingAccount.wallet_id)
+        .where(SpendingAccount.wallet_id.in_(wallet_ids))
+        .order_by(SpendingAccount.wallet_id)
+    ).all()
+    done = [
+        Replaced(row.agent_id, row.wallet_id, old, _changed(old or Controls(), changes))
+        for row in rows
+        for old in (controls_in(row),)
+    ]
+    now = clock.now()
+    created = [{"wallet_id": each.wallet_id, **_values(each.new, now)} for each in done if each.old is None]
+    if created:
+        db.session.execute(insert(SpendingControls), created)
+    changed = [each.wallet_id for each in done if each.old is not None and each.is_change]
+    if changed:
+        db.session.execute(
+            update(SpendingControls)
+            .where(SpendingControls.wallet_id.in_(changed))
+            .values(**_given(changes), updated_at=now)
+            .execution_options(synchronize_session=False)
+        )
+    return done
 
 
 def set_default(
@@ -214,23 +261,33 @@ def _read(wallet_id: str) -> Controls | None:
 
 
 def _changed(old: Controls, changes: Changes) -> Controls:
-    given: Mapping[str, Any] = {name: value for name, value in asdict(changes).items() if value is not None}
-    lists = {
-        name: tuple(dict.fromkeys(given[name]))
-        for name in ("allowed_addresses", "allowed_domains")
-        if name in given
+    new: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in _given(changes).items()
     }
-    return replace(old, **{**given, **lists})
+    return replace(old, **new)
+
+
+def _given(changes: Changes) -> dict[str, Any]:
+    """Return what a change sets, by column; of what a list names twice, once."""
+    return {
+        name: value if isinstance(value, bool | int) else list(dict.fromkeys(value))
+        for name, value in asdict(changes).items()
+        if value is not None
+    }
+
+
+def _values(rules: Controls, at: datetime) -> dict[str, Any]:
+    return {
+        **asdict(rules),
+        "allowed_addresses": list(rules.allowed_addresses),
+        "allowed_domains": list(rules.allowed_domains),
+        "updated_at": at,
+    }
 
 
 def _write(wallet_id: str, rules: Controls, *, exists: bool) -> ControlsView:
     now = clock.now()
-    values = {
-        **asdict(rules),
-        "allowed_addresses": list(rules.allowed_addresses),
-        "allowed_domains": list(rules.allowed_domains),
-        "updated_at": now,
-    }
+    values = _values(rules, now)
     if exists:
         db.session.execute(
             update(SpendingControls)

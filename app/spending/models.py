@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import date, datetime
 
-from sqlalchemy import JSON, BigInteger, CheckConstraint, Date, Index, String
+from sqlalchemy import JSON, BigInteger, CheckConstraint, Date, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.core.columns import ID, UtcDateTime
@@ -64,6 +64,12 @@ class SpendingHold(Model):
     __tablename__ = "spending_holds"
     __table_args__ = (
         Index("ix_spending_holds_wallet_id_made_on", "wallet_id", "made_on"),
+        Index(
+            "ix_spending_holds_ended",
+            "made_on",
+            postgresql_where=text("state <> 'held'"),
+            sqlite_where=text("state <> 'held'"),
+        ),
         CheckConstraint("amount_nanos >= 0", name="ck_spending_holds_amount"),
         CheckConstraint("state IN ('held', 'spent', 'released')", name="ck_spending_holds_state"),
     )

@@ -40,10 +40,14 @@ def _wrong_sums() -> list[str]:
         )
         .where(
             or_(
-                func.coalesce(UsageByProvider.calls, 0) != func.coalesce(logged.c.calls, 0),
-                func.coalesce(UsageByProvider.cost_nanos, 0) != func.coalesce(logged.c.cost_nanos, 0),
-                func.coalesce(UsageByProvider.tokens_in, 0) != func.coalesce(logged.c.tokens_in, 0),
-                func.coalesce(UsageByProvider.tokens_out, 0) != func.coalesce(logged.c.tokens_out, 0),
+                func.coalesce(UsageByProvider.calls - UsageByProvider.carried_calls, 0)
+                != func.coalesce(logged.c.calls, 0),
+                func.coalesce(UsageByProvider.cost_nanos - UsageByProvider.carried_cost_nanos, 0)
+                != func.coalesce(logged.c.cost_nanos, 0),
+                func.coalesce(UsageByProvider.tokens_in - UsageByProvider.carried_tokens_in, 0)
+                != func.coalesce(logged.c.tokens_in, 0),
+                func.coalesce(UsageByProvider.tokens_out - UsageByProvider.carried_tokens_out, 0)
+                != func.coalesce(logged.c.tokens_out, 0),
             )
         )
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, CheckConstraint, Index, String
+from sqlalchemy import BigInteger, CheckConstraint, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.core.columns import ID, UtcDateTime
@@ -33,7 +33,10 @@ Index("ix_usage_logs_history", UsageLog.account_id, UsageLog.created_at.desc(), 
 
 
 class UsageByProvider(Model):
-    """The sums of an account's log by provider, kept in the same unit: a summary never scans the log."""
+    """The sums of an account's log by provider, kept in the same unit: a summary never scans the log.
+
+    `carried_…` is the part of them whose lines were pruned.
+    """
 
     __tablename__ = "usage_by_provider"
 
@@ -43,3 +46,7 @@ class UsageByProvider(Model):
     cost_nanos: Mapped[int] = mapped_column(BigInteger)
     tokens_in: Mapped[int] = mapped_column(BigInteger)
     tokens_out: Mapped[int] = mapped_column(BigInteger)
+    carried_calls: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    carried_cost_nanos: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    carried_tokens_in: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    carried_tokens_out: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))

@@ -170,7 +170,9 @@ def charge_lapsed(limit: int = 100) -> int:
 def history(account_id: str, page: PageRequest) -> Page[LogEntry]:
     """Return a page of an account's log, the newest first. Works in a reading unit."""
     total = db.session.scalar(
-        select(func.sum(UsageByProvider.calls)).where(UsageByProvider.account_id == account_id)
+        select(func.sum(UsageByProvider.calls - UsageByProvider.carried_calls)).where(
+            UsageByProvider.account_id == account_id
+        )
     )
     rows = db.session.execute(
         select(

@@ -83,7 +83,7 @@ def retire(wallet: Wallet) -> None:
     if sealed is None:
         return
     vault, now = provider.current().vault, clock.now()
-    resealed = vault.seal(vault.open(sealed, place(wallet.id)), Place("retired_keys", "sealed", wallet.id))
+    resealed = vault.seal(vault.open(sealed, place(wallet.id)), retired_place(wallet.id))
     kept = timedelta(seconds=provider.settings().retired_key_ttl_seconds)
     session.add(
         RetiredKey(
@@ -97,3 +97,8 @@ def retire(wallet: Wallet) -> None:
 def place(wallet_id: str) -> Place:
     """Return where a live wallet's key is sealed to."""
     return Place("wallet_keys", "sealed", wallet_id)
+
+
+def retired_place(wallet_id: str) -> Place:
+    """Return where a deleted wallet's key is sealed to."""
+    return Place("retired_keys", "sealed", wallet_id)

@@ -70,6 +70,8 @@ class RetiredKey(Model):
     sealed: Mapped[str] = mapped_column(String(200))
     retired_at: Mapped[datetime] = mapped_column(UtcDateTime)
     purge_after: Mapped[datetime] = mapped_column(UtcDateTime)
+    # Since when every look found nothing at its addresses; one look at one node is no proof.
+    empty_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 class Transaction(Model):
@@ -100,6 +102,12 @@ class Transaction(Model):
             "block_number",
             postgresql_where=text("nonce IS NULL AND fee_cap_units IS NOT NULL"),
             sqlite_where=text("nonce IS NULL AND fee_cap_units IS NOT NULL"),
+        ),
+        Index(
+            "ix_transactions_queries",
+            "created_at",
+            postgresql_where=text("type = 'trading_query'"),
+            sqlite_where=text("type = 'trading_query'"),
         ),
         CheckConstraint("cost_nanos >= 0", name="ck_transactions_cost"),
     )
@@ -139,7 +147,10 @@ class TransactionEvent(Model):
     """One move of a transaction's state, append-only."""
 
     __tablename__ = "transaction_events"
-    __table_args__ = (Index("ix_transaction_events_transaction_id", "transaction_id"),)
+    __table_args__ = (
+        Index("ix_transaction_events_transaction_id", "transaction_id"),
+        Index("ix_transaction_events_at", "at"),
+    )
 
     id: Mapped[int] = mapped_column(_SERIAL, primary_key=True, autoincrement=True)
     transaction_id: Mapped[str] = mapped_column(ID)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
@@ -56,9 +55,14 @@ class WalletView:
 
 
 def create(
-    agent_id: str, key: NewWalletKey, *, name: str | None, controls: Literal["default", "none"] = "none"
+    agent_id: str,
+    key: NewWalletKey,
+    *,
+    name: str | None,
+    controls: Literal["default", "none"] = "none",
+    frozen: bool = False,
 ) -> WalletView:
-    """Store a wallet whose key was made before, in the current unit.
+    """Store a wallet whose key was made before, in the current unit; that of a `frozen` agent is born frozen.
 
     A further wallet of an agent whose controls are locked inherits them.
     """
@@ -71,7 +75,7 @@ def create(
     wallet.name = name or _free_name(others.values())
     session.add_all([wallet, WalletKey(wallet_id=key.wallet_id, sealed=key.sealed)])
     session.flush()
-    spending.open_account(wallet.id, agent_id)
+    spending.open_account(wallet.id, agent_id, frozen=frozen)
     if controls == "default":
         spending.set_default(wallet.id)
     locked = [other for other, found in spending.controls_of(list(others)).items() if found.locked]
@@ -84,27 +88,17 @@ def add(agent_id: str, *, name: str | None) -> WalletView:
     """Make a further wallet for an agent. Raises: LimitReached."""
     key = new_wallet()
     with unit_of_work():
-        # The agent's row is the lock under which its wallets are counted and named.
-        identity.lock_agent(agent_id)
-        _let_a_freeze_finish(agent_id)
+        # The agent's row is the lock under which its wallets are counted and named, and under which it is frozen.
+        agent = identity.lock_agent(agent_id)
         count = (
             db.session.scalar(select(func.count()).select_from(Wallet).where(Wallet.agent_id == agent_id))
             or 0
         )
         if count >= MAX_WALLETS_PER_AGENT:
             raise LimitReached(f"An agent has at most {MAX_WALLETS_PER_AGENT} wallets; delete one first.")
-        view = create(agent_id, key, name=name)
+        view = create(agent_id, key, name=name, frozen=agent.is_frozen)
         idempotency.bind(view.id)
         return view
-
-
-def _let_a_freeze_finish(agent_id: str) -> None:
-    # A freeze locks all accounts before it writes: either it is done and seen by the new wallet, or it waits for
-    # this unit and then sees the new wallet.
-    oldest = db.session.scalar(_of_agent(agent_id).with_only_columns(Wallet.id).limit(1))
-    if oldest is not None:
-        with suppress(NotFound):  # deleted just now
-            spending.lock_account(oldest)
 
 
 def owned(wallet_id: str, *, agent_id: str | None) -> WalletView:
@@ -153,6 +147,25 @@ def list_of(agent_id: str | None, page: PageRequest) -> Page[WalletView]:
         return Page([_view(wallet, controls) for wallet in wallets], total, page)
 
 
+def firsts_of(agent_ids: Sequence[str]) -> dict[str, WalletView]:
+    """Return the first wallet of each agent that has one, without controls; one query. In a reading unit."""
+    place = (
+        func.row_number()
+        .over(partition_by=Wallet.agent_id, order_by=(Wallet.created_at, Wallet.id))
+        .label("place")
+    )
+    ranked = select(Wallet.id, place).where(Wallet.agent_id.in_(agent_ids)).subquery()
+    firsts = select(Wallet).join(ranked, ranked.c.id == Wallet.id).where(ranked.c.place == 1)
+    return {wallet.agent_id: _view(wallet, {}) for wallet in db.session.scalars(firsts)}
+
+
+def all_of(agent_id: str) -> list[WalletView]:
+    """Return every wallet of an agent with its controls, the oldest first; two queries. In a reading unit."""
+    wallets = db.session.scalars(_of_agent(agent_id)).all()
+    controls = spending.controls_of([wallet.id for wallet in wallets])
+    return [_view(wallet, controls) for wallet in wallets]
+
+
 def remove(wallet_id: str, *, agent_id: str) -> None:
     """Delete a wallet with its transactions and controls; the sealed key alone is retired, not lost.
 
@@ -163,28 +176,48 @@ def remove(wallet_id: str, *, agent_id: str) -> None:
         wallet = session.get(Wallet, wallet_id)
         if wallet is None or wallet.agent_id != agent_id:
             raise NotFound("This key has no such wallet.")
-        in_flight = session.scalar(
-            select(Transaction.id)
-            .where(
-                Transaction.wallet_id == wallet_id,
-                Transaction.type != TransactionType.FUNDING.value,
-                Transaction.status == Status.PENDING.value,
-            )
-            .limit(1)
+        _remove(wallet)
+
+
+def remove_all(agent_id: str) -> list[str]:
+    """Delete all wallets of a locked agent, locked controls or not, or none; return their ids. In the current unit.
+
+    Raises: TransactionInProgress, WalletFrozen.
+    """
+    # Accounts first and in order, like everybody who takes several.
+    for wallet_id in spending.lock_accounts_of([agent_id]):
+        spending.assert_deletable(wallet_id, by_agent=False)
+    wallets = db.session.scalars(select(Wallet).where(Wallet.agent_id == agent_id).order_by(Wallet.id)).all()
+    for wallet in wallets:
+        _remove(wallet)
+    return [wallet.id for wallet in wallets]
+
+
+def _remove(wallet: Wallet) -> None:
+    """Delete a wallet whose account is locked. Raises: TransactionInProgress."""
+    session = db.session
+    in_flight = session.scalar(
+        select(Transaction.id)
+        .where(
+            Transaction.wallet_id == wallet.id,
+            Transaction.type != TransactionType.FUNDING.value,
+            Transaction.status == Status.PENDING.value,
         )
-        if in_flight is not None:
-            raise TransactionInProgress(
-                "A movement of this wallet is still in flight; delete it once that has ended.",
-                details={"transaction_id": in_flight},
-            )
-        custody.retire(wallet)
-        mine = select(Transaction.id).where(Transaction.wallet_id == wallet_id)
-        for table in (TransactionEvent, SignedAttempt, FundingAllocation):
-            session.execute(delete(table).where(table.transaction_id.in_(mine)))
-        for owned_table in (Transaction, FundingDeposit, DepositMark):
-            session.execute(delete(owned_table).where(owned_table.wallet_id == wallet_id))
-        spending.close_account(wallet_id)
-        session.execute(delete(Wallet).where(Wallet.id == wallet_id))
+        .limit(1)
+    )
+    if in_flight is not None:
+        raise TransactionInProgress(
+            "A movement of this wallet is still in flight; delete it once that has ended.",
+            details={"transaction_id": in_flight},
+        )
+    custody.retire(wallet)
+    mine = select(Transaction.id).where(Transaction.wallet_id == wallet.id)
+    for table in (TransactionEvent, SignedAttempt, FundingAllocation):
+        session.execute(delete(table).where(table.transaction_id.in_(mine)))
+    for owned_table in (Transaction, FundingDeposit, DepositMark):
+        session.execute(delete(owned_table).where(owned_table.wallet_id == wallet.id))
+    spending.close_account(wallet.id)
+    session.execute(delete(Wallet).where(Wallet.id == wallet.id))
 
 
 def _names_by_id(agent_id: str) -> dict[str, str]:

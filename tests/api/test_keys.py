@@ -20,11 +20,14 @@ from app.identity import guards, service
 from app.identity.caller import Caller, KeyKind
 from app.identity.guards import AGENT_KEY, ANY_KEY, MASTER_KEY
 from app.identity.models import ApiKey, MasterKey
+from app.platform import actors
+from app.platform import keys as platform_keys
 from app.web.blueprint import Guard
 
 Register = Callable[..., dict[str, Any]]
 
 _UNKNOWN = "ak_" + "A" * 43
+_STARTING = actors.the_service("bootstrap")
 _MASTER = "mk_" + "m" * 43
 
 
@@ -149,9 +152,9 @@ def test_one_key_s_flood_stops_at_its_limit_and_leaves_others_alone(
 
 @pytest.mark.usefixtures("client")
 def test_the_first_master_key_is_made_once_and_never_replaced(app: Flask) -> None:
-    assert service.bootstrap_master_key(_MASTER) is True
-    assert service.bootstrap_master_key(_MASTER) is False
-    assert service.bootstrap_master_key("mk_" + "x" * 43) is False
+    assert platform_keys.bootstrap_master_key(_STARTING, _MASTER) is True
+    assert platform_keys.bootstrap_master_key(_STARTING, _MASTER) is False
+    assert platform_keys.bootstrap_master_key(_STARTING, "mk_" + "x" * 43) is False
     with reading() as session:
         row = session.scalars(select(MasterKey)).one()
         assert (row.active, row.digest) == (True, identifiers.digest(_MASTER))
@@ -165,7 +168,7 @@ def test_the_first_master_key_is_made_once_and_never_replaced(app: Flask) -> Non
 @pytest.mark.parametrize("key", ["", "secret", "mk_short", "ak_" + "a" * 43])
 def test_a_weak_bootstrap_key_is_refused(key: str) -> None:
     with pytest.raises(ValueError, match="BOOTSTRAP_MASTER_KEY") as refused:
-        service.bootstrap_master_key(key)
+        platform_keys.bootstrap_master_key(_STARTING, key)
     assert not key or key not in str(refused.value)
     with reading() as session:
         assert session.scalar(select(func.count(MasterKey.id))) == 0
@@ -173,7 +176,7 @@ def test_a_weak_bootstrap_key_is_refused(key: str) -> None:
 
 @pytest.mark.usefixtures("client")
 def test_a_revoked_master_key_opens_nothing(app: Flask) -> None:
-    service.bootstrap_master_key(_MASTER)
+    platform_keys.bootstrap_master_key(_STARTING, _MASTER)
     with unit_of_work() as session:
         session.execute(update(MasterKey).values(active=False, revoked_at=clock.now()))
     for headers in (

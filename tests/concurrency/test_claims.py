@@ -16,8 +16,9 @@ from werkzeug.test import TestResponse
 from app.agents.models import ClaimCode
 from app.core.unit_of_work import reading
 from app.device.models import GuessCounter
-from app.identity import service as identity
 from app.identity.models import Agent, ApiKey, MasterKey, OwnerKey
+from app.platform import actors
+from app.platform import keys as platform_keys
 
 pytestmark = pytest.mark.postgres
 
@@ -136,6 +137,8 @@ def test_registrations_at_once_never_pass_the_day_s_budget(postgres_app: Flask) 
 
 def test_processes_that_start_together_make_one_master_key(postgres_app: Flask) -> None:
     key = "mk_" + "m" * 43
-    made = _at_once(postgres_app, lambda _number: identity.bootstrap_master_key(key))
+    made = _at_once(
+        postgres_app, lambda _number: platform_keys.bootstrap_master_key(actors.the_service("bootstrap"), key)
+    )
     assert Counter(made) == {True: 1, False: _AT_ONCE - 1}
     assert _count(postgres_app, MasterKey.id.is_not(None)) == 1

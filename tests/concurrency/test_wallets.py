@@ -16,8 +16,8 @@ from app.adapters.evm.chain import EvmChain
 from app.core.chains import USDC, ChainName
 from app.core.identifiers import new_id
 from app.core.unit_of_work import reading
-from app.spending import service as spending
 from app.spending.models import SpendingAccount
+from app.wallets import freezing
 from app.wallets import service as wallets
 from app.wallets.models import SignedAttempt, Transaction, TransactionEvent, Wallet
 from sandbox.evm import EvmNode
@@ -161,7 +161,7 @@ def test_once_a_freeze_is_done_no_movement_is_recorded(ring: Ring) -> None:
 
     def freeze() -> None:
         ring.await_movements()
-        unit(spending.freeze, ring.agent.id)
+        unit(freezing.freeze, ring.agent.id)
         recorded.append(ring.count(Transaction.wallet_id == ring.agent.wallet_id))
 
     def move() -> int:
@@ -182,7 +182,7 @@ def test_once_a_freeze_is_done_no_movement_is_recorded(ring: Ring) -> None:
 
 def test_a_wallet_made_while_its_agent_is_frozen_is_frozen_too(ring: Ring) -> None:
     def freeze() -> None:
-        unit(spending.freeze, ring.agent.id)
+        unit(freezing.freeze, ring.agent.id)
 
     make: Callable[[], Any] = partial(ring.ask, "POST", "/v1/wallets", {})
     for _ in range(6):
@@ -190,4 +190,4 @@ def test_a_wallet_made_while_its_agent_is_frozen_is_frozen_too(ring: Ring) -> No
         assert {answer[0] for answer in made if isinstance(answer, tuple)} == {201}
         of_agent = SpendingAccount.agent_id == ring.agent.id
         assert ring.count(of_agent, SpendingAccount.frozen_at.is_(None)) == 0
-        unit(spending.unfreeze, ring.agent.id)
+        unit(freezing.unfreeze, ring.agent.id)

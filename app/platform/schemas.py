@@ -1,0 +1,348 @@
+"""Wire shapes of platform administration; the only place with its wire spellings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import marshmallow as ma
+from marshmallow import fields
+
+from app.platform.fleet import MAX_AGENTS
+from app.platform.trail import Action
+from app.wallets.schemas import Addresses, ControlsBody, WalletShape
+from app.web.fields import Count, Email, Flag, Instant, Name, Text, Usd
+from app.web.schemas import Pagination, Schema, page_query
+
+_MAX_GRACE_SECONDS = 30 * 24 * 3600
+
+AgentQuery = page_query(default=50, maximum=200)
+GatewayKeyQuery = page_query(default=50, maximum=200)
+
+
+class NewAgentBody(Schema):
+    """What a new agent gets; every field is optional."""
+
+    name = Name(load_default=None, allow_none=True, metadata={"example": "fleet-7"})
+    credits_usd = Usd(load_default=None, allow_none=True, attribute="credits_nanos", metadata={"example": 25})
+    daily_limit_usd = Usd(attribute="daily_limit_nanos", metadata={"example": 100})
+    weekly_limit_usd = Usd(attribute="weekly_limit_nanos")
+    monthly_limit_usd = Usd(attribute="monthly_limit_nanos")
+    per_tx_limit_usd = Usd(attribute="per_tx_limit_nanos", metadata={"example": 50})
+
+
+class NewAgentWallet(Schema):
+    """The wallet of a new agent."""
+
+    id = fields.UUID(required=True)
+    name = fields.String(required=True)
+    addresses = fields.Nested(Addresses, required=True)
+
+
+class NewAgentControls(Schema):
+    """The limits of a new agent's wallet."""
+
+    daily_limit_usd = Usd(required=True, attribute="daily_limit_nanos")
+    weekly_limit_usd = Usd(required=True, attribute="weekly_limit_nanos")
+    monthly_limit_usd = Usd(required=True, attribute="monthly_limit_nanos")
+    per_tx_limit_usd = Usd(required=True, attribute="per_tx_limit_nanos")
+
+
+class NewAgentShape(Schema):
+    """An agent that an operator made."""
+
+    agent_id = fields.UUID(required=True, data_key="agentId", attribute="id")
+    api_key = fields.String(required=True, data_key="apiKey", metadata={"description": "`ak_…`"})
+    name = fields.String(required=True)
+    email = fields.String(required=True, allow_none=True, metadata={"description": "Made by the service."})
+    credits_usd = Usd(required=True, attribute="credits_nanos")
+    wallet = fields.Nested(NewAgentWallet, required=True, allow_none=True)
+    spending_controls = fields.Nested(NewAgentControls, required=True, allow_none=True)
+    created_at = Instant(required=True)
+
+
+class ListedAgent(Schema):
+    """An agent as listed; `wallet` is its first one."""
+
+    id = fields.UUID(required=True)
+    name = fields.String(required=True)
+    api_key = fields.String(required=True, data_key="apiKey", allow_none=True)
+    email = fields.String(required=True, allow_none=True)
+    credits_usd = Usd(required=True, attribute="credits_nanos")
+    wallet = fields.Nested(NewAgentWallet, required=True, allow_none=True)
+    frozen = fields.Boolean(required=True)
+    claimed_at = Instant(required=True, allow_none=True)
+    created_at = Instant(required=True)
+
+
+class ListedAgents(Schema):
+    """A page of agents, the oldest first."""
+
+    agents = fields.List(fields.Nested(ListedAgent), required=True, attribute="items")
+    pagination = fields.Nested(Pagination, required=True)
+
+
+class ShownAgent(ListedAgent):
+    """An agent with all its wallets."""
+
+    total_spent = Usd(required=True, attribute="spent_nanos", metadata={"description": "In US dollars."})
+    frozen_at = Instant(required=True, allow_none=True)
+    claimed_email = fields.String(required=True, allow_none=True)
+    wallets = fields.List(fields.Nested(WalletShape), required=True)
+
+
+class AgentBody(Schema):
+    """What to change of an agent; a null or blank `email` takes it away."""
+
+    name = Name(allow_none=True)
+    email = Email(allow_none=True)
+
+
+class ChangedAgent(Schema):
+    """An agent after a change."""
+
+    id = fields.UUID(required=True)
+    name = fields.String(required=True)
+    email = fields.String(required=True, allow_none=True)
+    updated = fields.Boolean(required=True)
+
+
+class RemovedAgent(Schema):
+    """An agent that was deleted."""
+
+    id = fields.UUID(required=True)
+    deleted = fields.Boolean(required=True)
+
+
+class RotationBody(Schema):
+    """How long older keys still work."""
+
+    grace_seconds = Count(
+        load_default=0,
+        validate=ma.validate.Range(
+            0, _MAX_GRACE_SECONDS, error=f"must be between 0 and {_MAX_GRACE_SECONDS}"
+        ),
+        metadata={"description": f"0 (at once) to {_MAX_GRACE_SECONDS} (30 days).", "default": 0},
+    )
+
+
+class RotatedKey(Schema):
+    """The agent's new key."""
+
+    agent_id = fields.UUID(required=True, data_key="agentId")
+    api_key = fields.String(required=True, data_key="apiKey", metadata={"description": "`ak_…`"})
+    rotated_at = Instant(required=True)
+    previous_key_valid_until = Instant(required=True, attribute="older_until")
+
+
+class GrantBody(Schema):
+    """How much to give."""
+
+    credits_usd = Usd(required=True, attribute="credits_nanos", metadata={"example": 25})
+
+    @ma.validates("credits_usd")
+    def _more_than_nothing(self, value: int, **_kwargs: object) -> None:
+        if value == 0:
+            raise ma.ValidationError("must be greater than 0")
+
+
+class GrantShape(Schema):
+    """What an agent was given, and what it has now."""
+
+    agent_id = fields.UUID(required=True, data_key="agentId")
+    granted_usd = Usd(required=True, attribute="granted_nanos")
+    credits_usd = Usd(required=True, attribute="credits_nanos")
+
+
+class FreezeShape(Schema):
+    """Whether an agent is frozen, and since when."""
+
+    agent_id = fields.UUID(required=True, data_key="agentId")
+    frozen = fields.Boolean(required=True)
+    frozen_at = Instant(required=True, allow_none=True)
+
+
+class RevokedClaimCode(Schema):
+    """`revoked` tells whether there was an open code."""
+
+    agent_id = fields.UUID(required=True, data_key="agentId")
+    revoked = fields.Boolean(required=True)
+
+
+class PlatformControlsBody(ControlsBody):
+    """The limits to set; what is left out keeps its value. Locked ones can only be tightened by the agent's key."""
+
+    locked = Flag()
+
+
+class AgentControls(Schema):
+    """An agent's wallets after their controls were set."""
+
+    agent_id = fields.UUID(required=True, data_key="agentId")
+    wallets = fields.List(fields.Nested(WalletShape), required=True)
+    updated = fields.Boolean(required=True)
+
+
+class FleetBody(PlatformControlsBody):
+    """Controls for the agents that `agent_ids` names, or with `all` for every agent."""
+
+    agent_ids = fields.List(
+        Text(),
+        load_default=None,
+        validate=ma.validate.Length(1, MAX_AGENTS, error=f"must name 1 to {MAX_AGENTS} agents"),
+    )
+    all = Flag(load_default=False)
+    after = Text(
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "With `all`: go on after this agent, the last answer's `next_after`."},
+    )
+
+    @ma.validates_schema(skip_on_field_errors=True)
+    def _one_of_two(self, values: dict[str, Any], **_kwargs: object) -> None:
+        if (values["agent_ids"] is not None) == values["all"]:
+            raise ma.ValidationError("must be given, or `all` be true, and not both", "agent_ids")
+
+
+class FleetFailure(Schema):
+    """An agent whose controls were not changed."""
+
+    agent_id = fields.String(required=True, data_key="agentId")
+    code = fields.String(required=True)
+    error = fields.String(required=True)
+
+
+class FleetResult(Schema):
+    """What became of each agent; repeating the call changes only what is not yet so."""
+
+    updated = fields.Boolean(required=True, metadata={"description": "True when none failed."})
+    changed = fields.List(fields.UUID(), required=True)
+    unchanged = fields.List(fields.UUID(), required=True, metadata={"description": "They were so before."})
+    failed = fields.List(fields.Nested(FleetFailure), required=True)
+    next_after = fields.UUID(
+        required=True,
+        allow_none=True,
+        metadata={"description": "Send it as `after` for the next ones, with `all`."},
+    )
+
+
+class MasterKeyBody(Schema):
+    """What a new master key is called, and whose it is."""
+
+    name = Name(load_default=None, allow_none=True, metadata={"example": "ops"})
+    owner_email = Email(load_default=None, allow_none=True)
+
+
+class NewMasterKey(Schema):
+    """A new master key."""
+
+    id = fields.UUID(required=True)
+    key = fields.String(required=True, metadata={"description": "`mk_…`"})
+    name = fields.String(required=True)
+    owner_email = fields.String(required=True, allow_none=True)
+    created_at = Instant(required=True)
+
+
+class MasterKeyShape(NewMasterKey):
+    """A master key; the key of a revoked one is truncated."""
+
+    active = fields.Boolean(required=True)
+    revoked_at = Instant(required=True, allow_none=True)
+
+
+class MasterKeys(Schema):
+    """All master keys, the oldest first."""
+
+    master_keys = fields.List(fields.Nested(MasterKeyShape), required=True)
+    count = fields.Integer(required=True)
+
+
+class RevokedKey(Schema):
+    """A key that opens nothing any more."""
+
+    revoked = fields.Boolean(required=True)
+    id = fields.UUID(required=True)
+
+
+class GatewayKeyShape(Schema):
+    """A gateway-only key; the key itself is truncated."""
+
+    id = fields.UUID(required=True, attribute="view.id")
+    api_key = fields.String(
+        required=True, attribute="view.key", metadata={"description": "`gw_…`, truncated."}
+    )
+    email = fields.String(required=True, allow_none=True, attribute="view.email")
+    credits_usd = Usd(required=True, attribute="credits_nanos")
+    active = fields.Boolean(required=True, attribute="view.is_active")
+    created_at = Instant(required=True, attribute="view.created_at")
+    revoked_at = Instant(required=True, allow_none=True, attribute="view.revoked_at")
+
+
+class GatewayKeys(Schema):
+    """A page of gateway-only keys, the oldest first."""
+
+    keys = fields.List(fields.Nested(GatewayKeyShape), required=True, attribute="items")
+    pagination = fields.Nested(Pagination, required=True)
+
+
+class AuditQuery(page_query(default=50, maximum=200)):  # type: ignore[misc]
+    """Which entries are asked for."""
+
+    action = Text(
+        load_default=None,
+        validate=ma.validate.OneOf([each.value for each in Action], error="must be one of {choices}"),
+    )
+    subject_id = Text(
+        load_default=None, metadata={"description": "The agent, key or wallet that it is about."}
+    )
+
+
+class AuditActor(Schema):
+    """Who acted; a command or the service itself has no id."""
+
+    kind = fields.String(
+        required=True, attribute="actor_kind", metadata={"enum": ["master_key", "command", "worker"]}
+    )
+    id = fields.UUID(required=True, attribute="actor_id", allow_none=True)
+    name = fields.String(required=True, attribute="actor_name")
+
+
+class AuditSubject(Schema):
+    """What the act was about."""
+
+    kind = fields.String(required=True, attribute="subject_kind")
+    id = fields.UUID(required=True, attribute="subject_id", allow_none=True)
+
+
+class AuditEntryShape(Schema):
+    """One administrative act, or one showing of keys."""
+
+    number = fields.Integer(required=True)
+    id = fields.UUID(required=True)
+    at = Instant(required=True)
+    actor = fields.Nested(AuditActor, required=True)
+    action = fields.String(required=True, metadata={"enum": [each.value for each in Action]})
+    subject = fields.Nested(AuditSubject, required=True)
+    before = fields.Dict(required=True, allow_none=True)
+    after = fields.Dict(required=True, allow_none=True)
+    request_id = fields.String(required=True, allow_none=True)
+    client_address = fields.String(required=True, allow_none=True)
+    hash = fields.String(required=True, metadata={"description": "Covers this entry and the hash before it."})
+
+    def get_attribute(self, obj: Any, attr: str, default: Any) -> Any:
+        """Read who and what from the entry itself."""
+        return obj if attr in {"actor", "subject"} else super().get_attribute(obj, attr, default)
+
+
+class AuditHeadShape(Schema):
+    """The end of the trail: noted outside of the service, `flask audit verify --expect` proves the trail against it."""
+
+    number = fields.Integer(required=True)
+    hash = fields.String(required=True)
+
+
+class AuditPage(Schema):
+    """A page of the trail, the newest entry first."""
+
+    entries = fields.List(fields.Nested(AuditEntryShape), required=True)
+    pagination = fields.Nested(Pagination, required=True)
+    head = fields.Nested(AuditHeadShape, required=True)

@@ -1,0 +1,33 @@
+"""Freezing an agent: a fact of the agent, and of every wallet that it has or will have. In the caller's unit.
+
+What is in flight is finished; nothing new is held, and nothing is deleted. The agent is locked first, so a wallet
+that is being made waits or is seen.
+"""
+
+from __future__ import annotations
+
+from app.errors import WalletFrozen
+from app.identity import agents
+from app.identity import service as identity
+from app.identity.service import AgentSnapshot
+from app.spending import service as spending
+
+
+def freeze(agent_id: str) -> AgentSnapshot:
+    """Freeze an agent with all its wallets; return it as it was. Raises: NotFound."""
+    before = agents.freeze(agent_id)
+    spending.freeze(agent_id)
+    return before
+
+
+def unfreeze(agent_id: str) -> AgentSnapshot:
+    """Let an agent and all its wallets move again; return it as it was. Raises: NotFound."""
+    before = agents.unfreeze(agent_id)
+    spending.unfreeze(agent_id)
+    return before
+
+
+def assert_not_frozen(agent_id: str) -> None:
+    """Refuse what a frozen agent shall not do, with or without a wallet. Raises: WalletFrozen, NotFound."""
+    if identity.agent(agent_id).is_frozen:
+        raise WalletFrozen

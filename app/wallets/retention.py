@@ -1,0 +1,89 @@
+"""Forgetting what nobody needs of old history: trading queries, and how ended transactions got where they are.
+
+Movements, funding requests and what was signed for them stay.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime
+
+from sqlalchemy import bindparam, delete, select, text, update
+
+from app.core.unit_of_work import reading, unit_of_work
+from app.spending import service as spending
+from app.wallets.lifecycle import Status
+from app.wallets.models import Transaction, TransactionEvent, Wallet
+
+_PER_UNIT = 500
+_UNITS = 10
+# In the words of the index, which covers queries only.
+_QUERIES = text("transactions.type = 'trading_query'")
+
+
+def prune(before: datetime, *, per_unit: int = _PER_UNIT, units: int = _UNITS) -> int:
+    """Forget old trading queries, then old events of ended transactions, in short units; return how many."""
+    return sum(_repeat(step, before, per_unit, units) for step in (_prune_queries, _prune_events))
+
+
+def _repeat(step: Callable[[datetime, int], int], before: datetime, per_unit: int, units: int) -> int:
+    pruned = 0
+    for _ in range(units):
+        count = step(before, per_unit)
+        pruned += count
+        if count < per_unit:
+            break
+    return pruned
+
+
+def _prune_queries(before: datetime, limit: int) -> int:
+    with reading() as session:
+        old = session.execute(
+            select(Transaction.id, Transaction.wallet_id)
+            .where(_QUERIES, Transaction.created_at < before)
+            .order_by(Transaction.created_at)
+            .limit(limit)
+        ).all()
+    if not old:
+        return 0
+    ids = [row.id for row in old]
+    with unit_of_work() as session:
+        # The wallets first, as everybody does who takes rows away from several.
+        spending.lock_accounts({row.wallet_id for row in old})
+        gone = session.scalars(
+            delete(Transaction).where(Transaction.id.in_(ids)).returning(Transaction.wallet_id),
+            execution_options={"synchronize_session": False},
+        ).all()
+        session.execute(
+            delete(TransactionEvent)
+            .where(TransactionEvent.transaction_id.in_(ids))
+            .execution_options(synchronize_session=False)
+        )
+        fewer = (
+            update(Wallet)
+            .where(Wallet.id == bindparam("wallet"))
+            .values(transaction_count=Wallet.transaction_count - bindparam("queries"))
+        )
+        counts = [{"wallet": each, "queries": count} for each, count in sorted(Counter(gone).items())]
+        if counts:
+            session.connection().execute(fewer, counts)
+    return len(old)
+
+
+def _prune_events(before: datetime, limit: int) -> int:
+    old = (
+        select(TransactionEvent.id)
+        .join(Transaction, Transaction.id == TransactionEvent.transaction_id)
+        .where(TransactionEvent.at < before, Transaction.status != Status.PENDING.value)
+        .order_by(TransactionEvent.at)
+        .limit(limit)
+        .with_for_update(skip_locked=True, of=TransactionEvent)
+    )
+    with unit_of_work() as session:
+        gone = session.execute(
+            delete(TransactionEvent)
+            .where(TransactionEvent.id.in_(old.scalar_subquery()))
+            .execution_options(synchronize_session=False)
+        )
+    return int(gone.rowcount)  # type: ignore[attr-defined]

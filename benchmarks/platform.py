@@ -1,0 +1,135 @@
+"""What an operator's calls cost with 100 000 agents: pages near and far, and a fleet of 10 000."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
+from typing import Any
+
+from app.config import Settings
+from app.core.identifiers import new_id
+from app.extensions import db
+from app.factory import create_app
+from app.identity import service as identity
+from app.identity.caller import KeyKind
+from app.platform import actors, keys
+from benchmarks import figures, stack
+from benchmarks.figures import Promise
+from benchmarks.stack import Parts, Service
+
+_FLEET = 10_000
+_FIRST = datetime(2026, 1, 1, tzinfo=UTC)
+_MOST_PAGE_MS = 250.0
+_MOST_RATIO = 5.0
+_MOST_FLEET_SECONDS = 30.0
+_AGENTS = "COPY agents (id, name, email, created_at) FROM STDIN"
+_KEYS = "COPY api_keys (id, kind, agent_id, account_id, digest, sealed, created_at) FROM STDIN"
+_REST = (
+    """INSERT INTO credit_accounts (id, available_nanos, held_nanos, granted_nanos, spent_nanos, created_at)
+       SELECT id, 0, 0, 0, 0, created_at FROM agents ON CONFLICT DO NOTHING""",
+    """INSERT INTO wallets (id, agent_id, name, evm_address, solana_address, transaction_count, created_at)
+       SELECT gen_random_uuid(), id, 'wallet-1', '0x' || substr(md5(id::text) || md5(id::text), 1, 40),
+              substr(md5(id::text) || md5(id::text), 1, 44), 0, created_at FROM agents""",
+    """INSERT INTO spending_accounts (wallet_id, agent_id, lock_version, counted_on, day_nanos, week_nanos, month_nanos)
+       SELECT id, agent_id, 0, current_date, 0, 0, 0 FROM wallets""",
+    """INSERT INTO spending_controls (wallet_id, daily_limit_nanos, weekly_limit_nanos, monthly_limit_nanos,
+              per_tx_limit_nanos, allowed_addresses, allowed_domains, locked, updated_at)
+       SELECT id, 100000000000, 500000000000, 1000000000000, 50000000000, '[]', '[]', false, created_at FROM wallets""",
+    "VACUUM ANALYZE",
+)
+
+
+def measure(made: Parts, *, agents: int, rounds: int) -> list[Promise]:
+    """Time pages of agents over HTTP, and one change of a fleet."""
+    environment = made.migrated("platform", LOG_LEVEL="WARNING", RATE_LIMIT_PER_KEY="")
+    app = create_app(Settings(**stack.settings_of(environment)))
+    with app.app_context():
+        master_key = keys.create_master_key(actors.at_the_shell(), name="bench", owner_email=None).key
+        _populate(made, agents)
+        db.engine.dispose()
+    figures.heading(f"Administration of {agents:,} agents")
+    with stack.running(made, environment) as service:
+        promises = _pages(service, master_key, agents=agents, rounds=rounds)
+        return [*promises, *_fleet(service, master_key, size=min(_FLEET, agents))]
+
+
+def _populate(made: Parts, agents: int) -> None:
+    with made.database.connect("platform") as connection:
+        rows = [(new_id(), identity.mint_api_key(KeyKind.AGENT)) for _ in range(agents)]
+        with connection.cursor() as cursor:
+            with cursor.copy(_AGENTS) as copy:
+                for number, (agent_id, _) in enumerate(rows):
+                    copy.write_row((agent_id, f"agent {number}", None, _moment(number)))
+            with cursor.copy(_KEYS) as copy:
+                for number, (agent_id, key) in enumerate(rows):
+                    copy.write_row(
+                        (key.id, "ak", agent_id, agent_id, key.digest, key.sealed, _moment(number))
+                    )
+        for statement in _REST:
+            connection.execute(statement)
+
+
+def _moment(number: int) -> str:
+    """Return the instant at which an agent was made: one a second."""
+    return str(_FIRST + timedelta(seconds=number))
+
+
+def _pages(service: Service, master_key: str, *, agents: int, rounds: int) -> list[Promise]:
+    places = {"the first page": 0, "a page in the middle": agents // 2, "the last page": agents - 200}
+    times: dict[tuple[str, int], list[float]] = {(name, size): [] for name in places for size in (50, 200)}
+    for number in range(rounds + 1):
+        for (name, size), spent in times.items():
+            with _timed() as clock:
+                body = _call(service, master_key, "GET", f"/agents?limit={size}&offset={places[name]}")
+            assert len(body["agents"]) == size
+            if number:  # the first round warms caches up
+                spent.append(clock[0])
+    medians = {key: figures.median(spent) for key, spent in times.items()}
+    for (name, size), milliseconds in medians.items():
+        figures.note(f"{name}, {size} agents with their keys: {milliseconds:.0f} ms")
+    far = medians["the last page", 200]
+    return [
+        figures.at_most("the farthest page of 200 agents", far, _MOST_PAGE_MS, "ms"),
+        figures.at_most(
+            "the farthest / the first page", far / medians["the first page", 200], _MOST_RATIO, "times"
+        ),
+    ]
+
+
+def _fleet(service: Service, master_key: str, *, size: int) -> list[Promise]:
+    ids: list[str] = []
+    while len(ids) < size:
+        page = _call(service, master_key, "GET", f"/agents?limit=200&offset={len(ids)}")
+        ids += [agent["id"] for agent in page["agents"]]
+    spent = []
+    for limit in (10, 10):
+        with _timed() as clock:
+            body = _call(
+                service, master_key, "PUT", "/controls", {"agent_ids": ids[:size], "daily_limit_usd": limit}
+            )
+        assert body["updated"] is True
+        spent.append(clock[0] / 1000)
+    figures.note(
+        f"controls of {size:,} agents, all changed: {spent[0]:.1f} s; repeated, none changed: {spent[1]:.1f} s"
+    )
+    return [figures.at_most(f"controls of {size:,} agents in one call", spent[0], _MOST_FLEET_SECONDS, "s")]
+
+
+def _call(service: Service, master_key: str, method: str, path: str, body: object = None) -> Any:
+    sent = b"" if body is None else json.dumps(body).encode()
+    status, answer = service.call(method, f"/v1/platform{path}", sent, **{"X-Master-Key": master_key})
+    assert status == HTTPStatus.OK, answer[:300]
+    return json.loads(answer)
+
+
+@contextlib.contextmanager
+def _timed() -> Iterator[list[float]]:
+    """Yield a list that holds the milliseconds once the context has ended."""
+    spent: list[float] = []
+    started = time.perf_counter()
+    yield spent
+    spent.append((time.perf_counter() - started) * 1000)

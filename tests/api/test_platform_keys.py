@@ -1,0 +1,276 @@
+"""Master keys, gateway-only keys and the audit trail, over the API and from the command line."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+import pytest
+from click.testing import Result
+from flask import Flask
+from flask.testing import FlaskClient
+from pydantic import SecretStr
+from sqlalchemy import delete, func, select, update
+
+from app.adapters import derivation
+from app.core.unit_of_work import reading, unit_of_work
+from app.extensions import db
+from app.identity.models import MasterKey
+from app.platform import chain_of_hashes, trail, verification
+from app.platform.models import AuditEntry, AuditHead
+from app.platform.trail import Head
+from app.ports import provider
+from app.wallets import custody
+from app.wallets.models import WalletKey
+from tests.support.agents import register
+from tests.support.operators import Operator, entries, operator
+
+
+@pytest.fixture
+def ops(client: FlaskClient) -> Operator:
+    return operator(client)
+
+
+def run(app: Flask, *command: str) -> Result:
+    return app.test_cli_runner().invoke(args=list(command))
+
+
+def test_master_keys_are_made_listed_and_revoked_as_the_contract_says(ops: Operator) -> None:
+    made = ops.post("/master-keys", {"name": "second", "owner_email": "Ada@Example.org"})
+    assert (made.status_code, made.headers["Cache-Control"]) == (201, "no-store")
+    body = made.get_json()
+    assert set(body) == {"id", "key", "name", "owner_email", "created_at"}
+    assert body["owner_email"] == "ada@example.org"
+    second = Operator(ops.client, body["id"], body["key"])
+    assert second.get("/agents").status_code == 200
+    listed = ops.get("/master-keys").get_json()
+    assert listed["count"] == 2
+    assert [key["key"] for key in listed["master_keys"]] == [ops.key, second.key]
+    answer = ops.delete(f"/master-keys/{second.id}")
+    assert answer.get_json() == {"revoked": True, "id": second.id}
+    assert ops.delete(f"/master-keys/{second.id}").get_json() == {"revoked": True, "id": second.id}
+    assert second.get("/agents").status_code == 401
+    revoked = ops.get("/master-keys").get_json()["master_keys"][1]
+    assert revoked["key"] == f"{second.key[:7]}…{second.key[-4:]}"
+    assert revoked["active"] is False
+    assert revoked["revoked_at"]
+    assert second.key not in str(entries())
+    assert entries(action="master_keys.shown")[0].after == {"key_ids": [ops.id, second.id]}
+
+
+def test_a_master_key_does_not_revoke_itself_nor_what_is_not_there(ops: Operator) -> None:
+    answer = ops.delete(f"/master-keys/{ops.id}")
+    assert (answer.status_code, answer.get_json()["code"]) == (400, "SELF_REVOKE")
+    for key_id in ("x", "00000000-0000-4000-8000-000000000000", register(ops.client).id):
+        assert ops.delete(f"/master-keys/{key_id}").status_code == 404
+    assert ops.get("/agents").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"name": 5}, {"name": "x" * 101}, {"owner_email": "no"}, {"name": "a\u2066b"}, {"name": "\udfff"}],
+)
+def test_a_bad_master_key_is_refused(ops: Operator, body: dict[str, Any]) -> None:
+    assert ops.post("/master-keys", body).status_code == 400
+    assert ops.get("/master-keys").get_json()["count"] == 1
+
+
+def test_gateway_keys_are_listed_truncated_and_revoked(ops: Operator) -> None:
+    agent = register(ops.client)
+    made = [ops.client.post("/v1/keys", json={"email": f"k{n}@example.org"}).get_json() for n in range(3)]
+    body = ops.get("/keys?limit=2").get_json()
+    assert [key["id"] for key in body["keys"]] == [key["id"] for key in made[:2]]
+    assert body["keys"][0]["api_key"] == f"{made[0]['api_key'][:7]}…{made[0]['api_key'][-4:]}"
+    assert (body["keys"][0]["credits_usd"], body["keys"][0]["active"]) == (10.0, True)
+    assert body["pagination"]["total"] == 3
+    assert ops.delete(f"/keys/{made[0]['id']}").get_json() == {"revoked": True, "id": made[0]["id"]}
+    assert ops.delete(f"/keys/{made[0]['id']}").status_code == 200
+    assert ops.client.get("/v1/balance", headers={"X-API-Key": made[0]["api_key"]}).status_code == 401
+    assert ops.client.get("/v1/balance", headers={"X-API-Key": made[1]["api_key"]}).status_code == 200
+    assert ops.get("/keys").get_json()["keys"][0]["active"] is False
+    for key_id in ("x", "00000000-0000-4000-8000-000000000000", agent.id):
+        assert ops.delete(f"/keys/{key_id}").status_code == 404
+    assert agent.get("/v1/balance").status_code == 200
+
+
+def test_the_trail_is_read_newest_first_by_action_and_by_subject(ops: Operator) -> None:
+    agents = [ops.make_agent(name=f"n{number}") for number in range(3)]
+    ops.post(f"/agents/{agents[0].id}/freeze")
+    body = ops.get("/audit?limit=2").get_json()
+    assert [entry["action"] for entry in body["entries"]] == ["agent.frozen", "agent.created"]
+    assert [entry["number"] for entry in body["entries"]] == [5, 4]
+    assert body["entries"][0]["actor"] == {"kind": "master_key", "id": ops.id, "name": "ops"}
+    assert body["entries"][0]["subject"] == {"kind": "agent", "id": agents[0].id}
+    assert body["pagination"] == {"total": 5, "limit": 2, "offset": 0, "has_more": True}
+    assert body["head"] == {"number": 5, "hash": body["entries"][0]["hash"]}
+    assert [entry["number"] for entry in ops.get("/audit?offset=3").get_json()["entries"]] == [2, 1]
+    assert ops.get("/audit?offset=99").get_json()["entries"] == []
+    assert ops.get("/audit?action=agent.created").get_json()["pagination"]["total"] == 3
+    mine = ops.get(f"/audit?subject_id={agents[0].id}").get_json()
+    assert [entry["action"] for entry in mine["entries"]] == ["agent.frozen", "agent.created"]
+    assert ops.get("/audit?action=nothing").status_code == 400
+    assert ops.get("/audit?subject_id=x").status_code == 400
+
+
+def tampered(statement: Any) -> list[str]:
+    """Return what verification says of a trail that was tampered with, and undo the deed."""
+    with unit_of_work() as session:
+        rows = [dict(row) for row in session.execute(select(AuditEntry.__table__)).mappings()]
+        heads = [dict(row) for row in session.execute(select(AuditHead.__table__)).mappings()]
+        session.execute(statement)
+    with reading():
+        found = verification.check()
+    with unit_of_work() as session:
+        for table, saved in ((AuditEntry, rows), (AuditHead, heads)):
+            session.execute(delete(table))
+            session.execute(table.__table__.insert(), saved)
+    return found
+
+
+def test_whatever_is_changed_or_taken_from_the_trail_shows(ops: Operator) -> None:
+    agent = ops.make_agent(name="watched")
+    for name in ("one", "two", "three"):
+        ops.patch(f"/agents/{agent.id}", {"name": name})
+    with reading():
+        assert verification.check() == []
+        last = trail.head_of_trail().number
+    entry = update(AuditEntry).where(AuditEntry.number == 3)
+    for column, value in (
+        ("after", {"name": "other"}), ("before", None), ("actor_name", "nobody"), ("at", entries()[0].at),
+        ("request_id", None), ("client_address", "10.0.0.1"), ("subject_id", None), ("action", "agent.shown"),
+    ):  # fmt: skip
+        assert tampered(entry.values({column: value})) == ["entry 3 was changed"], column
+    assert tampered(delete(AuditEntry).where(AuditEntry.number == 3)) == ["entry 3 is missing"]
+    assert tampered(delete(AuditEntry).where(AuditEntry.number == 1)) == ["entry 1 is missing"]
+    assert tampered(delete(AuditEntry).where(AuditEntry.number >= 3)) == [f"entries 3 to {last} are missing"]
+    assert tampered(delete(AuditHead)) == ["the head of the trail is missing, its entries are there"]
+    (swapped,) = tampered(update(AuditHead).values(sealed="k1.AAAA"))
+    assert "key cannot be opened" in swapped
+
+
+def test_a_tail_cut_off_with_a_forged_head_shows(ops: Operator) -> None:
+    ops.make_agent()
+    before = entries()[-2]
+    cut = tampered(update(AuditHead).values(number=before.number, hash=before.hash))
+    assert "was not written by this service" in cut[0]
+
+
+def test_a_whole_trail_set_back_to_an_earlier_state_shows_against_a_noted_head(
+    app: Flask, ops: Operator
+) -> None:
+    with reading() as session:
+        earlier = dict(session.execute(select(AuditHead.__table__)).mappings().one())
+    ops.make_agent()
+    with reading():
+        noted = trail.head_of_trail()
+    with unit_of_work() as session:
+        session.execute(delete(AuditEntry).where(AuditEntry.number > earlier["number"]))
+        session.execute(update(AuditHead).values(earlier))
+    with reading():
+        assert verification.check() == []
+        assert verification.check(expected=noted) == [
+            "the trail ends at entry 1, but had 2 when its head was noted"
+        ]
+    ops.make_agent()
+    with reading():
+        assert verification.check(expected=noted) == ["entry 2 is not the one that was noted"]
+    done = run(app, "audit", "verify", "--expect", f"{noted.number}:{noted.hash}")
+    assert done.exit_code == 1
+    assert "entry 2 is not the one that was noted" in done.output
+
+
+def test_nobody_without_the_chain_s_key_makes_an_entry(ops: Operator) -> None:
+    ops.make_agent()
+    guessed = chain_of_hashes.hash_of(b"\0" * 32, chain_of_hashes.GENESIS, trail.hashed(entries()[0]))
+    assert guessed != entries()[0].hash
+    assert "entry 1 was changed" in tampered(
+        update(AuditEntry).where(AuditEntry.number == 1).values(hash=guessed)
+    )
+
+
+def test_the_chain_s_key_is_sealed_and_rotates_with_the_others(app: Flask, ops: Operator) -> None:
+    ops.make_agent()
+    assert run(app, "keys", "rotate").exit_code == 0
+    assert entries()[-1].action == "encryption.rotated"
+    with reading() as session:
+        sealed = session.scalars(select(AuditHead.sealed)).one()
+    assert sealed.startswith("k1.")
+
+
+def test_the_end_of_a_long_trail_is_proved_alone(ops: Operator) -> None:
+    for _ in range(3):
+        ops.make_agent()
+    with reading():
+        assert verification.check(newest=2) == []
+        assert verification.check(expected=Head(2, entries_hash(2))) == []
+
+
+def entries_hash(number: int) -> str:
+    found: str = db.session.scalars(select(AuditEntry.hash).where(AuditEntry.number == number)).one()
+    return found
+
+
+def test_an_operator_at_a_shell_makes_lists_and_revokes_master_keys(app: Flask, client: FlaskClient) -> None:
+    done = run(app, "master-keys", "create", "--name", "shell", "--owner-email", "ada@example.org")
+    assert done.exit_code == 0, done.output
+    key = done.stdout.strip()
+    assert re.fullmatch(r"mk_[A-Za-z0-9_-]{43}", key)
+    with reading() as session:
+        key_id = session.scalars(select(MasterKey.id)).one()
+    first = Operator(client, key_id, key)
+    assert first.get("/agents").status_code == 200
+    listed = run(app, "master-keys", "list").output
+    assert key not in listed
+    assert f"{key_id}  {key[:7]}…{key[-4:]}" in listed
+    refused = run(app, "master-keys", "revoke", key_id)
+    assert refused.exit_code == 1
+    assert "last active master key" in refused.output
+    second = first.post("/master-keys", {"name": "second"}).get_json()
+    assert run(app, "master-keys", "revoke", key_id).exit_code == 0
+    assert first.get("/agents").status_code == 401
+    assert run(app, "master-keys", "revoke", second["id"]).exit_code == 1
+    assert run(app, "master-keys", "revoke", "x").exit_code == 1
+    assert run(app, "master-keys", "create", "--owner-email", "no").exit_code == 2
+    kinds = [entry.actor_kind for entry in entries() if entry.action.startswith("master_key.")]
+    assert kinds == ["command", "master_key", "command"]
+
+
+def test_the_key_of_a_deleted_wallet_is_exported_to_the_one_who_asks(
+    app: Flask, ops: Operator, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = register(ops.client)
+    with reading() as session:
+        sealed = session.scalars(select(WalletKey.sealed)).one()
+    phrase = derivation.phrase(provider.current().vault.open(sealed, custody.place(agent.wallet_id)))
+    assert run(app, "retired-keys", "export", agent.wallet_id).exit_code == 1
+    agent.delete(agent.wallet_url)
+    listed = run(app, "retired-keys", "list")
+    assert agent.wallet_id in listed.output
+    assert phrase not in listed.output
+    caplog.clear()
+    caplog.set_level(logging.DEBUG)
+    done = run(app, "retired-keys", "export", agent.wallet_id)
+    assert done.exit_code == 0, done.output
+    assert f"Recovery phrase (BIP-39): {phrase}" in done.stdout
+    assert f"{agent.address} at m/44'/60'/0'/0/0" in done.stdout
+    assert f"{agent.solana_address} at m/44'/501'/0'/0'" in done.stdout
+    logged = str([record.__dict__ for record in caplog.records])
+    assert "audit_head" in logged
+    assert phrase not in logged
+    (entry,) = entries(action="retired_key.exported")
+    assert (entry.subject_id, entry.actor_kind) == (agent.wallet_id, "command")
+    assert phrase not in str(entry)
+
+
+def test_the_first_master_key_from_the_settings_is_noted_too(app: Flask, client: FlaskClient) -> None:
+
+    key = "mk_" + "b" * 43
+    settings = app.extensions["settings"].model_copy(update={"bootstrap_master_key": SecretStr(key)})
+    app.extensions["settings"] = settings
+    assert run(app, "bootstrap").exit_code == 0
+    assert run(app, "bootstrap").exit_code == 0
+    assert client.get("/v1/platform/agents", headers={"X-Master-Key": key}).status_code == 200
+    with reading() as session:
+        assert session.scalar(select(func.count(MasterKey.id))) == 1
+    assert [entry.action for entry in entries()] == ["master_key.created", "agents.shown"]

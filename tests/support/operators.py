@@ -1,0 +1,76 @@
+"""An operator at work over the API with a master key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from flask import Flask
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from app.core.pagination import PageRequest
+from app.core.unit_of_work import reading
+from app.platform import actors, keys, trail
+from app.platform.trail import Entry
+from tests.support.agents import Agent
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """The holder of a master key."""
+
+    client: FlaskClient
+    id: str
+    key: str
+
+    def headers(self, **more: str) -> dict[str, str]:
+        return {"X-Master-Key": self.key, **{name.replace("_", "-"): value for name, value in more.items()}}
+
+    def ask(self, method: str, path: str, body: object = None, **headers: str) -> TestResponse:
+        return self.client.open(
+            f"/v1/platform{path}", method=method, json=body, headers=self.headers(**headers)
+        )
+
+    def get(self, path: str) -> TestResponse:
+        return self.ask("GET", path)
+
+    def post(self, path: str, body: object = None, **headers: str) -> TestResponse:
+        return self.ask("POST", path, body, **headers)
+
+    def put(self, path: str, body: object = None) -> TestResponse:
+        return self.ask("PUT", path, body)
+
+    def patch(self, path: str, body: object = None) -> TestResponse:
+        return self.ask("PATCH", path, body)
+
+    def delete(self, path: str) -> TestResponse:
+        return self.ask("DELETE", path)
+
+    def make_agent(self, **body: Any) -> Agent:
+        """Make an agent on the platform."""
+        answer = self.post("/agents", body)
+        assert answer.status_code == 201, answer.get_data(as_text=True)
+        made = answer.get_json()
+        addresses = made["wallet"]["addresses"]
+        return Agent(
+            self.client, made["agentId"], made["apiKey"], made["wallet"]["id"], addresses["base"],
+            addresses["solana"],
+        )  # fmt: skip
+
+    def with_client(self, app: Flask) -> Operator:
+        """Return the same operator with a client of its own: they are not made for several threads."""
+        return Operator(app.test_client(), self.id, self.key)
+
+
+def operator(client: FlaskClient, name: str = "ops") -> Operator:
+    """Make a master key as the command line does."""
+    made = keys.create_master_key(actors.at_the_shell(), name=name, owner_email=None)
+    return Operator(client, made.id, made.key)
+
+
+def entries(*, action: str | None = None, subject_id: str | None = None) -> list[Entry]:
+    """Return the trail, the oldest entry first."""
+    with reading():
+        page, _ = trail.page_of(PageRequest(10_000, 0), action=action, subject_id=subject_id)
+        return list(reversed(page.items))
