@@ -83,7 +83,7 @@ def holdings(wallet: RetiredWallet) -> list[str]:
     Raises: Unreachable, OutcomeUnknown, Rejected when a chain cannot be read: then nothing is known.
     """
     found = []
-    for name, chain in provider.current().readable_chains.items():
+    for name, chain in provider.current().chains.items():
         balances = chain.balances(wallet.address_on(name))
         held = (balances.of(token) for token in tokens(name))
         found += [f"{amount} {amount.token.symbol} on {name.value}" for amount in held if amount.units]
