@@ -70,7 +70,7 @@ class Stage:
 @pytest.fixture
 def stage(build_app: Callable[..., Flask], sqlite_url: str) -> Iterator[Stage]:
     chains = {name: Ledger(name) for name in ChainName}
-    parts: dict[str, Any] = {"chains": MappingProxyType({}), "readable_chains": MappingProxyType(chains)}
+    parts: dict[str, Any] = {"chains": MappingProxyType(chains)}
     app = build_app(sqlite_url, **parts)
     with app.app_context():
         agent = register(app.test_client())
