@@ -55,6 +55,13 @@ def configure(level: str) -> None:
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))
 
 
+def aside() -> None:
+    """Send log lines to stderr from now on: what a command prints on stdout is for whoever asked, or a pipe."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stdout:
+            handler.setStream(sys.stderr)
+
+
 def blank(text: str) -> str:
     """Replace every key and every URL password in a text."""
     return _URL_PASSWORD.sub("…@", _KEYS.sub(r"\1_…", text))

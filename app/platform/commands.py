@@ -12,7 +12,7 @@ from flask import Flask
 from flask.cli import AppGroup
 from marshmallow import ValidationError, fields
 
-from app.core import clock
+from app.core import clock, logs
 from app.core.pagination import PageRequest
 from app.core.unit_of_work import reading, snapshot
 from app.errors import ServiceError
@@ -26,9 +26,13 @@ from app.web.fields import Email, Name
 _PATHS = (("EVM (Ethereum, Base)", "m/44'/60'/0'/0/0"), ("Solana", "m/44'/501'/0'/0'"))
 _MOST = 1000
 
-master_keys = AppGroup("master-keys", help="Master keys: who may administer the platform.")
-retired_keys = AppGroup("retired-keys", help="Keys of deleted wallets, kept for a while for rescues.")
-audit = AppGroup("audit", help="The trail of administrative acts.")
+master_keys = AppGroup(
+    "master-keys", callback=logs.aside, help="Master keys: who may administer the platform."
+)
+retired_keys = AppGroup(
+    "retired-keys", callback=logs.aside, help="Keys of deleted wallets, kept for a while for rescues."
+)
+audit = AppGroup("audit", callback=logs.aside, help="The trail of administrative acts.")
 
 
 def register(app: Flask) -> None:

@@ -69,13 +69,13 @@ def _carry(log_ids: list[str]) -> None:
             UsageByProvider.provider == bindparam("called"),
         )
         .values(
-            carried_calls=UsageByProvider.carried_calls + bindparam("calls"),
-            carried_cost_nanos=UsageByProvider.carried_cost_nanos + bindparam("cost"),
-            carried_tokens_in=UsageByProvider.carried_tokens_in + bindparam("came_in"),
-            carried_tokens_out=UsageByProvider.carried_tokens_out + bindparam("went_out"),
+            carried_calls=UsageByProvider.carried_calls + bindparam("more_calls"),
+            carried_cost_nanos=UsageByProvider.carried_cost_nanos + bindparam("more_cost"),
+            carried_tokens_in=UsageByProvider.carried_tokens_in + bindparam("more_in"),
+            carried_tokens_out=UsageByProvider.carried_tokens_out + bindparam("more_out"),
         )
     )
-    names = ("calls", "cost", "came_in", "went_out")
+    names = ("more_calls", "more_cost", "more_in", "more_out")
     db.session.connection().execute(
         carry,
         [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from openapi_spec_validator import validate
 from werkzeug.test import TestResponse
 
 from app.errors import STATUS, ErrorCode
+from tests.support.operators import operator
 
 Register = Callable[..., dict[str, Any]]
 Document = dict[str, Any]
@@ -131,19 +133,7 @@ def test_answers_are_what_the_document_says(
     unlimited = client.post("/v1/wallets", json={}, headers=key).get_json()["id"]
     code = registered["claimCode"]
 
-    def check(method: str, path: str, template: str | None = None, **request: Any) -> TestResponse:
-        answer = client.open(path, method=method.upper(), **request)
-        responses = document["paths"][template or path][method]["responses"]
-        documented = responses[str(answer.status_code)]
-        schema = documented["content"]["application/json"]["schema"]
-        whole = {**schema, "components": document["components"]}
-        problems = [
-            f"{error.json_path}: {error.message}" for error in OAS31Validator(whole).iter_errors(answer.json)
-        ]
-        assert problems == [], (method, path, answer.text)
-        assert _undocumented(answer.json, schema, document) == set(), (method, path)
-        return answer
-
+    check = partial(_check, client, document)
     one = "/v1/wallets/{wallet_id}"
     check("post", "/v1/agents/register", json={})
     check("post", "/v1/agents/register", json={"name": 1})
@@ -172,6 +162,61 @@ def test_answers_are_what_the_document_says(
     fresh = client.post("/v1/agents/register", json={}).get_json()["claimCode"]
     check("post", "/v1/device/claim", json={"code": fresh, "email": "ada@example.org"})
     check("delete", f"/v1/wallets/{unlimited}", one, headers=key)
+
+
+def test_answers_to_operators_are_what_the_document_says(
+    client: FlaskClient, document: Document, register: Register
+) -> None:
+    registered, check = register(), partial(_check, client, document)
+    client.post("/v1/keys", json={})
+    master, platform = operator(client).headers(), "/v1/platform"
+    agent, agents = f"{platform}/agents/{registered['agentId']}", f"{platform}/agents/{{agent_id}}"
+    check("post", f"{platform}/agents", headers=master, json={"credits_usd": 1})
+    check("post", f"{platform}/agents", headers=master, json={"credits_usd": -1})
+    check("get", f"{platform}/agents", headers=master)
+    check("get", f"{platform}/agents")
+    check("get", agent, agents, headers=master)
+    check("get", f"{platform}/agents/0", agents, headers=master)
+    check("patch", agent, agents, headers=master, json={"email": None})
+    check("post", f"{agent}/rotate-key", f"{agents}/rotate-key", headers=master, json={"grace_seconds": 9})
+    check("put", f"{agent}/controls", f"{agents}/controls", headers=master, json={"locked": True})
+    fleet = {"agent_ids": [registered["agentId"], "0"], "per_tx_limit_usd": 1}
+    check("put", f"{platform}/controls", headers=master, json=fleet)
+    check("put", f"{platform}/controls", headers=master, json={"per_tx_limit_usd": 1})
+    check("post", f"{agent}/credits", f"{agents}/credits", headers=master, json={"credits_usd": 1})
+    check("post", f"{agent}/freeze", f"{agents}/freeze", headers=master)
+    check("delete", agent, agents, headers=master)
+    check("post", f"{agent}/unfreeze", f"{agents}/unfreeze", headers=master)
+    check("delete", f"{agent}/claim-code", f"{agents}/claim-code", headers=master)
+    check("delete", agent, agents, headers=master)
+    gateway = check("get", f"{platform}/keys", headers=master).get_json()["keys"][0]["id"]
+    check("delete", f"{platform}/keys/{gateway}", f"{platform}/keys/{{key_id}}", headers=master)
+    made = check("post", f"{platform}/master-keys", headers=master, json={"name": "other"}).get_json()["id"]
+    check("delete", f"{platform}/master-keys/{made}", f"{platform}/master-keys/{{key_id}}", headers=master)
+    check("get", f"{platform}/master-keys", headers=master)
+    check("get", f"{platform}/audit", headers=master)
+
+
+def _check(
+    client: FlaskClient,
+    document: Document,
+    method: str,
+    path: str,
+    template: str | None = None,
+    **request: Any,
+) -> TestResponse:
+    """Make a request and compare its answer with what the document says of it."""
+    answer = client.open(path, method=method.upper(), **request)
+    responses = document["paths"][template or path][method]["responses"]
+    documented = responses[str(answer.status_code)]
+    schema = documented["content"]["application/json"]["schema"]
+    whole = {**schema, "components": document["components"]}
+    problems = [
+        f"{error.json_path}: {error.message}" for error in OAS31Validator(whole).iter_errors(answer.json)
+    ]
+    assert problems == [], (method, path, answer.text)
+    assert _undocumented(answer.json, schema, document) == set(), (method, path)
+    return answer
 
 
 def _undocumented(value: Any, schema: dict[str, Any], document: Document) -> set[str]:

@@ -187,10 +187,10 @@ class Stage:
             )  # fmt: skip
         return row_id
 
-    def hold(self, at: datetime) -> str:
+    def hold(self, at: datetime, wallet_id: str) -> str:
         reference = new_id()
         unit(
-            spending.hold, self.agent.wallet_id, reference=reference, value_nanos=5 * 10**9, recipient=None,
+            spending.hold, wallet_id, reference=reference, value_nanos=5 * 10**9, recipient=None,
             family=Family.EVM, now=at,
         )  # fmt: skip
         return reference
@@ -203,7 +203,7 @@ def database_url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def stage(build_app: Callable[..., Flask], database_url: str) -> Iterator[Stage]:
+def stage(database_url: str, build_app: Callable[..., Flask]) -> Iterator[Stage]:
     app = build_app(database_url)
     with app.app_context():
         yield Stage(app)
@@ -239,20 +239,20 @@ def test_the_sweep_forgets_what_is_older_than_the_setting_and_keeps_the_rest(sta
 
 
 def test_old_holds_of_spending_go_and_no_window_changes(stage: Stage) -> None:
-    agent = stage.agent
-    agent.unlimited()
     today = datetime(2026, 3, 31, 12, tzinfo=UTC)
-    for day in (1, 200, 500):
+    with time_machine.travel(today - timedelta(days=600), tick=True):
+        wallet = stage.agent.post("/v1/wallets", {}).get_json()["id"]
+    for day in (500, 200, 1, 0):
         for end in (spending.spend, spending.release, None):
-            reference = stage.hold(today - timedelta(days=day))
+            at = today - timedelta(days=day)
+            reference = stage.hold(at, wallet)
             if end is not None:
-                unit(end, reference, now=today - timedelta(days=day))
-    stage.hold(today)
-    standing = read(spending.standing, agent.wallet_id, today)
+                unit(end, reference, now=at)
+    standing = read(spending.standing, wallet, today)
+    assert standing.month.spent_nanos == 4 * 5 * 10**9
     assert spending_retention.prune((today - timedelta(days=400)).date(), per_unit=1) == 2
-    assert read(spending.standing, agent.wallet_id, today) == standing
-    with reading() as session:
-        assert session.scalar(select(func.count(SpendingHold.reference))) == 8
+    assert read(spending.standing, wallet, today) == standing
+    assert count(SpendingHold) == [10]
     with time_machine.travel(today, tick=True):
         assert sweeps.audit() == []
 
