@@ -26,6 +26,7 @@ from app.identity.guards import SECURITY_SCHEMES
 from app.ports.provider import PortSet
 from app.status import pages
 from app.status import routes as status
+from app.trading import routes as trading
 from app.usage import routes as usage
 from app.wallets import balances, controls_routes, waiting
 from app.wallets import routes as wallets
@@ -140,6 +141,7 @@ def _register_rooms(app: Flask) -> None:
         wallets.blp,
         usage.balance,
         usage.usage,
+        trading.blp,
         status.blp,
     ):
         api.register_blueprint(blueprint)

@@ -17,7 +17,8 @@ from app.core.unit_of_work import reading
 from app.errors import NotFound
 from app.extensions import db
 from app.ports import provider
-from app.wallets.lifecycle import Status
+from app.ports.chain import ReadableChain
+from app.wallets.lifecycle import EXCHANGE, Status
 from app.wallets.models import SignedAttempt, Transaction, TransactionEvent
 
 
@@ -174,8 +175,13 @@ def _hashes(transaction_ids: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
     return hashes
 
 
+def _chain_of(row: Transaction) -> ReadableChain | None:
+    known = provider.current().readable_chains if row.chain != EXCHANGE else {}
+    return known.get(ChainName(row.chain)) if known else None
+
+
 def _view(row: Transaction, hashes: Sequence[str], events: tuple[Event, ...] = ()) -> TransactionView:
-    chain = provider.current().readable_chains.get(ChainName(row.chain))
+    chain = _chain_of(row)
     return TransactionView(
         id=row.id,
         wallet_id=row.wallet_id,
