@@ -87,13 +87,13 @@ def _ask(question: Question, *, wallet_id: str | None) -> Json:
         budget.take(perpdex.weight_of(question), wallet_id=wallet_id)
         try:
             reply = perpdex.ask(question)
-        except Unreachable as failure:
-            if failure.reason == "rate_limited":
+        except Unreachable as error:
+            if error.reason == "rate_limited":
                 budget.drain()
-            raise _failure(failure.reason) from None
-        except Rejected as failure:
+            raise failure_of(error.reason) from None
+        except Rejected as error:
             raise PerpdexError(
-                "The exchange refused the question.", details={"reason": failure.reason}
+                "The exchange refused the question.", details={"reason": error.reason}
             ) from None
     if reply.surplus_weight:
         budget.charge(reply.surplus_weight, wallet_id=wallet_id)
@@ -111,7 +111,8 @@ def _place() -> Iterator[None]:
         places.release()
 
 
-def _failure(reason: str) -> PerpdexError:
+def failure_of(reason: str) -> PerpdexError:
+    """Make the failure for an exchange that did not answer, with a hint when to ask again."""
     is_limit = reason == "rate_limited"
     return budget.refusal(
         reason,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.core.chains import ChainName
-from app.errors import InvalidInput, PerpdexError
+from app.errors import InvalidInput
 from app.ports.perpdex import Json, Market, Question, Topic
 from app.trading import feed, markets
 from app.trading.markets import Origin
@@ -97,7 +97,7 @@ def _market(symbol: str) -> Market:
     known = markets.catalog()
     if known.origin is not Origin.EXCHANGE and known.find(symbol) is None:
         # An older list cannot say that there is no such market.
-        raise PerpdexError(details={"reason": "no_answer", "retry_after_seconds": 5}, retry_after_seconds=5)
+        raise feed.failure_of("no_answer")
     return markets.require(known, symbol)
 
 

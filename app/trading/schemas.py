@@ -80,6 +80,10 @@ class CallBody(Schema):
     )
     action = _action(_ALL_ACTIONS)
 
+    @ma.pre_load
+    def _take_null_for_absent(self, body: Any, **_kwargs: object) -> Any:
+        return {name: value for name, value in body.items() if value is not None}
+
 
 class PlainReadBody(CallBody):
     """Reads that need nothing more: the account, its positions, orders and fills; markets and funding rates."""
@@ -93,7 +97,6 @@ class TickerBody(CallBody):
     action = _action(["ticker"])
     symbol = Text(
         load_default=None,
-        allow_none=True,
         validate=_NOT_EMPTY,
         metadata={**_SYMBOL_EXAMPLE, "description": "Left out: all markets."},
     )
@@ -157,7 +160,7 @@ class CancelAllBody(CallBody):
     """Cancel all open orders, or those of one market."""
 
     action = _action(["cancel_all"])
-    symbol = Text(load_default=None, allow_none=True, validate=_NOT_EMPTY, metadata=_SYMBOL_EXAMPLE)
+    symbol = Text(load_default=None, validate=_NOT_EMPTY, metadata=_SYMBOL_EXAMPLE)
 
 
 class SetLeverageBody(CallBody):
