@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from eth_keys import keys
 from flask import Flask
+from openapi_schema_validator import OAS31Validator
 from werkzeug.test import TestResponse
 
 from app.core.unit_of_work import unit_of_work
@@ -115,6 +116,28 @@ def test_a_ticker_of_one_market_is_its_mid_price_as_text(agent: Agent) -> None:
         assert ticker["symbol"] == spelling
         assert isinstance(ticker["mid_price"], str)
         assert "mids" not in ticker
+
+
+def test_answers_are_what_the_document_says(agent: Agent) -> None:
+    document = agent.client.get("/openapi.json").get_json()
+    responses = document["paths"][PATH]["post"]["responses"]
+    schema = responses["200"]["content"]["application/json"]["schema"]
+    members = document["components"]["schemas"]["TradingRead"]["properties"].keys()
+    whole = OAS31Validator({**schema, "components": document["components"]})
+    for action, parameters in [(action, {}) for action in READS] + [("ticker", {"symbol": "ETH"})]:
+        body = read(agent, action, **parameters)
+        assert [error.message for error in whole.iter_errors(body)] == [], action
+        assert body.keys() <= members
+
+
+def test_a_body_of_every_action_fits_exactly_one_of_the_document_s(agent: Agent) -> None:
+    document = agent.client.get("/openapi.json").get_json()
+    request = document["paths"][PATH]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert request["discriminator"]["mapping"].keys() == {*READS, *WRITES}
+    validator = OAS31Validator({**request, "components": document["components"]})
+    for action in (*READS, *WRITES):
+        body = {"walletId": agent.wallet_id, "action": action, **WRITES.get(action, {})}
+        assert [error.message for error in validator.iter_errors(body)] == [], action
 
 
 def test_null_counts_as_left_out(agent: Agent) -> None:

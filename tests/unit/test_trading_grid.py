@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -63,7 +64,7 @@ def test_a_size_is_on_the_grid_and_never_more_than_asked(asked: Decimal, size_de
 @given(price=NUMBERS, size=NUMBERS)
 def test_the_value_of_an_order_is_never_counted_too_low(price: Decimal, size: Decimal) -> None:
     nanos = grid.notional_nanos(price, size, nanos_per_usdc=10**9)
-    assert Decimal(nanos - 1) < price * size * 10**9 <= Decimal(nanos)
+    assert nanos - 1 < Fraction(price) * Fraction(size) * 10**9 <= nanos
 
 
 @pytest.mark.parametrize(
