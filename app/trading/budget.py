@@ -7,6 +7,7 @@ refills steadily, and a wallet has a share of its own, so that one busy agent do
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from sqlalchemy import case, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
@@ -41,7 +42,7 @@ ONE_WALLET = Allowance(burst=200, ms_per_weight=150)
 _ALL_NAME = "all"
 
 
-def take(weight: int, *, wallet_id: str | None = None) -> None:
+def take(weight: int, *, wallet_id: str | None = None, now: datetime | None = None) -> None:
     """Take a question's weight from the budget, and from the wallet's share where it asks for itself.
 
     Raises: PerpdexError saying when enough will be there; then nothing was taken.
@@ -50,8 +51,9 @@ def take(weight: int, *, wallet_id: str | None = None) -> None:
         try:
             with unit_of_work():
                 if wallet_id is not None:
-                    _take(wallet_id, ONE_WALLET, weight, whose="This wallet's share of the")
-                _take(_ALL_NAME, ALL, weight, whose="The")
+                    share = "This wallet's share of the"
+                    _take(wallet_id, ONE_WALLET, weight, now_ms=_ms(now), whose=share)
+                _take(_ALL_NAME, ALL, weight, now_ms=_ms(now), whose="The")
         except IntegrityError:
             # Another process made the row at the same moment: it is there now.
             continue
@@ -59,17 +61,17 @@ def take(weight: int, *, wallet_id: str | None = None) -> None:
     raise refusal("rate_limited", "The exchange's request budget is busy", retry_after_seconds=1)
 
 
-def charge(weight: int, *, wallet_id: str | None = None) -> None:
+def charge(weight: int, *, wallet_id: str | None = None, now: datetime | None = None) -> None:
     """Take what an answer weighed beyond its question, even if less is left."""
     with unit_of_work():
         for name, allowance in (*([(wallet_id, ONE_WALLET)] if wallet_id else []), (_ALL_NAME, ALL)):
-            _spend(name, weight * allowance.ms_per_weight, ceiling_ms=None, now_ms=_now_ms())
+            _spend(name, weight * allowance.ms_per_weight, ceiling_ms=None, now_ms=_ms(now))
 
 
 def drain() -> None:
     """Let everybody pause for some seconds, because the exchange said that it was asked too much."""
     pause_ms = (ALL.burst * ALL.ms_per_weight) + _COOLING_SECONDS * _MS_PER_SECOND
-    now_ms = _now_ms()
+    now_ms = _ms(None)
     with unit_of_work() as session:
         session.execute(
             update(ExchangeBudget)
@@ -87,8 +89,7 @@ def refusal(reason: str, sentence: str, *, retry_after_seconds: int) -> PerpdexE
     )
 
 
-def _take(name: str, allowance: Allowance, weight: int, *, whose: str) -> None:
-    now_ms = _now_ms()
+def _take(name: str, allowance: Allowance, weight: int, *, now_ms: int, whose: str) -> None:
     cost_ms = weight * allowance.ms_per_weight
     ceiling_ms = now_ms + allowance.burst * allowance.ms_per_weight
     if _spend(name, cost_ms, ceiling_ms=ceiling_ms, now_ms=now_ms):
@@ -125,6 +126,8 @@ def _open(name: str, *, whole_at_ms: int, now_ms: int) -> None:
         select(ExchangeBudget.name)
         .where(ExchangeBudget.whole_at_ms < now_ms - _FORGOTTEN_AFTER_MS, ExchangeBudget.name != _ALL_NAME)
         .limit(_FORGOTTEN_AT_ONCE)
+        # Two who forget at the same time do not wait for each other.
+        .with_for_update(skip_locked=True)
     )
     db.session.execute(
         delete(ExchangeBudget)
@@ -134,5 +137,5 @@ def _open(name: str, *, whole_at_ms: int, now_ms: int) -> None:
     db.session.execute(insert(ExchangeBudget).values(name=name, whole_at_ms=whole_at_ms))
 
 
-def _now_ms() -> int:
-    return int(clock.now().timestamp() * _MS_PER_SECOND)
+def _ms(now: datetime | None) -> int:
+    return int((now or clock.now()).timestamp() * _MS_PER_SECOND)
