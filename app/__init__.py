@@ -12,13 +12,14 @@ Ground (shared, no feature)
   web/       blueprints, parsing, wire fields, failures, idempotency, documentation
 Outside
   ports/     what we need from the world, as Protocols
-  adapters/  evm, solana, vault, prices, faucet, queue
+  adapters/  evm, solana, vault, prices, faucet, queue, perpdex
 Rooms, lowest first (a room calls the verbs of lower rooms and never touches their tables)
   identity/  API keys, master keys, who is calling, guards
   credits/   accounts and postings: grant, hold, settle, release
   spending/  controls and holds: what a wallet may spend
   usage/     what was used and what it cost
   wallets/   custody, balances, movements, funding, history
+  trading/   the perpetual-futures exchange: reading it, previewing actions
   agents/    registration and claim codes
   device/    the page and the JSON with which a person claims an agent
   status/    health, documentation pages, the front page

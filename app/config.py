@@ -110,6 +110,7 @@ class Settings(BaseSettings):
     coingecko_api_key: SecretStr = SecretStr("")
     coingecko_base_url: str = "https://api.coingecko.com/api/v3"
     jupiter_base_url: str = "https://api.jup.ag"
+    perpdex_base_url: str = ""
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
 

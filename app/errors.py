@@ -105,10 +105,15 @@ class ServiceError(Exception):
         *,
         details: Mapping[str, Any] | None = None,
         retry_after_seconds: int | None = None,
+        members: Mapping[str, Any] | None = None,
     ) -> None:
-        """Keep the sentence, JSON-able details and, where waiting helps, how long to wait."""
+        """Keep the sentence, JSON-able details and, where waiting helps, how long to wait.
+
+        `members` stand in the body beside `error` and `code`, where the contract puts more there than a failure.
+        """
         self.message = message or self.default_message
         self.details = dict(details or {})
+        self.members = dict(members or {})
         self.retry_after_seconds = retry_after_seconds
         super().__init__(self.message)
 
@@ -284,6 +289,22 @@ class BalanceFetchError(ServiceError):
     """A chain could not be read; `details.chains` names it."""
 
     code = ErrorCode.BALANCE_FETCH_ERROR
+
+
+class PerpdexError(ServiceError):
+    """The trading exchange cannot be asked; `details.reason` says why and `details.retry_after_seconds` when again."""
+
+    code = ErrorCode.PERPDEX_ERROR
+    default_message = "The trading exchange cannot be asked at the moment; try again shortly."
+
+
+class TradingNotImplemented(ServiceError):
+    """The action passed every check and is not sent to the exchange; `payload` is what would be, unsigned."""
+
+    code = ErrorCode.NOT_IMPLEMENTED
+    default_message = (
+        "Actions on the trading exchange are not executed; this is the payload that would be sent."
+    )
 
 
 class PriceUnavailable(ServiceError):

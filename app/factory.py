@@ -28,6 +28,7 @@ from app.platform import routes as platform
 from app.ports.provider import PortSet
 from app.status import pages
 from app.status import routes as status
+from app.trading import routes as trading
 from app.usage import routes as usage
 from app.wallets import balances, controls_routes, waiting
 from app.wallets import routes as wallets
@@ -143,6 +144,7 @@ def _register_rooms(app: Flask) -> None:
         usage.balance,
         usage.usage,
         platform.blp,
+        trading.blp,
         status.blp,
     ):
         api.register_blueprint(blueprint)

@@ -13,6 +13,8 @@ from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.deployments import DEPLOYMENTS as EVM_DEPLOYMENTS
 from app.adapters.evm.feeds import ChainlinkPrices
 from app.adapters.faucet_http import HttpFaucet
+from app.adapters.perpdex.deployments import DEPLOYMENTS as PERPDEX_DEPLOYMENTS
+from app.adapters.perpdex.exchange import HyperliquidExchange
 from app.adapters.price_coingecko import CoinGeckoPrices
 from app.adapters.price_jupiter import JupiterPrices
 from app.adapters.prices import MarketPrices, PriceSource
@@ -25,6 +27,7 @@ from app.core.chains import TOKENS_BY_SYMBOL, ChainName
 from app.core.money import nanos_from_usd
 from app.ports.chain import Chain
 from app.ports.faucet import Faucet
+from app.ports.perpdex import Perpdex
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
 from app.ports.vault import Vault
@@ -39,6 +42,7 @@ class Ports:
     prices: Prices
     queue: JobQueue
     faucet: Faucet | None
+    perpdex: Perpdex
 
 
 def build(settings: Settings) -> Ports:
@@ -50,6 +54,9 @@ def build(settings: Settings) -> Ports:
         prices=_prices(settings, evm),
         queue=RqQueue(settings.redis_url.get_secret_value()),
         faucet=HttpFaucet(settings.faucet_url) if settings.is_sandbox and settings.faucet_url else None,
+        perpdex=HyperliquidExchange(
+            PERPDEX_DEPLOYMENTS[settings.network.value], url=settings.perpdex_base_url
+        ),
     )
 
 

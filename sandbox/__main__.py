@@ -49,7 +49,8 @@ def _read_arguments() -> Options:
     parser = argparse.ArgumentParser(
         prog="python -m sandbox",
         description="Local Ethereum, Base and Solana with the real contracts at their mainnet addresses, and "
-        "a faucet. Prints 'sandbox ready' and one line of JSON with the URLs, then runs until Ctrl-C or "
+        "a faucet, and a stand-in for the trading exchange. "
+        "Prints 'sandbox ready' and one line of JSON with the URLs, then runs until Ctrl-C or "
         "SIGTERM. The chains are kept between starts.",
         epilog="The first start fetches nodes and contracts with npm (Node.js); later ones need neither npm "
         "nor a network. ANVIL names another anvil program. See docs/sandbox.md.",
@@ -60,6 +61,7 @@ def _read_arguments() -> Options:
     add("--ethereum-port", type=int, default=18545, metavar="N", help="JSON-RPC (%(default)s)")
     add("--base-port", type=int, default=18546, metavar="N", help="JSON-RPC (%(default)s)")
     add("--faucet-port", type=int, default=18547, metavar="N", help="POST /pay (%(default)s)")
+    add("--perpdex-port", type=int, default=18548, metavar="N", help="the exchange's stand-in (%(default)s)")
     add("--solana-port", type=int, default=18899, metavar="N", help="JSON-RPC; N+1: WebSocket (%(default)s)")
     add("--no-solana", action="store_true", help="leave Solana out")
     add("--block-time", type=float, metavar="S", help="seconds between blocks (Ethereum 2, Base 1)")
@@ -80,6 +82,7 @@ def _read_arguments() -> Options:
         base_port=arguments.base_port,
         solana_port=None if arguments.no_solana else arguments.solana_port,
         faucet_port=arguments.faucet_port,
+        perpdex_port=arguments.perpdex_port,
         block_time=arguments.block_time,
         network_ids=arguments.network_ids,
     )

@@ -19,6 +19,7 @@ from sandbox.evm.node import usable_port
 from sandbox.evm.rpc import NodeClient, NodeDown, NodeError
 from sandbox.faucet import Book, Faucet, FaucetServer
 from sandbox.payers import EvmPayer, Payer, SolanaPayer
+from sandbox.perpdex import ExchangeServer
 
 _WATCH_SECONDS = 0.25
 _RETRY_SECONDS = 2.0
@@ -36,6 +37,7 @@ class Options:
     base_port: int
     solana_port: int | None
     faucet_port: int
+    perpdex_port: int
     block_time: float | None
     network_ids: str
 
@@ -87,7 +89,7 @@ class SolanaProcess:
 
 
 class Sandbox:
-    """The nodes and the faucet."""
+    """The nodes, the faucet, and the stand-ins for third parties."""
 
     def __init__(self, options: Options, *, say: Say) -> None:
         """Describe them; `start()` starts them."""
@@ -98,6 +100,7 @@ class Sandbox:
         self._solana: SolanaProcess | None = None
         self._server: FaucetServer | None = None
         self._book: Book | None = None
+        self._exchange: ExchangeServer | None = None
         self._lock: IO[bytes] | None = None
 
     def start(self) -> dict[str, str]:
@@ -116,7 +119,9 @@ class Sandbox:
         self._book = Book(options.state / "faucet.sqlite")
         self._server = FaucetServer(Faucet(self._book, self._payers()), port=options.faucet_port)
         self._server.start()
-        return urls | {"faucet": self._server.url}
+        self._exchange = ExchangeServer(port=options.perpdex_port)
+        self._exchange.start()
+        return urls | {"faucet": self._server.url, "perpdex": self._exchange.url}
 
     def watch(self, stopping: threading.Event) -> None:
         """Bring back what dies, until told to stop."""
@@ -132,8 +137,9 @@ class Sandbox:
 
     def stop(self) -> None:
         """Save and end everything that was started, whatever state it is in."""
-        if self._server is not None:
-            self._server.stop()
+        for server in (self._server, self._exchange):
+            if server is not None:
+                server.stop()
         for node in self._nodes():
             try:
                 node.stop()
@@ -182,6 +188,7 @@ class Sandbox:
             ("ethereum", options.ethereum_port),
             ("base", options.base_port),
             ("faucet", options.faucet_port),
+            ("perpdex", options.perpdex_port),
         ]
         if options.solana_port is not None:
             wanted += [("solana", options.solana_port), ("solana", options.solana_port + 1)]  # its WebSocket

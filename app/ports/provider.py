@@ -10,6 +10,7 @@ from flask import current_app
 from app.core.chains import ChainName
 from app.ports.chain import Chain
 from app.ports.faucet import Faucet
+from app.ports.perpdex import Perpdex
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
 from app.ports.vault import Vault
@@ -44,6 +45,11 @@ class PortSet(Protocol):
     @property
     def faucet(self) -> Faucet | None:
         """The sandbox's faucet; None elsewhere."""
+        ...
+
+    @property
+    def perpdex(self) -> Perpdex:
+        """The perpetual-futures exchange."""
         ...
 
 

@@ -42,7 +42,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer that is not a failure; one of several shapes where there are several."""
+    """An answer that is more than a failure; one of several shapes where there are several."""
 
     status: str
     description: str
@@ -70,7 +70,7 @@ class Operation:
     description: str
     keys: tuple[str, ...]
     parameters: tuple[Field, ...]
-    body: Shape | None
+    bodies: tuple[Shape, ...]
     answers: tuple[Answer, ...]
     failures: tuple[Failure, ...]
     example: str
@@ -170,7 +170,7 @@ class _Reader:
             description=raw.get("description", ""),
             keys=keys,
             parameters=tuple(self._parameter(each) for each in parameters),
-            body=None if body is None else self._shape(body),
+            bodies=tuple(self._shape(choice) for choice in _choices(body)),
             answers=tuple(self._answers(raw["responses"])),
             failures=tuple(self._failures(raw["responses"])),
             example=examples.curl(
@@ -179,7 +179,7 @@ class _Reader:
                 keys=keys,
                 headers=[each["name"] for each in parameters if each["in"] == "header"],
                 query=[each["name"] for each in parameters if each["in"] == "query" and each.get("required")],
-                body=None if body is None else self._resolved(body),
+                body=None if body is None else self._resolved(_choices(body)[0]),
             ),
         )
 
@@ -193,12 +193,11 @@ class _Reader:
             schema = _json_schema(response)
             if schema is not None and schema.get("$ref") == _ERROR:
                 continue
-            choices = [] if schema is None else schema.get("oneOf", [schema])
             headers = response.get("headers", {}) if int(status) < _FIRST_FAILING_STATUS else {}
             yield Answer(
                 status,
                 response.get("description", ""),
-                tuple(self._shape(choice) for choice in choices),
+                tuple(self._shape(choice) for choice in _choices(schema)),
                 tuple(self._header(name, self._resolved(header)) for name, header in headers.items()),
             )
 
@@ -209,7 +208,7 @@ class _Reader:
     def _failures(self, responses: Mapping[str, Any]) -> Iterator[Failure]:
         for status, raw in _by_status(responses):
             response = self._resolved(raw)
-            if (_json_schema(response) or {}).get("$ref") != _ERROR:
+            if int(status) < _FIRST_FAILING_STATUS:
                 continue
             for line in response.get("description", "").splitlines():
                 coded = _CODED.fullmatch(line)
@@ -286,6 +285,10 @@ class _Reader:
 
 def _by_status(responses: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any]]]:
     return sorted((status, response) for status, response in responses.items() if status.isdigit())
+
+
+def _choices(schema: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    return [] if schema is None else list(schema.get("oneOf", [schema]))
 
 
 def _json_schema(response: Mapping[str, Any]) -> Mapping[str, Any] | None:

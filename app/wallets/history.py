@@ -17,7 +17,8 @@ from app.core.unit_of_work import reading
 from app.errors import NotFound
 from app.extensions import db
 from app.ports import provider
-from app.wallets.lifecycle import Status
+from app.ports.chain import Chain
+from app.wallets.lifecycle import EXCHANGE, Status
 from app.wallets.models import SignedAttempt, Transaction, TransactionEvent
 
 
@@ -179,8 +180,12 @@ def _hashes(transaction_ids: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
     return hashes
 
 
+def _chain_of(row: Transaction) -> Chain | None:
+    return None if row.chain == EXCHANGE else provider.current().chains.get(ChainName(row.chain))
+
+
 def _view(row: Transaction, hashes: Sequence[str], events: tuple[Event, ...] = ()) -> TransactionView:
-    chain = provider.current().chains.get(ChainName(row.chain))
+    chain = _chain_of(row)
     return TransactionView(
         id=row.id,
         wallet_id=row.wallet_id,

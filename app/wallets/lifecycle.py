@@ -36,6 +36,10 @@ class TransactionType(StrEnum):
     TRADING_ORDER = "trading_order"
 
 
+EXCHANGE = "perpdex"
+"""What stands for the chain of a row that no chain knows of: a question to the trading exchange."""
+
+
 class Reason(StrEnum):
     """Why a transaction moved to a state, where that needs saying."""
 
@@ -57,7 +61,10 @@ _MOVES: frozenset[tuple[Status, Status]] = frozenset(
 
 
 def record(transaction: Transaction, *, status: Status, attempt: SignedAttempt | None = None) -> None:
-    """Add a new transaction with its first event, in the current unit; it may be born `failed` (refused)."""
+    """Add a new transaction with its first event, in the current unit.
+
+    It may be born `failed` (refused) or `confirmed` (a question that was answered).
+    """
     session = db.session
     transaction.status = status.value
     session.add(transaction)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import marshmallow as ma
 from marshmallow import fields
 
 from app.core.chains import ChainName
-from app.wallets.lifecycle import Status, TransactionType
+from app.wallets.lifecycle import EXCHANGE, Status, TransactionType
 from app.web.fields import Address, Amount, Domain, Flag, Instant, Name, Text, Usd, UsdText
 from app.web.schemas import Pagination, Schema, page_query
 
@@ -203,15 +204,15 @@ class TransactionPage(Schema):
     pagination = fields.Nested(Pagination, required=True)
 
 
-def _one_of(values: type[Status | ChainName | TransactionType]) -> ma.validate.OneOf:
-    return ma.validate.OneOf([value.value for value in values], error="must be one of {choices}")
+def _one_of(values: Iterable[str]) -> ma.validate.OneOf:
+    return ma.validate.OneOf([str(value) for value in values], error="must be one of {choices}")
 
 
 class HistoryQuery(page_query(default=50, maximum=200)):  # type: ignore[misc]
     """Which transactions are asked for."""
 
     status = Text(load_default=None, validate=_one_of(Status))
-    chain = Text(load_default=None, validate=_one_of(ChainName))
+    chain = Text(load_default=None, validate=_one_of([*ChainName, EXCHANGE]))
     type = Text(load_default=None, validate=_one_of(TransactionType))
 
 

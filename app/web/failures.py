@@ -44,7 +44,7 @@ def install(app: Flask) -> None:
 
 def body_of(error: ServiceError) -> dict[str, Any]:
     """Return the JSON body of a failure."""
-    body: dict[str, Any] = {"error": error.message, "code": error.code.value}
+    body: dict[str, Any] = {"error": error.message, "code": error.code.value, **error.members}
     if error.details:
         body["details"] = error.details
     body["request_id"] = g.get("request_id", "")

@@ -1,6 +1,6 @@
 """in flight: the index of movements on chains without nonces
 
-Revision: 0005; after: 0002
+Revision: 0005; after: 0004
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0005"
-down_revision = "0002"
+down_revision = "0004"
 branch_labels = None
 depends_on = None
 

@@ -82,7 +82,7 @@ def test_the_documentation_holds_every_operation_field_and_code(client: FlaskCli
         article = re.search(rf'<article class="operation" id="{operation.id}">.*?</article>', text, re.DOTALL)
         assert article, operation.id
         assert operation.path in article[0]
-        for field in (*operation.parameters, *(operation.body.fields if operation.body else ())):
+        for field in (*operation.parameters, *(field for body in operation.bodies for field in body.fields)):
             assert f'<code class="name">{field.name}</code>' in article[0], field
         for failure in operation.failures:
             assert f"<code>{failure.code}</code>" in article[0], failure
@@ -145,11 +145,11 @@ def test_an_agent_is_told_of_no_body_field_that_does_not_exist(client: FlaskClie
     text = client.get("/llms.txt").text
     operations = {(each.method, each.path): each for each in _operations(client).values()}
     requests = re.findall(r"POST http://purser\.test(\S+)\n(?:[\w-]+: \S+\n)?(\{.*\})\n", text)
-    assert len(requests) == 3
+    assert len(requests) == 4
     for path, body in requests:
         operation = operations["POST", path.replace("{wallet.id}", "{wallet_id}")]
-        assert operation.body
-        assert json.loads(body).keys() <= {field.name for field in operation.body.fields}
+        assert operation.bodies
+        assert json.loads(body).keys() <= {field.name for each in operation.bodies for field in each.fields}
 
 
 def test_free_money_is_promised_in_the_sandbox_only(build_app: Callable[..., Flask], sqlite_url: str) -> None:

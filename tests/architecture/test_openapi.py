@@ -154,6 +154,23 @@ def test_answers_are_what_the_document_says(
     check("get", f"{wallet}/balances", f"{one}/balances", headers=key)
     check("post", f"{wallet}/transfer", f"{one}/transfer", headers=key, json={})
     check("post", f"{wallet}/fund", f"{one}/fund", headers=key, json={})
+    trading = {"walletId": registered["wallet"]["id"], "symbol": "ETH"}
+    order = {**trading, "action": "order", "side": "buy", "price": "3000.55", "amount": "0.0012345"}
+    payment = {**trading, "amount": "1", "destination": "0x" + "11" * 20}
+    for body, status in (
+        (order, 501),
+        ({**trading, "action": "cancel", "orderId": 1}, 501),
+        ({**trading, "action": "cancel_all"}, 501),
+        ({**trading, "action": "set_leverage", "leverage": 2}, 501),
+        ({**payment, "action": "withdraw"}, 501),
+        ({**payment, "action": "transfer"}, 501),
+        ({**order, "amount": "1"}, 403),
+        ({**order, "side": "up"}, 400),
+        ({**order, "walletId": "0"}, 404),
+        ({**trading, "action": "ticker"}, 502),  # no exchange is there
+    ):
+        answer = check("post", "/v1/trading/perpdex", headers=key, json=body)
+        assert answer.status_code == status, answer.text
     check("get", "/v1/balance", headers=key)
     check("get", "/v1/usage", headers=key)
     check("get", "/v1/health")

@@ -11,6 +11,8 @@ from typing import Any
 
 from flask import Flask
 
+from app.adapters.perpdex.deployments import DEPLOYMENTS as PERPDEX
+from app.adapters.perpdex.exchange import HyperliquidExchange
 from app.adapters.prices import MarketPrices
 from app.adapters.vault_local import LocalVault
 from app.config import Settings
@@ -19,10 +21,12 @@ from app.factory import create_app
 from app.jobs import JobName
 from app.ports.chain import Chain
 from app.ports.faucet import Faucet
+from app.ports.perpdex import Perpdex
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
 from app.ports.vault import Vault
 
+DEAD_EXCHANGE = "http://127.0.0.1:1"
 DEAD_REDIS = "redis://127.0.0.1:1/0"
 
 
@@ -74,6 +78,9 @@ class TestPorts:
     chains: Mapping[ChainName, Chain] = field(default_factory=lambda: MappingProxyType({}))
     queue: JobQueue = field(default_factory=RecordingQueue)
     faucet: Faucet | None = None
+    perpdex: Perpdex = field(
+        default_factory=lambda: HyperliquidExchange(PERPDEX["sandbox"], url=DEAD_EXCHANGE)
+    )
 
 
 def ports_for(settings: Settings, **parts: Any) -> TestPorts:

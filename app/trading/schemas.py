@@ -1,0 +1,323 @@
+"""Wire shapes of the trading room: one body for each kind of action, one answer for all that read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import marshmallow as ma
+from marshmallow import ValidationError, fields
+
+from app.trading import reads, writes
+from app.trading.markets import Origin
+from app.web.fields import Amount, Count, Flag, Text
+from app.web.schemas import ErrorBody, Schema
+
+_SYMBOL_EXAMPLE = {"example": "ETH"}
+_DEFAULT_BOOK = "ETH"
+_TIFS = {"gtc": "Gtc", "ioc": "Ioc", "alo": "Alo"}
+_ORDER_ID = re.compile(r"[0-9]{1,20}", re.ASCII)
+_CLIENT_ID = re.compile(r"0x[0-9a-fA-F]{32}", re.ASCII)
+_MAX_ORDER_ID = 2**64 - 1
+_ALL_ACTIONS = (*reads.ACTIONS, *writes.ACTIONS)
+_NOT_EMPTY = ma.validate.Length(min=1, max=100, error="must have 1 to 100 characters")
+
+
+def _action(names: Iterable[str]) -> Text:
+    listed = list(names)
+    return Text(
+        required=True,
+        validate=ma.validate.OneOf(listed, error="must be one of {choices}"),
+        metadata={"example": listed[0]},
+    )
+
+
+class Choice(Text):
+    """One of a few words in any case, kept as the exchange spells it."""
+
+    def __init__(self, spellings: Mapping[str, str], **options: Any) -> None:
+        """Take the spelling kept for each word in lower case."""
+        listed = {"enum": list(dict.fromkeys(spellings.values()))}
+        super().__init__(**{**options, "metadata": {**listed, **options.get("metadata", {})}})
+        self._spellings = spellings
+
+    def _deserialize(
+        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
+    ) -> str:
+        word = super()._deserialize(value, attr, data, **kwargs)
+        if word.isascii() and word.lower() in self._spellings:
+            return self._spellings[word.lower()]
+        raise ValidationError(f"must be one of {', '.join(dict.fromkeys(self._spellings.values()))}")
+
+
+class OrderId(fields.Field[int | str]):
+    """An order's number, or the 0x name of 32 hexadecimal digits that its maker gave it."""
+
+    def _deserialize(  # marshmallow calls a field with more than this one needs
+        self,
+        value: Any,
+        attr: str | None,  # noqa: ARG002
+        data: Mapping[str, Any] | None,  # noqa: ARG002
+        **_kwargs: Any,
+    ) -> int | str:
+        text = str(value) if isinstance(value, int | str) and not isinstance(value, bool) else ""
+        if _ORDER_ID.fullmatch(text) and int(text) <= _MAX_ORDER_ID:
+            return int(text)
+        if _CLIENT_ID.fullmatch(text):
+            return text.lower()
+        raise ValidationError("must be an order's number, or 0x and 32 hexadecimal digits")
+
+
+class CallBody(Schema):
+    """Which wallet asks, and for what."""
+
+    wallet_id = Text(
+        required=True,
+        data_key="walletId",
+        validate=_NOT_EMPTY,
+        metadata={"example": "5f0f6c1e-3b9c-4f0e-9a55-0d6a6a3c8a10"},
+    )
+    action = _action(_ALL_ACTIONS)
+
+    @ma.pre_load
+    def _take_null_for_absent(self, body: Any, **_kwargs: object) -> Any:
+        return {name: value for name, value in body.items() if value is not None}
+
+
+class PlainReadBody(CallBody):
+    """Reads that need nothing more: the account, its positions, orders and fills; markets and funding rates."""
+
+    action = _action(name for name in reads.ACTIONS if name not in {"ticker", "orderbook"})
+
+
+class TickerBody(CallBody):
+    """Mid prices, of one market or of all."""
+
+    action = _action(["ticker"])
+    symbol = Text(
+        load_default=None,
+        validate=_NOT_EMPTY,
+        metadata={**_SYMBOL_EXAMPLE, "description": "Left out: all markets."},
+    )
+
+
+class OrderbookBody(CallBody):
+    """The order book of a market, twenty levels a side."""
+
+    action = _action(["orderbook"])
+    symbol = Text(load_default=_DEFAULT_BOOK, validate=_NOT_EMPTY, metadata=_SYMBOL_EXAMPLE)
+
+
+class OrderBody(CallBody):
+    """A limit order. Its price times its amount is held against the wallet's limits."""
+
+    action = _action(["order"])
+    symbol = Text(required=True, validate=_NOT_EMPTY, metadata=_SYMBOL_EXAMPLE)
+    side = Choice(
+        {name: name for name in (*writes.BUYS, *writes.SELLS)}, required=True, metadata={"example": "buy"}
+    )
+    price = Amount(
+        required=True,
+        metadata={
+            "type": "string",
+            "example": "3000.5",
+            "description": "In USDC. Rounded to the market's grid, a buy down and a sell up; `adjusted` tells.",
+        },
+    )
+    amount = Amount(
+        required=True,
+        metadata={
+            "type": "string",
+            "example": "0.01",
+            "description": "In units of the market. Rounded down to its size decimals; `adjusted` tells.",
+        },
+    )
+    tif = Choice(
+        _TIFS,
+        load_default="Gtc",
+        metadata={"description": "Until cancelled, immediate or not at all, or only as a maker."},
+    )
+
+
+class CancelBody(CallBody):
+    """Cancel one order."""
+
+    action = _action(["cancel"])
+    symbol = Text(required=True, validate=_NOT_EMPTY, metadata=_SYMBOL_EXAMPLE)
+    order_id = OrderId(
+        required=True,
+        data_key="orderId",
+        metadata={
+            "example": 91490942,
+            "type": ["integer", "string"],
+            "description": "The order's number, or the 0x name of 32 hexadecimal digits that its maker gave it.",
+        },
+    )
+
+
+class CancelAllBody(CallBody):
+    """Cancel all open orders, or those of one market."""
+
+    action = _action(["cancel_all"])
+    symbol = Text(load_default=None, validate=_NOT_EMPTY, metadata=_SYMBOL_EXAMPLE)
+
+
+class SetLeverageBody(CallBody):
+    """Set the leverage of a market."""
+
+    action = _action(["set_leverage"])
+    symbol = Text(required=True, validate=_NOT_EMPTY, metadata=_SYMBOL_EXAMPLE)
+    leverage = Count(required=True, metadata={"example": 5, "minimum": 1})
+    cross = Flag(
+        load_default=True,
+        metadata={"description": "Margin shared by all positions; false: this one's alone."},
+    )
+
+
+class PaymentBody(CallBody):
+    """Move USDC off the exchange (`withdraw`) or to another account on it (`transfer`), under the wallet's controls."""
+
+    action = _action(["withdraw", "transfer"])
+    amount = Amount(required=True, metadata={"type": "string", "example": "10", "description": "In USDC."})
+    destination = Text(
+        required=True,
+        metadata={
+            "example": "0x5e9ee1089755c3435139848e47e6635505d5a13a",
+            "description": "The recipient's EVM address.",
+        },
+    )
+
+
+BODIES: tuple[type[CallBody], ...] = (
+    PlainReadBody,
+    TickerBody,
+    OrderbookBody,
+    OrderBody,
+    CancelBody,
+    CancelAllBody,
+    SetLeverageBody,
+    PaymentBody,
+)
+
+
+def body_for(action: str) -> type[CallBody]:
+    """Return the schema of an action's body."""
+    return BODY_OF_ACTION[action]
+
+
+def _actions_of(body: type[CallBody]) -> list[str]:
+    validate = body().fields["action"].validate
+    return list(validate.choices) if isinstance(validate, ma.validate.OneOf) else []
+
+
+BODY_OF_ACTION: Mapping[str, type[CallBody]] = {
+    action: body for body in BODIES for action in _actions_of(body)
+}
+
+
+def _documents(description: str) -> fields.List[dict[str, Any]]:
+    return fields.List(fields.Dict(), metadata={"description": description})
+
+
+def _document(description: str) -> fields.Dict:
+    return fields.Dict(metadata={"description": description})
+
+
+class OrderBookShape(Schema):
+    """An order book, the best levels first."""
+
+    bids = fields.List(fields.Dict(), required=True)
+    asks = fields.List(fields.Dict(), required=True)
+    time = fields.Raw(metadata={"description": "The exchange's time in milliseconds."})
+
+
+class FundingRate(Schema):
+    """What holding a position in a market costs or brings now; texts as the exchange writes them."""
+
+    symbol = fields.String(required=True)
+    funding_rate = fields.Raw(required=True)
+    premium = fields.Raw(required=True)
+    mark_price = fields.Raw(required=True)
+    oracle_price = fields.Raw(required=True)
+    open_interest = fields.Raw(required=True)
+
+
+class FundingRates(Schema):
+    """The funding rates of all markets."""
+
+    rates = fields.List(fields.Nested(FundingRate), required=True)
+
+
+class TradingReadShape(Schema):
+    """What was read, in the exchange's own words: its numbers are texts and stay as they were written."""
+
+    action = fields.String(required=True, metadata={"enum": list(reads.ACTIONS)})
+    wallet_id = fields.UUID(required=True)
+    address = fields.String(required=True, metadata={"description": "The wallet's account on the exchange."})
+    transaction_id = fields.UUID(
+        required=True, metadata={"description": "The `trading_query` in the wallet's history."}
+    )
+    account = _document("`status`: the margin account (clearinghouse state).")
+    spot = _document("`status`: the spot balances.")
+    positions = _documents("`positions`.")
+    orders = _documents("`orders`: all that are open.")
+    fills = _documents("`fills`: the newest 2000, newest first.")
+    markets = _documents("`markets`: all of them; the place in this list is the market's number.")
+    margin_tables = fields.List(
+        fields.Raw(), metadata={"description": "`markets`: the leverage allowed by size."}
+    )
+    mids = _document("`ticker` without a symbol: mid prices by symbol.")
+    symbol = fields.String(metadata={"description": "`ticker`, `orderbook`: as the exchange spells it."})
+    mid_price = fields.String(metadata={"description": "`ticker` with a symbol."})
+    orderbook = fields.Nested(OrderBookShape, metadata={"description": "`orderbook`."})
+    funding = fields.Nested(FundingRates, metadata={"description": "`funding`."})
+
+
+class UnsignedPayload(Schema):
+    """What would be sent to the exchange. The order of the keys in `action` is part of what is signed."""
+
+    action = fields.Dict(required=True)
+    nonce = fields.Integer(required=True, metadata={"description": "The time in milliseconds."})
+    signature = fields.Raw(required=True, metadata={"type": "null", "description": "Always null."})
+    vaultAddress = fields.String(required=True, allow_none=True)  # noqa: N815 - the exchange's spelling
+
+
+class MarketsOrigin(Schema):
+    """Where the numbers of the markets in a payload are from."""
+
+    source = fields.String(required=True, metadata={"enum": list(Origin)})
+    as_of = fields.DateTime(required=True)
+
+
+class RoundedNumber(Schema):
+    """A number that was not on the exchange's grid."""
+
+    asked = fields.String(required=True)
+    used = fields.String(required=True)
+
+
+class TradingRefusalShape(ErrorBody):
+    """An action that passed every check, and the payload that would be sent for it."""
+
+    action = fields.String(required=True, metadata={"enum": list(writes.ACTIONS)})
+    wallet_id = fields.UUID(required=True)
+    address = fields.String(required=True)
+    payload = fields.Nested(UnsignedPayload, required=True)
+    adjusted = fields.Dict(
+        keys=fields.String(),
+        values=fields.Nested(RoundedNumber),
+        metadata={"description": "`order`: which of `price` and `amount` were rounded, and how."},
+    )
+    metadata = fields.Nested(MarketsOrigin)
+    open_orders = fields.Integer(
+        allow_none=True,
+        metadata={
+            "description": "`cancel_all`: how many the payload cancels; null when they could not be read."
+        },
+    )
+    open_orders_error = fields.String(metadata={"description": "`cancel_all`: why they could not be read."})
+    left_out = fields.List(
+        fields.Integer(),
+        metadata={"description": "`cancel_all`: open orders of what is not a perpetual market."},
+    )

@@ -1,0 +1,12 @@
+"""A stand-in for the perpetual-futures exchange: real HTTP, recorded shapes, its limits, and faults on demand.
+
+It takes no orders. Its accounts are made up: every address has the same one, except those that begin with
+`0x000000`, which it has never seen.
+"""
+
+from __future__ import annotations
+
+from sandbox.perpdex.faults import Fault, Faults
+from sandbox.perpdex.server import ExchangeServer
+
+__all__ = ["ExchangeServer", "Fault", "Faults"]

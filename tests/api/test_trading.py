@@ -1,0 +1,521 @@
+"""`POST /v1/trading/perpdex`: reads over a real exchange's stand-in, and every other action up to its 501."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from eth_keys import keys
+from flask import Flask
+from openapi_schema_validator import OAS31Validator
+from sqlalchemy import func, select
+from werkzeug.test import TestResponse
+
+from app.core.unit_of_work import reading, unit_of_work
+from app.ports.perpdex import Perpdex, Question, Reply
+from app.spending import service as spending
+from app.wallets.models import Transaction
+from sandbox.perpdex import ExchangeServer, Fault
+from tests.support.agents import Agent, register
+from tests.support.exchange import adapter_for, kinds_asked, running_exchange
+from tests.support.loopback_http import unused_url
+
+PATH = "/v1/trading/perpdex"
+DESTINATION = "0x5e9ee1089755c3435139848e47e6635505d5a13a"
+READS = ("status", "positions", "orders", "fills", "markets", "ticker", "orderbook", "funding")
+ORDER = {"symbol": "ETH", "side": "buy", "price": "3000", "amount": "0.01"}
+WRITES: dict[str, dict[str, Any]] = {
+    "order": ORDER,
+    "cancel": {"symbol": "ETH", "orderId": 91490955},
+    "cancel_all": {},
+    "set_leverage": {"symbol": "ETH", "leverage": 5, "cross": True},
+    "withdraw": {"amount": "10", "destination": DESTINATION},
+    "transfer": {"amount": "10", "destination": DESTINATION},
+}
+
+
+@pytest.fixture
+def exchange() -> Iterator[ExchangeServer]:
+    with running_exchange() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+@pytest.fixture
+def agent(build_app: Callable[..., Flask], sqlite_url: str, exchange: ExchangeServer) -> Iterator[Agent]:
+    app = build_app(sqlite_url, perpdex=adapter_for(exchange.url))
+    with app.app_context():
+        yield register(app.test_client())
+
+
+@pytest.fixture
+def cut_off(build_app: Callable[..., Flask], sqlite_url: str) -> Iterator[Agent]:
+    """An agent of a service that has never reached the exchange."""
+    app = build_app(sqlite_url, perpdex=adapter_for(unused_url()))
+    with app.app_context():
+        yield register(app.test_client())
+
+
+def call(agent: Agent, action: str, **parameters: Any) -> TestResponse:
+    return agent.post(PATH, {"walletId": agent.wallet_id, "action": action, **parameters})
+
+
+def read(agent: Agent, action: str, **parameters: Any) -> dict[str, Any]:
+    answer = call(agent, action, **parameters)
+    assert answer.status_code == 200, answer.text
+    body: dict[str, Any] = answer.get_json()
+    assert (body["action"], body["wallet_id"], body["address"]) == (action, agent.wallet_id, agent.address)
+    return body
+
+
+def preview(agent: Agent, action: str, **parameters: Any) -> dict[str, Any]:
+    answer = call(agent, action, **parameters)
+    assert answer.status_code == 501, answer.text
+    body: dict[str, Any] = answer.get_json()
+    assert body["code"] == "NOT_IMPLEMENTED"
+    assert (body["action"], body["wallet_id"], body["address"]) == (action, agent.wallet_id, agent.address)
+    assert body["payload"].keys() == {"action", "nonce", "signature", "vaultAddress"}
+    assert body["payload"]["signature"] is None
+    assert body["payload"]["vaultAddress"] is None
+    return body
+
+
+def problem(answer: TestResponse, field: str) -> str:
+    assert answer.status_code == 400, answer.text
+    body = answer.get_json()
+    assert body["code"] == "INVALID_INPUT"
+    first: str = body["details"]["fields"][field][0]
+    return first
+
+
+def failure(answer: TestResponse) -> tuple[int, str]:
+    return answer.status_code, answer.get_json()["code"]
+
+
+def test_each_read_answers_with_what_the_exchange_says(agent: Agent) -> None:
+    status = read(agent, "status")
+    assert status["account"]["marginSummary"]["accountValue"] == "13109.963053"
+    assert status["spot"]["balances"][0]["total"] == "14.625485"
+    assert read(agent, "positions")["positions"][0]["position"]["szi"] == "0.0335"
+    assert [order["oid"] for order in read(agent, "orders")["orders"]] == [91490942, 91490955]
+    assert read(agent, "fills")["fills"][0]["tid"] == 118906512037719
+    assert read(agent, "markets")["markets"][1]["name"] == "ETH"
+    assert read(agent, "ticker")["mids"]["kPEPE"] == "0.004385"
+    book = read(agent, "orderbook")
+    assert (book["symbol"], book["orderbook"].keys()) == ("ETH", {"bids", "asks", "time"})
+    assert book["orderbook"]["bids"][0] == {"px": "3000.24", "sz": "3.5", "n": 1}
+    assert read(agent, "funding")["funding"]["rates"][0]["funding_rate"] == "0.0000125"
+
+
+def test_a_ticker_of_one_market_is_its_mid_price_as_text(agent: Agent) -> None:
+    for symbol, spelling in (("ETH", "ETH"), ("eth", "ETH"), ("KPEPE", "kPEPE"), ("@107", "@107")):
+        ticker = read(agent, "ticker", symbol=symbol)
+        assert ticker["symbol"] == spelling
+        assert isinstance(ticker["mid_price"], str)
+        assert "mids" not in ticker
+
+
+def test_answers_are_what_the_document_says(agent: Agent) -> None:
+    document = agent.client.get("/openapi.json").get_json()
+    responses = document["paths"][PATH]["post"]["responses"]
+    schema = responses["200"]["content"]["application/json"]["schema"]
+    members = document["components"]["schemas"]["TradingRead"]["properties"].keys()
+    whole = OAS31Validator({**schema, "components": document["components"]})
+    for action, parameters in [(action, {}) for action in READS] + [("ticker", {"symbol": "ETH"})]:
+        body = read(agent, action, **parameters)
+        assert [error.message for error in whole.iter_errors(body)] == [], action
+        assert body.keys() <= members
+
+
+def test_a_body_of_every_action_fits_exactly_one_of_the_document_s(agent: Agent) -> None:
+    document = agent.client.get("/openapi.json").get_json()
+    request = document["paths"][PATH]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert request["discriminator"]["mapping"].keys() == {*READS, *WRITES}
+    validator = OAS31Validator({**request, "components": document["components"]})
+    for action in (*READS, *WRITES):
+        body = {"walletId": agent.wallet_id, "action": action, **WRITES.get(action, {})}
+        assert [error.message for error in validator.iter_errors(body)] == [], action
+
+
+def test_null_counts_as_left_out(agent: Agent) -> None:
+    assert "mids" in read(agent, "ticker", symbol=None)
+    assert read(agent, "orderbook", symbol=None)["symbol"] == "ETH"
+    assert preview(agent, "order", **ORDER, tif=None)["payload"]["action"]["orders"][0]["t"]
+
+
+def test_a_symbol_that_is_none_is_answered_with_those_that_come_near(agent: Agent) -> None:
+    for action, more in (("ticker", {}), ("orderbook", {}), ("order", ORDER), ("cancel", {"orderId": 1})):
+        answer = call(agent, action, **{**more, "symbol": "ETH-PERP"})
+        assert problem(answer, "symbol") == "is not a market of the exchange; did you mean ETH"
+        assert answer.get_json()["details"]["near_matches"] == ["ETH"]
+    assert call(agent, "orderbook", symbol="BTCC").get_json()["details"]["near_matches"][0] == "BTC"
+    assert call(agent, "ticker", symbol="pepe").get_json()["details"]["near_matches"] == ["kPEPE"]
+    assert call(agent, "ticker", symbol="☃").get_json()["details"]["near_matches"] == []
+
+
+def test_a_market_that_is_not_traded_any_more_is_named_as_such(agent: Agent) -> None:
+    assert "has no mid price" in problem(call(agent, "ticker", symbol="MATIC"), "symbol")
+    assert "has no order book" in problem(call(agent, "orderbook", symbol="MATIC"), "symbol")
+    assert "delisted" in problem(call(agent, "order", **{**ORDER, "symbol": "MATIC"}), "symbol")
+    assert "delisted" in problem(call(agent, "set_leverage", symbol="MATIC", leverage=2), "symbol")
+
+
+@pytest.mark.postgres
+def test_each_read_leaves_one_query_in_the_history_and_moves_nothing(
+    database_url: str, build_app: Callable[..., Flask], exchange: ExchangeServer
+) -> None:
+    app = build_app(database_url, perpdex=adapter_for(exchange.url))
+    with app.app_context():
+        agent = register(app.test_client())
+        ids = [read(agent, action)["transaction_id"] for action in READS]
+        rows = agent.history(type="trading_query")
+        assert [row["id"] for row in rows] == ids[::-1]
+        assert [row["kind"] for row in rows] == list(READS)[::-1]
+        for row in rows:
+            expected = {
+                "wallet_id": agent.wallet_id, "chain": "perpdex", "from_address": agent.address,
+                "to_address": "perpdex",
+                "amount": "0", "currency": "USDC", "tx_hash": None, "status": "confirmed", "cost_usd": 0,
+                "explorer_url": None,
+            }  # fmt: skip
+            assert {name: row[name] for name in expected} == expected
+            assert row["confirmed_at"] == row["created_at"]
+        assert agent.history(chain="perpdex") == rows
+        assert agent.history(chain="base") == []
+        assert agent.get(agent.wallet_url).get_json()["transaction_count"] == len(READS)
+        assert agent.transaction(ids[0])["events"][0]["status"] == "confirmed"
+        assert agent.spent_today() == 0
+        assert agent.delete(agent.wallet_url).status_code == 200
+
+
+class AskedWhileDeleting:
+    """A real exchange whose asker's wallet is deleted before the answer is there."""
+
+    def __init__(self, real: Perpdex) -> None:
+        self.real = real
+        self.delete: Callable[[], object] = lambda: None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def ask(self, question: Question) -> Reply:
+        reply = self.real.ask(question)
+        self.delete()
+        return reply
+
+
+@pytest.mark.postgres
+def test_a_wallet_that_is_deleted_while_it_asks_leaves_no_row_behind(
+    database_url: str, build_app: Callable[..., Flask], exchange: ExchangeServer
+) -> None:
+    perpdex = AskedWhileDeleting(adapter_for(exchange.url))
+    app = build_app(database_url, perpdex=perpdex)
+    with app.app_context():
+        agent = register(app.test_client())
+        perpdex.delete = lambda: agent.delete(agent.wallet_url)
+        assert failure(call(agent, "positions")) == (404, "NOT_FOUND")
+        with reading() as session:
+            assert session.scalar(select(func.count()).select_from(Transaction)) == 0
+
+
+def test_a_read_that_failed_and_an_action_leave_nothing(agent: Agent, exchange: ExchangeServer) -> None:
+    exchange.faults.add(Fault(type="clearinghouseState", status=503))
+    assert failure(call(agent, "positions")) == (502, "PERPDEX_ERROR")
+    assert call(agent, "ticker", symbol="NOPE").status_code == 400
+    for action, parameters in WRITES.items():
+        preview(agent, action, **parameters)
+    assert agent.history() == []
+    assert agent.spent_today() == 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (Fault(status=429, body="null"), "rate_limited"),
+        (Fault(status=500, body="null"), "exchange_failed"),
+        (Fault(status=200, body="<html>"), "unexpected_answer"),
+        (Fault(status=422, body="Failed to deserialize"), "refused"),
+    ],
+)
+def test_a_failing_exchange_is_a_502_with_a_hint_when_to_try_again(
+    agent: Agent, exchange: ExchangeServer, fault: Fault, reason: str
+) -> None:
+    exchange.faults.add(fault)
+    answer = call(agent, "positions")
+    assert failure(answer) == (502, "PERPDEX_ERROR")
+    details = answer.get_json()["details"]
+    assert details["reason"] == reason
+    if reason != "refused":
+        assert int(answer.headers["Retry-After"]) == details["retry_after_seconds"] > 0
+    assert fault.body not in answer.text or fault.body == "null"
+
+
+def test_an_exchange_that_is_away_fails_reads_and_stops_no_preview(cut_off: Agent) -> None:
+    for action in READS:
+        assert failure(call(cut_off, action)) == (502, "PERPDEX_ERROR")
+    for action, parameters in WRITES.items():
+        body = preview(cut_off, action, **parameters)
+        if action not in {"withdraw", "transfer"}:
+            assert body["metadata"] == {"source": "bundled", "as_of": "2026-11-21T00:00:00.000Z"}
+    order = preview(cut_off, "order", **{**ORDER, "symbol": "sol", "amount": "0.019"})
+    assert order["payload"]["action"]["orders"][0]["a"] == 5
+    unreadable = preview(cut_off, "cancel_all")
+    assert unreadable["payload"]["action"] == {"type": "cancel", "cancels": []}
+    assert unreadable["open_orders"] is None
+    assert unreadable["open_orders_error"]
+    # What no list has is a wrong symbol for an action, and an open question for a read.
+    assert problem(call(cut_off, "order", **{**ORDER, "symbol": "kPEPE"}), "symbol")
+    assert failure(call(cut_off, "orderbook", symbol="kPEPE")) == (502, "PERPDEX_ERROR")
+
+
+def test_after_a_restart_without_the_exchange_its_last_list_of_markets_is_known(
+    build_app: Callable[..., Flask], sqlite_url: str, exchange: ExchangeServer
+) -> None:
+    before = build_app(sqlite_url, perpdex=adapter_for(exchange.url))
+    with before.app_context():
+        read(register(before.test_client()), "markets")
+    after = build_app(sqlite_url, perpdex=adapter_for(unused_url()))
+    with after.app_context():
+        agent = register(after.test_client())
+        body = preview(agent, "order", symbol="kpepe", side="sell", price="0.0043851", amount="100.7")
+        assert body["metadata"]["source"] == "stored"
+        assert body["payload"]["action"]["orders"][0]["a"] == 12
+        assert "isolated" in problem(call(agent, "set_leverage", symbol="HPOS", leverage=2), "cross")
+
+
+def test_a_network_that_numbers_its_markets_otherwise_gets_no_foreign_number(
+    build_app: Callable[..., Flask], sqlite_url: str
+) -> None:
+    app = build_app(sqlite_url, perpdex=adapter_for(unused_url(), network="testnet"))
+    with app.app_context():
+        agent = register(app.test_client())
+        assert failure(call(agent, "order", **ORDER)) == (502, "PERPDEX_ERROR")
+        preview(agent, "withdraw", amount="1", destination=DESTINATION)
+
+
+def test_each_action_shows_exactly_what_would_be_sent(agent: Agent) -> None:
+    shown = {
+        action: preview(agent, action, **parameters)["payload"]["action"]
+        for action, parameters in WRITES.items()
+    }
+    limit = {"a": 1, "b": True, "p": "3000", "s": "0.01", "r": False, "t": {"limit": {"tif": "Gtc"}}}
+    assert shown["order"] == {"type": "order", "orders": [limit], "grouping": "na"}
+    assert list(shown["order"]["orders"][0]) == ["a", "b", "p", "s", "r", "t"]
+    assert shown["cancel"] == {"type": "cancel", "cancels": [{"a": 1, "o": 91490955}]}
+    assert shown["cancel_all"]["cancels"] == [{"a": 0, "o": 91490942}, {"a": 1, "o": 91490955}]
+    assert shown["set_leverage"] == {"type": "updateLeverage", "asset": 1, "isCross": True, "leverage": 5}
+    assert list(shown["set_leverage"]) == ["type", "asset", "isCross", "leverage"]
+    payment = {"hyperliquidChain": "Testnet", "signatureChainId": "0x66eee", "amount": "10"}
+    for action, kind in (("withdraw", "withdraw3"), ("transfer", "usdSend")):
+        expected = {"type": kind, "destination": DESTINATION, **payment}
+        assert {name: shown[action][name] for name in expected} == expected
+    body = preview(agent, "withdraw", **WRITES["withdraw"])
+    assert body["payload"]["action"]["time"] == body["payload"]["nonce"]
+
+
+def test_numbers_off_the_grid_are_rounded_for_the_caller_s_good_and_said_so(agent: Agent) -> None:
+    sell = preview(agent, "order", symbol="ETH", side="short", price=3000.55, amount="0.01239", tif="ALO")
+    assert sell["adjusted"] == {
+        "price": {"asked": "3000.55", "used": "3000.6"},
+        "amount": {"asked": "0.01239", "used": "0.0123"},
+    }
+    order = sell["payload"]["action"]["orders"][0]
+    assert (order["b"], order["p"], order["s"], order["t"]) == (
+        False,
+        "3000.6",
+        "0.0123",
+        {"limit": {"tif": "Alo"}},
+    )
+    buy = preview(agent, "order", symbol="ETH", side="long", price="3000.55", amount="0.01")
+    assert buy["payload"]["action"]["orders"][0]["p"] == "3000.5"
+    assert buy["adjusted"].keys() == {"price"}
+    assert "adjusted" not in preview(agent, "order", **ORDER)
+
+
+def test_an_order_is_cancelled_by_number_or_by_its_maker_s_name(agent: Agent) -> None:
+    name = "0x000000000000000000000000000000AB"
+    for given, cancel in (
+        ("18446744073709551615", {"a": 0, "o": 2**64 - 1}),
+        (name, {"asset": 0, "cloid": name.lower()}),
+    ):
+        body = preview(agent, "cancel", symbol="btc", orderId=given)
+        assert body["payload"]["action"]["cancels"] == [cancel]
+    for wrong in (True, -1, 1.5, "0x12", "", 2**64, None, [], "١"):
+        assert problem(call(agent, "cancel", symbol="BTC", orderId=wrong), "orderId")
+
+
+def test_cancelling_all_of_one_market_leaves_the_others(agent: Agent, exchange: ExchangeServer) -> None:
+    body = preview(agent, "cancel_all", symbol="eth")
+    assert body["payload"]["action"]["cancels"] == [{"a": 1, "o": 91490955}]
+    assert body["open_orders"] == 1
+    spot = '[{"coin": "@107", "oid": 7}, {"coin": "ETH", "oid": 8}]'
+    exchange.faults.add(Fault(type="frontendOpenOrders", status=200, body=spot))
+    body = preview(agent, "cancel_all")
+    assert body["payload"]["action"]["cancels"] == [{"a": 1, "o": 8}]
+    assert body["left_out"] == [7]
+
+
+@pytest.mark.parametrize(
+    ("action", "changes", "field"),
+    [
+        ("order", {"symbol": None}, "symbol"),
+        ("order", {"symbol": 7}, "symbol"),
+        ("order", {"side": "up"}, "side"),
+        ("order", {"side": None}, "side"),
+        ("order", {"price": "0"}, "price"),
+        ("order", {"price": "-1"}, "price"),
+        ("order", {"price": "1e3"}, "price"),
+        ("order", {"price": "0.001"}, "price"),
+        ("order", {"price": None}, "price"),
+        ("order", {"price": "9" * 30}, "price"),
+        ("order", {"amount": "0.00001"}, "amount"),
+        ("order", {"amount": True}, "amount"),
+        ("order", {"amount": "ten"}, "amount"),
+        ("order", {"tif": "FOK"}, "tif"),
+        ("cancel", {"symbol": None}, "symbol"),
+        ("set_leverage", {"leverage": 0}, "leverage"),
+        ("set_leverage", {"leverage": 26}, "leverage"),
+        ("set_leverage", {"leverage": 2.5}, "leverage"),
+        ("set_leverage", {"leverage": True}, "leverage"),
+        ("set_leverage", {"leverage": None}, "leverage"),
+        ("set_leverage", {"cross": "yes"}, "cross"),
+        ("withdraw", {"amount": "0"}, "amount"),
+        ("withdraw", {"amount": "1.0000001"}, "amount"),
+        ("withdraw", {"destination": "0x12"}, "destination"),
+        ("withdraw", {"destination": "0x" + "0" * 40}, "destination"),
+        ("transfer", {"destination": "FucZhKbutpcSgSZwfatWy5znxfubhtieJtRS6MJqDKkd"}, "destination"),
+        ("transfer", {"destination": "0x5E9ee1089755c3435139848E47e6635505d5A13a"}, "destination"),
+        ("transfer", {"amount": None}, "amount"),
+    ],
+)
+def test_a_wrong_parameter_is_named(agent: Agent, action: str, changes: dict[str, Any], field: str) -> None:
+    assert problem(call(agent, action, **{**WRITES[action], **changes}), field)
+
+
+def test_checks_come_in_their_order(agent: Agent) -> None:
+    client = agent.client
+    bad_order = {**ORDER, "price": "x"}
+    assert failure(client.post(PATH, json={"action": "nope"})) == (401, "UNAUTHORIZED")
+    # 400 for wallet and action before 404, and 404 before 400 for parameters.
+    foreign = {"walletId": "5f0f6c1e-3b9c-4f0e-9a55-0d6a6a3c8a10"}
+    assert failure(agent.post(PATH, {**foreign, "action": "nope"})) == (400, "INVALID_INPUT")
+    assert failure(agent.post(PATH, {**foreign, **bad_order, "action": "order"})) == (404, "NOT_FOUND")
+    assert failure(agent.post(PATH, {"walletId": "junk", "action": "ticker"})) == (404, "NOT_FOUND")
+    for body in (
+        {},
+        {"walletId": agent.wallet_id},
+        {"action": "ticker"},
+        {"walletId": 1, "action": "ticker"},
+    ):
+        assert failure(agent.post(PATH, body)) == (400, "INVALID_INPUT")
+    # Parameters before limits, limits before 501.
+    assert failure(call(agent, "order", **{**bad_order, "amount": "100"})) == (400, "INVALID_INPUT")
+    assert failure(call(agent, "order", **{**ORDER, "amount": "100"})) == (403, "PER_TX_LIMIT_EXCEEDED")
+
+
+def test_a_gateway_key_and_a_stranger_find_no_wallet(agent: Agent) -> None:
+    key = agent.client.post("/v1/keys", json={}).get_json()["api_key"]
+    body = {"walletId": agent.wallet_id, "action": "ticker"}
+    for stranger in (key, register(agent.client).key):
+        answer = agent.client.post(PATH, json=body, headers={"X-API-Key": stranger})
+        assert failure(answer) == (404, "NOT_FOUND")
+
+
+def test_limits_hold_for_orders_and_payments_and_nothing_is_counted(agent: Agent) -> None:
+    agent.controls(daily_limit_usd=40, per_tx_limit_usd=0)
+    exact = {**ORDER, "price": "4000", "amount": "0.01"}
+    for _ in range(3):  # nothing is held: the third still fits
+        preview(agent, "order", **exact)
+    over = call(agent, "order", **{**exact, "price": "4000.1"})
+    assert failure(over) == (403, "DAILY_LIMIT_EXCEEDED")
+    assert over.get_json()["details"]["requested_usd"] == 40.001
+    for action in ("withdraw", "transfer"):
+        preview(agent, action, amount="40", destination=DESTINATION)
+        answer = call(agent, action, amount="40.000001", destination=DESTINATION)
+        assert failure(answer) == (403, "DAILY_LIMIT_EXCEEDED")
+    for action in ("cancel", "cancel_all", "set_leverage"):
+        preview(agent, action, **WRITES[action])
+    assert agent.spent_today() == 0
+
+
+def test_the_allowlist_holds_for_whom_the_exchange_would_pay(agent: Agent) -> None:
+    agent.controls(allowed_addresses=["0x" + "11" * 20])
+    for action in ("withdraw", "transfer"):
+        assert failure(call(agent, action, **WRITES[action])) == (403, "ADDRESS_NOT_ALLOWED")
+        preview(agent, action, amount="1", destination="0x" + "11" * 20)
+    preview(agent, "order", **ORDER)  # pays nobody
+
+
+def test_a_frozen_wallet_is_read_and_acts_no_more(agent: Agent, exchange: ExchangeServer) -> None:
+    with unit_of_work():
+        spending.freeze(agent.id)
+    for action, parameters in WRITES.items():
+        assert failure(call(agent, action, **parameters)) == (403, "WALLET_FROZEN")
+    assert "frontendOpenOrders" not in kinds_asked(exchange)
+    assert read(agent, "positions")["positions"]
+
+
+def test_many_agents_cost_the_exchange_one_question_for_what_is_public(
+    agent: Agent, exchange: ExchangeServer
+) -> None:
+    others = [agent, *(register(agent.client) for _ in range(4))]
+    for other in others:
+        for action in ("ticker", "orderbook", "funding", "markets"):
+            read(other, action)
+        read(other, "positions")
+    asked = kinds_asked(exchange)
+    assert asked["metaAndAssetCtxs"] == asked["meta"] == 1
+    assert asked["allMids"] < len(others)
+    assert asked["l2Book"] < len(others)
+    assert asked["clearinghouseState"] == len(others)
+
+
+def test_one_busy_wallet_is_told_to_wait_and_the_others_are_not(agent: Agent) -> None:
+    other = register(agent.client)
+    served = 0
+    while (refused := call(agent, "orders")).status_code == 200:
+        served += 1
+    assert served >= 9
+    assert failure(refused) == (502, "PERPDEX_ERROR")
+    assert refused.get_json()["details"]["reason"] == "rate_limited"
+    assert 1 <= int(refused.headers["Retry-After"]) <= 10
+    read(other, "orders")
+
+
+def test_after_a_429_nobody_asks_for_some_seconds(agent: Agent, exchange: ExchangeServer) -> None:
+    other = register(agent.client)
+    exchange.faults.add(Fault(status=429, body="null"))
+    assert failure(call(agent, "positions")) == (502, "PERPDEX_ERROR")
+    asked = len(exchange.asked)
+    answer = call(other, "positions")
+    assert failure(answer) == (502, "PERPDEX_ERROR")
+    assert int(answer.headers["Retry-After"]) >= 5
+    assert len(exchange.asked) == asked
+
+
+def test_no_answer_holds_anything_signed(agent: Agent) -> None:
+    for action, parameters in WRITES.items():
+        text = call(agent, action, **parameters).text
+        assert '"signature":null' in text.replace(" ", "")
+        assert '"r":"0x' not in text
+
+
+def test_a_payload_signed_by_its_owner_would_be_the_wallet_s(agent: Agent) -> None:
+    # The address of an answer is that of the wallet's own key, the one that execution would sign with.
+    from app.adapters.perpdex import signing  # noqa: PLC0415
+    from app.adapters.perpdex.deployments import DEPLOYMENTS  # noqa: PLC0415
+    from app.ports.perpdex import Payload  # noqa: PLC0415
+    from app.wallets import custody  # noqa: PLC0415
+
+    body = preview(agent, "order", **ORDER)
+    payload = Payload(body["payload"]["action"], body["payload"]["nonce"])
+    digest = signing.digest(payload, deployment=DEPLOYMENTS["sandbox"])
+    parity, r, s = custody.signer_of(agent.wallet_id).sign_digest(digest)
+    recovered = keys.Signature(vrs=(parity, r, s)).recover_public_key_from_msg_hash(digest)
+    assert recovered.to_checksum_address() == body["address"]
