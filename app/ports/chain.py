@@ -192,7 +192,6 @@ class Chain(Protocol):
         """Read all served tokens of an address at one block."""
         ...
 
-
     def refusal_of(self, recipient: str, token: Token) -> str | None:
         """Return why a recipient can never be paid (zero address, the token's own contract), or None. No network."""
         ...
