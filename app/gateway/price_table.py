@@ -6,7 +6,7 @@ is in every row of the usage log.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from functools import cache, lru_cache
@@ -17,6 +17,10 @@ from genai_prices.types import ModelInfo, ModelPrice, Provider, TieredPrices
 
 VERSION = f"genai-prices/{genai_prices.__version__}"
 
+# How OpenRouter names what costs nothing.
+FREE = ":free"
+
+_OPENROUTER = "openrouter"
 _MOST_MODEL_LETTERS = 200
 _ZERO = Decimal(0)
 # Of a dollar per million to nano-dollars each; likewise per thousand, and per hour to a second.
@@ -43,11 +47,6 @@ class Rates:
     search: Decimal | None = None
     character: Decimal | None = None
     audio_hour: Decimal | None = None
-
-    @property
-    def are_known(self) -> bool:
-        """Tell whether the table has any price above zero."""
-        return any(getattr(self, field.name) for field in fields(self))
 
 
 _KEYS = {

@@ -11,7 +11,7 @@ from decimal import ROUND_CEILING, Context, Decimal, Inexact, InvalidOperation
 from app.gateway.dialects.bounds import likely_tokens
 from app.gateway.dialects.facts import CallFacts
 from app.gateway.dialects.usage import Reading, Usage
-from app.gateway.price_table import Rates
+from app.gateway.price_table import FREE, Rates
 
 EXACT = Context(prec=120, traps=[Inexact, InvalidOperation])
 _ZERO = Decimal(0)
@@ -29,7 +29,7 @@ class Fallback:
 
     def fill(self, rates: Rates, name: str) -> Rates:
         """Put the fallback where the table has no price for tokens, or zero, and the model is not a free one."""
-        if name.endswith(":free"):
+        if name.endswith(FREE):
             return rates
         spoken = rates.character or rates.audio_hour
         return Rates(

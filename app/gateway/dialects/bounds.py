@@ -14,8 +14,8 @@ _LETTERS_AND_SPACES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz \t\
 _LETTERS_PER_TOKEN = 2
 LIKELY_BYTES_PER_TOKEN = 4
 
-# What providers wrap around a request: templates of messages, the prompt that explains tools.
-_WRAPPING = 1_000
+# What providers wrap around a request: the template of a conversation, and a prompt that explains tools.
+_WRAPPING, _WRAPPING_OF_TOOLS = 100, 1_000
 
 # Bounds per part, and what is likely. Sources: the providers' pages on vision, audio and documents.
 _IMAGE, _IMAGE_LIKELY = 10_000, 1_500
@@ -80,8 +80,8 @@ def likely_tokens(count: int) -> int:
 def input_bound(body: bytes, parsed: Mapping[str, Any], model: str) -> InputBound:
     """Bound the input of a JSON request: all its text, the caller's tools and instructions included, and its media."""
     at_most, likely_bytes, likely = text_tokens(body) + _WRAPPING, len(body), 0
-    has_media = writes_cache = False
-    writes_cache = b"cache" in body
+    at_most += _WRAPPING_OF_TOOLS if parsed.get("tools") else 0
+    has_media, writes_cache = False, b"cache" in body
     for block in _blocks(parsed):
         part = _media(block, model)
         if part is None:
@@ -127,7 +127,7 @@ def _blocks(parsed: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _media(block: Mapping[str, Any], model: str) -> _Part | None:
-    kind = block.get("type")
+    kind = _word(block, "type")
     if kind in {"image_url", "input_image", "image"}:
         return _image(_text_at(block, "image_url", "url") or _text_at(block, "source", "data"), model)
     if kind == "input_audio":
@@ -144,7 +144,7 @@ def _media(block: Mapping[str, Any], model: str) -> _Part | None:
 
 def _document(block: Mapping[str, Any]) -> _Part | None:
     source = block.get("source")
-    if isinstance(source, dict) and source.get("type") in {"text", "content"}:
+    if isinstance(source, dict) and _word(source, "type") in {"text", "content"}:
         return None
     content = (
         _text_at(block, "source", "data")
@@ -191,6 +191,12 @@ def _text_at(block: Mapping[str, Any], name: str, inner: str) -> str | None:
     return found if isinstance(found, str) else None
 
 
+def _word(block: Mapping[str, Any], name: str) -> str | None:
+    # Anything may stand there; a list would not even be asked whether it is one of these words.
+    value = block.get(name)
+    return value if isinstance(value, str) else None
+
+
 def _hosted_tools(parsed: Mapping[str, Any], model: str) -> tuple[int, int]:
     """Count the tools that run at the provider, and the searches that they may bill."""
     hosted = searches = 0
@@ -212,7 +218,7 @@ def _hosted_tools(parsed: Mapping[str, Any], model: str) -> tuple[int, int]:
 
 
 def _is_hosted(tool: Mapping[str, Any]) -> bool:
-    kind = tool.get("type")
+    kind = _word(tool, "type")
     if kind in {"function", "custom"}:
         return False
     # Gemini's tools have no type: their one field is their name.

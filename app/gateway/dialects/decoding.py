@@ -36,13 +36,20 @@ class Inflate:
     """gzip, zlib, and the raw deflate that some servers send under that name."""
 
     def __init__(self) -> None:
+        """Begin with what the name says; raw deflate is tried when that fails before anything came of it."""
         self._inflate = zlib.decompressobj(_GZIP_OR_ZLIB)
-        self._is_first = True
+        # All bytes so far, until it is clear what they are.
+        self._unproven: bytes | None = b""
         self._decoded = 0
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
         """Yield what this chunk unfolds to. Raises: UnreadableError."""
         waiting = chunk
+        if self._unproven is not None:
+            self._unproven += chunk
+            if len(self._unproven) > _MOST_AT_ONCE:
+                # A header without an end, for instance.
+                raise UnreadableError
         while waiting:
             piece = self._piece(waiting)
             waiting = self._inflate.unconsumed_tail
@@ -50,24 +57,22 @@ class Inflate:
             if self._decoded > _MOST_DECODED:
                 raise UnreadableError
             if piece:
+                self._unproven = None
                 yield piece
             if self._inflate.eof and self._inflate.unused_data:
                 # gzip may consist of several members, one after another.
                 waiting, self._inflate = self._inflate.unused_data, zlib.decompressobj(_GZIP_OR_ZLIB)
-            elif not piece and not waiting:
-                return
 
     def _piece(self, waiting: bytes) -> bytes:
         try:
-            piece = self._inflate.decompress(waiting, _MOST_AT_ONCE)
+            return self._inflate.decompress(waiting, _MOST_AT_ONCE)
         except zlib.error:
-            if not self._is_first:
+            if self._unproven is None:
                 raise UnreadableError from None
-            self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
-            self._is_first = False
-            return self._piece(waiting)
-        self._is_first = False
-        return piece
+        # By chance, raw deflate can begin like the header of zlib.
+        self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+        again, self._unproven = self._unproven, None
+        return self._piece(again)
 
 
 def decoder_for(content_encoding: str | None) -> Decoder | None:
