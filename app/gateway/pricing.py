@@ -188,8 +188,8 @@ class TokenPrices:
             usage = estimated(facts, reading)
         with localcontext(EXACT):
             nanos, version = self._price(facts, reading, usage, at)
-        if reading.usage is None and facts.surface is Surface.OPAQUE and not facts.characters:
-            nanos = max(nanos, self.fallback.call_nanos * facts.candidates)
+            if reading.usage is None and facts.surface is Surface.OPAQUE:
+                nanos = max(nanos, self._least_of_opaque(facts, at))
         return Metered(
             nanos, usage.tokens_in, usage.tokens_out, version + ESTIMATED if is_estimated else version
         )
@@ -213,7 +213,7 @@ class TokenPrices:
         least = min(facts.tokens_out, LEAST_TOKENS_OUT * facts.candidates)
         minimum = up(input_nanos + least * output_each)
         if facts.surface is Surface.OPAQUE:
-            floor = self.fallback.call_nanos * facts.candidates
+            floor = self._least_of_opaque(facts, at)
             worst, minimum = max(worst, floor), max(minimum, floor)
         estimate, estimate_version = self._price(
             facts, Reading(model=name), Usage(tokens_in=facts.tokens_in_likely), at
@@ -243,15 +243,25 @@ class TokenPrices:
 
     def _price(self, facts: CallFacts, reading: Reading, usage: Usage, at: datetime) -> tuple[int, str]:
         """Price a usage by what answered, or by what was asked for where the table does not know that."""
-        for name in (reading.model, facts.model):
-            found = price_table.find(self.table, name) if name else None
-            if found is not None:
-                tier, speed = reading.tier or facts.tier, reading.speed or facts.speed
-                rates = found.rates(at, usage.tokens_in, tier=tier, speed=speed)
-                return up(
-                    cost(usage, self.fallback.fill(rates, name or ""), facts.characters)
-                ), price_table.VERSION
-        return up(cost(usage, self.fallback.fill(Rates(), ""), 0)), FALLBACK
+        blind = self.fallback.fill(Rates(), "")
+        for name in filter(None, (reading.model, facts.model)):
+            found = price_table.find(self.table, name)
+            if found is None:
+                continue
+            tier, speed = reading.tier or facts.tier, reading.speed or facts.speed
+            rates = found.rates(at, usage.tokens_in, tier=tier, speed=speed)
+            nanos = up(cost(usage, self.fallback.fill(rates, name), facts.characters))
+            if nanos or name.endswith(price_table.FREE):
+                return nanos, price_table.VERSION
+            # Sold by the second or the letter, and counted in tokens: the table does not fit the answer.
+            break
+        return up(cost(usage, blind)), FALLBACK
+
+    def _least_of_opaque(self, facts: CallFacts, at: datetime) -> int:
+        """Return the price of a call that tells nothing: by the letter where that is known, else the fallback."""
+        found = price_table.find(self.table, facts.model) if facts.characters else None
+        each = found.rates(at, 0).character if found is not None else None
+        return up(facts.characters * each) if each else self.fallback.call_nanos * facts.candidates
 
 
 Rule: TypeAlias = FixedPrice | PerPath | PerRpcMethod | TokenPrices
