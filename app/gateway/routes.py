@@ -62,7 +62,7 @@ for _method in _METHODS:
         )(_forwarding(_method))
     )  # fmt: skip
     # HEAD comes with GET; OPTIONS would, too, but is the upstream's to answer.
-    _view.provide_automatic_options = False  # type: ignore[attr-defined]
+    _view.provide_automatic_options = False
     gateway.route("/<provider>/<rest:path>", methods=[_method])(_view)
 # Forwarded like the others; an OpenAPI document gains nothing from it.
 flask.Blueprint.add_url_rule(

@@ -1,4 +1,4 @@
-"""The table of charges: what each way in which a call can end costs its caller, and that nothing stays held after it."""
+"""The table of charges: what each way in which a call can end costs, and that nothing stays held after it."""
 
 from __future__ import annotations
 

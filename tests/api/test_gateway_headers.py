@@ -58,7 +58,7 @@ def test_nothing_that_identifies_the_caller_reaches_an_upstream(stage: Stage, sl
     method, path, header, value = PROVIDER_CALLS[slug]
     headers = dict.fromkeys(PRIVATE, CANARY) | HARMLESS
     headers |= {"Connection": "X-Listed, close", "X-Listed": CANARY}
-    query = {name: CANARY for name in ("key", "api_key", "x_cg_pro_api_key", "access_token")}
+    query = dict.fromkeys(("key", "api_key", "x_cg_pro_api_key", "access_token"), CANARY)
     body = {"model": "gpt-5", "messages": []} if method == "POST" else None
     answer = stage.call(path, method, headers=headers, query_string={**query, "kept": "yes"}, json=body)
     assert answer.status_code == 200, answer.text
