@@ -12,7 +12,7 @@ Ground (shared, no feature)
   web/       blueprints, parsing, wire fields, failures, idempotency, documentation
 Outside
   ports/     what we need from the world, as Protocols
-  adapters/  evm, solana, vault, prices, faucet, queue, perpdex
+  adapters/  evm, solana, vault, prices, faucet, queue, upstream_http, perpdex
 Rooms, lowest first (a room calls the verbs of lower rooms and never touches their tables)
   identity/  API keys, master keys, who is calling, guards
   credits/   accounts and postings: grant, hold, settle, release
@@ -21,6 +21,7 @@ Rooms, lowest first (a room calls the verbs of lower rooms and never touches the
   wallets/   custody, balances, movements, funding, history
   trading/   the perpetual-futures exchange: reading it, previewing actions
   agents/    registration and claim codes
+  gateway/   the paid proxy: providers, prices, metering of forwarded calls
   device/    the page and the JSON with which a person claims an agent
   status/    health, documentation pages, the front page
   platform/  administration with master keys: agents, fleets, keys, the audit trail

@@ -22,6 +22,8 @@ from app.core import connections, identifiers, leases, logs
 from app.device import page as device_page
 from app.device import routes as device
 from app.extensions import api, db, limiter, migrate
+from app.gateway import configured
+from app.gateway import routes as gateway
 from app.identity.guards import SECURITY_SCHEMES
 from app.platform import key_routes as platform_keys
 from app.platform import routes as platform
@@ -32,7 +34,8 @@ from app.trading import routes as trading
 from app.usage import routes as usage
 from app.wallets import balances, controls_routes, waiting
 from app.wallets import routes as wallets
-from app.web import documentation, failures, fields
+from app.web import documentation, failures, fields, forwarding
+from app.web.targets import RestConverter
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_JSON_BYTES = 1024 * 1024
@@ -50,6 +53,7 @@ def create_app(settings: Settings | None = None, *, ports: PortSet | None = None
     app = Flask("purser", root_path=str(ROOT), template_folder="templates", static_folder=None)
     # A doubled slash is another path, and a redirect would repeat whatever Host the caller sent.
     app.url_map.merge_slashes = False
+    app.url_map.converters["rest"] = RestConverter
     app.extensions["settings"] = settings
     app.extensions["ports"] = ports or _ports_of(settings)
     _configure(app, settings)
@@ -61,6 +65,8 @@ def create_app(settings: Settings | None = None, *, ports: PortSet | None = None
     with app.app_context():
         waiting.open_rooms()
         balances.open_readers()
+        forwarding.open_lanes()
+        configured.install(settings)
     _serve(app, settings)
     return app
 
@@ -145,6 +151,8 @@ def _register_rooms(app: Flask) -> None:
         usage.usage,
         platform.blp,
         trading.blp,
+        gateway.gateway,
+        gateway.providers,
         status.blp,
     ):
         api.register_blueprint(blueprint)
@@ -163,7 +171,8 @@ def _observe_requests(app: Flask) -> None:
 
     @app.after_request
     def _end(response: Response) -> Response:
-        response.headers["X-Request-Id"] = g.request_id
+        # A forwarded answer keeps its upstream's.
+        response.headers.setdefault("X-Request-Id", g.request_id)
         response.headers.setdefault("X-Content-Type-Options", "nosniff")
         _log.info(
             "request",

@@ -7,10 +7,10 @@ import os
 import sys
 import time
 
-from benchmarks import confirmations, figures, limit_checks, memory, platform, stack, throughput
+from benchmarks import confirmations, figures, gateway, limit_checks, memory, platform, stack, throughput
 from benchmarks.figures import Promise
 
-_PARTS = ("throughput", "limits", "confirmations", "platform")
+_PARTS = ("throughput", "limits", "confirmations", "platform", "gateway")
 
 
 def main() -> int:
@@ -38,6 +38,8 @@ def main() -> int:
             promises += platform.measure(
                 made, agents=2_000 if chosen.quick else 100_000, rounds=2 if chosen.quick else 20
             )
+        if "gateway" in chosen.only:
+            promises += gateway.measure(made, quick=chosen.quick)
     figures.heading(f"Promises ({time.monotonic() - started:.0f} s)")
     for promise in promises:
         figures.note(promise.line())

@@ -6,6 +6,7 @@ import base64
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 
@@ -14,6 +15,7 @@ from flask import Flask
 from app.adapters.perpdex.deployments import DEPLOYMENTS as PERPDEX
 from app.adapters.perpdex.exchange import HyperliquidExchange
 from app.adapters.prices import MarketPrices
+from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
 from app.adapters.vault_local import LocalVault
 from app.config import Settings
 from app.core.chains import ETH, SOL, ChainName
@@ -24,6 +26,7 @@ from app.ports.faucet import Faucet
 from app.ports.perpdex import Perpdex
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
+from app.ports.upstream import Upstream
 from app.ports.vault import Vault
 
 DEAD_EXCHANGE = "http://127.0.0.1:1"
@@ -69,12 +72,14 @@ class RecordingQueue:
 
 @dataclass(frozen=True, slots=True)
 class TestPorts:
-    """A set of ports; what a test does not name is a real vault, fixed prices and a recording queue."""
+    """A set of ports; what a test does not name is a real vault, fixed prices, real upstreams and a recording queue."""
 
     __test__ = False
 
     vault: Vault
     prices: Prices
+    upstream: Upstream
+    public_upstream: Upstream
     chains: Mapping[ChainName, Chain] = field(default_factory=lambda: MappingProxyType({}))
     queue: JobQueue = field(default_factory=RecordingQueue)
     faucet: Faucet | None = None
@@ -88,6 +93,11 @@ def ports_for(settings: Settings, **parts: Any) -> TestPorts:
     usual: dict[str, Any] = {
         "vault": LocalVault(settings.encryption_key_list()),
         "prices": MarketPrices([], [], overrides={ETH: 3000 * 10**9, SOL: 150 * 10**9}),
+        "upstream": HttpUpstream(
+            connect_seconds=settings.upstream_connect_timeout_seconds,
+            read_seconds=settings.upstream_read_timeout_seconds,
+        ),
+        "public_upstream": PublicUpstream(connect_seconds=Decimal(1), read_seconds=Decimal(5)),
         **parts,
     }
     return TestPorts(**usual)
