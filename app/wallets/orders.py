@@ -26,6 +26,14 @@ class Order:
     amount: TokenAmount
 
 
+_UNFIT_RECIPIENTS: Mapping[str, str] = {
+    "program": "is a program, which could not use what it gets",
+    "token_account_or_mint": "is a token account or a mint; send to the wallet that owns it",
+    "given_away": "has given its token account to somebody else, who would get the tokens",
+    "no_wallet": "is no wallet's address and was never used; tokens sent there may be lost",
+}
+
+
 def parse_deposit(*, chain: str, amount: str, currency: str) -> tuple[ChainName, TokenAmount]:
     """Read what shall be deposited where. Raises: InvalidInput naming each bad field."""
     problems: dict[str, list[str]] = {}
@@ -58,14 +66,13 @@ def parse_movement(type_: TransactionType, *, chain: str, to: str, amount: str, 
 
 def bad_request(reason: str, details: Mapping[str, str]) -> InvalidInput | None:
     """Return the answer to what only the chain could find wrong with a request; None for any other refusal."""
-    problems = {
-        "invalid_recipient": ("to", "is a token account, mint or program; send to the wallet that owns it"),
-        "amount_below_rent": (
-            "amount",
-            f"must be at least {details.get('minimum')} for an address that was never used",
-        ),
-    }
-    return InvalidInput.field(*problems[reason]) if reason in problems else None
+    if reason == "amount_below_rent":
+        least = details.get("minimum")
+        return InvalidInput.field("amount", f"must be at least {least} for an address that was never used")
+    if reason == "invalid_recipient":
+        kind = _UNFIT_RECIPIENTS.get(details.get("recipient_is", ""), "cannot be paid")
+        return InvalidInput.field("to", kind)
+    return None
 
 
 def _parse_chain(text: str, problems: dict[str, list[str]]) -> ChainName | None:
