@@ -100,6 +100,8 @@ class Settings(BaseSettings):
     base_stuck_blocks: int = Field(30, ge=1)
     confirmation_wait_seconds: Decimal = Field(Decimal(5), ge=0, le=25)
     poll_interval_seconds: Decimal = Field(Decimal(2), gt=0)
+    max_slippage_bps: int = Field(500, ge=0, le=5000)
+    max_price_deviation_bps: int = Field(200, ge=0, le=5000)
     max_network_fee_usd: Decimal = Field(Decimal(25), gt=0)
     funding_request_ttl_seconds: int = Field(604_800, ge=1)
     retired_key_ttl_seconds: int = Field(7_776_000, ge=0)

@@ -27,7 +27,7 @@ from app.ports.provider import PortSet
 from app.status import pages
 from app.status import routes as status
 from app.usage import routes as usage
-from app.wallets import balances, controls_routes, waiting
+from app.wallets import balances, controls_routes, swap_routes, waiting
 from app.wallets import routes as wallets
 from app.web import documentation, failures, fields
 
@@ -179,4 +179,4 @@ def _serve(app: Flask, settings: Settings) -> None:
 
 
 # Imported for what they register: further routes of a room, and a table that no room owns.
-_REGISTERED = (connections, controls_routes, leases)
+_REGISTERED = (connections, controls_routes, leases, swap_routes)

@@ -19,6 +19,7 @@ from app.adapters.prices import MarketPrices, PriceSource
 from app.adapters.queue_rq import RqQueue
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
+from app.adapters.uniswap.exchange import UniswapExchange
 from app.adapters.vault_local import LocalVault
 from app.config import Settings
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName
@@ -27,6 +28,7 @@ from app.ports.chain import Chain
 from app.ports.faucet import Faucet
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
+from app.ports.swaps import Exchange
 from app.ports.vault import Vault
 
 
@@ -35,6 +37,7 @@ class Ports:
     """One attribute per port."""
 
     chains: Mapping[ChainName, Chain]
+    exchanges: Mapping[ChainName, Exchange]
     vault: Vault
     prices: Prices
     queue: JobQueue
@@ -46,6 +49,7 @@ def build(settings: Settings) -> Ports:
     evm = {name: _evm_chain(name, settings) for name in (ChainName.ETHEREUM, ChainName.BASE)}
     return Ports(
         chains=MappingProxyType({**evm, ChainName.SOLANA: _solana_chain(settings)}),
+        exchanges=MappingProxyType({name: UniswapExchange(chain) for name, chain in evm.items()}),
         vault=LocalVault(settings.encryption_key_list()),
         prices=_prices(settings, evm),
         queue=RqQueue(settings.redis_url.get_secret_value()),

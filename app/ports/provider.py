@@ -12,6 +12,7 @@ from app.ports.chain import Chain
 from app.ports.faucet import Faucet
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
+from app.ports.swaps import Exchange
 from app.ports.vault import Vault
 
 if TYPE_CHECKING:
@@ -24,6 +25,11 @@ class PortSet(Protocol):
     @property
     def chains(self) -> Mapping[ChainName, Chain]:
         """Chains on which wallets move tokens."""
+        ...
+
+    @property
+    def exchanges(self) -> Mapping[ChainName, Exchange]:
+        """Where tokens are swapped, by chain; a subset of `chains`."""
         ...
 
     @property

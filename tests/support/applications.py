@@ -11,7 +11,9 @@ from typing import Any
 
 from flask import Flask
 
+from app.adapters.evm.chain import EvmChain
 from app.adapters.prices import MarketPrices
+from app.adapters.uniswap.exchange import UniswapExchange
 from app.adapters.vault_local import LocalVault
 from app.config import Settings
 from app.core.chains import ETH, SOL, ChainName
@@ -21,6 +23,7 @@ from app.ports.chain import Chain
 from app.ports.faucet import Faucet
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
+from app.ports.swaps import Exchange
 from app.ports.vault import Vault
 
 DEAD_REDIS = "redis://127.0.0.1:1/0"
@@ -72,6 +75,7 @@ class TestPorts:
     vault: Vault
     prices: Prices
     chains: Mapping[ChainName, Chain] = field(default_factory=lambda: MappingProxyType({}))
+    exchanges: Mapping[ChainName, Exchange] = field(default_factory=lambda: MappingProxyType({}))
     queue: JobQueue = field(default_factory=RecordingQueue)
     faucet: Faucet | None = None
 
@@ -81,9 +85,16 @@ def ports_for(settings: Settings, **parts: Any) -> TestPorts:
     usual: dict[str, Any] = {
         "vault": LocalVault(settings.encryption_key_list()),
         "prices": MarketPrices([], [], overrides={ETH: 3000 * 10**9, SOL: 150 * 10**9}),
+        "exchanges": exchanges_on(parts.get("chains", {})),
         **parts,
     }
     return TestPorts(**usual)
+
+
+def exchanges_on(chains: Mapping[ChainName, Chain]) -> dict[ChainName, Exchange]:
+    """Return the real exchanges of chains, also of those that can be told to fail."""
+    real = {name: getattr(chain, "real", chain) for name, chain in chains.items()}
+    return {name: UniswapExchange(chain) for name, chain in real.items() if isinstance(chain, EvmChain)}
 
 
 def make_app(settings: Settings, **parts: Any) -> Flask:
