@@ -94,6 +94,7 @@ class Settings(BaseSettings):
     faucet_url: str = ""
     ethereum_confirmations: int = Field(1, ge=1)
     base_confirmations: int = Field(1, ge=1)
+    solana_commitment: Literal["confirmed", "finalized"] = "confirmed"
     ethereum_deposit_confirmations: int = Field(2, ge=1)
     base_deposit_confirmations: int = Field(5, ge=1)
     ethereum_stuck_blocks: int = Field(6, ge=1)

@@ -74,7 +74,9 @@ def _evm_chain(name: ChainName, settings: Settings) -> EvmChain:
 def _solana_chain(settings: Settings) -> SolanaChain:
     deployment = SOLANA_DEPLOYMENTS[settings.network.value]
     return SolanaChain(
-        deployment, rpc_urls=settings.rpc_urls(ChainName.SOLANA) or deployment.default_rpc_urls
+        deployment,
+        rpc_urls=settings.rpc_urls(ChainName.SOLANA) or deployment.default_rpc_urls,
+        commitment=settings.solana_commitment,
     )
 
 

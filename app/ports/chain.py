@@ -21,7 +21,11 @@ Terms = Mapping[str, str | int | None]
 
 @dataclass(frozen=True, slots=True)
 class BlockRef:
-    """A block by number and hash; on Solana the slot and its blockhash."""
+    """A block by number and hash.
+
+    On Solana the slot: with its blockhash where it is the newest, and where a transaction is meant with the
+    signature of that one, for this is what a slot can be asked for.
+    """
 
     number: int
     hash: str

@@ -53,6 +53,7 @@ _SENTENCES: Mapping[str, str] = {
     "simulation_failed": "The chain would refuse this transaction.",
     "chain_unreachable": "The chain cannot be reached at the moment; nothing was sent.",
     "network_fee_too_high": "The network fee is above the operator's cap at the moment; try again later.",
+    "expired": "No block took it before it expired; nothing was moved, and nothing can be any more.",
     "reverted": "The chain executed the transaction and it failed; the network fee was spent.",
     "quote_unavailable": "The exchange gives no quote at the moment; nothing was sent. Try again later.",
     "no_liquidity": "No market offers this exchange at the moment.",

@@ -19,6 +19,7 @@ def main() -> int:
             slot_ms=options.slot_ms,
             finalized_lag=options.finalized_lag,
             usdc=options.usdc,
+            genesis_hash=options.genesis_hash,
             state=options.state,
         )
     except (OSError, RuntimeError, ValueError) as error:
@@ -40,6 +41,7 @@ def _parse_arguments() -> argparse.Namespace:
         "subscriptions over WebSocket on the next port. USDC is at its mainnet address.",
         epilog="Extra methods: sandbox_mint [owner, units], sandbox_advance [slots], sandbox_setAccount "
         "[address, lamports, owner, base64], sandbox_faults [{drop, delaySlots, http, httpAfter, sleepMs}], "
+        "sandbox_forget [slot], "
         "sandbox_info []. requestAirdrop pays SOL. GET /health answers ok.",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
@@ -66,6 +68,12 @@ def _parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--usdc", default=USDC_MINT, metavar="MINT", help="address of the USDC mint (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--genesis-hash",
+        metavar="HASH",
+        help="pass for the cluster with this genesis hash, to try a service that is set up for it "
+        "(default: one of its own)",
     )
     return parser.parse_args()
 

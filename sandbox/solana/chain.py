@@ -46,6 +46,7 @@ class Chain:
         confirmed_lag: int = 1,
         finalized_lag: int = 32,
         usdc: str = USDC_MINT,
+        genesis_hash: str | None = None,
         state: Path | None = None,
     ) -> None:
         self.faults = Faults()
@@ -63,7 +64,9 @@ class Chain:
         start_slot = self._slot_after_restart(saved, slot_ms=slot_ms) if saved else FIRST_SLOT
         self.clock = SlotClock(start_slot, slot_ms=slot_ms)
         self.blockhashes = BlockhashQueue(self._seed)
-        self.genesis_hash = str(Hash(hashlib.sha256(b"genesis" + self._seed).digest()))
+        own_genesis = str(Hash(hashlib.sha256(b"genesis" + self._seed).digest()))
+        self.genesis_hash = str(Hash.from_string(genesis_hash)) if genesis_hash else own_genesis
+        self.first_available_slot = 0
         self.slot = start_slot - MAX_RECENT_BLOCKHASHES
         self._go_to(start_slot)
         if saved:
@@ -115,6 +118,11 @@ class Chain:
         self.clock.skip(slots)
         self._go_to(self.slot + slots)
         self._commit()
+
+    def forget_before(self, slot: int) -> None:
+        """Drop the history before a slot, as a node with a full disk does; a state file keeps it."""
+        self.history.forget_before(slot)
+        self.first_available_slot = max(slot, self.first_available_slot)
 
     def is_young_enough(self, message: AnyMessage, commitment: Commitment = Commitment.PROCESSED) -> bool:
         """Tell whether a message's blockhash is usable at a commitment, or is its durable nonce."""

@@ -70,6 +70,18 @@ class History:
             return None
         return record
 
+    def of_slot(self, slot: int) -> list[str]:
+        """List the signatures of a slot's transactions in their order."""
+        return [record.signature for record in self._records.values() if record.slot == slot]
+
+    def forget_before(self, slot: int) -> None:
+        """Drop what landed before a slot."""
+        kept = [record for record in self._records.values() if record.slot >= slot]
+        self._records, self._positions = {}, {}
+        self._by_address.clear()
+        for record in kept:
+            self.add(record)
+
     def of_address(
         self, address: str, *, up_to_slot: int, before: str | None = None, until: str | None = None
     ) -> list[TransactionRecord]:

@@ -25,6 +25,7 @@ class SolanaNode:
 
     HTTP listens on `port` (0 picks a free one), WebSocket on the port after it. With `slot_ms=0` time stands
     still until `advance`. With `state` everything is kept in that file, and the next node on it goes on.
+    With another cluster's `genesis_hash` it passes for that one.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class SolanaNode:
         confirmed_lag: int = 1,
         finalized_lag: int = 32,
         usdc: str = USDC_MINT,
+        genesis_hash: str | None = None,
         state: Path | str | None = None,
     ) -> None:
         self.chain = Chain(
@@ -43,6 +45,7 @@ class SolanaNode:
             confirmed_lag=confirmed_lag,
             finalized_lag=finalized_lag,
             usdc=usdc,
+            genesis_hash=genesis_hash,
             state=Path(state) if state else None,
         )
         try:
@@ -105,6 +108,10 @@ class SolanaNode:
     def advance(self, slots: int) -> int:
         """Let slots pass at once and tell the new one."""
         return int(self.call("sandbox_advance", slots))
+
+    def forget_before(self, slot: int) -> None:
+        """Drop the history before a slot; a state file keeps it."""
+        self.call("sandbox_forget", slot)
 
     def faults(
         self,

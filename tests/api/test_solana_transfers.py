@@ -104,7 +104,6 @@ BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"currency": "ETH"}, "currency"),
     ({"currency": "SOL", "amount": "0.0000000001"}, "amount"),
     ({"amount": "0.0000001"}, "amount"),
-    ({"chain": "base", "currency": "SOL"}, "currency"),
 ]
 
 

@@ -1,43 +1,81 @@
-"""Solana as a chain whose balances can be read. Moving money on it is not offered here."""
+"""The `Chain` port for Solana. Every verb of the network refuses to run inside a unit of work."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from solders.account import Account
 from solders.account_decoder import UiAccountEncoding
 from solders.commitment_config import CommitmentLevel
 from solders.pubkey import Pubkey
 from solders.rpc.config import RpcAccountInfoConfig, RpcContextConfig
 from solders.rpc.requests import GetLatestBlockhash, GetMultipleAccounts
-from solders.rpc.responses import GetLatestBlockhashResp, GetMultipleAccountsResp
-from solders.token import ID as TOKEN_PROGRAM
-from solders.token.associated import get_associated_token_address
-from solders.token.state import TokenAccount
 
+from app.adapters.solana import tokens, transactions
+from app.adapters.solana.broadcasts import Broadcaster
 from app.adapters.solana.deployments import Deployment
+from app.adapters.solana.deposits import DepositScanner
+from app.adapters.solana.drafts import Drafter
+from app.adapters.solana.endpoint import Call
+from app.adapters.solana.outcomes import Lookout
 from app.adapters.solana.rpc import SolanaRpc
+from app.adapters.solana.transactions import Plan
+from app.adapters.solana.wire import accounts, blockhash
 from app.core.chains import SOL, USDC, ChainName, Token
 from app.core.money import TokenAmount
-from app.ports.chain import Balances, BlockRef
+from app.ports.chain import (
+    Attempt,
+    Balances,
+    BlockRef,
+    Draft,
+    Intent,
+    Outcome,
+    Scan,
+    Signed,
+    Terms,
+    Watch,
+    WatchedAddress,
+)
+from app.ports.vault import Signer
 
-_TOKEN_ACCOUNT_BYTES = 165
 _ZERO_ADDRESS = str(Pubkey.default())
+_ACCOUNTS = RpcAccountInfoConfig(encoding=UiAccountEncoding.Base64, commitment=CommitmentLevel.Confirmed)
+_CONFIRMED = RpcContextConfig(commitment=CommitmentLevel.Confirmed)
 
 
 class SolanaChain:
-    """One cluster behind the configured endpoints, seen at commitment `confirmed`."""
+    """One cluster behind the configured endpoints. Opens no connection before the first verb."""
 
-    def __init__(self, deployment: Deployment, *, rpc_urls: Sequence[str] = ()) -> None:
-        """Take the network's facts, and endpoints if others than its public ones are meant."""
+    def __init__(
+        self,
+        deployment: Deployment,
+        *,
+        rpc_urls: Sequence[str] = (),
+        commitment: str = "confirmed",
+        read_seconds: float = 5.0,
+    ) -> None:
+        """Take the network's facts, and endpoints if others than its public ones are meant.
+
+        Movements count as landed at `commitment`; deposits always wait for `finalized`.
+        """
         self._deployment = deployment
         self._usdc_mint = Pubkey.from_string(deployment.usdc_mint)
-        self._rpc = SolanaRpc(rpc_urls or deployment.default_rpc_urls, accepts=deployment.accepts)
+        self._rpc = SolanaRpc(
+            rpc_urls or deployment.default_rpc_urls, accepts=deployment.accepts, total_seconds=read_seconds
+        )
+        self._drafter = Drafter(self._rpc, self._usdc_mint)
+        self._broadcaster = Broadcaster(self._rpc)
+        self._lookout = Lookout(self._rpc, commitment=commitment)
+        self._scanner = DepositScanner(self._rpc, self._usdc_mint)
 
     @property
     def name(self) -> ChainName:
         """The chain's name on the wire."""
         return ChainName.SOLANA
+
+    @property
+    def deployment(self) -> Deployment:
+        """What this network's cluster is known by."""
+        return self._deployment
 
     def verify_identity(self) -> None:
         """Compare genesis hashes with the network's. Raises: Rejected("wrong_chain"), Unreachable."""
@@ -48,42 +86,84 @@ class SolanaChain:
         template = self._deployment.explorer_tx_url
         return None if template is None else template.format(tx_hash=tx_hash)
 
-    def refusal_of(self, recipient: str, token: Token) -> str | None:
-        """Return why a recipient can never be paid: the zero address, or the mint of the token itself."""
+    def refusal_of(self, recipient: str, token: Token) -> str | None:  # noqa: ARG002 - lost whatever the token
+        """Return why a recipient can never be paid, as the end of a sentence about it, or None."""
         if recipient == _ZERO_ADDRESS:
-            return "must not be the zero address"
-        if token == USDC and recipient == self._deployment.usdc_mint:
-            return "must not be the token's own mint"
+            return "is the zero address, from which nothing ever comes back"
+        if recipient == self._deployment.usdc_mint:
+            return "is the token's own mint, from which nothing ever comes back"
         return None
 
     def balances(self, address: str) -> Balances:
         """Read SOL and USDC in one request, so both are of the same slot. Raises: Unreachable."""
         owner = Pubkey.from_string(address)
-        usdc_account = get_associated_token_address(owner, self._usdc_mint)
-        config = RpcAccountInfoConfig(encoding=UiAccountEncoding.Base64, commitment=CommitmentLevel.Confirmed)
-        answer = self._rpc.ask(
-            GetMultipleAccounts([owner, usdc_account], config),
-            GetMultipleAccountsResp,
-            fits=lambda answer: len(answer.value) == 2,  # noqa: PLR2004 - both accounts
-        )
-        wallet, usdc = answer.value
+        usdc_account = tokens.account_of(owner, self._usdc_mint)
+        call = Call(GetMultipleAccounts([owner, usdc_account], _ACCOUNTS), accounts(2))
+        self._rpc.run(call)
+        wallet, usdc = call.answer.states
         return Balances(
             (
                 TokenAmount(wallet.lamports if wallet else 0, SOL),
-                TokenAmount(self._usdc_units(usdc, owner=owner), USDC),
+                TokenAmount(tokens.units_of(usdc, owner=owner, mint=self._usdc_mint), USDC),
             )
         )
 
+    def draft(self, intent: Intent) -> Draft:
+        """Read balances, fees and simulate, in one HTTP request.
+
+        Raises: Rejected (`docs/decisions/0012` lists the reasons), Unreachable.
+        """
+        return self._drafter.draft(intent)
+
+    def sign(self, draft: Draft, signer: Signer, *, sequence: int | None) -> Signed:
+        """Sign a draft. Pure. Raises: ValueError with a nonce, which this chain has not, or with a wrong signer."""
+        if sequence is not None:
+            raise ValueError("a Solana transaction has no nonce")
+        plan = Plan.from_terms(draft.terms)
+        message = transactions.message_of(draft.intent, plan, mint=self._usdc_mint)
+        raw, tx_hash = transactions.sign(message, signer, sender=draft.intent.sender)
+        return Signed(
+            tx_hash=tx_hash,
+            raw=raw,
+            sequence=None,
+            expires_at_height=plan.last_valid_block_height,
+            terms=draft.terms,
+        )
+
+    def replacement(self, attempt: Attempt) -> Draft | None:  # noqa: ARG002 - whatever it is
+        """Return None: other bytes beside those that may still land could pay twice."""
+        return None
+
+    def cancellation(self, attempt: Attempt) -> Draft | None:  # noqa: ARG002 - whatever it is
+        """Return None: there is no slot to use up, the bytes expire by themselves."""
+        return None
+
+    def broadcast(self, raw: bytes) -> None:
+        """Send signed bytes. Raises: Rejected, Unreachable (certainly not sent), OutcomeUnknown."""
+        self._broadcaster.broadcast(raw)
+
+    def rebroadcast(self, raws: Sequence[bytes]) -> None:
+        """Send many signed bytes again in few requests. Raises: Unreachable."""
+        self._broadcaster.rebroadcast(raws)
+
+    def outcomes(self, watches: Sequence[Watch]) -> Mapping[str, Outcome]:
+        """Find out about many movements in few requests. Raises: Unreachable."""
+        return self._lookout.outcomes(watches)
+
+    def orphaned(self, blocks: Sequence[BlockRef]) -> tuple[frozenset[BlockRef], int]:
+        """Return which transactions are gone from their slots and the newest finalized one. Raises: Unreachable."""
+        return self._lookout.orphaned(blocks)
+
     def head(self) -> BlockRef:
         """Return the newest confirmed slot with its blockhash. Raises: Unreachable."""
-        config = RpcContextConfig(commitment=CommitmentLevel.Confirmed)
-        answer = self._rpc.ask(GetLatestBlockhash(config), GetLatestBlockhashResp)
-        return BlockRef(number=answer.context.slot, hash=str(answer.value.blockhash))
+        call = Call(GetLatestBlockhash(_CONFIRMED), blockhash)
+        self._rpc.run(call)
+        return BlockRef(number=call.answer.slot, hash=call.answer.blockhash)
 
-    def _usdc_units(self, account: Account | None, *, owner: Pubkey) -> int:
-        # Anybody can send SOL to the address before the token account exists, and an owner can give the
-        # account away: such an account holds nothing of the wallet's.
-        if account is None or account.owner != TOKEN_PROGRAM or len(account.data) != _TOKEN_ACCOUNT_BYTES:
-            return 0
-        state = TokenAccount.from_bytes(account.data)
-        return state.amount if (state.mint, state.owner) == (self._usdc_mint, owner) else 0
+    def mark(self, address: str) -> Terms:
+        """Take note of what an address has now. Raises: Unreachable."""
+        return self._scanner.mark(address)
+
+    def deposits(self, watched: Sequence[WatchedAddress], *, cursor: BlockRef | None) -> Scan:
+        """Find finalized deposits. Raises: Unreachable."""
+        return self._scanner.scan(watched, cursor=cursor)

@@ -39,6 +39,12 @@ def set_faults(chain: Chain, faults: Config = None) -> JsonObject:
     return chain.faults.to_json()
 
 
+def forget(chain: Chain, slot: int) -> int:
+    """Drop the history before a slot and tell the first slot that is still known."""
+    chain.forget_before(slot)
+    return chain.first_available_slot
+
+
 def info(chain: Chain) -> JsonObject:
     """Tell the settings and sizes of this chain."""
     return chain.summary()
@@ -49,5 +55,6 @@ METHODS: Final[dict[str, Callable[..., object]]] = {
     "sandbox_mint": mint,
     "sandbox_setAccount": set_account,
     "sandbox_faults": set_faults,
+    "sandbox_forget": forget,
     "sandbox_info": info,
 }

@@ -6,16 +6,30 @@ from typing import Final
 from solders.signature import Signature
 
 from sandbox.solana.chain import Chain
-from sandbox.solana.clock import Commitment
-from sandbox.solana.errors import UNSUPPORTED_TRANSACTION_VERSION, InvalidParamsError, JsonObject, RpcError
+from sandbox.solana.clock import Commitment, block_height
+from sandbox.solana.errors import (
+    BLOCK_CLEANED_UP,
+    BLOCK_NOT_AVAILABLE,
+    UNSUPPORTED_TRANSACTION_VERSION,
+    InvalidParamsError,
+    JsonObject,
+    RpcError,
+)
 from sandbox.solana.history import TransactionRecord
-from sandbox.solana.parameters import NODE_VERSION, Config, read_address, read_history_commitment
+from sandbox.solana.parameters import (
+    NODE_VERSION,
+    Config,
+    read_address,
+    read_history_commitment,
+    require_context_slot,
+)
 from sandbox.solana.transaction_json import ENCODINGS, transaction_json
 
 STATUS_CACHE_SLOTS: Final = 150
 """How far back statuses are known without `searchTransactionHistory`."""
 MAX_STATUSES: Final = 256
 MAX_SIGNATURES: Final = 1000
+BLOCK_DETAILS: Final = ("signatures", "none")
 
 
 def get_signature_statuses(chain: Chain, signatures: list[str], config: Config = None) -> JsonObject:
@@ -56,6 +70,7 @@ def get_signatures_for_address(chain: Chain, address: str, config: Config = None
     """List the transactions that name an account, newest first."""
     options = config or {}
     commitment = read_history_commitment(options)
+    require_context_slot(options, chain.slot_at(commitment))
     limit = options.get("limit") or MAX_SIGNATURES
     if not 1 <= limit <= MAX_SIGNATURES:
         raise InvalidParamsError(f"Invalid limit; max {MAX_SIGNATURES}")
@@ -76,6 +91,35 @@ def get_signatures_for_address(chain: Chain, address: str, config: Config = None
         }
         for record in records[:limit]
     ]
+
+
+def get_block(chain: Chain, slot: int, config: Config = None) -> JsonObject:
+    """Show a block, with the signatures in it at most: every slot here has one."""
+    options = config or {}
+    details = options.get("transactionDetails") or "full"
+    if details not in BLOCK_DETAILS:
+        raise InvalidParamsError(f"transactionDetails {details} is not served here")
+    if slot > chain.slot_at(read_history_commitment(options)):
+        raise RpcError(BLOCK_NOT_AVAILABLE, f"Block not available for slot {slot}")
+    if slot < chain.first_available_slot:
+        raise RpcError(
+            BLOCK_CLEANED_UP,
+            f"Block {slot} cleaned up, does not exist on node. "
+            f"First available block: {chain.first_available_slot}",
+        )
+    shown = {
+        "blockHeight": block_height(slot),
+        "blockTime": None,
+        "blockhash": chain.blockhashes.of_slot(slot),
+        "parentSlot": slot - 1,
+        "previousBlockhash": chain.blockhashes.of_slot(slot - 1),
+    }
+    return shown | ({"signatures": chain.history.of_slot(slot)} if details == "signatures" else {})
+
+
+def get_first_available_block(chain: Chain) -> int:
+    """Tell the first slot whose block is still known."""
+    return chain.first_available_slot
 
 
 def _status_json(chain: Chain, record: TransactionRecord) -> JsonObject:
@@ -100,4 +144,6 @@ METHODS: Final[dict[str, Callable[..., object]]] = {
     "getSignatureStatuses": get_signature_statuses,
     "getTransaction": get_transaction,
     "getSignaturesForAddress": get_signatures_for_address,
+    "getBlock": get_block,
+    "getFirstAvailableBlock": get_first_available_block,
 }

@@ -1,0 +1,235 @@
+"""One RPC endpoint: typed requests, alone or as a batch, and what was learnt about who answers there.
+
+An endpoint is used only after it has shown the genesis hash of the cluster that we mean. Logs and errors name it
+by its place in the operator's list, for its address may hold a key.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Generic, Protocol, TypeVar
+
+from solders.rpc.requests import GetGenesisHash
+
+from app.adapters.http_client import HttpClient
+from app.adapters.outage import Outage
+from app.adapters.solana.wire import MalformedAnswerError, parsed, text
+from app.ports.errors import Unreachable
+
+T = TypeVar("T")
+
+MAX_BATCH = 50
+"""Calls in one HTTP request; the largest answers, those about transactions, stay within a few megabytes."""
+_REST_SECONDS = 15.0
+_LONGEST_CLOSED_SECONDS = 60
+
+
+class EndpointFailedError(Exception):
+    """This endpoint gave no usable answer; another one may.
+
+    `perhaps_executed` is False only when the request certainly was not carried out. `closed_seconds` is how long
+    the endpoint asked to be left alone.
+    """
+
+    def __init__(self, reason: str, *, perhaps_executed: bool = True, closed_seconds: int = 0) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.perhaps_executed = perhaps_executed
+        self.closed_seconds = closed_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class RpcError:
+    """A JSON-RPC error object."""
+
+    code: int
+    message: str
+
+
+class Request(Protocol):
+    """A typed request of solders."""
+
+    def to_json(self) -> str:
+        """Return the JSON-RPC request."""
+        ...
+
+
+class Call(Generic[T]):
+    """One request and, once it was run, its answer.
+
+    `read` turns the result into a value or raises MalformedAnswerError. An error object that `tolerates` accepts
+    is kept in `error`; any other makes the endpoint fail.
+    """
+
+    __slots__ = ("_answers", "_read", "_tolerates", "error", "request")
+
+    def __init__(
+        self,
+        request: Request,
+        read: Callable[[object], T],
+        *,
+        tolerates: Callable[[RpcError], bool] = lambda _error: False,
+    ) -> None:
+        self.request = request
+        self.error: RpcError | None = None
+        self._read = read
+        self._tolerates = tolerates
+        self._answers: list[T] = []
+
+    @property
+    def answer(self) -> T:
+        """Return the answer of a call that was run and has no `error`."""
+        return self._answers[0]
+
+    def take(self, reply: Mapping[str, object]) -> None:
+        """Keep a reply. Raises: EndpointFailedError, MalformedAnswerError."""
+        self.error, self._answers = None, []
+        if reply.get("error") is None:
+            if "result" not in reply:
+                raise MalformedAnswerError("expected a result")
+            self._answers = [self._read(reply["result"])]
+            return
+        self.error = _error(reply["error"])
+        if not self._tolerates(self.error):
+            # The node is behind, over its limit, or lacks the method. Another may serve.
+            raise EndpointFailedError("rpc_error")
+
+
+class Endpoint:
+    """One address and what we know of it."""
+
+    def __init__(self, http: HttpClient, url: str, *, place: int, accepts: Callable[[str], bool]) -> None:
+        """Take the address and the rule that tells the right genesis hash; nothing is asked yet."""
+        self._http = http
+        self._url = url
+        self._accepts = accepts
+        self._is_verified = False
+        self._batch_limit = MAX_BATCH
+        self._rest_until = 0.0
+        self._closed_until = 0.0
+        self._outage = Outage("rpc_endpoint", name=f"solana {place}")
+
+    @property
+    def is_resting(self) -> bool:
+        """Tell whether it failed a moment ago."""
+        return self._rest_until > time.monotonic()
+
+    def run(self, *calls: Call[Any]) -> None:
+        """Run calls in few HTTP requests. Raises: EndpointFailedError; the answers are then void."""
+        if self._closed_until > time.monotonic():
+            raise EndpointFailedError("http_429", perhaps_executed=False)
+        self._verify()
+        waiting = list(calls)
+        sent = False
+        while waiting:
+            chunk = waiting[: self._batch_limit]
+            try:
+                answered = self._exchange(chunk)
+            except EndpointFailedError as failure:
+                failure.perhaps_executed = failure.perhaps_executed or sent
+                raise
+            if answered:
+                sent = True
+                del waiting[: len(chunk)]
+
+    def serves_our_cluster(self) -> bool:
+        """Ask for the genesis hash and compare it. Raises: EndpointFailedError."""
+        call = Call(GetGenesisHash(), text)
+        self._exchange([call])
+        self._is_verified = self._accepts(call.answer)
+        return self._is_verified
+
+    def _verify(self) -> None:
+        try:
+            if self._is_verified or self.serves_our_cluster():
+                return
+        except EndpointFailedError as failure:
+            failure.perhaps_executed = False
+            raise
+        raise EndpointFailedError("wrong_chain", perhaps_executed=False)
+
+    def rest(self, failure: EndpointFailedError) -> None:
+        """Be asked after the others for a while, or not at all where the endpoint said so."""
+        now = time.monotonic()
+        self._rest_until = now + _REST_SECONDS
+        if failure.closed_seconds:
+            self._closed_until = now + min(failure.closed_seconds, _LONGEST_CLOSED_SECONDS)
+        self._outage.begin(failure.reason)
+
+    def recover(self) -> None:
+        """Be asked in turn again."""
+        self._rest_until = 0.0
+        self._outage.end()
+
+    def _exchange(self, chunk: Sequence[Call[Any]]) -> bool:
+        """Run one HTTP request's worth of calls; False asks to try again with a smaller `_batch_limit`."""
+        try:
+            answer = self._http.post(self._url, _body(chunk))
+        except Unreachable as failure:
+            executed = failure.reason != "not_sent"
+            raise EndpointFailedError(failure.reason, perhaps_executed=executed) from None
+        if answer.status in (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE) and self._halve(
+            chunk
+        ):
+            return False
+        if answer.status != HTTPStatus.OK:
+            # 429 and 5xx are the usual ones; public endpoints answer 403 to those whom they blocked.
+            raise EndpointFailedError(
+                f"http_{answer.status}",
+                perhaps_executed=answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR,
+                closed_seconds=answer.retry_after_seconds,
+            )
+        try:
+            replies = parsed(answer.body)
+            if isinstance(replies, dict):
+                if len(chunk) > 1:
+                    # The batch as a whole was refused: some providers take none, others only short ones.
+                    self._halve(chunk)
+                    return False
+                replies = [replies]
+            for call, reply in zip(chunk, _in_order(replies, expected=len(chunk)), strict=True):
+                call.take(reply)
+        except MalformedAnswerError:
+            raise EndpointFailedError("unexpected_answer") from None
+        return True
+
+    def _halve(self, chunk: Sequence[Call[Any]]) -> bool:
+        self._batch_limit = max(1, len(chunk) // 2)
+        return len(chunk) > 1
+
+
+def _body(chunk: Sequence[Call[Any]]) -> bytes:
+    requests = [json.loads(call.request.to_json()) | {"id": number} for number, call in enumerate(chunk)]
+    return json.dumps(requests if len(chunk) > 1 else requests[0], separators=(",", ":")).encode()
+
+
+def _in_order(replies: object, *, expected: int) -> Sequence[Mapping[str, object]]:
+    """Return the replies in the order of their requests; a server may answer a batch in any order."""
+    if not isinstance(replies, list) or len(replies) != expected:
+        raise MalformedAnswerError("expected one reply per call")
+    found: dict[int, Mapping[str, object]] = {}
+    for reply in replies:
+        if not isinstance(reply, dict):
+            raise MalformedAnswerError("expected objects")
+        number = reply.get("id")
+        if expected == 1 and number is None:
+            number = 0  # JSON-RPC 2.0 §5: null when the node could not read the request
+        if type(number) is not int:
+            raise MalformedAnswerError("expected the ids that were sent")
+        found[number] = reply
+    if set(found) != set(range(expected)):
+        raise MalformedAnswerError("expected the ids that were sent")
+    return [found[number] for number in range(expected)]
+
+
+def _error(answer: object) -> RpcError:
+    if not isinstance(answer, dict):
+        raise MalformedAnswerError("expected an error object")
+    code, message = answer.get("code"), answer.get("message")
+    if type(code) is not int or not isinstance(message, str):
+        raise MalformedAnswerError("expected an error object")
+    return RpcError(code, message)

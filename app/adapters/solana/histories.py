@@ -1,0 +1,123 @@
+"""Reads the histories of accounts and the transactions in them, in bounded portions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from solders.commitment_config import CommitmentLevel
+from solders.pubkey import Pubkey
+from solders.rpc.config import RpcSignaturesForAddressConfig, RpcTransactionConfig
+from solders.rpc.requests import GetSignaturesForAddress, GetTransaction
+from solders.signature import Signature
+from solders.transaction_status import UiTransactionEncoding
+
+from app.adapters.solana.endpoint import Call, Endpoint
+from app.adapters.solana.marks import Trail
+from app.adapters.solana.wire import Entry, Landed, history, landed_or_none
+
+PAGE = 1_000
+"""The longest list that `getSignaturesForAddress` gives."""
+_PAGES_PER_PASS = 10
+_TRANSACTION = RpcTransactionConfig(
+    encoding=UiTransactionEncoding.Base64,
+    commitment=CommitmentLevel.Finalized,
+    max_supported_transaction_version=0,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """An account whose history is to be read on from a trail, not further back than a slot."""
+
+    account: str
+    trail: Trail
+    since: int
+
+
+@dataclass(slots=True)
+class _Walk:
+    reading: Reading
+    before: str | None
+    entries: list[Entry]
+    is_complete: bool = False
+
+
+def newest(account: str) -> Call[tuple[Entry, ...]]:
+    """Return a call for the newest confirmed entry of an account."""
+    return _page(account, CommitmentLevel.Confirmed, limit=1)
+
+
+def read_on(
+    endpoint: Endpoint, readings: Sequence[Reading], *, at_least: int
+) -> Mapping[str, tuple[Trail, tuple[Entry, ...]]]:
+    """Return, by account, the trail with what it leads to next, oldest first.
+
+    A trail that still walks leads to nothing yet. `at_least` is the slot that the node must have finalized.
+
+    Raises: EndpointFailedError.
+    """
+    walks = [_Walk(reading, reading.trail.before, []) for reading in readings]
+    for _ in range(_PAGES_PER_PASS):
+        open_walks = [walk for walk in walks if not walk.is_complete]
+        if not open_walks:
+            break
+        calls = [
+            _page(
+                walk.reading.account, CommitmentLevel.Finalized,
+                before=walk.before, until=walk.reading.trail.until, at_least=at_least,
+            )
+            for walk in open_walks
+        ]  # fmt: skip
+        endpoint.run(*calls)
+        for walk, call in zip(open_walks, calls, strict=True):
+            _take(walk, call.answer)
+    return {walk.reading.account: _result(walk) for walk in walks}
+
+
+def transactions(endpoint: Endpoint, signatures: Collection[str]) -> Mapping[str, Landed | None]:
+    """Return transactions by signature, None where the node cannot show one. Raises: EndpointFailedError."""
+    calls = {
+        signature: Call(
+            GetTransaction(Signature.from_string(signature), _TRANSACTION),
+            landed_or_none(signature),
+            tolerates=lambda _error: True,
+        )
+        for signature in signatures
+    }
+    endpoint.run(*calls.values())
+    return {signature: None if call.error else call.answer for signature, call in calls.items()}
+
+
+def _take(walk: _Walk, page: Sequence[Entry]) -> None:
+    since = walk.reading.since
+    walk.entries += [entry for entry in page if entry.slot > since]
+    walk.is_complete = len(page) < PAGE or page[-1].slot <= since
+    if page:
+        walk.before = page[-1].signature
+
+
+def _result(walk: _Walk) -> tuple[Trail, tuple[Entry, ...]]:
+    trail = walk.reading.trail
+    if not walk.is_complete:
+        return replace(trail, before=walk.before), ()
+    return replace(trail, before=None), tuple(reversed(walk.entries))
+
+
+def _page(
+    account: str,
+    commitment: CommitmentLevel,
+    *,
+    before: str | None = None,
+    until: str | None = None,
+    limit: int = PAGE,
+    at_least: int | None = None,
+) -> Call[tuple[Entry, ...]]:
+    config = RpcSignaturesForAddressConfig(
+        before=None if before is None else Signature.from_string(before),
+        until=None if until is None else Signature.from_string(until),
+        limit=limit,
+        commitment=commitment,
+        min_context_slot=at_least,
+    )
+    return Call(GetSignaturesForAddress(Pubkey.from_string(account), config), history)

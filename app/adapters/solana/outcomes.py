@@ -1,0 +1,250 @@
+"""Finds out what became of many transactions in few requests.
+
+"Void" promises that the bytes can never land. It is said only by the rule of decision 0012: the block height is
+finalized past, every endpoint that answers does not know the signature, and one of them has the whole time on record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from solders.commitment_config import CommitmentLevel
+from solders.rpc.config import (
+    RpcBlockConfig,
+    RpcContextConfig,
+    RpcSignatureStatusConfig,
+    RpcTransactionConfig,
+)
+from solders.rpc.requests import (
+    GetBlock,
+    GetEpochInfo,
+    GetFirstAvailableBlock,
+    GetSignatureStatuses,
+    GetTransaction,
+)
+from solders.signature import Signature
+from solders.transaction_status import TransactionDetails, UiTransactionEncoding
+
+from app.adapters.solana import tokens
+from app.adapters.solana.endpoint import Call, Endpoint
+from app.adapters.solana.rpc import SolanaRpc
+from app.adapters.solana.wire import (
+    LEVELS,
+    EpochInfo,
+    Landed,
+    Status,
+    Statuses,
+    entries,
+    epoch_info,
+    field,
+    landed_or_none,
+    number,
+    statuses,
+    text,
+)
+from app.ports.chain import BlockRef, Fate, Outcome, Watch
+
+_MOST_SIGNATURES = 256
+"""Of one `getSignatureStatuses`."""
+_BLOCKHASH_BLOCKS = 150
+_MOST_SLOTS_PER_BLOCK = 4
+"""Slots without a block are a few in a hundred; this is far beyond the worst hour that the cluster has had."""
+_SKIPPED = frozenset(
+    {-32007, -32009}
+)  # Agave `rpc_custom_error.rs`: SLOT_SKIPPED, LONG_TERM_STORAGE_SLOT_SKIPPED
+
+_SEARCH = RpcSignatureStatusConfig(search_transaction_history=True)
+_FINALIZED = RpcContextConfig(commitment=CommitmentLevel.Finalized)
+_BLOCK = RpcBlockConfig(
+    encoding=UiTransactionEncoding.Base64,
+    transaction_details=TransactionDetails.Signatures,
+    rewards=False,
+    commitment=CommitmentLevel.Finalized,
+    max_supported_transaction_version=0,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What one endpoint says: statuses by signature, the slot they are of, and the finalized moment before."""
+
+    found: Mapping[str, Status]
+    slot: int
+    finalized: EpochInfo
+    first_slot: int = 0
+
+
+class Lookout:
+    """Looks for the ends of movements on the cluster."""
+
+    def __init__(self, rpc: SolanaRpc, *, commitment: str) -> None:
+        """Take the cluster's endpoints and the level at which a movement counts as landed."""
+        self._rpc = rpc
+        self._needed = LEVELS.index(commitment)
+        self._transaction = RpcTransactionConfig(
+            encoding=UiTransactionEncoding.Base64,
+            commitment=CommitmentLevel.Confirmed,
+            max_supported_transaction_version=0,
+        )
+
+    def outcomes(self, watches: Sequence[Watch]) -> Mapping[str, Outcome]:
+        """Find out about movements, keyed like the watches. Raises: Unreachable."""
+        look = self._rpc.first(lambda endpoint: _look(endpoint, _hashes(watches)))
+        landed = self._landed(watches, look.found)
+        missing = [
+            watch
+            for watch in watches
+            if not any(tx_hash in look.found for tx_hash in watch.tx_hashes)
+            and _is_past(watch, look.finalized)
+        ]
+        void: Iterable[str] = ()
+        if missing:
+            looks = self._rpc.each(lambda endpoint: _evidence(endpoint, _hashes(missing)))
+            later = {tx_hash: status for one in looks for tx_hash, status in one.found.items()}
+            landed |= self._landed(missing, later)
+            void = [watch.key for watch in missing if _is_void(watch, later, looks)]
+        found = {watch.key: Outcome(Fate.WAITING) for watch in watches}
+        found |= dict.fromkeys(void, Outcome(Fate.VOID))
+        found |= self._settled(landed)
+        return found
+
+    def orphaned(self, blocks: Sequence[BlockRef]) -> tuple[frozenset[BlockRef], int]:
+        """Return which transactions are gone from their slots, and the newest finalized slot.
+
+        Only a finalized block that lacks the transaction, or a slot that was skipped for good, says that it is
+        gone; that a node does not know it says nothing. Raises: Unreachable.
+        """
+        return self._rpc.first(lambda endpoint: _orphaned(endpoint, blocks))
+
+    def _landed(self, watches: Sequence[Watch], found: Mapping[str, Status]) -> dict[str, tuple[str, Status]]:
+        landed = {}
+        for watch in watches:
+            for tx_hash in watch.tx_hashes:
+                status = found.get(tx_hash)
+                if status is not None and LEVELS.index(status.level) >= self._needed:
+                    landed[watch.key] = (tx_hash, status)
+        return landed
+
+    def _settled(self, landed: Mapping[str, tuple[str, Status]]) -> Mapping[str, Outcome]:
+        if not landed:
+            return {}
+        calls = {
+            tx_hash: Call(
+                GetTransaction(Signature.from_string(tx_hash), self._transaction),
+                landed_or_none(tx_hash),
+                tolerates=lambda _error: True,
+            )
+            for tx_hash, _ in landed.values()
+        }
+        self._rpc.run(*calls.values())
+        return {
+            key: Outcome(
+                # The error goes before the level: a failed transaction is confirmed as well.
+                fate=Fate.REVERTED if status.failed else Fate.SUCCEEDED,
+                tx_hash=tx_hash,
+                block=BlockRef(status.slot, tx_hash),
+                confirmations=1,
+                fee_units=_fee_units(calls[tx_hash]),
+            )
+            for key, (tx_hash, status) in landed.items()
+        }
+
+
+def _look(endpoint: Endpoint, hashes: Sequence[str]) -> _Look:
+    """Ask for statuses and the finalized moment. Raises: EndpointFailedError."""
+    finalized = Call(GetEpochInfo(_FINALIZED), epoch_info)
+    asked = _status_calls(hashes)
+    endpoint.run(finalized, *asked)
+    return _Look(
+        _by_hash(hashes, asked), min((call.answer.slot for call in asked), default=0), finalized.answer
+    )
+
+
+def _evidence(endpoint: Endpoint, hashes: Sequence[str]) -> _Look:
+    """Ask for the finalized moment, and only then for statuses: a later answer is no older than the first.
+
+    Raises: EndpointFailedError.
+    """
+    finalized = Call(GetEpochInfo(_FINALIZED), epoch_info)
+    first = Call(GetFirstAvailableBlock(), number)
+    endpoint.run(finalized, first)
+    asked = _status_calls(hashes)
+    endpoint.run(*asked)
+    slot = min((call.answer.slot for call in asked), default=0)
+    return _Look(_by_hash(hashes, asked), slot, finalized.answer, first.answer)
+
+
+def _is_void(watch: Watch, found: Mapping[str, Status], looks: Sequence[_Look]) -> bool:
+    return not any(tx_hash in found for tx_hash in watch.tx_hashes) and any(
+        _is_past(watch, look.finalized) and look.slot >= look.finalized.slot and _has_on_record(watch, look)
+        for look in looks
+    )
+
+
+def _is_past(watch: Watch, finalized: EpochInfo) -> bool:
+    return watch.expires_at_height is not None and finalized.block_height > watch.expires_at_height
+
+
+def _has_on_record(watch: Watch, look: _Look) -> bool:
+    """Tell whether a node still has every slot in which the movement may have landed."""
+    blocks = look.finalized.block_height - (watch.expires_at_height or 0) + _BLOCKHASH_BLOCKS
+    return look.first_slot <= max(look.finalized.slot - blocks * _MOST_SLOTS_PER_BLOCK, 0)
+
+
+def _orphaned(endpoint: Endpoint, blocks: Sequence[BlockRef]) -> tuple[frozenset[BlockRef], int]:
+    look = _look(endpoint, [block.hash for block in blocks])
+    suspects = []
+    for block in blocks:
+        status = look.found.get(block.hash)
+        in_place = status is not None and status.slot == block.number
+        if not in_place and block.number <= look.finalized.slot:
+            suspects.append(block)
+    proofs = [
+        Call(GetBlock(block.number, _BLOCK), _signatures, tolerates=lambda _error: True) for block in suspects
+    ]
+    endpoint.run(*proofs)
+    gone = frozenset(block for block, proof in zip(suspects, proofs, strict=True) if _is_gone(block, proof))
+    return gone, look.finalized.slot
+
+
+def _is_gone(block: BlockRef, proof: Call[frozenset[str] | None]) -> bool:
+    if proof.error is not None:
+        return proof.error.code in _SKIPPED
+    return proof.answer is not None and block.hash not in proof.answer
+
+
+def _signatures(answer: object) -> frozenset[str] | None:
+    if answer is None:
+        return None
+    return frozenset(text(entry) for entry in entries(field(answer, "signatures")))
+
+
+def _fee_units(call: Call[Landed | None]) -> int | None:
+    """Return what the network took: the fee, and the rent of a token account that was made on the way."""
+    if call.error is not None or call.answer is None:
+        return None
+    landed = call.answer
+    taken = landed.fee_units
+    for instruction in landed.transaction.message.instructions:
+        if landed.keys[instruction.program_id_index] == str(tokens.ASSOCIATED_TOKEN_PROGRAM):
+            made = bytes(instruction.accounts)[1]
+            taken += landed.after[made] - landed.before[made]
+    return taken
+
+
+def _status_calls(hashes: Sequence[str]) -> list[Call[Statuses]]:
+    calls = []
+    for start in range(0, len(hashes), _MOST_SIGNATURES):
+        chunk = [Signature.from_string(tx_hash) for tx_hash in hashes[start : start + _MOST_SIGNATURES]]
+        calls.append(Call(GetSignatureStatuses(chunk, _SEARCH), statuses(len(chunk))))
+    return calls
+
+
+def _by_hash(hashes: Sequence[str], calls: Sequence[Call[Statuses]]) -> Mapping[str, Status]:
+    found = [status for call in calls for status in call.answer.found]
+    return {tx_hash: status for tx_hash, status in zip(hashes, found, strict=True) if status is not None}
+
+
+def _hashes(watches: Sequence[Watch]) -> list[str]:
+    return [tx_hash for watch in watches for tx_hash in watch.tx_hashes]

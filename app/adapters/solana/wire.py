@@ -1,0 +1,316 @@
+"""Solana's JSON as values: what an answer must look like to be believed, and the bounded parser before it.
+
+Only what is used is read, so that a field or an error that a newer validator invents does not make it unreadable.
+Shapes: solana.com/docs/rpc.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from solders.errors import BincodeError, SerdeJSONError
+from solders.pubkey import Pubkey
+from solders.transaction import VersionedTransaction
+
+LEVELS = ("processed", "confirmed", "finalized")
+"""The commitment levels, the weakest first."""
+
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"')
+_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_DEEPEST = 64
+_U64 = 2**64
+
+
+class MalformedAnswerError(ValueError):
+    """The answer is not of the shape that the method promises."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccountState:
+    """An account as a node shows it."""
+
+    lamports: int
+    owner: Pubkey
+    is_executable: bool
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """Accounts of one slot, None for those that do not exist."""
+
+    slot: int
+    states: tuple[AccountState | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Blockhash:
+    """A recent blockhash with the slot that it was read at and the last block height at which it may be used."""
+
+    slot: int
+    blockhash: str
+    last_valid_block_height: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochInfo:
+    """Slot and block height of one moment."""
+
+    slot: int
+    block_height: int
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """What a transaction would do at a slot; `error` is the node's JSON."""
+
+    slot: int
+    error: object
+    compute_units: int
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A transaction in a slot, at one of the commitment levels."""
+
+    slot: int
+    level: str
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Statuses:
+    """The statuses of signatures as known in a slot, None where a signature is not known."""
+
+    slot: int
+    found: tuple[Status | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of an address's history."""
+
+    signature: str
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBalance:
+    """What a token account held on one side of a transaction."""
+
+    account: str
+    mint: str
+    owner: str
+    units: int
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """A landed transaction with what it changed; keys include those from lookup tables."""
+
+    slot: int
+    transaction: VersionedTransaction
+    failed: bool
+    fee_units: int
+    keys: tuple[str, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    tokens_before: tuple[TokenBalance, ...]
+    tokens_after: tuple[TokenBalance, ...]
+
+
+def parsed(body: bytes) -> object:
+    """Parse JSON of a sane depth; the parser recurses, and a deep text would end the process."""
+    depth = deepest = 0
+    for bracket in _STRINGS.sub(b"", body).translate(None, _NOT_BRACKETS):
+        depth += 1 if bracket in b"[{" else -1
+        deepest = max(deepest, depth)
+    if deepest > _DEEPEST:
+        raise MalformedAnswerError("expected a shallower answer")
+    try:
+        # Fractions appear only in figures made for people, which nobody reads here.
+        value: object = json.loads(body, parse_float=str)
+    except (ValueError, RecursionError):
+        raise MalformedAnswerError("expected JSON") from None
+    return value
+
+
+def number(value: object) -> int:
+    """Read an unsigned 64-bit integer."""
+    if type(value) is not int or not 0 <= value < _U64:
+        raise MalformedAnswerError("expected a number")
+    return value
+
+
+def text(value: object) -> str:
+    """Read a string."""
+    if not isinstance(value, str):
+        raise MalformedAnswerError("expected a string")
+    return value
+
+
+def members(value: object) -> Mapping[str, object]:
+    """Read an object."""
+    if not isinstance(value, dict):
+        raise MalformedAnswerError("expected an object")
+    return value
+
+
+def entries(value: object) -> Sequence[object]:
+    """Read a list."""
+    if not isinstance(value, list):
+        raise MalformedAnswerError("expected a list")
+    return value
+
+
+def field(value: object, name: str) -> object:
+    """Read a member that must be there."""
+    found = members(value)
+    if name not in found:
+        raise MalformedAnswerError(f"expected {name}")
+    return found[name]
+
+
+def accounts(count: int) -> Callable[[object], Accounts]:
+    """Return a reader of `getMultipleAccounts` for so many accounts."""
+
+    def read(answer: object) -> Accounts:
+        found = entries(field(answer, "value"))
+        if len(found) != count:
+            raise MalformedAnswerError("expected all accounts")
+        return Accounts(_slot_of(answer), tuple(_account(entry) for entry in found))
+
+    return read
+
+
+def blockhash(answer: object) -> Blockhash:
+    """Read `getLatestBlockhash`."""
+    value = field(answer, "value")
+    return Blockhash(
+        _slot_of(answer), text(field(value, "blockhash")), number(field(value, "lastValidBlockHeight"))
+    )
+
+
+def epoch_info(answer: object) -> EpochInfo:
+    """Read `getEpochInfo`."""
+    return EpochInfo(number(field(answer, "absoluteSlot")), number(field(answer, "blockHeight")))
+
+
+def priority_prices(answer: object) -> tuple[int, ...]:
+    """Read `getRecentPrioritizationFees`: micro-lamports per compute unit, one figure per slot."""
+    return tuple(number(field(entry, "prioritizationFee")) for entry in entries(answer))
+
+
+def simulation(answer: object) -> Simulation:
+    """Read `simulateTransaction`."""
+    value = members(field(answer, "value"))
+    units = value.get("unitsConsumed")
+    return Simulation(_slot_of(answer), field(value, "err"), 0 if units is None else number(units))
+
+
+def statuses(count: int) -> Callable[[object], Statuses]:
+    """Return a reader of `getSignatureStatuses` for so many signatures."""
+
+    def read(answer: object) -> Statuses:
+        found = entries(field(answer, "value"))
+        if len(found) != count:
+            raise MalformedAnswerError("expected all statuses")
+        return Statuses(_slot_of(answer), tuple(_status(entry) for entry in found))
+
+    return read
+
+
+def history(answer: object) -> tuple[Entry, ...]:
+    """Read `getSignaturesForAddress`, newest first."""
+    return tuple(
+        Entry(text(field(entry, "signature")), number(field(entry, "slot"))) for entry in entries(answer)
+    )
+
+
+def landed_or_none(signature: str) -> Callable[[object], Landed | None]:
+    """Return a reader of `getTransaction` in base64 that takes only the transaction that was asked for."""
+
+    def read(answer: object) -> Landed | None:
+        if answer is None:
+            return None
+        found = _landed(answer)
+        if str(found.transaction.signatures[0]) != signature:
+            raise MalformedAnswerError("expected the transaction that was asked for")
+        return found
+
+    return read
+
+
+def _landed(answer: object) -> Landed:
+    encoded = entries(field(answer, "transaction"))
+    try:
+        transaction = VersionedTransaction.from_bytes(base64.b64decode(text(encoded[0]), validate=True))
+    except (BincodeError, SerdeJSONError, binascii.Error, ValueError, IndexError):
+        raise MalformedAnswerError("expected a transaction") from None
+    meta = members(field(answer, "meta"))
+    loaded = members(meta.get("loadedAddresses") or {})
+    keys = [str(key) for key in transaction.message.account_keys]
+    for side in ("writable", "readonly"):
+        keys += [text(key) for key in entries(loaded.get(side) or [])]
+    before = tuple(number(units) for units in entries(field(meta, "preBalances")))
+    after = tuple(number(units) for units in entries(field(meta, "postBalances")))
+    if not len(keys) == len(before) == len(after):
+        raise MalformedAnswerError("expected a balance for each account")
+    return Landed(
+        slot=number(field(answer, "slot")),
+        transaction=transaction,
+        failed=field(meta, "err") is not None,
+        fee_units=number(field(meta, "fee")),
+        keys=tuple(keys),
+        before=before,
+        after=after,
+        tokens_before=_token_balances(meta.get("preTokenBalances"), keys),
+        tokens_after=_token_balances(meta.get("postTokenBalances"), keys),
+    )
+
+
+def _token_balances(listed: object, keys: Sequence[str]) -> tuple[TokenBalance, ...]:
+    balances = []
+    for entry in entries(listed or []):
+        index = number(field(entry, "accountIndex"))
+        units = text(field(field(entry, "uiTokenAmount"), "amount"))
+        if index >= len(keys) or not (units.isascii() and units.isdigit()):
+            raise MalformedAnswerError("expected a token balance")
+        # Old blocks have no owner.
+        owner = text(members(entry).get("owner") or "")
+        balances.append(TokenBalance(keys[index], text(field(entry, "mint")), owner, int(units)))
+    return tuple(balances)
+
+
+def _slot_of(answer: object) -> int:
+    return number(field(field(answer, "context"), "slot"))
+
+
+def _account(entry: object) -> AccountState | None:
+    if entry is None:
+        return None
+    encoded = entries(field(entry, "data"))
+    try:
+        data = base64.b64decode(text(encoded[0]), validate=True)
+        owner = Pubkey.from_string(text(field(entry, "owner")))
+    except (binascii.Error, ValueError, IndexError):
+        raise MalformedAnswerError("expected an account") from None
+    return AccountState(number(field(entry, "lamports")), owner, field(entry, "executable") is True, data)
+
+
+def _status(entry: object) -> Status | None:
+    if entry is None:
+        return None
+    found = members(entry)
+    level = found.get("confirmationStatus")
+    if level is None:
+        # Before Agave 1.5 only the count told: null for what is rooted.
+        level = "finalized" if found.get("confirmations") is None else "processed"
+    if level not in LEVELS:
+        raise MalformedAnswerError("expected a commitment level")
+    return Status(number(field(found, "slot")), str(level), field(found, "err") is not None)

@@ -1,0 +1,72 @@
+"""What the Solana adapter's tests share: people with keys on a node whose clock stands still."""
+
+from __future__ import annotations
+
+from solders.keypair import Keypair
+
+from app.adapters.solana.chain import SolanaChain
+from app.adapters.solana.deployments import DEPLOYMENTS
+from app.core.chains import SOL, Token
+from app.core.money import TokenAmount
+from app.ports.chain import Draft, Intent, Outcome, Signed, Watch
+from sandbox.solana import SolanaNode
+
+WHOLE_SOL = 10**9
+CONFIRMED_SLOTS = 1
+FINALIZED_SLOTS = 32
+
+
+class SolanaPerson:
+    """Somebody with a key of their own."""
+
+    def __init__(self) -> None:
+        self.keys = Keypair()
+        self.evm_address = ""
+        self.solana_address = self.address = str(self.keys.pubkey())
+
+    def sign_message(self, message: bytes) -> bytes:
+        return bytes(self.keys.sign_message(message))
+
+    def sign_digest(self, digest: bytes) -> tuple[int, int, int]:
+        raise AssertionError(f"Solana signs no digests: {digest!r}")
+
+
+def chain_at(*urls: str, commitment: str = "confirmed", read_seconds: float = 5) -> SolanaChain:
+    """Return the adapter for nodes of the sandbox's cluster."""
+    return SolanaChain(
+        DEPLOYMENTS["sandbox"], rpc_urls=urls, commitment=commitment, read_seconds=read_seconds
+    )
+
+
+def funded(node: SolanaNode, *, lamports: int = WHOLE_SOL, usdc_units: int = 0) -> SolanaPerson:
+    """Return somebody who holds money since before anything that is not final."""
+    person = SolanaPerson()
+    if lamports:
+        node.airdrop(person.address, lamports)
+    if usdc_units:
+        node.mint_usdc(person.address, usdc_units)
+    node.advance(FINALIZED_SLOTS + 1)
+    return person
+
+
+def intent(sender: SolanaPerson, recipient: str, units: int, token: Token = SOL) -> Intent:
+    """Return what shall move."""
+    return Intent(sender.address, recipient, TokenAmount(units, token))
+
+
+def signed(
+    chain: SolanaChain, sender: SolanaPerson, recipient: str, units: int, *, token: Token = SOL
+) -> tuple[Draft, Signed]:
+    """Draft and sign a movement."""
+    draft = chain.draft(intent(sender, recipient, units, token))
+    return draft, chain.sign(draft, sender, sequence=None)
+
+
+def watch(sender: SolanaPerson, transaction: Signed, key: str = "it") -> Watch:
+    """Watch a transaction."""
+    return Watch(key, sender.address, None, (transaction.tx_hash,), transaction.expires_at_height)
+
+
+def outcome(chain: SolanaChain, sender: SolanaPerson, transaction: Signed) -> Outcome:
+    """Find out about a transaction."""
+    return chain.outcomes([watch(sender, transaction)])["it"]
