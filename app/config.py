@@ -19,6 +19,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName
 
 _KEY_BYTES = 32
+_JUPITER = "https://api.jup.ag"
+_SANDBOX_JUPITER = "http://127.0.0.1:18548"
 _KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
 _LIMITS = ("grant_budget_usd_per_day", "registration_rate_limit", "rate_limit_per_key", "device_miss_limit")
 _REQUIRED_OUTSIDE_SANDBOX = ("secret_key", "code_peppers", "encryption_keys")
@@ -109,7 +111,7 @@ class Settings(BaseSettings):
     price_overrides: str = ""
     coingecko_api_key: SecretStr = SecretStr("")
     coingecko_base_url: str = "https://api.coingecko.com/api/v3"
-    jupiter_base_url: str = "https://api.jup.ag"
+    jupiter_base_url: str = ""
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
 
@@ -195,6 +197,11 @@ class Settings(BaseSettings):
     def public_url(self) -> str:
         """Return the address in links, without a trailing slash."""
         return (self.base_url or f"http://127.0.0.1:{self.port}").rstrip("/")
+
+    @property
+    def jupiter_url(self) -> str:
+        """Return Jupiter's base address; in the sandbox that of its stand-in."""
+        return self.jupiter_base_url or (_SANDBOX_JUPITER if self.is_sandbox else _JUPITER)
 
     def encryption_key_list(self) -> tuple[tuple[str, bytes], ...]:
         """Return `(id, 32 bytes)` pairs, the one for new data first."""

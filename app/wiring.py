@@ -13,6 +13,7 @@ from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.deployments import DEPLOYMENTS as EVM_DEPLOYMENTS
 from app.adapters.evm.feeds import ChainlinkPrices
 from app.adapters.faucet_http import HttpFaucet
+from app.adapters.jupiter.exchange import JupiterExchange
 from app.adapters.price_coingecko import CoinGeckoPrices
 from app.adapters.price_jupiter import JupiterPrices
 from app.adapters.prices import MarketPrices, PriceSource
@@ -21,7 +22,7 @@ from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
 from app.adapters.uniswap.exchange import UniswapExchange
 from app.adapters.vault_local import LocalVault
-from app.config import Settings
+from app.config import Network, Settings
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName
 from app.core.money import nanos_from_usd
 from app.ports.chain import Chain
@@ -47,9 +48,14 @@ class Ports:
 def build(settings: Settings) -> Ports:
     """Choose and make the adapters that the settings ask for."""
     evm = {name: _evm_chain(name, settings) for name in (ChainName.ETHEREUM, ChainName.BASE)}
+    solana = _solana_chain(settings)
+    exchanges: dict[ChainName, Exchange] = {name: UniswapExchange(chain) for name, chain in evm.items()}
+    if settings.network is not Network.TESTNET:
+        # Jupiter knows no pools of test networks.
+        exchanges[ChainName.SOLANA] = JupiterExchange(solana, settings.jupiter_url)
     return Ports(
-        chains=MappingProxyType({**evm, ChainName.SOLANA: _solana_chain(settings)}),
-        exchanges=MappingProxyType({name: UniswapExchange(chain) for name, chain in evm.items()}),
+        chains=MappingProxyType({**evm, ChainName.SOLANA: solana}),
+        exchanges=MappingProxyType(exchanges),
         vault=LocalVault(settings.encryption_key_list()),
         prices=_prices(settings, evm),
         queue=RqQueue(settings.redis_url.get_secret_value()),
@@ -93,5 +99,5 @@ def _prices(settings: Settings, evm: Mapping[ChainName, EvmChain]) -> Prices:
         api_key = settings.coingecko_api_key.get_secret_value()
         if api_key:
             fallback.append(CoinGeckoPrices(settings.coingecko_base_url, api_key=api_key))
-        fallback.append(JupiterPrices(settings.jupiter_base_url))
+        fallback.append(JupiterPrices(settings.jupiter_url))
     return MarketPrices(onchain, fallback, overrides=overrides)

@@ -61,6 +61,7 @@ def _read_arguments() -> Options:
     add("--base-port", type=int, default=18546, metavar="N", help="JSON-RPC (%(default)s)")
     add("--faucet-port", type=int, default=18547, metavar="N", help="POST /pay (%(default)s)")
     add("--solana-port", type=int, default=18899, metavar="N", help="JSON-RPC; N+1: WebSocket (%(default)s)")
+    add("--jupiter-port", type=int, default=18548, metavar="N", help="GET /swap/v2/build (%(default)s)")
     add("--no-solana", action="store_true", help="leave Solana out")
     add("--block-time", type=float, metavar="S", help="seconds between blocks (Ethereum 2, Base 1)")
     add(
@@ -80,6 +81,7 @@ def _read_arguments() -> Options:
         base_port=arguments.base_port,
         solana_port=None if arguments.no_solana else arguments.solana_port,
         faucet_port=arguments.faucet_port,
+        jupiter_port=arguments.jupiter_port,
         block_time=arguments.block_time,
         network_ids=arguments.network_ids,
     )

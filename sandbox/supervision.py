@@ -18,6 +18,7 @@ from sandbox.evm import EvmNode
 from sandbox.evm.node import usable_port
 from sandbox.evm.rpc import NodeClient, NodeDown, NodeError
 from sandbox.faucet import Book, Faucet, FaucetServer
+from sandbox.jupiter import JupiterServer
 from sandbox.payers import EvmPayer, Payer, SolanaPayer
 
 _WATCH_SECONDS = 0.25
@@ -36,6 +37,7 @@ class Options:
     base_port: int
     solana_port: int | None
     faucet_port: int
+    jupiter_port: int
     block_time: float | None
     network_ids: str
 
@@ -87,7 +89,7 @@ class SolanaProcess:
 
 
 class Sandbox:
-    """The nodes and the faucet."""
+    """The nodes, the faucet, and the stand-in for Jupiter."""
 
     def __init__(self, options: Options, *, say: Say) -> None:
         """Describe them; `start()` starts them."""
@@ -97,6 +99,7 @@ class Sandbox:
         self._evm: dict[str, EvmNode] = {}
         self._solana: SolanaProcess | None = None
         self._server: FaucetServer | None = None
+        self._jupiter: JupiterServer | None = None
         self._book: Book | None = None
         self._lock: IO[bytes] | None = None
 
@@ -116,7 +119,12 @@ class Sandbox:
         self._book = Book(options.state / "faucet.sqlite")
         self._server = FaucetServer(Faucet(self._book, self._payers()), port=options.faucet_port)
         self._server.start()
-        return urls | {"faucet": self._server.url}
+        urls["faucet"] = self._server.url
+        if self._solana is not None:
+            self._jupiter = JupiterServer(self._solana.url, port=options.jupiter_port)
+            self._jupiter.start()
+            urls["jupiter"] = self._jupiter.url
+        return urls
 
     def watch(self, stopping: threading.Event) -> None:
         """Bring back what dies, until told to stop."""
@@ -132,8 +140,9 @@ class Sandbox:
 
     def stop(self) -> None:
         """Save and end everything that was started, whatever state it is in."""
-        if self._server is not None:
-            self._server.stop()
+        for server in (self._server, self._jupiter):
+            if server is not None:
+                server.stop()
         for node in self._nodes():
             try:
                 node.stop()
@@ -185,6 +194,7 @@ class Sandbox:
         ]
         if options.solana_port is not None:
             wanted += [("solana", options.solana_port), ("solana", options.solana_port + 1)]  # its WebSocket
+            wanted.append(("jupiter", options.jupiter_port))
         owners: dict[int, str] = {}
         for name, port in wanted:
             if port in owners:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from app.core.chains import Token
 from app.core.money import TokenAmount
-from app.ports.chain import Draft, Signed, Terms
+from app.ports.chain import Draft, Signed
 from app.ports.vault import Signer
 
 
@@ -27,12 +27,12 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What an exchange would give now; `route` says by which way, for people; `facts` are the adapter's own."""
+    """What an exchange would give now; `route` says by which way, for people; `facts` are for its adapter alone."""
 
     ask: Ask
     output_units: int
     route: str
-    facts: Terms
+    facts: object
 
 
 class Exchange(Protocol):

@@ -52,7 +52,7 @@ class UniswapExchange:
         output_units, tier = max(zip(answers.answer, calls.FEE_TIERS, strict=True), key=lambda pair: pair[0])
         if output_units == 0:
             raise Rejected("no_liquidity")
-        return Offer(ask, output_units, f"Uniswap V3, {decimal_string(tier, 4)} %", {"fee_tier": tier})
+        return Offer(ask, output_units, f"Uniswap V3, {decimal_string(tier, 4)} %", tier)
 
     def draft(self, offer: Offer, *, minimum_units: int, signer: Signer | None) -> Draft:
         """Write the swap's one call and simulate it; without a signer one that needs a permit is not simulated.
@@ -87,7 +87,7 @@ class UniswapExchange:
         facts, block_time = self._facts(ask)
         # A node may be behind; what it is behind by would be taken from the time that is left.
         deadline = max(int(clock.now().timestamp()), block_time) + _VALID_SECONDS
-        swap = Swap(ask, int(offer.facts["fee_tier"] or 0), minimum_units, deadline, permit=None)
+        swap = Swap(ask, _tier_of(offer), minimum_units, deadline, permit=None)
         if facts is not None and signer is not None:
             swap = self._permitted(swap, facts, signer)
         is_whole = facts is None or signer is not None
@@ -135,6 +135,12 @@ class UniswapExchange:
         target = calls.write(self._deployment, swap)
         calls.assert_says(self._deployment, target, swap)
         return ContractCall(target, swap.deadline)
+
+
+def _tier_of(offer: Offer) -> int:
+    if not isinstance(offer.facts, int):
+        raise TypeError("this is not an offer of Uniswap's")
+    return offer.facts
 
 
 def _swap_in(draft: Draft) -> Swap:
