@@ -74,10 +74,10 @@ def quote(deployment: Deployment, ask: Ask, fee_tier: int) -> Inner:
     )
 
 
-def read_quote(returned: bytes | None) -> int:
-    """Read what a pool gives; nothing where there is no pool or too little in it."""
+def read_quote(returned: bytes | None) -> int | None:
+    """Read what a pool gives; None where there is no pool or too little in it."""
     if returned is None:
-        return 0
+        return None
     if len(returned) != _QUOTE_WORDS * _WORD:
         raise MalformedAnswerError("expected a quote")
     return int.from_bytes(returned[:_WORD], "big")

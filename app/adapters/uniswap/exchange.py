@@ -49,9 +49,14 @@ class UniswapExchange:
             ],
         )
         self._chain.rpc.run(answers)
-        output_units, tier = max(zip(answers.answer, calls.FEE_TIERS, strict=True), key=lambda pair: pair[0])
-        if output_units == 0:
+        offered = [
+            (units, tier)
+            for units, tier in zip(answers.answer, calls.FEE_TIERS, strict=True)
+            if units is not None
+        ]
+        if not offered:
             raise Rejected("no_liquidity")
+        output_units, tier = max(offered)
         return Offer(ask, output_units, f"Uniswap V3, {decimal_string(tier, 4)} %", tier)
 
     def draft(self, offer: Offer, *, minimum_units: int, signer: Signer | None) -> Draft:
