@@ -104,7 +104,7 @@ def test_no_two_parts_are_given_one_port(tmp_path: Path) -> None:
         plan = read_settings(tmp_path, {"PORT": port}, {})
         complete(plan)
         websocket = plan.sandbox_ports["SOLANA_RPC_URL"] + 1
-        assert len({plan.port, plan.redis_port, websocket, *plan.sandbox_ports.values()}) == 7
+        assert len({plan.port, plan.redis_port, websocket, *plan.sandbox_ports.values()}) == 8
 
 
 def test_here_the_service_listens_to_this_machine_only(tmp_path: Path) -> None:
