@@ -20,7 +20,7 @@ from app.errors import (
 )
 from app.identity import guards
 from app.ports import provider
-from app.wallets import history, movements, orders, schemas, swaps
+from app.wallets import history, movements, orders, swap_schemas, swaps
 from app.wallets.lifecycle import Status
 from app.wallets.orders import SwapOrder
 from app.wallets.routes import IDEMPOTENCY_NOTE, PREFER_NOTE, blp
@@ -40,7 +40,9 @@ _LIMITS = (
 _SWAPPED_OR_QUOTED = {
     "200": {
         "description": "The swap, or the quote of a dry run.",
-        "content": {"application/json": {"schema": {"oneOf": [schemas.SwapShape, schemas.SwapQuoteShape]}}},
+        "content": {
+            "application/json": {"schema": {"oneOf": [swap_schemas.SwapShape, swap_schemas.SwapQuoteShape]}}
+        },
     }
 }
 
@@ -50,7 +52,7 @@ def _rebuild_swap(transaction_id: str) -> tuple[int, Any]:
     if view.status == Status.FAILED:
         failure = movements.answer_failure(view)
         return failure.status, failures.body_of(failure)
-    return 200, schemas.SwapShape().dump(view)
+    return 200, swap_schemas.SwapShape().dump(view)
 
 
 def _is_for_real() -> bool:
@@ -61,8 +63,8 @@ def _is_for_real() -> bool:
 
 @blp.post("/<string:wallet_id>/swap")
 @idempotent(owner=guards.require_agent, rebuild=_rebuild_swap, applies=_is_for_real)
-@blp.arguments(schemas.SwapBody)
-@blp.response(200, schemas.SwapShape)
+@blp.arguments(swap_schemas.SwapBody)
+@blp.response(200, swap_schemas.SwapShape)
 @blp.doc(responses=_SWAPPED_OR_QUOTED)
 @blp.raises(Unauthorized, NotFound, *_LIMITS, IdempotencyConflict, SwapFailed)
 @blp.header(idempotency.HEADER, IDEMPOTENCY_NOTE)
@@ -78,7 +80,7 @@ def swap(body: dict[str, Any], wallet: WalletView) -> Any:
         output_token=body["output_token"], slippage_bps=body["slippage_bps"],
     )  # fmt: skip
     if body["dry_run"]:
-        return jsonify(schemas.SwapQuoteShape().dump(_quoted(order, swaps.quote(wallet, order))))
+        return jsonify(swap_schemas.SwapQuoteShape().dump(_quoted(order, swaps.quote(wallet, order))))
     wait = prefer.wait_seconds(provider.settings().confirmation_wait_seconds)
     return swaps.send(wallet, order, wait_seconds=wait)
 

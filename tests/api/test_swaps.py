@@ -12,10 +12,13 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from app.adapters.evm.chain import EvmChain
+from app.adapters.prices import MarketPrices
 from app.adapters.uniswap.exchange import UniswapExchange
 from app.core.chains import ETH, USDC, ChainName
 from app.core.money import TokenAmount, parse_amount
+from app.core.unit_of_work import unit_of_work
 from app.ports.errors import OutcomeUnknown, Rejected, Unreachable
+from app.spending import service as spending
 from app.wallets import deposits
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
@@ -224,13 +227,32 @@ def test_a_wallet_without_gas_learns_what_is_missing(chain_client: FlaskClient, 
     assert (details["reason"], details["currency"]) == ("insufficient_gas", "ETH")
 
 
-def test_a_frozen_wallet_swaps_nothing_and_another_agent_s_is_not_there(
-    agent: Agent, chain_client: FlaskClient
-) -> None:
+def test_another_agent_s_wallet_is_not_there(agent: Agent, chain_client: FlaskClient) -> None:
     stranger = register(chain_client)
     answer = stranger.post(f"{agent.wallet_url}/swap", {"nonsense": True})
     assert (answer.status_code, answer.get_json()["code"]) == (404, "NOT_FOUND")
     assert agent.client.post(f"{agent.wallet_url}/swap", json={}).status_code == 401
+
+
+def test_a_frozen_wallet_swaps_nothing(agent: Agent) -> None:
+    with unit_of_work():
+        spending.freeze(agent.id)
+    for more in ({}, {"dry_run": True}):
+        answer = swap(agent, "USDC", "ETH", "1", **more)
+        assert (answer.status_code, answer.get_json()["code"]) == (403, "WALLET_FROZEN")
+    assert agent.history() == []
+
+
+def test_without_a_market_price_nothing_is_swapped_with_or_without_limits(
+    build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain]
+) -> None:
+    app = build_app(sqlite_url, chains=chains, prices=MarketPrices([], [], overrides={}))
+    with app.app_context():
+        poor = register(app.test_client())
+        poor.unlimited()
+        answer = swap(poor, "USDC", "ETH", "1")
+        assert (answer.status_code, answer.get_json()["code"]) == (503, "PRICE_UNAVAILABLE")
+        assert poor.history() == []
 
 
 def test_the_same_idempotency_key_swaps_once(agent: Agent, base: EvmChain) -> None:
