@@ -169,6 +169,8 @@ def test_what_the_wallet_does_not_have_is_refused_before_signing(stage: Stage) -
     stage.agent.unlimited()
     assert stage.refused("USDC", "SOL", "100.5")["missing"] == "0.5"
     assert stage.refused("SOL", "USDC", "2")["reason"] == "insufficient_funds"
+    assert stage.refused("SOL", "USDC", "9" * 30)["reason"] == "insufficient_funds"
+    assert stage.refused("USDC", "SOL", "9" * 12)["reason"] in ("price_deviation", "quote_unavailable")
 
 
 def test_a_node_that_takes_the_swap_and_loses_the_answer_leads_to_one_swap(stage: Stage) -> None:

@@ -201,6 +201,8 @@ def test_a_missing_field_swaps_nothing_and_is_named(field: str, agent: Agent) ->
         ("USDC", "ETH", "100.5", "insufficient_funds"),
         ("ETH", "USDC", "1", "insufficient_funds"),
         ("ETH", "USDC", "0.000000000000000001", "amount_too_small"),
+        ("ETH", "USDC", "9" * 30, "price_deviation"),
+        ("USDC", "ETH", "9" * 60, "price_deviation"),
     ],
 )
 def test_what_cannot_be_swapped_is_refused_before_signing_and_counts_nothing(

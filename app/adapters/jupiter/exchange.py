@@ -55,6 +55,7 @@ from app.ports.vault import Signer
 _CONFIRMED = CommitmentLevel.Confirmed
 _ACCOUNTS = RpcAccountInfoConfig(encoding=UiAccountEncoding.Base64, commitment=_CONFIRMED)
 _NO_BLOCKHASH = Hash.default()
+_U64 = 2**64
 _MOST_BYTES = 1232
 _MOST_LOCKS = 64
 """Of accounts in one transaction, `MAX_TX_ACCOUNT_LOCKS` of Agave."""
@@ -87,7 +88,13 @@ class JupiterExchange:
         self._usdc_mint = Pubkey.from_string(chain.deployment.usdc_mint)
 
     def quote(self, ask: Ask) -> Offer:
-        """Ask Jupiter for the best way. Raises: Rejected("no_liquidity", "quote_unavailable")."""
+        """Ask Jupiter for the best way.
+
+        Raises: Rejected("no_liquidity", "quote_unavailable", "insufficient_funds").
+        """
+        if ask.given.units >= _U64:
+            # More than the chain can count, and so than anybody has.
+            raise Rejected("insufficient_funds")
         pair = self._pair(ask)
         built = self._api.build(
             ask.owner, str(pair.given_mint), str(pair.wanted_mint),
