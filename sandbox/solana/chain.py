@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from solders.account import Account
-from solders.hash import Hash
+from solders.hash import Hash, ParseHashError
 from solders.pubkey import Pubkey
 from solders.transaction import VersionedTransaction
 
@@ -66,7 +66,7 @@ class Chain:
         self.clock = SlotClock(start_slot, slot_ms=slot_ms)
         self.blockhashes = BlockhashQueue(self._seed)
         own_genesis = str(Hash(hashlib.sha256(b"genesis" + self._seed).digest()))
-        self.genesis_hash = str(Hash.from_string(genesis_hash)) if genesis_hash else own_genesis
+        self.genesis_hash = _checked(genesis_hash) if genesis_hash else own_genesis
         self.first_available_slot = 0
         self.slot = start_slot - MAX_RECENT_BLOCKHASHES
         self._go_to(start_slot)
@@ -300,6 +300,18 @@ class Chain:
         """Put an account where every commitment level sees it."""
         self.runtime.put_account(address, account)
         self.accounts.remember(address, account, slot=GENESIS_SLOT, finalized_slot=GENESIS_SLOT)
+
+
+def _checked(genesis_hash: str) -> str:
+    """Return a genesis hash as it was given.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return str(Hash.from_string(genesis_hash))
+    except ParseHashError:
+        raise ValueError(f"{genesis_hash} is not a genesis hash") from None
 
 
 def _lamports(accounts: list[Account | None]) -> list[int]:

@@ -109,6 +109,7 @@ def test_deposits_add_up_whether_or_not_the_token_account_was_there_before(stage
     assert stage.find() == 1
     assert stage.status(first) == ["pending"]
     last = stage.node.mint_usdc(stage.agent.solana_address, 2_000_001)
+    stage.node.advance(CONFIRMED)
     second = stage.ask("2", "USDC")
     assert stage.find() == 1
     # The remainder came before the second request was made.

@@ -6,6 +6,7 @@ from solders.keypair import Keypair
 
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS
+from app.adapters.solana.histories import Portion
 from app.core.chains import SOL, Token
 from app.core.money import TokenAmount
 from app.ports.chain import Draft, Intent, Outcome, Signed, Watch
@@ -36,6 +37,11 @@ def chain_at(*urls: str, commitment: str = "confirmed", read_seconds: float = 5)
     return SolanaChain(
         DEPLOYMENTS["sandbox"], rpc_urls=urls, commitment=commitment, read_seconds=read_seconds
     )
+
+
+def reading_little(url: str, portion: Portion) -> SolanaChain:
+    """Return an adapter that reads less of the histories at a time, so that tests need not send thousands."""
+    return SolanaChain(DEPLOYMENTS["sandbox"], rpc_urls=[url], portion=portion)
 
 
 def funded(node: SolanaNode, *, lamports: int = WHOLE_SOL, usdc_units: int = 0) -> SolanaPerson:

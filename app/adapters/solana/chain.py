@@ -16,6 +16,7 @@ from app.adapters.solana.deployments import Deployment
 from app.adapters.solana.deposits import DepositScanner
 from app.adapters.solana.drafts import Drafter
 from app.adapters.solana.endpoint import Call
+from app.adapters.solana.histories import Portion
 from app.adapters.solana.outcomes import Lookout
 from app.adapters.solana.rpc import SolanaRpc
 from app.adapters.solana.transactions import Plan
@@ -37,6 +38,7 @@ from app.ports.chain import (
 )
 from app.ports.vault import Signer
 
+_PORTION = Portion()
 _ZERO_ADDRESS = str(Pubkey.default())
 _ACCOUNTS = RpcAccountInfoConfig(encoding=UiAccountEncoding.Base64, commitment=CommitmentLevel.Confirmed)
 _CONFIRMED = RpcContextConfig(commitment=CommitmentLevel.Confirmed)
@@ -52,10 +54,12 @@ class SolanaChain:
         rpc_urls: Sequence[str] = (),
         commitment: str = "confirmed",
         read_seconds: float = 5.0,
+        portion: Portion = _PORTION,
     ) -> None:
         """Take the network's facts, and endpoints if others than its public ones are meant.
 
-        Movements count as landed at `commitment`; deposits always wait for `finalized`.
+        Movements count as landed at `commitment`; deposits always wait for `finalized`, and a look for them reads
+        one `portion` of the histories.
         """
         self._deployment = deployment
         self._usdc_mint = Pubkey.from_string(deployment.usdc_mint)
@@ -65,7 +69,7 @@ class SolanaChain:
         self._drafter = Drafter(self._rpc, self._usdc_mint)
         self._broadcaster = Broadcaster(self._rpc)
         self._lookout = Lookout(self._rpc, self._usdc_mint, commitment=commitment)
-        self._scanner = DepositScanner(self._rpc, self._usdc_mint)
+        self._scanner = DepositScanner(self._rpc, self._usdc_mint, portion=portion)
 
     @property
     def name(self) -> ChainName:

@@ -19,7 +19,7 @@ from solders.rpc.requests import GetLatestBlockhash, GetMultipleAccounts
 from app.adapters.solana import arrivals, histories, tokens
 from app.adapters.solana.arrivals import Holder
 from app.adapters.solana.endpoint import Call, Endpoint, EndpointFailedError
-from app.adapters.solana.histories import Reading
+from app.adapters.solana.histories import Portion, Reading
 from app.adapters.solana.marks import Mark, Trail
 from app.adapters.solana.rpc import SolanaRpc
 from app.adapters.solana.wire import Accounts, Blockhash, Entry, Landed, accounts, blockhash
@@ -28,7 +28,6 @@ from app.core.money import TokenAmount
 from app.ports.chain import BlockRef, Deposit, Scan, Terms, WatchedAddress
 
 _ADDRESSES_PER_CALL = 50  # two accounts each, and `getMultipleAccounts` takes a hundred
-_TRANSACTIONS_PER_PASS = 400
 _PATIENCE_SLOTS = 1_500
 """How long, about ten minutes, a node is given to show what a history or a balance says that there is."""
 
@@ -62,10 +61,11 @@ class _Due:
 class DepositScanner:
     """Looks for deposits on the cluster."""
 
-    def __init__(self, rpc: SolanaRpc, mint: Pubkey) -> None:
-        """Take the cluster's endpoints and the mint of USDC."""
+    def __init__(self, rpc: SolanaRpc, mint: Pubkey, *, portion: Portion) -> None:
+        """Take the cluster's endpoints, the mint of USDC, and how much a pass may read."""
         self._rpc = rpc
         self._mint = mint
+        self._portion = portion
 
     def mark(self, address: str) -> Terms:
         """Take note of what an address has at the newest confirmed slot. Raises: Unreachable."""
@@ -96,8 +96,8 @@ class DepositScanner:
             for account in self._read_accounts(endpoint, watched, latest.answer)
             if not account.is_explained or account.mark.is_walking
         ]
-        due = _unread(endpoint, changed, at_least=latest.answer.slot)
-        shares = _shared_out(due)
+        due = _unread(endpoint, changed, portion=self._portion, at_least=latest.answer.slot)
+        shares = _shared_out(due, self._portion.transactions)
         shown = histories.transactions(
             endpoint, {entry.signature for entries in shares.values() for entry in entries}
         )
@@ -156,7 +156,9 @@ class DepositScanner:
         return wallet.lamports if wallet else 0, tokens.units_of(usdc, owner=owner, mint=self._mint)
 
 
-def _unread(endpoint: Endpoint, changed: Sequence[_Account], *, at_least: int) -> list[_Due]:
+def _unread(
+    endpoint: Endpoint, changed: Sequence[_Account], *, portion: Portion, at_least: int
+) -> list[_Due]:
     """List what was not read yet. Raises: EndpointFailedError."""
     readings = []
     for account in changed:
@@ -165,7 +167,7 @@ def _unread(endpoint: Endpoint, changed: Sequence[_Account], *, at_least: int) -
             Reading(holder.address, mark.wallet, mark.since),
             Reading(holder.token_account, mark.tokens, mark.since),
         ]
-    found = histories.read_on(endpoint, readings, at_least=at_least)
+    found = histories.read_on(endpoint, readings, portion=portion, at_least=at_least)
     due = []
     for account in changed:
         wallet, of_wallet = found[account.holder.address]
@@ -178,10 +180,9 @@ def _unread(endpoint: Endpoint, changed: Sequence[_Account], *, at_least: int) -
     return due
 
 
-def _shared_out(due: Sequence[_Due]) -> Mapping[str, Sequence[Entry]]:
+def _shared_out(due: Sequence[_Due], left: int) -> Mapping[str, Sequence[Entry]]:
     """Return the entries that each address may read in this pass: those with few are not kept waiting."""
     shares: dict[str, Sequence[Entry]] = {}
-    left = _TRANSACTIONS_PER_PASS
     by_length = sorted(due, key=lambda work: len(work.entries))
     for place, work in enumerate(by_length):
         share = max(left // (len(by_length) - place), 1)

@@ -90,7 +90,7 @@ class Drafter:
             there = readings.recipient_tokens.lamports if readings.recipient_tokens else 0
             fee_units += max(readings.token_rent - there, 0)
         draft = self._affordable(intent, readings, plan, fee_units)
-        if readings.simulation.error is not None:
+        if readings.simulation.error is not None and not _leaves_only_the_fee(intent, readings, fee_units):
             raise Rejected(
                 "simulation_failed", details={"revert": refusals.simulated(readings.simulation.error)}
             )
@@ -183,6 +183,18 @@ def _assert_one_view(latest: Blockhash, found: Accounts, trying: Simulation) -> 
     slots = (latest.slot, found.slot, trying.slot)
     if max(slots) - min(slots) > _LONGEST_VIEW_SLOTS:
         raise EndpointFailedError("lagging", perhaps_executed=False)
+
+
+def _leaves_only_the_fee(intent: Intent, readings: _Readings, fee_units: int) -> bool:
+    """Tell whether a trial failed only because it knew no priority fee: the very lamports that it left over.
+
+    That is what emptying a wallet looks like, which leaves nothing once the fee is taken.
+    """
+    lamports = readings.sender.lamports if readings.sender else 0
+    leaving = intent.amount.units if intent.amount.token == SOL and intent.sender != intent.recipient else 0
+    return lamports == leaving + fee_units and readings.simulation.error == {
+        "InsufficientFundsForRent": {"account_index": 0}
+    }
 
 
 def refuse_dust(minimum: int, *, left: int) -> None:

@@ -16,14 +16,24 @@ from app.adapters.solana.endpoint import Call, Endpoint
 from app.adapters.solana.marks import Trail
 from app.adapters.solana.wire import Entry, Landed, history, landed_or_none
 
-PAGE = 1_000
-"""The longest list that `getSignaturesForAddress` gives."""
-_PAGES_PER_PASS = 10
 _TRANSACTION = RpcTransactionConfig(
     encoding=UiTransactionEncoding.Base64,
     commitment=CommitmentLevel.Finalized,
     max_supported_transaction_version=0,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """What one pass reads at most: transactions of all addresses together, and pages of each history.
+
+    A page is the longest list that `getSignaturesForAddress` gives. There must be two at least, and one must be
+    longer than what a trail remembers: then a walk through a long history ends with something unread.
+    """
+
+    transactions: int = 400
+    pages: int = 10
+    page: int = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +50,7 @@ class _Walk:
     reading: Reading
     before: str | None
     entries: list[Entry]
+    last_page: str | None = None
     is_complete: bool = False
 
 
@@ -49,7 +60,7 @@ def newest(account: str) -> Call[tuple[Entry, ...]]:
 
 
 def read_on(
-    endpoint: Endpoint, readings: Sequence[Reading], *, at_least: int
+    endpoint: Endpoint, readings: Sequence[Reading], *, portion: Portion, at_least: int
 ) -> Mapping[str, tuple[Trail, tuple[Entry, ...]]]:
     """Return, by account, the trail with what it leads to next, oldest first.
 
@@ -58,20 +69,20 @@ def read_on(
     Raises: EndpointFailedError.
     """
     walks = [_Walk(reading, reading.trail.before, []) for reading in readings]
-    for _ in range(_PAGES_PER_PASS):
+    for _ in range(portion.pages):
         open_walks = [walk for walk in walks if not walk.is_complete]
         if not open_walks:
             break
         calls = [
             _page(
                 walk.reading.account, CommitmentLevel.Finalized,
-                before=walk.before, until=walk.reading.trail.until, at_least=at_least,
+                before=walk.before, until=walk.reading.trail.until, limit=portion.page, at_least=at_least,
             )
             for walk in open_walks
         ]  # fmt: skip
         endpoint.run(*calls)
         for walk, call in zip(open_walks, calls, strict=True):
-            _take(walk, call.answer)
+            _take(walk, call.answer, is_last=len(call.answer) < portion.page)
     return {walk.reading.account: _result(walk) for walk in walks}
 
 
@@ -89,10 +100,11 @@ def transactions(endpoint: Endpoint, signatures: Collection[str]) -> Mapping[str
     return {signature: None if call.error else call.answer for signature, call in calls.items()}
 
 
-def _take(walk: _Walk, page: Sequence[Entry]) -> None:
+def _take(walk: _Walk, page: Sequence[Entry], *, is_last: bool) -> None:
     since = walk.reading.since
+    walk.last_page = walk.before
     walk.entries += [entry for entry in page if entry.slot > since]
-    walk.is_complete = len(page) < PAGE or page[-1].slot <= since
+    walk.is_complete = is_last or page[-1].slot <= since
     if page:
         walk.before = page[-1].signature
 
@@ -100,7 +112,8 @@ def _take(walk: _Walk, page: Sequence[Entry]) -> None:
 def _result(walk: _Walk) -> tuple[Trail, tuple[Entry, ...]]:
     trail = walk.reading.trail
     if not walk.is_complete:
-        return replace(trail, before=walk.before), ()
+        # From the beginning of the last page, so that the pass that comes to the end has at least that much.
+        return replace(trail, before=walk.last_page), ()
     return replace(trail, before=None), tuple(reversed(walk.entries))
 
 
@@ -108,9 +121,9 @@ def _page(
     account: str,
     commitment: CommitmentLevel,
     *,
+    limit: int,
     before: str | None = None,
     until: str | None = None,
-    limit: int = PAGE,
     at_least: int | None = None,
 ) -> Call[tuple[Entry, ...]]:
     config = RpcSignaturesForAddressConfig(

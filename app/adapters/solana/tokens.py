@@ -86,7 +86,10 @@ def read_account(account: AccountState | None) -> TokenAccount | None:
     """Return what a token account of the classic program says, None for anything else."""
     if account is None or account.owner != TOKEN_PROGRAM or len(account.data) != TOKEN_ACCOUNT_BYTES:
         return None
-    return TokenAccount.from_bytes(account.data)
+    try:
+        return TokenAccount.from_bytes(account.data)
+    except ValueError:  # not initialized
+        return None
 
 
 def units_of(account: AccountState | None, *, owner: Pubkey, mint: Pubkey) -> int:

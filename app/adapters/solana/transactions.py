@@ -122,7 +122,7 @@ def signature_of(raw: bytes) -> str:
     """Return the signature by which the chain knows signed bytes. Raises: ValueError."""
     try:
         return str(VersionedTransaction.from_bytes(raw).signatures[0])
-    except (BincodeError, IndexError):
+    except (BincodeError, ValueError, IndexError):
         raise ValueError("not a signed Solana transaction") from None
 
 

@@ -14,7 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from solders.errors import BincodeError, SerdeJSONError
+from solders.hash import Hash, ParseHashError
 from solders.pubkey import Pubkey
+from solders.signature import Signature
 from solders.transaction import VersionedTransaction
 
 LEVELS = ("processed", "confirmed", "finalized")
@@ -191,9 +193,11 @@ def accounts(count: int) -> Callable[[object], Accounts]:
 def blockhash(answer: object) -> Blockhash:
     """Read `getLatestBlockhash`."""
     value = field(answer, "value")
-    return Blockhash(
-        _slot_of(answer), text(field(value, "blockhash")), number(field(value, "lastValidBlockHeight"))
-    )
+    try:
+        latest = str(Hash.from_string(text(field(value, "blockhash"))))
+    except ParseHashError:
+        raise MalformedAnswerError("expected a blockhash") from None
+    return Blockhash(_slot_of(answer), latest, number(field(value, "lastValidBlockHeight")))
 
 
 def epoch_info(answer: object) -> EpochInfo:
@@ -243,7 +247,8 @@ def statuses(count: int) -> Callable[[object], Statuses]:
 def history(answer: object) -> tuple[Entry, ...]:
     """Read `getSignaturesForAddress`, newest first."""
     return tuple(
-        Entry(text(field(entry, "signature")), number(field(entry, "slot"))) for entry in entries(answer)
+        Entry(_signature(field(entry, "signature")), number(field(entry, "slot")))
+        for entry in entries(answer)
     )
 
 
@@ -300,6 +305,13 @@ def _token_balances(listed: object, keys: Sequence[str]) -> tuple[TokenBalance, 
         owner = text(members(entry).get("owner") or "")
         balances.append(TokenBalance(keys[index], text(field(entry, "mint")), owner, int(units)))
     return tuple(balances)
+
+
+def _signature(value: object) -> str:
+    try:
+        return str(Signature.from_string(text(value)))
+    except ValueError:
+        raise MalformedAnswerError("expected a signature") from None
 
 
 def _slot_of(answer: object) -> int:
