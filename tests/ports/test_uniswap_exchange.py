@@ -206,3 +206,13 @@ def test_a_dry_run_signs_nothing_at_all(base_node: EvmNode, person: Person) -> N
         draft = exchange.draft(offer, minimum_units=1, signer=None)
         assert draft.fee_units > 0
         assert "eth_estimateGas" not in node.methods()
+
+
+def test_a_chain_whose_time_is_far_ahead_gets_no_deadline_that_is_none(own_base_node: EvmNode) -> None:
+    person = funded(own_base_node, usdc_units=100_000_000)
+    exchange = UniswapExchange(chain_at(own_base_node))
+    offer = exchange.quote(ask(person))
+    own_base_node.rpc("evm_increaseTime", 3600)
+    own_base_node.mine(1)
+    with pytest.raises(Unreachable):
+        exchange.draft(offer, minimum_units=1, signer=person)

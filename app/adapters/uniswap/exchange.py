@@ -15,12 +15,14 @@ from app.core import clock
 from app.core.chains import TOKENS_BY_SYMBOL, USDC
 from app.core.money import decimal_string
 from app.ports.chain import Draft, Intent, Signed
-from app.ports.errors import Rejected
+from app.ports.errors import Rejected, Unreachable
 from app.ports.swaps import Ask, Offer
 from app.ports.vault import Signer
 
 _VALID_SECONDS = 600
 """Long enough for a stuck transaction to be replaced some times, short enough for its price to mean something."""
+_MOST_AHEAD_SECONDS = 900
+"""How far a chain's clock may be ahead of ours."""
 _USUAL_GAS = 300_000
 """What a swap with permit and unwrapping is given where it cannot be simulated: half more than it was measured at."""
 _ATTEMPTS = 2
@@ -90,8 +92,11 @@ class UniswapExchange:
     def _draft(self, offer: Offer, minimum_units: int, signer: Signer | None) -> Draft:
         ask = offer.ask
         facts, block_time = self._facts(ask)
-        # A node may be behind; what it is behind by would be taken from the time that is left.
-        deadline = max(int(clock.now().timestamp()), block_time) + _VALID_SECONDS
+        now = int(clock.now().timestamp())
+        if block_time > now + _MOST_AHEAD_SECONDS:
+            # A deadline that far away would be none.
+            raise Unreachable("chain_unreachable")
+        deadline = max(now, block_time) + _VALID_SECONDS
         swap = Swap(ask, _tier_of(offer), minimum_units, deadline, permit=None)
         if facts is not None and signer is not None:
             swap = self._permitted(swap, facts, signer)
