@@ -19,6 +19,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName
 
 _KEY_BYTES = 32
+_JUPITER = "https://api.jup.ag"
+_SANDBOX_JUPITER = "http://127.0.0.1:18548"
 _KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
 _LIMITS = ("grant_budget_usd_per_day", "registration_rate_limit", "rate_limit_per_key", "device_miss_limit")
 _REQUIRED_OUTSIDE_SANDBOX = ("secret_key", "code_peppers", "encryption_keys")
@@ -152,13 +154,15 @@ class Settings(_UpstreamSettings):
     base_stuck_blocks: int = Field(30, ge=1)
     confirmation_wait_seconds: Decimal = Field(Decimal(5), ge=0, le=25)
     poll_interval_seconds: Decimal = Field(Decimal(2), gt=0)
+    max_slippage_bps: int = Field(500, ge=0, le=5000)
+    max_price_deviation_bps: int = Field(200, ge=0, le=5000)
     max_network_fee_usd: Decimal = Field(Decimal(25), gt=0)
     funding_request_ttl_seconds: int = Field(604_800, ge=1)
     retired_key_ttl_seconds: int = Field(7_776_000, ge=0)
     # Limits and their audit look back two months at most.
     retention_days: int = Field(400, ge=62, le=36_500)
     price_overrides: str = ""
-    jupiter_base_url: str = "https://api.jup.ag"
+    jupiter_base_url: str = ""
     perpdex_base_url: str = ""
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
@@ -247,6 +251,11 @@ class Settings(_UpstreamSettings):
     def public_url(self) -> str:
         """Return the address in links, without a trailing slash."""
         return (self.base_url or f"http://127.0.0.1:{self.port}").rstrip("/")
+
+    @property
+    def jupiter_url(self) -> str:
+        """Return Jupiter's base address; in the sandbox that of its stand-in."""
+        return self.jupiter_base_url or (_SANDBOX_JUPITER if self.is_sandbox else _JUPITER)
 
     def encryption_key_list(self) -> tuple[tuple[str, bytes], ...]:
         """Return `(id, 32 bytes)` pairs, the one for new data first."""

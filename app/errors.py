@@ -285,6 +285,12 @@ class WithdrawalFailed(ServiceError):
     code = ErrorCode.WITHDRAWAL_FAILED
 
 
+class SwapFailed(ServiceError):
+    """Certain: the swap did not take place. Never for an open outcome, which is `pending`."""
+
+    code = ErrorCode.SWAP_FAILED
+
+
 class BalanceFetchError(ServiceError):
     """A chain could not be read; `details.chains` names it."""
 

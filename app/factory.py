@@ -32,7 +32,7 @@ from app.status import pages
 from app.status import routes as status
 from app.trading import routes as trading
 from app.usage import routes as usage
-from app.wallets import balances, controls_routes, waiting
+from app.wallets import balances, controls_routes, swap_routes, waiting
 from app.wallets import routes as wallets
 from app.web import documentation, failures, fields, forwarding
 from app.web.targets import RestConverter
@@ -193,4 +193,4 @@ def _serve(app: Flask, settings: Settings) -> None:
 
 
 # Imported for what they register: further routes of a room, and a table that no room owns.
-_REGISTERED = (connections, controls_routes, leases, platform_keys)
+_REGISTERED = (connections, controls_routes, leases, platform_keys, swap_routes)

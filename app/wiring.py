@@ -15,6 +15,7 @@ from app.adapters.evm.feeds import ChainlinkPrices
 from app.adapters.faucet_http import HttpFaucet
 from app.adapters.perpdex.deployments import DEPLOYMENTS as PERPDEX_DEPLOYMENTS
 from app.adapters.perpdex.exchange import HyperliquidExchange
+from app.adapters.jupiter.exchange import JupiterExchange
 from app.adapters.price_coingecko import CoinGeckoPrices
 from app.adapters.price_jupiter import JupiterPrices
 from app.adapters.prices import MarketPrices, PriceSource
@@ -22,8 +23,9 @@ from app.adapters.queue_rq import RqQueue
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
 from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
+from app.adapters.uniswap.exchange import UniswapExchange
 from app.adapters.vault_local import LocalVault
-from app.config import Settings
+from app.config import Network, Settings
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName
 from app.core.money import nanos_from_usd
 from app.ports.chain import Chain
@@ -32,6 +34,7 @@ from app.ports.perpdex import Perpdex
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
 from app.ports.upstream import Upstream
+from app.ports.swaps import Exchange
 from app.ports.vault import Vault
 
 
@@ -40,6 +43,7 @@ class Ports:
     """One attribute per port."""
 
     chains: Mapping[ChainName, Chain]
+    exchanges: Mapping[ChainName, Exchange]
     vault: Vault
     prices: Prices
     queue: JobQueue
@@ -52,8 +56,14 @@ class Ports:
 def build(settings: Settings) -> Ports:
     """Choose and make the adapters that the settings ask for."""
     evm = {name: _evm_chain(name, settings) for name in (ChainName.ETHEREUM, ChainName.BASE)}
+    solana = _solana_chain(settings)
+    exchanges: dict[ChainName, Exchange] = {name: UniswapExchange(chain) for name, chain in evm.items()}
+    if settings.network is not Network.TESTNET:
+        # Jupiter knows no pools of test networks.
+        exchanges[ChainName.SOLANA] = JupiterExchange(solana, settings.jupiter_url)
     return Ports(
-        chains=MappingProxyType({**evm, ChainName.SOLANA: _solana_chain(settings)}),
+        chains=MappingProxyType({**evm, ChainName.SOLANA: solana}),
+        exchanges=MappingProxyType(exchanges),
         vault=LocalVault(settings.encryption_key_list()),
         prices=_prices(settings, evm),
         queue=RqQueue(settings.redis_url.get_secret_value()),
@@ -112,5 +122,5 @@ def _prices(settings: Settings, evm: Mapping[ChainName, EvmChain]) -> Prices:
         api_key = settings.coingecko_api_key.get_secret_value()
         if api_key:
             fallback.append(CoinGeckoPrices(settings.coingecko_base_url, api_key=api_key))
-        fallback.append(JupiterPrices(settings.jupiter_base_url))
+        fallback.append(JupiterPrices(settings.jupiter_url))
     return MarketPrices(onchain, fallback, overrides=overrides)

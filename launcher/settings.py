@@ -14,8 +14,7 @@ from launcher.secret_file import REQUIRED_OUTSIDE_SANDBOX, ensure_secrets
 DATABASE_FILE = "purser.sqlite"
 SECRETS_FILE = "secrets.env"
 CHAIN_PORTS = {"ETHEREUM_RPC_URL": 18545, "BASE_RPC_URL": 18546, "SOLANA_RPC_URL": 18899}
-FAUCET_PORT = 18547
-PERPDEX_PORT = 18548
+SERVICE_PORTS = {"FAUCET_URL": 18547, "PERPDEX_BASE_URL": 18548, "JUPITER_BASE_URL": 18549}
 REDIS_PORT = 16379
 _DEFAULT_PORT = 8000
 _LAST_PORT = 65_535
@@ -90,11 +89,7 @@ def complete(plan: Plan) -> None:
         taken.add(plan.redis_port)
         plan.chosen["REDIS_URL"] = f"redis://{network_ports.LOOPBACK}:{plan.redis_port}/0"
     if plan.network == "sandbox" and not all(settings.get(name) for name in CHAIN_PORTS):
-        for name, preferred in {
-            **CHAIN_PORTS,
-            "FAUCET_URL": FAUCET_PORT,
-            "PERPDEX_BASE_URL": PERPDEX_PORT,
-        }.items():
+        for name, preferred in {**CHAIN_PORTS, **SERVICE_PORTS}.items():
             width = 2 if name == "SOLANA_RPC_URL" else 1  # its WebSocket is one port above
             port = network_ports.choose(preferred, taken=taken, width=width)
             taken |= set(range(port, port + width))

@@ -18,6 +18,7 @@ from sandbox.evm import EvmNode
 from sandbox.evm.node import usable_port
 from sandbox.evm.rpc import NodeClient, NodeDown, NodeError
 from sandbox.faucet import Book, Faucet, FaucetServer
+from sandbox.jupiter import JupiterServer
 from sandbox.payers import EvmPayer, Payer, SolanaPayer
 from sandbox.perpdex import ExchangeServer
 
@@ -38,6 +39,7 @@ class Options:
     solana_port: int | None
     faucet_port: int
     perpdex_port: int
+    jupiter_port: int
     block_time: float | None
     network_ids: str
 
@@ -99,6 +101,7 @@ class Sandbox:
         self._evm: dict[str, EvmNode] = {}
         self._solana: SolanaProcess | None = None
         self._server: FaucetServer | None = None
+        self._jupiter: JupiterServer | None = None
         self._book: Book | None = None
         self._exchange: ExchangeServer | None = None
         self._lock: IO[bytes] | None = None
@@ -121,7 +124,12 @@ class Sandbox:
         self._server.start()
         self._exchange = ExchangeServer(port=options.perpdex_port)
         self._exchange.start()
-        return urls | {"faucet": self._server.url, "perpdex": self._exchange.url}
+        urls |= {"faucet": self._server.url, "perpdex": self._exchange.url}
+        if self._solana is not None:
+            self._jupiter = JupiterServer(self._solana.url, port=options.jupiter_port)
+            self._jupiter.start()
+            urls["jupiter"] = self._jupiter.url
+        return urls
 
     def watch(self, stopping: threading.Event) -> None:
         """Bring back what dies, until told to stop."""
@@ -137,7 +145,7 @@ class Sandbox:
 
     def stop(self) -> None:
         """Save and end everything that was started, whatever state it is in."""
-        for server in (self._server, self._exchange):
+        for server in (self._server, self._exchange, self._jupiter):
             if server is not None:
                 server.stop()
         for node in self._nodes():
@@ -192,6 +200,7 @@ class Sandbox:
         ]
         if options.solana_port is not None:
             wanted += [("solana", options.solana_port), ("solana", options.solana_port + 1)]  # its WebSocket
+            wanted.append(("jupiter", options.jupiter_port))
         owners: dict[int, str] = {}
         for name, port in wanted:
             if port in owners:

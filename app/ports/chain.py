@@ -83,13 +83,17 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """A movement whose end is looked for: any of its hashes may be the one that landed."""
+    """A movement whose end is looked for: any of its hashes may be the one that landed.
+
+    `receives` names the token that it shall bring the sender, where it shall bring one.
+    """
 
     key: str
     sender: str
     sequence: int | None
     tx_hashes: tuple[str, ...]
     expires_at_height: int | None = None
+    receives: Token | None = None
 
 
 class Fate(StrEnum):
@@ -104,13 +108,17 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Fate with its evidence; `confirmations` is 1 in the block itself, `fee_units` what the network took."""
+    """Fate with its evidence; `confirmations` is 1 in the block itself, `fee_units` what the network took.
+
+    A watch that `receives` has `received_units` with SUCCEEDED, and is WAITING until the chain can tell them.
+    """
 
     fate: Fate
     tx_hash: str | None = None
     block: BlockRef | None = None
     confirmations: int = 0
     fee_units: int | None = None
+    received_units: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from app.ports.perpdex import Perpdex
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
 from app.ports.upstream import Upstream
+from app.ports.swaps import Exchange
 from app.ports.vault import Vault
 
 if TYPE_CHECKING:
@@ -26,6 +27,11 @@ class PortSet(Protocol):
     @property
     def chains(self) -> Mapping[ChainName, Chain]:
         """Chains on which wallets move tokens."""
+        ...
+
+    @property
+    def exchanges(self) -> Mapping[ChainName, Exchange]:
+        """Where tokens are swapped, by chain; a subset of `chains`."""
         ...
 
     @property

@@ -18,7 +18,7 @@ from app.errors import NotFound
 from app.extensions import db
 from app.ports import provider
 from app.ports.chain import Chain
-from app.wallets.lifecycle import EXCHANGE, Status
+from app.wallets.lifecycle import EXCHANGE, Status, TransactionType
 from app.wallets.models import SignedAttempt, Transaction, TransactionEvent
 
 
@@ -44,6 +44,9 @@ class TransactionView:
     to_address: str
     amount: str
     currency: str
+    output_amount: str | None
+    output_currency: str | None
+    minimum_output_amount: str | None
     tx_hash: str | None
     previous_hashes: tuple[str, ...]
     status: str
@@ -196,6 +199,9 @@ def _view(row: Transaction, hashes: Sequence[str], events: tuple[Event, ...] = (
         to_address=row.to_address,
         amount=str(TokenAmount(row.amount_units, TOKENS_BY_SYMBOL[row.currency])),
         currency=row.currency,
+        output_amount=_output(row, _brought(row)),
+        output_currency=row.output_currency,
+        minimum_output_amount=_output(row, row.output_minimum_units),
         tx_hash=row.tx_hash,
         previous_hashes=tuple(tx_hash for tx_hash in hashes if tx_hash != row.tx_hash),
         status=row.status,
@@ -205,4 +211,38 @@ def _view(row: Transaction, hashes: Sequence[str], events: tuple[Event, ...] = (
         created_at=row.created_at,
         confirmed_at=row.confirmed_at,
         events=events,
+    )
+
+
+def _brought(row: Transaction) -> int | None:
+    """Return what an exchange brought: by its quote until the chain has told, nothing where it failed."""
+    if row.status == Status.FAILED.value:
+        return None
+    return row.output_quoted_units if row.output_units is None else row.output_units
+
+
+def _output(row: Transaction, units: int | None) -> str | None:
+    if row.output_currency is None or units is None:
+        return None
+    return str(TokenAmount(units, TOKENS_BY_SYMBOL[row.output_currency]))
+
+
+def swaps_not_mined(
+    sender: str, chain: ChainName, currency: str, *, since_sequence: int, before_sequence: int
+) -> int:
+    """Count the swaps of a token in the slots from the chain's own count up to a new one; in the current unit."""
+    return (
+        db.session.scalar(
+            select(func.count())
+            .select_from(Transaction)
+            .where(
+                Transaction.chain == chain.value,
+                Transaction.from_address == sender,
+                Transaction.type == TransactionType.SWAP.value,
+                Transaction.currency == currency,
+                Transaction.nonce >= since_sequence,
+                Transaction.nonce < before_sequence,
+            )
+        )
+        or 0
     )

@@ -128,6 +128,12 @@ class Transaction(Model):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     confirmed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
+    # What an exchange was quoted to bring, brings at least, and has brought by the chain's word.
+    output_currency: Mapped[str | None] = mapped_column(String(10))
+    output_quoted_units: Mapped[int | None] = mapped_column(Units)
+    output_minimum_units: Mapped[int | None] = mapped_column(Units)
+    output_units: Mapped[int | None] = mapped_column(Units)
+
     nonce: Mapped[int | None] = mapped_column(BigInteger)
     expires_at_height: Mapped[int | None] = mapped_column(BigInteger)
     fee_cap_units: Mapped[int | None] = mapped_column(Units)

@@ -168,7 +168,10 @@ def _movement(row: Transaction, attempts: list[SignedBytes]) -> OpenMovement:
     return OpenMovement(
         id=row.id, wallet_id=row.wallet_id, chain=ChainName(row.chain), sender=sender,
         status=Status(row.status), nonce=row.nonce, checks=row.checks, block=block, fee_units=row.fee_units,
-        watch=Watch(row.id, sender, row.nonce, tuple(a.tx_hash for a in attempts), row.expires_at_height),
+        watch=Watch(
+            row.id, sender, row.nonce, tuple(a.tx_hash for a in attempts), row.expires_at_height,
+            TOKENS_BY_SYMBOL[row.output_currency] if row.output_currency else None,
+        ),
         attempts=tuple(attempts),
         intent=Intent(sender, row.to_address, TokenAmount(row.amount_units, TOKENS_BY_SYMBOL[row.currency])),
     )  # fmt: skip

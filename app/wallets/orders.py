@@ -5,11 +5,11 @@ Every problem of a request is named at once; nothing here touches the database o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from app.core import addresses
-from app.core.chains import TOKENS_BY_SYMBOL, ChainName, tokens
+from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Token, tokens
 from app.core.money import AmountError, TokenAmount, parse_amount
 from app.errors import InvalidInput
 from app.ports import provider
@@ -32,6 +32,16 @@ _UNFIT_RECIPIENTS: Mapping[str, str] = {
     "given_away": "has given its token account to somebody else, who would get the tokens",
     "no_wallet": "is no wallet's address and was never used; tokens sent there may be lost",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class SwapOrder:
+    """A swap that is asked for: exactly `given` for as much of `wanted` as it brings."""
+
+    chain: ChainName
+    given: TokenAmount
+    wanted: Token
+    slippage_bps: int
 
 
 def parse_deposit(*, chain: str, amount: str, currency: str) -> tuple[ChainName, TokenAmount]:
@@ -64,6 +74,24 @@ def parse_movement(type_: TransactionType, *, chain: str, to: str, amount: str, 
     return Order(type_, name, recipient, parsed)
 
 
+def parse_swap(
+    *, chain: str, amount: str, input_token: str, output_token: str, slippage_bps: int
+) -> SwapOrder:
+    """Read a swap. Raises: InvalidInput naming each bad field."""
+    problems: dict[str, list[str]] = {}
+    name = _parse_chain(chain, problems, served=tuple(provider.current().exchanges))
+    given = _parse_amount(name, amount, input_token, problems, field="input_token")
+    wanted = _parse_token(name, output_token, problems, field="output_token")
+    if given is not None and given.token == wanted:
+        problems["output_token"] = ["must be another token than input_token"]
+    most = provider.settings().max_slippage_bps
+    if not 0 <= slippage_bps <= most:
+        problems["slippage_bps"] = [f"must be from 0 to {most}"]
+    if problems or name is None or given is None or wanted is None:
+        raise _invalid(problems)
+    return SwapOrder(name, given, wanted, slippage_bps)
+
+
 def bad_request(reason: str, details: Mapping[str, str]) -> InvalidInput | None:
     """Return the answer to what only the chain could find wrong with a request; None for any other refusal."""
     if reason == "amount_below_rent":
@@ -75,25 +103,40 @@ def bad_request(reason: str, details: Mapping[str, str]) -> InvalidInput | None:
     return None
 
 
-def _parse_chain(text: str, problems: dict[str, list[str]]) -> ChainName | None:
-    served = provider.current().chains
-    for name in served:
+def _parse_chain(
+    text: str, problems: dict[str, list[str]], *, served: Sequence[ChainName] | None = None
+) -> ChainName | None:
+    names = tuple(provider.current().chains) if served is None else served
+    for name in names:
         if name.value == text.lower():
             return name
-    problems["chain"] = [f"must be one of {', '.join(served)}"]
+    problems["chain"] = [f"must be one of {', '.join(names)}"]
     return None
 
 
-def _parse_amount(
-    chain: ChainName | None, amount: str, currency: str, problems: dict[str, list[str]]
-) -> TokenAmount | None:
+def _parse_token(
+    chain: ChainName | None, symbol: str, problems: dict[str, list[str]], *, field: str
+) -> Token | None:
     # Only ASCII: some other letters become these symbols in upper case.
-    token = TOKENS_BY_SYMBOL.get(currency.upper()) if currency.isascii() else None
+    token = TOKENS_BY_SYMBOL.get(symbol.upper()) if symbol.isascii() else None
     if chain is not None and token not in tokens(chain):
-        problems["currency"] = [f"must be one of {', '.join(t.symbol for t in tokens(chain))} on {chain}"]
+        problems[field] = [f"must be one of {', '.join(t.symbol for t in tokens(chain))} on {chain}"]
         return None
     if token is None:
-        problems["currency"] = [f"must be one of {', '.join(TOKENS_BY_SYMBOL)}"]
+        problems[field] = [f"must be one of {', '.join(TOKENS_BY_SYMBOL)}"]
+    return token
+
+
+def _parse_amount(
+    chain: ChainName | None,
+    amount: str,
+    currency: str,
+    problems: dict[str, list[str]],
+    *,
+    field: str = "currency",
+) -> TokenAmount | None:
+    token = _parse_token(chain, currency, problems, field=field)
+    if token is None:
         return None
     try:
         return parse_amount(amount, token)

@@ -23,6 +23,8 @@ from app.wallets.settlement import Purpose
 _log = structlog.get_logger(__name__)
 
 _UNPAYABLE = frozenset({"insufficient_funds", "insufficient_gas"})
+# It can only fail by now, and at a fee: nothing is left but to use its slot up.
+_HOPELESS = frozenset({"deadline_passed"})
 # No node will ever take these bytes, whatever the fee; an empty transaction in their slot is another matter.
 _IMPOSSIBLE = frozenset({"invalid_transaction", "wrong_chain"})
 
@@ -98,9 +100,9 @@ def _drafted(chain: Chain, movement: OpenMovement) -> tuple[Purpose, Draft] | No
         try:
             draft = chain.replacement(attempt)
         except Rejected as refusal:
-            if refusal.reason not in _UNPAYABLE:
+            if refusal.reason not in _UNPAYABLE | _HOPELESS:
                 raise
-            if not _is_unpayable(chain, movement, refusal):
+            if refusal.reason in _UNPAYABLE and not _is_unpayable(chain, movement, refusal):
                 return None
             purpose = Purpose.CANCELLATION
     if purpose is Purpose.CANCELLATION:

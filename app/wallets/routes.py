@@ -28,7 +28,7 @@ from app.errors import (
 )
 from app.identity import guards
 from app.ports import provider
-from app.wallets import balances, funding, history, orders, schemas, service, transfers
+from app.wallets import balances, funding, history, movements, orders, schemas, service, transfers
 from app.wallets.history import Filters, TransactionView
 from app.wallets.lifecycle import Status, TransactionType
 from app.wallets.service import WalletView
@@ -53,12 +53,10 @@ _LIMITS = (
     WalletFrozen,
     PriceUnavailable,
 )
-_IDEMPOTENCY_NOTE = (
+IDEMPOTENCY_NOTE = (
     "Repeating a request with the same key answers with the first answer and moves nothing again."
 )
-_PREFER_NOTE = (
-    "`respond-async` answers at once; `wait=N` waits up to N (at most 25) seconds for confirmation."
-)
+PREFER_NOTE = "`respond-async` answers at once; `wait=N` waits up to N (at most 25) seconds for confirmation."
 
 _MOVED_OR_QUOTED = {
     "200": {
@@ -85,7 +83,7 @@ def _rebuild_wallet(wallet_id: str) -> tuple[int, Any]:
 def _rebuild_movement(transaction_id: str) -> tuple[int, Any]:
     view = history.movement(transaction_id)
     if view.status == Status.FAILED:
-        failure = transfers.answer_failure(view)
+        failure = movements.answer_failure(view)
         return failure.status, failures.body_of(failure)
     return 200, schemas.MovementShape().dump(view)
 
@@ -115,7 +113,7 @@ def list_wallets(query: dict[str, Any]) -> Page[WalletView]:
 @blp.arguments(schemas.NewWalletBody)
 @blp.response(201, schemas.WalletShape)
 @blp.raises(Unauthorized, LimitReached, IdempotencyConflict)
-@blp.header(idempotency.HEADER, _IDEMPOTENCY_NOTE)
+@blp.header(idempotency.HEADER, IDEMPOTENCY_NOTE)
 def create_wallet(body: dict[str, Any]) -> WalletView:
     """Make a further wallet; it has no controls unless the agent's are locked, which it inherits."""
     return service.add(guards.require_agent(), name=body["name"])
@@ -152,8 +150,8 @@ def get_balances(wallet: WalletView) -> dict[str, Any]:
 @blp.response(200, schemas.MovementShape)
 @blp.doc(responses=_MOVED_OR_QUOTED)
 @blp.raises(Unauthorized, NotFound, *_LIMITS, IdempotencyConflict, TransferFailed)
-@blp.header(idempotency.HEADER, _IDEMPOTENCY_NOTE)
-@blp.header("Prefer", _PREFER_NOTE)
+@blp.header(idempotency.HEADER, IDEMPOTENCY_NOTE)
+@blp.header("Prefer", PREFER_NOTE)
 def transfer(body: dict[str, Any], wallet: WalletView) -> Any:
     """Transfer tokens. `pending` means: sent, and finished by the service; ask for the transaction later."""
     return _move(wallet, body, TransactionType.TRANSFER)
@@ -165,8 +163,8 @@ def transfer(body: dict[str, Any], wallet: WalletView) -> Any:
 @blp.response(200, schemas.MovementShape)
 @blp.doc(responses=_MOVED_OR_QUOTED)
 @blp.raises(Unauthorized, NotFound, *_LIMITS, IdempotencyConflict, WithdrawalFailed)
-@blp.header(idempotency.HEADER, _IDEMPOTENCY_NOTE)
-@blp.header("Prefer", _PREFER_NOTE)
+@blp.header(idempotency.HEADER, IDEMPOTENCY_NOTE)
+@blp.header("Prefer", PREFER_NOTE)
 def withdraw(body: dict[str, Any], wallet: WalletView) -> Any:
     """Withdraw tokens to an external address; like a transfer, with a type of its own in the history."""
     return _move(wallet, body, TransactionType.WITHDRAWAL)
@@ -200,7 +198,7 @@ def _move(wallet: WalletView, body: dict[str, Any], type_: TransactionType) -> A
 @blp.arguments(schemas.FundBody)
 @blp.response(200, schemas.FundingShape)
 @blp.raises(Unauthorized, NotFound, LimitReached, IdempotencyConflict, BalanceFetchError)
-@blp.header(idempotency.HEADER, _IDEMPOTENCY_NOTE)
+@blp.header(idempotency.HEADER, IDEMPOTENCY_NOTE)
 def fund(body: dict[str, Any], wallet: WalletView) -> funding.FundingRequest:
     """Ask for a deposit; the request is confirmed once deposits made after it reach the amount."""
     return funding.request(wallet, chain=body["chain"], amount=body["amount"], currency=body["currency"])

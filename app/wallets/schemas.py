@@ -14,8 +14,8 @@ from app.web.fields import Address, Amount, Domain, Flag, Instant, Name, Text, U
 from app.web.schemas import Pagination, Schema, page_query
 
 _ALLOWLIST_LENGTH = ma.validate.Length(max=500, error="must have at most 500 entries")
-_CHAIN = {"enum": [name.value for name in ChainName], "example": "base"}
-_CURRENCY = {"enum": ["ETH", "SOL", "USDC"], "example": "USDC"}
+CHAIN = {"enum": [name.value for name in ChainName], "example": "base"}
+CURRENCY = {"enum": ["ETH", "SOL", "USDC"], "example": "USDC"}
 
 
 class Addresses(Schema):
@@ -95,10 +95,10 @@ class BalancesShape(Schema):
 class MovementBody(Schema):
     """A transfer or withdrawal."""
 
-    chain = Text(required=True, metadata=_CHAIN)
+    chain = Text(required=True, metadata=CHAIN)
     to = Text(required=True, metadata={"description": "The recipient's address."})
     amount = Amount(required=True, metadata={"type": "string", "example": "12.5"})
-    currency = Text(required=True, metadata=_CURRENCY)
+    currency = Text(required=True, metadata=CURRENCY)
     dry_run = Flag(
         load_default=False,
         metadata={"description": "Check limits and chain and answer with the quote; nothing is signed."},
@@ -139,9 +139,9 @@ class QuoteShape(Schema):
 class FundBody(Schema):
     """What shall be deposited."""
 
-    chain = Text(required=True, metadata=_CHAIN)
+    chain = Text(required=True, metadata=CHAIN)
     amount = Amount(required=True, metadata={"type": "string", "example": "100"})
-    currency = Text(required=True, metadata=_CURRENCY)
+    currency = Text(required=True, metadata=CURRENCY)
 
 
 class FundingShape(Schema):
@@ -177,6 +177,11 @@ class TransactionShape(Schema):
     to_address = fields.String(required=True)
     amount = fields.String(required=True)
     currency = fields.String(required=True)
+    output_amount = fields.String(
+        required=True, allow_none=True, metadata={"description": "What a swap brings; null otherwise."}
+    )
+    output_currency = fields.String(required=True, allow_none=True)
+    minimum_output_amount = fields.String(required=True, allow_none=True)
     tx_hash = fields.String(required=True, allow_none=True)
     previous_hashes = fields.List(fields.String(), required=True)
     status = fields.String(required=True, metadata={"enum": list(Status)})

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import select, update
 
 from app.core import clock
-from app.core.chains import TOKENS_BY_SYMBOL, ChainName, native
+from app.core.chains import ChainName, Token, native
 from app.core.unit_of_work import unit_of_work
 from app.ports import provider
 from app.ports.chain import Fate, Outcome, Signed, Watch
@@ -34,9 +34,11 @@ class Purpose(StrEnum):
     CANCELLATION = "cancellation"
 
 
-def watch(transaction_id: str, sender: str, signed: Signed) -> Watch:
+def watch(transaction_id: str, sender: str, signed: Signed, *, receives: Token | None = None) -> Watch:
     """Return what to look for on the chain for bytes that were just signed."""
-    return Watch(transaction_id, sender, signed.sequence, (signed.tx_hash,), signed.expires_at_height)
+    return Watch(
+        transaction_id, sender, signed.sequence, (signed.tx_hash,), signed.expires_at_height, receives
+    )
 
 
 def attempt_row(
@@ -129,6 +131,7 @@ def reopen(transaction_id: str) -> bool:
                 "confirmed_at": None,
                 "fee_units": None,
                 "native_out_units": None,
+                "output_units": None,
                 "next_check_at": clock.now(),
                 "checks": 0,
             },
@@ -212,6 +215,7 @@ def _facts(transaction: Transaction, outcome: Outcome, target: Status) -> dict[s
         facts |= {"block_number": outcome.block.number, "block_hash": outcome.block.hash}
     if target is Status.CONFIRMED:
         facts["confirmed_at"] = now
+        facts["output_units"] = outcome.received_units
     return facts
 
 
@@ -224,10 +228,14 @@ def _native_out(transaction: Transaction, outcome: Outcome, target: Status) -> i
         return 0
     if outcome.fee_units is None or transaction.nonce is None:
         return None
-    token = TOKENS_BY_SYMBOL[transaction.currency]
-    pays_out = (
-        target is Status.CONFIRMED
-        and token == native(ChainName(transaction.chain))
-        and transaction.to_address != transaction.from_address
-    )
-    return outcome.fee_units + (transaction.amount_units if pays_out else 0)
+    out = outcome.fee_units
+    if target is not Status.CONFIRMED:
+        return out
+    symbol = native(ChainName(transaction.chain)).symbol
+    leaves = transaction.output_currency is not None or transaction.to_address != transaction.from_address
+    if transaction.currency == symbol and leaves:
+        out += transaction.amount_units
+    if transaction.output_currency == symbol:
+        received = transaction.output_units if outcome.received_units is None else outcome.received_units
+        out -= received or 0
+    return out

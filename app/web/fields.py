@@ -159,6 +159,18 @@ class Count(fields.Field[int]):
         return min(int(text), _MAX_COUNT)
 
 
+class Whole(fields.Field[int]):
+    """A whole number in a JSON body: no text, no fraction, no boolean; one beyond all sense counts as the largest."""
+
+    def _deserialize(
+        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **_kwargs: Any
+    ) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            msg = "must be a whole number"
+            raise ValidationError(msg)
+        return max(-_MAX_COUNT, min(value, _MAX_COUNT))
+
+
 class Address(Text):
     """An address of any chain, in its canonical form."""
 

@@ -20,6 +20,27 @@ class Schema(ma.Schema):
         unknown = ma.EXCLUDE
 
 
+class EitherSpelling(Schema):
+    """A body whose fields may be spelled in camelCase, too."""
+
+    @ma.pre_load
+    def _to_snake_case(self, body: Any, **_kwargs: object) -> Any:
+        if not isinstance(body, dict):
+            return body
+        renamed = dict(body)
+        for name in self.fields:
+            first, *rest = name.split("_")
+            other = first + "".join(word.capitalize() for word in rest)
+            if other == name or other not in renamed:
+                continue
+            value = renamed.pop(other)
+            if name in renamed and renamed[name] != value:
+                msg = f"is also spelled {other} with another value"
+                raise ma.ValidationError({name: [msg]})
+            renamed[name] = value
+        return renamed
+
+
 class ErrorBody(Schema):
     """The one body of every status ≥ 400."""
 

@@ -1,4 +1,4 @@
-"""What the chain begins with: a rich faucet that owns the USDC mint, and the mint of wrapped SOL.
+"""What the chain begins with: a rich faucet that owns the USDC mint, the mint of wrapped SOL, and a pool of both.
 
 The faucet's key is public. It is worth nothing on any other chain.
 """
@@ -10,13 +10,17 @@ from solders.account import Account
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
-from sandbox.solana import tokens
-from sandbox.solana.addresses import SYSTEM, TOKEN, WRAPPED_SOL_MINT
+from sandbox.solana import exchange, tokens
+from sandbox.solana.addresses import SYSTEM, TOKEN, WRAPPED_SOL_MINT, associated_token_address
 
 FAUCET: Final = Keypair.from_seed(hashlib.sha256(b"solana sandbox faucet").digest())
 FAUCET_LAMPORTS: Final = 500_000_000 * 10**9
 MINT_LAMPORTS: Final = 10**9
 SOL_DECIMALS: Final = 9
+POOL_LAMPORTS: Final = 1_000_000 * 10**9
+POOL_USDC_UNITS: Final = 150_000_000 * 10**6
+"""At 150 USDC for a SOL, as the price feeds of the EVM chains begin; deep enough to stay there."""
+TOKEN_RENT: Final = 2_039_280
 USDC_DECIMALS: Final = 6
 
 
@@ -29,4 +33,14 @@ def genesis_accounts(usdc: Pubkey) -> dict[str, Account]:
         # LiteSVM has the token programs but not this mint.
         WRAPPED_SOL_MINT: Account(MINT_LAMPORTS, tokens.mint_data(SOL_DECIMALS), token_program),
         str(usdc): Account(MINT_LAMPORTS, usdc_mint, token_program),
+        **_vault(Pubkey.from_string(WRAPPED_SOL_MINT), POOL_LAMPORTS, is_native=True),
+        **_vault(usdc, POOL_USDC_UNITS, is_native=False),
     }
+
+
+def _vault(mint: Pubkey, units: int, *, is_native: bool) -> dict[str, Account]:
+    """Make one side of the pool; it was not minted, so that the supply is what people have."""
+    data = tokens.token_account_data(mint, exchange.POOL, units, rent=TOKEN_RENT if is_native else None)
+    lamports = TOKEN_RENT + (units if is_native else 0)
+    address = str(associated_token_address(exchange.POOL, mint))
+    return {address: Account(lamports, data, Pubkey.from_string(TOKEN))}

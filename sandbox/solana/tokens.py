@@ -81,6 +81,15 @@ def mint_data(decimals: int, *, authority: Pubkey | None = None) -> bytes:
     return authority_field + struct.pack("<QBB", 0, decimals, 1) + bytes(36)
 
 
+def token_account_data(mint: Pubkey, owner: Pubkey, amount: int, *, rent: int | None = None) -> bytes:
+    """Write the data of a token account; `rent` makes it one of wrapped SOL."""
+    native = bytes(12) if rent is None else struct.pack("<IQ", 1, rent)
+    initialized = struct.pack("<B", _STATES.index("initialized"))
+    return (
+        bytes(mint) + bytes(owner) + struct.pack("<Q", amount) + bytes(36) + initialized + native + bytes(44)
+    )
+
+
 def amount_json(amount: int, *, decimals: int, null_when_zero: bool = False) -> JsonObject:
     """Write an amount as `UiTokenAmount`. Transaction metadata has null in `uiAmount` for zero."""
     text = str(amount).rjust(decimals + 1, "0")

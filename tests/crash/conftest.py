@@ -20,6 +20,7 @@ from app.extensions import db
 from app.jobs import JobName
 from sandbox.evm import EvmNode
 from sandbox.faucet import Book, Faucet, FaucetServer
+from sandbox.jupiter import JupiterServer
 from sandbox.payers import EvmPayer
 from sandbox.solana import SolanaNode
 from tests.support.agents import Agent, register
@@ -193,15 +194,27 @@ def solana_crash_node() -> Iterator[SolanaNode]:
         yield node
 
 
+@pytest.fixture(scope="session")
+def jupiter(solana_crash_node: SolanaNode) -> Iterator[JupiterServer]:
+    """The stand-in for Jupiter on that node."""
+    server = JupiterServer(solana_crash_node.url)
+    server.start()
+    yield server
+    server.stop()
+
+
 @pytest.fixture
 def solana_scene(
-    database_url: str, solana_crash_node: SolanaNode, build_app: Callable[..., Flask]
+    database_url: str,
+    solana_crash_node: SolanaNode,
+    jupiter: JupiterServer,
+    build_app: Callable[..., Flask],
 ) -> Iterator[SolanaScene]:
     """An agent with 1 SOL and 50 USDC, and a recipient who never had any."""
     node = solana_crash_node
     service = Service(
         database_url,
-        (SolanaAddress(node.url),),
+        (SolanaAddress(node.url, jupiter.url),),
         {"confirmation_wait_seconds": "5", "log_level": "CRITICAL"},
     )
     app = build_app(database_url, settings=dict(service.settings), **service.parts(Tripwire()))

@@ -16,6 +16,9 @@ from app.adapters.perpdex.deployments import DEPLOYMENTS as PERPDEX
 from app.adapters.perpdex.exchange import HyperliquidExchange
 from app.adapters.prices import MarketPrices
 from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
+from app.adapters.evm.chain import EvmChain
+from app.adapters.prices import MarketPrices
+from app.adapters.uniswap.exchange import UniswapExchange
 from app.adapters.vault_local import LocalVault
 from app.config import Settings
 from app.core.chains import ETH, SOL, ChainName
@@ -27,6 +30,7 @@ from app.ports.perpdex import Perpdex
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
 from app.ports.upstream import Upstream
+from app.ports.swaps import Exchange
 from app.ports.vault import Vault
 
 DEAD_EXCHANGE = "http://127.0.0.1:1"
@@ -81,6 +85,7 @@ class TestPorts:
     upstream: Upstream
     public_upstream: Upstream
     chains: Mapping[ChainName, Chain] = field(default_factory=lambda: MappingProxyType({}))
+    exchanges: Mapping[ChainName, Exchange] = field(default_factory=lambda: MappingProxyType({}))
     queue: JobQueue = field(default_factory=RecordingQueue)
     faucet: Faucet | None = None
     perpdex: Perpdex = field(
@@ -98,9 +103,16 @@ def ports_for(settings: Settings, **parts: Any) -> TestPorts:
             read_seconds=settings.upstream_read_timeout_seconds,
         ),
         "public_upstream": PublicUpstream(connect_seconds=Decimal(1), read_seconds=Decimal(5)),
+        "exchanges": exchanges_on(parts.get("chains", {})),
         **parts,
     }
     return TestPorts(**usual)
+
+
+def exchanges_on(chains: Mapping[ChainName, Chain]) -> dict[ChainName, Exchange]:
+    """Return the real exchanges of chains, also of those that can be told to fail."""
+    real = {name: getattr(chain, "real", chain) for name, chain in chains.items()}
+    return {name: UniswapExchange(chain) for name, chain in real.items() if isinstance(chain, EvmChain)}
 
 
 def make_app(settings: Settings, **parts: Any) -> Flask:

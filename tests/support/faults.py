@@ -27,6 +27,7 @@ from app.ports.chain import (
     Watch,
     WatchedAddress,
 )
+from app.ports.swaps import Ask, Exchange, Offer
 from app.ports.vault import Signer
 
 When = Literal["before", "after"]
@@ -47,11 +48,10 @@ class Fault:
     times: int = 1
 
 
-class FaultyChain:
-    """A real chain with faults in front of and behind its verbs."""
+class _Faulty:
+    """Something real with faults in front of and behind its verbs."""
 
-    def __init__(self, chain: Chain) -> None:
-        self.real = chain
+    def __init__(self) -> None:
         self.faults: list[Fault] = []
         self.calls: list[str] = []
 
@@ -79,6 +79,14 @@ class FaultyChain:
         answer = call()
         self._hit(verb, "after")
         return answer
+
+
+class FaultyChain(_Faulty):
+    """A real chain with faults."""
+
+    def __init__(self, chain: Chain) -> None:
+        super().__init__()
+        self.real = chain
 
     @property
     def name(self) -> ChainName:
@@ -139,4 +147,28 @@ class FaultyChain:
 
     def deposits(self, watched: Sequence[WatchedAddress], *, cursor: BlockRef | None) -> Scan:
         answer: Scan = self._through("deposits", lambda: self.real.deposits(watched, cursor=cursor))
+        return answer
+
+
+class FaultyExchange(_Faulty):
+    """A real exchange with faults."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        super().__init__()
+        self.real = exchange
+
+    def quote(self, ask: Ask) -> Offer:
+        answer: Offer = self._through("quote", lambda: self.real.quote(ask))
+        return answer
+
+    def draft(self, offer: Offer, *, minimum_units: int, signer: Signer | None) -> Draft:
+        answer: Draft = self._through(
+            "draft", lambda: self.real.draft(offer, minimum_units=minimum_units, signer=signer)
+        )
+        return answer
+
+    def sign(self, draft: Draft, signer: Signer, *, sequence: int | None, ahead: int) -> Signed:
+        answer: Signed = self._through(
+            "sign", lambda: self.real.sign(draft, signer, sequence=sequence, ahead=ahead)
+        )
         return answer

@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import time_machine
 from flask import Flask
@@ -32,18 +32,21 @@ from sqlalchemy.engine import Engine
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.deployments import Deployment
 from app.adapters.faucet_http import HttpFaucet
+from app.adapters.jupiter.exchange import JupiterExchange
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
+from app.adapters.uniswap.exchange import UniswapExchange
 from app.core.chains import ChainName
 from app.core.money import TokenAmount
 from app.extensions import db
 from app.jobs import JobName
 from app.ports.faucet import Faucet
+from app.ports.swaps import Exchange
 from app.wallets import custody
 from sandbox.evm import EvmNode
 from tests.support.applications import RecordingQueue, make_app, settings_for
 from tests.support.chains import CONFIRMATIONS
-from tests.support.faults import FaultyChain, When, kill
+from tests.support.faults import FaultyChain, FaultyExchange, When, kill
 from tests.support.servers import _tie_to_the_tests
 
 STORY_SECONDS = 60.0
@@ -64,7 +67,10 @@ _VERBS = (
     "sign",
 )
 
+_EXCHANGE_VERBS = ("quote", "draft", "sign")
+
 Story = Callable[[Flask], Any]
+Wired = TypeVar("Wired", FaultyChain, FaultyExchange)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -151,16 +157,23 @@ class NodeAddress:
             self.name, self.deployment, rpc_urls=[self.url], deposit_confirmations=CONFIRMATIONS[self.name]
         )
 
+    def exchange(self) -> Exchange:
+        return UniswapExchange(self.chain())
+
 
 @dataclass(frozen=True, slots=True)
 class SolanaAddress:
     """Where a Solana node listens."""
 
     url: str
+    jupiter_url: str = "http://127.0.0.1:1"
     name: ChainName = ChainName.SOLANA
 
     def chain(self) -> SolanaChain:
         return SolanaChain(SOLANA_DEPLOYMENTS["sandbox"], rpc_urls=[self.url])
+
+    def exchange(self) -> Exchange:
+        return JupiterExchange(self.chain(), self.jupiter_url)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +188,11 @@ class Service:
     def parts(self, wire: Tripwire) -> dict[str, Any]:
         """Make the ports, wired to kill the process."""
         chains = {node.name: _wired(FaultyChain(node.chain()), wire) for node in self.nodes}
-        parts: dict[str, Any] = {"chains": chains, "queue": WiredQueue(wire)}
+        exchanges = {
+            node.name: _wired(FaultyExchange(node.exchange()), wire, verbs=_EXCHANGE_VERBS)
+            for node in self.nodes
+        }
+        parts: dict[str, Any] = {"chains": chains, "exchanges": exchanges, "queue": WiredQueue(wire)}
         if self.faucet_url:
             parts["faucet"] = WiredFaucet(HttpFaucet(self.faucet_url), wire)
         return parts
@@ -185,11 +202,11 @@ class Service:
         return make_app(settings_for(self.database_url, **self.settings), **self.parts(wire))
 
 
-def _wired(chain: FaultyChain, wire: Tripwire) -> FaultyChain:
-    for verb in _VERBS:
-        chain.fail(verb, "before", lambda verb=verb: wire.step(verb, "before"), times=_ALWAYS)  # type: ignore[misc]
-        chain.fail(verb, "after", lambda verb=verb: wire.step(verb, "after"), times=_ALWAYS)  # type: ignore[misc]
-    return chain
+def _wired(faulty: Wired, wire: Tripwire, *, verbs: Sequence[str] = _VERBS) -> Wired:
+    for verb in verbs:
+        faulty.fail(verb, "before", lambda verb=verb: wire.step(verb, "before"), times=_ALWAYS)  # type: ignore[misc]
+        faulty.fail(verb, "after", lambda verb=verb: wire.step(verb, "after"), times=_ALWAYS)  # type: ignore[misc]
+    return faulty
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -47,3 +48,21 @@ def held(chain: SolanaChain, address: str) -> tuple[int, int]:
     """Return (lamports, micro-USDC) of an address."""
     balances = chain.balances(address)
     return balances.of(SOL).units, balances.of(USDC).units
+
+
+@contextmanager
+def passing(node: SolanaNode) -> Iterator[None]:
+    """Let the slots of a node pass beside the test, as they do in the world."""
+    done = threading.Event()
+
+    def run() -> None:
+        while not done.wait(0.02):
+            node.advance(1)
+
+    clock = threading.Thread(target=run)
+    clock.start()
+    try:
+        yield
+    finally:
+        done.set()
+        clock.join()

@@ -19,7 +19,7 @@ from app.core import clock
 from app.core.chains import USDC, ChainName
 from app.core.money import TokenAmount
 from app.core.unit_of_work import reading
-from app.wallets import custody, service, tracking, transfers
+from app.wallets import custody, movements, service, tracking, transfers
 from app.wallets.lifecycle import TransactionType
 from app.wallets.models import Transaction
 from app.wallets.orders import Order
@@ -97,10 +97,11 @@ def _sign_without_sending(stage: Stage, how_many: int) -> None:
     wallet = service.owned(stage.agent.wallet_id, agent_id=stage.agent.id)
     amount = TokenAmount(UNITS, USDC)
     order = Order(TransactionType.TRANSFER, ChainName.BASE, RECIPIENT, amount)
-    draft = transfers._draft(stage.chain, wallet, order)
+    movement = transfers._movement(wallet, order)
+    draft = transfers._draft(movement)
     signer = custody.signer_of(wallet.id)
     for _ in range(how_many):
-        transfers._commit(stage.chain, wallet, order, value=VALUE_NANOS, draft=draft, signer=signer)
+        movements._commit(movement, draft, lambda slot: stage.chain.sign(draft, signer, sequence=slot))
 
 
 def test_a_thousand_open_movements_are_confirmed_in_few_requests_per_poll(stage: Stage) -> None:

@@ -15,7 +15,11 @@ _TRANSFER = bytes.fromhex("a9059cbb")  # ERC-20 transfer(address,uint256)
 _BALANCE_OF = bytes.fromhex("70a08231")  # ERC-20 balanceOf(address)
 _GET_ETH_BALANCE = bytes.fromhex("4d2301cc")  # Multicall3 getEthBalance(address)
 _AGGREGATE3 = bytes.fromhex("82ad56cb")  # Multicall3 aggregate3((address,bool,bytes)[])
+_BLOCK_TIMESTAMP = bytes.fromhex("0f28c97d")  # Multicall3 getCurrentBlockTimestamp()
+_ALLOWANCE = bytes.fromhex("dd62ed3e")  # ERC-20 allowance(address,address)
 _GET_L1_FEE = bytes.fromhex("49948e0e")  # GasPriceOracle getL1Fee(bytes), OP stack
+_L1_FEE_FIGURES = ("519b4bd3", "f8206140", "c5985918", "68d5dca6")
+"""GasPriceOracle l1BaseFee(), blobBaseFee(), baseFeeScalar(), blobBaseFeeScalar(), OP stack since Ecotone."""
 _LATEST_ROUND_DATA = bytes.fromhex("feaf968c")  # AggregatorV3 latestRoundData(), Chainlink
 TRANSFER_TOPIC = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
 """keccak of ERC-20's `Transfer(address,address,uint256)`."""
@@ -54,9 +58,24 @@ def eth_balance(multicall: str, holder: str) -> Inner:
     return Inner(multicall, _GET_ETH_BALANCE + word_of_address(holder))
 
 
+def block_timestamp(multicall: str) -> Inner:
+    """Ask Multicall3 for the time of the block."""
+    return Inner(multicall, _BLOCK_TIMESTAMP)
+
+
+def allowance(token: str, holder: str, spender: str) -> Inner:
+    """Ask an ERC-20 token how much a spender may take."""
+    return Inner(token, _ALLOWANCE + word_of_address(holder) + word_of_address(spender))
+
+
 def l1_fee(oracle: str, unsigned: bytes) -> Inner:
     """Ask an OP chain what the L1 data of a transaction costs; it adds the signature's bytes itself."""
     return Inner(oracle, _GET_L1_FEE + encode(["bytes"], [unsigned]))
+
+
+def l1_fee_figures(oracle: str) -> list[Inner]:
+    """Ask an OP chain what its L1 data fee follows from: L1's base fee, blob base fee, and the scalars of both."""
+    return [Inner(oracle, bytes.fromhex(selector)) for selector in _L1_FEE_FIGURES]
 
 
 def latest_round(feed: str) -> Inner:

@@ -10,11 +10,11 @@ from app.adapters.evm.deployments import Deployment
 from app.adapters.evm.endpoint import Call, RpcError
 from app.adapters.evm.fees import FeeTerms, Price
 from app.adapters.evm.rpc import JsonRpc
-from app.adapters.evm.transactions import Target, Unsigned, target_of
-from app.adapters.evm.wire import MalformedAnswerError, count, fee, fee_history, fee_units
+from app.adapters.evm.transactions import ContractCall, Target, Unsigned, target_of
+from app.adapters.evm.wire import MalformedAnswerError, block_time, count, fee, fee_history, fee_units
 from app.core.chains import Token
 from app.core.money import TokenAmount
-from app.ports.chain import Attempt, Draft, Intent
+from app.ports.chain import Attempt, Draft, Intent, Terms
 from app.ports.errors import Rejected
 
 _FEE_BLOCKS = 5
@@ -48,51 +48,71 @@ class Drafter:
 
     def draft(self, intent: Intent) -> Draft:
         """Draft a new movement. Raises: Rejected, Unreachable."""
-        target = target_of(intent, usdc=self._deployment.usdc)
-        readings = self._read(intent, target, estimates=True)
-        if readings.gas is not None:
-            gas = fees.gas_limit(readings.gas)
-        else:
-            gas = fees.TRANSFER_GAS if intent.amount.token == self._native else fees.TOKEN_TRANSFER_GAS
-        # Want of money goes first: it makes the simulation fail too, in words that say less.
-        draft = self._affordable(intent, readings, FeeTerms(gas, readings.price, readings.l1_fee_units))
-        if readings.revert is not None:
-            raise Rejected("simulation_failed", details={"revert": readings.revert})
-        return draft
+        target = target_of(intent, {}, usdc=self._deployment.usdc)
+        usual = fees.TRANSFER_GAS if intent.amount.token == self._native else fees.TOKEN_TRANSFER_GAS
+        return self._new(intent, target, usual_gas=usual, simulates=True, terms={})
+
+    def draft_call(self, intent: Intent, call: ContractCall, *, gas: int, simulates: bool) -> Draft:
+        """Draft a call that takes the intent's amount from the sender. Raises: Rejected, Unreachable."""
+        return self._new(intent, call.target, usual_gas=gas, simulates=simulates, terms=call.as_terms())
 
     def replacement(self, attempt: Attempt) -> Draft:
-        """Draft the same movement for the same slot at a higher fee. Raises: Rejected, Unreachable."""
+        """Draft the same movement for the same slot at a higher fee.
+
+        Raises: Rejected("deadline_passed") when it can only fail by now, Rejected, Unreachable.
+        """
         previous = FeeTerms.from_terms(attempt.terms)
-        target = target_of(attempt.intent, usdc=self._deployment.usdc)
-        return self._again(attempt.intent, target, previous, gas=previous.gas)
+        call = ContractCall.from_terms(attempt.terms)
+        if call is not None and call.valid_until is not None:
+            self._assert_in_time(call.valid_until)
+        target = target_of(attempt.intent, attempt.terms, usdc=self._deployment.usdc)
+        terms = call.as_terms() if call is not None else {}
+        return self._again(attempt.intent, target, previous, gas=previous.gas, terms=terms)
 
     def cancellation(self, attempt: Attempt) -> Draft:
         """Draft an empty transaction to oneself in the attempt's slot. Raises: Rejected, Unreachable."""
         previous = FeeTerms.from_terms(attempt.terms)
         sender = attempt.intent.sender
         nothing = Intent(sender, sender, TokenAmount(0, self._native))
-        return self._again(nothing, Target(sender, 0, b""), previous, gas=fees.TRANSFER_GAS)
+        return self._again(nothing, Target(sender, 0, b""), previous, gas=fees.TRANSFER_GAS, terms={})
 
-    def _again(self, intent: Intent, target: Target, previous: FeeTerms, *, gas: int) -> Draft:
+    def _new(self, intent: Intent, target: Target, *, usual_gas: int, simulates: bool, terms: Terms) -> Draft:
+        readings = self._read(intent, target, estimates=simulates)
+        gas = usual_gas if readings.gas is None else fees.gas_limit(readings.gas)
+        # Want of money goes first: it makes the simulation fail too, in words that say less.
+        fee_terms = FeeTerms(gas, readings.price, readings.l1_fee_units)
+        draft = self._affordable(intent, readings, fee_terms, terms)
+        if readings.revert is not None:
+            raise Rejected("simulation_failed", details={"revert": readings.revert})
+        return draft
+
+    def _again(self, intent: Intent, target: Target, previous: FeeTerms, *, gas: int, terms: Terms) -> Draft:
         readings = self._read(intent, target, estimates=False)
         price = fees.replacing(previous.price, readings.price)
-        return self._affordable(intent, readings, FeeTerms(gas, price, readings.l1_fee_units))
+        return self._affordable(intent, readings, FeeTerms(gas, price, readings.l1_fee_units), terms)
 
-    def _affordable(self, intent: Intent, readings: _Readings, terms: FeeTerms) -> Draft:
+    def _assert_in_time(self, valid_until: int) -> None:
+        """Compare a deadline with the time of the newest block, which no later block is before."""
+        latest = Call("eth_getBlockByNumber", ("latest", False), read=block_time)
+        self._rpc.run(latest)
+        if latest.answer > valid_until:
+            raise Rejected("deadline_passed")
+
+    def _affordable(self, intent: Intent, readings: _Readings, most: FeeTerms, terms: Terms) -> Draft:
         amount = intent.amount
         if amount.token == self._native:
-            required = amount.units + terms.most_units
+            required = amount.units + most.most_units
             _require(self._native, "insufficient_funds", readings.native_units, required)
         else:
             _require(amount.token, "insufficient_funds", readings.token_units, amount.units)
-            _require(self._native, "insufficient_gas", readings.native_units, terms.most_units)
+            _require(self._native, "insufficient_gas", readings.native_units, most.most_units)
         return Draft(
             intent=intent,
-            fee_units=terms.most_units,
+            fee_units=most.most_units,
             native_units=readings.native_units,
             token_units=readings.native_units if amount.token == self._native else readings.token_units,
             sequence=readings.sequence,
-            terms=terms.as_terms(),
+            terms={**most.as_terms(), **terms},
         )
 
     def _read(self, intent: Intent, target: Target, *, estimates: bool) -> _Readings:

@@ -1,7 +1,7 @@
 """The L1 data fee of landed transactions where receipts leave it out (anvil's do; op-geth's tell it).
 
-The chain's own oracle is asked about the bytes that were signed, at the block that holds them: what was
-charged, to the wei.
+Reckoned from the bytes that were signed and the chain's own figures at the block that holds them: what was
+charged, to the wei. Source: specs.optimism.io, "Fjord: L1-Cost fees".
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from app.adapters.evm import contracts
 from app.adapters.evm.deployments import Deployment
 from app.adapters.evm.endpoint import Call, RpcError
+from app.adapters.evm.fastlz import compressed_length
 from app.adapters.evm.rpc import JsonRpc
-from app.adapters.evm.transactions import Target, Unsigned
+from app.adapters.evm.transactions import Target, Unsigned, signed_form
 from app.adapters.evm.wire import (
     MalformedAnswerError,
     Receipt,
@@ -25,6 +26,18 @@ from app.adapters.evm.wire import (
 )
 
 _EIP_1559 = 2
+_SCALE = 10**12
+_PER_BYTE = 836_500
+_INTERCEPT = 42_585_600
+_SMALLEST = 100_000_000
+"""A linear model of what a batch of transactions compresses to, in millionths of a byte (`estimatedSizeScaled`)."""
+
+
+def fjord_units(signed: bytes, figures: Sequence[int]) -> int:
+    """Return the fee of signed bytes in wei, from the four figures of the chain's oracle."""
+    l1_base_fee, blob_base_fee, base_fee_scalar, blob_base_fee_scalar = figures
+    size = max(_SMALLEST, _PER_BYTE * compressed_length(signed) - _INTERCEPT)
+    return size * (16 * base_fee_scalar * l1_base_fee + blob_base_fee_scalar * blob_base_fee) // _SCALE
 
 
 def charged(rpc: JsonRpc, deployment: Deployment, receipts: Sequence[Receipt]) -> Mapping[str, int]:
@@ -33,27 +46,24 @@ def charged(rpc: JsonRpc, deployment: Deployment, receipts: Sequence[Receipt]) -
     oracle = deployment.gas_price_oracle
     if oracle is None or not missing:
         return {}
-    unsigned = _unsigned(rpc, missing)
+    signed = _signed(rpc, missing)
     fees: dict[str, int] = {}
-    # Old states are pruned; then the oracle's present answer is the nearest one.
+    # Old states are pruned; then the oracle's present figures are the nearest ones.
     for tag in (None, "latest"):
-        blocks: dict[int, dict[str, bytes]] = {}
-        for receipt in missing:
-            if receipt.tx_hash in unsigned and receipt.tx_hash not in fees:
-                of_block = blocks.setdefault(receipt.block.number, {})
-                of_block[receipt.tx_hash] = unsigned[receipt.tx_hash]
+        open_ = [r for r in missing if r.tx_hash in signed and r.tx_hash not in fees]
         asked = {
-            number: _question(deployment.multicall3, oracle, tuple(signed.values()), tag or hex(number))
-            for number, signed in blocks.items()
+            number: _question(deployment.multicall3, oracle, tag or hex(number))
+            for number in sorted({receipt.block.number for receipt in open_})
         }
         rpc.run(*asked.values())
-        for number, call in asked.items():
-            answers = () if call.error else zip(blocks[number], call.answer, strict=True)
-            fees |= {tx_hash: fee for tx_hash, fee in answers if fee is not None}
+        for receipt in open_:
+            call = asked[receipt.block.number]
+            if call.error is None:
+                fees[receipt.tx_hash] = fee_units(fjord_units(signed[receipt.tx_hash], call.answer))
     return fees
 
 
-def _unsigned(rpc: JsonRpc, receipts: Sequence[Receipt]) -> Mapping[str, bytes]:
+def _signed(rpc: JsonRpc, receipts: Sequence[Receipt]) -> Mapping[str, bytes]:
     # Whole blocks, for many of our transactions share one; chains with large blocks tell the fee themselves.
     hashes = {receipt.tx_hash for receipt in receipts}
     blocks = [
@@ -65,36 +75,37 @@ def _unsigned(rpc: JsonRpc, receipts: Sequence[Receipt]) -> Mapping[str, bytes]:
     for call in blocks:
         if call.error is None and call.answer is not None:
             ours = (entry for entry in call.answer.transactions if entry.tx_hash in hashes)
-            found |= {entry.tx_hash: signed for entry in ours if (signed := _signed_over(entry)) is not None}
+            found |= {entry.tx_hash: raw for entry in ours if (raw := _raw(entry)) is not None}
     return found
 
 
-def _question(
-    multicall: str, oracle: str, signed: tuple[bytes, ...], block: str
-) -> Call[tuple[int | None, ...]]:
-    def read(answer: object) -> tuple[int | None, ...]:
-        returned = contracts.read_aggregate(answer, expected=len(signed))
-        return tuple(None if fee is None else fee_units(contracts.number(fee)) for fee in returned)
+def _question(multicall: str, oracle: str, block: str) -> Call[tuple[int, ...]]:
+    inner = contracts.l1_fee_figures(oracle)
+    return Call(
+        "eth_call",
+        (contracts.aggregate(multicall, inner), block),
+        read=lambda answer: contracts.read_numbers(answer, expected=len(inner)),
+        tolerates=_anything,
+    )
 
-    inner = [contracts.l1_fee(oracle, data) for data in signed]
-    return Call("eth_call", (contracts.aggregate(multicall, inner), block), read=read, tolerates=_anything)
 
-
-def _signed_over(entry: Transaction) -> bytes | None:
-    """Return the bytes that were signed, for transactions of the kind that we send."""
+def _raw(entry: Transaction) -> bytes | None:
+    """Return the signed bytes of a transaction of the kind that we send."""
     fields = entry.fields
     try:
         if quantity(fields.get("type")) != _EIP_1559 or fields.get("accessList") or entry.recipient is None:
             return None
         target = Target(address(entry.recipient), entry.value_units, octets(fields.get("input")))
-        return Unsigned(
+        unsigned = Unsigned(
             chain_id=quantity(fields.get("chainId")),
             nonce=quantity(fields.get("nonce")),
             max_priority_fee_per_gas=quantity(fields.get("maxPriorityFeePerGas")),
             max_fee_per_gas=quantity(fields.get("maxFeePerGas")),
             gas=quantity(fields.get("gas")),
             target=target,
-        ).encoded()
+        )
+        parity = fields.get("yParity", fields.get("v"))
+        return signed_form(unsigned, quantity(parity), quantity(fields.get("r")), quantity(fields.get("s")))
     except MalformedAnswerError:
         return None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from app.adapters.evm import l1_fees
+from app.adapters.evm import l1_fees, proceeds
 from app.adapters.evm.deployments import Deployment
 from app.adapters.evm.endpoint import MAX_BATCH, Call, Endpoint, RpcError
 from app.adapters.evm.rpc import JsonRpc
@@ -45,7 +45,7 @@ class Lookout:
         counts = self._safe_counts({watch.sender for watch in silent}, *still_missing)
         found = {watch.key: Outcome(Fate.WAITING) for watch in watches}
         if landed:
-            found |= self._settled(landed, head=head.answer)
+            found |= self._settled(landed, watches, head=head.answer)
         for watch_group in _groups([watch for watch in silent if _is_used(watch, counts)]):
             found |= self._decided(watch_group)
         return found
@@ -75,7 +75,7 @@ class Lookout:
         What one endpoint counts says nothing about the receipts of another, which may lag behind.
         """
         landed, void, head = self._rpc.first(lambda endpoint: _evidence(endpoint, watches))
-        return {**dict.fromkeys(void, Outcome(Fate.VOID)), **self._settled(landed, head=head)}
+        return {**dict.fromkeys(void, Outcome(Fate.VOID)), **self._settled(landed, watches, head=head)}
 
     def _receipts(self, watches: Sequence[Watch], *also: Call[int]) -> tuple[dict[str, Receipt], list[Watch]]:
         """Return the receipts by watch, and the watches none of whose hashes has one, to all certainty."""
@@ -97,11 +97,17 @@ class Lookout:
             self._rpc.run(*counts)
         return _answers(ordered, counts)
 
-    def _settled(self, landed: Mapping[str, Receipt], *, head: int) -> Mapping[str, Outcome]:
+    def _settled(
+        self, landed: Mapping[str, Receipt], watches: Sequence[Watch], *, head: int
+    ) -> Mapping[str, Outcome]:
         l1 = l1_fees.charged(self._rpc, self._deployment, list(landed.values()))
-        return {key: self._outcome(receipt, l1, head=head) for key, receipt in landed.items()}
+        return {
+            watch.key: self._outcome(watch, landed[watch.key], l1, head=head)
+            for watch in watches
+            if watch.key in landed
+        }
 
-    def _outcome(self, receipt: Receipt, l1: Mapping[str, int], *, head: int) -> Outcome:
+    def _outcome(self, watch: Watch, receipt: Receipt, l1: Mapping[str, int], *, head: int) -> Outcome:
         l1_fee: int | None = 0
         if self._deployment.gas_price_oracle is not None:
             told = receipt.l1_fee_units
@@ -113,6 +119,9 @@ class Lookout:
             # The node that told the head may lag behind the one that had the receipt.
             confirmations=max(head - receipt.block.number + 1, 0),
             fee_units=None if l1_fee is None else receipt.gas_used * receipt.price_units + l1_fee,
+            received_units=None
+            if watch.receives is None
+            else proceeds.of_exchange(receipt, watch.sender, watch.receives, deployment=self._deployment),
         )
 
 

@@ -16,7 +16,7 @@ from rlp.exceptions import RLPException  # type: ignore[import-untyped]
 from app.adapters.evm import contracts
 from app.adapters.evm.libraries import TypedTransaction
 from app.core.chains import USDC
-from app.ports.chain import Intent
+from app.ports.chain import Intent, Terms
 from app.ports.vault import Signer
 
 _TYPE = 2
@@ -33,6 +33,34 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class ContractCall:
+    """A call that is more than a plain transfer; past `valid_until` (seconds of block time) it can only revert."""
+
+    target: Target
+    valid_until: int | None = None
+
+    def as_terms(self) -> Terms:
+        """Write it as JSON values, to stand among an attempt's terms."""
+        return {
+            "call_to": self.target.to,
+            "call_value": str(self.target.value_units),
+            "call_data": self.target.data.hex(),
+            "valid_until": self.valid_until,
+        }
+
+    @classmethod
+    def from_terms(cls, terms: Terms) -> ContractCall | None:
+        """Read what `as_terms` wrote; None for the terms of a plain transfer."""
+        if "call_to" not in terms:
+            return None
+        until = terms["valid_until"]
+        target = Target(
+            str(terms["call_to"]), int(str(terms["call_value"])), bytes.fromhex(str(terms["call_data"]))
+        )
+        return cls(target, None if until is None else int(until))
+
+
+@dataclass(frozen=True, slots=True)
 class Unsigned:
     """The fields that EIP-1559 signs, without the access list, which is always empty."""
 
@@ -45,19 +73,31 @@ class Unsigned:
 
     def encoded(self) -> bytes:
         """Return `0x02 || rlp([…])`, the bytes whose keccak is signed (EIP-1559)."""
+        return bytes([_TYPE]) + bytes(rlp.encode(self.fields()))
+
+    def fields(self) -> list[object]:
+        """Return the fields in their order, as RLP takes them."""
         numbers = (self.chain_id, self.nonce, self.max_priority_fee_per_gas, self.max_fee_per_gas, self.gas)
-        fields: list[object] = [_big_endian(number) for number in numbers]
-        fields += [
+        return [
+            *(_big_endian(number) for number in numbers),
             bytes.fromhex(self.target.to[2:]),
             _big_endian(self.target.value_units),
             self.target.data,
             [],
         ]
-        return bytes([_TYPE]) + bytes(rlp.encode(fields))
 
 
-def target_of(intent: Intent, *, usdc: str) -> Target:
-    """Return what carries an intent out: a plain transfer, or a call of the USDC contract."""
+def signed_form(unsigned: Unsigned, y_parity: int, r: int, s: int) -> bytes:
+    """Return the bytes that a signature makes of a transaction."""
+    signature = [_big_endian(y_parity), _big_endian(r), _big_endian(s)]
+    return bytes([_TYPE]) + bytes(rlp.encode([*unsigned.fields(), *signature]))
+
+
+def target_of(intent: Intent, terms: Terms, *, usdc: str) -> Target:
+    """Return what carries an intent out: the call that the terms name, a plain transfer, or one of USDC."""
+    call = ContractCall.from_terms(terms)
+    if call is not None:
+        return call.target
     if intent.amount.token == USDC:
         return Target(usdc, 0, contracts.transfer(intent.recipient, intent.amount.units))
     return Target(intent.recipient, intent.amount.units, b"")

@@ -27,6 +27,15 @@ class MalformedAnswerError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Log:
+    """What a contract said in a transaction."""
+
+    contract: str
+    topics: tuple[str, ...]
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Receipt:
     """A transaction in a block; `l1_fee_units` is the L1 data fee where the node tells it (op-geth does)."""
 
@@ -36,6 +45,7 @@ class Receipt:
     gas_used: int
     price_units: int
     l1_fee_units: int | None
+    logs: tuple[Log, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +137,11 @@ def block_ref(answer: object) -> BlockRef:
     return BlockRef(count(fields.get("number")), hash32(fields.get("hash")))
 
 
+def block_time(answer: object) -> int:
+    """Read when a block was made, in seconds."""
+    return count(_fields(answer).get("timestamp"))
+
+
 def block_ref_or_none(answer: object) -> BlockRef | None:
     """Read number and hash of a block that may not exist."""
     return None if answer is None else block_ref(answer)
@@ -160,7 +175,22 @@ def receipt_or_none(answer: object) -> Receipt | None:
         gas_used=count(fields.get("gasUsed")),
         price_units=fee(fields.get("effectiveGasPrice")),
         l1_fee_units=None if l1_fee is None else fee(l1_fee),
+        logs=_logs(fields.get("logs")),
     )
+
+
+def _logs(answer: object) -> tuple[Log, ...]:
+    if not isinstance(answer, list):
+        raise MalformedAnswerError("expected a receipt's logs")
+    found = []
+    for entry in answer:
+        fields = _fields(entry)
+        topics = fields.get("topics")
+        if not isinstance(topics, list):
+            raise MalformedAnswerError("expected a log's topics")
+        topics_read = tuple(hash32(topic) for topic in topics)
+        found.append(Log(address(fields.get("address")), topics_read, octets(fields.get("data"))))
+    return tuple(found)
 
 
 def fee_history(answer: object) -> FeeHistory:

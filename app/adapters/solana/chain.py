@@ -63,12 +63,12 @@ class SolanaChain:
         """
         self._deployment = deployment
         self._usdc_mint = Pubkey.from_string(deployment.usdc_mint)
-        self._rpc = SolanaRpc(
+        self.rpc = self._rpc = SolanaRpc(
             rpc_urls or deployment.default_rpc_urls, accepts=deployment.accepts, total_seconds=read_seconds
         )
         self._drafter = Drafter(self._rpc, self._usdc_mint)
         self._broadcaster = Broadcaster(self._rpc)
-        self._lookout = Lookout(self._rpc, commitment=commitment)
+        self._lookout = Lookout(self._rpc, self._usdc_mint, commitment=commitment)
         self._scanner = DepositScanner(self._rpc, self._usdc_mint, portion=portion)
 
     @property

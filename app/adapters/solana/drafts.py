@@ -105,13 +105,13 @@ class Drafter:
         moves_native = amount.token == SOL
         leaving = fee_units + (amount.units if moves_native and intent.sender != intent.recipient else 0)
         if moves_native:
-            _require(SOL, "insufficient_funds", lamports, amount.units + fee_units)
+            require(SOL, "insufficient_funds", lamports, amount.units + fee_units)
         else:
-            _require(amount.token, "insufficient_funds", token_units, amount.units)
+            require(amount.token, "insufficient_funds", token_units, amount.units)
             # To be left with nothing is allowed, but a wallet cannot be topped up by less than the minimum.
             if lamports < fee_units or 0 < lamports - leaving < readings.empty_rent:
-                _require(SOL, "insufficient_gas", lamports, fee_units + readings.empty_rent)
-        _refuse_dust(readings, left=lamports - leaving)
+                require(SOL, "insufficient_gas", lamports, fee_units + readings.empty_rent)
+        refuse_dust(readings.empty_rent, left=lamports - leaving)
         return Draft(
             intent=intent,
             fee_units=fee_units,
@@ -197,9 +197,8 @@ def _leaves_only_the_fee(intent: Intent, readings: _Readings, fee_units: int) ->
     }
 
 
-def _refuse_dust(readings: _Readings, *, left: int) -> None:
+def refuse_dust(minimum: int, *, left: int) -> None:
     """Refuse what the runtime refuses: an account that holds something, but less than keeps it alive."""
-    minimum = readings.empty_rent
     if 0 < left < minimum:
         raise Rejected(
             "leaves_dust",
@@ -226,7 +225,8 @@ def _invalid(kind: str) -> Rejected:
     return Rejected("invalid_recipient", details={"recipient_is": kind})
 
 
-def _require(token: Token, reason: str, available: int, required: int) -> None:
+def require(token: Token, reason: str, available: int, required: int) -> None:
+    """Refuse what there is not enough for. Raises: Rejected."""
     if available >= required:
         return
     raise Rejected(

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from solders.commitment_config import CommitmentLevel
+from solders.pubkey import Pubkey
 from solders.rpc.config import (
     RpcBlockConfig,
     RpcContextConfig,
@@ -26,7 +27,7 @@ from solders.rpc.requests import (
 from solders.signature import Signature
 from solders.transaction_status import TransactionDetails, UiTransactionEncoding
 
-from app.adapters.solana import tokens
+from app.adapters.solana import proceeds, tokens
 from app.adapters.solana.endpoint import Call, Endpoint
 from app.adapters.solana.rpc import SolanaRpc
 from app.adapters.solana.wire import (
@@ -78,8 +79,9 @@ class _Look:
 class Lookout:
     """Looks for the ends of movements on the cluster."""
 
-    def __init__(self, rpc: SolanaRpc, *, commitment: str) -> None:
-        """Take the cluster's endpoints and the level at which a movement counts as landed."""
+    def __init__(self, rpc: SolanaRpc, mint: Pubkey, *, commitment: str) -> None:
+        """Take the cluster's endpoints, the mint of USDC and the level at which a movement counts as landed."""
+        self._mint = mint
         self._rpc = rpc
         self._needed = LEVELS.index(commitment)
         self._transaction = RpcTransactionConfig(
@@ -106,7 +108,7 @@ class Lookout:
             void = [watch.key for watch in missing if _is_void(watch, later, looks)]
         found = {watch.key: Outcome(Fate.WAITING) for watch in watches}
         found |= dict.fromkeys(void, Outcome(Fate.VOID))
-        found |= self._settled(landed)
+        found |= self._settled(landed, watches)
         return found
 
     def orphaned(self, blocks: Sequence[BlockRef]) -> tuple[frozenset[BlockRef], int]:
@@ -126,7 +128,9 @@ class Lookout:
                     landed[watch.key] = (tx_hash, status)
         return landed
 
-    def _settled(self, landed: Mapping[str, tuple[str, Status]]) -> Mapping[str, Outcome]:
+    def _settled(
+        self, landed: Mapping[str, tuple[str, Status]], watches: Sequence[Watch]
+    ) -> Mapping[str, Outcome]:
         if not landed:
             return {}
         calls = {
@@ -138,17 +142,29 @@ class Lookout:
             for tx_hash, _ in landed.values()
         }
         self._rpc.run(*calls.values())
-        return {
-            key: Outcome(
+        settled = {}
+        for watch in watches:
+            if watch.key not in landed:
+                continue
+            tx_hash, status = landed[watch.key]
+            received = self._received(watch, calls[tx_hash])
+            if watch.receives is not None and received is None and not status.failed:
+                continue  # what it brought is not known yet
+            settled[watch.key] = Outcome(
                 # The error goes before the level: a failed transaction is confirmed as well.
                 fate=Fate.REVERTED if status.failed else Fate.SUCCEEDED,
                 tx_hash=tx_hash,
                 block=BlockRef(status.slot, tx_hash),
                 confirmations=1,
                 fee_units=_fee_units(calls[tx_hash]),
+                received_units=received,
             )
-            for key, (tx_hash, status) in landed.items()
-        }
+        return settled
+
+    def _received(self, watch: Watch, call: Call[Landed | None]) -> int | None:
+        if watch.receives is None or call.error is not None or call.answer is None:
+            return None
+        return proceeds.of_exchange(call.answer, watch.sender, watch.receives, usdc_mint=self._mint)
 
 
 def _look(endpoint: Endpoint, hashes: Sequence[str]) -> _Look:

@@ -1,4 +1,4 @@
-"""SPL Token: the two instructions that a payment needs, and what a token account says.
+"""SPL Token: the instructions that payments and swaps need, and what a token account says.
 
 Layouts: github.com/solana-program/token `state.rs` and `instruction.rs`, …/associated-token-account.
 """
@@ -18,10 +18,13 @@ from app.adapters.solana.wire import AccountState
 
 ASSOCIATED_TOKEN_PROGRAM = Pubkey.from_string("ATokenGPvbdGVxr1b2hvZbsiqW5xWH25efTNsLJA8knL")
 TOKEN_2022_PROGRAM = Pubkey.from_string("TokenzQdBNbLqP5VEhdkAS6EPFLC1PHnBqCXEpPxuEb")
+WRAPPED_SOL = Pubkey.from_string("So11111111111111111111111111111111111111112")
 TOKEN_PROGRAMS = frozenset({TOKEN_PROGRAM, TOKEN_2022_PROGRAM})
 TOKEN_ACCOUNT_BYTES = 165
 _CREATE_IDEMPOTENT = b"\x01"
 _TRANSFER_CHECKED = 12
+_CLOSE_ACCOUNT = b"\x09"
+_SYNC_NATIVE = b"\x11"
 
 
 def account_of(owner: Pubkey, mint: Pubkey) -> Pubkey:
@@ -56,6 +59,24 @@ def transfer_checked(
             AccountMeta(account_of(owner, mint), is_signer=False, is_writable=True),
             AccountMeta(mint, is_signer=False, is_writable=False),
             AccountMeta(account_of(recipient, mint), is_signer=False, is_writable=True),
+            AccountMeta(owner, is_signer=True, is_writable=False),
+        ],
+    )
+
+
+def sync_native(account: Pubkey) -> Instruction:
+    """Build SyncNative: let an account of wrapped SOL count the lamports that it was sent."""
+    return Instruction(TOKEN_PROGRAM, _SYNC_NATIVE, [AccountMeta(account, is_signer=False, is_writable=True)])
+
+
+def close_account(account: Pubkey, owner: Pubkey) -> Instruction:
+    """Build CloseAccount: give an owner all lamports of a token account, wrapped SOL included."""
+    return Instruction(
+        TOKEN_PROGRAM,
+        _CLOSE_ACCOUNT,
+        [
+            AccountMeta(account, is_signer=False, is_writable=True),
+            AccountMeta(owner, is_signer=False, is_writable=True),
             AccountMeta(owner, is_signer=True, is_writable=False),
         ],
     )

@@ -217,6 +217,21 @@ def simulation(answer: object) -> Simulation:
     return Simulation(_slot_of(answer), field(value, "err"), 0 if units is None else number(units))
 
 
+def simulation_with(count: int) -> Callable[[object], tuple[Simulation, tuple[AccountState | None, ...]]]:
+    """Return a reader of `simulateTransaction` with so many accounts as they would be; none after a failure."""
+
+    def read(answer: object) -> tuple[Simulation, tuple[AccountState | None, ...]]:
+        tried = simulation(answer)
+        if tried.error is not None:
+            return tried, ()
+        states = entries(field(field(answer, "value"), "accounts"))
+        if len(states) != count:
+            raise MalformedAnswerError("expected all accounts")
+        return tried, tuple(_account(entry) for entry in states)
+
+    return read
+
+
 def statuses(count: int) -> Callable[[object], Statuses]:
     """Return a reader of `getSignatureStatuses` for so many signatures."""
 

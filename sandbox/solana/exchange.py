@@ -1,0 +1,222 @@
+"""A constant-product exchange at Jupiter's address that takes Jupiter's `route_v2`, really executed by the machine.
+
+It gives `in * 997 * reserve_out // (reserve_in * 1000 + in * 997)`, 0.3 % below a straight exchange, refuses less
+than the quote less the slippage with Jupiter's own error, and moves nobody's tokens without their signature.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+from solders.pubkey import Pubkey
+
+from sandbox.solana.assembly import Program
+
+JUPITER: Final = Pubkey.from_string("JUP6LkbZbjS1jKKwapdHNy74zcZ3tLUZoi5QNyVTaV4")
+ROUTE_V2: Final = bytes.fromhex("bb64facc31c4af14")
+SLIPPAGE_EXCEEDED: Final = 6001
+_SEED: Final = b"amm"
+POOL, _BUMP = Pubkey.find_program_address([_SEED], JUPITER)
+"""The owner of both vaults: an address of the program's own."""
+
+_ACCOUNTS: Final = 13
+# The places of the accounts that tokens move between, of who moves them, and of the token program.
+_USER, _USER_IN, _USER_OUT, _TOKEN, _VAULT_IN, _VAULT_OUT, _AUTHORITY = 0, 1, 2, 5, 10, 11, 12
+_NAMED: Final = (_USER_IN, _USER_OUT, _VAULT_IN, _VAULT_OUT, _USER, _AUTHORITY, _TOKEN)
+
+# An account as the loader lays it out: a header, the data, room to grow, padding, the rent epoch.
+_KEY, _OWNER, _LAMPORTS, _LENGTH, _DATA, _ROOM = 8, 40, 72, 80, 88, 10_240
+_AMOUNT_IN_TOKEN_ACCOUNT: Final = 64
+_INFO_BYTES: Final = 56
+# Places on the stack.
+_INFOS, _METAS, _INSTRUCTION, _CALL_DATA, _SEEDS, _SIGNERS, _SEED_AT, _TABLE = (
+    -512, -560, -600, -616, -648, -664, -672, -800,
+)  # fmt: skip
+_STACK: Final = 10
+
+
+def quote(units: int, *, reserve_in: int, reserve_out: int) -> int:
+    """Return what the program gives."""
+    paid = units * 997
+    return paid * reserve_out // (reserve_in * 1000 + paid)
+
+
+@cache
+def exchange_program() -> bytes:
+    """Assemble the program."""
+    program = Program()
+    program.op("mov", 6, "r1")
+    program.load(8, 0, 6)
+    program.jump_if("ne", 0, _ACCOUNTS, "bad")
+    _find_accounts(program)
+    for place, named in enumerate(_NAMED):
+        program.load(8, 8, _STACK, _TABLE + 8 * named)
+        _describe(program, 8, _INFOS + _INFO_BYTES * place)
+    program.load(8, 1, 7)
+    program.jump_if("lt", 1, 30, "bad")
+    for place, byte in enumerate(ROUTE_V2):
+        program.load(1, 1, 7, 8 + place)
+        program.jump_if("ne", 1, byte, "bad")
+    for register, vault in ((8, _VAULT_IN), (9, _VAULT_OUT)):
+        program.load(8, 1, _STACK, _TABLE + 8 * vault)
+        program.load(8, register, 1, _DATA + _AMOUNT_IN_TOKEN_ACCOUNT)
+    program.load(8, 4, 7, 16)
+    program.jump_if("eq", 4, 0, "bad")
+    _reckon(program)
+    _assert_enough(program)
+    _sign_as_pool(program)
+    program.load(8, 1, 7, 16)
+    _transfer(program, source=0, target=2, authority=4, signers=0)
+    program.op("mov", 1, "r9")
+    _transfer(program, source=3, target=1, authority=5, signers=1)
+    program.op("mov", 0, 0)
+    program.label("out")
+    program.exit()
+    program.label("slippage")
+    program.exit(SLIPPAGE_EXCEEDED)
+    program.label("bad")
+    program.exit(1)
+    return program.elf()
+
+
+def _find_accounts(program: Program) -> None:
+    """Write each account's address to the table, repeated ones resolved; register 7 ends behind the last."""
+    program.address(7, 6, 8)
+    program.address(8, _STACK, _TABLE)
+    program.address(9, _STACK, _TABLE + 8 * _ACCOUNTS)
+    program.label("next")
+    program.load(1, 1, 7)
+    program.jump_if("ne", 1, 255, "repeated")
+    program.store(8, 8, 0, "r7")
+    program.load(8, 1, 7, _LENGTH)
+    program.op("add", 1, _ROOM + 7)
+    program.op("and", 1, -8)
+    program.op("add", 7, "r1")
+    program.op("add", 7, _DATA + 8)
+    program.jump("step")
+    program.label("repeated")
+    program.op("lsh", 1, 3)
+    program.address(2, _STACK, _TABLE)
+    program.op("add", 2, "r1")
+    program.load(8, 1, 2)
+    program.store(8, 8, 0, "r1")
+    program.op("add", 7, 8)
+    program.label("step")
+    program.op("add", 8, 8)
+    program.jump_if("lt", 8, "r9", "next")
+
+
+def _describe(program: Program, register: int, at: int) -> None:
+    """Write the C `SolAccountInfo` of an account to the stack."""
+    for source, place in ((_KEY, 0), (_LAMPORTS, 8), (_DATA, 24), (_OWNER, 32)):
+        program.address(1, register, source)
+        program.store(8, _STACK, at + place, "r1")
+    program.load(8, 1, register, _LENGTH)
+    program.store(8, _STACK, at + 16, "r1")
+    program.store(8, _STACK, at + 40, 0)
+    for source, place in ((1, 48), (2, 49), (3, 50)):
+        program.load(1, 1, register, source)
+        program.store(1, _STACK, at + place, "r1")
+
+
+def _reckon(program: Program) -> None:
+    """Leave the output in register 9: r4 is what is paid, r8 and r9 the reserves; 128 bits by long division."""
+    program.op("mul", 4, 997)
+    program.op("mov", 5, "r8")
+    program.op("mul", 5, 1000)
+    program.op("add", 5, "r4")
+    program.op("mov", 3, -1)
+    program.op("rsh", 3, 32)
+    for low, high, source in ((1, 4, 4), (2, 8, 9)):
+        program.op("mov", low, f"r{source}")
+        if high != source:
+            program.op("mov", high, f"r{source}")
+        program.op("and", low, "r3")
+        program.op("rsh", high, 32)
+    program.op("mov", 0, "r1")
+    for target, factor in ((0, "r2"), (2, "r4"), (1, "r8"), (4, "r8")):
+        program.op("mul", target, factor)
+    program.op("mov", 8, "r0")
+    program.op("rsh", 8, 32)
+    for middle in (1, 2):
+        program.op("mov", 9, f"r{middle}")
+        program.op("and", 9, "r3")
+        program.op("add", 8, "r9")
+        program.op("rsh", middle, 32)
+        program.op("add", 4, f"r{middle}")
+    program.op("mov", 9, "r8")
+    program.op("rsh", 9, 32)
+    program.op("add", 4, "r9")
+    program.op("and", 0, "r3")
+    program.op("lsh", 8, 32)
+    program.op("or", 0, "r8")
+    # r1:r2 is the numerator, r3 the remainder, r4 the quotient.
+    program.op("mov", 1, "r4")
+    program.op("mov", 2, "r0")
+    program.op("mov", 3, 0)
+    program.op("mov", 4, 0)
+    program.op("mov", 0, 128)
+    program.label("divide")
+    for target, source in ((3, 1), (1, 2)):
+        program.op("lsh", target, 1)
+        program.op("mov", 8, f"r{source}")
+        program.op("rsh", 8, 63)
+        program.op("or", target, "r8")
+    program.op("lsh", 2, 1)
+    program.op("lsh", 4, 1)
+    program.jump_if("lt", 3, "r5", "smaller")
+    program.op("sub", 3, "r5")
+    program.op("or", 4, 1)
+    program.label("smaller")
+    program.op("sub", 0, 1)
+    program.jump_if("ne", 0, 0, "divide")
+    program.op("mov", 9, "r4")
+
+
+def _assert_enough(program: Program) -> None:
+    """Compare register 9 with the quote less the slippage."""
+    program.jump_if("eq", 9, 0, "slippage")
+    program.load(8, 1, 7, 24)
+    program.load(2, 2, 7, 32)
+    program.op("mov", 3, 10_000)
+    program.op("sub", 3, "r2")
+    program.op("mul", 1, "r3")
+    program.op("div", 1, 10_000)
+    program.jump_if("lt", 9, "r1", "slippage")
+
+
+def _sign_as_pool(program: Program) -> None:
+    program.store(4, _STACK, _SEED_AT, int.from_bytes(_SEED.ljust(4, b"\0"), "little"))
+    program.store(1, _STACK, _SEED_AT + 4, _BUMP)
+    for place, (offset, length) in enumerate(((0, len(_SEED)), (4, 1))):
+        program.address(1, _STACK, _SEED_AT + offset)
+        program.store(8, _STACK, _SEEDS + 16 * place, "r1")
+        program.store(8, _STACK, _SEEDS + 16 * place + 8, length)
+    program.address(1, _STACK, _SEEDS)
+    program.store(8, _STACK, _SIGNERS, "r1")
+    program.store(8, _STACK, _SIGNERS + 8, 2)
+
+
+def _transfer(program: Program, *, source: int, target: int, authority: int, signers: int) -> None:
+    """Call SPL Token's Transfer of what register 1 says, between accounts by their places in `_NAMED`."""
+    program.store(1, _STACK, _CALL_DATA, 3)
+    program.store(8, _STACK, _CALL_DATA + 1, "r1")
+    for place, (named, writable, signer) in enumerate(((source, 1, 0), (target, 1, 0), (authority, 0, 1))):
+        program.load(8, 1, _STACK, _INFOS + _INFO_BYTES * named)
+        program.store(8, _STACK, _METAS + 16 * place, "r1")
+        program.store(8, _STACK, _METAS + 16 * place + 8, writable | signer << 8)
+    program.load(8, 1, _STACK, _INFOS + _INFO_BYTES * _NAMED.index(_TOKEN))
+    program.store(8, _STACK, _INSTRUCTION, "r1")
+    for offset, value in ((8, _METAS), (24, _CALL_DATA)):
+        program.address(1, _STACK, value)
+        program.store(8, _STACK, _INSTRUCTION + offset, "r1")
+    program.store(8, _STACK, _INSTRUCTION + 16, 3)
+    program.store(8, _STACK, _INSTRUCTION + 32, 9)
+    program.address(1, _STACK, _INSTRUCTION)
+    program.address(2, _STACK, _INFOS)
+    program.op("mov", 3, len(_NAMED))
+    program.address(4, _STACK, _SIGNERS)
+    program.op("mov", 5, signers)
+    program.call("sol_invoke_signed_c")
+    program.jump_if("ne", 0, 0, "out")

@@ -1,0 +1,368 @@
+"""What Jupiter wants to be signed: exactly the swap that was asked for, or nothing is signed."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from solders.account import Account
+from solders.address_lookup_table_account import ID as LOOKUP_TABLE_PROGRAM
+from solders.keypair import Keypair
+from solders.pubkey import Pubkey
+
+from app.adapters.jupiter.effects import Holdings, assert_only
+from app.adapters.jupiter.exchange import JupiterExchange
+from app.core.chains import SOL, USDC, Token
+from app.core.money import TokenAmount
+from app.ports.errors import Rejected, Unreachable
+from app.ports.swaps import Ask, Offer
+from sandbox.jupiter import Faults, JupiterServer
+from sandbox.solana import SolanaNode
+from sandbox.solana.addresses import TOKEN, TOKEN_2022, WRAPPED_SOL_MINT, associated_token_address
+from tests.support.loopback_http import Reply, serve
+from tests.support.solana_people import CONFIRMED_SLOTS, SolanaPerson, chain_at, funded, watch
+
+pytestmark = pytest.mark.chain
+
+Answer = dict[str, Any]
+SOME_USDC = 50_000_000
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[SolanaNode]:
+    """A node whose clock stands still."""
+    with SolanaNode(slot_ms=0) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def _jupiter(node: SolanaNode) -> Iterator[JupiterServer]:
+    server = JupiterServer(node.url)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def jupiter(_jupiter: JupiterServer) -> Iterator[JupiterServer]:
+    """The stand-in, well again after each test."""
+    yield _jupiter
+    _jupiter.faults = Faults()
+
+
+@pytest.fixture
+def exchange(node: SolanaNode, jupiter: JupiterServer) -> JupiterExchange:
+    return JupiterExchange(chain_at(node.url), jupiter.url)
+
+
+@pytest.fixture
+def person(node: SolanaNode) -> SolanaPerson:
+    return funded(node, lamports=10**9, usdc_units=SOME_USDC)
+
+
+def ask(person: SolanaPerson, given: Token = USDC, units: int = 10_000_000) -> Ask:
+    return Ask(person.address, TokenAmount(units, given), SOL if given == USDC else USDC, 50)
+
+
+def refused(exchange: JupiterExchange, asked: Ask) -> str:
+    def draft() -> None:
+        offer = exchange.quote(asked)
+        exchange.draft(offer, minimum_units=offer.output_units * 99 // 100, signer=None)
+
+    with pytest.raises(Rejected) as refusal:
+        draft()
+    return refusal.value.reason
+
+
+@pytest.mark.parametrize("given", [SOL, USDC])
+def test_both_directions_move_exactly_what_was_asked_for(
+    given: Token, node: SolanaNode, exchange: JupiterExchange, person: SolanaPerson
+) -> None:
+    chain = chain_at(node.url)
+    asked = ask(person, given, 10_000_000)
+    before = chain.balances(person.address)
+    offer = exchange.quote(asked)
+    draft = exchange.draft(offer, minimum_units=offer.output_units, signer=person)
+    signed = exchange.sign(draft, person, sequence=None, ahead=0)
+    chain.broadcast(signed.raw)
+    node.advance(CONFIRMED_SLOTS)
+    found = chain.outcomes([replace(watch(person, signed), receives=asked.wanted)])["it"]
+    after = chain.balances(person.address)
+    assert found.received_units == offer.output_units
+    assert found.fee_units is not None
+    moved = {SOL: -found.fee_units, USDC: 0}
+    moved[given] -= 10_000_000
+    moved[asked.wanted] += offer.output_units
+    for token, units in moved.items():
+        assert after.of(token).units - before.of(token).units == units
+
+
+def _data(answer: Answer) -> bytearray:
+    return bytearray(base64.b64decode(answer["swapInstruction"]["data"]))
+
+
+def _with_data(answer: Answer, data: bytes) -> Answer:
+    answer["swapInstruction"]["data"] = base64.b64encode(data).decode()
+    return answer
+
+
+def figure(at: int, kind: str, value: int) -> Callable[[Answer], Answer]:
+    """Return a lie about one figure of the route."""
+
+    def change(answer: Answer) -> Answer:
+        data = _data(answer)
+        struct.pack_into(kind, data, at, value)
+        return _with_data(answer, bytes(data))
+
+    return change
+
+
+def account(at: int, key: str, **flags: bool) -> Callable[[Answer], Answer]:
+    """Return another account at one place of the route."""
+
+    def change(answer: Answer) -> Answer:
+        answer["swapInstruction"]["accounts"][at] |= {"pubkey": key, **flags}
+        return answer
+
+    return change
+
+
+STRANGER = str(Keypair().pubkey())
+TRANSFER = {
+    "programId": TOKEN,
+    "accounts": [{"pubkey": STRANGER, "isSigner": False, "isWritable": True}],
+    "data": base64.b64encode(b"\4" + bytes(8)).decode(),
+}
+
+
+def _approving(answer: Answer) -> Answer:
+    answer["setupInstructions"].append(TRANSFER)
+    return answer
+
+
+def _other_setup_amount(answer: Answer) -> Answer:
+    for each in answer["setupInstructions"]:
+        data = bytearray(base64.b64decode(each["data"]))
+        if len(data) == 12:
+            struct.pack_into("<Q", data, 4, 900_000_000)
+            each["data"] = base64.b64encode(bytes(data)).decode()
+    return answer
+
+
+def _closing_to_a_stranger(answer: Answer) -> Answer:
+    answer["cleanupInstruction"]["accounts"][1]["pubkey"] = STRANGER
+    return answer
+
+
+LIES: dict[str, Callable[[Answer], Answer]] = {
+    "more is taken": figure(8, "<Q", 20_000_000),
+    "less is taken": figure(8, "<Q", 1),
+    "a platform fee": figure(26, "<H", 1),
+    "a fee on what is better": figure(28, "<H", 1),
+    "another instruction": figure(0, "<B", 0),
+    "an older route": lambda answer: _with_data(
+        answer, bytes.fromhex("e517cb977ae3ad2a") + bytes(_data(answer)[8:])
+    ),
+    "no figures": lambda answer: _with_data(answer, bytes(_data(answer)[:20])),
+    "another program": lambda answer: {
+        **answer, "swapInstruction": {**answer["swapInstruction"], "programId": TOKEN},
+    },
+    "another payer": account(0, STRANGER),
+    "another signer": account(0, STRANGER, isSigner=True),
+    "a further signer": account(12, STRANGER, isSigner=True),
+    "another source": account(1, STRANGER),
+    "another recipient": account(2, STRANGER),
+    "a payee beside the recipient": account(7, STRANGER),
+    "another mint": account(4, STRANGER),
+    "another token program": account(6, TOKEN_2022),
+    "another event authority": account(8, STRANGER),
+    "too few accounts": lambda answer: {
+        **answer,
+        "swapInstruction": {
+            **answer["swapInstruction"], "accounts": answer["swapInstruction"]["accounts"][:4],
+        },
+    },
+    "an approval before": _approving,
+    "a rest for a stranger": _closing_to_a_stranger,
+    "a tip": lambda answer: {**answer, "tipInstruction": TRANSFER},
+    "something else besides": lambda answer: {**answer, "otherInstructions": [TRANSFER]},
+    "a table that is none": lambda answer: {**answer, "addressesByLookupTableAddress": {STRANGER: []}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", LIES, ids=str)
+def test_whatever_is_not_exactly_the_swap_is_refused(
+    lie: str, exchange: JupiterExchange, jupiter: JupiterServer, person: SolanaPerson
+) -> None:
+    jupiter.faults = Faults(change=LIES[lie])
+    assert refused(exchange, ask(person)) == "unsafe_instructions"
+
+
+def test_more_wrapped_than_was_asked_for_is_refused(
+    exchange: JupiterExchange, jupiter: JupiterServer, person: SolanaPerson
+) -> None:
+    jupiter.faults = Faults(change=_other_setup_amount)
+    assert refused(exchange, ask(person, SOL)) == "unsafe_instructions"
+
+
+def test_a_route_that_would_give_too_little_is_refused_though_jupiter_s_own_minimum_allows_it(
+    exchange: JupiterExchange, jupiter: JupiterServer, person: SolanaPerson
+) -> None:
+    def generous(answer: Answer) -> Answer:
+        figure(16, "<Q", 1)(answer)
+        figure(24, "<H", 10_000)(answer)
+        return {**answer, "outAmount": str(int(answer["outAmount"]) * 102 // 100)}
+
+    jupiter.faults = Faults(change=generous)
+    assert refused(exchange, ask(person)) == "price_moved"
+
+
+def test_a_route_that_the_chain_would_not_execute_fails_in_the_simulation(
+    exchange: JupiterExchange, jupiter: JupiterServer, person: SolanaPerson
+) -> None:
+    jupiter.faults = Faults(change=account(12, STRANGER))
+    assert refused(exchange, ask(person)) == "simulation_failed"
+
+
+WHOLE = Holdings(
+    lamports=10**9, wrapped_lamports=0, usdc_lamports=2_039_280, usdc_units=SOME_USDC, is_own=True
+)
+
+
+@pytest.mark.parametrize(
+    ("after", "allowed"),
+    [
+        ({"lamports": 10**9 + 66_000_000, "usdc_units": SOME_USDC - 10_000_000}, True),
+        ({"lamports": 10**9 + 66_000_000, "usdc_units": SOME_USDC - 10_000_001}, False),
+        ({"lamports": 10**9 + 66_000_000, "usdc_units": SOME_USDC - 9_999_999}, False),
+        ({"lamports": 10**9 + 65_994_999, "usdc_units": SOME_USDC - 10_000_000}, False),
+        ({"lamports": 10**9 + 66_000_000, "usdc_units": SOME_USDC - 10_000_000, "is_own": False}, False),
+        ({"lamports": 10**9 + 66_000_000 + 5_000, "usdc_lamports": 0, "usdc_units": 0}, False),
+    ],
+)
+def test_what_the_simulation_shows_must_be_the_swap_to_the_unit(
+    after: dict[str, Any], *, allowed: bool
+) -> None:
+    asked = Ask("owner", TokenAmount(10_000_000, USDC), SOL, 50)
+    seen = replace(WHOLE, **after)
+
+    def compare() -> None:
+        assert_only(WHOLE, seen, asked, minimum_units=66_000_000, fee_units=5_000)
+
+    if allowed:
+        compare()
+        return
+    with pytest.raises(Rejected, match=r"unsafe_instructions"):
+        compare()
+
+
+@pytest.mark.parametrize(
+    ("faults", "reason"),
+    [
+        (Faults(status=429), "quote_unavailable"),
+        (Faults(status=503, body=b"{}"), "quote_unavailable"),
+        (Faults(status=400, body=b'{"error": "No routes found"}'), "no_liquidity"),
+        (Faults(body=b"<html>"), "quote_unavailable"),
+        (Faults(body=b"[]"), "quote_unavailable"),
+        (Faults(body=b"null"), "quote_unavailable"),
+        (Faults(body=b"{}"), "quote_unavailable"),
+        (Faults(body=b"[" * 10_000), "quote_unavailable"),
+        (Faults(change=lambda answer: {**answer, "outAmount": "-1"}), "quote_unavailable"),
+        (Faults(change=lambda answer: {**answer, "outAmount": str(2**64)}), "quote_unavailable"),
+        (Faults(change=lambda answer: {**answer, "inputMint": WRAPPED_SOL_MINT}), "quote_unavailable"),
+        (Faults(change=lambda answer: {**answer, "swapMode": "ExactOut"}), "quote_unavailable"),
+        (Faults(change=lambda answer: {**answer, "swapInstruction": None}), "quote_unavailable"),
+        (Faults(change=lambda answer: {**answer, "setupInstructions": [{}]}), "quote_unavailable"),
+    ],
+)
+def test_a_service_that_is_away_or_talks_nonsense_is_a_certain_refusal(
+    faults: Faults, reason: str, exchange: JupiterExchange, jupiter: JupiterServer, person: SolanaPerson
+) -> None:
+    jupiter.faults = faults
+    assert refused(exchange, ask(person)) == reason
+
+
+def test_a_service_that_is_down_is_a_certain_refusal(node: SolanaNode, person: SolanaPerson) -> None:
+    with serve(lambda _asked: Reply(b"")) as gone:
+        url = gone.url
+    assert refused(JupiterExchange(chain_at(node.url), url), ask(person)) == "quote_unavailable"
+
+
+def test_a_cluster_that_is_away_is_no_refusal_of_the_exchange(
+    exchange: JupiterExchange, jupiter: JupiterServer, person: SolanaPerson
+) -> None:
+    offer = exchange.quote(ask(person))
+    elsewhere = JupiterExchange(chain_at("http://127.0.0.1:1"), jupiter.url)
+    with pytest.raises(Unreachable):
+        elsewhere.draft(offer, minimum_units=1, signer=None)
+
+
+def test_equal_swaps_at_the_same_moment_are_two_transactions(
+    exchange: JupiterExchange, person: SolanaPerson
+) -> None:
+    offer = exchange.quote(ask(person))
+    hashes = {
+        exchange.sign(
+            exchange.draft(offer, minimum_units=1, signer=None), person, sequence=None, ahead=0
+        ).tx_hash
+        for _ in range(2)
+    }
+    assert len(hashes) == 2
+
+
+def test_wrapped_sol_that_somebody_sent_before_is_neither_lost_nor_taken_for_a_proceed(
+    node: SolanaNode, exchange: JupiterExchange, person: SolanaPerson
+) -> None:
+    wrapped = associated_token_address(
+        Pubkey.from_string(person.address), Pubkey.from_string(WRAPPED_SOL_MINT)
+    )
+    node.airdrop(str(wrapped), 5_000_000)
+    node.advance(40)
+    offer: Offer = exchange.quote(ask(person))
+    signed = exchange.sign(
+        exchange.draft(offer, minimum_units=offer.output_units, signer=None), person, sequence=None, ahead=0
+    )
+    chain = chain_at(node.url)
+    before = chain.balances(person.address).of(SOL).units
+    chain.broadcast(signed.raw)
+    node.advance(CONFIRMED_SLOTS)
+    found = chain.outcomes([replace(watch(person, signed), receives=SOL)])["it"]
+    assert found.received_units == offer.output_units
+    assert chain.balances(person.address).of(SOL).units == before + offer.output_units + 5_000_000 - 5_001
+
+
+def test_accounts_named_by_lookup_tables_are_read_from_the_cluster_and_not_believed(
+    node: SolanaNode, exchange: JupiterExchange, jupiter: JupiterServer, person: SolanaPerson
+) -> None:
+    table, truth = Pubkey.new_unique(), []
+
+    def through_a_table(answer: Answer) -> Answer:
+        truth[:] = [meta["pubkey"] for meta in answer["swapInstruction"]["accounts"][10:]]
+        keys = b"".join(bytes(Pubkey.from_string(key)) for key in truth)
+        header = struct.pack("<IQQBB", 1, 2**64 - 1, 0, 0, 1) + bytes(34)
+        state = Account(10_000_000, header + keys, LOOKUP_TABLE_PROGRAM)
+        node.set_account(table, state)
+        node.advance(CONFIRMED_SLOTS)
+        # What Jupiter says is in the table does not matter.
+        return {**answer, "addressesByLookupTableAddress": {str(table): [STRANGER] * 3}}
+
+    jupiter.faults = Faults(change=through_a_table)
+    offer = exchange.quote(ask(person))
+    draft = exchange.draft(offer, minimum_units=offer.output_units, signer=None)
+    signed = exchange.sign(draft, person, sequence=None, ahead=0)
+    chain = chain_at(node.url)
+    chain.broadcast(signed.raw)
+    node.advance(CONFIRMED_SLOTS)
+    assert chain.balances(person.address).of(USDC).units == SOME_USDC - 10_000_000
+
+
+def test_a_wallet_without_sol_learns_what_is_missing(node: SolanaNode, exchange: JupiterExchange) -> None:
+    poor = funded(node, lamports=0, usdc_units=SOME_USDC)
+    assert refused(exchange, ask(poor)) == "insufficient_gas"
+    assert refused(exchange, ask(poor, units=SOME_USDC + 1)) == "insufficient_funds"
+    rich = funded(node, lamports=10**9)
+    assert refused(exchange, ask(rich, SOL, 10**9)) == "insufficient_funds"

@@ -1,0 +1,25 @@
+"""Where Jupiter is looked for: never a stand-in where money is real, never the world from the sandbox."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.applications import settings_for
+
+URL = "sqlite:///unused.sqlite"
+
+
+@pytest.mark.parametrize(
+    ("network", "expected"),
+    [
+        ("sandbox", "http://127.0.0.1:18548"),
+        ("testnet", "https://api.jup.ag"),
+        ("mainnet", "https://api.jup.ag"),
+    ],
+)
+def test_the_default_follows_the_network(network: str, expected: str) -> None:
+    assert settings_for(URL, network=network, price_overrides="").jupiter_url == expected
+
+
+def test_what_the_operator_says_wins() -> None:
+    assert settings_for(URL, jupiter_base_url="http://127.0.0.1:9").jupiter_url == "http://127.0.0.1:9"
