@@ -13,17 +13,17 @@ from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.deployments import DEPLOYMENTS as EVM_DEPLOYMENTS
 from app.adapters.evm.feeds import ChainlinkPrices
 from app.adapters.faucet_http import HttpFaucet
+from app.adapters.jupiter.exchange import JupiterExchange
 from app.adapters.perpdex.deployments import DEPLOYMENTS as PERPDEX_DEPLOYMENTS
 from app.adapters.perpdex.exchange import HyperliquidExchange
-from app.adapters.jupiter.exchange import JupiterExchange
 from app.adapters.price_coingecko import CoinGeckoPrices
 from app.adapters.price_jupiter import JupiterPrices
 from app.adapters.prices import MarketPrices, PriceSource
 from app.adapters.queue_rq import RqQueue
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
-from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
 from app.adapters.uniswap.exchange import UniswapExchange
+from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
 from app.adapters.vault_local import LocalVault
 from app.config import Network, Settings
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName
@@ -33,8 +33,8 @@ from app.ports.faucet import Faucet
 from app.ports.perpdex import Perpdex
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
-from app.ports.upstream import Upstream
 from app.ports.swaps import Exchange
+from app.ports.upstream import Upstream
 from app.ports.vault import Vault
 
 

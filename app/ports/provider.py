@@ -13,8 +13,8 @@ from app.ports.faucet import Faucet
 from app.ports.perpdex import Perpdex
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
-from app.ports.upstream import Upstream
 from app.ports.swaps import Exchange
+from app.ports.upstream import Upstream
 from app.ports.vault import Vault
 
 if TYPE_CHECKING:

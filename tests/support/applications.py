@@ -12,13 +12,12 @@ from typing import Any
 
 from flask import Flask
 
+from app.adapters.evm.chain import EvmChain
 from app.adapters.perpdex.deployments import DEPLOYMENTS as PERPDEX
 from app.adapters.perpdex.exchange import HyperliquidExchange
 from app.adapters.prices import MarketPrices
-from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
-from app.adapters.evm.chain import EvmChain
-from app.adapters.prices import MarketPrices
 from app.adapters.uniswap.exchange import UniswapExchange
+from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
 from app.adapters.vault_local import LocalVault
 from app.config import Settings
 from app.core.chains import ETH, SOL, ChainName
@@ -29,8 +28,8 @@ from app.ports.faucet import Faucet
 from app.ports.perpdex import Perpdex
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
-from app.ports.upstream import Upstream
 from app.ports.swaps import Exchange
+from app.ports.upstream import Upstream
 from app.ports.vault import Vault
 
 DEAD_EXCHANGE = "http://127.0.0.1:1"
