@@ -178,10 +178,10 @@ class TransactionShape(Schema):
     amount = fields.String(required=True)
     currency = fields.String(required=True)
     output_amount = fields.String(
-        required=True, allow_none=True, metadata={"description": "What a swap brings; null otherwise."}
+        allow_none=True, metadata={"description": "What a swap brings; swaps only."}
     )
-    output_currency = fields.String(required=True, allow_none=True)
-    minimum_output_amount = fields.String(required=True, allow_none=True)
+    output_currency = fields.String(metadata={"description": "Swaps only."})
+    minimum_output_amount = fields.String(allow_none=True, metadata={"description": "Swaps only."})
     tx_hash = fields.String(required=True, allow_none=True)
     previous_hashes = fields.List(fields.String(), required=True)
     status = fields.String(required=True, metadata={"enum": list(Status)})
@@ -194,6 +194,13 @@ class TransactionShape(Schema):
     explorer_url = fields.String(required=True, allow_none=True)
     created_at = Instant(required=True)
     confirmed_at = Instant(required=True, allow_none=True)
+
+    @ma.post_dump
+    def _omit_output_of_others(self, row: dict[str, Any], **_kwargs: object) -> dict[str, Any]:
+        if row.get("output_currency") is None:
+            for name in ("output_amount", "output_currency", "minimum_output_amount"):
+                row.pop(name, None)
+        return row
 
 
 class TransactionDetail(TransactionShape):
