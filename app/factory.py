@@ -17,6 +17,7 @@ from whitenoise import WhiteNoise
 
 from app import commands
 from app.agents import routes as agents
+from app.catalog import models as catalog
 from app.config import Settings
 from app.core import connections, identifiers, leases, logs
 from app.device import page as device_page
@@ -179,4 +180,4 @@ def _serve(app: Flask, settings: Settings) -> None:
 
 
 # Imported for what they register: further routes of a room, and a table that no room owns.
-_REGISTERED = (connections, controls_routes, leases)
+_REGISTERED = (catalog, connections, controls_routes, leases)
