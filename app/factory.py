@@ -17,7 +17,10 @@ from whitenoise import WhiteNoise
 
 from app import commands
 from app.agents import routes as agents
-from app.catalog import models as catalog
+from app.catalog import owner_routes as services
+from app.catalog import proxy_routes as proxy
+from app.catalog import routes as catalog
+from app.catalog import subscriptions
 from app.config import Settings
 from app.core import connections, identifiers, leases, logs
 from app.device import page as device_page
@@ -32,6 +35,7 @@ from app.status import routes as status
 from app.usage import routes as usage
 from app.wallets import balances, controls_routes, waiting
 from app.wallets import routes as wallets
+from app.wallets import service as wallet_service
 from app.web import documentation, failures, fields, forwarding
 from app.web.targets import RestConverter
 
@@ -65,6 +69,7 @@ def create_app(settings: Settings | None = None, *, ports: PortSet | None = None
         balances.open_readers()
         forwarding.open_lanes()
         configured.install(settings)
+        wallet_service.on_removal(subscriptions.end_of_wallet)
     _serve(app, settings)
     return app
 
@@ -149,6 +154,10 @@ def _register_rooms(app: Flask) -> None:
         usage.usage,
         gateway.gateway,
         gateway.providers,
+        catalog.catalog,
+        catalog.subscribed,
+        services.blp,
+        proxy.proxy,
         status.blp,
     ):
         api.register_blueprint(blueprint)
@@ -189,4 +198,4 @@ def _serve(app: Flask, settings: Settings) -> None:
 
 
 # Imported for what they register: further routes of a room, and a table that no room owns.
-_REGISTERED = (catalog, connections, controls_routes, leases)
+_REGISTERED = (connections, controls_routes, leases)

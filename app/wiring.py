@@ -13,6 +13,7 @@ from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.deployments import DEPLOYMENTS as EVM_DEPLOYMENTS
 from app.adapters.evm.feeds import ChainlinkPrices
 from app.adapters.faucet_http import HttpFaucet
+from app.adapters.openapi_reader.reader import OpenApiReader
 from app.adapters.price_coingecko import CoinGeckoPrices
 from app.adapters.price_jupiter import JupiterPrices
 from app.adapters.prices import MarketPrices, PriceSource
@@ -28,6 +29,7 @@ from app.ports.chain import Chain, ReadableChain
 from app.ports.faucet import Faucet
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
+from app.ports.specifications import Specifications
 from app.ports.upstream import Upstream
 from app.ports.vault import Vault
 
@@ -43,6 +45,7 @@ class Ports:
     queue: JobQueue
     upstream: Upstream
     public_upstream: Upstream
+    specifications: Specifications
     faucet: Faucet | None
 
 
@@ -61,6 +64,7 @@ def build(settings: Settings) -> Ports:
         public_upstream=_upstream(
             settings, HttpUpstream if settings.allow_private_upstreams else PublicUpstream
         ),
+        specifications=OpenApiReader(),
         faucet=HttpFaucet(settings.faucet_url) if settings.is_sandbox and settings.faucet_url else None,
     )
 

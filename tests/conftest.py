@@ -16,6 +16,7 @@ from flask.testing import FlaskClient
 from flask_migrate import upgrade
 
 from app.adapters.evm.chain import EvmChain
+from app.catalog import audit as catalog_audit
 from app.core.chains import ChainName
 from app.core.unit_of_work import snapshot
 from app.credits import audit as credits_audit
@@ -136,6 +137,7 @@ def audit(app: Flask) -> None:
         assert credits_audit.check() == []
         assert spending_audit.check() == []
         assert usage_audit.check() == []
+        assert catalog_audit.check() == []
 
 
 @pytest.fixture

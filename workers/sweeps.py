@@ -7,6 +7,8 @@ from datetime import timedelta
 import structlog
 
 from app.agents import claims
+from app.catalog import audit as catalog_audit
+from app.catalog import statistics
 from app.core import clock
 from app.core.leases import first_in, lease
 from app.core.unit_of_work import reading, snapshot, unit_of_work
@@ -29,7 +31,12 @@ _AUDIT_EVERY = timedelta(hours=1)
 def audit() -> list[str]:
     """Prove the money invariants of the whole database; return and log what does not hold."""
     with snapshot():
-        broken = [*credits_audit.check(), *spending_audit.check(), *usage_audit.check()]
+        broken = [
+            *credits_audit.check(),
+            *spending_audit.check(),
+            *usage_audit.check(),
+            *catalog_audit.check(),
+        ]
     for violation in broken:
         _log.error("audit_violation", violation=violation)
     return broken
@@ -45,6 +52,8 @@ def sweep() -> None:
         funding.fail_expired(now)
         usage.charge_lapsed()
         idempotency.prune(now)
+        statistics.refresh(now)
+        statistics.prune(now)
         with unit_of_work():
             claims.forget_answers(now)
             guesses.prune(now)

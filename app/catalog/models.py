@@ -16,6 +16,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app.core.columns import ID, UtcDateTime
 from app.extensions import Model
 
+
 def _of_service() -> ForeignKey:
     return ForeignKey("services.id", ondelete="CASCADE")
 

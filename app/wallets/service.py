@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
+from flask import current_app
 from sqlalchemy import Select, delete, func, select
 
 from app.core import clock, identifiers
@@ -34,6 +35,7 @@ from app.wallets.models import (
 from app.web import idempotency
 
 MAX_WALLETS_PER_AGENT = 100
+_TOLD_OF_REMOVALS = "told_of_wallet_removals"
 
 new_wallet = custody.new_key
 
@@ -153,6 +155,14 @@ def list_of(agent_id: str | None, page: PageRequest) -> Page[WalletView]:
         return Page([_view(wallet, controls) for wallet in wallets], total, page)
 
 
+def on_removal(listener: Callable[[str], None]) -> None:
+    """Have the running application call this with the id of each wallet that is deleted, inside that unit.
+
+    For higher rooms with rows that hang on a wallet; the factory introduces them.
+    """
+    current_app.extensions.setdefault(_TOLD_OF_REMOVALS, []).append(listener)
+
+
 def remove(wallet_id: str, *, agent_id: str) -> None:
     """Delete a wallet with its transactions and controls; the sealed key alone is retired, not lost.
 
@@ -184,6 +194,8 @@ def remove(wallet_id: str, *, agent_id: str) -> None:
         for owned_table in (Transaction, FundingDeposit, DepositMark):
             session.execute(delete(owned_table).where(owned_table.wallet_id == wallet_id))
         spending.close_account(wallet_id)
+        for listener in current_app.extensions.get(_TOLD_OF_REMOVALS, ()):
+            listener(wallet_id)
         session.execute(delete(Wallet).where(Wallet.id == wallet_id))
 
 

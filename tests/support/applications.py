@@ -11,6 +11,7 @@ from typing import Any
 
 from flask import Flask
 
+from app.adapters.openapi_reader.reader import OpenApiReader
 from app.adapters.prices import MarketPrices
 from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
 from app.adapters.vault_local import LocalVault
@@ -22,6 +23,7 @@ from app.ports.chain import Chain, ReadableChain
 from app.ports.faucet import Faucet
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
+from app.ports.specifications import Specifications
 from app.ports.upstream import Upstream
 from app.ports.vault import Vault
 
@@ -78,6 +80,7 @@ class TestPorts:
     chains: Mapping[ChainName, Chain] = field(default_factory=lambda: MappingProxyType({}))
     readable_chains: Mapping[ChainName, ReadableChain] = field(default_factory=lambda: MappingProxyType({}))
     queue: JobQueue = field(default_factory=RecordingQueue)
+    specifications: Specifications = field(default_factory=OpenApiReader)
     faucet: Faucet | None = None
 
 

@@ -54,7 +54,7 @@ def read(text: str, schemas: structure.Schemas) -> dict[str, Any]:
         return {"problem": error.problem[:_MAX_PROBLEM], "place": error.place}
     except MemoryError:
         return {"problem": "Reading the document takes too much memory.", "place": "#"}
-    except Exception as error:  # noqa: BLE001 - the library raises what it likes for documents that it did not foresee
+    except Exception as error:
         return {"problem": f"The document cannot be read ({type(error).__name__}).", "place": "#"}
 
 

@@ -46,17 +46,17 @@ def example(document: Mapping[str, Any]) -> dict[str, Any] | None:
     if chosen is None:
         return None
     path, item, method, operation = chosen
-    query = []
+    query: list[str] = []
     for parameter in _parameters(document, item, operation):
         value = _text(_sample_of_parameter(document, parameter))
         if parameter["in"] == "path":
             path = path.replace("{" + parameter["name"] + "}", quote(value, safe=""))
-        elif parameter["in"] == "query" and parameter.get("required") is True:
+        elif parameter["in"] == "query" and parameter.get("required") is True and len(query) < _MAX_MEMBERS:
             query.append(f"{quote(parameter['name'], safe='')}={quote(value, safe='')}")
     target = f"{path}?{'&'.join(query)}" if query else path
     return {
         "method": method.upper(),
-        "target": quote(target[:_MAX_PATH], safe="/?&=%:@!$'()*+,;~-._{}"),
+        "target": quote(target, safe="/?&=%:@!*+,;~-._"),
         "body": _body(document, operation),
     }
 
@@ -98,9 +98,7 @@ def _demands(
     document: Mapping[str, Any], item: Mapping[str, Any], operation: Mapping[str, Any]
 ) -> tuple[bool, int]:
     needed = [
-        parameter
-        for parameter in _parameters(document, item, operation)
-        if parameter.get("required") is True
+        parameter for parameter in _parameters(document, item, operation) if parameter.get("required") is True
     ]
     return "requestBody" in operation, len(needed)
 

@@ -79,7 +79,7 @@ class OpenApiReader:
 
 @contextlib.contextmanager
 def _process() -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(  # noqa: S603 - our own module, by our own interpreter
+    process = subprocess.Popen(
         [sys.executable, "-m", "app.adapters.openapi_reader.child"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -21,7 +21,7 @@ _MAX_DESCENT = 40
 
 
 class Schemas:
-    """The official schemas, compiled. They come with openapi-spec-validator, which is far too slow to be asked itself."""
+    """The official schemas, compiled. They come with openapi-spec-validator, which itself is far too slow."""
 
     def __init__(self) -> None:
         self._v30 = Draft4Validator(_resource("openapi_spec_validator", "resources/schemas/v3.0/schema.json"))
@@ -39,7 +39,7 @@ class Schemas:
         self._v31 = Draft202012Validator(with_dialect, registry=known)
 
     def check(self, document: Mapping[str, Any]) -> None:
-        """Raises: InvalidDocumentError with the place of the first problem."""
+        """Compare a document with the schema of its version. Raises: InvalidDocumentError."""
         schema = self._v30 if str(document["openapi"]).startswith("3.0") else self._v31
         problem = next(iter(schema.iter_errors(document)), None)
         if problem is not None:
