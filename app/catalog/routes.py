@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flask import request
+from flask import jsonify, request
 
 from app.catalog import listing, schemas, services, subscriptions
 from app.catalog.listing import Detail
@@ -92,7 +92,9 @@ def subscribe(body: dict[str, Any], service: ServiceView) -> Any:
     wallet = wallets.owned(body["wallet_id"], agent_id=guards.caller().agent_id)
     view = subscriptions.subscribe(service.id, service.name, wallet_id=wallet.id, agent_id=wallet.agent_id)
     status, shaped = _shaped(view)
-    return shaped, status
+    response = jsonify(shaped)
+    response.status_code = status
+    return response
 
 
 @catalog.delete("/<string:service_id>/subscribe")

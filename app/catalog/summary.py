@@ -30,7 +30,7 @@ def write(service: ServiceView, offer: Offer, day: Day, *, public_url: str) -> s
         else "The seller has not described it.",
         "",
         *_price(service),
-        "Auth: send your key as X-API-Key; the seller does not get it. "
+        "Auth: send your key as X-API-Key; the seller does not get it.",
         "If the seller has given you a key of its own, send that as X-Upstream-Authorization.",
         f"Address: {address}/ followed by the endpoint's path. The seller's answer comes back as it is.",
         *_reliability(day),
