@@ -251,7 +251,7 @@ def test_the_example_of_a_hostile_specification_cannot_break_out_of_its_quotes(s
     assert words[:3] == ["curl", "-X", "POST"]
     assert words[4:6] == ["-H", "X-API-Key: $KEY"]
     assert words[6:] == ["-H", "Content-Type: application/json", "-d", '{"a": "\'; touch /tmp/pwned; \'"}']
-    assert not set(words[3]) & set("'\"`$(); \n")
+    assert not set(words[3]) & set("'\"`$() \n")
 
 
 def test_a_service_without_specification_still_tells_how_to_call_it(seller: Agent) -> None:
