@@ -71,8 +71,8 @@ def build(settings: Settings) -> Ports:
 
 def _upstream(settings: Settings, kind: type[HttpUpstream]) -> HttpUpstream:
     return kind(
-        connect_seconds=float(settings.upstream_connect_timeout_seconds),
-        read_seconds=float(settings.upstream_read_timeout_seconds),
+        connect_seconds=settings.upstream_connect_timeout_seconds,
+        read_seconds=settings.upstream_read_timeout_seconds,
     )
 
 

@@ -24,7 +24,21 @@ from app.web.targets import target_below
 MAX_BODY_BYTES = 32 * 2**20
 # Parameters that some upstream takes as a credential: it would win over the operator's, or name the caller's.
 _CREDENTIAL_PARAMETERS = frozenset(
-    {"key", "api_key", "apikey", "api-key", "access_token", "x_cg_demo_api_key", "x_cg_pro_api_key"}
+    {
+        "key",
+        "$key",
+        "api_key",
+        "apikey",
+        "api-key",
+        "access_token",
+        "$access_token",
+        "oauth_token",
+        "bearer_token",
+        "x_cg_demo_api_key",
+        "x_cg_pro_api_key",
+        "$httpmethod",
+        "_method",
+    }
 )
 
 

@@ -188,32 +188,27 @@ class TokenPrices:
             usage = estimated(facts, reading)
         with localcontext(EXACT):
             nanos, version = self._price(facts, reading, usage, at)
-        if reading.usage is None and facts.surface is Surface.OPAQUE and not facts.characters:
-            nanos = max(nanos, self.fallback.call_nanos * facts.candidates)
+            if reading.usage is None and facts.surface is Surface.OPAQUE:
+                nanos = max(nanos, self._least_of_opaque(facts, at))
         return Metered(
             nanos, usage.tokens_in, usage.tokens_out, version + ESTIMATED if is_estimated else version
         )
 
     def _quote(self, facts: CallFacts, name: str, at: datetime) -> Quote:
         rates, version = self._dearest(facts, name, at)
-        inputs = [rates.input, rates.cache_read, rates.cache_write, rates.cache_write_5m]
-        inputs += [rates.cache_write_1h] if facts.writes_cache else []
-        inputs += (
-            [rates.audio_in, rates.image_in, rates.audio_cached] if facts.has_media or facts.searches else []
-        )
-        outputs = [rates.output, rates.audio_out, rates.image_out, rates.reasoning]
-        input_each, output_each = (
-            max(filter(None, inputs), default=_ZERO),
-            max(filter(None, outputs), default=_ZERO),
-        )
+        input_each, output_each = _dearest_of(facts, rates)
         extra = facts.searches * (rates.search or _ZERO) + facts.characters * (rates.character or _ZERO)
-        tokens_in = 0 if rates.character and not rates.input else facts.tokens_in
+        if not (input_each or output_each or extra or name.endswith(price_table.FREE)):
+            # Sold by the second: if it should count tokens after all, they are not free.
+            input_each, output_each = _dearest_of(facts, self.fallback.fill(Rates(), ""))
+        # What is sold by the letter is not sold by the token as well.
+        tokens_in = 0 if facts.characters and rates.character and not rates.input else facts.tokens_in
         input_nanos = tokens_in * input_each + extra
         worst = up(input_nanos + facts.tokens_out * output_each)
         least = min(facts.tokens_out, LEAST_TOKENS_OUT * facts.candidates)
         minimum = up(input_nanos + least * output_each)
         if facts.surface is Surface.OPAQUE:
-            floor = self.fallback.call_nanos * facts.candidates
+            floor = self._least_of_opaque(facts, at)
             worst, minimum = max(worst, floor), max(minimum, floor)
         estimate, estimate_version = self._price(
             facts, Reading(model=name), Usage(tokens_in=facts.tokens_in_likely), at
@@ -243,15 +238,25 @@ class TokenPrices:
 
     def _price(self, facts: CallFacts, reading: Reading, usage: Usage, at: datetime) -> tuple[int, str]:
         """Price a usage by what answered, or by what was asked for where the table does not know that."""
-        for name in (reading.model, facts.model):
-            found = price_table.find(self.table, name) if name else None
-            if found is not None:
-                tier, speed = reading.tier or facts.tier, reading.speed or facts.speed
-                rates = found.rates(at, usage.tokens_in, tier=tier, speed=speed)
-                return up(
-                    cost(usage, self.fallback.fill(rates, name or ""), facts.characters)
-                ), price_table.VERSION
-        return up(cost(usage, self.fallback.fill(Rates(), ""), 0)), FALLBACK
+        blind = self.fallback.fill(Rates(), "")
+        for name in filter(None, (reading.model, facts.model)):
+            found = price_table.find(self.table, name)
+            if found is None:
+                continue
+            tier, speed = reading.tier or facts.tier, reading.speed or facts.speed
+            rates = found.rates(at, usage.tokens_in, tier=tier, speed=speed)
+            nanos = up(cost(usage, self.fallback.fill(rates, name), facts.characters))
+            if nanos or name.endswith(price_table.FREE):
+                return nanos, price_table.VERSION
+            # Sold by the second or the letter, and counted in tokens: the table does not fit the answer.
+            break
+        return up(cost(usage, blind)), FALLBACK
+
+    def _least_of_opaque(self, facts: CallFacts, at: datetime) -> int:
+        """Return the price of a call that tells nothing: by the letter where that is known, else the fallback."""
+        found = price_table.find(self.table, facts.model) if facts.characters else None
+        each = found.rates(at, 0).character if found is not None else None
+        return up(facts.characters * each) if each else self.fallback.call_nanos * facts.candidates
 
 
 Rule: TypeAlias = FixedPrice | PerPath | PerRpcMethod | TokenPrices
@@ -318,6 +323,17 @@ def _each(row: Mapping[str, Any], name: str, otherwise: int) -> int:
     if rest or not each:
         raise ValueError(f"price.{name} must be a multiple of 0.001, above zero")
     return each
+
+
+def _dearest_of(facts: CallFacts, rates: Rates) -> tuple[Decimal, Decimal]:
+    """Return the most that a token of this call's input and of its output can cost."""
+    inputs = [rates.input, rates.cache_read, rates.cache_write, rates.cache_write_5m]
+    inputs += [rates.cache_write_1h] if facts.writes_cache else []
+    inputs += (
+        [rates.audio_in, rates.image_in, rates.audio_cached] if facts.has_media or facts.searches else []
+    )
+    outputs = [rates.output, rates.audio_out, rates.image_out, rates.reasoning]
+    return max(filter(None, inputs), default=_ZERO), max(filter(None, outputs), default=_ZERO)
 
 
 def _fixed(model: str, nanos: int) -> Quote:

@@ -20,9 +20,9 @@ _MODALITIES = {"AUDIO": "audio", "IMAGE": "image", "DOCUMENT": "image"}
 
 
 def openai_usage(told: Mapping[str, Any], *, reports_cost: bool) -> Usage | None:
-    """Read `usage` of chat, completions, embeddings, responses, images and transcriptions."""
-    tokens_in = _first(told, "prompt_tokens", "input_tokens")
-    tokens_out = _first(told, "completion_tokens", "output_tokens")
+    """Read `usage` of chat, completions, embeddings, responses, images, transcriptions and Gemini's interactions."""
+    tokens_in = _first(told, "prompt_tokens", "input_tokens", "total_input_tokens")
+    tokens_out = _first(told, "completion_tokens", "output_tokens", "total_output_tokens")
     total = _count(told, "total_tokens")
     seconds = _seconds(told)
     cost_nanos = _reported_nanos(told) if reports_cost else _ticks(told)
@@ -38,13 +38,15 @@ def openai_usage(told: Mapping[str, Any], *, reports_cost: bool) -> Usage | None
     return Usage(
         tokens_in=tokens_in,
         tokens_out=tokens_out or 0,
-        cache_read=max(_number(within, "cached_tokens"), _number(told, "prompt_cache_hit_tokens")),
+        cache_read=_number(within, "cached_tokens")
+        or _first(told, "prompt_cache_hit_tokens", "total_cached_tokens")
+        or 0,
         cache_write=_number(within, "cache_write_tokens"),
         audio_in=_number(within, "audio_tokens"),
         audio_out=_number(beyond, "audio_tokens"),
         image_in=_number(within, "image_tokens"),
         image_out=_number(beyond, "image_tokens"),
-        reasoning=_number(beyond, "reasoning_tokens"),
+        reasoning=_number(beyond, "reasoning_tokens") or _number(told, "total_thought_tokens"),
         audio_seconds=seconds or 0,
         cost_nanos=cost_nanos,
     )
@@ -170,6 +172,8 @@ def _number(told: Mapping[str, Any], name: str) -> int:
 
 def _count(told: Mapping[str, Any], name: str) -> int | None:
     value = told.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int | Decimal) or value < 0:
         return None
-    return min(value, MOST_TOKENS)
+    if value >= MOST_TOKENS:
+        return MOST_TOKENS
+    return int(value) if value == int(value) else None

@@ -101,12 +101,15 @@ def read_call(
 
 
 def _surface(dialect: Dialect, method: str, path: str) -> tuple[Surface, str]:
-    if method.upper() in _READING_METHODS:
-        return Surface.FREE, ""
     found = _GEMINI_CALL.search(path) if dialect is Dialect.GEMINI else None
     if found:
-        return _GEMINI_SURFACES.get(found["verb"], Surface.OPAQUE), found["model"]
-    return _OPENAI_SURFACES.get(_VERSION.sub("", path), Surface.OPAQUE), ""
+        surface, model = _GEMINI_SURFACES.get(found["verb"], Surface.OPAQUE), found["model"]
+    else:
+        surface, model = _OPENAI_SURFACES.get(_VERSION.sub("", path), Surface.OPAQUE), ""
+    # Reading is free where nothing is known that could be billed; an upstream may let a GET stand for a POST.
+    if surface is Surface.OPAQUE and method.upper() in _READING_METHODS:
+        return Surface.FREE, model
+    return surface, model
 
 
 def _needs_asking(facts: CallFacts) -> bool:

@@ -87,6 +87,13 @@ def test_a_caller_who_did_not_ask_for_usage_gets_the_stream_of_one_who_did_not_a
     assert reading.streamed_bytes == WRITTEN
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_line_end_that_comes_in_two_pieces_is_taken_out_whole(end: str) -> None:
+    asked, unasked = recorded.chat_stream(end, asked=True), recorded.chat_stream(end, asked=False)
+    answer = open_answer(facts(Surface.CHAT, usage_injected=True), status=200, content_type=SSE)
+    assert read(answer, [bytes([byte]) for byte in asked])[0] == unasked
+
+
 @given(CUTS)
 def test_the_array_that_gemini_streams_is_read_in_any_chunks(cuts: list[int]) -> None:
     whole = recorded.gemini_array()
@@ -177,6 +184,21 @@ PLAIN: list[tuple[CallFacts, Any, Usage]] = [
         Usage(5, 12, cost_nanos=3),
     ),
     (
+        facts(Surface.OPAQUE, Dialect.GEMINI),
+        {
+            "model": "gemini-2.5-pro",
+            "usage": {
+                "total_input_tokens": 15,
+                "total_output_tokens": 6,
+                "total_thought_tokens": 100,
+                "total_cached_tokens": 4,
+                "total_tokens": 121,
+            },
+        },
+        Usage(15, 106, cache_read=4, reasoning=100),
+    ),
+    (facts(Surface.CHAT), {"usage": {"prompt_tokens": 5.0, "completion_tokens": 2.5}}, Usage(5, 0)),
+    (
         facts(Surface.CHAT, Dialect.OPENROUTER),
         {
             "usage": {
@@ -244,12 +266,11 @@ def test_what_cannot_be_decoded_passes_and_leaves_the_usage_unknown(encoding: st
 
 
 def test_an_answer_too_large_to_hold_is_read_at_its_end() -> None:
-    said = 'it said {\\"usage\\": {\\"prompt_tokens\\": 1}} ' * 10
+    said = 'it said {"usage": {"prompt_tokens": 1}} ' * 10
+    content = "x" * (MOST_PLAIN_BYTES + 1) + said
+    odd = {'a"usage': {"prompt_tokens": 2}, "said": said}
     body = json.dumps(
-        {
-            "choices": [{"message": {"content": "x" * (MOST_PLAIN_BYTES + 1) + said}}],
-            "usage": recorded.CHAT_USAGE,
-        }
+        {"choices": [{"message": {"content": content}}], "usage": recorded.CHAT_USAGE, "odd": odd}
     )
     answer = open_answer(facts(Surface.CHAT), status=200, content_type="application/json")
     wire = body.encode()

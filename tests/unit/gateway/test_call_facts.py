@@ -55,6 +55,8 @@ def test_a_path_tells_the_shape_of_its_call(dialect: Dialect, path: str, surface
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "DELETE", "get"])
 def test_reading_and_deleting_cost_nothing(method: str) -> None:
     assert call(Dialect.OPENAI, "models", b"", method).is_free
+    # An upstream may let such a method stand for another: what is billed stays billed.
+    assert not call(Dialect.GEMINI, "v1beta/models/m:generateContent", b"", method).is_free
 
 
 @pytest.mark.parametrize(

@@ -241,6 +241,29 @@ def test_no_call_costs_more_than_was_announced(
         assert cost.cost_nanos > 0
 
 
+ALL_OF_ONE_KIND = [
+    *({name: 300_000} for name in ("cache_read", "cache_write", "cache_write_1h")),
+    *({name: 300_000} for name in ("audio_in", "audio_cached", "image_in")),
+    {"cache_write": 300_000, "cache_write_5m": 300_000},
+    {"cache_write": 300_000, "cache_write_1h": 300_000},
+    {"cache_read": 300_000, "audio_cached": 300_000},
+    *({name: 1000} for name in ("audio_out", "image_out", "reasoning")),
+    {},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("table", sorted({table for table, _ in MODELS}))
+def test_the_worst_case_covers_every_kind_of_token_of_every_model(table: str) -> None:
+    rule = TokenPrices(table)
+    by_prices = {repr(model.get_prices(AT)): model for provider, model in MODELS if provider == table}
+    for model in by_prices.values():
+        facts = chat(model=model.id, tokens_in=300_000, tokens_out=1000, has_media=True, writes_cache=True)
+        worst_nanos = quote(rule, facts).worst.cost_nanos
+        for kinds in ALL_OF_ONE_KIND:
+            reading = Reading(usage=Usage(300_000, 1000, **kinds), is_complete=True, model=model.id)
+            assert rule.settle(facts, reading, AT).cost_nanos <= worst_nanos, (model.id, kinds)
+
+
 @given(st.sampled_from(MODELS), st.integers(0, 500_000), st.integers(1, 5), st.integers(0, 10**11))
 def test_the_affordable_output_is_the_most_that_fits(
     named: tuple[str, Any], tokens_in: int, candidates: int, available_nanos: int
@@ -320,6 +343,18 @@ def test_speech_costs_its_letters() -> None:
     assert OPENAI.settle(facts, Reading(), AT) == Metered(
         15_000_000, facts.tokens_in_likely, 0, VERSION + "+estimate"
     )
+    assert quote(OPENAI, facts).worst.cost_nanos == 15_000_000
+
+
+def test_speech_of_an_unknown_voice_costs_the_fallback() -> None:
+    body = json.dumps({"model": "tts-9", "input": "a" * 1000}).encode()
+    facts = read_call(Dialect.OPENAI, "POST", "audio/speech", body=body)
+    assert OPENAI.settle(facts, Reading(), AT).cost_nanos == 100_000_000
+
+
+def test_tokens_of_what_is_sold_by_the_hour_are_not_free() -> None:
+    reading = Reading(usage=Usage(100, 10), is_complete=True, model="whisper-1")
+    assert OPENAI.settle(chat(surface=Surface.OPAQUE), reading, AT) == Metered(750_000, 100, 10, "fallback")
 
 
 def test_a_recording_costs_its_seconds_rounded_up() -> None:
