@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from app.config import Settings
+from app.core import public_addresses
 from app.ports import provider
 
 MAX_LETTERS = 500
@@ -80,7 +81,7 @@ def check(url: BaseUrl, settings: Settings) -> None:
     if address is None:
         if "." not in url.host or url.host.endswith(tuple(f".{name}" for name in _NEVER_PUBLIC)):
             raise ValueError("must be a host of the public internet")
-    elif not address.is_global or address.is_multicast:
+    elif not public_addresses.is_public(str(address)):
         raise ValueError("must be an address of the public internet")
 
 

@@ -23,7 +23,6 @@ from app.errors import (
 from app.identity import guards
 from app.web.blueprint import Blueprint
 
-# HEAD comes with GET.
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 # Forwarded like the others; an OpenAPI document has no words for them, or gains nothing from them.
 _FURTHER_METHODS = (
@@ -75,7 +74,9 @@ for _method in _METHODS:
     )  # fmt: skip
     for _name, _note in _NOTES:
         _view = proxy.header(_name, _note)(_view)
-    proxy.route(_RULE, methods=[_method], provide_automatic_options=False)(_view)
+    # HEAD comes with GET; OPTIONS would, too, but is the service's to answer.
+    _view.provide_automatic_options = False
+    proxy.route(_RULE, methods=[_method])(_view)
 
 for _rule, _methods in ((_RULE, _FURTHER_METHODS), (_SHORT_RULE, (*_METHODS, *_FURTHER_METHODS))):
     flask.Blueprint.add_url_rule(

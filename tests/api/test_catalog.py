@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
-from sqlalchemy import update
+from sqlalchemy import insert, select, update
 
-from app.catalog import search
-from app.catalog.models import Service
+from app.catalog.models import Service, ServiceText
+from app.core.identifiers import new_id
 from app.core.unit_of_work import unit_of_work
 from tests.support.agents import Agent, register
 from tests.support.market import SPEC, sell
@@ -133,18 +133,23 @@ def test_a_search_finds_any_piece_of_name_or_description_and_no_wildcards(seller
         assert page["pagination"]["total"] == len(found), piece
 
 
-def test_many_and_few_matches_are_found_in_the_same_order(
-    seller: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = [sell(seller, name=f"weather {number}")["id"] for number in range(6)]
-    sell(seller, name="other", description="")
-    for calls, service_id in enumerate(made):
-        called(service_id, calls)
-    few = [names(seller, q=piece, limit=3, offset=2) for piece in ("weather", "we")]
-    monkeypatch.setattr(search, "_GATHERED", 2)
-    many = [names(seller, q=piece, limit=3, offset=2) for piece in ("weather", "we")]
-    assert few == many == [["weather 3", "weather 2", "weather 1"]] * 2
-    assert seller.get("/v1/catalog", q="weather").get_json()["pagination"]["total"] == 6
+def test_many_matches_are_found_in_the_same_order_as_few(seller: Agent) -> None:
+    sell(seller, name="weather", description="")
+    with unit_of_work() as session:
+        (row,) = session.execute(select(Service.__table__)).mappings().all()
+        copies = [
+            {**row, "id": new_id(), "name": f"weather {number:04}", "total_calls": number % 100}
+            for number in range(2_500)
+        ]
+        session.execute(insert(Service), copies)
+        texts = [{"service_id": copy["id"], "category": "weather", "text": copy["name"]} for copy in copies]
+        session.execute(insert(ServiceText), texts)
+    ranked = sorted(copies, key=lambda copy: (-copy["total_calls"], copy["name"]))
+    for piece in ("weather ", "we", "WEATHER 00"):
+        page = seller.get("/v1/catalog", q=piece, limit=7, offset=30).get_json()
+        expected = [copy["name"] for copy in ranked if piece.lower() in copy["name"]][30:37]
+        assert [row["name"] for row in page["services"]] == expected
+    assert seller.get("/v1/catalog", q="we", limit=1).get_json()["pagination"]["total"] == 2_501
 
 
 def test_a_category_is_matched_whole_and_in_any_case(seller: Agent) -> None:

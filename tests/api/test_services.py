@@ -1,17 +1,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from flask import Flask
 from flask.testing import FlaskClient
-from sqlalchemy import select
+from sqlalchemy import insert, select
 
 from app.catalog import services
 from app.catalog.models import Service
-from app.core.unit_of_work import reading
+from app.core.identifiers import new_id
+from app.core.unit_of_work import reading, unit_of_work
 from app.extensions import db
 from app.identity import rotation
 from app.ports import provider
@@ -22,8 +21,8 @@ NOBODY_S = "00000000-0000-4000-8000-000000000000"
 
 
 @pytest.fixture
-def seller(client: FlaskClient) -> Iterator[Agent]:
-    yield register(client)
+def seller(client: FlaskClient) -> Agent:
+    return register(client)
 
 
 def field_problem(answer: Any, field: str) -> str:
@@ -63,7 +62,7 @@ def test_a_registered_service_is_told_whole_and_its_secret_once(seller: Agent) -
         assert made["signing_secret"] not in str(db.session.execute(select(Service.__table__)).all())
 
 
-def test_a_secret_still_opens_after_the_encryption_keys_were_rotated(app: Flask, seller: Agent) -> None:
+def test_a_secret_still_opens_after_the_encryption_keys_were_rotated(seller: Agent) -> None:
     made = sell(seller)
     assert ("services", "secret_sealed") in [
         (table.name, column.name) for table, column in rotation.sealed_columns()
@@ -237,10 +236,11 @@ def test_a_retired_service_is_gone_for_everybody_and_its_subscriptions_end(
     assert subscription["status"] == "cancelled"
 
 
-def test_an_agent_has_a_bounded_number_of_services(seller: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(services, "MAX_SERVICES_PER_AGENT", 2)
+def test_an_agent_has_a_bounded_number_of_services(seller: Agent) -> None:
     first = sell(seller)
-    sell(seller)
+    with unit_of_work() as session:
+        (row,) = session.execute(select(Service.__table__)).mappings().all()
+        session.execute(insert(Service), [{**row, "id": new_id()} for _ in range(99)])
     refused = seller.post("/v1/services", offer())
     assert (refused.status_code, refused.get_json()["code"]) == (409, "LIMIT_REACHED")
     seller.delete(f"/v1/services/{first['id']}")

@@ -234,7 +234,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
         components={
             "pathItems": {
                 "I": {
-                    **{method: ANSWER for method in ("get", "put", "post", "delete", "patch")},
+                    **dict.fromkeys(("get", "put", "post", "delete", "patch"), ANSWER),
                     "parameters": [
                         {"name": f"q{number}", "in": "query", "schema": {}} for number in range(8_000)
                     ],
