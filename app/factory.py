@@ -21,6 +21,7 @@ from app.catalog import owner_routes as services
 from app.catalog import proxy_routes as proxy
 from app.catalog import routes as catalog
 from app.catalog import subscriptions
+from app.catalog.proxy import refuse_loops
 from app.config import Settings
 from app.core import connections, identifiers, leases, logs
 from app.device import page as device_page
@@ -62,6 +63,7 @@ def create_app(settings: Settings | None = None, *, ports: PortSet | None = None
     _bind_extensions(app)
     _register_rooms(app)
     _observe_requests(app)
+    app.before_request(refuse_loops)
     failures.install(app)
     commands.register(app)
     with app.app_context():

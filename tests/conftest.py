@@ -105,6 +105,13 @@ def postgres_url(postgres: Postgres, _postgres_template: str) -> Iterator[str]:
     postgres.drop_database(name)
 
 
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def each_database_url(request: pytest.FixtureRequest) -> str:
+    """A migrated database of this test's own, of each kind. Ask for it before `build_app`, to be dropped after it."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
     """A Redis-compatible server for this process."""

@@ -39,7 +39,6 @@ proxy = Blueprint(
     url_prefix="/v1/proxy",
     description="Calls to services of the catalog. The service's answer comes back as it is.",
 )
-proxy.before_app_request(story.refuse_loops)
 
 
 def _forwarding(method: str) -> Callable[..., Response]:

@@ -155,9 +155,9 @@ _COLUMNS = (
 
 def _lock_active(service_id: str) -> None:
     """Keep the service from being retired before the unit's end. Raises: NotFound when it is not active."""
-    # A key-share lock: counting calls goes on.
+    # Who refreshes the rank meanwhile skips the row.
     query = select(Service.id).where(Service.id == service_id, Service.status == "active")
-    if db.session.execute(query.with_for_update(read=True, key_share=True)).one_or_none() is None:
+    if db.session.execute(query.with_for_update(read=True)).one_or_none() is None:
         raise NotFound("There is no such service.")
 
 

@@ -16,10 +16,10 @@ from tests.support.agents import Agent, register
 from tests.support.market import SPEC, sell
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def everywhere(request: pytest.FixtureRequest, build_app: Callable[..., Flask]) -> Iterator[FlaskClient]:
+@pytest.fixture
+def everywhere(each_database_url: str, build_app: Callable[..., Flask]) -> Iterator[FlaskClient]:
     """A client of an application on each database."""
-    app = build_app(request.getfixturevalue(f"{request.param}_url"))
+    app = build_app(each_database_url)
     with app.app_context():
         yield app.test_client()
 

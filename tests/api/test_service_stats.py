@@ -21,10 +21,10 @@ NOON = datetime(2026, 5, 4, 12, 0, 30, tzinfo=UTC)
 DAY = timedelta(hours=24)
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def service_id(request: pytest.FixtureRequest, build_app: Callable[..., Flask]) -> Iterator[str]:
+@pytest.fixture
+def service_id(each_database_url: str, build_app: Callable[..., Flask]) -> Iterator[str]:
     """A service that nobody has paid for; what these tests count was charged to nobody."""
-    app = build_app(request.getfixturevalue(f"{request.param}_url"))
+    app = build_app(each_database_url)
     with app.app_context():
         yield sell(register(app.test_client()))["id"]
         # The audit at the end compares counters with charges, of which there are none here.

@@ -26,7 +26,7 @@ CALLS = 24
 
 
 @pytest.fixture
-def stage(build_app: Callable[..., Flask], postgres_url: str) -> Iterator[Market]:
+def stage(postgres_url: str, build_app: Callable[..., Flask]) -> Iterator[Market]:
     with market(build_app, postgres_url) as made:
         yield made
 
