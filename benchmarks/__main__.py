@@ -7,10 +7,10 @@ import os
 import sys
 import time
 
-from benchmarks import confirmations, figures, limit_checks, memory, stack, throughput
+from benchmarks import catalog, confirmations, figures, limit_checks, memory, stack, throughput
 from benchmarks.figures import Promise
 
-_PARTS = ("throughput", "limits", "confirmations")
+_PARTS = ("throughput", "limits", "confirmations", "catalog")
 
 
 def main() -> int:
@@ -34,6 +34,10 @@ def main() -> int:
             )
         if "confirmations" in chosen.only:
             promises += confirmations.measure(made, pending=100 if chosen.quick else 1000)
+        if "catalog" in chosen.only:
+            promises += catalog.measure(
+                made, many=5_000 if chosen.quick else 100_000, rounds=3 if chosen.quick else 9
+            )
     figures.heading(f"Promises ({time.monotonic() - started:.0f} s)")
     for promise in promises:
         figures.note(promise.line())
