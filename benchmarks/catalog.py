@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flask import Flask
 from flask_migrate import upgrade
-from sqlalchemy import insert, text
+from sqlalchemy import insert, select, text
 
 from app.catalog import listing, services, statistics
 from app.catalog.models import (
@@ -133,7 +133,7 @@ def _fill(many: int) -> None:
 def _called_often() -> str:
     """Leave behind what a million calls of a day from a thousand wallets leave: every stripe of every minute."""
     with reading() as session:
-        service_id: str = session.scalars(text("SELECT id FROM services LIMIT 1")).one()
+        service_id: str = session.scalars(select(Service.id).limit(1)).one()
     draw, now = random.Random(7), clock.now().replace(second=0, microsecond=0)
     hour = now.replace(minute=0)
     stripes = range(statistics.STRIPES)

@@ -20,7 +20,7 @@ _MAX_PRICE_NANOS = 100 * money.NANOS_PER_USD
 _MAX_DESCRIPTION = 4_000
 _MAX_CATEGORY = 50
 _MAX_QUERY = 200
-_PRICE = {"description": "From 0 to 100 US dollars.", "example": 0.01}
+_PRICE = {"description": "From 0 to 100 US dollars.", "example": 1}
 _DOCUMENT = {
     "type": ["object", "string"],
     "description": "An OpenAPI 3.0 or 3.1 document, as an object or as JSON text; references within it only.",
@@ -116,7 +116,7 @@ class ServiceChanges(Schema):
     price_per_call_usd = Usd(attribute="price_nanos", validate=_PRICE_RANGE, metadata=_PRICE)
     category = Category()
     pricing_model = Text(validate=_PRICING_MODELS)
-    openapi_spec = Document(allow_none=True, metadata={**_DOCUMENT, "type": ["object", "string", "null"]})
+    openapi_spec = Document(allow_none=True, metadata=_DOCUMENT)
     status = Text(
         validate=ma.validate.OneOf(
             [ServiceStatus.ACTIVE.value, ServiceStatus.PAUSED.value], error="must be active or paused"

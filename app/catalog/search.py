@@ -89,10 +89,12 @@ def _conditions(text: str | None, category: str | None) -> Sequence[ColumnElemen
 
 
 def _contains(piece: str) -> ColumnElement[bool]:
-    if db.session.get_bind().dialect.name == "postgresql":
-        return ServiceText.text.contains(piece, autoescape=True)
+    is_postgresql = db.session.get_bind().dialect.name == "postgresql"
     if len(piece) < _TRIGRAM:
-        return func.instr(ServiceText.text, piece) > 0
+        # Not LIKE, for which PostgreSQL would read the whole index of trigrams, twenty times as slow as the texts.
+        return (func.strpos if is_postgresql else func.instr)(ServiceText.text, piece) > 0
+    if is_postgresql:
+        return ServiceText.text.contains(piece, autoescape=True)
     trigrams = table("search_trigrams", column("rowid"), column("search_trigrams"))
     # As a phrase in quotes nothing in it is an operator.
     phrase = '"' + piece.replace('"', '""') + '"'
