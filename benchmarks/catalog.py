@@ -77,7 +77,7 @@ def measure(made: Parts, *, many: int, rounds: int) -> list[Promise]:
                 service_id = _called_often()
                 db.session.remove()
                 with db.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-                    connection.execute(text("ANALYZE"))
+                    connection.execute(text("VACUUM ANALYZE" if name == "PostgreSQL" else "ANALYZE"))
                 promises += _measured(name, service_id, rounds)
         return promises
 
@@ -136,11 +136,11 @@ def _called_often() -> str:
         service_id: str = session.scalars(select(Service.id).limit(1)).one()
     draw, now = random.Random(7), clock.now().replace(second=0, microsecond=0)
     hour = now.replace(minute=0)
-    stripes = range(statistics.STRIPES)
+    stripes = range(statistics.STRIPES if db.engine.dialect.name == "postgresql" else 1)
     minutes = [
         {
             "service_id": service_id, "minute": now - timedelta(minutes=ago), "stripe": stripe,
-            "calls": 87, "revenue_nanos": 87, "failures": 1,
+            "calls": 694 // len(stripes), "revenue_nanos": 87, "failures": 1,
         }
         for ago in range(24 * 60)
         for stripe in stripes
@@ -148,7 +148,7 @@ def _called_often() -> str:
     latencies = [
         {
             "service_id": service_id, "hour": hour - timedelta(hours=ago), "bar": bar, "stripe": stripe,
-            "calls": 130,
+            "calls": 1_040 // len(stripes),
         }
         for ago in range(24)
         for bar in range(40)

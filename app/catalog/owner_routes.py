@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from flask import request
+from flask import Response, request
 
 from app.catalog import listing, schemas, services
 from app.catalog.listing import OwnerDetail, Statistics
@@ -79,6 +79,13 @@ def _find_service() -> None:
         guards.require_agent()
     if arguments and "service_id" in arguments:
         arguments["service"] = services.owned(arguments.pop("service_id"), agent_id=guards.caller().agent_id)
+
+
+@blp.after_request
+def _never_store(response: Response) -> Response:
+    """Keep secrets out of caches on the way."""
+    response.headers["Cache-Control"] = "no-store"
+    return response
 
 
 @blp.get("")

@@ -51,7 +51,7 @@ def drop(service_id: str) -> None:
 
 def find(page: PageRequest, *, text: str | None, category: str | None) -> Found:
     """Return active services, those with most calls first, then by name and id. Works in a reading unit."""
-    conditions = list(_conditions(text, category))
+    conditions = _conditions(text, category, by_index=True)
     if not conditions:
         total = db.session.scalar(select(func.count()).select_from(ServiceText)) or 0
         return Found(_ids(_ranking(page)), total)
@@ -60,7 +60,7 @@ def find(page: PageRequest, *, text: str | None, category: str | None) -> Found:
     if len(few) <= _GATHERED:
         return Found(_ids(_ranking(page).where(Service.id.in_(few))) if few else (), len(few))
     total = db.session.scalar(select(func.count()).select_from(ServiceText).where(*conditions)) or 0
-    return Found(_ids(_walk(page, conditions)), total)
+    return Found(_ids(_walk(page, _conditions(text, category, by_index=False))), total)
 
 
 def _walk(page: PageRequest, conditions: Sequence[ColumnElement[bool]]) -> Select[str]:
@@ -79,18 +79,18 @@ def _ranking(page: PageRequest) -> Select[str]:
     )
 
 
-def _conditions(text: str | None, category: str | None) -> Sequence[ColumnElement[bool]]:
+def _conditions(text: str | None, category: str | None, *, by_index: bool) -> Sequence[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = []
     if category:
         conditions.append(ServiceText.category == _folded(category))
     if text:
-        conditions.append(_contains(_folded(text)))
+        conditions.append(_contains(_folded(text), by_index=by_index))
     return conditions
 
 
-def _contains(piece: str) -> ColumnElement[bool]:
+def _contains(piece: str, *, by_index: bool) -> ColumnElement[bool]:
     is_postgresql = db.session.get_bind().dialect.name == "postgresql"
-    if len(piece) < _TRIGRAM:
+    if len(piece) < _TRIGRAM or not by_index:
         # Not LIKE, for which PostgreSQL would read the whole index of trigrams, twenty times as slow as the texts.
         return (func.strpos if is_postgresql else func.instr)(ServiceText.text, piece) > 0
     if is_postgresql:

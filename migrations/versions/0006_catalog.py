@@ -27,12 +27,12 @@ _SQLITE_INDEX = (
     " INSERT INTO search_trigrams (rowid, text) VALUES (new.number, new.text); END",
 )
 # Any role that may create objects in the database may create this extension; where the server lacks it, the
-# search works by reading every text.
+# search works by reading every text. Services change seldom and are searched often: no list of pending changes is kept.
 _POSTGRESQL_INDEX = """
 DO $$ BEGIN
     IF EXISTS (SELECT FROM pg_available_extensions WHERE name = 'pg_trgm') THEN
         CREATE EXTENSION IF NOT EXISTS pg_trgm;
-        CREATE INDEX search_trigrams ON service_texts USING gin (text gin_trgm_ops);
+        CREATE INDEX search_trigrams ON service_texts USING gin (text gin_trgm_ops) WITH (fastupdate = off);
     END IF;
 END $$
 """
