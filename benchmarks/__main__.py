@@ -7,10 +7,19 @@ import os
 import sys
 import time
 
-from benchmarks import catalog, confirmations, figures, limit_checks, memory, stack, throughput
+from benchmarks import (
+    catalog,
+    confirmations,
+    figures,
+    gateway,
+    limit_checks,
+    memory,
+    stack,
+    throughput,
+)
 from benchmarks.figures import Promise
 
-_PARTS = ("throughput", "limits", "confirmations", "catalog")
+_PARTS = ("throughput", "limits", "confirmations", "gateway", "catalog")
 
 
 def main() -> int:
@@ -34,6 +43,8 @@ def main() -> int:
             )
         if "confirmations" in chosen.only:
             promises += confirmations.measure(made, pending=100 if chosen.quick else 1000)
+        if "gateway" in chosen.only:
+            promises += gateway.measure(made, quick=chosen.quick)
         if "catalog" in chosen.only:
             promises += catalog.measure(
                 made, many=5_000 if chosen.quick else 100_000, rounds=3 if chosen.quick else 9
