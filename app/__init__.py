@@ -20,6 +20,7 @@ Rooms, lowest first (a room calls the verbs of lower rooms and never touches the
   usage/     what was used and what it cost
   wallets/   custody, balances, movements, funding, history
   trading/   the perpetual-futures exchange: reading it, previewing actions
+  catalog/   third-party services: registered, found, subscribed to, called through the proxy
   agents/    registration and claim codes
   gateway/   the paid proxy: providers, prices, metering of forwarded calls
   device/    the page and the JSON with which a person claims an agent

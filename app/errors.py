@@ -349,5 +349,18 @@ class PriceUnavailable(ServiceError):
     )
 
 
+class InvalidSpec(ServiceError):
+    """The OpenAPI specification is refused; `details.place` is where in it, as a JSON pointer."""
+
+    code = ErrorCode.INVALID_SPEC
+
+
+class AlreadySubscribed(ServiceError):
+    """The wallet has an active subscription to this service."""
+
+    code = ErrorCode.ALREADY_SUBSCRIBED
+    default_message = "This wallet is subscribed to this service already."
+
+
 class InternalError(ServiceError):
     """A defect of ours; the request id finds it in the logs."""

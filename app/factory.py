@@ -17,6 +17,11 @@ from whitenoise import WhiteNoise
 
 from app import commands
 from app.agents import routes as agents
+from app.catalog import owner_routes as services
+from app.catalog import proxy_routes as proxy
+from app.catalog import routes as catalog
+from app.catalog import subscriptions
+from app.catalog.proxy import refuse_loops
 from app.config import Settings
 from app.core import connections, identifiers, leases, logs
 from app.device import page as device_page
@@ -34,6 +39,7 @@ from app.trading import routes as trading
 from app.usage import routes as usage
 from app.wallets import balances, controls_routes, swap_routes, waiting
 from app.wallets import routes as wallets
+from app.wallets import service as wallet_service
 from app.web import documentation, failures, fields, forwarding
 from app.web.targets import RestConverter
 
@@ -60,6 +66,7 @@ def create_app(settings: Settings | None = None, *, ports: PortSet | None = None
     _bind_extensions(app)
     _register_rooms(app)
     _observe_requests(app)
+    app.before_request(refuse_loops)
     failures.install(app)
     commands.register(app)
     with app.app_context():
@@ -67,6 +74,7 @@ def create_app(settings: Settings | None = None, *, ports: PortSet | None = None
         balances.open_readers()
         forwarding.open_lanes()
         configured.install(settings)
+        wallet_service.on_removal(subscriptions.end_of_wallet)
     _serve(app, settings)
     return app
 
@@ -153,6 +161,10 @@ def _register_rooms(app: Flask) -> None:
         trading.blp,
         gateway.gateway,
         gateway.providers,
+        catalog.catalog,
+        catalog.subscribed,
+        services.blp,
+        proxy.proxy,
         status.blp,
     ):
         api.register_blueprint(blueprint)

@@ -14,6 +14,7 @@ from app.adapters.evm.deployments import DEPLOYMENTS as EVM_DEPLOYMENTS
 from app.adapters.evm.feeds import ChainlinkPrices
 from app.adapters.faucet_http import HttpFaucet
 from app.adapters.jupiter.exchange import JupiterExchange
+from app.adapters.openapi_reader.reader import OpenApiReader
 from app.adapters.perpdex.deployments import DEPLOYMENTS as PERPDEX_DEPLOYMENTS
 from app.adapters.perpdex.exchange import HyperliquidExchange
 from app.adapters.price_coingecko import CoinGeckoPrices
@@ -33,6 +34,7 @@ from app.ports.faucet import Faucet
 from app.ports.perpdex import Perpdex
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
+from app.ports.specifications import Specifications
 from app.ports.swaps import Exchange
 from app.ports.upstream import Upstream
 from app.ports.vault import Vault
@@ -49,6 +51,7 @@ class Ports:
     queue: JobQueue
     upstream: Upstream
     public_upstream: Upstream
+    specifications: Specifications
     faucet: Faucet | None
     perpdex: Perpdex
 
@@ -72,6 +75,7 @@ def build(settings: Settings) -> Ports:
         public_upstream=_upstream(
             settings, HttpUpstream if settings.allow_private_upstreams else PublicUpstream
         ),
+        specifications=OpenApiReader(),
         faucet=HttpFaucet(settings.faucet_url) if settings.is_sandbox and settings.faucet_url else None,
         perpdex=HyperliquidExchange(
             PERPDEX_DEPLOYMENTS[settings.network.value], url=settings.perpdex_base_url

@@ -7,10 +7,20 @@ import os
 import sys
 import time
 
-from benchmarks import confirmations, figures, gateway, limit_checks, memory, platform, stack, throughput
+from benchmarks import (
+    catalog,
+    confirmations,
+    figures,
+    gateway,
+    limit_checks,
+    memory,
+    platform,
+    stack,
+    throughput,
+)
 from benchmarks.figures import Promise
 
-_PARTS = ("throughput", "limits", "confirmations", "platform", "gateway")
+_PARTS = ("throughput", "limits", "confirmations", "platform", "gateway", "catalog")
 
 
 def main() -> int:
@@ -40,6 +50,10 @@ def main() -> int:
             )
         if "gateway" in chosen.only:
             promises += gateway.measure(made, quick=chosen.quick)
+        if "catalog" in chosen.only:
+            promises += catalog.measure(
+                made, many=5_000 if chosen.quick else 100_000, rounds=3 if chosen.quick else 9
+            )
     figures.heading(f"Promises ({time.monotonic() - started:.0f} s)")
     for promise in promises:
         figures.note(promise.line())

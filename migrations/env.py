@@ -51,7 +51,9 @@ def _skip_empty(_context: object, _revision: object, directives: list[object]) -
         directives[:] = []
 
 
-def _is_ours(item: object, _name: str, type_: str, reflected: bool, compare_to: object) -> bool:  # noqa: FBT001
+def _is_ours(item: object, name: str | None, type_: str, reflected: bool, compare_to: object) -> bool:  # noqa: FBT001
+    if name is not None and name.startswith("search_trigrams"):
+        return False  # a search index, of another kind on each database, that no model describes
     return not (type_ == "table" and reflected and compare_to is None and isinstance(item, Table))
 
 

@@ -16,6 +16,7 @@ from flask.testing import FlaskClient
 from flask_migrate import upgrade
 
 from app.adapters.evm.chain import EvmChain
+from app.catalog import audit as catalog_audit
 from app.core.chains import ChainName
 from app.core.unit_of_work import snapshot
 from app.credits import audit as credits_audit
@@ -105,6 +106,13 @@ def postgres_url(postgres: Postgres, _postgres_template: str) -> Iterator[str]:
     postgres.drop_database(name)
 
 
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def each_database_url(request: pytest.FixtureRequest) -> str:
+    """A migrated database of this test's own, of each kind. Ask for it before `build_app`, to be dropped after it."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
     """A Redis-compatible server for this process."""
@@ -140,6 +148,7 @@ def audit(app: Flask) -> None:
         assert spending_audit.check() == []
         assert usage_audit.check() == []
         assert verification.check() == []
+        assert catalog_audit.check() == []
 
 
 @pytest.fixture

@@ -7,6 +7,8 @@ from datetime import datetime, timedelta
 import structlog
 
 from app.agents import claims
+from app.catalog import audit as catalog_audit
+from app.catalog import statistics
 from app.core import clock
 from app.core.leases import first_in, lease
 from app.core.unit_of_work import reading, snapshot, unit_of_work
@@ -40,6 +42,7 @@ def audit() -> list[str]:
             *spending_audit.check(),
             *usage_audit.check(),
             *verification.check(newest=_NEWEST_ENTRIES),
+            *catalog_audit.check(),
         ]
     for violation in broken:
         _log.error("audit_violation", violation=violation)
@@ -56,6 +59,8 @@ def sweep() -> None:
         funding.fail_expired(now)
         usage.charge_lapsed()
         idempotency.prune(now)
+        statistics.refresh(now)
+        statistics.prune(now)
         with unit_of_work():
             claims.forget_answers(now)
             guesses.prune(now)

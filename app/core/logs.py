@@ -14,8 +14,9 @@ from typing import Any
 
 import structlog
 
-# API, gateway, master and owner keys; claim codes are short-lived words of people and are never passed to a logger.
-_KEYS = re.compile(r"\b(ak|gw|mk|ok)_[A-Za-z0-9_-]{16,}")
+# API, gateway, master and owner keys, services' secrets;
+# claim codes are short-lived words of people and are never passed to a logger.
+_KEYS = re.compile(r"\b(ak|gw|mk|ok|sv)_[A-Za-z0-9_-]{16,}")
 _URL_PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
 
 _SHARED: list[Any] = [

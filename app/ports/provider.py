@@ -13,6 +13,7 @@ from app.ports.faucet import Faucet
 from app.ports.perpdex import Perpdex
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
+from app.ports.specifications import Specifications
 from app.ports.swaps import Exchange
 from app.ports.upstream import Upstream
 from app.ports.vault import Vault
@@ -57,6 +58,11 @@ class PortSet(Protocol):
     @property
     def public_upstream(self) -> Upstream:
         """What reaches addresses that others gave us: the public internet, and nothing inside."""
+        ...
+
+    @property
+    def specifications(self) -> Specifications:
+        """What reads OpenAPI documents of strangers."""
         ...
 
     @property

@@ -45,10 +45,11 @@ class Metered:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What a call was charged, and its cost beyond what the account could pay."""
+    """What a call was charged, and its cost beyond what the account could pay; `repeated` when it was before."""
 
     charged_nanos: int
     unpaid_nanos: int
+    repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +201,16 @@ def by_provider(account_id: str) -> dict[str, ProviderTotals]:
     return {provider: ProviderTotals(*totals) for provider, *totals in rows}
 
 
+def revenue_by_provider(*, prefix: str) -> dict[str, int]:
+    """Return what was charged in all, in nano-dollars, by provider whose name begins so. For audits."""
+    rows = db.session.execute(
+        select(UsageByProvider.provider, func.sum(UsageByProvider.cost_nanos))
+        .where(UsageByProvider.provider.startswith(prefix, autoescape=True))
+        .group_by(UsageByProvider.provider)
+    )
+    return {provider: int(nanos) for provider, nanos in rows}
+
+
 def _lapse(hold: Hold) -> bool:
     memo = hold.memo
     estimate = Metered(
@@ -298,4 +309,4 @@ def _printable(text: str, length: int) -> str:
 
 
 def _receipt(outcome: Outcome) -> Receipt:
-    return Receipt(outcome.charged_nanos, outcome.unpaid_nanos)
+    return Receipt(outcome.charged_nanos, outcome.unpaid_nanos, outcome.repeated)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
+from flask import current_app
 from sqlalchemy import Select, delete, func, select
 
 from app.core import clock, identifiers
@@ -33,6 +34,7 @@ from app.wallets.models import (
 from app.web import idempotency
 
 MAX_WALLETS_PER_AGENT = 100
+_TOLD_OF_REMOVALS = "told_of_wallet_removals"
 
 new_wallet = custody.new_key
 
@@ -166,6 +168,14 @@ def all_of(agent_id: str) -> list[WalletView]:
     return [_view(wallet, controls) for wallet in wallets]
 
 
+def on_removal(listener: Callable[[str], None]) -> None:
+    """Have the running application call this with the id of each wallet that is deleted, inside that unit.
+
+    For higher rooms with rows that hang on a wallet; the factory introduces them.
+    """
+    current_app.extensions.setdefault(_TOLD_OF_REMOVALS, []).append(listener)
+
+
 def remove(wallet_id: str, *, agent_id: str) -> None:
     """Delete a wallet with its transactions and controls; the sealed key alone is retired, not lost.
 
@@ -217,6 +227,8 @@ def _remove(wallet: Wallet) -> None:
     for owned_table in (Transaction, FundingDeposit, DepositMark):
         session.execute(delete(owned_table).where(owned_table.wallet_id == wallet.id))
     spending.close_account(wallet.id)
+    for listener in current_app.extensions.get(_TOLD_OF_REMOVALS, ()):
+        listener(wallet.id)
     session.execute(delete(Wallet).where(Wallet.id == wallet.id))
 
 

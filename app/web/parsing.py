@@ -111,12 +111,13 @@ class StrictParser(FlaskParser):  # type: ignore[misc, unused-ignore]
         "json": ma.EXCLUDE,
     }
     DEFAULT_VALIDATION_STATUS = 400
+    MAX_DEPTH = _MAX_DEPTH
 
     def _raw_load_json(self, req: Request) -> Any:
         body = body_of(req)
         if not body.strip():
             return {}
-        parsed = parse_json(body)
+        parsed = parse_json(body, max_depth=self.MAX_DEPTH)
         if not isinstance(parsed, dict):
             raise InvalidInput("The request body must be a JSON object.")
         return parsed

@@ -1,6 +1,6 @@
 """swaps: what an exchange was quoted to bring, brings at least, and has brought
 
-Revision: 0007; after: 0005
+Revision: 0007; after: 0006
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0007"
-down_revision = "0005"
+down_revision = "0006"
 branch_labels = None
 depends_on = None
 

@@ -15,6 +15,7 @@ from openapi_spec_validator import validate
 from werkzeug.test import TestResponse
 
 from app.errors import STATUS, ErrorCode
+from tests.support.market import SPEC, offer
 from tests.support.operators import operator
 
 Register = Callable[..., dict[str, Any]]
@@ -46,8 +47,11 @@ def test_every_route_is_documented(app: Flask, document: Document) -> None:
     served = {
         (method.lower(), re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", rule.rule))
         for rule in app.url_map.iter_rules()
-        for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
+        for method in (rule.methods or set())
+        # A service's address without a path is the same operation as with one.
         if rule.rule.startswith("/v1/")
+        and rule.rule != "/v1/proxy/<service_id>"
+        and method.lower() in _METHODS
     }
     assert documented == served
 
@@ -179,6 +183,7 @@ def test_answers_are_what_the_document_says(
     check("post", "/v1/device/claim", json={"code": code})
     fresh = client.post("/v1/agents/register", json={}).get_json()["claimCode"]
     check("post", "/v1/device/claim", json={"code": fresh, "email": "ada@example.org"})
+    _check_catalog(check, registered["wallet"]["id"], key)
     check("delete", f"/v1/wallets/{unlimited}", one, headers=key)
 
 
@@ -235,6 +240,25 @@ def _check(
     assert problems == [], (method, path, answer.text)
     assert _undocumented(answer.json, schema, document) == set(), (method, path)
     return answer
+
+
+def _check_catalog(check: Callable[..., TestResponse], wallet_id: str, key: dict[str, str]) -> None:
+    offered = check("post", "/v1/services", headers=key, json=offer(openapi_spec=SPEC)).get_json()["id"]
+    check("post", "/v1/services", headers=key, json=offer(openapi_spec={}))
+    check("get", "/v1/services", headers=key)
+    check("get", f"/v1/services/{offered}", "/v1/services/{service_id}", headers=key)
+    check("get", f"/v1/services/{offered}/stats", "/v1/services/{service_id}/stats", headers=key)
+    check("put", f"/v1/services/{offered}", "/v1/services/{service_id}", headers=key, json={"name": "n"})
+    check("get", "/v1/catalog", headers=key, query_string={"q": "n"})
+    check("get", f"/v1/catalog/{offered}", "/v1/catalog/{service_id}", headers=key)
+    subscription = f"/v1/catalog/{offered}/subscribe", "/v1/catalog/{service_id}/subscribe"
+    for method in ("post", "post", "delete", "post"):
+        check(method, *subscription, headers=key, json={"wallet_id": wallet_id})
+    check("get", "/v1/subscriptions", headers=key)
+    proxied = f"/v1/proxy/{offered}/x", "/v1/proxy/{service_id}/{path}"
+    check("get", *proxied, headers={**key, "X-Max-Price-Usd": "0"})
+    check("delete", f"/v1/services/{offered}", "/v1/services/{service_id}", headers=key)
+    check("get", *proxied, headers=key)
 
 
 def _undocumented(value: Any, schema: dict[str, Any], document: Document) -> set[str]:

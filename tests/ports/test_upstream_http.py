@@ -9,8 +9,8 @@ from decimal import Decimal
 
 import pytest
 
-from app.adapters.upstream_http.addresses import is_public
 from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
+from app.core.public_addresses import is_public
 from app.ports.errors import OutcomeUnknown, Rejected, Unreachable
 from app.ports.upstream import Incoming, Outgoing
 from tests.support.loopback_http import unused_url

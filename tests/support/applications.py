@@ -13,6 +13,7 @@ from typing import Any
 from flask import Flask
 
 from app.adapters.evm.chain import EvmChain
+from app.adapters.openapi_reader.reader import OpenApiReader
 from app.adapters.perpdex.deployments import DEPLOYMENTS as PERPDEX
 from app.adapters.perpdex.exchange import HyperliquidExchange
 from app.adapters.prices import MarketPrices
@@ -28,6 +29,7 @@ from app.ports.faucet import Faucet
 from app.ports.perpdex import Perpdex
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
+from app.ports.specifications import Specifications
 from app.ports.swaps import Exchange
 from app.ports.upstream import Upstream
 from app.ports.vault import Vault
@@ -86,6 +88,7 @@ class TestPorts:
     chains: Mapping[ChainName, Chain] = field(default_factory=lambda: MappingProxyType({}))
     exchanges: Mapping[ChainName, Exchange] = field(default_factory=lambda: MappingProxyType({}))
     queue: JobQueue = field(default_factory=RecordingQueue)
+    specifications: Specifications = field(default_factory=OpenApiReader)
     faucet: Faucet | None = None
     perpdex: Perpdex = field(
         default_factory=lambda: HyperliquidExchange(PERPDEX["sandbox"], url=DEAD_EXCHANGE)

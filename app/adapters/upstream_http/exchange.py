@@ -13,8 +13,8 @@ import socket
 from decimal import Decimal
 from urllib.parse import urlsplit
 
-from app.adapters.upstream_http import addresses
 from app.adapters.upstream_http.connections import Connection, ConnectionPool
+from app.core import public_addresses
 from app.core.unit_of_work import assert_no_unit
 from app.ports.errors import OutcomeUnknown, Rejected, Unreachable
 from app.ports.upstream import Headers, Outgoing
@@ -173,7 +173,7 @@ class PublicUpstream(HttpUpstream):
     def __init__(self, *, connect_seconds: Decimal, read_seconds: Decimal) -> None:
         """Take the time to wait for a connection and for each piece of an answer."""
         super().__init__(connect_seconds=connect_seconds, read_seconds=read_seconds)
-        self._pool = ConnectionPool(allows=addresses.is_public)
+        self._pool = ConnectionPool(allows=public_addresses.is_public)
 
     def send(self, request: Outgoing) -> HttpIncoming:
         """Send once. Raises: Rejected("address_not_allowed"), Unreachable, OutcomeUnknown."""

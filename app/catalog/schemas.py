@@ -1,0 +1,384 @@
+"""Wire shapes of the catalog."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+import marshmallow as ma
+from marshmallow import fields
+
+from app.catalog.services import ServiceStatus
+from app.catalog.subscriptions import SubscriptionStatus
+from app.core import money
+from app.web.fields import Instant, Name, Text, Usd, json_default
+from app.web.schemas import Pagination, Schema, page_query
+
+_MAX_PRICE_NANOS = 100 * money.NANOS_PER_USD
+_MAX_DESCRIPTION = 4_000
+_MAX_CATEGORY = 50
+_MAX_QUERY = 200
+_PRICE = {"description": "From 0 to 100 US dollars.", "example": 1}
+_DOCUMENT = {
+    "type": ["object", "string"],
+    "description": "An OpenAPI 3.0 or 3.1 document, as an object or as JSON text; references within it only.",
+}
+_LINE_BREAKS = "\n\t"
+
+
+class Prose(fields.String):
+    """A text of several lines, without other control characters and lone surrogates."""
+
+    def _deserialize(
+        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
+    ) -> str:
+        if not isinstance(value, str):
+            raise ma.ValidationError("must be a string")
+        text = value.replace("\r\n", "\n").strip()
+        if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text if letter not in _LINE_BREAKS):
+            raise ma.ValidationError("must not contain control characters")
+        return str(super()._deserialize(text, attr, data, **kwargs))
+
+
+class RequiredName(Name):
+    """A name that must be there: 1 to 100 characters after trimming."""
+
+    def _deserialize(
+        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
+    ) -> Any:
+        name = super()._deserialize(value, attr, data, **kwargs)
+        if name is None:
+            raise ma.ValidationError("must not be blank")
+        return name
+
+
+class Category(RequiredName):
+    """A category: 1 to 50 characters."""
+
+    def _deserialize(
+        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
+    ) -> Any:
+        name = super()._deserialize(value, attr, data, **kwargs)
+        if len(name) > _MAX_CATEGORY:
+            raise ma.ValidationError(f"must have at most {_MAX_CATEGORY} characters")
+        return name
+
+
+class Document(fields.Field[str]):
+    """An OpenAPI document, taken as an object or as JSON text, and handed on as text."""
+
+    def _deserialize(
+        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
+    ) -> str:
+        if isinstance(value, str):
+            return value
+        if not isinstance(value, dict):
+            raise ma.ValidationError("must be an OpenAPI document: an object, or a string of JSON")
+        del attr, data, kwargs
+        return json.dumps(value, default=json_default)
+
+
+_PRICE_RANGE = ma.validate.Range(max=_MAX_PRICE_NANOS, error="must be at most 100")
+_DESCRIPTION_LENGTH = ma.validate.Length(
+    max=_MAX_DESCRIPTION, error=f"must have at most {_MAX_DESCRIPTION} characters"
+)
+_PRICING_MODELS = ma.validate.OneOf(["per_call"], error="must be per_call")
+
+
+class NewServiceBody(Schema):
+    """A service to be registered."""
+
+    name = RequiredName(required=True, metadata={"example": "City weather"})
+    description = Prose(
+        load_default="", validate=_DESCRIPTION_LENGTH, metadata={"example": "Current weather of any city."}
+    )
+    base_url = Text(
+        required=True,
+        metadata={
+            "description": "Where calls are forwarded to: https on port 443 of a public host.",
+            "example": "https://api.example.com/v1",
+        },
+    )
+    price_per_call_usd = Usd(required=True, attribute="price_nanos", validate=_PRICE_RANGE, metadata=_PRICE)
+    category = Category(load_default="other", metadata={"example": "weather"})
+    pricing_model = Text(load_default="per_call", validate=_PRICING_MODELS, metadata={"enum": ["per_call"]})
+    openapi_spec = Document(load_default=None, allow_none=True, metadata=_DOCUMENT)
+
+
+class ServiceChanges(Schema):
+    """What to change of a service; what is left out keeps its value."""
+
+    name = RequiredName()
+    description = Prose(validate=_DESCRIPTION_LENGTH)
+    base_url = Text()
+    price_per_call_usd = Usd(attribute="price_nanos", validate=_PRICE_RANGE, metadata=_PRICE)
+    category = Category()
+    pricing_model = Text(validate=_PRICING_MODELS)
+    openapi_spec = Document(allow_none=True, metadata=_DOCUMENT)
+    status = Text(
+        validate=ma.validate.OneOf(
+            [ServiceStatus.ACTIVE.value, ServiceStatus.PAUSED.value], error="must be active or paused"
+        ),
+        metadata={"enum": ["active", "paused"], "example": "paused"},
+    )
+
+
+class EndpointShape(Schema):
+    """An endpoint of a service."""
+
+    method = fields.String(required=True)
+    path = fields.String(required=True)
+    summary = fields.String(required=True)
+
+
+class ParameterShape(Schema):
+    """A parameter of an endpoint."""
+
+    name = fields.String(required=True)
+    in_ = fields.String(
+        required=True, data_key="in", attribute="in", metadata={"enum": ["path", "query", "header", "cookie"]}
+    )
+    required = fields.Boolean(required=True)
+
+
+class EndpointDetail(EndpointShape):
+    """An endpoint of a service, with its parameters."""
+
+    parameters = fields.List(fields.Nested(ParameterShape), required=True)
+
+
+class DayShape(Schema):
+    """The last 24 hours, to the minute."""
+
+    calls = fields.Integer(required=True, metadata={"description": "Calls that were answered and paid for."})
+    revenue_usd = Usd(required=True, attribute="revenue_nanos")
+    success_rate = fields.Float(
+        required=True,
+        allow_none=True,
+        metadata={
+            "description": "The share of forwarded calls answered with a status below 500; null without calls."
+        },
+    )
+    median_latency_ms = fields.Integer(
+        required=True,
+        allow_none=True,
+        metadata={"description": "Until the answer's head arrived, within 10 %; null without calls."},
+    )
+
+
+class QualityShape(Schema):
+    """How reliable and fast a service was in the last 24 hours."""
+
+    success_rate = DayShape._declared_fields["success_rate"]  # noqa: SLF001 - one description of it
+    median_latency_ms = DayShape._declared_fields["median_latency_ms"]  # noqa: SLF001 - likewise
+
+
+class _Described(Schema):
+    id = fields.UUID(required=True)
+    name = fields.String(required=True)
+    description = fields.String(required=True)
+    base_url = fields.String(required=True)
+    pricing_model = fields.String(required=True, metadata={"enum": ["per_call"]})
+    price_per_call_usd = Usd(required=True, attribute="price_nanos")
+    category = fields.String(required=True)
+
+
+class CatalogEntryShape(_Described):
+    """A service in the catalog."""
+
+    total_calls = fields.Integer(required=True)
+    total_revenue_usd = Usd(required=True, attribute="total_revenue_nanos")
+    created_at = Instant(required=True)
+
+
+class CatalogPage(Schema):
+    """A page of the catalog: most calls first, then by name and id."""
+
+    services = fields.List(fields.Nested(CatalogEntryShape), required=True, attribute="items")
+    pagination = fields.Nested(Pagination, required=True)
+
+
+def _of_service(field: type[fields.Field[Any]], attribute: str, **options: Any) -> fields.Field[Any]:
+    return field(required=True, attribute=f"service.{attribute}", **options)
+
+
+class _DescribedInside(Schema):
+    id = _of_service(fields.UUID, "id")
+    name = _of_service(fields.String, "name")
+    description = _of_service(fields.String, "description")
+    base_url = _of_service(fields.String, "base_url")
+    pricing_model = _of_service(fields.String, "pricing_model", metadata={"enum": ["per_call"]})
+    price_per_call_usd = _of_service(Usd, "price_nanos")
+    category = _of_service(fields.String, "category")
+
+
+class CatalogDetail(_DescribedInside):
+    """A service of the catalog, with all that is needed to call it."""
+
+    total_calls = fields.Integer(required=True, attribute="totals.calls")
+    openapi_spec = fields.Dict(
+        required=True, metadata={"description": "The seller's OpenAPI document; empty where there is none."}
+    )
+    agent_summary = fields.String(
+        required=True, metadata={"description": "What an agent needs to make a call, in plain text."}
+    )
+    endpoints = fields.List(fields.Nested(EndpointDetail), required=True)
+    last_24h = fields.Nested(QualityShape, required=True)
+    created_at = _of_service(Instant, "created_at")
+
+
+class OwnedService(_DescribedInside):
+    """A service as its owner sees it."""
+
+    status = _of_service(fields.String, "status", metadata={"enum": ["active", "paused"]})
+    total_calls = fields.Integer(required=True, attribute="totals.calls")
+    total_revenue_usd = Usd(
+        required=True,
+        attribute="totals.revenue_nanos",
+        metadata={"description": "Earned in all. Earnings are no credits, and are not paid out yet."},
+    )
+    subscribers = fields.Integer(required=True, metadata={"description": "Active subscriptions."})
+    endpoints_count = fields.Integer(required=True)
+    endpoints = fields.List(fields.Nested(EndpointShape), required=True)
+    created_at = _of_service(Instant, "created_at")
+    updated_at = _of_service(Instant, "updated_at")
+
+
+class OwnedEntry(CatalogEntryShape):
+    """One of the caller's own services."""
+
+    status = fields.String(required=True, metadata={"enum": ["active", "paused"]})
+    updated_at = Instant(required=True)
+
+
+class OwnedPage(Schema):
+    """A page of the caller's own services, oldest first."""
+
+    services = fields.List(fields.Nested(OwnedEntry), required=True, attribute="items")
+    pagination = fields.Nested(Pagination, required=True)
+
+
+class RegisteredService(_DescribedInside):
+    """A service that was registered, and the secret with which its calls are signed."""
+
+    status = _of_service(fields.String, "status", metadata={"enum": ["active", "paused"]})
+    signing_secret = fields.String(
+        required=True,
+        attribute="secret",
+        metadata={"description": "Shown only now: the key of the X-Gateway-Signature on each call."},
+    )
+    proxy_url = fields.String(required=True, metadata={"description": "Where others call it."})
+    created_at = _of_service(Instant, "created_at")
+    updated_at = _of_service(Instant, "updated_at")
+
+
+class UpdatedService(Schema):
+    """A service that was changed."""
+
+    id = fields.UUID(required=True)
+    updated = fields.Boolean(required=True)
+
+
+class RetiredService(Schema):
+    """A service that left the catalog for good."""
+
+    id = fields.UUID(required=True)
+    retired = fields.Boolean(required=True)
+
+
+class TopAgentShape(Schema):
+    """What a wallet has called and spent."""
+
+    wallet_id = fields.UUID(required=True)
+    total_calls = fields.Integer(required=True, attribute="calls")
+    total_spent_usd = Usd(required=True, attribute="spent_nanos")
+
+
+class StatisticsShape(Schema):
+    """How a service is doing."""
+
+    service_id = _of_service(fields.UUID, "id")
+    name = _of_service(fields.String, "name")
+    total_calls = fields.Integer(required=True, attribute="totals.calls")
+    total_revenue_usd = Usd(required=True, attribute="totals.revenue_nanos")
+    active_subscribers = fields.Integer(required=True)
+    last_24h = fields.Nested(DayShape, required=True)
+    top_agents = fields.List(
+        fields.Nested(TopAgentShape),
+        required=True,
+        metadata={"description": "At most ten wallets, those with most calls first."},
+    )
+
+
+class CatalogQuery(page_query(default=50, maximum=200)):  # type: ignore[misc]
+    """Which services are asked for."""
+
+    category = Text(load_default=None, metadata={"description": "Exactly this category, in any case."})
+    q = Text(
+        load_default=None,
+        validate=ma.validate.Length(max=_MAX_QUERY, error=f"must have at most {_MAX_QUERY} characters"),
+        metadata={"description": "A piece of the name or the description, in any case."},
+    )
+
+
+ServiceQuery = page_query(default=50, maximum=200)
+
+
+class SubscriptionQuery(page_query(default=50, maximum=200)):  # type: ignore[misc]
+    """Which subscriptions are asked for."""
+
+    status = Text(
+        load_default=None,
+        validate=ma.validate.OneOf(
+            [each.value for each in SubscriptionStatus], error="must be one of {choices}"
+        ),
+    )
+
+
+class SubscribeBody(Schema):
+    """Which wallet subscribes."""
+
+    wallet_id = Text(
+        required=True, metadata={"description": "A wallet of the caller's.", "example": "$WALLET"}
+    )
+
+
+class UnsubscribeBody(Schema):
+    """Which wallet's subscription ends; the query may say it instead."""
+
+    wallet_id = Text(load_default=None, metadata={"example": "$WALLET"})
+
+
+class UnsubscribeQuery(Schema):
+    """Which wallet's subscription ends; the body may say it instead."""
+
+    wallet_id = Text(load_default=None)
+
+
+class SubscriptionShape(Schema):
+    """A wallet's subscription to a service."""
+
+    subscription_id = fields.UUID(required=True, attribute="id")
+    service_id = fields.UUID(required=True)
+    service_name = fields.String(required=True)
+    wallet_id = fields.UUID(required=True)
+    status = fields.String(required=True, metadata={"enum": list(SubscriptionStatus)})
+
+
+class ReactivatedSubscription(SubscriptionShape):
+    """A subscription that had been cancelled, in force again."""
+
+    reactivated = fields.Boolean(required=True, metadata={"description": "Always true."})
+
+
+class SubscriptionPage(Schema):
+    """A page of the caller's subscriptions, oldest first."""
+
+    subscriptions = fields.List(fields.Nested(SubscriptionShape), required=True, attribute="items")
+    pagination = fields.Nested(Pagination, required=True)
+
+
+class ProxiedAnswer(Schema):
+    """Whatever the service answers, with its status and headers; not necessarily JSON."""

@@ -1,0 +1,187 @@
+"""Search among very many services, and statistics after very many calls, on both databases."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+from flask import Flask
+from flask_migrate import upgrade
+from sqlalchemy import insert, select, text
+
+from app.catalog import listing, services, statistics
+from app.catalog.models import (
+    Service,
+    ServiceCaller,
+    ServiceLatency,
+    ServiceMinute,
+    ServiceText,
+    ServiceTotal,
+)
+from app.config import Settings
+from app.core import clock
+from app.core.identifiers import new_id
+from app.core.pagination import PageRequest
+from app.core.unit_of_work import reading, unit_of_work
+from app.extensions import db
+from app.factory import create_app
+from benchmarks import figures, stack
+from benchmarks.figures import Promise
+from benchmarks.stack import Parts
+
+_CALLS = 1_000_000
+_BATCH = 5_000
+_MOST_SEARCH_MS = 250
+_MOST_STATISTICS_MS = 50
+_SYLLABLES = (
+    *(
+        "ka",
+        "to",
+        "mi",
+        "ra",
+        "ne",
+        "lo",
+        "wea",
+        "ther",
+        "pay",
+        "ment",
+        "ge",
+        "o",
+        "co",
+        "de",
+        "tra",
+        "ns",
+        "la",
+    ),
+    *("te", "sen", "ti", "ana", "ly", "sis", "im", "age", "vo", "ice", "sto", "ck", "map", "ro", "ute"),
+)
+_PIECES = ("a", "zz", "ka", "ment", "weather", "zebra", "nothing like it")
+
+
+def measure(made: Parts, *, many: int, rounds: int) -> list[Promise]:
+    """Time searches and statistics on PostgreSQL and on SQLite."""
+    figures.heading(f"A catalog of {many:,} services; a service with {_CALLS:,} calls ({rounds} rounds)")
+    with tempfile.TemporaryDirectory() as folder:
+        environment = made.migrated("catalog", LOG_LEVEL="WARNING")
+        on_sqlite = {**environment, "DATABASE_URL": f"sqlite:///{Path(folder)}/catalog.sqlite"}
+        promises: list[Promise] = []
+        for name, chosen in (("PostgreSQL", environment), ("SQLite", on_sqlite)):
+            with _site(chosen) as app, app.app_context():
+                upgrade()
+                _fill(many)
+                service_id = _called_often()
+                db.session.remove()
+                with db.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+                    connection.execute(text("VACUUM ANALYZE" if name == "PostgreSQL" else "ANALYZE"))
+                promises += _measured(name, service_id, rounds)
+        return promises
+
+
+def _measured(name: str, service_id: str, rounds: int) -> Iterator[Promise]:
+    page = PageRequest(limit=50, offset=0)
+    worst = 0.0
+    for piece in ("", *_PIECES):
+        found = listing.page_of(page, text=piece, category="").total
+        spent = _median(lambda piece=piece: listing.page_of(page, text=piece, category=""), rounds)  # type: ignore[misc]
+        figures.note(f"{name:10} {piece or '(no text)':16} {found:7,} found {spent:8.1f} ms")
+        worst = max(worst, spent)
+    with reading():
+        service = services.active(service_id)
+    stats = _median(lambda: listing.statistics_of(service), rounds)
+    figures.note(f"{name:10} statistics                        {stats:8.1f} ms")
+    yield figures.at_most(f"{name}: the slowest search", worst, _MOST_SEARCH_MS, "ms")
+    yield figures.at_most(f"{name}: statistics", stats, _MOST_STATISTICS_MS, "ms")
+
+
+@contextmanager
+def _site(environment: dict[str, str]) -> Iterator[Flask]:
+    app = create_app(Settings(**stack.settings_of(environment)))
+    yield app
+    with app.app_context():
+        db.engine.dispose()
+
+
+def _fill(many: int) -> None:
+    draw = random.Random(7)
+    vocabulary = ["".join(draw.choices(_SYLLABLES, k=draw.randint(2, 4))) for _ in range(5_000)]
+    vocabulary += ["weather"] * 2 + ["zebra"]
+    now = clock.now()
+    for _ in range(0, many, _BATCH):
+        rows, texts = [], []
+        for _ in range(min(_BATCH, many)):
+            name, words = " ".join(draw.choices(vocabulary, k=3)), " ".join(draw.choices(vocabulary, k=25))
+            calls = int(draw.paretovariate(0.5)) % 10**9
+            rows.append(
+                {
+                    "id": new_id(), "agent_id": new_id(), "name": name, "description": words,
+                    "base_url": "https://api.example.com", "pricing_model": "per_call", "price_nanos": 1,
+                    "category": "data", "status": "active", "secret_sealed": "x", "total_calls": calls,
+                    "total_revenue_nanos": calls, "created_at": now, "updated_at": now,
+                }
+            )  # fmt: skip
+            texts.append({"service_id": rows[-1]["id"], "category": "data", "text": f"{name}\x1f{words}"})
+        with unit_of_work() as session:
+            session.execute(insert(Service), rows)
+            session.execute(insert(ServiceText), texts)
+
+
+def _called_often() -> str:
+    """Leave behind what a million calls of a day from a thousand wallets leave: every stripe of every minute."""
+    with reading() as session:
+        service_id: str = session.scalars(select(Service.id).limit(1)).one()
+    draw, now = random.Random(7), clock.now().replace(second=0, microsecond=0)
+    hour = now.replace(minute=0)
+    stripes = range(statistics.STRIPES if db.engine.dialect.name == "postgresql" else 1)
+    minutes = [
+        {
+            "service_id": service_id, "minute": now - timedelta(minutes=ago), "stripe": stripe,
+            "calls": 694 // len(stripes), "revenue_nanos": 87, "failures": 1,
+        }
+        for ago in range(24 * 60)
+        for stripe in stripes
+    ]  # fmt: skip
+    latencies = [
+        {
+            "service_id": service_id, "hour": hour - timedelta(hours=ago), "bar": bar, "stripe": stripe,
+            "calls": 1_040 // len(stripes),
+        }
+        for ago in range(24)
+        for bar in range(40)
+        for stripe in stripes
+    ]  # fmt: skip
+    callers = [
+        {"service_id": service_id, "wallet_id": new_id(), "calls": draw.randint(1, 2_000), "spent_nanos": 1}
+        for _ in range(1_000)
+    ]
+    totals = [
+        {
+            "service_id": service_id,
+            "stripe": stripe,
+            "calls": _CALLS // len(stripes),
+            "revenue_nanos": _CALLS,
+        }
+        for stripe in stripes
+    ]
+    with unit_of_work() as session:
+        for table, rows in (
+            (ServiceMinute, minutes),
+            (ServiceLatency, latencies),
+            (ServiceCaller, callers),
+            (ServiceTotal, totals),
+        ):
+            session.execute(insert(table), rows)
+    return service_id
+
+
+def _median(step: Callable[[], object], rounds: int) -> float:
+    spent = []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        step()
+        spent.append((time.perf_counter() - started) * 1000)
+    return figures.median(spent)

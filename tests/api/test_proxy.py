@@ -1,0 +1,456 @@
+"""Calls through the proxy: what crosses it, what never does, and what each way in which a call can end costs."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+import time_machine
+from flask import Flask, g
+from sqlalchemy import select
+
+from app.catalog import services
+from app.catalog.metering import CallMeter
+from app.core import clock
+from app.core.unit_of_work import reading
+from app.credits.models import CreditHold
+from app.identity.caller import Caller, KeyKind
+from app.usage import service as usage
+from tests.support.agents import register
+from tests.support.market import PRICE_NANOS, Market, market, sell
+from tests.support.upstreams import Exchange, misbehaving_upstream
+
+CANARY = "canary-that-no-seller-may-see"
+
+
+@pytest.fixture
+def stage(build_app: Callable[..., Flask], sqlite_url: str) -> Iterator[Market]:
+    with market(build_app, sqlite_url, upstream_read_timeout_seconds="2") as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    "method", ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD", "TRACE", "PROPFIND", "QUERY"]
+)
+def test_every_method_is_forwarded_with_its_body_and_answered_as_it_is(stage: Market, method: str) -> None:
+    def behave(exchange: Exchange) -> None:
+        body = b"\x00\xff made" if method != "HEAD" else b""
+        exchange.answer(body, 203, ("Content-Type", "application/x-odd"), ("X-Own", "1"), ("ETag", '"a"'))
+
+    stage.behave(behave)
+    answer = stage.call("/things/1", method, data=b"\x01body\xfe")
+    assert answer.status_code == 203
+    assert answer.get_data() == (b"" if method == "HEAD" else b"\x00\xff made")
+    assert (answer.headers["X-Own"], answer.headers["ETag"]) == ("1", '"a"')
+    assert answer.headers["Content-Type"] == "application/x-odd"
+    (asked,) = stage.upstream.asked
+    assert (asked.method, asked.target, asked.body) == (method, "/api/things/1", b"\x01body\xfe")
+    stage.assert_charged(1)
+
+
+@pytest.mark.parametrize(
+    ("path", "target"),
+    [
+        ("", "/api"),
+        ("/", "/api"),
+        ("/weather/Berlin", "/api/weather/Berlin"),
+        ("/a/", "/api/a/"),
+        ("/a%20b/%C3%A9", "/api/a%20b/%C3%A9"),
+        ("/a%2Cb;c=1/@:!$&'()*+,=", "/api/a%2Cb;c=1/@:!$&'()*+,="),
+        ("/x?", "/api/x"),
+        ("/x?a=1&a=2&b=%2F%20+&c", "/api/x?a=1&a=2&b=%2F%20+&c"),
+        ("/x?wallet_id={wallet}&a=1", "/api/x?a=1"),
+        ("/x?a=1&wallet_id={wallet}", "/api/x?a=1"),
+        ("/x?wallet%5Fid={wallet}", "/api/x"),
+    ],
+)
+def test_path_and_query_are_forwarded_byte_for_byte_less_the_wallet(
+    stage: Market, path: str, target: str
+) -> None:
+    assert stage.call(path.format(wallet=stage.buyer.wallet_id)).status_code == 200
+    assert [asked.target for asked in stage.upstream.asked] == [target]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/..", "/../admin", "/a/../../admin", "/%2e%2e/admin", "/%2E%2E%2Fadmin", "/..%2fadmin", "/..%5cadmin",
+        "/%252e%252e/admin", "/..;/admin", "/.", "/a//b", "/a\\b", "/%00", "/%c0%ae%c0%ae/x", "/%zz",
+    ],
+)  # fmt: skip
+def test_no_path_climbs_out_of_the_base_address(stage: Market, path: str) -> None:
+    answer = stage.call(path)
+    assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT")
+    assert stage.upstream.asked == []
+    stage.assert_charged(0)
+
+
+def test_a_base_address_without_a_path_and_one_with_a_slash_are_the_same(stage: Market) -> None:
+    for base in (stage.upstream.url, f"{stage.upstream.url}/"):
+        stage.change(base_url=base)
+        stage.call("/x?y=1")
+        stage.call("")
+    assert [asked.target for asked in stage.upstream.asked] == ["/x?y=1", "/"] * 2
+
+
+def test_no_credential_of_a_caller_reaches_a_service(stage: Market) -> None:
+    key = stage.buyer.key
+    sent = {
+        name: f"{CANARY}-{name}"
+        for name in (
+            "Authorization", "Proxy-Authorization", "Cookie", "X-Master-Key", "X-Owner-Key", "X-Payment",
+            "PAYMENT-SIGNATURE", "X-Payment-Chain", "X-Goog-Api-Key", "Api-Key", "X-Auth-Token",
+            "X-Access-Token", "X-Forwarded-For", "Forwarded", "X-Real-Ip", "Cf-Connecting-Ip", "Origin", "Referer",
+            "X-Gateway-Timestamp", "X-Gateway-Anything", "X-Secret-Of-Mine",
+        )
+    }  # fmt: skip
+    stage.call(
+        f"/x?wallet_id={stage.buyer.wallet_id}",
+        headers={**sent, "X-Wallet-Id": stage.buyer.wallet_id, "Connection": "X-Secret-Of-Mine, close"},
+    )
+    (asked,) = stage.upstream.asked
+    seen = str((asked.target, asked.headers))
+    assert CANARY not in seen
+    assert key not in seen
+    assert stage.buyer.wallet_id not in seen
+    assert stage.buyer.id not in seen
+    assert stage.secret not in seen
+
+
+def test_what_is_meant_for_the_service_reaches_it(stage: Market) -> None:
+    stage.call(
+        "/x",
+        "POST",
+        data=b"{}",
+        headers={
+            "X-Upstream-Authorization": "Bearer the-sellers-own",
+            "Content-Type": "application/vnd.api+json",
+            "Content-Encoding": "gzip",
+            "Accept-Language": "de",
+            "User-Agent": "agent/1",
+            "X-Custom": "kept",
+        },
+    )
+    (asked,) = stage.upstream.asked
+    expected = {
+        "authorization": "Bearer the-sellers-own", "content-type": "application/vnd.api+json",
+        "content-encoding": "gzip", "accept-language": "de", "user-agent": "agent/1", "x-custom": "kept",
+        "host": stage.upstream.url.removeprefix("http://"), "x-upstream-authorization": None,
+    }  # fmt: skip
+    assert {name: asked.header(name) for name in expected} == expected
+
+
+def test_a_service_can_tell_our_calls_from_everybody_else_s(stage: Market) -> None:
+    stage.call("/x?a=%20b", "POST", data=b"body", headers={"X-Gateway-Signature-Old": "v1=forged"})
+    (asked,) = stage.upstream.asked
+    timestamp = asked.header("x-gateway-timestamp") or ""
+    assert abs(int(timestamp) - clock.now().timestamp()) < 60
+    message = "\n".join((timestamp, "POST", asked.target, hashlib.sha256(b"body").hexdigest()))
+    expected = hmac.new(stage.secret.encode(), message.encode(), hashlib.sha256).hexdigest()
+    assert asked.header("x-gateway-signature") == f"v1={expected}"
+    assert asked.header("x-gateway-signature-old") is None
+
+
+def test_an_idempotency_key_is_another_one_for_each_caller(stage: Market) -> None:
+    stranger = register(stage.buyer.client)
+    for agent in (stage.buyer, stage.buyer, stranger):
+        stage.call("/x", headers={"X-API-Key": agent.key, "Idempotency-Key": "order-1"})
+    first, again, other = (asked.header("idempotency-key") for asked in stage.upstream.asked)
+    assert first == again != other
+    assert "order-1" not in f"{first}{other}"
+
+
+def test_cookies_and_the_service_s_connection_do_not_reach_the_caller(stage: Market) -> None:
+    stage.behave(
+        lambda exchange: exchange.json(
+            {}, 200, ("Set-Cookie", "a=b"), ("Server", "x"), ("X-Gateway-Request-Id", "forged"),
+            ("X-Cost-Usd", "0"), ("Clear-Site-Data", "*"), ("Access-Control-Allow-Origin", "*"),
+        )
+    )  # fmt: skip
+    answer = stage.call()
+    for name in ("Set-Cookie", "Clear-Site-Data", "Access-Control-Allow-Origin"):
+        assert name not in answer.headers
+    assert answer.headers["X-Cost-Usd"] == "0.25"
+    assert answer.headers["X-Credits-Remaining"] == "9.75"
+    assert answer.headers["X-Gateway-Request-Id"] != "forged"
+
+
+@pytest.mark.parametrize("status", [200, 204, 302, 304, 400, 401, 402, 403, 404, 429, 499])
+def test_an_answer_below_500_is_the_callers_and_costs_the_price_once(stage: Market, status: int) -> None:
+    stage.behave(
+        lambda exchange: exchange.answer(
+            b"" if status in {204, 304} else b"{}", status, ("Location", "http://10.0.0.1/")
+        )
+    )
+    answer = stage.call()
+    assert answer.status_code == status
+    # Redirects are returned, never followed.
+    assert answer.headers["Location"] == "http://10.0.0.1/"
+    assert len(stage.upstream.asked) == 1
+    stage.assert_charged(1)
+    assert stage.stats()["last_24h"]["success_rate"] == 1
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 599])
+def test_an_answer_from_500_on_is_passed_on_and_costs_nothing(stage: Market, status: int) -> None:
+    stage.behave(lambda exchange: exchange.json({"own": "error"}, status))
+    answer = stage.call()
+    assert (answer.status_code, answer.get_json()) == (status, {"own": "error"})
+    assert answer.headers["X-Cost-Usd"] == "0"
+    stage.assert_charged(0)
+    assert stage.stats()["last_24h"]["success_rate"] == 0
+
+
+def _hang_up_at_once(exchange: Exchange) -> None:
+    exchange.hang_up()
+
+
+def _no_http(exchange: Exchange) -> None:
+    exchange.send(b"220 mail.example ESMTP\r\n")
+    exchange.hang_up()
+
+
+def _break_off(exchange: Exchange) -> None:
+    exchange.head(200, ("Content-Type", "application/json"), ("Content-Length", 100))
+    exchange.send(b"{")
+    exchange.hang_up()
+
+
+@pytest.mark.parametrize("behave", [_hang_up_at_once, _no_http, _break_off, Exchange.reset])
+def test_no_whole_answer_costs_nothing(stage: Market, behave: Callable[[Exchange], None]) -> None:
+    stage.behave(behave)
+    answer = stage.call()
+    assert (answer.status_code, answer.get_json()["code"]) == (502, "UPSTREAM_ERROR")
+    stage.assert_charged(0)
+    assert stage.stats()["last_24h"]["success_rate"] == 0
+
+
+def test_silence_costs_nothing(stage: Market) -> None:
+    stage.behave(lambda exchange: exchange.wait_for("never"))
+    answer = stage.call()
+    assert (answer.status_code, answer.get_json()["code"]) == (504, "UPSTREAM_TIMEOUT")
+    stage.upstream.open_all()
+    stage.assert_charged(0)
+
+
+def test_a_service_that_is_away_costs_nothing(stage: Market) -> None:
+    with misbehaving_upstream() as gone:
+        url = gone.url
+    stage.change(base_url=url)
+    answer = stage.call()
+    assert (answer.status_code, answer.get_json()["code"]) == (502, "UPSTREAM_ERROR")
+    assert url.rpartition(":")[2] not in answer.get_data(as_text=True)
+    stage.assert_charged(0)
+
+
+def test_a_stream_is_passed_on_as_it_comes_and_charged_by_its_head(stage: Market) -> None:
+    def behave(exchange: Exchange) -> None:
+        exchange.start_stream()
+        exchange.chunk(b"data: 1\n\n")
+        exchange.wait_for("second")
+        exchange.chunk(b"data: 2\n\n")
+        exchange.end_stream()
+
+    stage.behave(behave)
+    answer = stage.call(buffered=False)
+    pieces = iter(answer.response)
+    assert next(pieces) == b"data: 1\n\n"
+    assert answer.headers["X-Cost-Usd"] == "0.25"
+    stage.assert_charged(1)
+    stage.upstream.open("second")
+    assert b"".join(pieces) == b"data: 2\n\n"
+    answer.close()
+    stage.assert_charged(1)
+
+
+def test_a_stream_that_the_caller_leaves_is_ended_and_stays_charged_once(stage: Market) -> None:
+    def behave(exchange: Exchange) -> None:
+        exchange.start_stream()
+        exchange.chunk(b"data: 1\n\n")
+        exchange.await_hang_up()
+
+    stage.behave(behave)
+    answer = stage.call(buffered=False)
+    next(iter(answer.response))
+    answer.close()
+    stage.upstream.await_hang_ups()
+    stage.assert_charged(1)
+
+
+def test_a_stream_of_a_failure_costs_nothing(stage: Market) -> None:
+    def behave(exchange: Exchange) -> None:
+        exchange.head(503, ("Content-Type", "text/event-stream"), ("Transfer-Encoding", "chunked"))
+        exchange.chunk(b"data: no\n\n")
+        exchange.end_stream()
+
+    stage.behave(behave)
+    answer = stage.call()
+    assert (answer.status_code, answer.get_data()) == (503, b"data: no\n\n")
+    answer.close()
+    stage.assert_charged(0)
+
+
+def test_without_enough_credits_nothing_is_sent(stage: Market) -> None:
+    stage.change(price_per_call_usd=4)
+    assert [stage.call().status_code for _ in range(3)] == [200, 200, 402]
+    refused = stage.call()
+    assert refused.get_json()["code"] == "INSUFFICIENT_CREDITS"
+    assert refused.get_json()["details"] == {"credits_usd": 2.0, "required_usd": 4.0}
+    assert len(stage.upstream.asked) == 2
+
+
+def test_a_free_service_is_logged_and_costs_nothing(stage: Market) -> None:
+    stage.change(price_per_call_usd=0)
+    assert stage.call("/weather/Berlin/now").headers["X-Cost-Usd"] == "0"
+    (row,) = stage.buyer.get("/v1/usage").get_json()["logs"]
+    assert (row["provider"], row["model"], row["cost_usd"]) == (f"service:{stage.id}", "/weather/Berlin", 0)
+    assert stage.stats()["total_calls"] == 1
+
+
+def test_owners_pay_for_their_own_calls(stage: Market) -> None:
+    stage.call(headers={"X-API-Key": stage.seller.key})
+    assert stage.seller.get("/v1/balance").get_json() == {"credits_usd": 9.75, "total_spent": 0.25}
+    assert stage.stats()["total_revenue_usd"] == 0.25
+
+
+def test_a_gateway_only_key_may_call_and_counts_in_totals_only(stage: Market) -> None:
+    key = stage.buyer.client.post("/v1/keys", json={}).get_json()["api_key"]
+    assert stage.call(headers={"X-API-Key": key}).status_code == 200
+    assert stage.call(headers={"X-API-Key": key, "X-Wallet-Id": stage.buyer.wallet_id}).status_code == 404
+    stats = stage.stats()
+    assert (stats["total_calls"], stats["top_agents"]) == (1, [])
+
+
+def test_a_call_counts_for_the_named_wallet_else_for_the_first(stage: Market) -> None:
+    second = stage.buyer.post("/v1/wallets", {}).get_json()["id"]
+    stage.call()
+    stage.call(headers={"X-Wallet-Id": second})
+    stage.call(f"/x?wallet_id={second}")
+    assert stage.stats()["top_agents"] == [
+        {"wallet_id": second, "total_calls": 2, "total_spent_usd": 0.5},
+        {"wallet_id": stage.buyer.wallet_id, "total_calls": 1, "total_spent_usd": 0.25},
+    ]
+
+
+@pytest.mark.parametrize("named", ["{seller}", "x", "00000000-0000-4000-8000-000000000000"])
+def test_a_wallet_that_is_not_the_callers_is_not_there(stage: Market, named: str) -> None:
+    wallet = named.format(seller=stage.seller.wallet_id)
+    for answer in (stage.call(headers={"X-Wallet-Id": wallet}), stage.call(f"/x?wallet_id={wallet}")):
+        assert (answer.status_code, answer.get_json()["code"]) == (404, "NOT_FOUND")
+    assert stage.upstream.asked == []
+
+
+def test_an_agent_without_wallets_can_call(stage: Market) -> None:
+    stage.buyer.delete(stage.buyer.wallet_url)
+    assert stage.call().status_code == 200
+    assert stage.stats()["top_agents"] == []
+
+
+def test_a_wallets_allowlist_of_domains_holds_for_services(stage: Market) -> None:
+    stage.buyer.controls(allowed_domains=["api.example.com"])
+    for headers in ({}, {"X-Wallet-Id": stage.buyer.wallet_id}):
+        answer = stage.call(headers=headers)
+        assert (answer.status_code, answer.get_json()["code"]) == (403, "DOMAIN_NOT_ALLOWED")
+        assert answer.get_json()["details"]["domain"] == "127.0.0.1"
+    assert stage.upstream.asked == []
+    stage.change(base_url=stage.upstream.url.replace("127.0.0.1", "localhost"))
+    stage.buyer.controls(allowed_domains=["localhost"])
+    assert stage.call().status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("ceiling", "status"),
+    [("0.25", 200), ("1", 200), ("0.249999999", 403), ("0", 403), ("", 400), ("-1", 400), ("1e9", 400), ("NaN", 400)],
+)  # fmt: skip
+def test_a_call_that_got_dearer_than_the_caller_allows_is_refused(
+    stage: Market, ceiling: str, status: int
+) -> None:
+    answer = stage.call(headers={"X-Max-Price-Usd": ceiling})
+    assert answer.status_code == status
+    if status == 403:
+        assert answer.get_json()["details"] == {
+            "rule": "X-Max-Price-Usd", "limit_usd": float(ceiling), "requested_usd": 0.25,
+        }  # fmt: skip
+    stage.assert_charged(1 if status == 200 else 0)
+
+
+def test_a_paused_or_retired_service_is_not_there(stage: Market) -> None:
+    stage.change(status="paused")
+    assert stage.call().get_json()["code"] == "NOT_FOUND"
+    stage.change(status="active")
+    stage.seller.delete(f"/v1/services/{stage.id}")
+    assert stage.call().status_code == 404
+    assert stage.upstream.asked == []
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_is_paid_for(stage: Market) -> None:
+    assert stage.call("/x", "POST", data=b"x" * (2 * 2**20)).status_code == 200
+    answer = stage.call("/x", "POST", data=b"x" * (32 * 2**20 + 1))
+    assert (answer.status_code, answer.get_json()["code"]) == (413, "PAYLOAD_TOO_LARGE")
+    stage.assert_charged(1)
+
+
+def test_a_request_that_comes_out_of_the_proxy_is_refused_everywhere(stage: Market) -> None:
+    for path in (f"/v1/proxy/{stage.id}/x", "/v1/wallets", "/v1/agents/register", "/v1/health"):
+        answer = stage.buyer.client.get(
+            path, headers={**stage.buyer.headers(), "X-Gateway-Signature": "v1=00"}
+        )
+        assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT"), path
+    assert stage.upstream.asked == []
+
+
+def test_a_service_that_leads_back_to_the_proxy_is_not_called_in_circles(stage: Market) -> None:
+    """A name of ours that cannot be told from others: the seller's server hands every request on to us."""
+    seen: list[int] = []
+
+    def behave(exchange: Exchange) -> None:
+        names = ("x-gateway-timestamp", "x-gateway-signature")
+        headers = {name: exchange.asked.header(name) or "" for name in names}
+        answer = stage.app.test_client().get(
+            f"/v1/proxy/{stage.id}/again", headers={**headers, "X-API-Key": stage.buyer.key}
+        )
+        seen.append(answer.status_code)
+        exchange.json({}, answer.status_code)
+
+    stage.behave(behave)
+    assert stage.call().status_code == 400
+    assert seen == [400]
+
+
+def test_what_a_process_that_died_had_held_is_given_back_and_nobody_is_charged(stage: Market) -> None:
+    key_id = "00000000-0000-4000-8000-000000000001"
+    caller = Caller(KeyKind.AGENT, key_id, stage.buyer.id, stage.buyer.id)
+    g.request_id = "a request of a process that dies after this"
+    CallMeter(services.for_calling(stage.id), caller, wallet_id=stage.buyer.wallet_id, model="/x").begin()
+    with reading() as session:
+        (hold,) = session.scalars(select(CreditHold).where(CreditHold.state == "held")).all()
+    assert hold.amount_nanos == PRICE_NANOS
+    assert usage.charge_lapsed() == 0
+    with time_machine.travel(hold.lease_until + timedelta(seconds=1), tick=False):
+        assert usage.charge_lapsed() == 1
+    assert stage.buyer.get("/v1/balance").get_json() == {"credits_usd": 10.0, "total_spent": 0.0}
+    stage.assert_charged(0)
+
+
+def test_an_answer_that_comes_after_its_lease_ended_is_charged_once_all_the_same(stage: Market) -> None:
+    def behave(exchange: Exchange) -> None:
+        with stage.app.app_context():
+            with reading() as session:
+                (hold,) = session.scalars(select(CreditHold).where(CreditHold.state == "held")).all()
+            with time_machine.travel(hold.lease_until + timedelta(seconds=1), tick=False):
+                assert usage.charge_lapsed() == 1
+        exchange.json({})
+
+    stage.behave(behave)
+    assert stage.call().status_code == 200
+    stage.assert_charged(1)
+
+
+def test_a_second_service_has_counts_of_its_own(stage: Market) -> None:
+    other = sell(stage.seller, base_url=stage.upstream.url)
+    stage.call()
+    stats = stage.seller.get(f"/v1/services/{other['id']}/stats").get_json()
+    assert (stats["total_calls"], stats["last_24h"]["success_rate"]) == (0, None)
