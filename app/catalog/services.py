@@ -217,8 +217,29 @@ def retire(service_id: str, *, agent_id: str) -> None:
         ).one_or_none()
         if retired is None:
             raise _gone()
-        search.drop(service_id)
-        subscriptions.end_of_service(service_id, at=now)
+        _leave_catalog(service_id, at=now)
+
+
+def retire_all(agent_id: str) -> list[str]:
+    """Retire every service of an agent that is being deleted, in the current unit; return their ids."""
+    now = clock.now()
+    ids = sorted(
+        db.session.scalars(
+            update(Service)
+            .where(*_owned_by(agent_id))
+            .values(status=ServiceStatus.RETIRED.value, updated_at=now)
+            .returning(Service.id),
+            execution_options={"synchronize_session": False},
+        )
+    )
+    for service_id in ids:
+        _leave_catalog(service_id, at=now)
+    return ids
+
+
+def _leave_catalog(service_id: str, *, at: datetime) -> None:
+    search.drop(service_id)
+    subscriptions.end_of_service(service_id, at=at)
 
 
 def active(service_id: str) -> ServiceView:

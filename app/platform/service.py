@@ -13,6 +13,7 @@ from typing import Any
 
 from app.agents import claims
 from app.agents.service import DEFAULT_NAME
+from app.catalog import services
 from app.core import clock, identifiers, money
 from app.core.pagination import Page, PageRequest
 from app.core.unit_of_work import reading, unit_of_work
@@ -195,7 +196,9 @@ def change(actor: Actor, agent_id: str, changes: Mapping[str, str | None]) -> Ag
 
 
 def delete(actor: Actor, agent_id: str) -> str:
-    """Delete an agent with all its wallets, whose sealed keys are retired; ledger and usage stay. Return its id.
+    """Delete an agent with all its wallets, whose sealed keys are retired, and retire its services; return its id.
+
+    Ledger and usage stay.
 
     Raises: NotFound; WalletFrozen; TransactionInProgress while any of its movements is open: then nothing is deleted.
     """
@@ -206,6 +209,7 @@ def delete(actor: Actor, agent_id: str) -> str:
                 "This agent is frozen, so it is not deleted; rotate its key, then unfreeze it first."
             )
         removed = wallets.remove_all(before.id)
+        retired = services.retire_all(before.id)
         claims.bury(before.id)
         agents.erase(before.id)
         was = {
@@ -213,6 +217,7 @@ def delete(actor: Actor, agent_id: str) -> str:
             "email": before.email,
             "claimed_email": before.claimed_email,
             "wallet_ids": removed,
+            "service_ids": retired,
             "credits_usd": usd(credits_service.balance(before.id).credits_nanos),
         }
         trail.record(actor, Act(Action.AGENT_DELETED, SubjectKind.AGENT, before.id, before=was))

@@ -24,6 +24,7 @@ from app.wallets.models import RetiredKey, Wallet
 from app.web.idempotency import IdempotencyKey
 from tests.support.agents import register
 from tests.support.ledger import statements
+from tests.support.market import offer
 from tests.support.operators import Operator, entries, operator
 
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
@@ -353,6 +354,7 @@ def test_a_deleted_agent_opens_nothing_and_its_books_stay(ops: Operator) -> None
     agent = register(ops.client, name="gone", email="gone@example.org")
     second = agent.post("/v1/wallets", {"name": "second"}).get_json()["id"]
     ops.put(f"/agents/{agent.id}/controls", {"locked": True})
+    service = agent.post("/v1/services", offer()).get_json()["id"]
     answer = ops.delete(f"/agents/{agent.id}")
     assert answer.get_json() == {"id": agent.id, "deleted": True}
     assert agent.get("/v1/balance").status_code == 401
@@ -369,6 +371,10 @@ def test_a_deleted_agent_opens_nothing_and_its_books_stay(ops: Operator) -> None
     assert entry.before is not None
     assert entry.before["email"] == "gone@example.org"
     assert set(entry.before["wallet_ids"]) == {agent.wallet_id, second}
+    assert entry.before["service_ids"] == [service]
+    other = register(ops.client)
+    assert other.get(f"/v1/catalog/{service}").status_code == 404
+    assert other.get("/v1/catalog").get_json()["services"] == []
 
 
 def test_a_frozen_agent_is_not_deleted(ops: Operator) -> None:
