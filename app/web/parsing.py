@@ -6,20 +6,19 @@ webargs' own path for malformed JSON skips `handle_error`, and `float` would los
 from __future__ import annotations
 
 import json
-import re
 from decimal import Decimal
 from typing import Any, NoReturn, Self
 
 import marshmallow as ma
 from flask import Request
+from gunicorn.http.errors import ParseException
 from webargs import core
 from webargs.flaskparser import FlaskParser
 
+from app.core.json_depth import is_nested_too_deeply
 from app.errors import InvalidInput, PayloadTooLarge
 
 _MAX_DEPTH = 32
-_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_BRACKETS = re.compile(rb"[\[\]{}]")
 _MESSAGE_OF_MANY = "Several fields are not valid."
 
 
@@ -39,8 +38,8 @@ def body_of(request: Request) -> bytes:
     """Read a request's body, once for all who ask. Raises: PayloadTooLarge, InvalidInput when it breaks off."""
     try:
         body: bytes = request.get_data(cache=True)
-    except OSError:
-        # The server's own words for chunks that are none, and for a client that went away.
+    except (OSError, ParseException):
+        # The server's own words for a client that went away, and for chunks that are none.
         raise InvalidInput("The request body could not be read.") from None
     limit = request.max_content_length
     if request.content_length is None and limit is not None and len(body) >= limit:
@@ -54,25 +53,14 @@ def parse_json(body: bytes, *, max_depth: int = _MAX_DEPTH) -> Any:
     if is_nested_too_deeply(body, max_depth):
         raise InvalidInput(f"The request body is nested deeper than {max_depth} levels.")
     try:
+        # UTF-8 and nothing else (RFC 8259 §8.1): in another encoding the look at the depth could be misled.
+        text = body.decode("utf-8-sig")
         return json.loads(
-            body, parse_float=JsonNumber, object_pairs_hook=_object, parse_constant=_refuse_constant
+            text, parse_float=JsonNumber, object_pairs_hook=_object, parse_constant=_refuse_constant
         )
     except (ValueError, RecursionError, ArithmeticError):
         # ArithmeticError: an exponent of more digits than Decimal counts.
         raise InvalidInput("The request body is not valid JSON.") from None
-
-
-def is_nested_too_deeply(body: bytes, max_depth: int) -> bool:
-    """Tell whether a JSON text has more levels than that, before anything decodes it."""
-    # The decoder is recursive, and a library here raises Python's recursion limit far beyond the C stack.
-    if body.count(b"[") + body.count(b"{") <= max_depth:
-        return False
-    depth = 0
-    for bracket in _BRACKETS.finditer(_STRINGS.sub(b"", body)):
-        depth += 1 if bracket.group() in b"[{" else -1
-        if depth > max_depth:
-            return True
-    return False
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

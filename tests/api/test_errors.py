@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
+from gunicorn.http.errors import ChunkMissingTerminator, InvalidChunkSize, NoMoreData
 from werkzeug.test import TestResponse
 
 from app.config import Settings
@@ -127,6 +128,31 @@ def test_a_body_of_unknown_length_is_not_read_beyond_a_mebibyte(agent: Agent) ->
             environ_overrides={"wsgi.input_terminated": True},
         )
         assert answer.status_code == status, answer.get_data(as_text=True)
+
+
+class _Broken(io.RawIOBase):
+    """A body that the server cannot read, as gunicorn says so."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, _buffer: object) -> int:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    "error", [InvalidChunkSize(b"zz"), ChunkMissingTerminator(b"x"), NoMoreData(), OSError()], ids=repr
+)
+def test_chunks_that_are_none_are_the_caller_s_mistake(error: Exception, agent: Agent) -> None:
+    answer = agent.client.post(
+        "/v1/wallets",
+        headers=agent.headers(Transfer_Encoding="chunked"),
+        environ_overrides={"wsgi.input": _Broken(error), "wsgi.input_terminated": True},
+    )
+    assert_failure(answer, 400, "INVALID_INPUT")
 
 
 BROKEN = [

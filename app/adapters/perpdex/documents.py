@@ -6,17 +6,15 @@ Optional members come and go over there, so documents pass through whole and onl
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import NoReturn
 
+from app.core.json_depth import is_nested_too_deeply
 from app.ports.errors import Unreachable
 from app.ports.perpdex import Json, Market, Topic
 
 _MAX_DEPTH = 32
-_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_BRACKETS = re.compile(rb"[\[\]{}]")
 _MAX_SIZE_DECIMALS = 8
 _MAX_MARKETS = 10_000
 _MAX_SYMBOL_LETTERS = 40
@@ -33,12 +31,7 @@ _RATE_MEMBERS = {
 
 def parse(body: bytes) -> Json:
     """Read an answer's JSON. Raises: Unreachable("unexpected_answer")."""
-    # The decoder is recursive; what is nested deeper than any answer could end the process instead of failing.
-    depth = deepest = 0
-    for bracket in _BRACKETS.finditer(_STRINGS.sub(b"", body)):
-        depth += 1 if bracket.group() in b"[{" else -1
-        deepest = max(depth, deepest)
-    if deepest > _MAX_DEPTH:
+    if is_nested_too_deeply(body, _MAX_DEPTH):
         raise unexpected()
     try:
         return json.loads(body, parse_float=_fraction, parse_constant=_refuse_constant)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,11 +18,11 @@ from solders.pubkey import Pubkey
 from solders.signature import Signature
 from solders.transaction import VersionedTransaction
 
+from app.core.json_depth import is_nested_too_deeply
+
 LEVELS = ("processed", "confirmed", "finalized")
 """The commitment levels, the weakest first."""
 
-_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"')
-_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _DEEPEST = 64
 _U64 = 2**64
 
@@ -128,11 +127,7 @@ class Landed:
 
 def parsed(body: bytes) -> object:
     """Parse JSON of a sane depth; the parser recurses, and a deep text would end the process."""
-    depth = deepest = 0
-    for bracket in _STRINGS.sub(b"", body).translate(None, _NOT_BRACKETS):
-        depth += 1 if bracket in b"[{" else -1
-        deepest = max(deepest, depth)
-    if deepest > _DEEPEST:
+    if is_nested_too_deeply(body, _DEEPEST):
         raise MalformedAnswerError("expected a shallower answer")
     try:
         # Fractions appear only in figures made for people, which nobody reads here.

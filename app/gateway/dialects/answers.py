@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
+from app.core.json_depth import is_nested_too_deeply
 from app.gateway.dialects import traces
 from app.gateway.dialects.decoding import Decoder, Identity, UnreadableError, decoder_for
 from app.gateway.dialects.facts import CallFacts, Surface
 from app.gateway.dialects.framing import ArrayStream, EventStream, Frame
 from app.gateway.dialects.tally import Tally
 from app.gateway.dialects.usage import Reading
-from app.web.parsing import is_nested_too_deeply
 
 # A plain answer is read whole up to this; of a larger one the end is kept, where all providers put the usage.
 MOST_PLAIN_BYTES = 8 * 1024 * 1024
