@@ -1,0 +1,1 @@
+"""Upstreams over HTTP."""
