@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from app.core import clock, connections
 from app.core.unit_of_work import UnitError, reading, unit_of_work
 from app.extensions import db
-from app.status.heartbeat import Heartbeat
+from app.core.heartbeats import Heartbeat
 
 
 # The database is named first, so that it outlives the application, which is audited at its end.

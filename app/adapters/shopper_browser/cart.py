@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urljoin
 
-from app.adapters.shopper_browser import money, signals
+from app.adapters.shopper_browser import fields, money, signals
 from app.adapters.shopper_browser.snapshot import Button, Snapshot
 from app.adapters.shopper_browser.tab import Gone
 from app.adapters.shopper_browser.trip import Trip, best
@@ -77,12 +77,44 @@ def compare(trip: Trip, seen: Snapshot, *, where: str) -> None:
     trip.goods_seen = trip.goods_seen or fits is True
 
 
+def set_quantity(trip: Trip, seen: Snapshot) -> Snapshot:
+    """Set the quantity in the cart, where the product's page had no field for it. Raises: Failed."""
+    wanted = str(trip.errand.quantity)
+    found = [
+        control
+        for control in seen.controls
+        if control.type in {"number", "text", "select"} and fields.token_of(control) == fields.QUANTITY
+    ]
+    if len(found) != 1:
+        raise Failed(Trouble.OPTIONS_REQUIRED, "The shop has no field for a quantity; ask for one piece.")
+    target = found[0]
+    if target.value.strip() == wanted:
+        return seen
+    try:
+        if target.type == "select":
+            trip.tab.select(target, wanted)
+        else:
+            trip.tab.type(target, wanted)
+            trip.tab.settle()
+        seen = trip.tab.look()
+        updates = [button for button in seen.buttons if signals.UPDATE.search(button.text) and not button.disabled]
+        same_form = [button for button in updates if button.form == target.form and target.form >= 0]
+        button = best(same_form or updates)
+        if button is not None:
+            seen = trip.press(button, "set_quantity")
+    except Gone:
+        raise Failed(Trouble.STUCK, "The quantity could not be set in the cart.") from None
+    return trip.tab.wait_for(lambda now: money.goods_fit(money.labelled(now.text), trip.goods_nanos) is True, seconds=5)
+
+
 def _removals(seen: Snapshot) -> list[Button]:
     return [
         button
         for button in seen.buttons
         if signals.REMOVE.search(button.text)
-        and not signals.NOT_REMOVE.search(f"{button.text} {button.around if len(button.text) < 3 else ''}")  # noqa: PLR2004
+        and not signals.NOT_REMOVE.search(button.text)
+        # A mere cross closes messages, too; what stands beside an amount takes a line out.
+        and (len(button.text) > 2 or money.amounts(button.around))  # noqa: PLR2004
         and not button.disabled
         and button.region not in {"footer", "nav"}
     ]

@@ -85,21 +85,22 @@ def _sign_in_and_empty(trip: Trip, seen: Snapshot) -> Snapshot:
 
 
 def _look_into_cart(trip: Trip, seen: Snapshot) -> Snapshot:
-    if (
+    goes_straight_on = (
         checkout.place_button(seen) is not None
-        and seen.passwords == []
-        and money.total_of(money.labelled(seen.text))
-    ):
-        return seen
-    if cart.find(seen) is None:
-        return seen
-    shown = cart.open_cart(trip)
+        and not seen.passwords
+        and money.total_of(money.labelled(seen.text)) is not None
+    )
+    shown = None if goes_straight_on or cart.find(seen) is None else cart.open_cart(trip)
     if shown is None:
+        if trip.quantity_in_cart:
+            raise Failed(Trouble.OPTIONS_REQUIRED, "The shop has no field for a quantity; ask for one piece.")
         return trip.tab.look()
     shown = trip.tab.wait_for(lambda now: not signals.EMPTY_CART.search(now.text), seconds=3)
     if signals.EMPTY_CART.search(shown.text) and not money.labelled(shown.text):
         raise Failed(Trouble.CART_MISMATCH, "The product did not get into the cart.")
     trip.learn(shown)
+    if trip.quantity_in_cart:
+        shown = cart.set_quantity(trip, shown)
     cart.compare(trip, shown, where="cart")
     return shown
 

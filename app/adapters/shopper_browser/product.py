@@ -230,11 +230,9 @@ def _set_quantity(trip: Trip, seen: Snapshot) -> Snapshot:
     wanted = str(trip.errand.quantity)
     found = _quantities(seen)
     if not found:
-        if trip.errand.quantity == 1:
-            return seen
-        raise Failed(
-            Trouble.OPTIONS_REQUIRED, "The product's page has no field for a quantity; ask for one piece."
-        )
+        # Then it is set in the cart.
+        trip.quantity_in_cart = trip.errand.quantity != 1
+        return seen
     target = found[0]
     if target.value.strip() == wanted:
         return seen

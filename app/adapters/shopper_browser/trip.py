@@ -28,6 +28,7 @@ class Trip:
     typed_zip: bool = False
     chose_address: bool = False
     goods_seen: bool = False
+    quantity_in_cart: bool = False
 
     @property
     def is_guest(self) -> bool:
