@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName
@@ -26,6 +26,25 @@ _REQUIRED_OUTSIDE_SANDBOX = ("secret_key", "code_peppers", "encryption_keys")
 
 # Endpoints often carry a key.
 _Urls = Annotated[tuple[str, ...], NoDecode, Field(repr=False)]
+
+
+def _base_url(text: str) -> str:
+    """Take `http(s)://host[:port][/path]`, where `{network}` and `{key}` may stand."""
+    try:
+        parts = urlsplit(text.format(network="network", key="key"))
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        usable = (
+            usable and parts.username is None and not parts.fragment and text.isascii() and " " not in text
+        )
+    except (ValueError, LookupError):
+        usable = False
+    if not usable:
+        raise ValueError("it must look like https://host/path, without a user or a fragment")
+    return text.rstrip("/")
+
+
+# The operator's own address may hold a key, too.
+_BaseUrl = Annotated[str, AfterValidator(_base_url), Field(repr=False)]
 
 
 class Network(StrEnum):
@@ -58,7 +77,39 @@ def _keys(text: str, name: str) -> tuple[tuple[str, bytes], ...]:
     return tuple(keys)
 
 
-class Settings(BaseSettings):
+class _UpstreamSettings(BaseSettings):
+    """Whom the gateway forwards to, and how long it waits."""
+
+    openai_api_key: SecretStr = SecretStr("")
+    openai_base_url: _BaseUrl = "https://api.openai.com/v1"
+    anthropic_api_key: SecretStr = SecretStr("")
+    anthropic_base_url: _BaseUrl = "https://api.anthropic.com"
+    gemini_api_key: SecretStr = SecretStr("")
+    gemini_base_url: _BaseUrl = "https://generativelanguage.googleapis.com"
+    openrouter_api_key: SecretStr = SecretStr("")
+    openrouter_base_url: _BaseUrl = "https://openrouter.ai/api/v1"
+    groq_api_key: SecretStr = SecretStr("")
+    groq_base_url: _BaseUrl = "https://api.groq.com/openai/v1"
+    alchemy_api_key: SecretStr = SecretStr("")
+    alchemy_base_url: _BaseUrl = "https://{network}.g.alchemy.com/v2/{key}"
+    coingecko_api_key: SecretStr = SecretStr("")
+    coingecko_base_url: _BaseUrl = "https://api.coingecko.com/api/v3"
+    brave_api_key: SecretStr = SecretStr("")
+    brave_base_url: _BaseUrl = "https://api.search.brave.com/res/v1"
+    exa_api_key: SecretStr = SecretStr("")
+    exa_base_url: _BaseUrl = "https://api.exa.ai"
+    tavily_api_key: SecretStr = SecretStr("")
+    tavily_base_url: _BaseUrl = "https://api.tavily.com"
+    gateway_providers_file: str = ""
+    gateway_max_call_usd: Decimal = Field(Decimal("5.00"), gt=0, le=1_000_000)
+    upstream_connect_timeout_seconds: Decimal = Field(Decimal(5), gt=0, le=60)
+    upstream_read_timeout_seconds: Decimal = Field(Decimal(600), gt=0, le=3600)
+    stream_max_seconds: int = Field(3600, ge=1, le=86_400)
+    x402_price_usd: Decimal = Field(Decimal("0.01"), gt=0, le=1000)
+    allow_private_upstreams: bool = False
+
+
+class Settings(_UpstreamSettings):
     """Everything an operator can set. Field names are the environment's names in lower case."""
 
     model_config = SettingsConfigDict(
@@ -104,8 +155,6 @@ class Settings(BaseSettings):
     funding_request_ttl_seconds: int = Field(604_800, ge=1)
     retired_key_ttl_seconds: int = Field(7_776_000, ge=0)
     price_overrides: str = ""
-    coingecko_api_key: SecretStr = SecretStr("")
-    coingecko_base_url: str = "https://api.coingecko.com/api/v3"
     jupiter_base_url: str = "https://api.jup.ag"
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
@@ -155,6 +204,8 @@ class Settings(BaseSettings):
             values.setdefault("registration_rate_limit", "5 per minute;60 per hour")
             values.setdefault("rate_limit_per_key", "600 per minute")
             values.setdefault("device_miss_limit", "5 per hour")
+        else:
+            values.setdefault("allow_private_upstreams", "1")
         return values
 
     @model_validator(mode="after")

@@ -279,6 +279,33 @@ class BalanceFetchError(ServiceError):
     code = ErrorCode.BALANCE_FETCH_ERROR
 
 
+class RouteNotAllowed(ServiceError):
+    """All callers share the operator's account there: what would show or bill beyond this one answer is refused."""
+
+    code = ErrorCode.ROUTE_NOT_ALLOWED
+
+
+class ProviderNotConfigured(ServiceError):
+    """The operator has set no credential for this provider. Nothing was charged."""
+
+    code = ErrorCode.PROVIDER_NOT_CONFIGURED
+    default_message = "This provider is not configured on this service."
+
+
+class UpstreamError(ServiceError):
+    """The upstream could not be reached, or broke off before its answer was complete."""
+
+    code = ErrorCode.UPSTREAM_ERROR
+    default_message = "The upstream gave no complete answer."
+
+
+class UpstreamTimeout(ServiceError):
+    """The upstream was silent for too long; whether it acted on the request is unknown."""
+
+    code = ErrorCode.UPSTREAM_TIMEOUT
+    default_message = "The upstream did not answer in time."
+
+
 class PriceUnavailable(ServiceError):
     """No price is known, and a limit in US dollars has to be kept."""
 

@@ -22,6 +22,8 @@ from app.core import connections, identifiers, leases, logs
 from app.device import page as device_page
 from app.device import routes as device
 from app.extensions import api, db, limiter, migrate
+from app.gateway import configured
+from app.gateway import routes as gateway
 from app.identity.guards import SECURITY_SCHEMES
 from app.ports.provider import PortSet
 from app.status import pages
@@ -29,7 +31,8 @@ from app.status import routes as status
 from app.usage import routes as usage
 from app.wallets import balances, controls_routes, waiting
 from app.wallets import routes as wallets
-from app.web import documentation, failures, fields
+from app.web import documentation, failures, fields, forwarding
+from app.web.targets import RestConverter
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_JSON_BYTES = 1024 * 1024
@@ -47,6 +50,7 @@ def create_app(settings: Settings | None = None, *, ports: PortSet | None = None
     app = Flask("purser", root_path=str(ROOT), template_folder="templates", static_folder=None)
     # A doubled slash is another path, and a redirect would repeat whatever Host the caller sent.
     app.url_map.merge_slashes = False
+    app.url_map.converters["rest"] = RestConverter
     app.extensions["settings"] = settings
     app.extensions["ports"] = ports or _ports_of(settings)
     _configure(app, settings)
@@ -58,6 +62,8 @@ def create_app(settings: Settings | None = None, *, ports: PortSet | None = None
     with app.app_context():
         waiting.open_rooms()
         balances.open_readers()
+        forwarding.open_lanes()
+        configured.install(settings)
     _serve(app, settings)
     return app
 
@@ -140,6 +146,8 @@ def _register_rooms(app: Flask) -> None:
         wallets.blp,
         usage.balance,
         usage.usage,
+        gateway.gateway,
+        gateway.providers,
         status.blp,
     ):
         api.register_blueprint(blueprint)
@@ -158,7 +166,8 @@ def _observe_requests(app: Flask) -> None:
 
     @app.after_request
     def _end(response: Response) -> Response:
-        response.headers["X-Request-Id"] = g.request_id
+        # A forwarded answer keeps its upstream's.
+        response.headers.setdefault("X-Request-Id", g.request_id)
         response.headers.setdefault("X-Content-Type-Options", "nosniff")
         _log.info(
             "request",

@@ -19,6 +19,7 @@ from app.adapters.prices import MarketPrices, PriceSource
 from app.adapters.queue_rq import RqQueue
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
+from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
 from app.adapters.vault_local import LocalVault
 from app.config import Settings
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName
@@ -27,6 +28,7 @@ from app.ports.chain import Chain, ReadableChain
 from app.ports.faucet import Faucet
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
+from app.ports.upstream import Upstream
 from app.ports.vault import Vault
 
 
@@ -39,6 +41,8 @@ class Ports:
     vault: Vault
     prices: Prices
     queue: JobQueue
+    upstream: Upstream
+    public_upstream: Upstream
     faucet: Faucet | None
 
 
@@ -52,7 +56,19 @@ def build(settings: Settings) -> Ports:
         vault=LocalVault(settings.encryption_key_list()),
         prices=_prices(settings, evm),
         queue=RqQueue(settings.redis_url.get_secret_value()),
+        upstream=_upstream(settings, HttpUpstream),
+        # In development others' addresses may lead anywhere.
+        public_upstream=_upstream(
+            settings, HttpUpstream if settings.allow_private_upstreams else PublicUpstream
+        ),
         faucet=HttpFaucet(settings.faucet_url) if settings.is_sandbox and settings.faucet_url else None,
+    )
+
+
+def _upstream(settings: Settings, kind: type[HttpUpstream]) -> HttpUpstream:
+    return kind(
+        connect_seconds=float(settings.upstream_connect_timeout_seconds),
+        read_seconds=float(settings.upstream_read_timeout_seconds),
     )
 
 

@@ -13,6 +13,7 @@ from app.identity.caller import Caller, MasterCaller
 from app.web.blueprint import Guard
 
 API_KEY_SCHEME = "ApiKey"
+BEARER_SCHEME = "Bearer"
 MASTER_KEY_SCHEME = "MasterKey"
 SECURITY_SCHEMES = {
     API_KEY_SCHEME: {
@@ -20,6 +21,11 @@ SECURITY_SCHEMES = {
         "in": "header",
         "name": "X-API-Key",
         "description": "An agent's key (`ak_…`), or a gateway-only one (`gw_…`) where no wallet is needed.",
+    },
+    BEARER_SCHEME: {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "The same key, where clients of other services send theirs (gateway routes only).",
     },
     MASTER_KEY_SCHEME: {
         "type": "apiKey",
@@ -61,6 +67,14 @@ def admit(found: Caller) -> None:
     """Make somebody the caller of the present request, counted against the key's rate limit."""
     limits.count_call_of_key(found.key_id)
     g.caller = found
+
+
+def find_key_of_client() -> Caller | None:
+    """Return who holds the key that a client of another service sends where that service wants it."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    bearer = token.strip() if scheme.lower() == "bearer" else None
+    candidates = (request.headers.get("X-API-Key"), bearer, request.headers.get("X-Goog-Api-Key"))
+    return next((found for key in candidates if (found := service.find_caller(key)) is not None), None)
 
 
 def _check_any_key() -> None:

@@ -12,6 +12,7 @@ from app.ports.chain import Chain, ReadableChain
 from app.ports.faucet import Faucet
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
+from app.ports.upstream import Upstream
 from app.ports.vault import Vault
 
 if TYPE_CHECKING:
@@ -44,6 +45,16 @@ class PortSet(Protocol):
     @property
     def queue(self) -> JobQueue:
         """The job queue."""
+        ...
+
+    @property
+    def upstream(self) -> Upstream:
+        """What reaches the services that the operator configured."""
+        ...
+
+    @property
+    def public_upstream(self) -> Upstream:
+        """What reaches addresses that others gave us: the public internet, and nothing inside."""
         ...
 
     @property

@@ -127,7 +127,8 @@ class _Reader:
         self._document = document
         self._url = str(document["servers"][0]["url"])
         self._keys = {
-            name: Key(scheme["name"], scheme.get("description", ""))
+            # Bearer tokens have a header of their own, which the document does not name.
+            name: Key(scheme.get("name", "Authorization"), scheme.get("description", ""))
             for name, scheme in document["components"].get("securitySchemes", {}).items()
         }
 

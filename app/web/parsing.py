@@ -49,10 +49,10 @@ def body_of(request: Request) -> bytes:
     return body
 
 
-def parse_json(body: bytes) -> Any:
+def parse_json(body: bytes, *, max_depth: int = _MAX_DEPTH) -> Any:
     """Read JSON with exact numbers (fractions become Decimal). Raises: InvalidInput."""
-    if _is_nested_too_deeply(body):
-        raise InvalidInput(f"The request body is nested deeper than {_MAX_DEPTH} levels.")
+    if is_nested_too_deeply(body, max_depth):
+        raise InvalidInput(f"The request body is nested deeper than {max_depth} levels.")
     try:
         return json.loads(
             body, parse_float=JsonNumber, object_pairs_hook=_object, parse_constant=_refuse_constant
@@ -62,14 +62,15 @@ def parse_json(body: bytes) -> Any:
         raise InvalidInput("The request body is not valid JSON.") from None
 
 
-def _is_nested_too_deeply(body: bytes) -> bool:
+def is_nested_too_deeply(body: bytes, max_depth: int) -> bool:
+    """Tell whether a JSON text has more levels than that, before anything decodes it."""
     # The decoder is recursive, and a library here raises Python's recursion limit far beyond the C stack.
-    if body.count(b"[") + body.count(b"{") <= _MAX_DEPTH:
+    if body.count(b"[") + body.count(b"{") <= max_depth:
         return False
     depth = 0
     for bracket in _BRACKETS.finditer(_STRINGS.sub(b"", body)):
         depth += 1 if bracket.group() in b"[{" else -1
-        if depth > _MAX_DEPTH:
+        if depth > max_depth:
             return True
     return False
 

@@ -24,6 +24,7 @@ OURS = sorted(
 FLOATS_OF_TIME = (
     "app/adapters/",
     "app/wallets/waiting.py",
+    "app/web/forwarding.py",
     "app/web/fields.py",
     "app/factory.py",
     "app/core/connections.py",

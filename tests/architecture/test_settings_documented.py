@@ -15,7 +15,7 @@ from tests.support.applications import key_of
 
 ROOT = Path(__file__).resolve().parents[2]
 _REQUIRED = ("secret_key", "code_peppers", "encryption_keys")
-_ROW = re.compile(r"^\| `([A-Z_]+)` \| (.+?) \| (.+?) \|$", re.MULTILINE)
+_ROW = re.compile(r"^\| `([A-Z0-9_]+)` \| (.+?) \| (.+?) \|$", re.MULTILINE)
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +36,8 @@ def _defaults(network: str) -> dict[str, str]:
 def _text(value: object) -> str:
     if isinstance(value, SecretStr):
         return value.get_secret_value().replace("postgresql+psycopg://", "postgresql://")
+    if isinstance(value, bool):
+        return str(int(value))
     return "" if value is None or value == () else str(value)
 
 
@@ -49,7 +51,7 @@ def _documented() -> dict[str, tuple[str, str]]:
 
 def _example() -> dict[str, str]:
     text = (ROOT / ".env.example").read_text()
-    return dict(re.findall(r"^# ([A-Z_]+)=(.*)$", text, re.MULTILINE))
+    return dict(re.findall(r"^# ([A-Z0-9_]+)=(.*)$", text, re.MULTILINE))
 
 
 def test_every_setting_is_documented_and_nothing_else_is() -> None:

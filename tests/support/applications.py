@@ -12,6 +12,7 @@ from typing import Any
 from flask import Flask
 
 from app.adapters.prices import MarketPrices
+from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
 from app.adapters.vault_local import LocalVault
 from app.config import Settings
 from app.core.chains import ETH, SOL, ChainName
@@ -21,6 +22,7 @@ from app.ports.chain import Chain, ReadableChain
 from app.ports.faucet import Faucet
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
+from app.ports.upstream import Upstream
 from app.ports.vault import Vault
 
 DEAD_REDIS = "redis://127.0.0.1:1/0"
@@ -65,12 +67,14 @@ class RecordingQueue:
 
 @dataclass(frozen=True, slots=True)
 class TestPorts:
-    """A set of ports; what a test does not name is a real vault, fixed prices and a recording queue."""
+    """A set of ports; what a test does not name is a real vault, fixed prices, real upstreams and a recording queue."""
 
     __test__ = False
 
     vault: Vault
     prices: Prices
+    upstream: Upstream
+    public_upstream: Upstream
     chains: Mapping[ChainName, Chain] = field(default_factory=lambda: MappingProxyType({}))
     readable_chains: Mapping[ChainName, ReadableChain] = field(default_factory=lambda: MappingProxyType({}))
     queue: JobQueue = field(default_factory=RecordingQueue)
@@ -84,6 +88,11 @@ def ports_for(settings: Settings, **parts: Any) -> TestPorts:
         "vault": LocalVault(settings.encryption_key_list()),
         "prices": MarketPrices([], [], overrides={ETH: 3000 * 10**9, SOL: 150 * 10**9}),
         "readable_chains": chains,
+        "upstream": HttpUpstream(
+            connect_seconds=float(settings.upstream_connect_timeout_seconds),
+            read_seconds=float(settings.upstream_read_timeout_seconds),
+        ),
+        "public_upstream": PublicUpstream(connect_seconds=1, read_seconds=5),
         **parts,
     }
     return TestPorts(**usual)

@@ -1,0 +1,178 @@
+"""One exchange: the request written as it is given, the answer read as it arrives.
+
+Python's own client parses the answer. The request is written here, because what would write it (requests, urllib3)
+rewrites targets, and because it must be known whether anything was sent.
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import socket
+from urllib.parse import urlsplit
+
+from app.adapters.upstream_http import addresses
+from app.adapters.upstream_http.connections import Connection, ConnectionPool
+from app.core.unit_of_work import assert_no_unit
+from app.ports.errors import OutcomeUnknown, Rejected, Unreachable
+from app.ports.upstream import Headers, Outgoing
+
+_CHUNK_BYTES = 65_536
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
+_TARGET = re.compile(r"/[\x21-\x7e]*", re.ASCII)
+_BREAKS = re.compile(r"[\r\n\0]")
+_BODYLESS = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})
+_HTTPS_PORT = 443
+# Whatever may go wrong with a connection in use, and with an answer that is not HTTP.
+_BROKEN = (OSError, http.client.HTTPException, ValueError)
+
+
+class HttpIncoming:
+    """An answer on its way in; the connection rests after it when it was read to its end."""
+
+    def __init__(
+        self, response: http.client.HTTPResponse, connection: Connection, pool: ConnectionPool
+    ) -> None:
+        """Take over a connection whose answer's head was read."""
+        self._response = response
+        self._connection: Connection | None = connection
+        self._pool = pool
+        self._left = None if response.chunked else response.length
+        self._ended = False
+        self.status = response.status
+        self.headers: Headers = response.getheaders()
+
+    def read(self) -> bytes:
+        """Return what has arrived; empty at the end. Raises: OutcomeUnknown."""
+        if self._ended:
+            return b""
+        try:
+            piece = (
+                b""
+                if self._left == 0
+                else self._response.read1(min(_CHUNK_BYTES, self._left or _CHUNK_BYTES))
+            )
+        except TimeoutError:
+            self.close()
+            raise OutcomeUnknown("timeout") from None
+        except _BROKEN:
+            self.close()
+            raise OutcomeUnknown("broken") from None
+        if self._left is not None:
+            self._left -= len(piece)
+        if not piece:
+            if self._left:
+                self.close()
+                raise OutcomeUnknown("broken")
+            self._finish()
+        return piece
+
+    def close(self) -> None:
+        """Cut the exchange off, if it has not ended."""
+        self._ended = True
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._response.close()
+            connection.close()
+
+    def _finish(self) -> None:
+        self._ended = True
+        connection, self._connection = self._connection, None
+        self._response.close()
+        if connection is None:
+            return
+        if self._response.will_close:
+            connection.close()
+        else:
+            self._pool.put(connection)
+
+
+class HttpUpstream:
+    """Sends to the services that the operator configured, wherever they are."""
+
+    def __init__(self, *, connect_seconds: float, read_seconds: float) -> None:
+        """Take the time to wait for a connection and for each piece of an answer."""
+        self._connect_seconds = connect_seconds
+        self._read_seconds = read_seconds
+        self._pool = ConnectionPool()
+
+    def send(self, request: Outgoing) -> HttpIncoming:
+        """Send once. Raises: Unreachable, OutcomeUnknown, Rejected."""
+        assert_no_unit()
+        head = _head(request)
+        connection = self._pool.take(request.origin, connect_seconds=self._connect_seconds)
+        try:
+            return self._exchange(connection, request, head)
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, TimeoutError):
+                raise OutcomeUnknown("timeout") from None
+            if isinstance(error, _BROKEN):
+                raise OutcomeUnknown("broken") from None
+            raise
+
+    def _exchange(self, connection: Connection, request: Outgoing, head: bytes) -> HttpIncoming:
+        open_socket = connection.socket
+        if open_socket is None:
+            raise Unreachable("no_connection")
+        open_socket.settimeout(self._read_seconds)
+        _write(open_socket, head, request.body)
+        response = http.client.HTTPResponse(open_socket, method=request.method)
+        try:
+            response.begin()
+        except BaseException:
+            response.close()
+            raise
+        return HttpIncoming(response, connection, self._pool)
+
+
+class PublicUpstream(HttpUpstream):
+    """Sends to addresses that others gave us: https on its usual port, on the public internet, nowhere else.
+
+    Names are resolved once, every address that they have is checked, and the connection goes to one of those.
+    """
+
+    def __init__(self, *, connect_seconds: float, read_seconds: float) -> None:
+        """Take the time to wait for a connection and for each piece of an answer."""
+        super().__init__(connect_seconds=connect_seconds, read_seconds=read_seconds)
+        self._pool = ConnectionPool(allows=addresses.is_public)
+
+    def send(self, request: Outgoing) -> HttpIncoming:
+        """Send once. Raises: Rejected("address_not_allowed"), Unreachable, OutcomeUnknown."""
+        try:
+            parts = urlsplit(request.origin)
+            allowed = parts.scheme == "https" and (parts.port or _HTTPS_PORT) == _HTTPS_PORT
+        except ValueError:
+            allowed = False
+        if not allowed:
+            raise Rejected("address_not_allowed")
+        return super().send(request)
+
+
+def _write(open_socket: socket.socket, head: bytes, body: bytes) -> None:
+    # In one piece while that is cheap: two writes are two packets, and the head alone starts no work.
+    if len(body) <= _CHUNK_BYTES:
+        open_socket.sendall(head + body)
+    else:
+        open_socket.sendall(head)
+        open_socket.sendall(body)
+
+
+def _head(request: Outgoing) -> bytes:
+    """Write a request's head. Raises: Rejected for what would be read as more than one request."""
+    scheme, separator, host = request.origin.partition("://")
+    if not separator or not host or set(host) & set("/?#@\\ ") or scheme not in {"http", "https"}:
+        raise Rejected("address_not_allowed")
+    if not _TOKEN.fullmatch(request.method) or not _TARGET.fullmatch(request.target):
+        raise Rejected("malformed_request")
+    lines = [f"{request.method} {request.target} HTTP/1.1", f"Host: {host}"]
+    for name, value in request.headers:
+        if not _TOKEN.fullmatch(name) or _BREAKS.search(value):
+            raise Rejected("malformed_request")
+        lines.append(f"{name}: {value}")
+    if request.body or request.method not in _BODYLESS:
+        lines.append(f"Content-Length: {len(request.body)}")
+    try:
+        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+    except UnicodeEncodeError:
+        raise Rejected("malformed_request") from None

@@ -1,0 +1,105 @@
+"""The story of a call: checks, price, hold, forward, settle. Every way out of it ends the hold."""
+
+from __future__ import annotations
+
+import hashlib
+
+from flask import Response, request
+
+from app.core import clock, money
+from app.errors import InvalidInput, PayloadTooLarge, ProviderNotConfigured
+from app.gateway import denials
+from app.gateway.dialects.requests import read_call
+from app.gateway.metering import FixedMeter, HeldMeter, Meter
+from app.gateway.pricing import Request, TokenPrices
+from app.gateway.providers import Place, Provider
+from app.identity.caller import Caller
+from app.ports import provider as ports
+from app.ports.errors import PortError
+from app.ports.upstream import Outgoing
+from app.web import forwarding, relayed_headers
+from app.web.parsing import body_of
+from app.web.targets import target_below
+
+MAX_BODY_BYTES = 32 * 2**20
+# Parameters that some upstream takes as a credential: it would win over the operator's, or name the caller's.
+_CREDENTIAL_PARAMETERS = frozenset(
+    {"key", "api_key", "apikey", "api-key", "access_token", "x_cg_demo_api_key", "x_cg_pro_api_key"}
+)
+
+
+def forward(row: Provider, caller: Caller, *, named: str) -> Response:
+    """Forward the present request to a provider, called `named` by the caller, and return its answer.
+
+    Raises: ProviderNotConfigured, RouteNotAllowed, InvalidInput, NotFound, PayloadTooLarge, InsufficientCredits,
+    Overloaded, UpstreamError, UpstreamTimeout.
+    """
+    if not row.is_configured:
+        raise ProviderNotConfigured
+    target = target_below("v1", "gateway", named).without_parameters(_CREDENTIAL_PARAMETERS)
+    place = row.place(target)
+    denials.check_route(row.denied_routes, request.method, place.path)
+    body = _body()
+    denials.check_fields(row.denied_fields, body)
+    meter, body = _priced(row, caller, place, body)
+    outgoing = Outgoing(request.method, place.origin, place.target, _headers(row, caller), body)
+    lane = forwarding.enter_lane()
+    try:
+        meter.begin()
+        return _answered(row, meter, lane, outgoing)
+    except BaseException:
+        lane.leave()
+        raise
+
+
+def _answered(row: Provider, meter: Meter, lane: forwarding.Lane, outgoing: Outgoing) -> Response:
+    try:
+        incoming = ports.current().upstream.send(outgoing)
+    except PortError as error:
+        meter.cancel()
+        raise forwarding.failure_of(error) from None
+    except BaseException:
+        meter.cancel()
+        raise
+    meter.answered(incoming)
+    secrets = (row.api_key,) if row.api_key else ()
+    return forwarding.relay(incoming, meter, lane, streamed=meter.is_streamed, secrets=secrets)
+
+
+def _body() -> bytes:
+    request.max_content_length = MAX_BODY_BYTES
+    if request.headers.get("Content-Encoding", "identity").strip().lower() not in {"", "identity"}:
+        raise InvalidInput(
+            "Send the request body without a Content-Encoding: it has to be read to be priced."
+        )
+    try:
+        return body_of(request)
+    except PayloadTooLarge:
+        raise PayloadTooLarge(
+            f"The request body is too large: at most {MAX_BODY_BYTES // 2**20} MiB."
+        ) from None
+
+
+def _priced(row: Provider, caller: Caller, place: Place, body: bytes) -> tuple[Meter, bytes]:
+    """Return what will watch the call, and the body to send. Raises: InvalidInput."""
+    facts = None
+    if row.dialect is not None:
+        facts = read_call(
+            row.dialect, request.method, place.path, body=body, content_type=request.content_type
+        )
+    quote = row.price.quote(Request(at=clock.now(), path=place.path, body=body, facts=facts))
+    quote.check(money.nanos_from_usd(ports.settings().gateway_max_call_usd))
+    if quote.is_fixed or facts is None or not isinstance(row.price, TokenPrices):
+        return FixedMeter(row, caller, quote), body
+    meter = HeldMeter(row, caller, quote, prices=row.price, facts=facts)
+    return meter, facts.body
+
+
+def _headers(row: Provider, caller: Caller) -> list[tuple[str, str]]:
+    ours = dict(row.credential_headers())
+    key = request.headers.get("Idempotency-Key")
+    if key:
+        # All callers share one account: the same word of two of them must not be one request there.
+        scoped = hashlib.sha256(f"{caller.account_id}\n{row.slug}\n{key}".encode()).hexdigest()
+        ours["Idempotency-Key"] = f"purser-{scoped[:48]}"
+    return relayed_headers.for_upstream(request.headers.items(), ours=ours, defaults=row.default_headers)

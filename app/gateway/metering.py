@@ -1,0 +1,282 @@
+"""The money of one forwarded call: taken before it, settled once on every way out of it.
+
+A call of unknown cost holds its worst case under a lease that a live answer renews; a fixed price is charged
+beforehand and given back. Whoever gets a failure instead of the upstream's answer pays nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import timedelta
+from http import HTTPStatus
+
+import structlog
+from flask import Flask, current_app, g
+
+from app.core import clock, money
+from app.core.identifiers import new_id
+from app.core.unit_of_work import unit_of_work
+from app.credits import service as credits_service
+from app.errors import InsufficientCredits
+from app.gateway.dialects.answers import Answer
+from app.gateway.dialects.facts import CallFacts
+from app.gateway.pricing import Quote, TokenPrices
+from app.gateway.providers import Provider
+from app.identity.caller import Caller
+from app.ports import provider as ports
+from app.ports.upstream import Incoming
+from app.usage import service as usage
+from app.usage.service import Call
+from app.web.forwarding import Ending
+
+_log = structlog.get_logger(__name__)
+_LEASE_MARGIN = timedelta(seconds=60)
+_MOST_BETWEEN_RENEWALS = timedelta(seconds=60)
+_PAUSES_BETWEEN_TRIES = (1, 3)
+# The operator's fault, not the caller's: the credential, its funds, its rate.
+_OPERATORS_FAULT = frozenset(
+    {
+        HTTPStatus.UNAUTHORIZED,
+        HTTPStatus.PAYMENT_REQUIRED,
+        HTTPStatus.FORBIDDEN,
+        HTTPStatus.TOO_MANY_REQUESTS,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bill:
+    """What a call was charged, and what the account has left."""
+
+    cost_nanos: int
+    left_nanos: int
+
+
+class Meter:
+    """Watches one call: `begin`; then `cancel`, or `answered`, `feed`, `finish` and `end`.
+
+    Works in any thread, also when the request that began the call is over.
+    """
+
+    def __init__(self, row: Provider, caller: Caller, quote: Quote) -> None:
+        """Take who pays for which call."""
+        self.id = new_id()
+        self._account_id = caller.account_id
+        self._call = Call(caller.key_id, row.slug, quote.model)
+        self._quote = quote
+        self._request_id: str = g.request_id
+        self._app: Flask = current_app._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001 - the documented way
+        self._bill: _Bill | None = None
+        self._status = 0
+        self._is_streaming = False
+
+    @property
+    def is_streamed(self) -> bool:
+        """Tell whether the answer is expected piece by piece."""
+        return False
+
+    def begin(self) -> None:
+        """Take the money for the call. Raises: InsufficientCredits."""
+        raise NotImplementedError
+
+    def cancel(self) -> None:
+        """Give everything back, because the caller gets no answer."""
+        raise NotImplementedError
+
+    def answered(self, incoming: Incoming) -> None:
+        """Learn the head of the answer."""
+        self._status = incoming.status
+        if incoming.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.PAYMENT_REQUIRED}:
+            _log.error("provider_refuses_us", provider=self._call.provider, status=incoming.status)
+
+    def feed(self, piece: bytes) -> bytes:
+        """See a piece of the answer; return what the caller gets of it."""
+        return piece
+
+    def finish(self) -> bytes:
+        """Return what is left for the caller."""
+        return b""
+
+    def end(self, ending: Ending) -> None:
+        """Settle the call."""
+        raise NotImplementedError
+
+    def stream(self) -> None:
+        """Learn that the answer is passed on as it arrives."""
+        self._is_streaming = True
+
+    def headers(self) -> Collection[tuple[str, str]]:
+        """Return what the caller is told of the call, as far as it is known."""
+        told = [("X-Gateway-Request-Id", self._request_id)]
+        if self._bill is not None:
+            told.append(("X-Cost-Usd", money.decimal_string(self._bill.cost_nanos, 9)))
+            told.append(("X-Credits-Remaining", money.decimal_string(self._bill.left_nanos, 9)))
+        return told
+
+    def _is_unseen(self, ending: Ending) -> bool:
+        """Tell whether the caller gets a failure in place of an answer that broke off before it was passed on."""
+        return ending is not Ending.COMPLETE and not self._is_streaming
+
+    def _settle(self, verb: Callable[[], int]) -> None:
+        """Run a settlement that returns the cost. What cannot be settled is left to the lease's end."""
+        for pause in (*_PAUSES_BETWEEN_TRIES, None):
+            try:
+                with self._app.app_context(), unit_of_work():
+                    self._note(verb())
+            except Exception:
+                # The caller is served all the same; repeating a settlement changes nothing.
+                _log.exception("settlement_failed", call_id=self.id, again=pause is not None)
+                if pause is not None:
+                    time.sleep(pause)
+            else:
+                return
+
+    def _note(self, cost_nanos: int) -> None:
+        self._bill = _Bill(cost_nanos, credits_service.balance(self._account_id).credits_nanos)
+
+
+class FixedMeter(Meter):
+    """A call whose price is known: charged in one unit before it, given back when it fails."""
+
+    def begin(self) -> None:
+        """Charge the price. Raises: InsufficientCredits."""
+        with unit_of_work():
+            receipt = usage.charge(self._account_id, self._call, charge_id=self.id, metered=self._quote.worst)
+            self._note(receipt.charged_nanos)
+            if not receipt.charged_nanos:
+                # What costs nothing is for those who could pay something.
+                _refuse_empty(self._account_id)
+
+    def cancel(self) -> None:
+        """Give the price back."""
+
+        def refund() -> int:
+            usage.refund(self.id)
+            return 0
+
+        self._settle(refund)
+
+    def end(self, ending: Ending) -> None:
+        """Keep the price for an answer that is the caller's: below 500, and no refusal of the operator."""
+        if (
+            self._is_unseen(ending)
+            or self._status >= HTTPStatus.INTERNAL_SERVER_ERROR
+            or self._status in _OPERATORS_FAULT
+        ):
+            self.cancel()
+
+
+class HeldMeter(Meter):
+    """A call whose cost the answer tells: its worst case is held, and settled to what it was."""
+
+    def __init__(
+        self,
+        row: Provider,
+        caller: Caller,
+        quote: Quote,
+        *,
+        prices: TokenPrices,
+        facts: CallFacts,
+    ) -> None:
+        """Take what reads and prices the answer."""
+        super().__init__(row, caller, quote)
+        self._prices = prices
+        self._facts = facts
+        self._answer: Answer | None = None
+        settings = ports.settings()
+        self._most_nanos = money.nanos_from_usd(settings.gateway_max_call_usd)
+        silence = settings.upstream_connect_timeout_seconds + settings.upstream_read_timeout_seconds
+        # Longer than an upstream may be silent: whoever lives renews it in time.
+        self._lease = timedelta(seconds=int(silence)) + _LEASE_MARGIN
+        self._renewed_at = clock.now()
+
+    @property
+    def is_streamed(self) -> bool:
+        """Tell whether the request asks for a stream."""
+        return self._facts.is_streamed
+
+    def begin(self) -> None:
+        """Hold the worst case. Raises: InsufficientCredits with what would be affordable."""
+        try:
+            with unit_of_work():
+                usage.begin(
+                    self._account_id,
+                    self._call,
+                    hold_id=self.id,
+                    worst=self._quote.worst,
+                    estimate=self._quote.estimate,
+                    lease=self._lease,
+                    at_least_nanos=self._quote.minimum_nanos,
+                )
+        except InsufficientCredits as refusal:
+            raise self._explained(refusal) from None
+
+    def cancel(self) -> None:
+        """Release the hold."""
+
+        def release() -> int:
+            usage.cancel(self.id)
+            return 0
+
+        self._settle(release)
+
+    def answered(self, incoming: Incoming) -> None:
+        """Begin to read the usage."""
+        super().answered(incoming)
+        named = {name.lower(): value for name, value in incoming.headers}
+        self._answer = Answer(
+            self._facts,
+            status=incoming.status,
+            content_type=named.get("content-type"),
+            content_encoding=named.get("content-encoding"),
+        )
+
+    def feed(self, piece: bytes) -> bytes:
+        """Read a piece, and show that the call lives."""
+        self._renew()
+        return self._answer.feed(piece) if self._answer is not None else piece
+
+    def finish(self) -> bytes:
+        """Return what was kept back to be read."""
+        return self._answer.flush() if self._answer is not None else b""
+
+    def end(self, ending: Ending) -> None:
+        """Charge what the answer told, or what is likely; nothing where the caller gets a failure of ours."""
+        if self._answer is None or self._is_unseen(ending):
+            self.cancel()
+            return
+        reading = self._answer.finish(is_broken=ending is not Ending.COMPLETE)
+        metered = self._prices.settle(self._facts, reading, clock.now(), most_nanos=self._most_nanos)
+        if metered.price_version is None:
+            self.cancel()
+            return
+        self._settle(lambda: usage.record(self.id, metered).charged_nanos)
+
+    def _renew(self) -> None:
+        now = clock.now()
+        if now - self._renewed_at < min(_MOST_BETWEEN_RENEWALS, self._lease / 3):
+            return
+        self._renewed_at = now
+        try:
+            with self._app.app_context(), unit_of_work():
+                usage.renew(self.id, lease=self._lease)
+        except Exception:
+            # The next piece tries again; a hold that lapses meanwhile is settled to its true cost all the same.
+            _log.exception("renewal_failed", call_id=self.id)
+
+    def _explained(self, refusal: InsufficientCredits) -> InsufficientCredits:
+        affordable = self._quote.affordable(money.nanos_from_usd(refusal.details["credits_usd"]))
+        if not affordable:
+            return refusal
+        fitting = affordable["affordable_max_tokens"]
+        mend = f"with max_tokens of {fitting} there are" if fitting else "not even for its input"
+        message = f"There are not enough credits left for this call; {mend}."
+        return InsufficientCredits(message, details={**refusal.details, **affordable})
+
+
+def _refuse_empty(account_id: str) -> None:
+    available_nanos = credits_service.balance(account_id).available_nanos
+    if available_nanos <= 0:
+        raise InsufficientCredits(details={"credits_usd": money.usd_from_nanos(available_nanos)})

@@ -1,0 +1,262 @@
+"""Relays an upstream's answer to the caller, whole or as it arrives, and tells the call's owner how it ended.
+
+The owner hears of the end exactly once, whatever happens, and before the caller can: a plain answer is given out
+after it, a stream's last byte likewise.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Collection, Iterator
+from enum import StrEnum
+from typing import Protocol, TypeAlias
+
+from flask import Response, current_app, request
+
+from app.errors import Overloaded, UpstreamError, UpstreamTimeout
+from app.ports import provider
+from app.ports.errors import OutcomeUnknown, PortError
+from app.ports.upstream import Incoming
+from app.web import relayed_headers
+
+# Seconds of the monotonic clock.
+Deadline: TypeAlias = float
+
+_EXTENSION = "forwarding_lanes"
+_THREADS_KEPT = 100
+_RETRY_SECONDS = 2
+_MAX_WHOLE_BYTES = 16 * 2**20
+_WHOLE_TYPES = ("application/json", "application/problem+json", "text/html", "text/plain", "application/xml")
+_BODYLESS = frozenset({204, 304})
+
+
+class Ending(StrEnum):
+    """How an answer ended."""
+
+    COMPLETE = "complete"
+    BROKEN = "broken"
+    TIMEOUT = "timeout"
+    CALLER_GONE = "caller_gone"
+
+
+class Watcher(Protocol):
+    """The owner of a forwarded call. Its verbs do not raise; they are called by one thread at a time."""
+
+    def feed(self, piece: bytes) -> bytes:
+        """See a piece of the answer; return what the caller gets of it."""
+        ...
+
+    def finish(self) -> bytes:
+        """Return what is left to be passed on, once the upstream's last byte was seen."""
+        ...
+
+    def end(self, ending: Ending) -> None:
+        """Settle the call."""
+        ...
+
+    def stream(self) -> None:
+        """Learn that the answer is passed on as it arrives, and not whole."""
+        ...
+
+    def headers(self) -> Collection[tuple[str, str]]:
+        """Return our own headers, for a plain answer after its end, for a stream at its start."""
+        ...
+
+
+class Lanes:
+    """How many calls a process forwards at once: so many below its threads that other requests are still served."""
+
+    def __init__(self, capacity: int) -> None:
+        """Open so many lanes."""
+        self._free = capacity
+        self._lock = threading.Lock()
+
+    def enter(self) -> Lane:
+        """Take a lane. Raises: Overloaded when all are taken."""
+        with self._lock:
+            if self._free <= 0:
+                raise Overloaded("Too many calls are being forwarded.", retry_after_seconds=_RETRY_SECONDS)
+            self._free -= 1
+        return Lane(self)
+
+    def give_back(self) -> None:
+        """Free a lane."""
+        with self._lock:
+            self._free += 1
+
+
+class Lane:
+    """One lane, to be left once on every way out."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        self._lanes: Lanes | None = lanes
+
+    def leave(self) -> None:
+        """Give the lane back. May be repeated."""
+        lanes, self._lanes = self._lanes, None
+        if lanes is not None:
+            lanes.give_back()
+
+
+def open_lanes() -> None:
+    """Make this application's lanes; the factory calls it once."""
+    threads = provider.settings().web_threads
+    current_app.extensions[_EXTENSION] = Lanes(max(threads - _THREADS_KEPT, threads // 2, 1))
+
+
+def enter_lane() -> Lane:
+    """Take a lane of the running application. Raises: Overloaded."""
+    lanes: Lanes = current_app.extensions[_EXTENSION]
+    return lanes.enter()
+
+
+def failure_of(error: PortError) -> UpstreamError | UpstreamTimeout:
+    """Return what the caller is told about an upstream that gave no answer. Says no address."""
+    if error.reason == "timeout":
+        return UpstreamTimeout()
+    if isinstance(error, OutcomeUnknown):
+        return UpstreamError("The upstream broke off before its answer was complete.")
+    return UpstreamError("The upstream cannot be reached.")
+
+
+def relay(
+    incoming: Incoming, watcher: Watcher, lane: Lane, *, streamed: bool, secrets: Collection[str] = ()
+) -> Response:
+    """Make the response of an answer whose head has arrived. From here on the watcher hears of the end.
+
+    Raises: UpstreamError, UpstreamTimeout when a plain answer breaks off.
+    """
+    deadline = time.monotonic() + provider.settings().stream_max_seconds
+    head: deque[bytes] = deque()
+    whole = not streamed and _is_plain(incoming) and _read_whole(incoming, watcher, head, deadline)
+    headers = relayed_headers.for_caller(incoming.headers, secrets=secrets)
+    response: Response
+    if whole:
+        lane.leave()
+        body = b"".join(head)
+        for secret in secrets:
+            if secret and secret.encode() in body:
+                body = body.replace(secret.encode(), "…".encode())
+        response = Response(body, status=incoming.status, headers=headers)
+        _mend_length(response, incoming, body)
+    else:
+        watcher.stream()
+        stream = _Stream(incoming, watcher, lane, head, deadline)
+        response = Response(stream, status=incoming.status, headers=headers, direct_passthrough=True)
+        # Proxies in front of us must not collect it either.
+        response.headers["X-Accel-Buffering"] = "no"
+    if "Content-Type" not in headers:
+        response.headers.pop("Content-Type", None)
+    for name, value in watcher.headers():
+        response.headers[name] = value
+    return response
+
+
+def _is_plain(incoming: Incoming) -> bool:
+    kinds = {name.lower(): value.lower() for name, value in incoming.headers}
+    if (
+        request.method == "HEAD"
+        or incoming.status in _BODYLESS
+        or kinds.get("content-type", "").startswith(_WHOLE_TYPES)
+    ):
+        return True
+    length = kinds.get("content-length", "")
+    return length.isdigit() and int(length) <= _MAX_WHOLE_BYTES
+
+
+def _read_whole(incoming: Incoming, watcher: Watcher, head: deque[bytes], deadline: Deadline) -> bool:
+    """Read a plain answer and settle it; tell whether it fits, so that it is whole."""
+    size = 0
+    try:
+        while piece := _read_before(deadline, incoming):
+            head.append(watcher.feed(piece))
+            size += len(piece)
+            if size > _MAX_WHOLE_BYTES:
+                return False
+        head.append(watcher.finish())
+    except OutcomeUnknown as error:
+        incoming.close()
+        watcher.end(Ending.TIMEOUT if error.reason == "timeout" else Ending.BROKEN)
+        raise failure_of(error) from None
+    except BaseException:
+        incoming.close()
+        watcher.end(Ending.BROKEN)
+        raise
+    watcher.end(Ending.COMPLETE)
+    return True
+
+
+def _read_before(deadline: Deadline, incoming: Incoming) -> bytes:
+    """Read a piece. Raises: OutcomeUnknown, also where the answer takes longer than any may."""
+    piece = incoming.read()
+    if time.monotonic() > deadline:
+        raise OutcomeUnknown("timeout")
+    return piece
+
+
+def _mend_length(response: Response, incoming: Incoming, body: bytes) -> None:
+    response.headers.pop("Content-Length", None)
+    lengths = [value for name, value in incoming.headers if name.lower() == "content-length"]
+    if body:
+        response.headers["Content-Length"] = str(len(body))
+    elif lengths and incoming.status not in _BODYLESS:
+        # The answer to HEAD tells the length of what it does not carry.
+        response.headers["Content-Length"] = lengths[0]
+    elif incoming.status not in _BODYLESS:
+        response.headers["Content-Length"] = "0"
+
+
+class _Stream:
+    """The body of a streamed answer. The server calls `close` whether or not it ever asked for a piece."""
+
+    def __init__(
+        self, incoming: Incoming, watcher: Watcher, lane: Lane, head: deque[bytes], deadline: Deadline
+    ) -> None:
+        self._incoming = incoming
+        self._watcher = watcher
+        self._lane = lane
+        self._head = head
+        self._deadline = deadline
+        self._ended = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        while True:
+            if self._head:
+                piece = self._head.popleft()
+            elif self._ended:
+                raise StopIteration
+            else:
+                piece = self._read()
+            if piece:
+                return piece
+
+    def close(self) -> None:
+        self._end(Ending.CALLER_GONE)
+
+    def _read(self) -> bytes:
+        try:
+            piece = _read_before(self._deadline, self._incoming)
+        except OutcomeUnknown as error:
+            self._end(Ending.TIMEOUT if error.reason == "timeout" else Ending.BROKEN)
+            # Servers end the connection for this without the mark of a complete answer: the caller must see the cut.
+            raise ConnectionResetError from None
+        if piece:
+            return self._watcher.feed(piece)
+        rest = self._watcher.finish()
+        self._end(Ending.COMPLETE)
+        return rest
+
+    def _end(self, ending: Ending) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        try:
+            self._incoming.close()
+            self._watcher.end(ending)
+        finally:
+            self._lane.leave()
