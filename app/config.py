@@ -157,6 +157,9 @@ class Settings(_UpstreamSettings):
     price_overrides: str = ""
     jupiter_base_url: str = "https://api.jup.ag"
 
+    browser_executable: str = ""
+    shopping_price_usd: Decimal = Field(Decimal("0.25"), ge=0, le=1000)
+
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
 
     @field_validator("ethereum_rpc_url", "base_rpc_url", "solana_rpc_url", mode="before")

@@ -26,11 +26,14 @@ from app.gateway import configured
 from app.gateway import routes as gateway
 from app.identity.guards import SECURITY_SCHEMES
 from app.ports.provider import PortSet
+from app.shopping import routes as shopping
+from app.shopping import service as purchases
 from app.status import pages
 from app.status import routes as status
 from app.usage import routes as usage
 from app.wallets import balances, controls_routes, waiting
 from app.wallets import routes as wallets
+from app.wallets import service as wallets_service
 from app.web import documentation, failures, fields, forwarding
 from app.web.targets import RestConverter
 
@@ -63,6 +66,7 @@ def create_app(settings: Settings | None = None, *, ports: PortSet | None = None
         waiting.open_rooms()
         balances.open_readers()
         forwarding.open_lanes()
+        wallets_service.keep_while(purchases.open_purchase_of)
         configured.install(settings)
     _serve(app, settings)
     return app
@@ -148,6 +152,7 @@ def _register_rooms(app: Flask) -> None:
         usage.usage,
         gateway.gateway,
         gateway.providers,
+        shopping.shopping,
         status.blp,
     ):
         api.register_blueprint(blueprint)

@@ -17,6 +17,7 @@ from app.adapters.price_coingecko import CoinGeckoPrices
 from app.adapters.price_jupiter import JupiterPrices
 from app.adapters.prices import MarketPrices, PriceSource
 from app.adapters.queue_rq import RqQueue
+from app.adapters.shopper_browser import BrowserShopper, programs
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
 from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
@@ -28,6 +29,7 @@ from app.ports.chain import Chain, ReadableChain
 from app.ports.faucet import Faucet
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
+from app.ports.shopper import Shopper
 from app.ports.upstream import Upstream
 from app.ports.vault import Vault
 
@@ -44,6 +46,7 @@ class Ports:
     upstream: Upstream
     public_upstream: Upstream
     faucet: Faucet | None
+    shopper: Shopper | None
 
 
 def build(settings: Settings) -> Ports:
@@ -62,7 +65,13 @@ def build(settings: Settings) -> Ports:
             settings, HttpUpstream if settings.allow_private_upstreams else PublicUpstream
         ),
         faucet=HttpFaucet(settings.faucet_url) if settings.is_sandbox and settings.faucet_url else None,
+        shopper=_shopper(settings),
     )
+
+
+def _shopper(settings: Settings) -> Shopper | None:
+    browser = programs.find(settings.browser_executable)
+    return BrowserShopper(browser, private=settings.allow_private_upstreams) if browser else None
 
 
 def _upstream(settings: Settings, kind: type[HttpUpstream]) -> HttpUpstream:

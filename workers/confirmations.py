@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from app.core import heartbeats
 from app.core.chains import ChainName
 from app.core.leases import lease
-from app.core import heartbeats
 from app.wallets import tracking
 from workers.context import job
 

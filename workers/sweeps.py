@@ -14,6 +14,7 @@ from app.credits import audit as credits_audit
 from app.device import guesses
 from app.jobs import JobName
 from app.ports import provider
+from app.shopping import sweeping as purchases
 from app.spending import audit as spending_audit
 from app.usage import audit as usage_audit
 from app.usage import service as usage
@@ -45,6 +46,7 @@ def sweep() -> None:
         funding.fail_expired(now)
         usage.charge_lapsed()
         idempotency.prune(now)
+        purchases.sweep(now)
         with unit_of_work():
             claims.forget_answers(now)
             guesses.prune(now)

@@ -36,7 +36,9 @@ class Heartbeat(Model):
 def beat(heart: Heart = Heart.WORKER) -> None:
     """Note that a process of this kind is alive."""
     with unit_of_work() as session:
-        beaten = session.execute(update(Heartbeat).where(Heartbeat.name == heart.value).values(at=clock.now()))
+        beaten = session.execute(
+            update(Heartbeat).where(Heartbeat.name == heart.value).values(at=clock.now())
+        )
         if beaten.rowcount == 0:  # type: ignore[attr-defined]
             session.merge(Heartbeat(name=heart.value, at=clock.now()))
 

@@ -12,6 +12,7 @@ from app.ports.chain import Chain, ReadableChain
 from app.ports.faucet import Faucet
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
+from app.ports.shopper import Shopper
 from app.ports.upstream import Upstream
 from app.ports.vault import Vault
 
@@ -55,6 +56,11 @@ class PortSet(Protocol):
     @property
     def public_upstream(self) -> Upstream:
         """What reaches addresses that others gave us: the public internet, and nothing inside."""
+        ...
+
+    @property
+    def shopper(self) -> Shopper | None:
+        """Who buys in web shops; None on a machine without a browser."""
         ...
 
     @property

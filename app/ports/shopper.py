@@ -83,6 +83,7 @@ class Review:
     total_nanos: int
     payment_method: str | None
     shipping_method: str | None
+    payment_pending: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,8 @@ class Bought:
     total_nanos: int
     payment_method: str | None
     shipping_method: str | None
+    payment_pending: bool = False
+    """The shop still waits for its money: cash on delivery, an invoice, a transfer."""
 
 
 class Failed(Exception):

@@ -8,9 +8,9 @@ from marshmallow import fields
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
+from app.core import heartbeats
 from app.core.unit_of_work import reading
 from app.ports import provider
-from app.core import heartbeats
 from app.version import VERSION
 from app.web.blueprint import OPEN, Blueprint
 from app.web.schemas import Schema

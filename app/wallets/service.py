@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
+from flask import current_app
 from sqlalchemy import Select, delete, func, select
 
 from app.core import clock, identifiers
@@ -34,6 +35,7 @@ from app.wallets.models import (
 from app.web import idempotency
 
 MAX_WALLETS_PER_AGENT = 100
+_KEPT_WHILE = "wallets_kept_while"
 
 new_wallet = custody.new_key
 
@@ -153,6 +155,11 @@ def list_of(agent_id: str | None, page: PageRequest) -> Page[WalletView]:
         return Page([_view(wallet, controls) for wallet in wallets], total, page)
 
 
+def keep_while(open_work: Callable[[str], str | None]) -> None:
+    """Let a room above refuse a wallet's deletion: it returns the id of what is still open, in the current unit."""
+    current_app.extensions.setdefault(_KEPT_WHILE, []).append(open_work)
+
+
 def remove(wallet_id: str, *, agent_id: str) -> None:
     """Delete a wallet with its transactions and controls; the sealed key alone is retired, not lost.
 
@@ -177,6 +184,13 @@ def remove(wallet_id: str, *, agent_id: str) -> None:
                 "A movement of this wallet is still in flight; delete it once that has ended.",
                 details={"transaction_id": in_flight},
             )
+        for open_work in current_app.extensions.get(_KEPT_WHILE, ()):
+            found = open_work(wallet_id)
+            if found is not None:
+                raise TransactionInProgress(
+                    "A purchase under this wallet's limits has not ended yet; delete it once that has.",
+                    details={"purchase_id": found},
+                )
         custody.retire(wallet)
         mine = select(Transaction.id).where(Transaction.wallet_id == wallet_id)
         for table in (TransactionEvent, SignedAttempt, FundingAllocation):

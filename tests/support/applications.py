@@ -22,6 +22,7 @@ from app.ports.chain import Chain, ReadableChain
 from app.ports.faucet import Faucet
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
+from app.ports.shopper import Shopper
 from app.ports.upstream import Upstream
 from app.ports.vault import Vault
 
@@ -79,6 +80,7 @@ class TestPorts:
     readable_chains: Mapping[ChainName, ReadableChain] = field(default_factory=lambda: MappingProxyType({}))
     queue: JobQueue = field(default_factory=RecordingQueue)
     faucet: Faucet | None = None
+    shopper: Shopper | None = None
 
 
 def ports_for(settings: Settings, **parts: Any) -> TestPorts:

@@ -160,7 +160,7 @@ class _Conversation:
                 rest += chunk
                 *lines, last = rest.split(b"\n")
                 rest = bytearray(last)
-                yield from lines
+                yield from map(bytes, lines)
 
     def _clean(self, value: Any, *, name: str = "") -> Any:
         """Take the credentials out of everything that a page may have echoed."""

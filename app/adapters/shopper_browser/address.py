@@ -126,7 +126,7 @@ def incomplete(address: ShippingAddress, missing: Iterable[str]) -> Failed:
     tokens = tuple(dict.fromkeys(missing))
     return Failed(
         Trouble.ADDRESS_INCOMPLETE,
-        f"The shop wants more of the address in {address.zip} than was sent, and stores none that fits: {', '.join(tokens)}.",
+        f"The shop wants more of the address than was sent, and stores none that fits: {', '.join(tokens)}.",
         missing=tokens,
     )
 
@@ -140,9 +140,8 @@ def unfilled(trip: Trip, seen: Snapshot) -> list[str]:
             token in _ADDRESS_TOKENS | {"address-level1", "email"}
             and not _has_value(control)
             and token is not None
-        ):
-            if fields.value_for(token, trip.errand.address, email=_email(trip)) is None:
-                found.append(token)
+        ) and fields.value_for(token, trip.errand.address, email=_email(trip)) is None:
+            found.append(token)
     return found
 
 
@@ -163,7 +162,7 @@ def assert_shown(trip: Trip, seen: Snapshot) -> None:
 
 
 def fits(text: str, wanted: ShippingAddress) -> bool:
-    """Tell whether a stored address is the wanted one: postal code and every word of the name, the street if it was sent."""
+    """Tell whether a stored address is the wanted one: postal code, every word of the name, the street if it was sent."""
     words = text.lower()
     if not _has(text, wanted.zip) or not all(
         re.search(rf"\b{re.escape(part)}\b", words) for part in wanted.name.lower().split()
@@ -197,7 +196,7 @@ def _ask_for_new(trip: Trip, seen: Snapshot) -> bool:
         return False
     raise Failed(
         Trouble.ADDRESS_MISMATCH,
-        f"None of the addresses stored in the shop is {wanted.name}, {wanted.zip}; send the whole address, or store it there.",
+        f"None of the shop's stored addresses is {wanted.name}, {wanted.zip}; send the whole address, or store it.",
     )
 
 
@@ -270,8 +269,8 @@ def _text_of(control: Control) -> str:
 
 
 def _is_address(text: str, wanted: ShippingAddress) -> bool:
-    """Tell whether a text looks like an address: it has a postal code of the wanted one's shape, and words around it."""
-    return len(text.split()) > 3 and (_has(text, wanted.zip) or bool(_codes_like(wanted.zip, text)))  # noqa: PLR2004
+    """Tell whether a text looks like an address: a postal code of the wanted one's shape, and words around it."""
+    return len(text.split()) > 3 and (_has(text, wanted.zip) or bool(_codes_like(wanted.zip, text)))
 
 
 def _codes_like(code: str, text: str) -> list[str]:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from playwright.sync_api import Browser, BrowserContext, Playwright, sync_playwright
 from playwright.sync_api import Error as PlaywrightError
 
+
 @contextmanager
 def context(executable: str, *, proxy: str, environment: Mapping[str, str]) -> Iterator[BrowserContext]:
     """Open a browser that can reach the proxy and nothing else, with an empty profile that is kept nowhere."""

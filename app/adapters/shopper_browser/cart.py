@@ -1,4 +1,4 @@
-"""The cart: emptied before anything is put in and after a trip that came to no order, and compared with what was asked."""
+"""The cart: emptied before anything is put in and after a trip without an order, and compared with what was asked."""
 
 from __future__ import annotations
 
@@ -97,14 +97,18 @@ def set_quantity(trip: Trip, seen: Snapshot) -> Snapshot:
             trip.tab.type(target, wanted)
             trip.tab.settle()
         seen = trip.tab.look()
-        updates = [button for button in seen.buttons if signals.UPDATE.search(button.text) and not button.disabled]
+        updates = [
+            button for button in seen.buttons if signals.UPDATE.search(button.text) and not button.disabled
+        ]
         same_form = [button for button in updates if button.form == target.form and target.form >= 0]
         button = best(same_form or updates)
         if button is not None:
             seen = trip.press(button, "set_quantity")
     except Gone:
         raise Failed(Trouble.STUCK, "The quantity could not be set in the cart.") from None
-    return trip.tab.wait_for(lambda now: money.goods_fit(money.labelled(now.text), trip.goods_nanos) is True, seconds=5)
+    return trip.tab.wait_for(
+        lambda now: money.goods_fit(money.labelled(now.text), trip.goods_nanos) is True, seconds=5
+    )
 
 
 def _removals(seen: Snapshot) -> list[Button]:
@@ -114,7 +118,7 @@ def _removals(seen: Snapshot) -> list[Button]:
         if signals.REMOVE.search(button.text)
         and not signals.NOT_REMOVE.search(button.text)
         # A mere cross closes messages, too; what stands beside an amount takes a line out.
-        and (len(button.text) > 2 or money.amounts(button.around))  # noqa: PLR2004
+        and (len(button.text) > 2 or money.amounts(button.around))
         and not button.disabled
         and button.region not in {"footer", "nav"}
     ]

@@ -1,4 +1,4 @@
-"""From the cart to the review: a bounded loop of look, decide, do one thing, wait. It never presses the order button."""
+"""From the cart to the review: look, decide, do one thing, wait, a bounded number of times. It never orders."""
 
 from __future__ import annotations
 
@@ -102,13 +102,13 @@ def _advance(trip: Trip, seen: Snapshot, progress: _Progress) -> bool:
 def _is_review(trip: Trip, seen: Snapshot) -> bool:
     if money.total_of(money.labelled(seen.text)) is None and _next_button(seen, _Progress()) is not None:
         return False
-    _assert_payable(trip, seen)
+    _assert_payable(seen)
     return True
 
 
-def _assert_payable(trip: Trip, seen: Snapshot) -> None:
+def _assert_payable(seen: Snapshot) -> None:
     card = any((fields.token_of(control) or "").startswith("cc-") for control in seen.controls)
-    framed = any(signals.CARD_HOSTS.search(frame.address) and frame.area > 2_000 for frame in seen.frames)  # noqa: PLR2004
+    framed = any(signals.CARD_HOSTS.search(frame.address) and frame.area > 2_000 for frame in seen.frames)
     if card or framed:
         raise Failed(
             Trouble.PAYMENT_DETAILS_REQUIRED,
@@ -223,7 +223,7 @@ def _next_button(seen: Snapshot, progress: _Progress) -> Button | None:
 
 def _give_up(trip: Trip, seen: Snapshot) -> None:
     """Say why there is nothing left to press. Raises: Failed always."""
-    _assert_payable(trip, seen)
+    _assert_payable(seen)
     missing = address.unfilled(trip, seen)
     if missing and not trip.chose_address:
         raise address.incomplete(trip.errand.address, missing)
@@ -231,5 +231,5 @@ def _give_up(trip: Trip, seen: Snapshot) -> None:
         raise Failed(
             Trouble.LOGIN_FAILED, "The shop asks for a log-in in a form that could not be understood."
         )
-    said = next((line for line in seen.alerts if len(line) < 200), "")  # noqa: PLR2004
+    said = next((line for line in seen.alerts if len(line) < 200), "")
     raise Failed(Trouble.STUCK, f"The checkout does not go on{': ' + said if said else ''}.")

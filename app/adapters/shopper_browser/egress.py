@@ -24,7 +24,7 @@ _MAX_HEAD = 65_536
 
 
 class Egress:
-    """Decides where a browser may connect; `private` lets it reach everything, `reachable` these `host:port` besides."""
+    """Decides where a browser may connect: `private` allows everything, `reachable` these `host:port` besides."""
 
     def __init__(self, *, private: bool, reachable: Collection[str] = ()) -> None:
         """Take the rules."""

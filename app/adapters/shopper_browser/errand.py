@@ -136,7 +136,13 @@ def _order(trip: Trip, button: Button, found: Review) -> Bought:
         total_nanos = found.total_nanos
         if total is not None and money.resolve(total.currency, trip.signs(seen)) == money.USD:
             total_nanos = max(total.nanos, found.total_nanos)
-        return Bought(order_number(seen.text), total_nanos, found.payment_method, found.shipping_method)
+        return Bought(
+            order_number(seen.text),
+            total_nanos,
+            found.payment_method,
+            found.shipping_method,
+            found.payment_pending,
+        )
     except Unclear:
         raise
     except Exception:

@@ -92,7 +92,7 @@ def _door(seen: Snapshot) -> Button | None:
         for button in seen.buttons
         if signals.LOGIN.search(button.text)
         and not signals.NOT_LOGIN.search(button.text)
-        and len(button.text) < 40  # noqa: PLR2004
+        and len(button.text) < 40
     ]
     doors = doors or [button for button in seen.buttons if signals.ACCOUNT.search(button.text)]
     return best(doors)
@@ -120,7 +120,7 @@ def _form(seen: Snapshot) -> tuple[Control | None, Control | None] | None:
             and fields.token_of(control) in {"email", fields.USERNAME, "tel", "name", None}
         ]
         before = [control for control in users if control.number < secrets[0].number]
-        candidates.append((2 if says_login else 1, (before or users or [None])[-1], secrets[0]))
+        candidates.append((2 if says_login else 1, next(reversed(before or users), None), secrets[0]))
     if candidates:
         # A form around a whole checkout may hold a password, too; the one that says so comes first.
         _, user, password = max(candidates, key=lambda found: found[0])
@@ -155,9 +155,7 @@ def _send(trip: Trip, seen: Snapshot, control: Control) -> None:
         or best([button for button in buttons if button.submits])
     )
     fresh = trip.tab.look()
-    if target is not None and control.form >= 0:
-        trip.tab.press(_same(fresh, target))
-    elif target is not None:
+    if (target is not None and control.form >= 0) or target is not None:
         trip.tab.press(_same(fresh, target))
     else:
         field = next(
@@ -187,7 +185,7 @@ def _decided(before: Snapshot, now: Snapshot) -> bool:
 def _says_no(before: Snapshot, now: Snapshot) -> bool:
     fresh = set(now.text.splitlines()) - set(before.text.splitlines())
     lines = [*fresh, *_new_alerts(before, now)]
-    return any(signals.REFUSED_LOGIN.search(line) for line in lines if len(line) < 300)  # noqa: PLR2004
+    return any(signals.REFUSED_LOGIN.search(line) for line in lines if len(line) < 300)
 
 
 def _new_alerts(before: Snapshot, now: Snapshot) -> list[str]:

@@ -10,7 +10,7 @@ import binascii
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from app.ports.shopper import Errand, Failed, ShippingAddress, Trouble
 
@@ -21,7 +21,7 @@ class Closed(Exception):
     """The other side is gone."""
 
 
-def write(stream: BinaryIO, kind: str, **values: Any) -> None:
+def write(stream: IO[bytes], kind: str, **values: Any) -> None:
     """Send a message. Raises: Closed."""
     try:
         stream.write(json.dumps({"kind": kind, **values}).encode() + b"\n")
@@ -30,7 +30,7 @@ def write(stream: BinaryIO, kind: str, **values: Any) -> None:
         raise Closed from None
 
 
-def read(stream: BinaryIO) -> Mapping[str, Any]:
+def read(stream: IO[bytes]) -> Mapping[str, Any]:
     """Wait for a message. Raises: Closed."""
     line = stream.readline(MAX_LINE)
     if not line.endswith(b"\n"):
@@ -42,7 +42,7 @@ def parse(line: bytes) -> Mapping[str, Any]:
     """Read a message. Raises: ValueError."""
     message = json.loads(line)
     if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
-        raise ValueError("not a message")
+        raise ValueError("not a message")  # noqa: TRY004 - one kind of bad message
     return message
 
 

@@ -30,7 +30,33 @@ _AMOUNT = re.compile(
 )
 # Countries whose own dollar is written with the same sign.
 _OTHER_DOLLARS = frozenset(
-    "AU CA NZ HK SG MX TW BS BB BZ BM BN KY XCD FJ GY JM LR NA SB SR TT CL CO AR".split()
+    [
+        "AU",
+        "CA",
+        "NZ",
+        "HK",
+        "SG",
+        "MX",
+        "TW",
+        "BS",
+        "BB",
+        "BZ",
+        "BM",
+        "BN",
+        "KY",
+        "XCD",
+        "FJ",
+        "GY",
+        "JM",
+        "LR",
+        "NA",
+        "SB",
+        "SR",
+        "TT",
+        "CL",
+        "CO",
+        "AR",
+    ]
 )
 _DOLLAR_CODES = re.compile(
     r"\b(AUD|CAD|NZD|HKD|SGD|MXN|TWD|BSD|BBD|BZD|BMD|BND|KYD|XCD|FJD|JMD|LRD|NAD|TTD|CLP|COP|ARS)\b"
@@ -265,9 +291,9 @@ def _code(text: str | None) -> str | None:
 
 def _nanos(number: str) -> int | None:
     groups = re.split(r"[^\d]", number)
-    last_is_fraction = len(groups) > 1 and len(groups[-1]) < 3  # noqa: PLR2004 - thousands have three digits
+    last_is_fraction = len(groups) > 1 and len(groups[-1]) < 3
     whole = "".join(groups[:-1] if last_is_fraction else groups)
     fraction = groups[-1] if last_is_fraction else ""
-    if len(whole) > 12:  # noqa: PLR2004 - no price
+    if len(whole) > 12:
         return None
     return int(whole) * _NANOS + int(fraction.ljust(9, "0") or "0")

@@ -43,7 +43,7 @@ def state_names(text: str, country: str | None) -> tuple[str, ...]:
     """Return the spellings of a state or province: what was said, its code and its name."""
     said = text.strip().lower()
     code = (country_names(country) or ("",))[0].upper() if country else ""
-    for known in pycountry.subdivisions.get(country_code=code) or ():
+    for known in pycountry.subdivisions.get(country_code=code) or ():  # type: ignore[no-untyped-call]
         short = known.code.partition("-")[2].lower()
         if said in {short, known.name.lower()}:
             return (said, short, known.name.lower(), known.code.lower())

@@ -130,7 +130,7 @@ def _asks_for_options(before: Snapshot, seen: Snapshot) -> str | None:
         return None
     asked = [line for line in new if signals.PLEASE_CHOOSE.search(line)]
     fresh = set(seen.text.splitlines()) - set(before.text.splitlines())
-    asked += [line for line in fresh if signals.PLEASE_CHOOSE.search(line) and len(line) < 160]  # noqa: PLR2004
+    asked += [line for line in fresh if signals.PLEASE_CHOOSE.search(line) and len(line) < 160]
     invalid = [
         control.problem
         for control in seen.controls
@@ -310,7 +310,7 @@ def _offers(seen: Snapshot) -> Iterator[dict[str, Any]]:
 
 
 def _offers_in(node: Any, *, depth: int) -> Iterator[dict[str, Any]]:
-    if depth > 8:  # noqa: PLR2004 - deeper than any product is described
+    if depth > 8:
         return
     if isinstance(node, list):
         for inner in node:

@@ -33,7 +33,9 @@ def read(trip: Trip, seen: Snapshot) -> Review:
             "The shop offered no way to sign in, and with credentials nothing is bought as a guest.",
         )
     address.assert_shown(trip, seen)
-    return Review(total_nanos, payment_method(seen), shipping_method(seen))
+    method = payment_method(seen)
+    pending = method is not None and bool(signals.UNPAID.search(method))
+    return Review(total_nanos, method, shipping_method(seen), pending)
 
 
 def payment_method(seen: Snapshot) -> str | None:
@@ -82,7 +84,7 @@ def _line(seen: Snapshot, found: object) -> str | None:
     lines = (line.strip() for line in seen.text.splitlines())
     return next(
         (line for line in lines if callable(found) and 3 < len(line) < _LONGEST_METHOD and found(line)), None
-    )  # noqa: PLR2004
+    )
 
 
 def _assert_one_currency(trip: Trip, rows: list[money.Labelled], seen: Snapshot) -> None:

@@ -35,7 +35,7 @@ CART_PATH = _words(
 )
 EMPTY_CART = _words(
     rf"{_CART} (is|was) (now |currently |still )?empty", rf"\bempty {_CART}\b(?! (now|all))", r"\bno (items|products|articles)\b",
-    rf"nothing (is )?in (your|the) {_CART}", rf"\b(don.t|do not) have any(thing| items)", r"warenkorb ist (noch )?leer",
+    rf"nothing (is )?in (your|the) {_CART}", r"\b(don.t|do not) have any(thing| items)", r"warenkorb ist (noch )?leer",
     r"panier est vide", r"\b0 (items|articles|products)\b",
 )  # fmt: skip
 REMOVE = _words(

@@ -211,10 +211,8 @@ class Tab:
                     and signals.COOKIES.search(button.around)
                     and not button.href
                 ):
-                    try:
+                    with contextlib.suppress(Gone):
                         self.press(button)
-                    except Gone:
-                        pass
                     return
 
     def screenshot(self) -> bytes | None:
@@ -260,7 +258,7 @@ class Tab:
     def _wait_for_load(self) -> None:
         for state in ("domcontentloaded", "load"):
             try:
-                self.page.wait_for_load_state(state, timeout=_ACTION_MS)  # type: ignore[arg-type]
+                self.page.wait_for_load_state(state, timeout=_ACTION_MS)
             except PlaywrightError:
                 return
 

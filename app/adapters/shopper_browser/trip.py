@@ -86,8 +86,7 @@ class Trip:
 def assert_no_human_check(seen: Snapshot) -> None:
     """Stop where a person is asked for. Raises: Failed(human_check)."""
     asked = any(
-        signals.HUMAN_CHECK_HOSTS.search(frame.address) and frame.area > 2_000
-        for frame in seen.frames  # noqa: PLR2004
+        signals.HUMAN_CHECK_HOSTS.search(frame.address) and frame.area > 2_000 for frame in seen.frames
     )
     if asked or signals.HUMAN_CHECK_TEXT.search(seen.text) or signals.HUMAN_CHECK_HOSTS.search(seen.host):
         raise Failed(

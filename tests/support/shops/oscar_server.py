@@ -27,7 +27,11 @@ ADDRESSES = (
     ("1 Main Street", "San Francisco", "California", "94107"),
     ("7 Hudson Yards", "New York", "New York", "10001"),
 )
-ARTICLES = {"mug": ("Blue enamel mug", "12.50", 500), "desk": ("Walnut desk", "740.00", 50), "lamp": ("Sold-out lamp", "20.00", 0)}
+ARTICLES = {
+    "mug": ("Blue enamel mug", "12.50", 500),
+    "desk": ("Walnut desk", "740.00", 50),
+    "lamp": ("Sold-out lamp", "20.00", 0),
+}
 CUSTOMERS = 16
 
 
@@ -77,14 +81,27 @@ def configure(folder: Path, *, guests: bool, currency: str) -> None:
         "ROOT_URLCONF": URLS,
         "DEFAULT_AUTO_FIELD": "django.db.models.AutoField",
         "INSTALLED_APPS": [*oscar.INSTALLED_APPS, "sorl.thumbnail"],
-        "DATABASES": {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": str(folder / "shop.sqlite"), "OPTIONS": {"timeout": 20}}},
+        "DATABASES": {
+            "default": {
+                "ENGINE": "django.db.backends.sqlite3",
+                "NAME": str(folder / "shop.sqlite"),
+                "OPTIONS": {"timeout": 20},
+            }
+        },
         # The tables alone: running a hundred migrations takes longer than all tests.
         "MIGRATION_MODULES": NoMigrations(),
         "MIDDLEWARE": list(middleware),
         "TEMPLATES": [
-            {"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True, "OPTIONS": {"context_processors": list(processors)}}
+            {
+                "BACKEND": "django.template.backends.django.DjangoTemplates",
+                "APP_DIRS": True,
+                "OPTIONS": {"context_processors": list(processors)},
+            }
         ],
-        "AUTHENTICATION_BACKENDS": ("oscar.apps.customer.auth_backends.EmailBackend", "django.contrib.auth.backends.ModelBackend"),
+        "AUTHENTICATION_BACKENDS": (
+            "oscar.apps.customer.auth_backends.EmailBackend",
+            "django.contrib.auth.backends.ModelBackend",
+        ),
         # Customers of the tests are many and guess nothing.
         "PASSWORD_HASHERS": ["django.contrib.auth.hashers.MD5PasswordHasher"],
         "HAYSTACK_CONNECTIONS": {"default": {"ENGINE": "haystack.backends.simple_backend.SimpleEngine"}},
@@ -113,15 +130,26 @@ def stock(base: str, *, currency: str) -> dict[str, Any]:
     country = get_model("address", "Country")
     for code, name in (("US", "United States of America"), ("GB", "United Kingdom")):
         country.objects.create(iso_3166_1_a2=code, printable_name=name, name=name, is_shipping_country=True)
-    goods = get_model("catalogue", "ProductClass").objects.create(name="Goods", requires_shipping=True, track_stock=True)
+    goods = get_model("catalogue", "ProductClass").objects.create(
+        name="Goods", requires_shipping=True, track_stock=True
+    )
     partner = get_model("partner", "Partner").objects.create(name="Warehouse")
     products, urls = {}, {}
     for key, (title, price, count) in ARTICLES.items():
         product = get_model("catalogue", "Product").objects.create(
-            title=title, product_class=goods, structure="standalone", is_public=True, description="<p>An article.</p>"
+            title=title,
+            product_class=goods,
+            structure="standalone",
+            is_public=True,
+            description="<p>An article.</p>",
         )
         get_model("partner", "StockRecord").objects.create(
-            product=product, partner=partner, partner_sku=f"SKU-{key}", price_currency=currency, price=Decimal(price), num_in_stock=count
+            product=product,
+            partner=partner,
+            partner_sku=f"SKU-{key}",
+            price_currency=currency,
+            price=Decimal(price),
+            num_in_stock=count,
         )
         products[key], urls[key] = product, base + product.get_absolute_url()
     users = get_user_model()
@@ -132,7 +160,14 @@ def stock(base: str, *, currency: str) -> dict[str, Any]:
             if kind != "plain":
                 for line1, city, state, code in ADDRESSES:
                     get_model("address", "UserAddress").objects.create(
-                        user=user, first_name="Ada", last_name="Buyer", line1=line1, line4=city, state=state, postcode=code, country_id="US"
+                        user=user,
+                        first_name="Ada",
+                        last_name="Buyer",
+                        line1=line1,
+                        line4=city,
+                        state=state,
+                        postcode=code,
+                        country_id="US",
                     )
             if kind == "leftover":
                 _leave_in_basket(user, products["desk"])
