@@ -17,7 +17,8 @@ from app.adapters.price_coingecko import CoinGeckoPrices
 from app.adapters.price_jupiter import JupiterPrices
 from app.adapters.prices import MarketPrices, PriceSource
 from app.adapters.queue_rq import RqQueue
-from app.adapters.shopper_browser import BrowserShopper, programs
+from app.adapters.shopper_browser import programs
+from app.adapters.shopper_browser.shopper import BrowserShopper
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
 from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream

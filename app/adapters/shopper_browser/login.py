@@ -33,35 +33,14 @@ def sign_in(trip: Trip, seen: Snapshot) -> Snapshot:
     if trip.tried_to_sign_in:
         raise _refused("The shop asks to sign in again; it was tried once.")
     trip.tried_to_sign_in = True
-    errand = trip.errand
     try:
-        form = _form(seen)
-        if form is None:
-            raise _refused("There is no form to sign in with.")
-        user, password = form
-        for choice in seen.controls:
-            if choice.type == "radio" and signals.RETURNING.search(choice.label) and not choice.checked:
-                trip.tab.tick(choice)
-        user, password = _form(trip.tab.look()) or form
-        if user is not None and not user.disabled:
-            trip.tab.type(user, errand.username or "")
-        if password is None and user is not None:
-            # The password is asked for on a second page.
-            before = seen
-            _send(trip, before, user)
-            seen = trip.tab.wait_for(
-                lambda now: bool(now.passwords) or _says_no(before, now), seconds=_FORM_SECONDS
-            )
-            password = seen.passwords[0] if len(seen.passwords) == 1 else None
-        if password is None:
-            raise _refused("The shop does not take this username.")
-        trip.tab.type(password, errand.password or "")
+        password = _fill(trip, seen)
         trip.note("sign_in", "username and password", seen.path)
         before = trip.tab.look()
-        _send(trip, before, password)
+        _send(trip, password)
     except Gone:
         raise _refused("The form to sign in could not be filled.") from None
-    after = trip.tab.wait_for(lambda now: _decided(before, now), seconds=_OUTCOME_SECONDS)
+    trip.tab.wait_for(lambda now: _decided(before, now), seconds=_OUTCOME_SECONDS)
     trip.tab.settle()
     after = trip.tab.look()
     assert_no_human_check(after)
@@ -74,6 +53,30 @@ def sign_in(trip: Trip, seen: Snapshot) -> Snapshot:
         raise _refused(f"The shop refused the log-in{': ' + said if said else ''}.")
     trip.signed_in = True
     return after
+
+
+def _fill(trip: Trip, seen: Snapshot) -> Control:
+    """Type username and password; return the password's field, unsent. Raises: Failed, Gone."""
+    if _form(seen) is None:
+        raise _refused("There is no form to sign in with.")
+    for choice in seen.controls:
+        if choice.type == "radio" and signals.RETURNING.search(choice.label) and not choice.checked:
+            trip.tab.tick(choice)
+    before = trip.tab.look()
+    user, password = _form(before) or (None, None)
+    if user is not None and not user.disabled:
+        trip.tab.type(user, trip.errand.username or "")
+    if password is None and user is not None:
+        # The password is asked for on a second page.
+        _send(trip, user)
+        seen = trip.tab.wait_for(
+            lambda now: bool(now.passwords) or _says_no(before, now), seconds=_FORM_SECONDS
+        )
+        password = seen.passwords[0] if len(seen.passwords) == 1 else None
+    if password is None:
+        raise _refused("The shop does not take this username.")
+    trip.tab.type(password, trip.errand.password or "")
+    return password
 
 
 def is_asked_for(trip: Trip, seen: Snapshot) -> bool:
@@ -134,48 +137,34 @@ def _form(seen: Snapshot) -> tuple[Control | None, Control | None] | None:
     return None
 
 
-def _send(trip: Trip, seen: Snapshot, control: Control) -> None:
-    buttons = [
+def _send(trip: Trip, control: Control) -> None:
+    """Send the form of a field: by its button, else by Enter. Raises: Gone."""
+    seen = trip.tab.look()
+    same = (
+        field
+        for field in seen.controls
+        if (field.type, field.name, field.id) == (control.type, control.name, control.id)
+    )
+    field = next(same, None)
+    if field is None:
+        raise Gone
+    near = [
         button
         for button in seen.buttons
-        if button.form == control.form and button.tag != "a" and not button.disabled
+        if (button.form, button.dialog, button.disabled) == (field.form, field.dialog, False)
+        and not signals.REGISTER.search(button.text)
+        and not signals.NOT_LOGIN.search(button.text)
     ]
+    buttons = [button for button in near if button.tag != "a"]
     named = [
         button for button in buttons if signals.LOGIN.search(button.text) or signals.NEXT.search(button.text)
     ]
-    named = [
-        button
-        for button in named
-        if not signals.REGISTER.search(button.text) and not signals.NOT_LOGIN.search(button.text)
-    ]
-    after = [button for button in named if button.number > 0]
-    target = (
-        best([button for button in after if button.submits])
-        or best(after)
-        or best([button for button in buttons if button.submits])
-    )
-    fresh = trip.tab.look()
-    if (target is not None and control.form >= 0) or target is not None:
-        trip.tab.press(_same(fresh, target))
+    submits = [button for button in buttons if button.submits]
+    target = best([button for button in named if button.submits]) or best(named) or best(submits)
+    if target is not None:
+        trip.tab.press(target)
     else:
-        field = next(
-            (
-                c
-                for c in fresh.controls
-                if c.type == control.type and c.name == control.name and c.id == control.id
-            ),
-            None,
-        )
-        if field is None:
-            raise Gone
         trip.tab.enter(field)
-
-
-def _same(seen: Snapshot, wanted: Button) -> Button:
-    for button in seen.buttons:
-        if (button.text, button.form, button.tag) == (wanted.text, wanted.form, wanted.tag):
-            return button
-    raise Gone
 
 
 def _decided(before: Snapshot, now: Snapshot) -> bool:

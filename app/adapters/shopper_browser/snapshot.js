@@ -137,7 +137,7 @@
     const around = closest(up(element) || element, "li,tr,article,section,form,fieldset,dialog,[role=dialog],div");
     const label = tidy(element.getAttribute("aria-label"));
     return {
-      number: mark(element), text: texts[index].length < 3 && label ? label : texts[index], tag: element.tagName.toLowerCase(),
+      number: mark(element), text: label && (texts[index].match(/\p{L}/gu) || []).length < 2 ? label : texts[index], tag: element.tagName.toLowerCase(),
       href: element.tagName === "A" ? element.href : "",
       disabled: element.disabled === true || element.getAttribute("aria-disabled") === "true",
       form: element.form ? forms.indexOf(element.form) : element.closest("form") ? forms.indexOf(element.closest("form")) : -1,
