@@ -19,6 +19,7 @@ Rooms, lowest first (a room calls the verbs of lower rooms and never touches the
   spending/  controls and holds: what a wallet may spend
   usage/     what was used and what it cost
   wallets/   custody, balances, movements, funding, history
+  shopping/  purchases in web shops, made by a browser
   agents/    registration and claim codes
   device/    the page and the JSON with which a person claims an agent
   status/    health, documentation pages, the front page

@@ -95,7 +95,9 @@ class BuyBody(Schema):
         },
     )
     shippingAddress = fields.Nested(  # noqa: N815 - the wire's spelling
-        ShippingAddressBody, required=True, metadata={"example": {"name": "Ada Buyer", "zip": "94107"}}
+        ShippingAddressBody,
+        required=True,
+        metadata={"example": {"name": "Ada Buyer", "zip": "94107"}},
     )
     quantity = fields.Integer(
         load_default=1,

@@ -16,9 +16,8 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from app.config import Settings
-from app.core import identifiers
+from app.core import heartbeats, identifiers
 from app.errors import STATUS
-from app.core import heartbeats
 from tests.support.agents import Agent, register
 from tests.support.applications import RecordingQueue, make_app, settings_for
 

@@ -117,11 +117,11 @@ def fill(trip: Trip, seen: Snapshot, filling: Filling) -> bool:
             # Other fields follow from a country or a state: they are read anew before they are filled.
             return True
     if missing:
-        raise incomplete(trip.errand.address, missing)
+        raise incomplete(missing)
     return typed
 
 
-def incomplete(address: ShippingAddress, missing: Iterable[str]) -> Failed:
+def incomplete(missing: Iterable[str]) -> Failed:
     """Make the failure for what the caller has to add."""
     tokens = tuple(dict.fromkeys(missing))
     return Failed(
@@ -162,7 +162,7 @@ def assert_shown(trip: Trip, seen: Snapshot) -> None:
 
 
 def fits(text: str, wanted: ShippingAddress) -> bool:
-    """Tell whether a stored address is the wanted one: postal code, every word of the name, the street if it was sent."""
+    """Tell whether a stored address is the wanted one: postal code, every word of the name, the street if sent."""
     words = text.lower()
     if not _has(text, wanted.zip) or not all(
         re.search(rf"\b{re.escape(part)}\b", words) for part in wanted.name.lower().split()

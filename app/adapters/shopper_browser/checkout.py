@@ -52,7 +52,7 @@ def go_to_review(trip: Trip, seen: Snapshot) -> tuple[Snapshot, Button]:
             seen = trip.tab.look()
             continue
         place = place_button(seen)
-        if place is not None and _is_review(trip, seen):
+        if place is not None and _is_review(seen):
             return seen, place
         target = _next_button(seen, progress)
         if target is None:
@@ -99,15 +99,15 @@ def _advance(trip: Trip, seen: Snapshot, progress: _Progress) -> bool:
     return _choose_defaults(trip, seen, progress) or _accept_terms(trip, seen, progress)
 
 
-def _is_review(trip: Trip, seen: Snapshot) -> bool:
-    if money.total_of(money.labelled(seen.text)) is None and _next_button(seen, _Progress()) is not None:
+def _is_review(seen: Snapshot) -> bool:
+    if money.total_of(money.labelled(seen.text)) is None and _onward(seen):
         return False
     _assert_payable(seen)
     return True
 
 
 def _assert_payable(seen: Snapshot) -> None:
-    card = any((fields.token_of(control) or "").startswith("cc-") for control in seen.controls)
+    card = any(fields.is_of_card(control) for control in seen.controls)
     framed = any(signals.CARD_HOSTS.search(frame.address) and frame.area > 2_000 for frame in seen.frames)
     if card or framed:
         raise Failed(
@@ -122,7 +122,7 @@ def _choose_defaults(trip: Trip, seen: Snapshot, progress: _Progress) -> bool:
     for control in seen.controls:
         if control.type == "radio" and not control.disabled:
             groups.setdefault(control.group, []).append(control)
-    wants_card = any((fields.token_of(control) or "").startswith("cc-") for control in seen.controls)
+    wants_card = any(fields.is_of_card(control) for control in seen.controls)
     for members in groups.values():
         chosen = next((control for control in members if control.checked), None)
         pays = any(review.is_payment(control) for control in members)
@@ -184,19 +184,8 @@ def _go_on_as_guest(trip: Trip, seen: Snapshot, progress: _Progress) -> bool:
 
 
 def _next_button(seen: Snapshot, progress: _Progress) -> Button | None:
-    usable = [
-        button for button in seen.buttons if not button.disabled and button.region not in {"nav", "footer"}
-    ]
-    onward = [
-        button
-        for button in usable
-        if signals.NEXT.search(button.text) and not signals.NOT_NEXT.search(button.text)
-    ]
-    onward = [
-        button
-        for button in onward
-        if not (signals.PLACE.search(button.text) and not signals.CHECKOUT.search(button.text))
-    ]
+    usable = _usable(seen)
+    onward = _onward(seen)
     doors = [
         button
         for button in usable
@@ -221,12 +210,29 @@ def _next_button(seen: Snapshot, progress: _Progress) -> Button | None:
     return None
 
 
+def _usable(seen: Snapshot) -> list[Button]:
+    return [
+        button for button in seen.buttons if not button.disabled and button.region not in {"nav", "footer"}
+    ]
+
+
+def _onward(seen: Snapshot) -> list[Button]:
+    """Return the buttons that lead to the next step and do not order."""
+    return [
+        button
+        for button in _usable(seen)
+        if signals.NEXT.search(button.text)
+        and not signals.NOT_NEXT.search(button.text)
+        and (signals.CHECKOUT.search(button.text) or not signals.PLACE.search(button.text))
+    ]
+
+
 def _give_up(trip: Trip, seen: Snapshot) -> None:
     """Say why there is nothing left to press. Raises: Failed always."""
     _assert_payable(seen)
     missing = address.unfilled(trip, seen)
     if missing and not trip.chose_address:
-        raise address.incomplete(trip.errand.address, missing)
+        raise address.incomplete(missing)
     if trip.tried_to_sign_in is False and not trip.is_guest and seen.passwords:
         raise Failed(
             Trouble.LOGIN_FAILED, "The shop asks for a log-in in a form that could not be understood."

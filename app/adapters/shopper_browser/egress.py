@@ -12,7 +12,7 @@ import socket
 import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from app.adapters.upstream_http.addresses import is_public
 
@@ -67,9 +67,7 @@ class Egress:
                 up_reader, up = await self.dial(host.strip("[]"), int(port))
                 writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
             else:
-                parts = urlsplit(target.decode("ascii"))
-                if parts.scheme != "http":
-                    raise PermissionError(parts.scheme)
+                parts = _http_target(target)
                 up_reader, up = await self.dial(parts.hostname or "", parts.port or 80)
                 up.write(_request(method, parts.path, parts.query, version, head))
             await asyncio.gather(_pipe(reader, up), _pipe(up_reader, writer), return_exceptions=True)
@@ -82,6 +80,14 @@ class Egress:
             for end in (writer, up):
                 if end is not None:
                     end.close()
+
+
+def _http_target(target: bytes) -> SplitResult:
+    """Return what a request without a tunnel asks for. Raises: PermissionError for what is not http."""
+    parts = urlsplit(target.decode("ascii"))
+    if parts.scheme != "http":
+        raise PermissionError(parts.scheme)
+    return parts
 
 
 def _request(method: bytes, path: str, query: str, version: bytes, head: bytes) -> bytes:

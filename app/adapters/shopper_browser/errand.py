@@ -129,8 +129,7 @@ def _order(trip: Trip, button: Button, found: Review) -> Bought:
         seen = trip.tab.wait_for(lambda now: _confirms(before, now), seconds=_CONFIRMATION_SECONDS)
         trip.tab.settle()
         trip.picture("confirmation")
-        if not _confirms(before, seen):
-            raise Unclear("The order button was pressed, and the shop did not confirm the order.")
+        _assert_confirmed(before, seen)
         rows = money.labelled(seen.text)
         total = money.total_of(rows)
         total_nanos = found.total_nanos
@@ -150,6 +149,11 @@ def _order(trip: Trip, button: Button, found: Review) -> Bought:
         with contextlib.suppress(Exception):
             trip.picture("confirmation")
         raise Unclear("The order button was pressed, and then the browser failed.") from None
+
+
+def _assert_confirmed(before: Snapshot, now: Snapshot) -> None:
+    if not _confirms(before, now):
+        raise Unclear("The order button was pressed, and the shop did not confirm the order.")
 
 
 def order_number(text: str) -> str | None:

@@ -102,6 +102,11 @@ def token_of(control: Control) -> str | None:
     return {"email": "email", "tel": "tel"}.get(control.type)
 
 
+def is_of_card(control: Control) -> bool:
+    """Tell whether a field wants something of a payment card."""
+    return control.type in TYPEABLE and (token_of(control) or "").startswith("cc-")
+
+
 def value_for(token: str, address: ShippingAddress, *, email: str | None) -> str | None:
     """Return what is to be typed into a field, or None when the caller has not said it."""
     given, family = split_name(address.name)

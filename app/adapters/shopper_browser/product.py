@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterator
@@ -98,7 +99,7 @@ def put_into_cart(trip: Trip, seen: Snapshot) -> Snapshot:
         trip.sender.found(trip.product)
         before = seen
         seen = trip.press(button, "add_to_cart")
-        seen = trip.tab.wait_for(lambda now: _reacted(before, now), seconds=6)
+        seen = trip.tab.wait_for(functools.partial(_reacted, before), seconds=6)
         problem = _asks_for_options(before, seen)
         if problem is None:
             return seen
@@ -212,7 +213,8 @@ def _choices(seen: Snapshot) -> tuple[str, ...]:
                 if option.value and not option.disabled
             ]
         elif control.type == "radio":
-            found.append(f"{control.group}: {control.label}"[:80])
+            named = re.fullmatch(r"radios|group \d+", control.group) is None
+            found.append((f"{control.group}: {control.label}" if named else control.label)[:80])
     return tuple(found)[:_MAX_CHOICES]
 
 

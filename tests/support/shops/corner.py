@@ -1,7 +1,7 @@
-"""A little shop of another build: one page drawn by JavaScript, a JSON API behind it, other words, one-page checkout.
+"""A little shop of another build: one page drawn by JavaScript over a JSON API, other words, one-page checkout.
 
-"Trolley", "Sign in" in a dialog, "Your details", custom radio buttons, "Pay $17.00" as the order button, totals that are
-counted on the server once an address is known. A test reads `orders` and sets `Behaviour` to make it odd.
+"Trolley", "Sign in" in a dialog, "Your details", radio buttons of its own, "Pay $17.00" to order.
+A test reads `orders` and sets `Behaviour` to make it odd.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-PASSWORD = "tulip-harbour-42"  # noqa: S105
+PASSWORD = "tulip-harbour-42"
 PAGE = (Path(__file__).parent / "corner.html").read_text()
 
 
@@ -100,12 +100,20 @@ class Corner:
     def quote(self, session: Session) -> dict[str, Any]:
         odd = self.behaviour
         price = odd.price + odd.raises_price
-        goods = sum((price if key == "pen-holder" else Decimal(740)) * count for key, count in session.cart.items())
+        goods = sum(
+            (price if key == "pen-holder" else Decimal(740)) * count for key, count in session.cart.items()
+        )
         total = goods + odd.shipping
-        money = {"goods": f"{goods:.2f}", "shipping": f"{odd.shipping:.2f}", "total": "" if odd.hides_total else f"{total:.2f}"}
+        money = {
+            "goods": f"{goods:.2f}",
+            "shipping": f"{odd.shipping:.2f}",
+            "total": "" if odd.hides_total else f"{total:.2f}",
+        }
         return {**money, "lines": session.cart, "ships_to": odd.ignores_address}
 
-    def call(self, path: str, session: Session, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    def call(  # noqa: PLR0911 - one answer for each path
+        self, path: str, session: Session, body: dict[str, Any]
+    ) -> tuple[int, dict[str, Any]]:
         match path:
             case "/api/settings":
                 return 200, self.settings(session)
@@ -131,7 +139,9 @@ class Corner:
 
     def order(self, session: Session, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         with self.lock:
-            self.orders.append({**body, "user": session.user, "cart": dict(session.cart), **self.quote(session)})
+            self.orders.append(
+                {**body, "user": session.user, "cart": dict(session.cart), **self.quote(session)}
+            )
             session.cart.clear()
         self.hold_orders.wait(30)
         if not self.behaviour.confirms:

@@ -1,4 +1,4 @@
-"""Runs django-oscar as its package ships it, on loopback, with a few articles and customers: `python … FOLDER [--guests]`.
+"""Runs django-oscar as its package ships it, on loopback, with a few articles and customers.
 
 Prints one line of JSON when it listens. Started by `tests.support.shops.oscar`, which reads orders from its database.
 """
@@ -22,7 +22,7 @@ from django.apps import apps
 from django.conf import settings
 
 URLS = "oscar_urls_in_memory"
-PASSWORD = "correct-horse-battery-9"  # noqa: S105
+PASSWORD = "correct-horse-battery-9"
 ADDRESSES = (
     ("1 Main Street", "San Francisco", "California", "94107"),
     ("7 Hudson Yards", "New York", "New York", "10001"),
@@ -47,7 +47,7 @@ class NoMigrations:
 
 def configure(folder: Path, *, guests: bool, currency: str) -> None:
     """Set Django up as oscar's documentation says."""
-    import oscar.defaults as defaults  # noqa: PLC0415 - it reads Django's settings
+    from oscar import defaults  # noqa: PLC0415 - it reads Django's settings
 
     values = {name: getattr(defaults, name) for name in dir(defaults) if name.isupper()}
     middleware = (
