@@ -107,7 +107,8 @@ class BuyBody(Schema):
     )
     options = fields.Dict(
         keys=Text(validate=ma.validate.Length(1, 60)), values=Text(validate=ma.validate.Length(1, 100)),
-        load_default=dict, validate=ma.validate.Length(max=20), metadata={"description": "Variants by name, such as a colour."},
+        load_default=dict, validate=ma.validate.Length(max=20),
+        metadata={"description": "Variants by name, such as a colour."},
     )  # fmt: skip
     max_total_usd = Usd(
         load_default=None,

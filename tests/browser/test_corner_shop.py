@@ -165,10 +165,12 @@ def test_a_page_that_does_not_exist_is_named(shopper: BrowserShopper, corner: Co
 
 _ATTACKS = """
 <!doctype html><title>Shop</title><h1>Shop</h1>
-<img src="{inside}/img"><iframe src="{inside}/frame"></iframe><link rel="prefetch" href="{inside}/prefetch">
+<img src="{inside}/img"><iframe src="{inside}/frame"></iframe>
+<link rel="prefetch" href="{inside}/prefetch">
 <img src="/redirect-img"><object data="{inside}/object"></object>
 <script>
-fetch("{inside}/fetch", {{mode: "no-cors"}}).catch(() => 0); fetch("/redirect-fetch", {{mode: "no-cors"}}).catch(() => 0);
+fetch("{inside}/fetch", {{mode: "no-cors"}}).catch(() => 0);
+fetch("/redirect-fetch", {{mode: "no-cors"}}).catch(() => 0);
 navigator.sendBeacon("{inside}/beacon"); new WebSocket("{inside}/socket".replace("http", "ws"));
 new Worker(URL.createObjectURL(new Blob(["fetch('{inside}/worker', {{mode: 'no-cors'}})"])));
 open("{inside}/popup"); fetch("{mapped}/mapped", {{mode: "no-cors"}}).catch(() => 0);

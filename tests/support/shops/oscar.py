@@ -45,7 +45,8 @@ class Oscar:
     def orders_of(self, customer: str) -> list[Ordered]:
         """Return a customer's orders; a guest is known by the e-mail address."""
         query = """
-            select o.number, o.total_incl_tax, coalesce(u.email, o.guest_email), l.title, l.quantity, a.postcode, a.line1
+            select o.number, o.total_incl_tax, coalesce(u.email, o.guest_email), l.title, l.quantity,
+                   a.postcode, a.line1
             from order_order o join order_line l on l.order_id = o.id
             left join auth_user u on u.id = o.user_id left join order_shippingaddress a on a.id = o.shipping_address_id
             where coalesce(u.email, o.guest_email) = ? order by o.id, l.id
