@@ -12,7 +12,7 @@ Ground (shared, no feature)
   web/       blueprints, parsing, wire fields, failures, idempotency, documentation
 Outside
   ports/     what we need from the world, as Protocols
-  adapters/  evm, solana, vault, prices, faucet, queue
+  adapters/  evm, solana, vault, prices, faucet, queue, upstream_http
 Rooms, lowest first (a room calls the verbs of lower rooms and never touches their tables)
   identity/  API keys, master keys, who is calling, guards
   credits/   accounts and postings: grant, hold, settle, release
@@ -21,6 +21,7 @@ Rooms, lowest first (a room calls the verbs of lower rooms and never touches the
   wallets/   custody, balances, movements, funding, history
   shopping/  purchases in web shops, made by a browser
   agents/    registration and claim codes
+  gateway/   the paid proxy: providers, prices, metering of forwarded calls
   device/    the page and the JSON with which a person claims an agent
   status/    health, documentation pages, the front page
 

@@ -77,8 +77,8 @@ def _shopper(settings: Settings) -> Shopper | None:
 
 def _upstream(settings: Settings, kind: type[HttpUpstream]) -> HttpUpstream:
     return kind(
-        connect_seconds=float(settings.upstream_connect_timeout_seconds),
-        read_seconds=float(settings.upstream_read_timeout_seconds),
+        connect_seconds=settings.upstream_connect_timeout_seconds,
+        read_seconds=settings.upstream_read_timeout_seconds,
     )
 
 

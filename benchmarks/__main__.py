@@ -7,10 +7,10 @@ import os
 import sys
 import time
 
-from benchmarks import confirmations, figures, limit_checks, memory, stack, throughput
+from benchmarks import confirmations, figures, gateway, limit_checks, memory, stack, throughput
 from benchmarks.figures import Promise
 
-_PARTS = ("throughput", "limits", "confirmations")
+_PARTS = ("throughput", "limits", "confirmations", "gateway")
 
 
 def main() -> int:
@@ -34,6 +34,8 @@ def main() -> int:
             )
         if "confirmations" in chosen.only:
             promises += confirmations.measure(made, pending=100 if chosen.quick else 1000)
+        if "gateway" in chosen.only:
+            promises += gateway.measure(made, quick=chosen.quick)
     figures.heading(f"Promises ({time.monotonic() - started:.0f} s)")
     for promise in promises:
         figures.note(promise.line())

@@ -59,9 +59,18 @@ class Parts:
         """Make a database with the newest schema; return the environment that uses it."""
         return self.environment(self.database.create_database(name, template=_TEMPLATE), **settings)
 
+    def migrated_sqlite(self, name: str, **settings: str) -> dict[str, str]:
+        """Make a SQLite file with the newest schema; return the environment that uses it."""
+        environment = self.environment(f"sqlite:///{self.folder / name}.sqlite", **settings)
+        self._release(environment)
+        return environment
+
     def migrate_template(self) -> None:
         """Make the database that all others are copies of, with the Procfile's release command."""
-        environment = self.environment(self.database.create_database(_TEMPLATE))
+        self._release(self.environment(self.database.create_database(_TEMPLATE)))
+
+    @staticmethod
+    def _release(environment: Mapping[str, str]) -> None:
         subprocess.run(  # noqa: S603 - the Procfile's command
             _command("release"), env=environment, cwd=ROOT, check=True, capture_output=True, timeout=120
         )

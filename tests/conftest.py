@@ -128,6 +128,8 @@ def build_app() -> Iterator[Callable[..., Flask]]:
             db.engine.dispose()
         for reader in app.extensions["balance_readers"].values():
             reader.shutdown(wait=False)
+        app.extensions["ports"].upstream.close()
+        app.extensions["ports"].public_upstream.close()
 
 
 def audit(app: Flask) -> None:

@@ -7,7 +7,7 @@ import hashlib
 from flask import Response, request
 
 from app.core import clock, money
-from app.errors import InvalidInput, PayloadTooLarge, ProviderNotConfigured
+from app.errors import InvalidInput, PayloadTooLarge, ProviderNotConfigured, ServiceError
 from app.gateway import denials
 from app.gateway.dialects.requests import read_call
 from app.gateway.metering import FixedMeter, HeldMeter, Meter
@@ -24,7 +24,21 @@ from app.web.targets import target_below
 MAX_BODY_BYTES = 32 * 2**20
 # Parameters that some upstream takes as a credential: it would win over the operator's, or name the caller's.
 _CREDENTIAL_PARAMETERS = frozenset(
-    {"key", "api_key", "apikey", "api-key", "access_token", "x_cg_demo_api_key", "x_cg_pro_api_key"}
+    {
+        "key",
+        "$key",
+        "api_key",
+        "apikey",
+        "api-key",
+        "access_token",
+        "$access_token",
+        "oauth_token",
+        "bearer_token",
+        "x_cg_demo_api_key",
+        "x_cg_pro_api_key",
+        "$httpmethod",
+        "_method",
+    }
 )
 
 
@@ -61,9 +75,16 @@ def _answered(row: Provider, meter: Meter, lane: forwarding.Lane, outgoing: Outg
     except BaseException:
         meter.cancel()
         raise
-    meter.answered(incoming)
-    secrets = (row.api_key,) if row.api_key else ()
-    return forwarding.relay(incoming, meter, lane, streamed=meter.is_streamed, secrets=secrets)
+    try:
+        meter.answered(incoming)
+        secrets = (row.api_key,) if row.api_key else ()
+        return forwarding.relay(incoming, meter, lane, streamed=meter.is_streamed, secrets=secrets)
+    except ServiceError:
+        raise  # the relay has ended the call
+    except BaseException:
+        incoming.close()
+        meter.cancel()
+        raise
 
 
 def _body() -> bytes:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from app.config import Settings
 from app.core.money import nanos_from_usd
-from app.gateway import providers, rows
+from app.gateway import price_table, providers, rows
 from app.gateway.denials import FieldDenial
 from app.gateway.dialects.facts import Dialect
 from app.gateway.pricing import Rule, TokenPrices, rule_from
@@ -36,6 +36,8 @@ def install(settings: Settings) -> None:
     Raises: SystemExit with one line for each mistake in the file.
     """
     providers.install(read_table(settings))
+    # Half a second of work that forks share, and that the first call shall not wait for.
+    price_table.tables()
 
 
 def read_table(settings: Settings) -> ProviderTable:

@@ -247,8 +247,13 @@ class HeldMeter(Meter):
         if self._answer is None or self._is_unseen(ending):
             self.cancel()
             return
-        reading = self._answer.finish(is_broken=ending is not Ending.COMPLETE)
-        metered = self._prices.settle(self._facts, reading, clock.now(), most_nanos=self._most_nanos)
+        try:
+            reading = self._answer.finish(is_broken=ending is not Ending.COMPLETE)
+            metered = self._prices.settle(self._facts, reading, clock.now(), most_nanos=self._most_nanos)
+        except Exception:
+            # The caller has its answer; the end of the lease charges the estimate.
+            _log.exception("pricing_failed", call_id=self.id)
+            return
         if metered.price_version is None:
             self.cancel()
             return

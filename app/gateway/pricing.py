@@ -196,18 +196,13 @@ class TokenPrices:
 
     def _quote(self, facts: CallFacts, name: str, at: datetime) -> Quote:
         rates, version = self._dearest(facts, name, at)
-        inputs = [rates.input, rates.cache_read, rates.cache_write, rates.cache_write_5m]
-        inputs += [rates.cache_write_1h] if facts.writes_cache else []
-        inputs += (
-            [rates.audio_in, rates.image_in, rates.audio_cached] if facts.has_media or facts.searches else []
-        )
-        outputs = [rates.output, rates.audio_out, rates.image_out, rates.reasoning]
-        input_each, output_each = (
-            max(filter(None, inputs), default=_ZERO),
-            max(filter(None, outputs), default=_ZERO),
-        )
+        input_each, output_each = _dearest_of(facts, rates)
         extra = facts.searches * (rates.search or _ZERO) + facts.characters * (rates.character or _ZERO)
-        tokens_in = 0 if rates.character and not rates.input else facts.tokens_in
+        if not (input_each or output_each or extra or name.endswith(price_table.FREE)):
+            # Sold by the second: if it should count tokens after all, they are not free.
+            input_each, output_each = _dearest_of(facts, self.fallback.fill(Rates(), ""))
+        # What is sold by the letter is not sold by the token as well.
+        tokens_in = 0 if facts.characters and rates.character and not rates.input else facts.tokens_in
         input_nanos = tokens_in * input_each + extra
         worst = up(input_nanos + facts.tokens_out * output_each)
         least = min(facts.tokens_out, LEAST_TOKENS_OUT * facts.candidates)
@@ -328,6 +323,17 @@ def _each(row: Mapping[str, Any], name: str, otherwise: int) -> int:
     if rest or not each:
         raise ValueError(f"price.{name} must be a multiple of 0.001, above zero")
     return each
+
+
+def _dearest_of(facts: CallFacts, rates: Rates) -> tuple[Decimal, Decimal]:
+    """Return the most that a token of this call's input and of its output can cost."""
+    inputs = [rates.input, rates.cache_read, rates.cache_write, rates.cache_write_5m]
+    inputs += [rates.cache_write_1h] if facts.writes_cache else []
+    inputs += (
+        [rates.audio_in, rates.image_in, rates.audio_cached] if facts.has_media or facts.searches else []
+    )
+    outputs = [rates.output, rates.audio_out, rates.image_out, rates.reasoning]
+    return max(filter(None, inputs), default=_ZERO), max(filter(None, outputs), default=_ZERO)
 
 
 def _fixed(model: str, nanos: int) -> Quote:

@@ -61,8 +61,9 @@ for _method in _METHODS:
             Overloaded, UpstreamError, UpstreamTimeout,
         )(_forwarding(_method))
     )  # fmt: skip
-    # HEAD comes with GET.
-    gateway.route("/<provider>/<rest:path>", methods=[_method], provide_automatic_options=False)(_view)
+    # HEAD comes with GET; OPTIONS would, too, but is the upstream's to answer.
+    _view.provide_automatic_options = False
+    gateway.route("/<provider>/<rest:path>", methods=[_method])(_view)
 # Forwarded like the others; an OpenAPI document gains nothing from it.
 flask.Blueprint.add_url_rule(
     gateway,

@@ -74,12 +74,12 @@ def target_below(*prefix: str) -> Target:
     line = _ABSOLUTE.sub("", line, count=1) if not line.startswith("/") else line
     if "#" in line:
         raise _refused("has a fragment")
-    raw_path, _, query = line.partition("?")
+    raw_path = line.partition("?")[0]
     start = "/" + "/".join(prefix)
     if raw_path != start and not raw_path.startswith(f"{start}/"):
         raise NotFound
     rest = _ascii(raw_path[len(start) + 1 :])
-    return Target(rest, _checked(rest), _ascii(query))
+    return Target(rest, _checked(rest), _ascii(environ["QUERY_STRING"]))
 
 
 def _checked(raw_path: str) -> str:

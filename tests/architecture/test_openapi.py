@@ -104,7 +104,8 @@ def test_a_key_is_asked_for_exactly_where_the_document_says_so(
     client: FlaskClient, document: Document
 ) -> None:
     for method, path, operation in _operations(document):
-        answer = client.open(re.sub(r"{\w+}", "0", path), method=method.upper())
+        concrete = re.sub(r"{\w+}", "0", path.replace("{provider}", "openai"))
+        answer = client.open(concrete, method=method.upper())
         assert (answer.status_code == 401) == bool(operation["security"]), (method, path, answer.text)
 
 

@@ -6,6 +6,7 @@ import base64
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 
@@ -91,10 +92,10 @@ def ports_for(settings: Settings, **parts: Any) -> TestPorts:
         "prices": MarketPrices([], [], overrides={ETH: 3000 * 10**9, SOL: 150 * 10**9}),
         "readable_chains": chains,
         "upstream": HttpUpstream(
-            connect_seconds=float(settings.upstream_connect_timeout_seconds),
-            read_seconds=float(settings.upstream_read_timeout_seconds),
+            connect_seconds=settings.upstream_connect_timeout_seconds,
+            read_seconds=settings.upstream_read_timeout_seconds,
         ),
-        "public_upstream": PublicUpstream(connect_seconds=1, read_seconds=5),
+        "public_upstream": PublicUpstream(connect_seconds=Decimal(1), read_seconds=Decimal(5)),
         **parts,
     }
     return TestPorts(**usual)

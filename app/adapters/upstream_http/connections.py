@@ -131,6 +131,15 @@ class ConnectionPool:
         for old in left_over:
             old.close()
 
+    def close(self) -> None:
+        """Close all that rest."""
+        with self._lock:
+            resting = [connection for rested in self._idle.values() for connection in rested]
+            self._idle.clear()
+            self._resting = 0
+        for connection in resting:
+            connection.close()
+
     def _pop(self, origin: str) -> Connection | None:
         with self._lock:
             if self._process != os.getpid():

@@ -7,8 +7,10 @@ rewrites targets, and because it must be known whether anything was sent.
 from __future__ import annotations
 
 import http.client
+import io
 import re
 import socket
+from decimal import Decimal
 from urllib.parse import urlsplit
 
 from app.adapters.upstream_http import addresses
@@ -27,20 +29,51 @@ _HTTPS_PORT = 443
 _BROKEN = (OSError, http.client.HTTPException, ValueError)
 
 
+class _Reader(io.BufferedReader):
+    """Remembers that the other side has ended while a line was read."""
+
+    met_end = False
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        """Read a line."""
+        line = super().readline(size)
+        if not line.endswith(b"\n"):
+            self.met_end = True
+        return line
+
+
+class _Response(http.client.HTTPResponse):
+    """Python's own reader of answers, but for one thing: a head that breaks off is no head to it."""
+
+    def __init__(self, open_socket: socket.socket, *, method: str) -> None:
+        """Take the socket that the request went out on."""
+        super().__init__(open_socket, method=method)
+        self.fp.close()
+        self._reader = _Reader(open_socket.makefile("rb", buffering=0), _CHUNK_BYTES)
+        self.fp = self._reader
+
+    def check_head(self) -> None:
+        """Refuse a head that broke off, which http.client takes for a complete one. Raises: HTTPException."""
+        if self._reader.met_end:
+            raise http.client.IncompleteRead(b"")
+
+
 class HttpIncoming:
     """An answer on its way in; the connection rests after it when it was read to its end."""
 
-    def __init__(
-        self, response: http.client.HTTPResponse, connection: Connection, pool: ConnectionPool
-    ) -> None:
+    def __init__(self, response: _Response, connection: Connection, pool: ConnectionPool) -> None:
         """Take over a connection whose answer's head was read."""
         self._response = response
         self._connection: Connection | None = connection
         self._pool = pool
         self._left = None if response.chunked else response.length
         self._ended = False
-        self.status = response.status
         self.headers: Headers = response.getheaders()
+
+    @property
+    def status(self) -> int:
+        """The status code."""
+        return self._response.status
 
     def read(self) -> bytes:
         """Return what has arrived; empty at the end. Raises: OutcomeUnknown."""
@@ -90,10 +123,10 @@ class HttpIncoming:
 class HttpUpstream:
     """Sends to the services that the operator configured, wherever they are."""
 
-    def __init__(self, *, connect_seconds: float, read_seconds: float) -> None:
+    def __init__(self, *, connect_seconds: Decimal, read_seconds: Decimal) -> None:
         """Take the time to wait for a connection and for each piece of an answer."""
-        self._connect_seconds = connect_seconds
-        self._read_seconds = read_seconds
+        self._connect_seconds = float(connect_seconds)
+        self._read_seconds = float(read_seconds)
         self._pool = ConnectionPool()
 
     def send(self, request: Outgoing) -> HttpIncoming:
@@ -111,15 +144,20 @@ class HttpUpstream:
                 raise OutcomeUnknown("broken") from None
             raise
 
+    def close(self) -> None:
+        """Close what rests; calls that are under way go on."""
+        self._pool.close()
+
     def _exchange(self, connection: Connection, request: Outgoing, head: bytes) -> HttpIncoming:
         open_socket = connection.socket
         if open_socket is None:
             raise Unreachable("no_connection")
         open_socket.settimeout(self._read_seconds)
         _write(open_socket, head, request.body)
-        response = http.client.HTTPResponse(open_socket, method=request.method)
+        response = _Response(open_socket, method=request.method)
         try:
             response.begin()
+            response.check_head()
         except BaseException:
             response.close()
             raise
@@ -132,7 +170,7 @@ class PublicUpstream(HttpUpstream):
     Names are resolved once, every address that they have is checked, and the connection goes to one of those.
     """
 
-    def __init__(self, *, connect_seconds: float, read_seconds: float) -> None:
+    def __init__(self, *, connect_seconds: Decimal, read_seconds: Decimal) -> None:
         """Take the time to wait for a connection and for each piece of an answer."""
         super().__init__(connect_seconds=connect_seconds, read_seconds=read_seconds)
         self._pool = ConnectionPool(allows=addresses.is_public)

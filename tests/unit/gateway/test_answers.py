@@ -266,12 +266,11 @@ def test_what_cannot_be_decoded_passes_and_leaves_the_usage_unknown(encoding: st
 
 
 def test_an_answer_too_large_to_hold_is_read_at_its_end() -> None:
-    said = 'it said {\\"usage\\": {\\"prompt_tokens\\": 1}} ' * 10
+    said = 'it said {"usage": {"prompt_tokens": 1}} ' * 10
+    content = "x" * (MOST_PLAIN_BYTES + 1) + said
+    odd = {'a"usage': {"prompt_tokens": 2}, "said": said}
     body = json.dumps(
-        {
-            "choices": [{"message": {"content": "x" * (MOST_PLAIN_BYTES + 1) + said}}],
-            "usage": recorded.CHAT_USAGE,
-        }
+        {"choices": [{"message": {"content": content}}], "usage": recorded.CHAT_USAGE, "odd": odd}
     )
     answer = open_answer(facts(Surface.CHAT), status=200, content_type="application/json")
     wire = body.encode()

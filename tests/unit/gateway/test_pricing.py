@@ -242,7 +242,8 @@ def test_no_call_costs_more_than_was_announced(
 
 
 ALL_OF_ONE_KIND = [
-    *({name: 300_000} for name in ("cache_read", "cache_write", "cache_write_1h", "audio_in", "audio_cached", "image_in")),
+    *({name: 300_000} for name in ("cache_read", "cache_write", "cache_write_1h")),
+    *({name: 300_000} for name in ("audio_in", "audio_cached", "image_in")),
     {"cache_write": 300_000, "cache_write_5m": 300_000},
     {"cache_write": 300_000, "cache_write_1h": 300_000},
     {"cache_read": 300_000, "audio_cached": 300_000},
@@ -251,13 +252,16 @@ ALL_OF_ONE_KIND = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kinds", ALL_OF_ONE_KIND)
-def test_the_worst_case_covers_every_kind_of_token_of_every_model(kinds: dict[str, int]) -> None:
-    for table, model in MODELS:
+@pytest.mark.parametrize("table", sorted({table for table, _ in MODELS}))
+def test_the_worst_case_covers_every_kind_of_token_of_every_model(table: str) -> None:
+    rule = TokenPrices(table)
+    by_prices = {repr(model.get_prices(AT)): model for provider, model in MODELS if provider == table}
+    for model in by_prices.values():
         facts = chat(model=model.id, tokens_in=300_000, tokens_out=1000, has_media=True, writes_cache=True)
-        rule = TokenPrices(table)
-        reading = Reading(usage=Usage(300_000, 1000, **kinds), is_complete=True, model=model.id)
-        assert rule.settle(facts, reading, AT).cost_nanos <= quote(rule, facts).worst.cost_nanos, model.id
+        worst_nanos = quote(rule, facts).worst.cost_nanos
+        for kinds in ALL_OF_ONE_KIND:
+            reading = Reading(usage=Usage(300_000, 1000, **kinds), is_complete=True, model=model.id)
+            assert rule.settle(facts, reading, AT).cost_nanos <= worst_nanos, (model.id, kinds)
 
 
 @given(st.sampled_from(MODELS), st.integers(0, 500_000), st.integers(1, 5), st.integers(0, 10**11))

@@ -1,0 +1,244 @@
+"""Who gets through the gateway's doors, in which order they are checked, and what is refused behind them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from tests.support.agents import register
+from tests.support.gateway import KEYS, QUESTION, Stage, gateway_stage, provider_settings
+from tests.support.upstreams import chat_answer
+
+WRONG_KEY = {"X-API-Key": "ak_wrong"}
+
+
+@pytest.fixture
+def stage(sqlite_url: str, build_app: Callable[..., Flask]) -> Iterator[Stage]:
+    with gateway_stage(build_app, sqlite_url, exa_api_key="", web_threads=2) as made:
+        yield made
+
+
+def test_checks_come_in_the_order_that_callers_are_told(stage: Stage) -> None:
+    def code(path: str, method: str = "GET", **request: Any) -> str:
+        answer = stage.call(path, method, **request)
+        found: str = answer.get_json()["code"]
+        return found
+
+    assert code("/v1/gateway/nobody/x", headers=WRONG_KEY) == "NOT_FOUND"
+    assert code("/v1/gateway/exa/x//y", headers=WRONG_KEY) == "UNAUTHORIZED"
+    assert code("/v1/gateway/exa/websets") == "PROVIDER_NOT_CONFIGURED"
+    assert code("/v1/gateway/openai/files", "POST", data=b"{") == "ROUTE_NOT_ALLOWED"
+    assert code("/v1/gateway/openai/chat/completions", "POST", data=b"{") == "INVALID_INPUT"
+    dear = {**QUESTION, "model": "o1-pro", "max_tokens": 100_000}
+    assert code("/v1/gateway/openai/chat/completions", "POST", json=dear) == "INVALID_INPUT"
+    assert stage.upstream.asked == []
+    stage.assert_all_agree()
+
+
+def test_a_gateway_only_key_pays_with_its_own_credits(stage: Stage) -> None:
+    stage.behave(lambda exchange: exchange.json(chat_answer()))
+    key = stage.agent.client.post("/v1/keys", json={}).get_json()["api_key"]
+    answer = stage.chat(headers={"X-API-Key": key})
+    assert answer.headers["X-Credits-Remaining"] == "9.99375"
+    assert stage.spent_nanos() == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "method"),
+    [
+        ("openai/files", "GET"), ("openai/v1/files/file-1", "DELETE"), ("openai/%66iles", "GET"),
+        ("openai/Files", "GET"), ("openai/files;x=1", "GET"), ("openai/files/", "GET"),
+        ("openai/responses/resp_1", "GET"), ("openai/responses/resp_1/cancel", "POST"),
+        ("openai/chat/completions/chatcmpl-1", "GET"), ("openai/chat/completions", "GET"),
+        ("openai/batches", "POST"), ("openai/realtime/client_secrets", "POST"), ("openai/models/gpt-5", "DELETE"),
+        ("openai/organization/admin_api_keys", "GET"), ("openai/vector_stores", "GET"),
+        ("anthropic/v1/files", "GET"), ("anthropic/v1/messages/batches", "POST"),
+        ("anthropic/v1/messages/batches/1/results", "GET"), ("anthropic/v1/organizations/me", "GET"),
+        ("gemini/v1beta/files", "GET"), ("gemini/upload/v1beta/files", "POST"),
+        ("gemini/v1beta/cachedContents", "GET"), ("gemini/v1beta/models/veo-3:predictLongRunning", "POST"),
+        ("gemini/v1beta/models/gemini-2.5-pro:batchGenerateContent", "POST"),
+        ("gemini/v1alpha/auth_tokens", "POST"), ("gemini/v1beta/operations/1", "GET"),
+        ("openrouter/keys", "GET"), ("openrouter/credits", "GET"), ("openrouter/generation?id=1", "GET"),
+        ("groq/batches", "GET"), ("coingecko/key", "GET"), ("tavily/usage", "GET"),
+    ],
+)  # fmt: skip
+def test_what_belongs_to_all_who_share_the_account_is_refused(stage: Stage, path: str, method: str) -> None:
+    answer = stage.call(f"/v1/gateway/{path}", method, json={} if method == "POST" else None)
+    assert (answer.status_code, answer.get_json()["code"]) == (403, "ROUTE_NOT_ALLOWED")
+    assert stage.upstream.asked == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("openai/responses", {"model": "gpt-5", "input": "x", "previous_response_id": "resp_1"}),
+        ("openai/responses", {"model": "gpt-5", "input": "x", "background": True}),
+        (
+            "openai/responses",
+            {"model": "gpt-5", "input": [{"content": [{"type": "input_file", "file_id": "f"}]}]},
+        ),
+        (
+            "openai/responses",
+            {"model": "gpt-5", "tools": [{"type": "file_search", "vector_store_ids": ["v"]}]},
+        ),
+        (
+            "openai/responses",
+            {"model": "gpt-5", "tools": [{"type": "code_interpreter", "container": "cntr_1"}]},
+        ),
+        ("openai/responses", {"model": "gpt-5", "conversation": {"id": "conv_1"}}),
+        ("anthropic/v1/messages", {"model": "claude-sonnet-4-5", "container": "container_1"}),
+        (
+            "gemini/v1beta/models/gemini-2.5-pro:generateContent",
+            {"contents": [], "cachedContent": "cachedContents/1"},
+        ),
+        (
+            "gemini/v1beta/models/gemini-2.5-pro:generateContent",
+            {
+                "contents": [
+                    {
+                        "parts": [
+                            {"fileData": {"fileUri": "https://generativelanguage.googleapis.com/files/1"}}
+                        ]
+                    }
+                ]
+            },
+        ),
+    ],
+)
+def test_fields_that_refer_to_stored_things_are_refused(stage: Stage, path: str, body: Any) -> None:
+    answer = stage.call(f"/v1/gateway/{path}", "POST", json=body)
+    assert (answer.status_code, answer.get_json()["code"]) == (403, "ROUTE_NOT_ALLOWED")
+    disguised = json.dumps(body).replace("_id", "\\u005fid").replace("back", "\\u0062ack")
+    assert stage.call(f"/v1/gateway/{path}", "POST", data=disguised.encode()).status_code == 403
+    assert stage.upstream.asked == []
+
+
+def test_a_tool_of_the_caller_s_own_may_call_its_arguments_what_it_likes(stage: Stage) -> None:
+    stage.behave(lambda exchange: exchange.json(chat_answer()))
+    schema = {
+        "type": "object",
+        "properties": {"file_id": {"type": "string"}, "background": {"type": "boolean"}},
+    }
+    tool = {"type": "function", "function": {"name": "open", "parameters": schema}}
+    assert stage.chat(tools=[tool], background=False, previous_response_id=None).status_code == 200
+
+
+def test_a_body_is_read_up_to_its_limit_and_never_compressed(stage: Stage) -> None:
+    large = b'{"x": "' + b"a" * (32 * 2**20) + b'"}'
+    answer = stage.call("/v1/gateway/brave/x", "POST", data=large)
+    assert (answer.status_code, answer.get_json()["code"]) == (413, "PAYLOAD_TOO_LARGE")
+    answer = stage.call("/v1/gateway/brave/x", "POST", data=b"x", headers={"Content-Encoding": "gzip"})
+    assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT")
+    stage.assert_all_agree()
+
+
+def test_a_body_larger_than_json_elsewhere_passes_byte_for_byte(stage: Stage) -> None:
+    body = bytes(range(256)) * 8192
+    assert stage.call("/v1/gateway/brave/x", "PUT", data=body).status_code == 200
+    assert stage.upstream.asked[0].body == body
+
+
+def test_credits_that_do_not_reach_say_what_would(build_app: Callable[..., Flask], sqlite_url: str) -> None:
+    with gateway_stage(build_app, sqlite_url, initial_credits_usd="0.01") as stage:
+        answer = stage.chat(messages=[{"role": "user", "content": "x" * 40_000}])
+        assert (answer.status_code, answer.get_json()["code"]) == (402, "INSUFFICIENT_CREDITS")
+        assert answer.get_json()["details"]["affordable_max_tokens"] == 0
+        stage.behave(lambda exchange: exchange.json(chat_answer()))
+        # What is left is held where that is less than the worst case.
+        assert stage.chat(max_tokens=100_000).status_code == 200
+    with gateway_stage(build_app, sqlite_url, initial_credits_usd="0") as stage:
+        for answer in (stage.chat(), stage.search(), stage.call("/v1/gateway/openai/models")):
+            assert (answer.status_code, answer.get_json()["code"]) == (402, "INSUFFICIENT_CREDITS")
+        assert stage.upstream.asked == []
+
+
+def test_when_all_lanes_are_taken_the_next_call_is_told_to_come_back(stage: Stage) -> None:
+    def hold(exchange: Any) -> None:
+        exchange.start_stream()
+        exchange.await_hang_up()
+
+    stage.behave(hold)
+    with stage.stream():
+        answer = stage.search()
+        assert (answer.status_code, answer.get_json()["code"]) == (503, "OVERLOADED")
+        assert int(answer.headers["Retry-After"]) >= 1
+        assert stage.agent.get("/v1/balance").status_code == 200
+    stage.behave(lambda exchange: exchange.json({}))
+    assert stage.search().status_code == 200
+    stage.assert_nothing_held()
+
+
+def test_the_providers_tell_their_prices_and_no_secret(stage: Stage) -> None:
+    listed = stage.agent.client.get("/v1/providers")
+    rows = {row["slug"]: row for row in listed.get_json()["providers"]}
+    assert set(rows) == set(KEYS)
+    assert not any(key in listed.text for key in KEYS.values())
+    assert stage.upstream.url not in listed.text
+    assert rows["exa"]["configured"] is False
+    assert rows["gemini"]["aliases"] == ["google", "llm_provider_3"]
+    assert rows["brave"]["pricing"]["usd"] == 0.005
+    assert rows["openai"]["pricing"]["model"] == "per_token"
+    assert "base" in rows["alchemy"]["chains"]
+    assert rows["openai"]["x402_price_usd"] == 0.01
+
+
+FILE = """
+[providers.mistral]
+kind = "language-model"
+base_url = "{url}/mistral/v1"
+api_key = "mistral-key"
+credential = {{header = "Authorization", value = "Bearer {{key}}"}}
+dialect = "openai"
+price = {{type = "tokens", table = "mistral"}}
+aliases = ["le_chat"]
+
+[providers.brave]
+price = {{type = "fixed", usd = "0.25"}}
+"""
+
+
+def test_a_file_adds_providers_and_overrides_fields(
+    build_app: Callable[..., Flask], sqlite_url: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "providers.toml"
+    with gateway_stage(build_app, sqlite_url) as stage:
+        path.write_text(FILE.format(url=stage.upstream.url))
+        settings = provider_settings(stage.upstream.url, gateway_providers_file=str(path))
+        app = build_app(sqlite_url, settings=settings)
+        with app.app_context():
+            agent = register(app.test_client())
+            stage.behave(lambda exchange: exchange.json(chat_answer("mistral-large-2512")))
+            body = {"model": "mistral-large-2512", "messages": []}
+            assert agent.post("/v1/gateway/le_chat/chat/completions", body).status_code == 200
+            asked = stage.upstream.asked[-1]
+            assert (asked.target, asked.header("authorization")) == (
+                "/mistral/v1/chat/completions", "Bearer mistral-key",
+            )  # fmt: skip
+            assert agent.get("/v1/gateway/brave/x").headers["X-Cost-Usd"] == "0.25"
+
+
+def test_each_mistake_in_the_file_is_named_in_one_line(
+    build_app: Callable[..., Flask], sqlite_url: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "providers.toml"
+    path.write_text(
+        '[providers.new]\nkind = "tea"\nprice = {type = "fixed", usd = 5}\ndenied_routes = ["("]\ntaste = 1\n'
+        '[providers.shopping]\nbase_url = "https://x.example"\nprice = {type = "fixed", usd = "1"}\n'
+        '[providers.other]\nbase_url = "ftp://x"\nprice = {type = "fixed", usd = "1"}\naliases = ["openai"]\n'
+        '[providers.exa]\napi_key = "secret-in-the-file"\naliases = ["groq"]\n'
+    )
+    with pytest.raises(SystemExit) as stopped:
+        build_app(sqlite_url, settings={"gateway_providers_file": str(path)})
+    lines = str(stopped.value).splitlines()[1:]
+    for start in (
+        "providers.new.kind: ", "providers.new.price: ", "providers.new.denied_routes: ", "providers.new.taste: ",
+        "providers.new.base_url: is missing", "providers.shopping: ", "providers.other.base_url: ",
+        "providers.exa: the name groq is taken",
+    ):  # fmt: skip
+        assert [line for line in lines if line.startswith(start)], (start, lines)
+    assert "secret-in-the-file" not in str(stopped.value)

@@ -1,0 +1,182 @@
+"""Calls at once, and processes that die: what is charged is what was affordable, and nothing stays held for ever."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+import time_machine
+from flask import Flask
+
+from app.core import clock
+from app.usage import service as usage
+from tests.support.gateway import CHAT, QUESTION, gateway_stage, provider_settings
+from tests.support.services import web_service
+from tests.support.upstreams import Exchange, chat_answer, chat_chunks, misbehaving_upstream
+from tests.support.waiting import wait_until
+from workers import sweeps
+
+AT_ONCE = 200
+AFFORDABLE = 20
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def database_url(request: pytest.FixtureRequest) -> str:
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+@pytest.mark.parametrize("fixed", [True, False], ids=["a fixed price", "a cost known afterwards"])
+def test_of_many_calls_at_once_exactly_the_affordable_ones_are_charged(
+    database_url: str, *, fixed: bool
+) -> None:
+    price_nanos = 5_000_000 if fixed else 1_000 * 1_250 + 500 * 10_000
+    credits_usd = f"{price_nanos * AFFORDABLE // 1000 / 10**6:.6f}"
+    settings = {"initial_credits_usd": credits_usd, "database_pool_size": 5, "web_threads": 300}
+
+    def answer(exchange: Exchange) -> None:
+        exchange.json(chat_answer())
+
+    with (
+        misbehaving_upstream(answer) as upstream,
+        web_service(database_url, provider_settings(upstream.url, **settings)) as service,
+    ):
+        key = service.register()["apiKey"]
+        headers = {"X-API-Key": key}
+
+        def call(_number: int) -> int:
+            if fixed:
+                return service.ask("GET", "/v1/gateway/brave/web/search?q=1", headers=headers)[0]
+            body = {**QUESTION, "max_tokens": 10_000}
+            return service.ask("POST", CHAT, body, headers)[0]
+
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            statuses = Counter(threads.map(call, range(AT_ONCE)))
+        assert set(statuses) <= {200, 402}, statuses
+        balance = service.get("/v1/balance", key)
+        spent_nanos = round(balance["total_spent"] * 10**9)
+        assert balance["credits_usd"] >= 0
+        assert round(balance["credits_usd"] * 10**9) + spent_nanos == price_nanos * AFFORDABLE
+        logs = service.get("/v1/usage?limit=500", key)["logs"]
+        assert len(logs) == statuses[200] == len(upstream.asked)
+        if fixed:
+            assert spent_nanos == price_nanos * AFFORDABLE
+            assert statuses == {200: AFFORDABLE, 402: AT_ONCE - AFFORDABLE}
+        else:
+            # Each holds its worst case meanwhile, so fewer may run at once; the last one, what was left.
+            assert 1 <= statuses[200] <= AFFORDABLE
+        assert price_nanos * (statuses[200] - 1) < spent_nanos <= price_nanos * statuses[200]
+        assert round(sum(entry["cost_usd"] for entry in logs) * 10**9) == spent_nanos
+
+
+def test_a_stream_whose_process_is_killed_is_charged_its_estimate_once_its_lease_is_over(
+    database_url: str, build_app: Callable[..., Flask]
+) -> None:
+    def endless(exchange: Exchange) -> None:
+        exchange.start_stream()
+        exchange.chunk(chat_chunks("Hello")[0])
+        exchange.await_hang_up()
+
+    app = build_app(database_url)
+    with misbehaving_upstream(endless) as upstream:
+        settings = provider_settings(upstream.url)
+        with web_service(database_url, settings, workers=1, threads=20) as service:
+            key = service.register()["apiKey"]
+            with _streaming(service.port, key) as answer:
+                assert b"Hello" in answer.read1(4096)
+                service.kill()
+                upstream.await_hang_ups()
+        headers = {"X-API-Key": key}
+        with app.app_context():
+            client = app.test_client()
+            before = client.get("/v1/balance", headers=headers).get_json()
+            assert before["total_spent"] == 0
+            sweeps.sweep()
+            assert client.get("/v1/balance", headers=headers).get_json() == before
+            with time_machine.travel(clock.now() + timedelta(seconds=120), tick=True):
+                sweeps.sweep()
+            after = client.get("/v1/balance", headers=headers).get_json()
+            logs = client.get("/v1/usage", headers=headers).get_json()["logs"]
+        assert 0 < after["total_spent"] < 0.001
+        assert [entry["cost_usd"] for entry in logs] == [after["total_spent"]]
+
+
+def test_a_live_stream_outlives_the_sweeps(database_url: str, build_app: Callable[..., Flask]) -> None:
+    gates = iter(range(100))
+
+    def slow(exchange: Exchange) -> None:
+        exchange.start_stream()
+        for frame in chat_chunks(*["word "] * 20):
+            exchange.wait_for(str(next(gates)))
+            exchange.chunk(frame)
+        exchange.end_stream()
+
+    with gateway_stage(build_app, database_url) as stage:
+        stage.behave(slow)
+        started = clock.now()
+        stage.upstream.open("0")
+        with stage.stream() as arriving:
+            for minute in range(1, 22):
+                stage.upstream.open(str(minute))
+                with time_machine.travel(started + timedelta(minutes=minute), tick=True):
+                    assert next(arriving)
+                    if minute % 5 == 0:
+                        assert usage.charge_lapsed() == 0
+                        assert stage.spent_nanos() == 0
+            stage.upstream.open_all()
+            for gate in range(22, 40):
+                stage.upstream.open(str(gate))
+            assert b"[DONE]" in b"".join(arriving)
+        stage.assert_nothing_held()
+        assert stage.spent_nanos() == 1_000 * 1_250 + 500 * 10_000
+
+
+def test_a_caller_who_hangs_up_ends_the_upstream_s_work(database_url: str) -> None:
+    def chatter(exchange: Exchange) -> None:
+        exchange.start_stream()
+        try:
+            for frame in chat_chunks(*["word "] * 100_000):
+                exchange.chunk(frame)
+        finally:
+            upstream.hang_ups += 1
+
+    with (
+        misbehaving_upstream(chatter) as upstream,
+        web_service(database_url, provider_settings(upstream.url), workers=1, threads=20) as service,
+    ):
+        key = service.register()["apiKey"]
+        with _streaming(service.port, key) as answer:
+            assert b"word" in answer.read1(4096)
+        upstream.await_hang_ups()
+        wait_until(lambda: service.get("/v1/usage", key)["logs"], what="the charge for what was streamed")
+        balance = service.get("/v1/balance", key)
+        assert 0 < balance["total_spent"] < 10
+
+
+class _streaming:  # noqa: N801 - reads as the deed that it is
+    """A streaming chat on a connection of its own; leaving the block resets it."""
+
+    def __init__(self, port: int, key: str) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        self._key = key
+
+    def __enter__(self) -> http.client.HTTPResponse:
+        body = json.dumps({**QUESTION, "stream": True})
+        self._connection.request(
+            "POST", CHAT, body, {"X-API-Key": self._key, "Content-Type": "application/json"}
+        )
+        self._answer = self._connection.getresponse()
+        assert self._answer.status == 200
+        return self._answer
+
+    def __exit__(self, *_error: object) -> None:
+        if self._connection.sock is not None:
+            self._connection.sock.shutdown(socket.SHUT_RDWR)
+        self._answer.close()
+        self._connection.close()

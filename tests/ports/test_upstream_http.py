@@ -1,0 +1,199 @@
+"""The forwarder's outside: what it sends, what it is certain of when it fails, and which addresses it never reaches."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from decimal import Decimal
+
+import pytest
+
+from app.adapters.upstream_http.addresses import is_public
+from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
+from app.ports.errors import OutcomeUnknown, Rejected, Unreachable
+from app.ports.upstream import Incoming, Outgoing
+from tests.support.loopback_http import unused_url
+from tests.support.upstreams import Exchange, misbehaving_upstream
+
+PRIVATE = [
+    "0.0.0.0", "10.1.2.3", "100.64.0.1", "127.0.0.1", "127.255.255.254", "168.63.129.16", "169.254.169.254",  # noqa: S104 - compared, not bound
+    "172.16.0.1", "172.31.255.255", "192.0.0.8", "192.0.2.1", "192.88.99.1", "192.168.0.1", "198.18.0.1",
+    "198.51.100.7", "203.0.113.9", "224.0.0.1", "239.255.255.250", "240.0.0.1", "255.255.255.255",
+    "::", "::1", "::ffff:127.0.0.1", "::ffff:8.8.8.8", "::127.0.0.1", "64:ff9b::7f00:1", "64:ff9b:1::1", "100::1",
+    "2001::1", "2001:db8::1", "2002:7f00:1::", "3fff::1", "5f00::1", "fc00::1", "fd00:ec2::254", "fe80::1",
+    "fe80::1%eth0", "fec0::1", "ff02::1", "not an address", "",
+]  # fmt: skip
+PUBLIC = [
+    "1.1.1.1",
+    "8.8.8.8",
+    "93.184.216.34",
+    "172.32.0.1",
+    "100.128.0.1",
+    "2606:4700::1111",
+    "2a00:1450::1",
+]
+TRICKS = [
+    "https://127.0.0.1", "https://localhost", "https://2130706433", "https://0x7f000001", "https://0177.0.0.1",
+    "https://127.1", "https://0", "https://[::1]", "https://[::ffff:127.0.0.1]", "https://[::ffff:7f00:1]",
+    "https://169.254.169.254", "https://[64:ff9b::a9fe:a9fe]", "https://user@127.0.0.1", "https://127.0.0.1#@1.1.1.1",
+    "http://1.1.1.1", "https://1.1.1.1:8443", "https://1.1.1.1:22", "ftp://1.1.1.1", "file:///etc/passwd",
+    "https://1.1.1.1/path", "https://1.1.1.1?x", "https://1.1.1.1\\@127.0.0.1", "https://", "gopher://127.0.0.1",
+    "https://1.1.1.1 .example", "https://\u2460\u2461\u2466.0.0.1", "https://127.0.0.1.:443",
+]  # fmt: skip
+
+
+@pytest.fixture
+def upstream() -> Iterator[HttpUpstream]:
+    made = HttpUpstream(connect_seconds=Decimal(2), read_seconds=Decimal("0.3"))
+    yield made
+    made.close()
+
+
+def get(origin: str, target: str = "/", *, method: str = "GET", body: bytes = b"") -> Outgoing:
+    return Outgoing(method, origin, target, (("Accept", "*/*"),), body)
+
+
+def read(incoming: Incoming) -> bytes:
+    return b"".join(iter(incoming.read, b""))
+
+
+@pytest.mark.parametrize("address", PRIVATE)
+def test_no_address_inside_counts_as_public(address: str) -> None:
+    assert not is_public(address)
+
+
+@pytest.mark.parametrize("address", PUBLIC)
+def test_addresses_of_the_internet_are_public(address: str) -> None:
+    assert is_public(address)
+
+
+@pytest.mark.parametrize("origin", TRICKS)
+def test_an_address_that_others_gave_leads_nowhere_inside(origin: str) -> None:
+    public = PublicUpstream(connect_seconds=Decimal(1), read_seconds=Decimal(1))
+    with pytest.raises((Rejected, Unreachable)):
+        public.send(get(origin))
+    public.close()
+
+
+def test_a_name_that_changes_its_address_after_the_check_is_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    connected: list[object] = []
+
+    def rebinding(host: str, port: int, *_rest: object, **_more: object) -> list[tuple[object, ...]]:
+        asked.append(host)
+        address = "1.1.1.1" if len(asked) == 1 else "127.0.0.1"
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
+
+    def connect(_self: socket.socket, address: object) -> None:
+        connected.append(address)
+        raise OSError
+
+    monkeypatch.setattr(socket, "getaddrinfo", rebinding)
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    public = PublicUpstream(connect_seconds=Decimal(1), read_seconds=Decimal(1))
+    with pytest.raises(Unreachable):
+        public.send(get("https://rebinding.example"))
+    assert (asked, connected) == (["rebinding.example"], [("1.1.1.1", 443)])
+
+
+def test_one_private_address_among_public_ones_refuses_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, 443)) for each in ("1.1.1.1", "10.0.0.1")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_more: both)
+    public = PublicUpstream(connect_seconds=Decimal(1), read_seconds=Decimal(1))
+    with pytest.raises(Rejected):
+        public.send(get("https://two.example"))
+
+
+def test_nothing_was_sent_where_nobody_listens(upstream: HttpUpstream) -> None:
+    with pytest.raises(Unreachable):
+        upstream.send(get(unused_url()))
+
+
+@pytest.mark.parametrize(
+    ("request_", "problem"),
+    [
+        (get("http://127.0.0.1", "/a b"), "target"),
+        (get("http://127.0.0.1", "/a\r\nHost: evil"), "target"),
+        (get("http://127.0.0.1", "evil.example"), "target"),
+        (get("http://127.0.0.1", method="GET / HTTP/1.1\r\nX: "), "method"),
+        (Outgoing("GET", "http://127.0.0.1", "/", (("X", "a\r\nY: b"),)), "value"),
+        (Outgoing("GET", "http://127.0.0.1", "/", (("X: y\r\nZ", "a"),)), "name"),
+        (Outgoing("GET", "http://127.0.0.1", "/", (("X", "\u20ac"),)), "letters"),
+    ],
+)
+def test_what_would_be_read_as_another_request_is_not_sent(
+    upstream: HttpUpstream, request_: Outgoing, problem: str
+) -> None:
+    with pytest.raises(Rejected):
+        upstream.send(request_)
+    assert problem
+
+
+def test_a_connection_is_used_again_and_a_dead_one_is_not(upstream: HttpUpstream) -> None:
+    with misbehaving_upstream(lambda exchange: exchange.answer(b"ok")) as server:
+        for _ in range(3):
+            assert read(upstream.send(get(server.url))) == b"ok"
+        assert server.connections == 1
+
+        def once(exchange: Exchange) -> None:
+            exchange.answer(b"bye")
+            exchange.hang_up()
+
+        server.behave = once
+        for _ in range(3):
+            assert read(upstream.send(get(server.url, method="POST", body=b"x"))) == b"bye"
+        assert len(server.asked) == 6
+
+
+def test_a_piece_is_there_before_the_answer_has_ended(upstream: HttpUpstream) -> None:
+    def slow(exchange: Exchange) -> None:
+        exchange.head(200, ("Content-Type", "text/event-stream"))
+        exchange.send(b"data: 1\n\n")
+        exchange.wait_for("more")
+        exchange.send(b"data: 2\n\n")
+        exchange.hang_up()
+
+    with misbehaving_upstream(slow) as server:
+        incoming = upstream.send(get(server.url))
+        assert incoming.read() == b"data: 1\n\n"
+        server.open("more")
+        assert read(incoming) == b"data: 2\n\n"
+
+
+def test_silence_after_the_head_is_a_timeout_and_closes_the_connection(upstream: HttpUpstream) -> None:
+    def silent(exchange: Exchange) -> None:
+        exchange.start_stream()
+        exchange.await_hang_up()
+
+    with misbehaving_upstream(silent) as server:
+        incoming = upstream.send(get(server.url))
+        with pytest.raises(OutcomeUnknown) as error:
+            incoming.read()
+        assert error.value.reason == "timeout"
+        server.await_hang_ups()
+
+
+def test_more_calls_than_any_pool_has_connections_run_at_once(upstream: HttpUpstream) -> None:
+    def held(exchange: Exchange) -> None:
+        exchange.wait_for("all")
+        exchange.answer(b"ok")
+
+    patient = HttpUpstream(connect_seconds=Decimal(10), read_seconds=Decimal(30))
+    with misbehaving_upstream(held) as server:
+        answers: list[bytes] = []
+        calls = [
+            threading.Thread(target=lambda: answers.append(read(patient.send(get(server.url)))))
+            for _ in range(150)
+        ]
+        for call in calls:
+            call.start()
+        server.await_asked(150)
+        server.open("all")
+        for call in calls:
+            call.join()
+        assert answers == [b"ok"] * 150
+    patient.close()
+    upstream.close()
