@@ -13,7 +13,7 @@ from app.adapters.shopper_browser import programs
 from app.adapters.shopper_browser.shopper import BrowserShopper
 from app.ports.shopper import Bought, Errand, Failed, Product, Review, ShippingAddress, Step, Unclear
 from tests.support.shops.corner import Corner, corner_shop
-from tests.support.shops.oscar import Oscar, oscar_shop
+from tests.support.shops.django_oscar import Oscar, oscar_shop
 
 MINIMAL = ShippingAddress("Ada Buyer", "94107")
 FULL = ShippingAddress(

@@ -7,7 +7,7 @@ import pytest
 from app.adapters.shopper_browser.shopper import BrowserShopper
 from app.ports.shopper import Failed, ShippingAddress, Trouble
 from tests.browser.conftest import MINIMAL, Witness, send
-from tests.support.shops.oscar import Ordered, Oscar
+from tests.support.shops.django_oscar import Ordered, Oscar
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

@@ -27,7 +27,7 @@ from launcher import processes
 from tests.support.agents import Agent, register
 from tests.support.applications import DEAD_REDIS, key_of, make_app, settings_for
 from tests.support.servers import _tie_to_the_tests
-from tests.support.shops.oscar import Oscar
+from tests.support.shops.django_oscar import Oscar
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.redis, pytest.mark.timeout(240)]

@@ -10,7 +10,6 @@ import ctypes
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, BinaryIO
@@ -67,13 +66,12 @@ def main(reader: BinaryIO, writer: BinaryIO) -> None:
     order = messages.read(reader)
     wanted = messages.errand_of(order["errand"])
     rules = Egress(private=bool(order["private"]), reachable=tuple(order["reachable"]))
-    environment = {
-        name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ
-    }
     try:
         with (
             egress.serve(rules) as proxy,
-            browser.context(str(order["browser"]), proxy=proxy, environment=environment) as context,
+            browser.context(
+                str(order["browser"]), proxy=proxy, environment=dict(order["environment"])
+            ) as context,
         ):
             bought = errand.run(context, wanted, Reporter(reader, writer))
             # Said before the browser is closed: what is known must not be lost by a browser that does not end.
@@ -99,7 +97,6 @@ def _die_with_the_parent() -> None:
 
 if __name__ == "__main__":
     _die_with_the_parent()
-    tempfile.tempdir = os.environ.get("TMPDIR")
     # Whatever else prints must not get between the messages.
     _out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

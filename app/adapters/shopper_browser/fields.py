@@ -40,7 +40,7 @@ _WORDS: tuple[tuple[str, str], ...] = (
     ("cc-number", r"card.?(number|no)|credit card|\bpan\b|kartennummer"),
     ("cc-name", r"name on card|card.?holder|karteninhaber"),
     (QUANTITY, r"\bq(uanti)?ty\b|\bquantity|\bmenge\b|\banzahl\b|\bquantité\b|how many"),
-    ("email", r"e-?mail|courriel"),
+    ("email", r"e.?mail|courriel"),
     ("tel", r"phone|mobile|\btel\b|telefon|téléphone|cell"),
     ("organization", r"company|organi[sz]ation|business|firma|société"),
     ("honorific-prefix", r"\btitle\b|salutation|anrede|civilité"),

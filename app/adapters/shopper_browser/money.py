@@ -172,14 +172,13 @@ def labelled(text: str) -> list[Labelled]:
             found += [_label(words, amount) for amount in inside]
         elif inside:
             values += inside
-        elif words or _FREE.search(line):
+        elif _FREE.fullmatch(line.strip()):
+            values.append(Amount(0, None))
+        elif words:
             if values:
                 found += _paired(labels, values)
                 labels, values = [], []
-            if _FREE.fullmatch(line.strip()):
-                values.append(Amount(0, None))
-            else:
-                labels.append(line.strip())
+            labels.append(line.strip())
     return found + _paired(labels, values)
 
 

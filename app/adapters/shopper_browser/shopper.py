@@ -28,7 +28,7 @@ _PREFIX = "purser-shopper-"
 _ALIVE_SECONDS = 5.0
 _CHUNK = 65_536
 _HIDDEN = "…"
-_PASSED_ON = ("PATH", "LANG", "LC_ALL", "FONTCONFIG_PATH", "FONTCONFIG_FILE", "SSL_CERT_FILE", "SSL_CERT_DIR")
+_PATH = "/usr/local/bin:/usr/bin:/bin:/opt/homebrew/bin"
 
 
 class BrowserShopper:
@@ -59,7 +59,7 @@ class BrowserShopper:
                 messages.write(
                     child.stdin, "go",
                     errand=messages.errand_values(errand), browser=self._executable,
-                    private=self._private, reachable=self._reachable,
+                    private=self._private, reachable=self._reachable, environment=_environment(folder),
                 )  # fmt: skip
                 return conversation.listen(deadline=time.monotonic() + self._deadline_seconds)
             except messages.Closed:
@@ -176,8 +176,7 @@ class _Conversation:
 
 @contextmanager
 def _process(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    environment |= {"HOME": str(folder), "TMPDIR": str(folder), "PYTHONPATH": str(_ROOT)}
+    environment = {**_environment(folder), "PYTHONPATH": str(_ROOT)}
     child = subprocess.Popen(  # noqa: S603 - our own module
         [sys.executable, "-m", "app.adapters.shopper_browser", str(os.getpid())],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -194,6 +193,11 @@ def _process(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
             if pipe is not None:
                 with suppress(OSError):
                     pipe.close()
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """Return all that the browser's process and the browser know of their surroundings."""
+    return {"PATH": _PATH, "LANG": "C.UTF-8", "HOME": str(folder), "TMPDIR": str(folder)}
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Runs django-oscar as its package ships it, on loopback, with a few articles and customers.
 
-Prints one line of JSON when it listens. Started by `tests.support.shops.oscar`, which reads orders from its database.
+Prints one line of JSON when it listens. Started by `tests.support.shops.django_oscar`.
 """
 
 from __future__ import annotations
