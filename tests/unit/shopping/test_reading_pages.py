@@ -128,9 +128,9 @@ def test_the_street_decides_where_it_was_sent() -> None:
 
 def control(**parts: object) -> Control:
     values = {
-        "number": 1, "type": "text", "name": "", "id": "", "autocomplete": "", "placeholder": "", "label": "", "value": "",
-        "filled": False, "checked": False, "required": False, "disabled": False, "problem": "", "form": 0, "group": "",
-        "card": "", "dialog": False, "options": (), **parts,
+        "number": 1, "type": "text", "name": "", "id": "", "autocomplete": "", "placeholder": "", "label": "",
+        "value": "", "filled": False, "checked": False, "required": False, "disabled": False, "problem": "",
+        "form": 0, "group": "", "card": "", "dialog": False, "options": (), **parts,
     }  # fmt: skip
     return Control(**values)  # type: ignore[arg-type]
 
