@@ -94,7 +94,9 @@ def stage(sqlite_url: str, redis_url: str, browser: str) -> Iterator[tuple[Flask
 
 @contextmanager
 def working(environment: dict[str, str], profile: Path) -> Iterator[Worker]:
-    """Run a shopping worker until the block ends."""
+    """Run a shopping worker until the block ends; it listens when the block begins."""
+    redis = Redis.from_url(environment["REDIS_URL"])
+    before = redis.scard("rq:workers")
     log = profile.parent / "worker.log"
     with log.open("ab") as output:
         process = subprocess.Popen(
@@ -103,6 +105,7 @@ def working(environment: dict[str, str], profile: Path) -> Iterator[Worker]:
         )  # fmt: skip
     worker = Worker(process, log)
     try:
+        wait_until(lambda: redis.scard("rq:workers") > before, 90, interval=0.2, what="the worker")  # type: ignore[operator]
         yield worker
     finally:
         if process.poll() is None:
