@@ -21,6 +21,7 @@ Rooms, lowest first (a room calls the verbs of lower rooms and never touches the
   wallets/   custody, balances, movements, funding, history
   trading/   the perpetual-futures exchange: reading it, previewing actions
   catalog/   third-party services: registered, found, subscribed to, called through the proxy
+  shopping/  purchases in web shops, made by a browser
   agents/    registration and claim codes
   gateway/   the paid proxy: providers, prices, metering of forwarded calls
   device/    the page and the JSON with which a person claims an agent

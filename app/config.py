@@ -165,6 +165,9 @@ class Settings(_UpstreamSettings):
     jupiter_base_url: str = ""
     perpdex_base_url: str = ""
 
+    browser_executable: str = ""
+    shopping_price_usd: Decimal = Field(Decimal("0.25"), ge=0, le=1000)
+
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
 
     @field_validator("ethereum_rpc_url", "base_rpc_url", "solana_rpc_url", mode="before")

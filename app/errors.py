@@ -267,6 +267,12 @@ class TransactionInProgress(ServiceError):
     code = ErrorCode.TRANSACTION_IN_PROGRESS
 
 
+class PurchaseInProgress(ServiceError):
+    """The same purchase is under way or its outcome is unknown, or it is too far to be cancelled."""
+
+    code = ErrorCode.PURCHASE_IN_PROGRESS
+
+
 class LimitReached(ServiceError):
     """There are as many of these as there may be."""
 
@@ -320,7 +326,7 @@ class RouteNotAllowed(ServiceError):
 
 
 class ProviderNotConfigured(ServiceError):
-    """The operator has set no credential for this provider. Nothing was charged."""
+    """The operator has not set this provider up. Nothing was charged."""
 
     code = ErrorCode.PROVIDER_NOT_CONFIGURED
     default_message = "This provider is not configured on this service."

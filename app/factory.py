@@ -33,6 +33,8 @@ from app.identity.guards import SECURITY_SCHEMES
 from app.platform import key_routes as platform_keys
 from app.platform import routes as platform
 from app.ports.provider import PortSet
+from app.shopping import routes as shopping
+from app.shopping import service as purchases
 from app.status import pages
 from app.status import routes as status
 from app.trading import routes as trading
@@ -73,6 +75,7 @@ def create_app(settings: Settings | None = None, *, ports: PortSet | None = None
         waiting.open_rooms()
         balances.open_readers()
         forwarding.open_lanes()
+        wallet_service.keep_while(purchases.open_purchase_of)
         configured.install(settings)
         wallet_service.on_removal(subscriptions.end_of_wallet)
     _serve(app, settings)
@@ -165,6 +168,7 @@ def _register_rooms(app: Flask) -> None:
         catalog.subscribed,
         services.blp,
         proxy.proxy,
+        shopping.shopping,
         status.blp,
     ):
         api.register_blueprint(blueprint)

@@ -9,11 +9,13 @@ class QueueName(StrEnum):
     """RQ queues, in the order in which a worker serves them."""
 
     CHAINS = "chains"
+    SHOPPING = "shopping"
 
 
 class JobName(StrEnum):
     """Jobs by the dotted path of the function that runs them. Arguments are identifiers, never secrets."""
 
+    BUY = "workers.purchases.buy"
     CONFIRM = "workers.confirmations.confirm"
     FIND_DEPOSITS = "workers.deposits.find"
     PAY_FROM_FAUCET = "workers.deposits.pay_from_faucet"
@@ -22,4 +24,9 @@ class JobName(StrEnum):
     @property
     def queue(self) -> QueueName:
         """Return the queue that carries this job."""
-        return QueueName.CHAINS
+        return QueueName.SHOPPING if self is JobName.BUY else QueueName.CHAINS
+
+    @property
+    def seconds(self) -> int:
+        """Return how long this job may run. A purchase ends itself before."""
+        return 240 if self is JobName.BUY else 60

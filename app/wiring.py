@@ -21,6 +21,8 @@ from app.adapters.price_coingecko import CoinGeckoPrices
 from app.adapters.price_jupiter import JupiterPrices
 from app.adapters.prices import MarketPrices, PriceSource
 from app.adapters.queue_rq import RqQueue
+from app.adapters.shopper_browser import programs
+from app.adapters.shopper_browser.shopper import BrowserShopper
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
 from app.adapters.uniswap.exchange import UniswapExchange
@@ -34,6 +36,7 @@ from app.ports.faucet import Faucet
 from app.ports.perpdex import Perpdex
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
+from app.ports.shopper import Shopper
 from app.ports.specifications import Specifications
 from app.ports.swaps import Exchange
 from app.ports.upstream import Upstream
@@ -54,6 +57,7 @@ class Ports:
     specifications: Specifications
     faucet: Faucet | None
     perpdex: Perpdex
+    shopper: Shopper | None
 
 
 def build(settings: Settings) -> Ports:
@@ -80,7 +84,13 @@ def build(settings: Settings) -> Ports:
         perpdex=HyperliquidExchange(
             PERPDEX_DEPLOYMENTS[settings.network.value], url=settings.perpdex_base_url
         ),
+        shopper=_shopper(settings),
     )
+
+
+def _shopper(settings: Settings) -> Shopper | None:
+    browser = programs.find(settings.browser_executable)
+    return BrowserShopper(browser, private=settings.allow_private_upstreams) if browser else None
 
 
 def _upstream(settings: Settings, kind: type[HttpUpstream]) -> HttpUpstream:

@@ -7,13 +7,14 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 
-from launcher import network_ports, redis_server, schema
+from launcher import browser, network_ports, redis_server, schema
 from launcher.errors import LauncherError
 from launcher.instance import Instance
 from launcher.procfile import read_procfile
 from launcher.settings import DATABASE_FILE, SECRETS_FILE, Plan, complete
 from launcher.supervisor import Program, Supervisor
 
+SHOPPER = "shopper"
 SANDBOX_READY_LINE = "sandbox ready"
 _SERVERS, _CHAINS, _SERVICE = range(3)  # tiers: what needs what
 _REDIS_START_SECONDS = 10.0
@@ -110,6 +111,9 @@ def _start(plan: Plan, supervisor: Supervisor) -> bool:
     _await(supervisor, lambda: _is_healthy(plan.port), "The web process", _WEB_START_SECONDS)
     if plan.sandbox_ports:
         _await(supervisor, lambda: SANDBOX_READY_LINE in supervisor.printed("sandbox"), "The sandbox", None)
+    if SHOPPER in commands and not browser.is_there(plan.environment):
+        del commands[SHOPPER]
+        supervisor.say(browser.MEND)
     _start_processes(plan, supervisor, commands)
     return not supervisor.stopping
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from app.core import heartbeats
 from app.core.chains import ChainName
 from app.core.leases import lease
-from app.status import heartbeat
 from app.wallets import tracking
 from workers.context import job
 
@@ -19,4 +19,4 @@ def confirm(chain: str) -> None:
     with lease(f"confirm:{chain}", duration=_LEASE) as free:
         if free:
             tracking.confirm(ChainName(chain))
-    heartbeat.beat()
+    heartbeats.beat()

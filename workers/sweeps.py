@@ -18,6 +18,7 @@ from app.jobs import JobName
 from app.platform import actors, verification
 from app.platform import keys as platform_keys
 from app.ports import provider
+from app.shopping import sweeping as purchases
 from app.spending import audit as spending_audit
 from app.spending import retention as spending_retention
 from app.usage import audit as usage_audit
@@ -61,6 +62,7 @@ def sweep() -> None:
         idempotency.prune(now)
         statistics.refresh(now)
         statistics.prune(now)
+        purchases.sweep(now)
         with unit_of_work():
             claims.forget_answers(now)
             guesses.prune(now)

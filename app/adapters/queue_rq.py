@@ -32,7 +32,6 @@ _SILENCE_SECONDS = 60.0
 _BUCKET_SECONDS = 10
 _WAITING_TTL_SECONDS = 60
 _FAILURE_TTL_SECONDS = 60
-_RUNNING_TIMEOUT_SECONDS = 60
 
 _log = structlog.get_logger(__name__)
 
@@ -101,7 +100,7 @@ class RqQueue:
                     args=arguments,
                     job_id=candidate,
                     unique=True,
-                    timeout=_RUNNING_TIMEOUT_SECONDS,
+                    timeout=job.seconds,
                     ttl=_WAITING_TTL_SECONDS,
                     result_ttl=0,
                     failure_ttl=_FAILURE_TTL_SECONDS,

@@ -13,6 +13,7 @@ from app.ports.faucet import Faucet
 from app.ports.perpdex import Perpdex
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
+from app.ports.shopper import Shopper
 from app.ports.specifications import Specifications
 from app.ports.swaps import Exchange
 from app.ports.upstream import Upstream
@@ -63,6 +64,11 @@ class PortSet(Protocol):
     @property
     def specifications(self) -> Specifications:
         """What reads OpenAPI documents of strangers."""
+        ...
+
+    @property
+    def shopper(self) -> Shopper | None:
+        """Who buys in web shops; None on a machine without a browser."""
         ...
 
     @property

@@ -8,9 +8,9 @@ from marshmallow import fields
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
+from app.core import heartbeats
 from app.core.unit_of_work import reading
 from app.ports import provider
-from app.status import heartbeat
 from app.version import VERSION
 from app.web.blueprint import OPEN, Blueprint
 from app.web.schemas import Schema
@@ -42,7 +42,7 @@ def get_health() -> tuple[dict[str, Any], int]:
     try:
         with reading() as session:
             session.execute(text("SELECT 1"))
-            worker = "ok" if heartbeat.is_fresh() else "silent"
+            worker = "ok" if heartbeats.is_fresh() else "silent"
         database = "ok"
     except SQLAlchemyError:
         database, worker = "unreachable", "silent"

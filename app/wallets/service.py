@@ -35,6 +35,7 @@ from app.web import idempotency
 
 MAX_WALLETS_PER_AGENT = 100
 _TOLD_OF_REMOVALS = "told_of_wallet_removals"
+_KEPT_WHILE = "wallets_kept_while"
 
 new_wallet = custody.new_key
 
@@ -176,6 +177,11 @@ def on_removal(listener: Callable[[str], None]) -> None:
     current_app.extensions.setdefault(_TOLD_OF_REMOVALS, []).append(listener)
 
 
+def keep_while(open_work: Callable[[str], str | None]) -> None:
+    """Let a room above refuse a wallet's deletion: it returns the id of what is still open, in the current unit."""
+    current_app.extensions.setdefault(_KEPT_WHILE, []).append(open_work)
+
+
 def remove(wallet_id: str, *, agent_id: str) -> None:
     """Delete a wallet with its transactions and controls; the sealed key alone is retired, not lost.
 
@@ -220,6 +226,13 @@ def _remove(wallet: Wallet) -> None:
             "A movement of this wallet is still in flight; delete it once that has ended.",
             details={"transaction_id": in_flight},
         )
+    for open_work in current_app.extensions.get(_KEPT_WHILE, ()):
+        found = open_work(wallet.id)
+        if found is not None:
+            raise TransactionInProgress(
+                "A purchase under this wallet's limits has not ended yet; delete it once that has.",
+                details={"purchase_id": found},
+            )
     custody.retire(wallet)
     mine = select(Transaction.id).where(Transaction.wallet_id == wallet.id)
     for table in (TransactionEvent, SignedAttempt, FundingAllocation):

@@ -17,9 +17,8 @@ from gunicorn.http.errors import ChunkMissingTerminator, InvalidChunkSize, NoMor
 from werkzeug.test import TestResponse
 
 from app.config import Settings
-from app.core import identifiers
+from app.core import heartbeats, identifiers
 from app.errors import STATUS
-from app.status import heartbeat
 from tests.support.agents import Agent, register
 from tests.support.applications import RecordingQueue, make_app, settings_for
 
@@ -237,7 +236,7 @@ def test_health_is_ok_with_all_parts_there_and_says_when_the_worker_is_silent(
     assert set(silent.get_json()) == {"status", "version", "checks"}
     assert silent.get_json()["checks"] == {"database": "ok", "redis": "ok", "worker": "silent"}
     with app.app_context():
-        heartbeat.beat()
+        heartbeats.beat()
     assert client.get("/v1/health").get_json()["checks"]["worker"] == "ok"
     queue.away = True
     away = client.get("/v1/health")

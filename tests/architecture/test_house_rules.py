@@ -131,6 +131,8 @@ def test_the_procfile_runs_what_serves_all_queues() -> None:
     lines = dict(line.split(": ", 1) for line in (ROOT / "Procfile").read_text().splitlines() if line)
     assert lines["worker"] == "python -m workers"
     assert lines["scheduler"] == "python -m workers.schedule"
+    assert lines["shopper"] == "python -m workers.purchases"
+    assert "QueueName.SHOPPING" in (ROOT / "workers" / "purchases.py").read_text()
     assert "for name in QueueName" in (ROOT / "workers" / "__main__.py").read_text()
 
 

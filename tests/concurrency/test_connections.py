@@ -17,9 +17,9 @@ from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.orm import Session
 
 from app.core import clock, connections
+from app.core.heartbeats import Heartbeat
 from app.core.unit_of_work import UnitError, reading, unit_of_work
 from app.extensions import db
-from app.status.heartbeat import Heartbeat
 
 
 # The database is named first, so that it outlives the application, which is audited at its end.

@@ -139,7 +139,7 @@ def test_a_running_service_is_not_reset(tmp_path: Path) -> None:
 
 def test_the_procfile_has_one_command_for_each_process() -> None:
     commands = read_procfile(REPOSITORY / "Procfile")
-    assert list(commands) == ["release", "web", "worker", "scheduler"]
+    assert list(commands) == ["release", "web", "worker", "shopper", "scheduler"]
     assert commands["web"] == ("gunicorn", "wsgi:app")
 
 

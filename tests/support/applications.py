@@ -29,6 +29,7 @@ from app.ports.faucet import Faucet
 from app.ports.perpdex import Perpdex
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
+from app.ports.shopper import Shopper
 from app.ports.specifications import Specifications
 from app.ports.swaps import Exchange
 from app.ports.upstream import Upstream
@@ -93,6 +94,7 @@ class TestPorts:
     perpdex: Perpdex = field(
         default_factory=lambda: HyperliquidExchange(PERPDEX["sandbox"], url=DEAD_EXCHANGE)
     )
+    shopper: Shopper | None = None
 
 
 def ports_for(settings: Settings, **parts: Any) -> TestPorts:

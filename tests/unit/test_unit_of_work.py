@@ -14,9 +14,9 @@ from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core import unit_of_work as unit
+from app.core.heartbeats import Heartbeat
 from app.core.unit_of_work import UnitError, after_commit, assert_no_unit, reading, unit_of_work
 from app.extensions import db
-from app.status.heartbeat import Heartbeat
 from tests.support.ledger import race
 
 Unit = Callable[[], AbstractContextManager[Session]]

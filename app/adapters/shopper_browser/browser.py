@@ -1,0 +1,49 @@
+"""Starting a browser without anything of ours in its environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from playwright.sync_api import Browser, BrowserContext, Playwright, sync_playwright
+from playwright.sync_api import Error as PlaywrightError
+
+
+@contextmanager
+def context(executable: str, *, proxy: str, environment: Mapping[str, str]) -> Iterator[BrowserContext]:
+    """Open a browser that can reach the proxy and nothing else, with an empty profile that is kept nowhere."""
+    with sync_playwright() as playwright:
+        browser = _launch(playwright, executable, proxy=proxy, environment=environment)
+        try:
+            opened = browser.new_context(
+                locale="en-US",
+                timezone_id="UTC",
+                viewport={"width": 1280, "height": 1600},
+                service_workers="block",
+                accept_downloads=False,
+            )
+            yield opened
+        finally:
+            browser.close()
+
+
+def _launch(
+    playwright: Playwright, executable: str, *, proxy: str, environment: Mapping[str, str]
+) -> Browser:
+    # Root cannot use Chromium's sandbox, and some hosts do not let others either.
+    for sandboxed in (True, False) if os.geteuid() != 0 else (False,):
+        try:
+            return playwright.chromium.launch(
+                executable_path=executable,
+                chromium_sandbox=sandboxed,
+                args=["--disable-dev-shm-usage", "--disable-quic", "--no-first-run"],
+                # Chromium would go around the proxy for loopback addresses.
+                proxy={"server": proxy, "bypass": "<-loopback>"},
+                env=dict(environment),
+                timeout=30_000,
+            )
+        except PlaywrightError:
+            if not sandboxed:
+                raise
+    raise AssertionError("unreachable")

@@ -1,0 +1,138 @@
+"""The only way out of the browser: a forward proxy on loopback that resolves once, checks, and connects to just that.
+
+Redirects, sockets, workers and prefetches all pass here, which no rule inside of the browser can promise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from urllib.parse import SplitResult, urlsplit
+
+from app.core.public_addresses import is_public
+
+_HTTPS = 443
+_CONNECT_SECONDS = 10
+_HEAD_SECONDS = 15
+_CHUNK = 65_536
+_MAX_HEAD = 65_536
+
+
+class Egress:
+    """Decides where a browser may connect: `private` allows everything, `reachable` these `host:port` besides."""
+
+    def __init__(self, *, private: bool, reachable: Collection[str] = ()) -> None:
+        """Take the rules."""
+        self._private = private
+        self._reachable = frozenset(reachable)
+        self.refused = 0
+
+    async def dial(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to an address that was checked. Raises: PermissionError, OSError."""
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = [str(entry[4][0]) for entry in found]
+        if not all(self.allows(address, port) for address in addresses):
+            raise PermissionError(host)
+        error: OSError = OSError("no address")
+        for address in addresses:
+            try:
+                return await asyncio.wait_for(asyncio.open_connection(address, port), _CONNECT_SECONDS)
+            except OSError as failure:
+                error = failure
+        raise error
+
+    def allows(self, address: str, port: int) -> bool:
+        """Tell whether an address may be connected to."""
+        plain = address
+        with contextlib.suppress(ValueError):
+            parsed = ipaddress.ip_address(address)
+            plain = str(getattr(parsed, "ipv4_mapped", None) or parsed)
+        if self._private or f"{plain}:{port}" in self._reachable:
+            return True
+        return port == _HTTPS and is_public(address)
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection of the browser."""
+        up: asyncio.StreamWriter | None = None
+        try:
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _HEAD_SECONDS)
+            method, target, version = head.split(b"\r\n", 1)[0].split(b" ")
+            if method == b"CONNECT":
+                host, _, port = target.decode("ascii").rpartition(":")
+                up_reader, up = await self.dial(host.strip("[]"), int(port))
+                writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            else:
+                parts = _http_target(target)
+                up_reader, up = await self.dial(parts.hostname or "", parts.port or 80)
+                up.write(_request(method, parts.path, parts.query, version, head))
+            await asyncio.gather(_pipe(reader, up), _pipe(up_reader, writer), return_exceptions=True)
+        except PermissionError:
+            self.refused += 1
+            writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            writer.write(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        finally:
+            for end in (writer, up):
+                if end is not None:
+                    end.close()
+
+
+def _http_target(target: bytes) -> SplitResult:
+    """Return what a request without a tunnel asks for. Raises: PermissionError for what is not http."""
+    parts = urlsplit(target.decode("ascii"))
+    if parts.scheme != "http":
+        raise PermissionError(parts.scheme)
+    return parts
+
+
+def _request(method: bytes, path: str, query: str, version: bytes, head: bytes) -> bytes:
+    lines = [
+        line
+        for line in head.split(b"\r\n")[1:]
+        if line and not line.lower().startswith((b"proxy-", b"connection:"))
+    ]
+    target = (path or "/") + (f"?{query}" if query else "")
+    # One request for each connection: the next one may be for another host, which would not be checked.
+    return b"\r\n".join(
+        [b" ".join([method, target.encode(), version]), b"Connection: close", *lines, b"", b""]
+    )
+
+
+async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while chunk := await reader.read(_CHUNK):
+            writer.write(chunk)
+            await writer.drain()
+    finally:
+        writer.close()
+
+
+@contextmanager
+def serve(egress: Egress) -> Iterator[str]:
+    """Serve the proxy on a loopback port in a thread of its own; yield its URL."""
+    loop = asyncio.new_event_loop()
+    started: list[asyncio.Server] = []
+    ready = threading.Event()
+
+    async def start() -> None:
+        started.append(await asyncio.start_server(egress.handle, "127.0.0.1", 0, limit=_MAX_HEAD))
+        ready.set()
+
+    def run() -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_until_complete(start())
+        loop.run_forever()
+
+    thread = threading.Thread(target=run, daemon=True, name="egress")
+    thread.start()
+    ready.wait(10)
+    try:
+        yield f"http://127.0.0.1:{started[0].sockets[0].getsockname()[1]}"
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(5)

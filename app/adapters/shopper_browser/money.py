@@ -1,0 +1,298 @@
+"""Reading money from pages: amounts, their currency, and which of them is the total. Pure.
+
+What cannot be read for certain is None: an unknown currency is not the dollar, and an unread total never buys.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import pycountry
+
+_NANOS = 10**9
+USD = "USD"
+
+_SYMBOLS = {
+    "€": "EUR", "£": "GBP", "¥": "JPY", "₹": "INR", "₩": "KRW", "₽": "RUB", "₺": "TRY", "₪": "ILS", "฿": "THB",
+    "kr": "SEK", "zł": "PLN", "Kč": "CZK", "Rs": "INR", "Fr": "CHF",
+    "US$": USD, "CA$": "CAD", "C$": "CAD", "CAD$": "CAD", "A$": "AUD", "AU$": "AUD", "NZ$": "NZD", "HK$": "HKD", "S$": "SGD",
+    "SG$": "SGD", "MX$": "MXN", "R$": "BRL", "NT$": "TWD", "TT$": "TTD", "J$": "JMD", "BZ$": "BZD",
+}  # fmt: skip
+_DOLLAR = "$"
+_SYMBOL = "|".join(sorted((re.escape(symbol) for symbol in [*_SYMBOLS, _DOLLAR]), key=len, reverse=True))
+_CURRENCY = rf"(?:{_SYMBOL}|\b[A-Z]{{3}}\b)"
+_NUMBER = r"\d{1,3}(?:[ ,.'’\u00a0\u202f]\d{3})+(?:[.,]\d{1,2})?(?!\d)|\d+(?:[.,]\d{1,2})?(?![\d%])"
+_AMOUNT = re.compile(
+    rf"(?P<sign>[-−–(]\s?)?(?P<before>{_CURRENCY})?\s?(?P<sign2>[-−])?(?<![\w.,])(?P<number>{_NUMBER})\s?(?P<after>{_CURRENCY})?"
+)
+# Countries whose own dollar is written with the same sign.
+_OTHER_DOLLARS = frozenset(
+    [
+        "AU",
+        "CA",
+        "NZ",
+        "HK",
+        "SG",
+        "MX",
+        "TW",
+        "BS",
+        "BB",
+        "BZ",
+        "BM",
+        "BN",
+        "KY",
+        "XCD",
+        "FJ",
+        "GY",
+        "JM",
+        "LR",
+        "NA",
+        "SB",
+        "SR",
+        "TT",
+        "CL",
+        "CO",
+        "AR",
+    ]
+)
+_DOLLAR_CODES = re.compile(
+    r"\b(AUD|CAD|NZD|HKD|SGD|MXN|TWD|BSD|BBD|BZD|BMD|BND|KYD|XCD|FJD|JMD|LRD|NAD|TTD|CLP|COP|ARS)\b"
+)
+_LABELLED_DOLLARS = re.compile(r"\b(US|CA|C|A|AU|NZ|HK|S|SG|MX|NT)\$")
+
+_TOTAL = re.compile(
+    r"\btotal|\bamount (due|payable|to pay)|\bto(tal to)? pay\b|\byou pay\b|\bbalance due\b|\bgesamt|\bsumme\b|\bmontant\b|\bdue (now|today)\b",
+    re.IGNORECASE,
+)
+_NOT_TOTAL = re.compile(
+    r"sub.?total|zwischensumme|sous-total|excl|without|before|discount|saving|saved|total items|items total|item total|goods|merchandise|products total"
+    r"|total (shipping|delivery|tax|vat|weight|quantity|discount|savings)|(shipping|delivery|tax|vat|discount) total|earn|points|per month|installment",
+    re.IGNORECASE,
+)
+_GOODS = re.compile(
+    r"sub.?total|zwischensumme|sous-total|items? total|total items|goods|merchandise|products? total|total (of )?(goods|products|items)",
+    re.IGNORECASE,
+)
+_SHIPPING = re.compile(r"shipping|delivery|postage|freight|handling|versand|livraison", re.IGNORECASE)
+_TAX = re.compile(r"\btax|\bvat\b|\bgst\b|\bmwst|\btva\b|\bfee", re.IGNORECASE)
+_DISCOUNT = re.compile(r"discount|promo|saving|coupon|voucher|rabatt|remise", re.IGNORECASE)
+_FREE = re.compile(r"\bfree\b|\bkostenlos\b|\bgratuit", re.IGNORECASE)
+_NO_TEXT = re.compile(r"[\s:.·|*()\[\]-]*")
+_LONGEST_LABEL = 70
+
+
+class Part(StrEnum):
+    """What a labelled amount is."""
+
+    TOTAL = "total"
+    GOODS = "goods"
+    SHIPPING = "shipping"
+    TAX = "tax"
+    DISCOUNT = "discount"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """An amount as it stands on a page: exact, in billionths; `currency` is a code, `$` or None."""
+
+    nanos: int
+    currency: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """An amount with the words that stand before it."""
+
+    label: str
+    part: Part
+    amount: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What a page says about its currency elsewhere: declared codes, the language, the host, its text."""
+
+    declared: tuple[str, ...] = ()
+    language: str = ""
+    host: str = ""
+    text: str = ""
+
+
+def amounts(text: str) -> list[Amount]:
+    """Return the amounts in a text that have a currency; negative ones are left out."""
+    return [amount for amount, _, _ in _found(text) if amount.currency is not None]
+
+
+def resolve(currency: str | None, signs: Signs) -> str | None:
+    """Return the code of a currency, or None when the page does not say for certain which it is.
+
+    A bare dollar sign is the US dollar, unless anything on the page says that it is another country's.
+    """
+    if currency != _DOLLAR:
+        return currency
+    declared = {code.upper() for code in signs.declared if code}
+    if declared:
+        return declared.pop() if len(declared) == 1 else None
+    region = signs.language.replace("_", "-").rpartition("-")[2].upper()
+    top_level = signs.host.rpartition(".")[2].upper()
+    if "-" in signs.language.replace("_", "-") and region in _OTHER_DOLLARS:
+        return None
+    if top_level in _OTHER_DOLLARS:
+        return None
+    labelled = {found.group() for found in _LABELLED_DOLLARS.finditer(signs.text)} - {"US$"}
+    return None if labelled or _DOLLAR_CODES.search(signs.text) else USD
+
+
+def plain(text: str) -> int | None:
+    """Return a machine-readable price (`12.50`) in billionths, or None."""
+    if not re.fullmatch(r"\s*\d{1,12}([.,]\d{1,9})?\s*", text):
+        return None
+    whole, _, fraction = text.strip().replace(",", ".").partition(".")
+    return int(whole) * _NANOS + int(fraction.ljust(9, "0") or "0")
+
+
+def labelled(text: str) -> list[Labelled]:
+    """Return the labelled amounts of a page's text, in its order.
+
+    A label stands in the amount's line, or in the lines above: one label for one amount, or a run of labels
+    followed by a run of as many amounts.
+    """
+    found: list[Labelled] = []
+    labels: list[str] = []
+    values: list[Amount] = []
+    for line in text.splitlines():
+        words, inside = _split(line)
+        if inside and words:
+            found += _paired(labels, values)
+            labels, values = [], []
+            found += [_label(words, amount) for amount in inside]
+        elif inside:
+            values += inside
+        elif _FREE.fullmatch(line.strip()):
+            values.append(Amount(0, None))
+        elif words:
+            if values:
+                found += _paired(labels, values)
+                labels, values = [], []
+            labels.append(line.strip())
+    return found + _paired(labels, values)
+
+
+def total_of(rows: Sequence[Labelled]) -> Amount | None:
+    """Return the total: the largest of those that are labelled so. None without one."""
+    totals = [row.amount for row in rows if row.part is Part.TOTAL]
+    return max(totals, key=lambda amount: amount.nanos, default=None)
+
+
+def goods_fit(rows: Sequence[Labelled], expected_nanos: int) -> bool | None:
+    """Tell whether the goods are worth what was ordered; None when the page does not say.
+
+    A subtotal says it; without one the total does, less what is labelled as shipping, taxes and the like.
+    """
+    goods = [row.amount.nanos for row in rows if row.part is Part.GOODS]
+    if goods:
+        # Each line may have a sum of its own; the largest is that of all.
+        return max(goods) == expected_nanos
+    total = total_of(rows)
+    if total is None:
+        return None
+    extra = _sum(rows, Part.SHIPPING) + _sum(rows, Part.TAX)
+    less = _sum(rows, Part.DISCOUNT)
+    shipping = _sum(rows, Part.SHIPPING)
+    # Taxes are inside of the price in some countries and on top of it in others.
+    candidates = {
+        total.nanos,
+        total.nanos - extra,
+        total.nanos - shipping,
+        total.nanos - extra + less,
+        total.nanos + less,
+    }
+    return expected_nanos in candidates
+
+
+def _sum(rows: Iterable[Labelled], part: Part) -> int:
+    # The same row is often shown twice, in a summary and in a table.
+    return sum(
+        {(row.label.lower(), row.amount.nanos): row.amount.nanos for row in rows if row.part is part}.values()
+    )
+
+
+def _split(line: str) -> tuple[str, list[Amount]]:
+    found = _found(line)
+    money = [(amount, start, end) for amount, start, end in found if amount.currency is not None]
+    if not money:
+        # "Total: 17.00": a figure with decimals and no currency is an amount of unknown currency.
+        money = [
+            (amount, start, end)
+            for amount, start, end in found
+            if re.search(r"[.,]\d\d\b", line[start:end]) and part_of(line[:start]) is not Part.OTHER
+        ]
+    words = line
+    for _, start, end in reversed(money):
+        words = words[:start] + " " + words[end:]
+    return ("" if _NO_TEXT.fullmatch(words) else words.strip()), [amount for amount, _, _ in money]
+
+
+def _paired(labels: Sequence[str], values: Sequence[Amount]) -> list[Labelled]:
+    if not values:
+        return []
+    if len(values) > 1 and len(labels) >= len(values):
+        return [_label(label, value) for label, value in zip(labels[-len(values) :], values, strict=True)]
+    return [_label(labels[-1] if labels else "", value) for value in values]
+
+
+def _label(words: str, amount: Amount) -> Labelled:
+    label = " ".join(words.split())[:200]
+    return Labelled(label, part_of(label), amount)
+
+
+def part_of(label: str) -> Part:
+    """Tell what an amount is from its label."""
+    if not label or len(label) > _LONGEST_LABEL:
+        return Part.OTHER
+    if _DISCOUNT.search(label):
+        return Part.DISCOUNT
+    if _GOODS.search(label):
+        return Part.GOODS
+    if _TOTAL.search(label) and not _NOT_TOTAL.search(label):
+        return Part.TOTAL
+    if _SHIPPING.search(label):
+        return Part.SHIPPING
+    return Part.TAX if _TAX.search(label) else Part.OTHER
+
+
+def _found(text: str) -> list[tuple[Amount, int, int]]:
+    found = []
+    for match in _AMOUNT.finditer(text):
+        if match["sign"] or match["sign2"]:
+            continue
+        currencies = {code for code in (_code(match["before"]), _code(match["after"])) if code}
+        if len(currencies) > 1:
+            currencies.discard(_DOLLAR)
+        currency = currencies.pop() if len(currencies) == 1 else None
+        nanos = _nanos(match["number"])
+        if nanos is not None:
+            found.append((Amount(nanos, currency), match.start(), match.end()))
+    return found
+
+
+def _code(text: str | None) -> str | None:
+    if not text or text == _DOLLAR:
+        return text
+    if text in _SYMBOLS:
+        return _SYMBOLS[text]
+    return text if pycountry.currencies.get(alpha_3=text) else None
+
+
+def _nanos(number: str) -> int | None:
+    groups = re.split(r"[^\d]", number)
+    last_is_fraction = len(groups) > 1 and len(groups[-1]) < 3
+    whole = "".join(groups[:-1] if last_is_fraction else groups)
+    fraction = groups[-1] if last_is_fraction else ""
+    if len(whole) > 12:
+        return None
+    return int(whole) * _NANOS + int(fraction.ljust(9, "0") or "0")

@@ -1,0 +1,103 @@
+"""Tables of the shopping room. Amounts are nano-dollars."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, CheckConstraint, Index, LargeBinary, String, Text, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.core.columns import ID, UtcDateTime
+from app.extensions import Model
+
+_AT_WORK = text("status IN ('running', 'submitting')")
+
+
+class Purchase(Model):
+    """One purchase. `sealed` holds credentials and address until it ends; a worker owns the row by `holder`.
+
+    The unique index lets one purchase at a time work with one account of a shop: two at once would share its cart.
+    """
+
+    __tablename__ = "purchases"
+    __table_args__ = (
+        Index("ix_purchases_account_id_order_digest", "account_id", "order_digest"),
+        Index("ix_purchases_status_lease_until", "status", "lease_until"),
+        Index("ix_purchases_wallet_id_status", "wallet_id", "status"),
+        Index(
+            "uq_purchases_shop_account_at_work",
+            "shop_account_digest",
+            unique=True,
+            sqlite_where=_AT_WORK,
+            postgresql_where=_AT_WORK,
+        ),
+        CheckConstraint("quantity > 0", name="ck_purchases_quantity"),
+        CheckConstraint("total_nanos >= 0", name="ck_purchases_total"),
+    )
+
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    account_id: Mapped[str] = mapped_column(ID)
+    wallet_id: Mapped[str | None] = mapped_column(ID)
+    status: Mapped[str] = mapped_column(String(20))
+    url: Mapped[str] = mapped_column(Text)
+    host: Mapped[str] = mapped_column(String(255))
+    quantity: Mapped[int]
+    dry_run: Mapped[bool]
+    max_total_nanos: Mapped[int | None] = mapped_column(BigInteger)
+    sealed: Mapped[str | None] = mapped_column(Text)
+    order_digest: Mapped[str] = mapped_column(String(64))
+    shop_account_digest: Mapped[str] = mapped_column(String(64))
+    first_page: Mapped[bool]
+    cost_nanos: Mapped[int] = mapped_column(BigInteger)
+    product: Mapped[dict[str, Any] | None] = mapped_column(JSON)
+    total_nanos: Mapped[int | None] = mapped_column(BigInteger)
+    outcome: Mapped[dict[str, Any] | None] = mapped_column(JSON)
+    error: Mapped[dict[str, Any] | None] = mapped_column(JSON)
+    holder: Mapped[str | None] = mapped_column(ID)
+    lease_until: Mapped[datetime] = mapped_column(UtcDateTime)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class PurchaseEvent(Model):
+    """A move of a purchase from one state to the next."""
+
+    __tablename__ = "purchase_events"
+    __table_args__ = (Index("ix_purchase_events_purchase_id", "purchase_id"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    purchase_id: Mapped[str] = mapped_column(ID)
+    status: Mapped[str] = mapped_column(String(20))
+    reason: Mapped[str | None] = mapped_column(String(40))
+    at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class PurchaseStep(Model):
+    """What the browser did, without what it typed."""
+
+    __tablename__ = "purchase_steps"
+    __table_args__ = (Index("ix_purchase_steps_purchase_id", "purchase_id"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    purchase_id: Mapped[str] = mapped_column(ID)
+    action: Mapped[str] = mapped_column(String(40))
+    text: Mapped[str] = mapped_column(String(200))
+    path: Mapped[str] = mapped_column(String(200))
+    at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class PurchaseEvidence(Model):
+    """A screenshot, shown to the purchase's owner for thirty days."""
+
+    __tablename__ = "purchase_evidence"
+    __table_args__ = (
+        Index("ix_purchase_evidence_purchase_id", "purchase_id"),
+        Index("ix_purchase_evidence_created_at", "created_at"),
+    )
+
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    purchase_id: Mapped[str] = mapped_column(ID)
+    name: Mapped[str] = mapped_column(String(40))
+    png: Mapped[bytes] = mapped_column(LargeBinary)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)

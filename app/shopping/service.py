@@ -1,0 +1,247 @@
+"""The verbs of shopping towards callers: buy, read, cancel. Carrying a purchase out is `carrying`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from threading import BoundedSemaphore
+from typing import Any
+
+from sqlalchemy import select
+
+from app.core import clock, identifiers
+from app.core.heartbeats import Heart, is_fresh
+from app.core.money import nanos_from_usd
+from app.core.unit_of_work import after_commit, reading, unit_of_work
+from app.errors import NotFound, ProviderNotConfigured, PurchaseInProgress
+from app.extensions import db
+from app.identity.caller import Caller
+from app.jobs import JobName
+from app.ports import provider
+from app.shopping import lifecycle, orders
+from app.shopping.lifecycle import OPEN, Status
+from app.shopping.models import Purchase, PurchaseEvidence, PurchaseStep
+from app.shopping.orders import Order
+from app.usage import service as usage
+from app.usage.service import Call, Metered
+from app.web import idempotency
+
+PROVIDER = "shopping"
+NO_WAIT = Decimal(0)
+_FIRST_LEASE = timedelta(minutes=15)
+_MAX_WAITING = 100
+_LOOKS_PER_SECOND = 4
+_waiting = BoundedSemaphore(_MAX_WAITING)
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceView:
+    """A screenshot that can be fetched."""
+
+    id: str
+    name: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """Something the browser did."""
+
+    action: str
+    text: str
+    path: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PurchaseView:
+    """A purchase as its owner sees it."""
+
+    id: str
+    status: Status
+    url: str
+    dry_run: bool
+    quantity: int
+    max_total_nanos: int | None
+    product: dict[str, Any] | None
+    outcome: dict[str, Any] | None
+    total_nanos: int | None
+    error: dict[str, Any] | None
+    cost_nanos: int
+    steps: Sequence[StepView]
+    evidence: Sequence[EvidenceView]
+    created_at: datetime
+    finished_at: datetime | None
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether it will still change by itself."""
+        return self.status in OPEN
+
+
+def assert_configured() -> None:
+    """See that somebody is there who buys. Raises: ProviderNotConfigured."""
+    with reading():
+        if is_fresh(Heart.SHOPPER):
+            return
+    raise ProviderNotConfigured(
+        "Shopping is not set up on this service: no shopping worker with a browser is running."
+    )
+
+
+def price_nanos() -> int:
+    """Return what an accepted purchase costs, in credits."""
+    return nanos_from_usd(provider.settings().shopping_price_usd)
+
+
+def buy(caller: Caller, order: Order, *, twice: bool) -> PurchaseView:
+    """Accept a purchase, charged, sealed and queued. `twice` says that the same may be bought again on purpose.
+
+    Raises: InvalidInput, the 403 classes, NotFound, InsufficientCredits, PurchaseInProgress.
+    """
+    wallet_id = orders.assert_allowed(caller, order)
+    purchase_id, now = identifiers.new_id(), clock.now()
+    sealed = order.seal(purchase_id)
+    cost_nanos = price_nanos()
+    with unit_of_work():
+        # Touches the account's row: of two requests at once, the second sees the first one's purchase.
+        usage.charge(
+            caller.account_id,
+            Call(caller.key_id, PROVIDER, "buy"),
+            charge_id=purchase_id,
+            metered=Metered(cost_nanos),
+        )
+        digest = order.order_digest()
+        if not twice:
+            _assert_not_ordered_already(caller.account_id, digest)
+        lifecycle.record(
+            Purchase(
+                id=purchase_id, account_id=caller.account_id, wallet_id=wallet_id, status=Status.QUEUED.value,
+                url=order.url, host=order.host, quantity=order.quantity, dry_run=order.dry_run,
+                max_total_nanos=order.max_total_nanos, sealed=sealed, order_digest=digest,
+                shop_account_digest=order.shop_account_digest(purchase_id), first_page=False,
+                cost_nanos=cost_nanos, lease_until=now + _FIRST_LEASE, created_at=now,
+            )
+        )  # fmt: skip
+        idempotency.bind(purchase_id)
+        after_commit(lambda: provider.current().queue.put(JobName.BUY, purchase_id))
+    return view(purchase_id)
+
+
+def owned(purchase_id: str, caller: Caller) -> PurchaseView:
+    """Return a purchase of the caller's. Raises: NotFound for malformed, unknown and foreign ids alike."""
+    with reading() as session:
+        canonical = identifiers.parse_id(purchase_id)
+        purchase = session.get(Purchase, canonical) if canonical else None
+        if purchase is None or purchase.account_id != caller.account_id:
+            raise NotFound("This key has no such purchase.")
+        return _view(purchase)
+
+
+def view(purchase_id: str) -> PurchaseView:
+    """Return a purchase. Raises: NotFound."""
+    with reading() as session:
+        purchase = session.get(Purchase, purchase_id)
+        if purchase is None:
+            raise NotFound("There is no such purchase.")
+        return _view(purchase)
+
+
+def cancel(purchase: PurchaseView) -> PurchaseView:
+    """Take back a purchase that no worker has begun, and its price. Raises: PurchaseInProgress."""
+    with unit_of_work():
+        cancelled = lifecycle.move(
+            purchase.id, source=Status.QUEUED, target=Status.CANCELLED, changes={"cost_nanos": 0}
+        )
+        if cancelled:
+            usage.refund(purchase.id)
+    now = view(purchase.id)
+    if not cancelled and now.status is not Status.CANCELLED:
+        raise PurchaseInProgress(
+            f"This purchase is {now.status.value}; only a queued one can be cancelled.",
+            details={"purchase_id": now.id, "status": now.status.value},
+        )
+    return now
+
+
+def wait(purchase: PurchaseView, *, seconds: Decimal) -> PurchaseView:
+    """Wait for a purchase to end, as long as asked and while there is room for waiting."""
+    if seconds <= 0 or not _waiting.acquire(blocking=False):
+        return purchase
+    try:
+        for _ in range(int(seconds) * _LOOKS_PER_SECOND):
+            if not purchase.is_open:
+                break
+            time.sleep(1 / _LOOKS_PER_SECOND)
+            if not _is_open(purchase.id):
+                purchase = view(purchase.id)
+        return purchase
+    finally:
+        _waiting.release()
+
+
+def evidence(purchase: PurchaseView, evidence_id: str) -> bytes:
+    """Return a screenshot of a purchase. Raises: NotFound."""
+    with reading() as session:
+        canonical = identifiers.parse_id(evidence_id)
+        found = session.get(PurchaseEvidence, canonical) if canonical else None
+        if found is None or found.purchase_id != purchase.id:
+            raise NotFound("This purchase has no such evidence; it is kept for 30 days.")
+        return found.png
+
+
+def open_purchase_of(wallet_id: str) -> str | None:
+    """Return a purchase under a wallet's limits that has not ended, in the current unit."""
+    return db.session.scalar(
+        select(Purchase.id)
+        .where(Purchase.wallet_id == wallet_id, Purchase.status.in_([status.value for status in OPEN]))
+        .limit(1)
+    )
+
+
+def _assert_not_ordered_already(account_id: str, digest: str) -> None:
+    in_question = [Status.QUEUED, Status.RUNNING, Status.SUBMITTING, Status.UNKNOWN]
+    same = db.session.execute(
+        select(Purchase.id, Purchase.status)
+        .where(
+            Purchase.account_id == account_id,
+            Purchase.order_digest == digest,
+            Purchase.status.in_([status.value for status in in_question]),
+        )
+        .limit(1)
+    ).one_or_none()
+    if same is not None:
+        raise PurchaseInProgress(
+            f"The same purchase is {same.status}. To buy it twice on purpose, send an Idempotency-Key of its own.",
+            details={"purchase_id": same.id, "status": same.status},
+        )
+
+
+def _is_open(purchase_id: str) -> bool:
+    with reading() as session:
+        found = session.scalar(select(Purchase.status).where(Purchase.id == purchase_id))
+        return found in {status.value for status in OPEN}
+
+
+def _view(purchase: Purchase) -> PurchaseView:
+    steps = db.session.execute(
+        select(PurchaseStep.action, PurchaseStep.text, PurchaseStep.path, PurchaseStep.at)
+        .where(PurchaseStep.purchase_id == purchase.id)
+        .order_by(PurchaseStep.id)
+    )
+    pictures = db.session.execute(
+        select(PurchaseEvidence.id, PurchaseEvidence.name, PurchaseEvidence.created_at)
+        .where(PurchaseEvidence.purchase_id == purchase.id)
+        .order_by(PurchaseEvidence.created_at, PurchaseEvidence.id)
+    )
+    return PurchaseView(
+        id=purchase.id, status=Status(purchase.status), url=purchase.url, dry_run=purchase.dry_run,
+        quantity=purchase.quantity, max_total_nanos=purchase.max_total_nanos, product=purchase.product,
+        outcome=purchase.outcome, total_nanos=purchase.total_nanos, error=purchase.error,
+        cost_nanos=purchase.cost_nanos, steps=[StepView(*row) for row in steps],
+        evidence=[EvidenceView(*row) for row in pictures], created_at=purchase.created_at,
+        finished_at=purchase.finished_at,
+    )  # fmt: skip

@@ -1,0 +1,595 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from threading import Thread
+from typing import Any
+
+import pytest
+import time_machine
+from flask import Flask
+from sqlalchemy import select, update
+from werkzeug.test import TestResponse
+
+from app.core import clock, heartbeats
+from app.core.heartbeats import Heart, Heartbeat
+from app.core.unit_of_work import reading, unit_of_work
+from app.jobs import JobName
+from app.ports.shopper import Trouble
+from app.shopping import carrying, sweeping
+from app.shopping.models import Purchase, PurchaseEvidence
+from app.spending import service as spending
+from tests.support.agents import Agent, register
+from tests.support.applications import RecordingQueue
+from tests.support.fake_shopper import PNG, FakeShopper, trouble
+from tests.support.ledger import race
+from workers import purchases
+
+BUY = "/v1/gateway/shopping/buy"
+BODY: dict[str, Any] = {
+    "url": "https://shop.example/p/1",
+    "credentials": {"username": "ada@example.com", "password": "canary-password"},
+    "shippingAddress": {"name": "Ada Buyer", "zip": "94107"},
+}
+
+
+ON_BOTH = pytest.mark.parametrize(
+    "database_url", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
+)
+
+
+@pytest.fixture
+def shopper() -> FakeShopper:
+    return FakeShopper()
+
+
+@pytest.fixture(params=["sqlite"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """SQLite, or what a test's `ON_BOTH` asks for."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+@pytest.fixture
+def app(database_url: str, build_app: Callable[..., Flask], shopper: FakeShopper) -> Flask:
+    return build_app(database_url, shopper=shopper)
+
+
+@pytest.fixture
+def agent(app: Flask) -> Iterator[Agent]:
+    with app.app_context():
+        heartbeats.beat(Heart.SHOPPER)
+        yield register(app.test_client())
+
+
+def order(agent: Agent, *, key: str | None = None, **more: Any) -> TestResponse:
+    headers = {"Idempotency_Key": key} if key else {}
+    return agent.post(BUY, {**BODY, **more}, **headers)
+
+
+def bought(agent: Agent, **more: Any) -> dict[str, Any]:
+    """Order and let the worker work; return what became of it."""
+    accepted = order(agent, **more)
+    assert accepted.status_code == 202, accepted.text
+    purchases.buy(accepted.get_json()["id"])
+    return seen(agent, accepted.get_json()["id"])
+
+
+def seen(agent: Agent, purchase_id: str) -> dict[str, Any]:
+    answer = agent.get(f"/v1/gateway/shopping/purchases/{purchase_id}")
+    assert answer.status_code == 200
+    body: dict[str, Any] = answer.get_json()
+    return body
+
+
+def credits_left(agent: Agent) -> float:
+    left: float = agent.get("/v1/balance").get_json()["credits_usd"]
+    return left
+
+
+def row() -> Purchase:
+    with reading() as session:
+        return session.scalars(select(Purchase)).one()
+
+
+def refused(answer: TestResponse) -> tuple[int, str]:
+    return answer.status_code, answer.get_json()["code"]
+
+
+@ON_BOTH
+def test_an_accepted_purchase_is_queued_priced_and_carried_out_by_its_job(app: Flask, agent: Agent) -> None:
+    answer = order(agent)
+    body = answer.get_json()
+    assert (answer.status_code, body["status"], body["order"], body["error"]) == (202, "queued", None, None)
+    assert answer.headers["Location"] == f"/v1/gateway/shopping/purchases/{body['id']}"
+    assert answer.headers["Retry-After"] == "3"
+    queue: RecordingQueue = app.extensions["ports"].queue
+    assert queue.put_jobs == [(JobName.BUY, (body["id"],))]
+    assert credits_left(agent) == 9.75
+    purchases.buy(body["id"])
+    done = seen(agent, body["id"])
+    assert done["status"] == "completed"
+    assert done["order"] == {
+        "number": "A-1", "total": "17.00", "currency": "USD", "total_usd": "17.00",
+        "payment": {"method": "Pay on delivery", "status": "pending"}, "shipping_method": "Standard",
+    }  # fmt: skip
+    assert done["product"]["price"] == "12.00"
+    assert (done["cost_usd"], done["steps"], done["max_total_usd"]) == ("0.25", 1, None)
+    assert agent.spent_today() == 17
+    logs = agent.get("/v1/usage").get_json()["logs"]
+    assert [(line["provider"], line["model"], line["cost_usd"]) for line in logs] == [
+        ("shopping", "buy", 0.25)
+    ]
+
+
+def test_a_job_that_comes_twice_buys_once(agent: Agent, shopper: FakeShopper) -> None:
+    body = bought(agent)
+    purchases.buy(body["id"])
+    assert (shopper.pressed, len(shopper.errands)) == (1, 1)
+
+
+@ON_BOTH
+def test_two_workers_that_take_the_same_purchase_at_once_buy_once(
+    app: Flask, agent: Agent, shopper: FakeShopper
+) -> None:
+    purchase_id = order(agent).get_json()["id"]
+    race(app, [lambda: carrying.carry_out(purchase_id)] * 4)
+    assert shopper.pressed == 1
+    assert agent.spent_today() == 17
+
+
+def test_a_browser_that_asks_to_order_twice_is_not_allowed_to(agent: Agent, shopper: FakeShopper) -> None:
+    shopper.asks_twice = True
+    body = bought(agent)
+    assert body["status"] == "unknown"
+    assert agent.spent_today() == 17
+
+
+@ON_BOTH
+def test_the_same_key_gets_the_first_answer_and_buys_once(agent: Agent, shopper: FakeShopper) -> None:
+    first, again = order(agent, key="k"), order(agent, key="k")
+    assert again.get_json() == first.get_json()
+    assert again.headers["Idempotent-Replayed"] == "true"
+    assert refused(order(agent, key="k", quantity=2)) == (409, "IDEMPOTENCY_CONFLICT")
+    purchases.buy(first.get_json()["id"])
+    assert order(agent, key="k").get_json()["id"] == first.get_json()["id"]
+    assert (shopper.pressed, credits_left(agent)) == (1, 9.75)
+
+
+def test_without_a_key_the_same_purchase_is_refused_while_it_is_open_or_unknown(
+    agent: Agent, shopper: FakeShopper
+) -> None:
+    first = order(agent).get_json()
+    answer = order(agent)
+    assert refused(answer) == (409, "PURCHASE_IN_PROGRESS")
+    assert answer.get_json()["details"] == {"purchase_id": first["id"], "status": "queued"}
+    assert credits_left(agent) == 9.75
+    assert order(agent, quantity=2).status_code == 202
+    shopper.unclear = "No confirmation was seen."
+    purchases.buy(first["id"])
+    assert refused(order(agent)) == (409, "PURCHASE_IN_PROGRESS")
+    # On purpose it can be bought again.
+    assert order(agent, key="again").status_code == 202
+
+
+@ON_BOTH
+def test_the_same_purchase_asked_for_at_once_is_accepted_once(app: Flask, agent: Agent) -> None:
+    answers = race(app, [lambda: order(agent)] * 4)
+    codes = sorted(answer.status_code for answer in answers if isinstance(answer, TestResponse))
+    assert codes == [202, 409, 409, 409]
+    assert credits_left(agent) == 9.75
+
+
+@ON_BOTH
+def test_two_purchases_never_work_with_one_shop_account_at_once(
+    app: Flask, agent: Agent, shopper: FakeShopper
+) -> None:
+    first, second = order(agent).get_json()["id"], order(agent, quantity=2).get_json()["id"]
+    inside: list[str] = []
+
+    def meanwhile(where: str) -> None:
+        if where == "review" and not inside:
+            inside.append(where)
+
+            def other() -> None:
+                with app.app_context():
+                    carrying.carry_out(second)
+                    inside.append(seen(agent, second)["status"])
+
+            thread = Thread(target=other)
+            thread.start()
+            thread.join()
+
+    shopper.interrupted = meanwhile
+    purchases.buy(first)
+    assert inside == ["review", "queued"]
+    purchases.buy(second)
+    assert [seen(agent, one)["status"] for one in (first, second)] == ["completed", "completed"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        (Trouble.OUT_OF_STOCK, "failed"),
+        (Trouble.LOGIN_FAILED, "failed"),
+        (Trouble.HUMAN_CHECK, "action_required"),
+        (Trouble.OPTIONS_REQUIRED, "action_required"),
+        (Trouble.ADDRESS_INCOMPLETE, "action_required"),
+        (Trouble.PAYMENT_DETAILS_REQUIRED, "action_required"),
+    ],
+)
+def test_a_failure_says_where_and_what_to_do_and_costs_once_a_page_was_read(
+    agent: Agent, shopper: FakeShopper, kind: Trouble, status: str
+) -> None:
+    shopper.fails_before_order = trouble(kind, "This happened.", missing=("tel",), choices=("Color: White",))
+    body = bought(agent)
+    assert body["status"] == status
+    error = body["error"]
+    assert (error["code"], error["message"], error["step"]) == (kind.value, "This happened.", "open")
+    assert (error["missing"], error["choices"]) == (["tel"], ["Color: White"])
+    assert error["advice"]
+    assert (shopper.pressed, credits_left(agent), agent.spent_today()) == (0, 9.75, 0)
+
+
+def test_a_failure_before_the_first_page_costs_nothing(agent: Agent, shopper: FakeShopper) -> None:
+    shopper.fails_before_page = trouble(Trouble.SHOP_UNREACHABLE)
+    body = bought(agent)
+    assert (body["status"], body["cost_usd"], credits_left(agent)) == ("failed", "0.00", 10)
+    assert agent.get("/v1/usage").get_json()["logs"] == []
+
+
+@pytest.mark.parametrize("how", ["unclear", "broken"])
+def test_after_the_order_button_a_failure_is_unknown_charged_and_held(
+    agent: Agent, shopper: FakeShopper, how: str
+) -> None:
+    shopper.unclear, shopper.breaks_after_order = "Nothing was seen.", how == "broken"
+    accepted = order(agent).get_json()["id"]
+    if how == "broken":
+        with pytest.raises(RuntimeError):
+            purchases.buy(accepted)
+    else:
+        purchases.buy(accepted)
+    body = seen(agent, accepted)
+    assert (body["status"], body["error"]["code"]) == ("unknown", "outcome_unknown")
+    assert body["order"]["total"] == "17.00"
+    assert (credits_left(agent), agent.spent_today(), shopper.pressed) == (9.75, 17, 1)
+    purchases.buy(accepted)
+    assert shopper.pressed == 1
+
+
+def test_a_dry_run_stops_at_the_review(agent: Agent, shopper: FakeShopper) -> None:
+    body = bought(agent, dryRun=True)
+    assert (body["status"], body["dry_run"], shopper.pressed) == ("preview", True, 0)
+    assert agent.spent_today() == 0
+
+
+def test_the_callers_own_cap_holds_for_the_total_with_shipping(agent: Agent, shopper: FakeShopper) -> None:
+    assert bought(agent, maxTotalUsd=16.99)["error"]["code"] == "limit_exceeded"
+    assert bought(agent, max_total_usd=11.99)["error"]["message"].startswith("The product alone")
+    assert shopper.pressed == 0
+    assert bought(agent, max_total_usd=17)["status"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("limits", "code"),
+    [
+        ({"per_tx_limit_usd": 16.99}, "PER_TX_LIMIT_EXCEEDED"),
+        ({"daily_limit_usd": 16}, "DAILY_LIMIT_EXCEEDED"),
+    ],
+)
+def test_the_wallets_limits_are_held_before_the_order(
+    agent: Agent, shopper: FakeShopper, limits: dict[str, float], code: str
+) -> None:
+    agent.controls(**limits)
+    body = bought(agent)
+    assert (body["status"], body["error"]["code"]) == ("failed", "limit_exceeded")
+    assert code in body["error"]["message"]
+    assert (shopper.pressed, agent.spent_today()) == (0, 0)
+
+
+@ON_BOTH
+def test_purchases_at_once_never_pass_a_limit_together(
+    app: Flask, agent: Agent, shopper: FakeShopper
+) -> None:
+    agent.controls(daily_limit_usd=40)
+    ids = [
+        order(agent, credentials={"username": f"u{n}", "password": "p"}).get_json()["id"] for n in range(4)
+    ]
+    race(app, [lambda one=one: carrying.carry_out(one) for one in ids])  # type: ignore[misc]
+    assert sorted(seen(agent, one)["status"] for one in ids) == ["completed", "completed", "failed", "failed"]
+    assert (shopper.pressed, agent.spent_today()) == (2, 34)
+
+
+def test_who_was_frozen_meanwhile_does_not_order(agent: Agent, shopper: FakeShopper) -> None:
+    def freeze(where: str) -> None:
+        if where == "review":
+            with unit_of_work():
+                spending.freeze(agent.id)
+
+    shopper.interrupted = freeze
+    assert bought(agent)["error"]["code"] == "limit_exceeded"
+    assert shopper.pressed == 0
+    assert refused(order(agent)) == (403, "WALLET_FROZEN")
+
+
+def test_a_domain_that_is_not_allowed_is_refused_before_anything_is_charged(agent: Agent) -> None:
+    agent.controls(allowed_domains=["shop.example"])
+    for url in ("https://evilshop.example/p", "https://shop.example.evil.com/p", "https://example/p"):
+        assert refused(order(agent, url=url)) == (403, "DOMAIN_NOT_ALLOWED"), url
+    assert credits_left(agent) == 10
+    assert order(agent, url="https://www.SHOP.example/p").status_code == 202
+
+
+def test_private_addresses_and_plain_http_are_refused_outside_the_sandbox(
+    build_app: Callable[..., Flask], sqlite_url: str
+) -> None:
+    app = build_app(sqlite_url, shopper=FakeShopper(), settings={"allow_private_upstreams": False})
+    with app.app_context():
+        heartbeats.beat(Heart.SHOPPER)
+        agent = register(app.test_client())
+        for url in (
+            "http://shop.example/", "https://127.0.0.1/", "https://[::1]/", "https://localhost/", "https://shop.example:8443/",
+            "https://metadata.internal/", "https://169.254.169.254/latest", "https://10.1.2.3/",
+        ):  # fmt: skip
+            assert refused(order(agent, url=url)) == (403, "DOMAIN_NOT_ALLOWED"), url
+        assert order(agent).status_code == 202
+
+
+def test_where_no_limit_per_transaction_is_in_force_the_caller_must_name_a_cap(
+    agent: Agent, app: Flask
+) -> None:
+    agent.controls(per_tx_limit_usd=0)
+    assert refused(order(agent)) == (400, "INVALID_INPUT")
+    assert order(agent, max_total_usd=20).status_code == 202
+    key = app.test_client().post("/v1/keys", json={}).get_json()["api_key"]
+    gateway = {"headers": {"X-API-Key": key}}
+    assert app.test_client().post(BUY, json=BODY, **gateway).status_code == 400  # type: ignore[arg-type]
+    capped = app.test_client().post(BUY, json={**BODY, "max_total_usd": 20}, **gateway)  # type: ignore[arg-type]
+    assert capped.status_code == 202
+    purchases.buy(capped.get_json()["id"])
+    own = app.test_client().get(
+        f"/v1/gateway/shopping/purchases/{capped.get_json()['id']}",
+        headers={"Authorization": f"Bearer {key}"},
+    )
+    assert own.get_json()["status"] == "completed"
+
+
+def test_an_agent_that_deleted_its_limits_with_its_wallets_cannot_shop(agent: Agent) -> None:
+    assert agent.delete(agent.wallet_url).status_code == 200
+    assert refused(order(agent)) == (404, "NOT_FOUND")
+
+
+def test_a_wallet_is_kept_while_a_purchase_is_open(agent: Agent) -> None:
+    purchase_id = order(agent).get_json()["id"]
+    answer = agent.delete(agent.wallet_url)
+    assert refused(answer) == (409, "TRANSACTION_IN_PROGRESS")
+    assert answer.get_json()["details"]["purchase_id"] == purchase_id
+    purchases.buy(purchase_id)
+    assert agent.delete(agent.wallet_url).status_code == 200
+
+
+def test_without_a_shopping_worker_the_route_is_not_configured_and_nothing_is_charged(agent: Agent) -> None:
+    with unit_of_work() as session:
+        session.execute(update(Heartbeat).values(at=clock.now() - timedelta(minutes=3)))
+    answer = order(agent, url="nonsense")
+    assert refused(answer) == (503, "PROVIDER_NOT_CONFIGURED")
+    assert credits_left(agent) == 10
+
+
+def test_without_a_key_or_credits_nothing_is_accepted(agent: Agent, app: Flask) -> None:
+    assert refused(app.test_client().post(BUY, json=BODY)) == (401, "UNAUTHORIZED")
+    for number in range(40):
+        order(agent, credentials={"username": f"u{number}", "password": "p"})
+    assert credits_left(agent) == 0
+    assert refused(order(agent)) == (402, "INSUFFICIENT_CREDITS")
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"url": "ftp://shop.example/"}, "url"),
+        ({"url": "https://user:secret@shop.example/"}, "url"),
+        ({"url": "https:///p"}, "url"),
+        ({"url": "https://shop.example/" + "p" * 2048}, "url"),
+        ({"url": 7}, "url"),
+        ({"credentials": {"username": "", "password": "canary-password"}}, "credentials.username"),
+        ({"credentials": {"username": "ada"}}, "credentials.password"),
+        ({"shippingAddress": {"zip": "94107"}}, "shippingAddress.name"),
+        ({"shippingAddress": None}, "shippingAddress"),
+        ({"quantity": 0}, "quantity"),
+        ({"quantity": True}, "quantity"),
+        ({"max_total_usd": -1}, "max_total_usd"),
+        ({"dry_run": "yes"}, "dry_run"),
+        ({"options": {"Color": 3}}, "options.Color.value"),
+    ],
+)
+def test_a_bad_field_is_named_and_no_secret_is_echoed(
+    agent: Agent, change: dict[str, Any], field: str
+) -> None:
+    answer = order(agent, **change)
+    assert refused(answer) == (400, "INVALID_INPUT")
+    assert list(answer.get_json()["details"]["fields"]) == [field]
+    assert "canary-password" not in answer.text
+    assert "secret" not in answer.text
+    assert credits_left(agent) == 10
+
+
+def test_the_snake_case_twins_and_more_of_the_address_are_taken(agent: Agent, shopper: FakeShopper) -> None:
+    body = {key: value for key, value in BODY.items() if key != "shippingAddress"}
+    address = {
+        "name": "Ada Buyer",
+        "zip": "94107",
+        "line1": "1 Main Street",
+        "country": "US",
+        "phone": "+1 415",
+    }
+    answer = agent.post(BUY, {**body, "shipping_address": address, "options": {"Color": "White"}})
+    purchases.buy(answer.get_json()["id"])
+    errand = shopper.errands[0]
+    assert (errand.address.line1, errand.address.phone, errand.options) == (
+        "1 Main Street",
+        "+1 415",
+        {"Color": "White"},
+    )
+    assert "canary-password" not in repr(errand)
+
+
+def test_waiting_answers_with_the_end_when_it_comes_in_time(app: Flask, agent: Agent) -> None:
+    def work() -> None:
+        with app.app_context():
+            while not (found := _ids()):
+                pass
+            carrying.carry_out(found[0])
+
+    thread = Thread(target=work)
+    thread.start()
+    answer = agent.post(BUY, BODY, Prefer="wait=10")
+    thread.join()
+    assert (answer.status_code, answer.get_json()["status"]) == (200, "completed")
+
+
+def _ids() -> list[str]:
+    with reading() as session:
+        return list(session.scalars(select(Purchase.id)))
+
+
+def test_a_queued_purchase_can_be_cancelled_and_costs_nothing(agent: Agent, shopper: FakeShopper) -> None:
+    purchase_id = order(agent).get_json()["id"]
+    url = f"/v1/gateway/shopping/purchases/{purchase_id}/cancel"
+    assert agent.post(url).get_json()["status"] == "cancelled"
+    assert agent.post(url).get_json()["status"] == "cancelled"
+    purchases.buy(purchase_id)
+    assert (shopper.errands, credits_left(agent)) == ([], 10)
+    done = bought(agent)["id"]
+    assert refused(agent.post(f"/v1/gateway/shopping/purchases/{done}/cancel")) == (
+        409,
+        "PURCHASE_IN_PROGRESS",
+    )
+
+
+def test_nobody_else_sees_a_purchase_or_its_pictures(agent: Agent, app: Flask) -> None:
+    body = bought(agent)
+    picture = body["evidence"][0]["url"].removeprefix("http://purser.test")
+    stranger = register(app.test_client())
+    assert stranger.get(f"/v1/gateway/shopping/purchases/{body['id']}").status_code == 404
+    assert stranger.get(picture).status_code == 404
+    assert stranger.post(f"/v1/gateway/shopping/purchases/{body['id']}/cancel").status_code == 404
+    assert app.test_client().get(picture).status_code == 401
+    assert agent.get("/v1/gateway/shopping/purchases/nonsense").status_code == 404
+    mine = agent.get(picture)
+    assert (mine.status_code, mine.data, mine.mimetype) == (200, PNG, "image/png")
+    assert mine.headers["Cache-Control"] == "private, no-store"
+    other = bought(agent, quantity=2)
+    foreign = picture.replace(body["id"], other["id"])
+    assert agent.get(foreign).status_code == 404
+
+
+def test_evidence_is_gone_after_thirty_days(agent: Agent) -> None:
+    body = bought(agent)
+    sweeping.sweep(clock.now() + timedelta(days=29))
+    assert seen(agent, body["id"])["evidence"]
+    sweeping.sweep(clock.now() + timedelta(days=31))
+    assert seen(agent, body["id"])["evidence"] == []
+    with reading() as session:
+        assert session.scalars(select(PurchaseEvidence)).all() == []
+
+
+@pytest.mark.parametrize(
+    "ends", ["completed", "preview", "failed", "action_required", "unknown", "cancelled"]
+)
+def test_the_credentials_are_gone_whatever_the_end_is(agent: Agent, shopper: FakeShopper, ends: str) -> None:
+    if ends == "failed":
+        shopper.fails_before_order = trouble(Trouble.STUCK)
+    elif ends == "action_required":
+        shopper.fails_before_order = trouble(Trouble.HUMAN_CHECK)
+    elif ends == "unknown":
+        shopper.unclear = "?"
+    purchase_id = order(agent, dry_run=ends == "preview").get_json()["id"]
+    assert row().sealed is not None
+    if ends == "cancelled":
+        agent.post(f"/v1/gateway/shopping/purchases/{purchase_id}/cancel")
+    else:
+        purchases.buy(purchase_id)
+    assert seen(agent, purchase_id)["status"] == ends
+    assert row().sealed is None
+
+
+class Killed(BaseException):
+    """The worker's process is gone: nothing of it runs any more."""
+
+
+def _killed_at(where: str) -> Callable[[str], None]:
+    def die(here: str) -> None:
+        if here == where:
+            raise Killed
+
+    return die
+
+
+@ON_BOTH
+@pytest.mark.parametrize(
+    ("where", "status", "spent", "left"),
+    [
+        ("start", "failed", 0, 10),
+        ("review", "failed", 0, 9.75),
+        ("allowed", "unknown", 17, 9.75),
+        ("pressed", "unknown", 17, 9.75),
+    ],
+)
+def test_a_worker_that_dies_anywhere_never_lets_it_be_bought_twice(
+    agent: Agent, shopper: FakeShopper, where: str, status: str, spent: int, left: float
+) -> None:
+    shopper.interrupted = _killed_at(where)
+    purchase_id = order(agent).get_json()["id"]
+    with pytest.raises(Killed):
+        purchases.buy(purchase_id)
+    shopper.interrupted = lambda _where: None
+    pressed = shopper.pressed
+    purchases.buy(purchase_id)  # the job comes again at once
+    sweeping.sweep(clock.now())
+    assert seen(agent, purchase_id)["status"] in {"running", "submitting"}
+    sweeping.sweep(clock.now() + carrying.LEASE)
+    purchases.buy(purchase_id)
+    body = seen(agent, purchase_id)
+    assert (body["status"], agent.spent_today(), credits_left(agent)) == (status, spent, left)
+    assert shopper.pressed == pressed
+    assert row().sealed is None
+    sweeping.sweep(clock.now() + timedelta(days=2))
+    assert seen(agent, purchase_id)["status"] == status
+
+
+def test_a_worker_thought_dead_cannot_order_any_more(agent: Agent, shopper: FakeShopper) -> None:
+    def pause(where: str) -> None:
+        if where == "review":
+            sweeping.sweep(clock.now() + carrying.LEASE * 2)
+
+    shopper.interrupted = pause
+    body = bought(agent)
+    assert (body["status"], shopper.pressed, agent.spent_today()) == ("failed", 0, 0)
+
+
+@ON_BOTH
+def test_a_confirmation_that_comes_after_the_worker_was_thought_dead_counts(
+    agent: Agent, shopper: FakeShopper
+) -> None:
+    def pause(where: str) -> None:
+        if where == "pressed":
+            sweeping.sweep(clock.now() + carrying.LEASE * 2)
+
+    shopper.interrupted = pause
+    body = bought(agent)
+    assert (body["status"], body["error"], body["order"]["number"]) == ("completed", None, "A-1")
+    assert agent.spent_today() == 17
+
+
+def test_a_purchase_that_nobody_takes_ends_and_costs_nothing(app: Flask, agent: Agent) -> None:
+    purchase_id = order(agent).get_json()["id"]
+    queue: RecordingQueue = app.extensions["ports"].queue
+    queue.put_jobs.clear()
+    sweeping.sweep(clock.now())
+    assert queue.put_jobs == [(JobName.BUY, (purchase_id,))]
+    with time_machine.travel(clock.now() + timedelta(minutes=16)):
+        sweeping.sweep(clock.now())
+    body = seen(agent, purchase_id)
+    assert (body["status"], body["error"]["code"], credits_left(agent)) == ("failed", "timeout", 10)
+    assert row().sealed is None

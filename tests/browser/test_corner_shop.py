@@ -1,0 +1,203 @@
+"""A shop of another build than django-oscar: what was wrong with purchases that looked right, one test each."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+
+from app.adapters.shopper_browser.shopper import BrowserShopper
+from app.ports.shopper import Failed, Trouble
+from tests.browser.conftest import FULL, MINIMAL, Witness, send
+from tests.support.loopback_http import Asked, Reply, serve
+from tests.support.shops.corner import PASSWORD, Behaviour, Corner
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+ACCOUNT = {"username": "ada@example.com", "password": PASSWORD}
+
+
+def test_an_old_cart_that_comes_back_with_the_log_in_is_emptied_first(
+    shopper: BrowserShopper, corner: Corner
+) -> None:
+    corner.left_in_cart["ada@example.com"] = {"desk": 1, "pen-holder": 4}
+    trial = send(shopper, corner.product, quantity=3, **ACCOUNT)
+    assert trial.bought is not None, trial.failed
+    assert (trial.bought.order_number, trial.bought.total_nanos) == ("PX-20931", 41 * 10**9)
+    assert trial.bought.payment_pending
+    [order] = corner.orders
+    assert order["cart"] == {"pen-holder": 3}
+    assert [order[key] for key in ("who", "where", "place", "code", "pay")] == [
+        "Ada Buyer", "1 Main Street", "San Francisco", "94107", "Pay on delivery",
+    ]  # fmt: skip
+    assert corner.logins == [("ada@example.com", PASSWORD)]
+    assert {"product", "review", "confirmation"} <= trial.witness.pictures.keys()
+
+
+def test_a_wrong_password_is_tried_once_and_never_becomes_a_guests_order(
+    shopper: BrowserShopper, corner: Corner
+) -> None:
+    trial = send(shopper, corner.product, username="ada@example.com", password="wrong")
+    assert trial.trouble == "login_failed"
+    assert (corner.orders, corner.logins) == ([], [("ada@example.com", "wrong")])
+
+
+def test_a_variant_that_was_not_chosen_is_asked_for(shopper: BrowserShopper, corner: Corner) -> None:
+    corner.behaviour = Behaviour(colours=("White", "Black"))
+    trial = send(shopper, corner.product)
+    assert trial.trouble == "options_required"
+    assert trial.failed is not None
+    assert trial.failed.choices == ("White", "Black")
+    assert corner.orders == []
+
+
+def test_a_variant_that_was_chosen_is_the_one_that_is_bought_over_a_wrong_name(
+    shopper: BrowserShopper, corner: Corner
+) -> None:
+    corner.behaviour = Behaviour(colours=("White", "Black"), prefilled_name="Somebody Else", number=None)
+    trial = send(shopper, corner.product, options={"Colour": "Black"})
+    assert trial.bought is not None, trial.failed
+    # No number could be recognised: the order was placed all the same.
+    assert trial.bought.order_number is None
+    assert [(order["colour"], order["who"]) for order in corner.orders] == [("Black", "Ada Buyer")]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "trouble"),
+    [
+        (Behaviour(code="CAD"), "currency_unsupported"),
+        (Behaviour(code="", symbol="€"), "currency_unsupported"),
+        (Behaviour(code="", symbol=""), "price_unknown"),
+        (Behaviour(several_articles=True), "options_required"),
+        (Behaviour(asks_for_person=True), "human_check"),
+    ],
+    ids=["declared-dollars-of-another-country", "euros", "no-currency", "several-articles", "captcha"],
+)
+def test_what_cannot_be_bought_for_certain_is_not_put_into_a_cart(
+    shopper: BrowserShopper, corner: Corner, behaviour: Behaviour, trouble: str
+) -> None:
+    corner.behaviour = behaviour
+    trial = send(shopper, corner.product)
+    assert trial.trouble == trouble
+    assert corner.orders == []
+    assert all(not session.cart for session in corner.sessions.values())
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "trouble"),
+    [
+        (Behaviour(raises_price=Decimal(3)), "cart_mismatch"),
+        (Behaviour(hides_total=True), "price_unknown"),
+        (Behaviour(asks_for_card=True), "payment_details_required"),
+        (Behaviour(ignores_address="10001"), "address_mismatch"),
+    ],
+    ids=["a-price-that-rises", "no-total", "a-card", "another-address"],
+)
+def test_what_turns_out_wrong_at_the_checkout_is_not_ordered_and_leaves_no_cart(
+    shopper: BrowserShopper, corner: Corner, behaviour: Behaviour, trouble: str
+) -> None:
+    corner.behaviour = behaviour
+    trial = send(shopper, corner.product)
+    assert trial.trouble == trouble, trial.failed
+    assert (corner.orders, trial.witness.reviews) == ([], [])
+    assert all(not session.cart for session in corner.sessions.values())
+    assert "end" in trial.witness.pictures
+
+
+def test_what_the_shop_wants_of_the_address_is_named(shopper: BrowserShopper, corner: Corner) -> None:
+    trial = send(shopper, corner.product, address=MINIMAL)
+    assert trial.trouble == "address_incomplete"
+    assert trial.failed is not None
+    assert trial.failed.missing == ("address-line1", "address-level2")
+    assert corner.orders == []
+
+
+def test_who_sent_the_shopper_has_the_last_word_before_the_order(
+    shopper: BrowserShopper, corner: Corner
+) -> None:
+    witness = Witness(refuses=Failed(Trouble.LIMIT_EXCEEDED, "Too dear."))
+    trial = send(shopper, corner.product, witness=witness)
+    assert (trial.trouble, corner.orders) == ("limit_exceeded", [])
+    assert [review.total_nanos for review in witness.reviews] == [17 * 10**9]
+
+
+def test_an_order_that_the_shop_does_not_confirm_is_unclear_and_pressed_once(
+    shopper: BrowserShopper, corner: Corner
+) -> None:
+    corner.behaviour = Behaviour(confirms=False)
+    trial = send(shopper, corner.product)
+    assert trial.unclear is not None
+    assert len(corner.orders) == 1
+    assert "confirmation" in trial.witness.pictures
+
+
+def test_a_dry_run_stops_at_the_review_and_leaves_no_cart(shopper: BrowserShopper, corner: Corner) -> None:
+    trial = send(shopper, corner.product, dry_run=True)
+    assert (trial.bought, trial.failed, trial.unclear) == (None, None, None)
+    assert "review" in trial.witness.pictures
+    assert corner.orders == []
+    assert all(not session.cart for session in corner.sessions.values())
+
+
+def test_a_shop_that_echoes_the_password_gets_it_into_no_report(
+    shopper: BrowserShopper, corner: Corner
+) -> None:
+    corner.behaviour = Behaviour(echoes_password=True, number=PASSWORD)
+    trial = send(shopper, corner.product, **ACCOUNT)
+    assert trial.bought is not None, trial.failed
+    told = repr([trial.bought, trial.witness.products, trial.witness.reviews, trial.witness.steps])
+    assert PASSWORD not in told
+    assert "ada@example.com" not in told
+
+
+def test_a_page_of_another_host_is_left_before_anything_is_typed(
+    shopper: BrowserShopper, corner: Corner
+) -> None:
+    with serve(lambda _asked: Reply(b"<h1>Elsewhere</h1><button>Add to cart</button> $1.00")) as elsewhere:
+        corner.behaviour = Behaviour(redirects_to=elsewhere.url)
+        trial = send(shopper, corner.product, **ACCOUNT)
+    assert trial.trouble == "left_domain"
+    assert corner.logins == []
+
+
+def test_a_page_that_does_not_exist_is_named(shopper: BrowserShopper, corner: Corner) -> None:
+    assert send(shopper, f"{corner.url}/nowhere").trouble == "product_not_found"
+
+
+_ATTACKS = """
+<!doctype html><title>Shop</title><h1>Shop</h1>
+<img src="{inside}/img"><iframe src="{inside}/frame"></iframe>
+<link rel="prefetch" href="{inside}/prefetch">
+<img src="/redirect-img"><object data="{inside}/object"></object>
+<script>
+fetch("{inside}/fetch", {{mode: "no-cors"}}).catch(() => 0);
+fetch("/redirect-fetch", {{mode: "no-cors"}}).catch(() => 0);
+navigator.sendBeacon("{inside}/beacon"); new WebSocket("{inside}/socket".replace("http", "ws"));
+new Worker(URL.createObjectURL(new Blob(["fetch('{inside}/worker', {{mode: 'no-cors'}})"])));
+open("{inside}/popup"); fetch("{mapped}/mapped", {{mode: "no-cors"}}).catch(() => 0);
+setTimeout(() => location = "/redirect-page", 700);
+</script>"""
+
+
+def test_a_hostile_page_reaches_nothing_inside_by_any_way(browser: str) -> None:
+    with serve(lambda _asked: Reply(b"secret")) as inside:
+        port = inside.url.rpartition(":")[2]
+        page = _ATTACKS.format(inside=inside.url, mapped=f"http://[::ffff:127.0.0.1]:{port}").encode()
+
+        def answer(asked: Asked) -> Reply:
+            if asked.target.startswith("/redirect"):
+                return Reply(b"", 302, {"Location": f"{inside.url}{asked.target}"})
+            return Reply(page, 200, {"Content-Type": "text/html"})
+
+        with serve(answer) as hostile:
+            host = hostile.url.removeprefix("http://")
+            shopper = BrowserShopper(browser, private=False, reachable=[host])
+            trial = send(shopper, hostile.url, address=FULL)
+            assert len(hostile.asked) >= 4
+        assert trial.failed is not None
+        assert inside.asked == []
+
+
+def test_a_private_address_is_not_reached_outside_development(browser: str, corner: Corner) -> None:
+    trial = send(BrowserShopper(browser, private=False), corner.product)
+    assert trial.trouble in {"shop_unreachable", "product_not_found", "left_domain"}
+    assert corner.sessions == {}

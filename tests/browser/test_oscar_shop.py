@@ -1,0 +1,93 @@
+"""django-oscar, which nobody here wrote: its own database says what was ordered."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.adapters.shopper_browser.shopper import BrowserShopper
+from app.ports.shopper import Failed, ShippingAddress, Trouble
+from tests.browser.conftest import MINIMAL, Witness, send
+from tests.support.shops.django_oscar import Ordered, Oscar
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+
+def test_an_account_with_a_full_address_gets_its_order(shopper: BrowserShopper, oscar: Oscar) -> None:
+    trial = send(shopper, oscar.mug, username="plain0@example.com", password=oscar.password)
+    assert trial.bought is not None, trial.failed
+    assert oscar.orders_of("plain0@example.com") == [
+        Ordered(
+            trial.bought.order_number or "",
+            "12.50",
+            "plain0@example.com",
+            "Blue enamel mug",
+            1,
+            "94107",
+            "1 Main Street",
+        )
+    ]
+    assert trial.bought.total_nanos == 12_500_000_000
+
+
+def test_a_guest_gets_an_order(shopper: BrowserShopper, oscar: Oscar) -> None:
+    address = ShippingAddress(
+        "Ada Buyer",
+        "94107",
+        "1 Main Street",
+        None,
+        "San Francisco",
+        "California",
+        "US",
+        None,
+        "guest@example.com",
+    )
+    trial = send(shopper, oscar.mug, address=address)
+    assert trial.bought is not None, trial.failed
+    assert [order.postal_code for order in oscar.orders_of("guest@example.com")] == ["94107"]
+
+
+def test_the_stored_address_is_chosen_by_name_and_postal_code_and_an_old_cart_is_not_bought(
+    shopper: BrowserShopper, oscar: Oscar
+) -> None:
+    address = ShippingAddress("Ada Buyer", "10001")
+    account = {"username": "leftover0@example.com", "password": oscar.password}
+    trial = send(shopper, oscar.mug, address=address, quantity=2, **account)
+    assert trial.bought is not None, trial.failed
+    [order] = oscar.orders_of("leftover0@example.com")
+    assert (order.title, order.quantity, order.total) == ("Blue enamel mug", 2, "25.00")
+    assert (order.postal_code, order.line1) == ("10001", "7 Hudson Yards")
+
+
+def test_an_address_that_is_not_stored_there_is_not_replaced_by_another(
+    shopper: BrowserShopper, oscar: Oscar
+) -> None:
+    account = {"username": "stored1@example.com", "password": oscar.password}
+    trial = send(shopper, oscar.mug, address=ShippingAddress("Ada Buyer", "60601"), **account)
+    assert trial.trouble in {"address_mismatch", "address_incomplete"}
+    assert oscar.orders_of("stored1@example.com") == []
+
+
+def test_what_the_shop_wants_of_the_address_is_named(shopper: BrowserShopper, oscar: Oscar) -> None:
+    trial = send(shopper, oscar.mug, address=MINIMAL, username="plain1@example.com", password=oscar.password)
+    assert trial.trouble == "address_incomplete"
+    assert trial.failed is not None
+    assert trial.failed.missing == ("address-line1", "address-level2")
+
+
+def test_a_dry_run_and_a_refused_total_order_nothing(shopper: BrowserShopper, oscar: Oscar) -> None:
+    account = {"username": "stored2@example.com", "password": oscar.password}
+    dry = send(shopper, oscar.mug, address=MINIMAL, dry_run=True, **account)
+    assert (dry.bought, dry.failed) == (None, None)
+    assert "review" in dry.witness.pictures
+    witness = Witness(refuses=Failed(Trouble.LIMIT_EXCEEDED, "Too dear."))
+    assert send(shopper, oscar.desk, address=MINIMAL, witness=witness, **account).trouble == "limit_exceeded"
+    assert [review.total_nanos for review in witness.reviews] == [740 * 10**9]
+    assert oscar.orders_of("stored2@example.com") == []
+
+
+def test_a_wrong_password_and_a_sold_out_article_order_nothing(shopper: BrowserShopper, oscar: Oscar) -> None:
+    wrong = send(shopper, oscar.mug, username="plain2@example.com", password="not-it")
+    assert wrong.trouble == "login_failed"
+    assert oscar.orders_of("plain2@example.com") == []
+    assert send(shopper, oscar.lamp).trouble == "out_of_stock"
+    assert send(shopper, f"{oscar.base}/catalogue/").trouble in {"options_required", "not_a_product"}

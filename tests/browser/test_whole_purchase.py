@@ -1,0 +1,228 @@
+"""The whole way: API, Redis, the shopping worker in its process, a browser, django-oscar; killed in the middle."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Flask
+from redis import Redis
+from sqlalchemy import text
+
+from app.adapters.queue_rq import RqQueue
+from app.core import clock, heartbeats
+from app.core.heartbeats import Heart
+from app.core.unit_of_work import reading
+from app.extensions import db
+from app.shopping import carrying, sweeping
+from launcher import processes
+from tests.support.agents import Agent, register
+from tests.support.applications import DEAD_REDIS, key_of, make_app, settings_for
+from tests.support.servers import _tie_to_the_tests
+from tests.support.shops.django_oscar import Oscar
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.redis, pytest.mark.timeout(240)]
+ROOT = Path(__file__).resolve().parents[2]
+BUY = "/v1/gateway/shopping/buy"
+SECRET = "canary-secret-key-of-the-service"
+
+
+@dataclass(slots=True)
+class Worker:
+    """A shopping worker and everything it has started, found by a mark in the environment or by descent."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def family(self) -> set[int]:
+        """Return the living processes that descend from the worker, itself included."""
+        parents = {}
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit():
+                try:
+                    stat = (folder / "stat").read_text().rpartition(")")[2].split()
+                except OSError:
+                    continue
+                if stat[0] not in "ZX":
+                    parents[int(folder.name)] = int(stat[1])
+        found = {self.process.pid}
+        while more := {pid for pid, parent in parents.items() if parent in found} - found:
+            found |= more
+        return found & parents.keys()
+
+    def kill(self) -> None:
+        for pid in self.family():
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait(10)
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Path:
+    """Where the worker keeps temporary files, the browser's profile among them."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def stage(sqlite_url: str, redis_url: str, browser: str) -> Iterator[tuple[Flask, Agent, dict[str, str]]]:
+    """An application with a real queue, an agent without limits, and the worker's settings."""
+    Redis.from_url(redis_url).flushdb()
+    values = {"redis_url": redis_url, "secret_key": SECRET, "log_level": "DEBUG"}
+    app = make_app(settings_for(sqlite_url, **{**values, "redis_url": DEAD_REDIS}), queue=RqQueue(redis_url))
+    environment = {
+        **{name.upper(): value for name, value in values.items()},
+        "PATH": os.environ["PATH"], "NETWORK": "sandbox", "DATABASE_URL": sqlite_url, "BROWSER_EXECUTABLE": browser,
+        "CODE_PEPPERS": key_of("p1"), "ENCRYPTION_KEYS": key_of("k1"), "PYTHONUNBUFFERED": "1",
+    }  # fmt: skip
+    with app.app_context():
+        heartbeats.beat(Heart.SHOPPER)
+        agent = register(app.test_client())
+        agent.controls(per_tx_limit_usd=100)
+        yield app, agent, environment
+        db.engine.dispose()
+
+
+@contextmanager
+def working(environment: dict[str, str], profile: Path) -> Iterator[Worker]:
+    """Run a shopping worker until the block ends; it listens when the block begins."""
+    redis = Redis.from_url(environment["REDIS_URL"])
+    before = redis.scard("rq:workers")
+    log = profile.parent / "worker.log"
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [*_tie_to_the_tests(), sys.executable, "-m", "workers.purchases"],
+            cwd=ROOT, env={**environment, "TMPDIR": str(profile)}, stdout=output, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    worker = Worker(process, log)
+    try:
+        wait_until(lambda: redis.scard("rq:workers") > before, 90, interval=0.2, what="the worker")  # type: ignore[operator]
+        yield worker
+    finally:
+        if process.poll() is None:
+            worker.kill()
+
+
+def order(agent: Agent, oscar: Oscar, customer: str, *, key: str = "k") -> dict[str, Any]:
+    body = {
+        "url": oscar.mug,
+        "credentials": {"username": customer, "password": oscar.password},
+        "shippingAddress": {"name": "Ada Buyer", "zip": "94107"},
+    }
+    answer = agent.post(BUY, body, Idempotency_Key=key)
+    assert answer.status_code == 202, answer.text
+    accepted: dict[str, Any] = answer.get_json()
+    return accepted
+
+
+def seen(agent: Agent, purchase_id: str) -> dict[str, Any]:
+    body: dict[str, Any] = agent.get(f"/v1/gateway/shopping/purchases/{purchase_id}").get_json()
+    return body
+
+
+def ended(agent: Agent, purchase_id: str, worker: Worker) -> dict[str, Any]:
+    def done() -> dict[str, Any] | None:
+        assert worker.process.poll() is None, worker.log.read_text()[-2000:]
+        body = seen(agent, purchase_id)
+        return body if body["status"] not in {"queued", "running", "submitting"} else None
+
+    return wait_until(done, 150, interval=0.3, what="the purchase to end") or {}
+
+
+def everything_written(redis_url: str, *folders: Path) -> bytes:
+    """Return all that is in the database, in Redis and in files."""
+    content = b""
+    for folder in folders:
+        content += b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+    redis = Redis.from_url(redis_url)
+    for name in redis.keys("*"):  # type: ignore[union-attr]
+        content += redis.dump(name) or b""  # type: ignore[operator]
+    return content
+
+
+def test_a_purchase_over_the_api_is_made_once_for_one_key_and_leaves_no_credential_anywhere(
+    stage: tuple[Flask, Agent, dict[str, str]], oscar: Oscar, profile: Path, redis_url: str
+) -> None:
+    _app, agent, environment = stage
+    customer = "stored5@example.com"
+    with working(environment, profile) as worker:
+        accepted = order(agent, oscar, customer)
+        assert order(agent, oscar, customer) == accepted
+        wait_until(lambda: len(worker.family()) > 5, 60, what="the browser")
+        for pid in worker.family() - {worker.process.pid}:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes() if Path(f"/proc/{pid}").exists() else b""
+            if b"shopper_browser" in command or b"chrom" in command or b"playwright" in command:
+                assert SECRET.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
+                assert b"ENCRYPTION_KEYS" not in Path(f"/proc/{pid}/environ").read_bytes()
+        body = ended(agent, accepted["id"], worker)
+        assert body["status"] == "completed", body
+        family = worker.family()
+    [ordered] = oscar.orders_of(customer)
+    assert (body["order"]["number"], body["order"]["total"]) == (ordered.number, ordered.total)
+    assert [shot["name"] for shot in body["evidence"]] == ["product", "review", "confirmation"]
+    assert agent.spent_today() == 12.5
+    wait_until(lambda: not any(processes.start_time(pid) for pid in family), what="all processes to end")
+    assert list(profile.glob("purser-shopper-*")) == []
+    written = everything_written(redis_url, profile.parent)
+    assert oscar.password.encode() not in written
+    assert customer.encode() not in written
+    with reading() as session:
+        pictures = session.execute(text("SELECT png FROM purchase_evidence")).scalars().all()
+    assert all(oscar.password.encode() not in png for png in pictures)
+
+
+def test_a_worker_killed_before_the_order_orders_nothing_and_the_purchase_can_be_sent_again(
+    stage: tuple[Flask, Agent, dict[str, str]], oscar: Oscar, profile: Path
+) -> None:
+    _app, agent, environment = stage
+    customer = "stored6@example.com"
+    with working(environment, profile) as worker:
+        accepted = order(agent, oscar, customer)
+        wait_until(
+            lambda: any(step["action"] == "sign_in" for step in seen(agent, accepted["id"])["trail"]),
+            90,
+            what="the log-in",
+        )
+        family = worker.family()
+        worker.kill()
+    wait_until(lambda: not any(processes.start_time(pid) for pid in family), what="all processes to end")
+    sweeping.sweep(clock.now() + carrying.LEASE * 2)
+    body = seen(agent, accepted["id"])
+    assert (body["status"], body["error"]["code"]) == ("failed", "browser_error")
+    assert oscar.orders_of(customer) == []
+    assert agent.spent_today() == 0
+    with working(environment, profile) as worker:
+        again = order(agent, oscar, customer, key="again")
+        assert ended(agent, again["id"], worker)["status"] == "completed"
+    assert len(oscar.orders_of(customer)) == 1
+    # The profile of the browser that was killed is gone with the next errand.
+    assert list(profile.glob("purser-shopper-*")) == []
+
+
+def test_a_worker_killed_after_the_order_leaves_it_unknown_and_it_is_never_ordered_again(
+    stage: tuple[Flask, Agent, dict[str, str]], oscar: Oscar, profile: Path
+) -> None:
+    _app, agent, environment = stage
+    customer = "stored7@example.com"
+    with oscar.holding_orders() as placed, working(environment, profile) as worker:
+        accepted = order(agent, oscar, customer)
+        wait_until(placed.exists, 120, what="the order to reach the shop")
+        assert seen(agent, accepted["id"])["status"] == "submitting"
+        worker.kill()
+    with working(environment, profile) as worker:
+        sweeping.sweep(clock.now() + carrying.LEASE * 2)
+        body = seen(agent, accepted["id"])
+        assert (body["status"], body["error"]["code"]) == ("unknown", "outcome_unknown")
+        assert {"product", "review"} <= {shot["name"] for shot in body["evidence"]}
+        assert order(agent, oscar, customer)["id"] == accepted["id"]
+    assert agent.spent_today() == 12.5
+    assert len(oscar.orders_of(customer)) == 1

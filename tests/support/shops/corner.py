@@ -1,0 +1,205 @@
+"""A little shop of another build: one page drawn by JavaScript over a JSON API, other words, one-page checkout.
+
+"Trolley", "Sign in" in a dialog, "Your details", radio buttons of its own, "Pay $17.00" to order.
+A test reads `orders` and sets `Behaviour` to make it odd.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from decimal import Decimal
+from http.cookies import SimpleCookie
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+PASSWORD = "tulip-harbour-42"
+PAGE = (Path(__file__).parent / "corner.html").read_text()
+
+
+@dataclass(slots=True)
+class Behaviour:
+    """What a test makes the shop do."""
+
+    symbol: str = "$"
+    """What stands before amounts."""
+    code: str = "USD"
+    """What the page's JSON-LD declares; empty for no JSON-LD at all."""
+    colours: tuple[str, ...] = ()
+    price: Decimal = Decimal("12.00")
+    shipping: Decimal = Decimal("5.00")
+    hides_total: bool = False
+    raises_price: Decimal = Decimal(0)
+    """Added once something is in the cart."""
+    asks_for_card: bool = False
+    asks_for_person: bool = False
+    number: str | None = "PX-20931"
+    confirms: bool = True
+    needs_phone: bool = False
+    prefilled_name: str = ""
+    ignores_address: str = ""
+    """Ships to this postal code whatever is typed."""
+    offers_guests_after_refusal: bool = True
+    echoes_password: bool = False
+    several_articles: bool = False
+    cookie_banner: bool = True
+    redirects_to: str = ""
+
+
+@dataclass(slots=True)
+class Session:
+    """A visitor."""
+
+    user: str | None = None
+    password: str = ""
+    cart: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Corner:
+    """The running shop."""
+
+    url: str = ""
+    behaviour: Behaviour = field(default_factory=Behaviour)
+    orders: list[dict[str, Any]] = field(default_factory=list)
+    logins: list[tuple[str, str]] = field(default_factory=list)
+    left_in_cart: dict[str, dict[str, int]] = field(default_factory=dict)
+    sessions: dict[str, Session] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    at_work: int = 0
+    most_at_work: int = 0
+    hold_orders: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def product(self) -> str:
+        return f"{self.url}/item/pen-holder"
+
+    def reset(self) -> None:
+        self.behaviour = Behaviour()
+        for past in (self.orders, self.logins, self.left_in_cart, self.sessions):
+            past.clear()
+        self.hold_orders.set()
+
+    def settings(self, session: Session) -> dict[str, Any]:
+        odd = self.behaviour
+        price = odd.price + (odd.raises_price if session.cart else 0)
+        return {
+            "symbol": odd.symbol, "code": odd.code, "colours": odd.colours, "price": f"{price:.2f}",
+            "card": odd.asks_for_card, "person": odd.asks_for_person, "phone": odd.needs_phone,
+            "prefilled": odd.prefilled_name, "guests": odd.offers_guests_after_refusal, "several": odd.several_articles,
+            "cookies": odd.cookie_banner, "user": session.user, "cart": sum(session.cart.values()),
+            "echo": session.password if odd.echoes_password else "",
+        }  # fmt: skip
+
+    def quote(self, session: Session) -> dict[str, Any]:
+        odd = self.behaviour
+        price = odd.price + odd.raises_price
+        goods = sum(
+            (price if key == "pen-holder" else Decimal(740)) * count for key, count in session.cart.items()
+        )
+        total = goods + odd.shipping
+        money = {
+            "goods": f"{goods:.2f}",
+            "shipping": f"{odd.shipping:.2f}",
+            "total": "" if odd.hides_total else f"{total:.2f}",
+        }
+        return {**money, "lines": session.cart, "ships_to": odd.ignores_address}
+
+    def call(  # noqa: PLR0911 - one answer for each path
+        self, path: str, session: Session, body: dict[str, Any]
+    ) -> tuple[int, dict[str, Any]]:
+        match path:
+            case "/api/settings":
+                return 200, self.settings(session)
+            case "/api/sign-in":
+                self.logins.append((body["user"], body["password"]))
+                if body["password"] != PASSWORD:
+                    return 403, {"problem": "These details were not recognised"}
+                session.user, session.password = body["user"], body["password"]
+                for key, count in self.left_in_cart.pop(body["user"], {}).items():
+                    session.cart[key] = session.cart.get(key, 0) + count
+                return 200, {}
+            case "/api/put":
+                session.cart[body["item"]] = session.cart.get(body["item"], 0) + int(body["count"])
+                return 200, {}
+            case "/api/take-out":
+                session.cart.pop(body["item"], None)
+                return 200, {}
+            case "/api/quote":
+                return 200, self.quote(session)
+            case "/api/order":
+                return self.order(session, body)
+        return 404, {}
+
+    def order(self, session: Session, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        with self.lock:
+            self.orders.append(
+                {**body, "user": session.user, "cart": dict(session.cart), **self.quote(session)}
+            )
+            session.cart.clear()
+        self.hold_orders.wait(30)
+        if not self.behaviour.confirms:
+            return 500, {}
+        return 200, {"number": self.behaviour.number}
+
+
+@contextmanager
+def corner_shop() -> Iterator[Corner]:
+    """Serve the shop until the block ends."""
+    shop = Corner()
+    shop.hold_orders.set()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            if shop.behaviour.redirects_to and self.path.startswith("/item"):
+                self._send(302, b"", {"Location": shop.behaviour.redirects_to})
+            elif self.path.startswith(("/item/pen-holder", "/pay", "/trolley")):
+                self._send(200, PAGE.encode(), {"Content-Type": "text/html; charset=utf-8"})
+            else:
+                self._send(404, b"<h1>Not here</h1>", {"Content-Type": "text/html"})
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
+            cookie = SimpleCookie(self.headers.get("Cookie", "")).get("visit")
+            token = cookie.value if cookie else secrets.token_hex(8)
+            status, answer = shop.call(self.path, shop.sessions.setdefault(token, Session()), body)
+            time.sleep(0.05)
+            headers = {"Content-Type": "application/json", "Set-Cookie": f"visit={token}; Path=/; HttpOnly"}
+            self._send(status, json.dumps(answer).encode(), headers)
+
+        def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_arguments: object) -> None:
+            """Keep the test run quiet."""
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, *_arguments: object) -> None:
+            """Browsers hang up."""
+
+    server = Server(("127.0.0.1", 0), Handler)
+    shop.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield shop
+    finally:
+        shop.hold_orders.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,87 @@
+"""django-oscar as a running shop: where its articles are, and what its own database says was ordered."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.servers import _tie_to_the_tests
+
+_SERVER = Path(__file__).with_name("oscar_server.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """An order as the shop has it."""
+
+    number: str
+    total: str
+    customer: str
+    title: str
+    quantity: int
+    postal_code: str
+    line1: str
+
+
+@dataclass(frozen=True, slots=True)
+class Oscar:
+    """The running shop; each customer (`stored3@example.com`) is for one test."""
+
+    folder: Path
+    base: str
+    password: str
+    mug: str
+    desk: str
+    lamp: str
+
+    def orders_of(self, customer: str) -> list[Ordered]:
+        """Return a customer's orders; a guest is known by the e-mail address."""
+        query = """
+            select o.number, o.total_incl_tax, coalesce(u.email, o.guest_email), l.title, l.quantity,
+                   a.postcode, a.line1
+            from order_order o join order_line l on l.order_id = o.id
+            left join auth_user u on u.id = o.user_id left join order_shippingaddress a on a.id = o.shipping_address_id
+            where coalesce(u.email, o.guest_email) = ? order by o.id, l.id
+        """
+        with closing(sqlite3.connect(self.folder / "shop.sqlite", timeout=20)) as database:
+            rows = database.execute(query, (customer,)).fetchall()
+        return [Ordered(str(row[0]), f"{row[1]:.2f}", *row[2:]) for row in rows]
+
+    @contextmanager
+    def holding_orders(self) -> Iterator[Path]:
+        """Let orders be placed but not answered; yields the file that appears when one was placed."""
+        (self.folder / "hold").touch()
+        (self.folder / "ordered").unlink(missing_ok=True)
+        try:
+            yield self.folder / "ordered"
+        finally:
+            (self.folder / "hold").unlink()
+
+
+@contextmanager
+def oscar_shop(*options: str) -> Iterator[Oscar]:
+    """Run the shop until the block ends."""
+    folder = Path(tempfile.mkdtemp(prefix="purser-test-oscar-"))
+    command = [*_tie_to_the_tests(), sys.executable, "-W", "ignore", str(_SERVER), str(folder), *options]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the shop did not start:\n{(folder / 'log').read_text()[-2000:]}")
+        yield Oscar(folder, **json.loads(line))
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,203 @@
+"""What is decided on a page's data, without a browser: money, addresses, fields, order numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.adapters.shopper_browser import address, errand, fields, money, places, signals
+from app.adapters.shopper_browser.money import Amount, Signs
+from app.adapters.shopper_browser.snapshot import Control
+from app.ports.shopper import ShippingAddress
+
+_NANOS = 10**9
+
+
+@pytest.mark.parametrize(
+    ("text", "nanos", "currency"),
+    [
+        ("$12.50", 12_500_000_000, "$"),
+        ("US$ 1,234.50", 1_234_500_000_000, "USD"),
+        ("1.234,50 €", 1_234_500_000_000, "EUR"),
+        ("12,50 USD", 12_500_000_000, "USD"),
+        ("USD 740", 740_000_000_000, "USD"),
+        ("CA$9.99", 9_990_000_000, "CAD"),
+        ("$9.99 CAD", 9_990_000_000, "CAD"),
+        ("CHF 1'234.50", 1_234_500_000_000, "CHF"),
+        ("£0.99", 990_000_000, "GBP"),
+    ],
+)
+def test_an_amount_is_read_exactly_with_its_currency(text: str, nanos: int, currency: str) -> None:
+    assert money.amounts(text) == [Amount(nanos, currency)]
+
+
+@pytest.mark.parametrize(
+    "text", ["12.50", "Order 10001", "save 20%", "-$5.00", "($5.00)", "5 ABC", "4.5 stars"]
+)
+def test_what_has_no_known_currency_or_is_taken_off_is_no_price(text: str) -> None:
+    assert money.amounts(text) == []
+
+
+@pytest.mark.parametrize(
+    ("signs", "expected"),
+    [
+        (Signs(), "USD"),
+        (Signs(language="en-US", host="shop.example.com", text="Total $5.00"), "USD"),
+        (Signs(declared=("USD",), language="en-CA"), "USD"),
+        (Signs(declared=("CAD",)), "CAD"),
+        (Signs(declared=("USD", "CAD")), None),
+        (Signs(language="en-CA"), None),
+        (Signs(language="en-AU"), None),
+        (Signs(host="shop.com.au"), None),
+        (Signs(text="All prices in CAD"), None),
+        (Signs(text="Also A$7.00"), None),
+    ],
+)
+def test_a_bare_dollar_sign_is_the_us_dollar_only_where_nothing_says_otherwise(
+    signs: Signs, expected: str | None
+) -> None:
+    assert money.resolve("$", signs) == expected
+
+
+def test_without_a_currency_there_is_none() -> None:
+    assert money.resolve(None, Signs(declared=("USD",))) is None
+
+
+def test_the_total_is_the_largest_that_is_called_so_and_no_subtotal() -> None:
+    rows = money.labelled(
+        "Subtotal\t$12.00\nShipping\t$5.00\nTotal savings $900.00\nOrder total: $17.00\nTotal $5.00"
+    )
+    assert money.total_of(rows) == Amount(17 * _NANOS, "$")
+
+
+def test_labels_in_one_column_and_amounts_in_another_are_paired() -> None:
+    rows = money.labelled("Subtotal\nShipping\nTotal\n$12.00\nFree\n$12.00")
+    assert [(row.label, row.amount.nanos // _NANOS) for row in rows] == [
+        ("Subtotal", 12),
+        ("Shipping", 0),
+        ("Total", 12),
+    ]
+
+
+def test_a_total_without_a_currency_has_none() -> None:
+    assert money.total_of(money.labelled("Total: 17.00")) == Amount(17 * _NANOS, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Subtotal $12.00\nTotal $17.00", True),
+        ("Subtotal $752.00\nTotal $757.00", False),
+        # A line that costs what was ordered does not make up for a sum that does not.
+        ("Item total $12.00\nSubtotal $752.00", False),
+        ("Shipping $5.00\nTotal $17.00", True),
+        ("Shipping $5.00\nTax $1.00\nTotal $18.00", True),
+        ("Discount $2.00\nShipping $5.00\nTotal $15.00", True),
+        ("Total $17.00", False),
+        ("Nothing here", None),
+    ],
+)
+def test_the_goods_are_worth_what_was_ordered_or_it_is_not_bought(text: str, expected: bool | None) -> None:  # noqa: FBT001
+    assert money.goods_fit(money.labelled(text), 12 * _NANOS) is expected
+
+
+WANTED = ShippingAddress("Ada Buyer", "94107")
+
+
+@pytest.mark.parametrize(
+    ("card", "fits"),
+    [
+        ("Ada Buyer\n1 Main Street\nSan Francisco 94107", True),
+        ("ADA M. BUYER, 94107-1234 San Francisco", True),
+        ("Ada Buyer 10001 New York", False),
+        ("Bob Buyer 94107", False),
+        ("Ada Buyer 941070", False),
+        ("Adaline Buyers 94107", False),
+    ],
+)
+def test_a_stored_address_fits_by_name_and_postal_code(card: str, fits: bool) -> None:  # noqa: FBT001
+    assert address.fits(card, WANTED) is fits
+
+
+def test_the_street_decides_where_it_was_sent() -> None:
+    wanted = ShippingAddress("Ada Buyer", "94107", line1="1 Main Street")
+    assert address.fits("Ada Buyer, 1  Main street, 94107", wanted)
+    assert not address.fits(
+        "Ada Buyer, 12 Main Street, 94107", ShippingAddress("Ada Buyer", "94107", line1="2 Main Street, ")
+    )
+
+
+def control(**parts: object) -> Control:
+    values = {
+        "number": 1, "type": "text", "name": "", "id": "", "autocomplete": "", "placeholder": "", "label": "",
+        "value": "", "filled": False, "checked": False, "required": False, "disabled": False, "problem": "",
+        "form": 0, "group": "", "card": "", "dialog": False, "options": (), **parts,
+    }  # fmt: skip
+    return Control(**values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("parts", "token"),
+    [
+        ({"autocomplete": "section-a shipping postal-code", "label": "Anything"}, "postal-code"),
+        ({"name": "line4", "label": "City"}, "address-level2"),
+        ({"name": "first_name"}, "given-name"),
+        ({"name": "shippingAddress.postcode"}, "postal-code"),
+        ({"placeholder": "Your e-mail"}, "email"),
+        ({"label": "Name on card"}, "cc-name"),
+        ({"label": "Card number"}, "cc-number"),
+        ({"label": "Gift card or discount code"}, "ignored"),
+        ({"label": "Address line 2 (optional)"}, "address-line2"),
+        ({"label": "Quantity"}, "quantity"),
+        ({"type": "password", "label": "E-mail"}, "current-password"),
+        ({"label": "Favourite colour"}, None),
+    ],
+)
+def test_a_field_is_known_by_what_a_person_reads(parts: dict[str, str], token: str | None) -> None:
+    assert fields.token_of(control(**parts)) == token
+
+
+def test_countries_and_states_are_found_by_any_of_their_names() -> None:
+    assert {"us", "usa", "united states", "united states of america"} <= set(places.country_names("US"))
+    assert places.matches("United States of America", places.country_names("usa"))
+    assert places.matches("California", places.state_names("CA", "US"))
+    assert places.country_names("Atlantis") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("Your order number is 100017. Thank you!", "100017"),
+        ("Thank you\nOrder #A-1293", "A-1293"),
+        ("Your reference is PX-20931", "PX-20931"),
+        ("Order reference: QWERTY", "QWERTY"),
+        ("Thank you for your order", None),
+        ("Your order confirmation has been sent", None),
+        ("Order date: 2026-11-21", None),
+    ],
+)
+def test_an_order_number_is_recognised_or_left_out(text: str, number: str | None) -> None:
+    assert errand.order_number(text) == number
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Place order",
+        "Place your order",
+        "Pay $17.00",
+        "Complete purchase",
+        "Confirm order",
+        "Buy now",
+        "Zahlungspflichtig bestellen",
+    ],
+)
+def test_an_order_button_is_known(text: str) -> None:
+    assert signals.PLACE.search(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["Continue to payment", "Next", "Proceed to checkout", "Ship to this address"]
+)
+def test_a_step_is_no_order(text: str) -> None:
+    assert signals.NEXT.search(text)
+    assert not signals.PLACE.search(text)
