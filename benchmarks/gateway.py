@@ -172,9 +172,9 @@ def _streams(target: Target, wanted: int, *, seconds: float) -> list[Promise]:
     each = (highest - before) * 1024 / max(1, alive)
     count = sum(middle.values()) + sum(end.values())
     figures.note(
-        f"{target.name}: {alive} of {wanted} had events in both halves of {seconds:g} s, {count / wanted / seconds:.2f} a "
-        f"second each; {opening:.0f} s to open them; {highest:.0f} MB with them, {before:.0f} MB before: "
-        f"{each:.0f} KB for each"
+        f"{target.name}: {alive} of {wanted} had events in both halves of {seconds:g} s, "
+        f"{count / wanted / seconds:.2f} a second each; {opening:.0f} s to open them; "
+        f"{highest:.0f} MB with them, {before:.0f} MB before: {each:.0f} KB for each"
     )
     return [
         figures.at_least("streams held", alive, wanted, ""),

@@ -155,9 +155,7 @@ def lapse(hold_id: str, estimate_nanos: int) -> Outcome:
 
     A hold that was renewed or has ended meanwhile is left alone. Raises: LookupError.
     """
-    row = _turn(
-        _LAPSE, hold_id, HoldState.HELD, HoldState.LAPSED, cost_nanos=estimate_nanos, now=clock.now()
-    )
+    row = _turn(_LAPSE, hold_id, HoldState.HELD, HoldState.LAPSED, cost_nanos=estimate_nanos, now=clock.now())
     return _ended(_read(hold_id)) if row is None else _settle_held(row, estimate_nanos, HoldState.LAPSED)
 
 
