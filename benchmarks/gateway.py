@@ -234,6 +234,8 @@ def _litellm(upstream: Target) -> Iterator[Target]:
     command = [
         os.environ["LITELLM"], "--model", "openai/gpt-5-mini", "--alias", "gpt-5-mini", "--host", _LOCAL,
         "--port", str(port), "--num_workers", "2", "--api_base", f"http://{_LOCAL}:{upstream.port}/v1",
+        # On a busy machine its workers need longer to start than its supervisor waits for them by default.
+        "--timeout_worker_healthcheck", "240",
     ]  # fmt: skip
     with _program(command, port, OPENAI_API_KEY="sk-benchmark", LITELLM_LOCAL_MODEL_COST_MAP="True") as pid:
         yield Target("LiteLLM", port, "/chat/completions", {"Authorization": "Bearer none"}, pid)
