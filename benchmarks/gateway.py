@@ -252,7 +252,7 @@ def _program(command: Sequence[str], port: int, **settings: str) -> Iterator[int
         stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + 600
         while True:
             with contextlib.suppress(OSError), socket.create_connection((_LOCAL, port), timeout=1):
                 break
