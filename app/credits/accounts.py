@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import BigInteger, Row, bindparam, insert, select, update
 
 from app.core import clock
+from app.core.tables import table_of
 from app.credits import postings
 from app.credits.models import CreditAccount
 from app.credits.postings import Bucket, Kind, Posting
@@ -17,13 +19,33 @@ from app.extensions import db
 MAX_GRANTED_NANOS = 10**18
 """A billion dollars for one account in all its life: far below what a BIGINT counts, so that no sum passes it."""
 
-_COLUMNS = (
-    CreditAccount.id,
-    CreditAccount.available_nanos,
-    CreditAccount.held_nanos,
-    CreditAccount.granted_nanos,
-    CreditAccount.spent_nanos,
+_AccountRow: TypeAlias = Row[*tuple[Any, ...]]
+_TABLE = table_of(CreditAccount)
+_AVAILABLE, _HELD, _SPENT = _TABLE.c.available_nanos, _TABLE.c.held_nanos, _TABLE.c.spent_nanos
+_COLUMNS = (_TABLE.c.id, _AVAILABLE, _HELD, _TABLE.c.granted_nanos, _SPENT)
+_OWNERS = _TABLE.c.id == bindparam("owner_id")
+_NANOS = bindparam("nanos", type_=BigInteger)
+_READ = select(*_COLUMNS).where(_OWNERS)
+_TAKE = {
+    into: update(_TABLE)
+    .where(_OWNERS, _AVAILABLE >= _NANOS)
+    .values({_AVAILABLE: _AVAILABLE - _NANOS, gain: gain + _NANOS})
+    .returning(*_COLUMNS)
+    for into, gain in ((Bucket.HELD, _HELD), (Bucket.REVENUE, _SPENT))
+}
+_MOVE = (
+    update(_TABLE)
+    .where(_OWNERS)
+    .values(
+        {
+            _AVAILABLE: _AVAILABLE + bindparam("available", type_=BigInteger),
+            _HELD: _HELD + bindparam("held", type_=BigInteger),
+            _SPENT: _SPENT + bindparam("spent", type_=BigInteger),
+        }
+    )
+    .returning(*_COLUMNS)
 )
+_LOCK = update(_TABLE).where(_OWNERS).values({_HELD: _HELD}).returning(_AVAILABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,63 +105,47 @@ def grant(owner_id: str, nanos: int, *, reference: str) -> bool:
 
 def balance(owner_id: str) -> Balance:
     """Return what an account has. Works in a reading unit. Raises: LookupError."""
-    found = balances([owner_id])
-    if not found:
+    row = db.session.execute(_READ, {"owner_id": owner_id}).one_or_none()
+    if row is None:
         raise _never_opened(owner_id)
-    return found[owner_id]
+    return _balance(row)
 
 
 def balances(owner_ids: Sequence[str]) -> dict[str, Balance]:
     """Return what several accounts have, in one query. Works in a reading unit."""
-    rows = db.session.execute(select(*_COLUMNS).where(CreditAccount.id.in_(owner_ids)))
-    return {
-        row.id: Balance(row.available_nanos, row.held_nanos, row.granted_nanos, row.spent_nanos)
-        for row in rows
-    }
+    rows = db.session.execute(select(*_COLUMNS).where(_TABLE.c.id.in_(owner_ids)))
+    return {row.id: _balance(row) for row in rows}
 
 
-def take(owner_id: str, nanos: int, *, into: Bucket) -> bool:
-    """Move available credits to `held` or `revenue` if there are enough; tell whether there were."""
-    gain = CreditAccount.held_nanos if into is Bucket.HELD else CreditAccount.spent_nanos
-    taken = db.session.execute(
-        update(CreditAccount)
-        .where(CreditAccount.id == owner_id, CreditAccount.available_nanos >= nanos)
-        .values({CreditAccount.available_nanos: CreditAccount.available_nanos - nanos, gain: gain + nanos})
-        .returning(CreditAccount.id)
-        .execution_options(synchronize_session=False)
-    )
-    return taken.first() is not None
+def take(owner_id: str, nanos: int, *, into: Bucket) -> Balance | None:
+    """Move available credits to `held` or `revenue` and return what there is then; None if they are not enough."""
+    row = db.session.execute(_TAKE[into], {"owner_id": owner_id, "nanos": nanos}).one_or_none()
+    return None if row is None else _balance(row)
 
 
-def move(owner_id: str, *, available: int = 0, held: int = 0, spent: int = 0) -> None:
-    """Add differences to an account's sums; the database refuses what does not add up or is below zero."""
-    changed = db.session.execute(
-        update(CreditAccount)
-        .where(CreditAccount.id == owner_id)
-        .values(
-            available_nanos=CreditAccount.available_nanos + available,
-            held_nanos=CreditAccount.held_nanos + held,
-            spent_nanos=CreditAccount.spent_nanos + spent,
-        )
-        .returning(CreditAccount.id)
-        .execution_options(synchronize_session=False)
-    )
-    if changed.first() is None:
+def move(owner_id: str, *, available: int = 0, held: int = 0, spent: int = 0) -> Balance:
+    """Add differences to an account's sums and return what there is then.
+
+    The database refuses what does not add up or is below zero.
+    """
+    differences = {"owner_id": owner_id, "available": available, "held": held, "spent": spent}
+    row = db.session.execute(_MOVE, differences).one_or_none()
+    if row is None:
         raise _never_opened(owner_id)
+    return _balance(row)
 
 
 def lock_available(owner_id: str) -> int:
     """Lock an account's row by touching it and return what is available. Raises: LookupError."""
-    found = db.session.execute(
-        update(CreditAccount)
-        .where(CreditAccount.id == owner_id)
-        .values(held_nanos=CreditAccount.held_nanos)
-        .returning(CreditAccount.available_nanos)
-        .execution_options(synchronize_session=False)
-    ).scalar_one_or_none()
-    if found is None:
+    row = db.session.execute(_LOCK, {"owner_id": owner_id}).one_or_none()
+    if row is None:
         raise _never_opened(owner_id)
-    return found
+    available_nanos: int = row.available_nanos
+    return available_nanos
+
+
+def _balance(row: _AccountRow) -> Balance:
+    return Balance(row.available_nanos, row.held_nanos, row.granted_nanos, row.spent_nanos)
 
 
 def _never_opened(owner_id: str) -> LookupError:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, time, timedelta
 from sqlalchemy import update
 
 from app.core import clock
+from app.core.tables import table_of
 from app.credits import postings
 from app.credits.models import GrantBudget
 from app.errors import RateLimited
@@ -27,7 +28,7 @@ def take(nanos: int, *, limit_nanos: int | None, now: datetime | None = None) ->
     if _add(nanos, limit_nanos, now):
         return
     # Whoever loses the race for the day's first row tries again on the winner's.
-    postings.insert_once(GrantBudget.day, GrantBudget.day, {"day": now.date(), "granted_nanos": 0})
+    postings.insert_once(table_of(GrantBudget).c.day, {"day": now.date(), "granted_nanos": 0})
     if _add(nanos, limit_nanos, now):
         return
     midnight = datetime.combine(now.date() + timedelta(days=1), time(), UTC)

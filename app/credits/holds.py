@@ -13,11 +13,12 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-from sqlalchemy import ColumnElement, Row, case, delete, select, update
-from sqlalchemy.orm import InstrumentedAttribute
+from sqlalchemy import BigInteger, Row, Update, bindparam, case, delete, select, update
 
 from app.core import clock, money
+from app.core.tables import table_of
 from app.credits import accounts, postings
+from app.credits.accounts import Balance
 from app.credits.models import CreditHold
 from app.credits.postings import Bucket, Kind, Posting
 from app.errors import InsufficientCredits
@@ -48,7 +49,8 @@ class Hold:
 class Outcome:
     """How a hold ended: what it was charged, and what its cost was beyond what the account could pay.
 
-    `before` is the state in which this call found it: a call that changed nothing found `state` itself.
+    `before` is the state in which this call found it: a call that changed nothing found `state` itself. `balance`
+    is what the account has with it.
     """
 
     hold_id: str
@@ -58,6 +60,7 @@ class Outcome:
     charged_nanos: int
     unpaid_nanos: int
     memo: Mapping[str, Any]
+    balance: Balance
 
     @property
     def repeated(self) -> bool:
@@ -68,16 +71,29 @@ class Outcome:
 # What precedes a hold's id in the references of its postings.
 _REASONS = ("hold", "charge", "settle", "release", "excess", "late", "refund")
 _HoldRow: TypeAlias = Row[*tuple[Any, ...]]
+_TABLE = table_of(CreditHold)
+_AMOUNT = _TABLE.c.amount_nanos
+_COST = bindparam("cost_nanos", type_=BigInteger)
 _COLUMNS = (
-    CreditHold.id,
-    CreditHold.account_id,
-    CreditHold.amount_nanos,
-    CreditHold.state,
-    CreditHold.settled_nanos,
-    CreditHold.unpaid_nanos,
-    CreditHold.memo,
-    CreditHold.lease_until,
+    _TABLE.c.id,
+    _TABLE.c.account_id,
+    _AMOUNT,
+    _TABLE.c.state,
+    _TABLE.c.settled_nanos,
+    _TABLE.c.unpaid_nanos,
+    _TABLE.c.memo,
+    _TABLE.c.lease_until,
 )
+_READ = select(*_COLUMNS).where(_TABLE.c.id == bindparam("hold_id"))
+_TURN = (
+    update(_TABLE)
+    .where(_TABLE.c.id == bindparam("hold_id"), _TABLE.c.state == bindparam("before"))
+    .values({_TABLE.c.state: bindparam("after")})
+    .returning(*_COLUMNS)
+)
+# An open hold is charged what the call cost, as far as it reaches.
+_TURN_HELD = _TURN.values({_TABLE.c.settled_nanos: case((_AMOUNT < _COST, _AMOUNT), else_=_COST)})
+_LAPSE = _TURN_HELD.where(_TABLE.c.lease_until <= bindparam("now"))
 
 
 def hold(
@@ -101,7 +117,7 @@ def hold(
     held = Hold(hold_id, owner_id, nanos, now + lease, dict(memo or {}))
     if not _insert(held, HoldState.HELD, now):
         return _hold(_read(hold_id))
-    held = _take(held, nanos if at_least_nanos is None else at_least_nanos, into=Bucket.HELD)
+    held, _ = _take(held, nanos if at_least_nanos is None else at_least_nanos, into=Bucket.HELD)
     posting = Posting(f"hold:{hold_id}", Kind.HOLD, Bucket.AVAILABLE, Bucket.HELD, held.amount_nanos)
     postings.write(owner_id, [posting], at=now)
     return held
@@ -116,10 +132,10 @@ def charge(owner_id: str, nanos: int, *, charge_id: str, memo: Mapping[str, Any]
     charged = Hold(charge_id, owner_id, nanos, now, dict(memo or {}))
     if not _insert(charged, HoldState.SETTLED, now):
         return _ended(_read(charge_id))
-    _take(charged, nanos, into=Bucket.REVENUE)
+    _, balance = _take(charged, nanos, into=Bucket.REVENUE)
     posting = Posting(f"charge:{charge_id}", Kind.SETTLE, Bucket.AVAILABLE, Bucket.REVENUE, nanos)
     postings.write(owner_id, [posting], at=now)
-    return Outcome(charge_id, owner_id, HoldState.HELD, HoldState.SETTLED, nanos, 0, charged.memo)
+    return Outcome(charge_id, owner_id, HoldState.HELD, HoldState.SETTLED, nanos, 0, charged.memo, balance)
 
 
 def settle(hold_id: str, cost_nanos: int) -> Outcome:
@@ -139,7 +155,7 @@ def lapse(hold_id: str, estimate_nanos: int) -> Outcome:
 
     A hold that was renewed or has ended meanwhile is left alone. Raises: LookupError.
     """
-    row = _turn_held(hold_id, estimate_nanos, HoldState.LAPSED, CreditHold.lease_until <= clock.now())
+    row = _turn(_LAPSE, hold_id, HoldState.HELD, HoldState.LAPSED, cost_nanos=estimate_nanos, now=clock.now())
     return _ended(_read(hold_id)) if row is None else _settle_held(row, estimate_nanos, HoldState.LAPSED)
 
 
@@ -153,7 +169,7 @@ def release(hold_id: str) -> Outcome:
 
 def refund(charge_id: str) -> Outcome:
     """Give a charge back because its call failed; once. Raises: LookupError."""
-    row = _turn(charge_id, HoldState.SETTLED, {CreditHold.state: HoldState.RELEASED.value})
+    row = _turn(_TURN, charge_id, HoldState.SETTLED, HoldState.RELEASED)
     if row is None:
         return _ended(_read(charge_id))
     return _replace_charge(row, HoldState.SETTLED, 0, HoldState.RELEASED)
@@ -188,10 +204,10 @@ def references_of(hold_id: str) -> list[str]:
 
 
 def _end(hold_id: str, cost_nanos: int, state: HoldState) -> Outcome:
-    row = _turn_held(hold_id, cost_nanos, state)
+    row = _turn(_TURN_HELD, hold_id, HoldState.HELD, state, cost_nanos=cost_nanos)
     if row is not None:
         return _settle_held(row, cost_nanos, state)
-    row = _turn(hold_id, HoldState.LAPSED, {CreditHold.state: state.value})
+    row = _turn(_TURN, hold_id, HoldState.LAPSED, state)
     if row is not None:
         return _replace_charge(row, HoldState.LAPSED, cost_nanos, state)
     return _ended(_read(hold_id))
@@ -204,7 +220,7 @@ def _settle_held(row: _HoldRow, cost_nanos: int, state: HoldState) -> Outcome:
     extra_nanos = min(excess_nanos, accounts.lock_available(row.account_id)) if excess_nanos else 0
     from_held_nanos = row.amount_nanos - rest_nanos
     charged_nanos = from_held_nanos + extra_nanos
-    accounts.move(
+    balance = accounts.move(
         row.account_id, available=rest_nanos - extra_nanos, held=-row.amount_nanos, spent=charged_nanos
     )
     if excess_nanos:
@@ -219,7 +235,9 @@ def _settle_held(row: _HoldRow, cost_nanos: int, state: HoldState) -> Outcome:
         at=clock.now(),
     )
     unpaid_nanos = excess_nanos - extra_nanos
-    return Outcome(row.id, row.account_id, HoldState.HELD, state, charged_nanos, unpaid_nanos, row.memo)
+    return Outcome(
+        row.id, row.account_id, HoldState.HELD, state, charged_nanos, unpaid_nanos, row.memo, balance
+    )
 
 
 def _replace_charge(row: _HoldRow, before: HoldState, cost_nanos: int, state: HoldState) -> Outcome:
@@ -227,7 +245,9 @@ def _replace_charge(row: _HoldRow, before: HoldState, cost_nanos: int, state: Ho
     less_nanos = max(0, row.settled_nanos - cost_nanos)
     extra_nanos = min(more_nanos, accounts.lock_available(row.account_id)) if more_nanos else 0
     charged_nanos = row.settled_nanos + extra_nanos - less_nanos
-    accounts.move(row.account_id, available=less_nanos - extra_nanos, spent=extra_nanos - less_nanos)
+    balance = accounts.move(
+        row.account_id, available=less_nanos - extra_nanos, spent=extra_nanos - less_nanos
+    )
     unpaid_nanos = more_nanos - extra_nanos
     _record(row.id, charged_nanos, unpaid_nanos)
     # Each of the two happens at most once in the life of a hold, and has one of the two directions.
@@ -240,7 +260,7 @@ def _replace_charge(row: _HoldRow, before: HoldState, cost_nanos: int, state: Ho
         ],
         at=clock.now(),
     )
-    return Outcome(row.id, row.account_id, before, state, charged_nanos, unpaid_nanos, row.memo)
+    return Outcome(row.id, row.account_id, before, state, charged_nanos, unpaid_nanos, row.memo, balance)
 
 
 def _insert(new: Hold, state: HoldState, at: datetime) -> bool:
@@ -255,12 +275,13 @@ def _insert(new: Hold, state: HoldState, at: datetime) -> bool:
         "lease_until": new.lease_until,
         "created_at": at,
     }
-    return postings.insert_once(CreditHold.id, CreditHold.id, values)
+    return postings.insert_once(_TABLE.c.id, values)
 
 
-def _take(new: Hold, at_least_nanos: int, *, into: Bucket) -> Hold:
-    if accounts.take(new.account_id, new.amount_nanos, into=into):
-        return new
+def _take(new: Hold, at_least_nanos: int, *, into: Bucket) -> tuple[Hold, Balance]:
+    balance = accounts.take(new.account_id, new.amount_nanos, into=into)
+    if balance is not None:
+        return new, balance
     available_nanos = accounts.lock_available(new.account_id)
     nanos = min(new.amount_nanos, available_nanos)
     if nanos == 0 or nanos < min(new.amount_nanos, at_least_nanos):
@@ -272,7 +293,9 @@ def _take(new: Hold, at_least_nanos: int, *, into: Bucket) -> Hold:
                 "required_usd": money.usd_from_nanos(min(new.amount_nanos, at_least_nanos)),
             }
         )
-    accounts.take(new.account_id, nanos, into=into)
+    balance = accounts.take(new.account_id, nanos, into=into)
+    if balance is None:
+        raise RuntimeError("a locked account lost credits")
     if nanos != new.amount_nanos:
         db.session.execute(
             update(CreditHold)
@@ -280,30 +303,16 @@ def _take(new: Hold, at_least_nanos: int, *, into: Bucket) -> Hold:
             .values(amount_nanos=nanos)
             .execution_options(synchronize_session=False)
         )
-    return replace(new, amount_nanos=nanos)
-
-
-def _turn_held(
-    hold_id: str, cost_nanos: int, state: HoldState, *conditions: ColumnElement[bool]
-) -> _HoldRow | None:
-    settled_nanos = case((CreditHold.amount_nanos < cost_nanos, CreditHold.amount_nanos), else_=cost_nanos)
-    changes = {CreditHold.state: state.value, CreditHold.settled_nanos: settled_nanos}
-    return _turn(hold_id, HoldState.HELD, changes, *conditions)
+    return replace(new, amount_nanos=nanos), balance
 
 
 def _turn(
-    hold_id: str,
-    source: HoldState,
-    changes: Mapping[InstrumentedAttribute[Any], Any],
-    *conditions: ColumnElement[bool],
+    statement: Update, hold_id: str, before: HoldState, after: HoldState, **values: int | datetime
 ) -> _HoldRow | None:
-    return db.session.execute(
-        update(CreditHold)
-        .where(CreditHold.id == hold_id, CreditHold.state == source.value, *conditions)
-        .values(dict(changes))
-        .returning(*_COLUMNS)
-        .execution_options(synchronize_session=False)
-    ).one_or_none()
+    """Turn a hold from one state into another by one of the statements above; None where it is in another state."""
+    states = {"hold_id": hold_id, "before": before.value, "after": after.value}
+    row: _HoldRow | None = db.session.execute(statement, {**states, **values}).one_or_none()
+    return row
 
 
 def _record(hold_id: str, settled_nanos: int, unpaid_nanos: int) -> None:
@@ -316,7 +325,7 @@ def _record(hold_id: str, settled_nanos: int, unpaid_nanos: int) -> None:
 
 
 def _read(hold_id: str) -> _HoldRow:
-    row = db.session.execute(select(*_COLUMNS).where(CreditHold.id == hold_id)).one_or_none()
+    row: _HoldRow | None = db.session.execute(_READ, {"hold_id": hold_id}).one_or_none()
     if row is None:
         raise LookupError(f"no credits were ever held under {hold_id}")
     return row
@@ -328,4 +337,7 @@ def _hold(row: _HoldRow) -> Hold:
 
 def _ended(row: _HoldRow) -> Outcome:
     state = HoldState(row.state)
-    return Outcome(row.id, row.account_id, state, state, row.settled_nanos, row.unpaid_nanos, row.memo)
+    balance = accounts.balance(row.account_id)
+    return Outcome(
+        row.id, row.account_id, state, state, row.settled_nanos, row.unpaid_nanos, row.memo, balance
+    )

@@ -19,6 +19,7 @@ from app.core import clock, money
 from app.core.identifiers import new_id
 from app.core.unit_of_work import unit_of_work
 from app.credits import service as credits_service
+from app.credits.service import Balance
 from app.errors import InsufficientCredits
 from app.gateway.dialects.answers import Answer
 from app.gateway.dialects.facts import CallFacts
@@ -28,7 +29,7 @@ from app.identity.caller import Caller
 from app.ports import provider as ports
 from app.ports.upstream import Incoming
 from app.usage import service as usage
-from app.usage.service import Call
+from app.usage.service import Call, Receipt
 from app.web.forwarding import Ending
 
 _log = structlog.get_logger(__name__)
@@ -119,12 +120,12 @@ class Meter:
         """Tell whether the caller gets a failure in place of an answer that broke off before it was passed on."""
         return ending is not Ending.COMPLETE and not self._is_streaming
 
-    def _settle(self, verb: Callable[[], int]) -> None:
-        """Run a settlement that returns the cost. What cannot be settled is left to the lease's end."""
+    def _settle(self, verb: Callable[[], _Bill]) -> None:
+        """Run a settlement that returns the bill. What cannot be settled is left to the lease's end."""
         for pause in (*_PAUSES_BETWEEN_TRIES, None):
             try:
                 with self._app.app_context(), unit_of_work():
-                    self._note(verb())
+                    self._bill = verb()
             except Exception:
                 # The caller is served all the same; repeating a settlement changes nothing.
                 _log.exception("settlement_failed", call_id=self.id, again=pause is not None)
@@ -133,8 +134,8 @@ class Meter:
             else:
                 return
 
-    def _note(self, cost_nanos: int) -> None:
-        self._bill = _Bill(cost_nanos, credits_service.balance(self._account_id).credits_nanos)
+    def _bill_of_nothing(self) -> _Bill:
+        return _Bill(0, credits_service.balance(self._account_id).credits_nanos)
 
 
 class FixedMeter(Meter):
@@ -144,17 +145,17 @@ class FixedMeter(Meter):
         """Charge the price. Raises: InsufficientCredits."""
         with unit_of_work():
             receipt = usage.charge(self._account_id, self._call, charge_id=self.id, metered=self._quote.worst)
-            self._note(receipt.charged_nanos)
+            self._bill = _bill_of(receipt)
             if not receipt.charged_nanos:
                 # What costs nothing is for those who could pay something.
-                _refuse_empty(self._account_id)
+                _refuse_empty(receipt.balance)
 
     def cancel(self) -> None:
         """Give the price back."""
 
-        def refund() -> int:
+        def refund() -> _Bill:
             usage.refund(self.id)
-            return 0
+            return self._bill_of_nothing()
 
         self._settle(refund)
 
@@ -216,9 +217,9 @@ class HeldMeter(Meter):
     def cancel(self) -> None:
         """Release the hold."""
 
-        def release() -> int:
+        def release() -> _Bill:
             usage.cancel(self.id)
-            return 0
+            return self._bill_of_nothing()
 
         self._settle(release)
 
@@ -257,7 +258,7 @@ class HeldMeter(Meter):
         if metered.price_version is None:
             self.cancel()
             return
-        self._settle(lambda: usage.record(self.id, metered).charged_nanos)
+        self._settle(lambda: _bill_of(usage.record(self.id, metered)))
 
     def _renew(self) -> None:
         now = clock.now()
@@ -281,7 +282,10 @@ class HeldMeter(Meter):
         return InsufficientCredits(message, details={**refusal.details, **affordable})
 
 
-def _refuse_empty(account_id: str) -> None:
-    available_nanos = credits_service.balance(account_id).available_nanos
-    if available_nanos <= 0:
-        raise InsufficientCredits(details={"credits_usd": money.usd_from_nanos(available_nanos)})
+def _bill_of(receipt: Receipt) -> _Bill:
+    return _Bill(receipt.charged_nanos, receipt.balance.credits_nanos)
+
+
+def _refuse_empty(balance: Balance) -> None:
+    if balance.available_nanos <= 0:
+        raise InsufficientCredits(details={"credits_usd": money.usd_from_nanos(balance.available_nanos)})

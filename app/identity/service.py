@@ -13,6 +13,7 @@ from datetime import datetime
 from sqlalchemy import bindparam, or_, select, update
 
 from app.core import clock, identifiers
+from app.core.tables import table_of
 from app.core.unit_of_work import reading
 from app.errors import NotFound
 from app.extensions import db
@@ -25,10 +26,11 @@ from app.ports.vault import Place
 _API_KEY = re.compile(r"(?:ak|gw)_[A-Za-z0-9_-]{43}", re.ASCII)
 MASTER_KEY = re.compile(r"mk_[A-Za-z0-9_-]{20,200}", re.ASCII)
 # Made once, for every request asks it: making it anew took a tenth of a small read.
-_VALID_KEY = select(ApiKey.kind, ApiKey.id, ApiKey.account_id, ApiKey.agent_id).where(
-    ApiKey.digest == bindparam("digest"),
-    ApiKey.revoked_at.is_(None),
-    or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > bindparam("now")),
+_KEYS = table_of(ApiKey)
+_VALID_KEY = select(_KEYS.c.kind, _KEYS.c.id, _KEYS.c.account_id, _KEYS.c.agent_id).where(
+    _KEYS.c.digest == bindparam("digest"),
+    _KEYS.c.revoked_at.is_(None),
+    or_(_KEYS.c.expires_at.is_(None), _KEYS.c.expires_at > bindparam("now")),
 )
 
 

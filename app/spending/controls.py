@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, delete, insert, select, update
+from sqlalchemy import Row, bindparam, delete, insert, select, update
 
 from app.core import clock
 from app.errors import ControlsLocked, WalletFrozen
@@ -30,6 +30,13 @@ COLUMNS = (
     SpendingControls.allowed_domains,
     SpendingControls.locked,
     SpendingControls.updated_at,
+)
+# Made once, for every reading of a wallet asks one of them.
+_OF_WALLETS = select(*COLUMNS).where(SpendingControls.wallet_id.in_(bindparam("wallet_ids", expanding=True)))
+_STANDING = (
+    select(*accounts.COLUMNS, *COLUMNS)
+    .outerjoin(SpendingControls, SpendingControls.wallet_id == SpendingAccount.wallet_id)
+    .where(SpendingAccount.wallet_id == bindparam("of_wallet"))
 )
 
 
@@ -103,7 +110,7 @@ def controls_of(wallet_ids: Sequence[str]) -> dict[str, ControlsView]:
     """Return the controls of those wallets that have any, in one query."""
     if not wallet_ids:
         return {}
-    rows = db.session.execute(select(*COLUMNS).where(SpendingControls.wallet_id.in_(wallet_ids)))
+    rows = db.session.execute(_OF_WALLETS, {"wallet_ids": list(wallet_ids)})
     return {
         row.controlled_id: _view(controls, row.updated_at) for row in rows if (controls := controls_in(row))
     }
@@ -111,11 +118,7 @@ def controls_of(wallet_ids: Sequence[str]) -> dict[str, ControlsView]:
 
 def standing(wallet_id: str, now: datetime | None = None) -> Standing:
     """Return where a wallet stands now. One query, no lock. Raises: NotFound."""
-    row = db.session.execute(
-        select(*accounts.COLUMNS, *COLUMNS)
-        .outerjoin(SpendingControls, SpendingControls.wallet_id == SpendingAccount.wallet_id)
-        .where(SpendingAccount.wallet_id == wallet_id)
-    ).one_or_none()
+    row = db.session.execute(_STANDING, {"of_wallet": wallet_id}).one_or_none()
     if row is None:
         raise accounts.gone()
     account = accounts.account_of(row, now=now or clock.now())

@@ -9,19 +9,52 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import structlog
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import BigInteger, bindparam, delete, func, insert, select, update
 
 from app.core import clock
 from app.core.pagination import Page, PageRequest
+from app.core.tables import table_of
 from app.core.unit_of_work import reading, unit_of_work
 from app.credits import service as credits_service
-from app.credits.service import Hold, HoldState, Outcome
+from app.credits.service import Balance, Hold, HoldState, Outcome
 from app.extensions import db
 from app.usage.models import UsageByProvider, UsageLog
 
 _MAX_PROVIDER = 100
 _MAX_MODEL = 200
 _log = structlog.get_logger(__name__)
+
+_LOG, _SUMS = table_of(UsageLog), table_of(UsageByProvider)
+_NOTE = insert(_LOG)
+_ADD = (
+    update(_SUMS)
+    .where(_SUMS.c.account_id == bindparam("owner_id"), _SUMS.c.provider == bindparam("of_provider"))
+    .values(
+        {
+            column: column + bindparam(f"more_{column.name}", type_=BigInteger)
+            for column in (_SUMS.c.calls, _SUMS.c.cost_nanos, _SUMS.c.tokens_in, _SUMS.c.tokens_out)
+        }
+    )
+    .returning(_SUMS.c.calls)
+)
+_COUNT = select(func.sum(_SUMS.c.calls - _SUMS.c.carried_calls)).where(
+    _SUMS.c.account_id == bindparam("owner_id")
+)
+_TOTALS = (
+    select(_SUMS.c.provider, _SUMS.c.calls, _SUMS.c.cost_nanos, _SUMS.c.tokens_in, _SUMS.c.tokens_out)
+    .where(_SUMS.c.account_id == bindparam("owner_id"), _SUMS.c.calls > 0)
+    .order_by(_SUMS.c.provider)
+)
+_PAGE = (
+    select(
+        _LOG.c.id, _LOG.c.api_key_id, _LOG.c.provider, _LOG.c.model, _LOG.c.tokens_in, _LOG.c.tokens_out,
+        _LOG.c.cost_nanos, _LOG.c.created_at,
+    )
+    .where(_LOG.c.account_id == bindparam("owner_id"))
+    .order_by(_LOG.c.created_at.desc(), _LOG.c.id.desc())
+    .limit(bindparam("most", type_=BigInteger))
+    .offset(bindparam("skipped", type_=BigInteger))
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +78,14 @@ class Metered:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What a call was charged, and its cost beyond what the account could pay; `repeated` when it was before."""
+    """What a call was charged, its cost beyond what the account could pay, and what the account has then.
+
+    `repeated` when it was charged before.
+    """
 
     charged_nanos: int
     unpaid_nanos: int
+    balance: Balance
     repeated: bool = False
 
 
@@ -170,34 +207,16 @@ def charge_lapsed(limit: int = 100) -> int:
 
 def history(account_id: str, page: PageRequest) -> Page[LogEntry]:
     """Return a page of an account's log, the newest first. Works in a reading unit."""
-    total = db.session.scalar(
-        select(func.sum(UsageByProvider.calls - UsageByProvider.carried_calls)).where(
-            UsageByProvider.account_id == account_id
-        )
-    )
+    total = db.session.scalar(_COUNT, {"owner_id": account_id})
     rows = db.session.execute(
-        select(
-            UsageLog.id, UsageLog.api_key_id, UsageLog.provider, UsageLog.model, UsageLog.tokens_in,
-            UsageLog.tokens_out, UsageLog.cost_nanos, UsageLog.created_at,
-        )
-        .where(UsageLog.account_id == account_id)
-        .order_by(UsageLog.created_at.desc(), UsageLog.id.desc())
-        .limit(page.limit)
-        .offset(page.offset)
-    ).all()  # fmt: skip
+        _PAGE, {"owner_id": account_id, "most": page.limit, "skipped": page.offset}
+    ).all()
     return Page([LogEntry(*row) for row in rows], int(total or 0), page)
 
 
 def by_provider(account_id: str) -> dict[str, ProviderTotals]:
     """Return what an account used of each provider. One row per provider is read. Works in a reading unit."""
-    rows = db.session.execute(
-        select(
-            UsageByProvider.provider, UsageByProvider.calls, UsageByProvider.cost_nanos,
-            UsageByProvider.tokens_in, UsageByProvider.tokens_out,
-        )
-        .where(UsageByProvider.account_id == account_id, UsageByProvider.calls > 0)
-        .order_by(UsageByProvider.provider)
-    )  # fmt: skip
+    rows = db.session.execute(_TOTALS, {"owner_id": account_id})
     return {provider: ProviderTotals(*totals) for provider, *totals in rows}
 
 
@@ -229,20 +248,19 @@ def _note(outcome: Outcome, metered: Metered) -> None:
     if outcome.before is HoldState.LAPSED:
         _strike(outcome.hold_id)
     charged = replace(metered, cost_nanos=outcome.charged_nanos)
-    db.session.execute(
-        insert(UsageLog).values(
-            id=outcome.hold_id,
-            account_id=outcome.account_id,
-            api_key_id=outcome.memo["api_key_id"],
-            provider=outcome.memo["provider"],
-            model=outcome.memo["model"],
-            tokens_in=charged.tokens_in,
-            tokens_out=charged.tokens_out,
-            cost_nanos=charged.cost_nanos,
-            price_version=charged.price_version,
-            created_at=clock.now(),
-        )
-    )
+    line = {
+        "id": outcome.hold_id,
+        "account_id": outcome.account_id,
+        "api_key_id": outcome.memo["api_key_id"],
+        "provider": outcome.memo["provider"],
+        "model": outcome.memo["model"],
+        "tokens_in": charged.tokens_in,
+        "tokens_out": charged.tokens_out,
+        "cost_nanos": charged.cost_nanos,
+        "price_version": charged.price_version,
+        "created_at": clock.now(),
+    }
+    db.session.execute(_NOTE, line)
     _add(
         outcome.account_id,
         outcome.memo["provider"],
@@ -273,26 +291,16 @@ def _strike(log_id: str) -> None:
 
 def _add(account_id: str, provider: str, more: ProviderTotals) -> None:
     # The unit has changed the credit account's row before: two first calls of a provider wait for each other.
-    added = db.session.execute(
-        update(UsageByProvider)
-        .where(UsageByProvider.account_id == account_id, UsageByProvider.provider == provider)
-        .values(
-            calls=UsageByProvider.calls + more.calls,
-            cost_nanos=UsageByProvider.cost_nanos + more.cost_nanos,
-            tokens_in=UsageByProvider.tokens_in + more.tokens_in,
-            tokens_out=UsageByProvider.tokens_out + more.tokens_out,
-        )
-        .returning(UsageByProvider.calls)
-        .execution_options(synchronize_session=False)
-    )
+    values = {
+        "calls": more.calls,
+        "cost_nanos": more.cost_nanos,
+        "tokens_in": more.tokens_in,
+        "tokens_out": more.tokens_out,
+    }
+    mores = {f"more_{name}": value for name, value in values.items()}
+    added = db.session.execute(_ADD, {"owner_id": account_id, "of_provider": provider, **mores})
     if added.first() is None:
-        values = {
-            "calls": more.calls,
-            "cost_nanos": more.cost_nanos,
-            "tokens_in": more.tokens_in,
-            "tokens_out": more.tokens_out,
-        }
-        db.session.execute(insert(UsageByProvider).values(account_id=account_id, provider=provider, **values))
+        db.session.execute(insert(_SUMS).values(account_id=account_id, provider=provider, **values))
 
 
 def _memo(call: Call) -> dict[str, str | int | None]:
@@ -309,4 +317,4 @@ def _printable(text: str, length: int) -> str:
 
 
 def _receipt(outcome: Outcome) -> Receipt:
-    return Receipt(outcome.charged_nanos, outcome.unpaid_nanos, outcome.repeated)
+    return Receipt(outcome.charged_nanos, outcome.unpaid_nanos, outcome.balance, outcome.repeated)

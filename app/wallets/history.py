@@ -6,13 +6,15 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, TypeAlias
 
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import BigInteger, Row, bindparam, func, or_, select
 
 from app.core import identifiers
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Token
 from app.core.money import TokenAmount
 from app.core.pagination import Page, PageRequest
+from app.core.tables import table_of
 from app.core.unit_of_work import reading
 from app.errors import NotFound
 from app.extensions import db
@@ -20,6 +22,26 @@ from app.ports import provider
 from app.ports.chain import Chain
 from app.wallets.lifecycle import EXCHANGE, Status, TransactionType
 from app.wallets.models import SignedAttempt, Transaction, TransactionEvent
+
+_TransactionRow: TypeAlias = Transaction | Row[*tuple[Any, ...]]
+_TABLE, _ATTEMPTS = table_of(Transaction), table_of(SignedAttempt)
+_OF_WALLET = _TABLE.c.wallet_id == bindparam("of_wallet")
+_PAGE = (
+    select(
+        _TABLE.c.id, _TABLE.c.wallet_id, _TABLE.c.type, _TABLE.c.kind, _TABLE.c.chain, _TABLE.c.from_address,
+        _TABLE.c.to_address, _TABLE.c.amount_units, _TABLE.c.currency, _TABLE.c.tx_hash, _TABLE.c.status,
+        _TABLE.c.error, _TABLE.c.cost_nanos, _TABLE.c.created_at, _TABLE.c.confirmed_at, _TABLE.c.nonce,
+    )
+    .where(_OF_WALLET)
+    .order_by(_TABLE.c.created_at.desc(), _TABLE.c.id.desc())
+    .limit(bindparam("most", type_=BigInteger))
+    .offset(bindparam("skipped", type_=BigInteger))
+)  # fmt: skip
+_HASHES = (
+    select(_ATTEMPTS.c.transaction_id, _ATTEMPTS.c.tx_hash)
+    .where(_ATTEMPTS.c.transaction_id.in_(bindparam("transaction_ids", expanding=True)))
+    .order_by(_ATTEMPTS.c.id)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,27 +91,25 @@ class Filters:
 
 def page_of(wallet_id: str, page: PageRequest, *, filters: Filters, recorded: int) -> Page[TransactionView]:
     """Return a wallet's transactions, newest first; `recorded` is the wallet's own count of all of them."""
-    conditions: list[ColumnElement[bool]] = [Transaction.wallet_id == wallet_id]
-    for column, wanted in (
-        (Transaction.status, filters.status),
-        (Transaction.chain, filters.chain),
-        (Transaction.type, filters.type),
-    ):
-        if wanted is not None:
-            conditions.append(column == wanted)
+    conditions = [
+        column == wanted
+        for column, wanted in (
+            (_TABLE.c.status, filters.status),
+            (_TABLE.c.chain, filters.chain),
+            (_TABLE.c.type, filters.type),
+        )
+        if wanted is not None
+    ]
+    place = {"of_wallet": wallet_id, "most": page.limit, "skipped": page.offset}
     with reading() as session:
-        if len(conditions) == 1:
+        if conditions:
+            counted = select(func.count()).select_from(_TABLE).where(_OF_WALLET, *conditions)
+            total = session.scalar(counted, {"of_wallet": wallet_id}) or 0
+            rows = session.execute(_PAGE.where(*conditions), place).all()
+        else:
             # Counting rows would cost more with every past transaction.
             total = recorded
-        else:
-            total = session.scalar(select(func.count()).select_from(Transaction).where(*conditions)) or 0
-        rows = session.scalars(
-            select(Transaction)
-            .where(*conditions)
-            .order_by(Transaction.created_at.desc(), Transaction.id.desc())
-            .limit(page.limit)
-            .offset(page.offset)
-        ).all()
+            rows = session.execute(_PAGE, place).all()
         hashes = _hashes([row.id for row in rows if row.nonce is not None])
         return Page([_view(row, hashes.get(row.id, ())) for row in rows], total, page)
 
@@ -173,21 +193,17 @@ def _hashes(transaction_ids: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
     if not transaction_ids:
         return {}
     hashes: dict[str, tuple[str, ...]] = defaultdict(tuple)
-    attempts = (
-        select(SignedAttempt.transaction_id, SignedAttempt.tx_hash)
-        .where(SignedAttempt.transaction_id.in_(transaction_ids))
-        .order_by(SignedAttempt.id)
-    )
-    for transaction_id, tx_hash in db.session.execute(attempts):
+    attempts = db.session.execute(_HASHES, {"transaction_ids": list(transaction_ids)})
+    for transaction_id, tx_hash in attempts:
         hashes[transaction_id] += (tx_hash,)
     return hashes
 
 
-def _chain_of(row: Transaction) -> Chain | None:
+def _chain_of(row: _TransactionRow) -> Chain | None:
     return None if row.chain == EXCHANGE else provider.current().chains.get(ChainName(row.chain))
 
 
-def _view(row: Transaction, hashes: Sequence[str], events: tuple[Event, ...] = ()) -> TransactionView:
+def _view(row: _TransactionRow, hashes: Sequence[str], events: tuple[Event, ...] = ()) -> TransactionView:
     chain = _chain_of(row)
     return TransactionView(
         id=row.id,

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from flask import current_app
-from sqlalchemy import Select, delete, func, select
+from sqlalchemy import Row, Select, bindparam, delete, func, select
 
 from app.core import clock, identifiers
 from app.core.chains import ChainName
 from app.core.pagination import Page, PageRequest
+from app.core.tables import table_of
 from app.core.unit_of_work import reading, unit_of_work
 from app.errors import LimitReached, NotFound, TransactionInProgress
 from app.extensions import db
@@ -36,6 +37,10 @@ from app.web import idempotency
 MAX_WALLETS_PER_AGENT = 100
 _TOLD_OF_REMOVALS = "told_of_wallet_removals"
 _KEPT_WHILE = "wallets_kept_while"
+_TABLE = table_of(Wallet)
+_OWNED = select(_TABLE).where(
+    _TABLE.c.id == bindparam("wallet_id"), _TABLE.c.agent_id == bindparam("owner_id")
+)
 
 new_wallet = custody.new_key
 
@@ -107,11 +112,12 @@ def add(agent_id: str, *, name: str | None) -> WalletView:
 def owned(wallet_id: str, *, agent_id: str | None) -> WalletView:
     """Return a wallet of the caller's. Raises: NotFound for malformed, unknown and foreign ids alike."""
     canonical = identifiers.parse_id(wallet_id)
-    with reading() as session:
-        wallet = session.get(Wallet, canonical) if canonical and agent_id else None
-        if wallet is None or wallet.agent_id != agent_id:
-            raise NotFound("This key has no such wallet.")
-        return _view(wallet, {})
+    if canonical is not None and agent_id is not None:
+        with reading() as session:
+            row = session.execute(_OWNED, {"wallet_id": canonical, "owner_id": agent_id}).one_or_none()
+        if row is not None:
+            return _view(row, {})
+    raise NotFound("This key has no such wallet.")
 
 
 def with_controls(wallet: WalletView) -> WalletView:
@@ -261,7 +267,9 @@ def _of_agent(agent_id: str) -> Select[Wallet]:
     return select(Wallet).where(Wallet.agent_id == agent_id).order_by(Wallet.created_at, Wallet.id)
 
 
-def _view(wallet: Wallet, controls: Mapping[str, spending.ControlsView]) -> WalletView:
+def _view(
+    wallet: Wallet | Row[*tuple[Any, ...]], controls: Mapping[str, spending.ControlsView]
+) -> WalletView:
     return WalletView(
         id=wallet.id,
         agent_id=wallet.agent_id,

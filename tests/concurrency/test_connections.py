@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 
 from app.core import clock, connections
 from app.core.heartbeats import Heartbeat
+from app.core.tables import table_of
 from app.core.unit_of_work import UnitError, reading, unit_of_work
 from app.extensions import db
 
@@ -100,6 +101,8 @@ def test_nothing_is_written_from_a_reading_unit(outsider: psycopg.Connection[Any
         add_a_beat(session)
     with reading() as session, pytest.raises(UnitError, match="does not write"):
         session.execute(db.insert(Heartbeat).values(name="new", at=clock.now()))
+    with reading() as session, pytest.raises(UnitError, match="does not write"):
+        session.execute(db.insert(table_of(Heartbeat)), {"name": "new", "at": clock.now()})
     assert beats(outsider) == 0
 
 

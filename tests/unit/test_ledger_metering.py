@@ -9,16 +9,17 @@ from datetime import timedelta
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from app.core.identifiers import new_id
 from app.core.pagination import PageRequest
 from app.credits import service as credits_service
+from app.credits.models import CreditHold
 from app.errors import InsufficientCredits
 from app.extensions import db
 from app.usage import service
 from app.usage.models import UsageByProvider
-from app.usage.service import Call, Metered, ProviderTotals, Receipt
+from app.usage.service import Call, Metered, ProviderTotals
 from tests.support.ledger import clear, ledger_app, read, unit, violations
 
 APP = ledger_app("sqlite://")
@@ -45,6 +46,22 @@ def _begin(account: str, worst: int = 20, *, lease: timedelta = timedelta(0), ca
     hold_id = new_id()
     unit(service.begin, account, call, hold_id=hold_id, worst=Metered(worst), estimate=ESTIMATE, lease=lease)
     return hold_id
+
+
+def _settled(hold_id: str, metered: Metered) -> tuple[int, int]:
+    """Record a call; return what was charged and what stayed unpaid. The balance told with it is the account's."""
+    receipt = unit(service.record, hold_id, metered)
+    assert receipt.balance == read(credits_service.balance, _account_of(hold_id))
+    return receipt.charged_nanos, receipt.unpaid_nanos
+
+
+def _account_of(hold_id: str) -> str:
+    def ask() -> str:
+        found = db.session.scalar(select(CreditHold.account_id).where(CreditHold.id == hold_id))
+        assert found is not None
+        return found
+
+    return read(ask)
 
 
 def _log(account: str) -> list[tuple[str, int, int, int]]:
@@ -108,8 +125,8 @@ def _act(verb: str, call_id: str, nanos: int) -> None:
 def test_a_call_is_charged_what_it_cost_and_logged_once(account: str) -> None:
     hold_id = _begin(account)
     metered = Metered(7, tokens_in=70, tokens_out=9, price_version="v1")
-    assert unit(service.record, hold_id, metered) == Receipt(7, 0)
-    assert unit(service.record, hold_id, Metered(19)) == Receipt(7, 0)
+    assert _settled(hold_id, metered) == (7, 0)
+    assert _settled(hold_id, Metered(19)) == (7, 0)
     assert _log(account) == [(hold_id, 7, 70, 9)]
     assert read(service.by_provider, account) == {"openai": ProviderTotals(1, 7, 70, 9)}
     assert read(credits_service.balance, account).credits_nanos == 93
@@ -120,7 +137,7 @@ def test_a_stream_that_nobody_settles_is_charged_its_estimate_and_the_truth_repl
     assert service.charge_lapsed() == 1
     assert service.charge_lapsed() == 0
     assert _log(account) == [(hold_id, 3, 30, 0)]
-    assert unit(service.record, hold_id, Metered(12, 30, 40)) == Receipt(12, 0)
+    assert _settled(hold_id, Metered(12, 30, 40)) == (12, 0)
     assert _log(account) == [(hold_id, 12, 30, 40)]
     assert violations() == []
     assert read(credits_service.balance, account).credits_nanos == 88
@@ -141,13 +158,13 @@ def test_a_stream_that_renews_its_lease_is_not_charged_an_estimate(account: str)
     assert unit(service.renew, hold_id, lease=timedelta(minutes=1))
     assert service.charge_lapsed() == 0
     assert _log(account) == []
-    assert unit(service.record, hold_id, Metered(5)) == Receipt(5, 0)
+    assert _settled(hold_id, Metered(5)) == (5, 0)
     assert unit(service.renew, hold_id, lease=timedelta(minutes=1)) is False
 
 
 def test_a_cost_beyond_the_account_is_logged_as_far_as_it_was_paid(account: str) -> None:
     hold_id = _begin(account, 100)
-    assert unit(service.record, hold_id, Metered(130, 1, 1)) == Receipt(100, 30)
+    assert _settled(hold_id, Metered(130, 1, 1)) == (100, 30)
     assert _log(account) == [(hold_id, 100, 1, 1)]
     assert violations() == []
 
