@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import time_machine
 from flask import Flask
-from sqlalchemy import select, update
+from sqlalchemy import select, text, update
+from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
 from app.adapters.evm.chain import EvmChain
@@ -158,15 +159,62 @@ def test_answers_are_forgotten_after_a_day_and_not_before(stage: Stage) -> None:
 def test_the_books_are_audited_once_an_hour_and_a_violation_is_told(stage: Stage) -> None:
     change_balances_by(1)
     try:
-        assert violations(sweeps.sweep)
-        assert not violations(sweeps.sweep)
+        assert violations(sweeps.audit_hourly)
+        assert not violations(sweeps.audit_hourly)
         with time_machine.travel(clock.now() + _HOUR, tick=True):
-            told = violations(sweeps.sweep)
+            told = violations(sweeps.audit_hourly)
     finally:
         change_balances_by(-1)
     assert told
     assert all(entry["log_level"] == "error" for entry in told)
     assert stage.agent.get("/v1/balance").status_code == 200
+
+
+def test_a_step_of_the_sweep_that_fails_keeps_none_of_the_others_from_being_done(stage: Stage) -> None:
+    expired = stage.open_request(age=timedelta(days=8))
+    due = stage.open_request()
+    change_balances_by(1)
+    try:
+        # A row that cannot be taken away, whatever the reason.
+        with unit_of_work() as session:
+            session.execute(
+                text(
+                    f"CREATE TRIGGER odd_row BEFORE UPDATE ON transactions WHEN old.id = '{expired}' "
+                    "BEGIN SELECT RAISE(ABORT, 'odd row'); END"
+                )
+            )
+        with capture_logs() as logs:
+            sweeps.sweep()
+            sweeps.audit_hourly()
+    finally:
+        change_balances_by(-1)
+        with unit_of_work() as session:
+            session.execute(text("DROP TRIGGER odd_row"))
+    failed = [entry["step"] for entry in logs if entry["event"] == "sweep_step_failed"]
+    assert failed == ["expire_funding"]
+    assert (JobName.PAY_FROM_FAUCET, (due,)) in stage.queue.put_jobs
+    assert [entry for entry in logs if entry["event"] == "audit_violation"]
+    sweeps.sweep()
+    assert stage.status(expired) == "failed"
+
+
+def test_an_audit_that_fails_is_made_again_and_not_an_hour_later(stage: Stage) -> None:
+    assert stage.agent.get("/v1/balance").status_code == 200
+    with unit_of_work() as session:
+        session.execute(text("ALTER TABLE usage_logs RENAME TO hidden"))
+    try:
+        with pytest.raises(OperationalError):
+            sweeps.audit_hourly()
+    finally:
+        with unit_of_work() as session:
+            session.execute(text("ALTER TABLE hidden RENAME TO usage_logs"))
+    change_balances_by(1)
+    try:
+        assert violations(sweeps.audit_hourly) == []
+        with time_machine.travel(clock.now() + timedelta(seconds=61), tick=True):
+            assert violations(sweeps.audit_hourly)
+    finally:
+        change_balances_by(-1)
 
 
 def change_balances_by(nanos: int) -> None:
@@ -189,7 +237,7 @@ def violations(work: Callable[[], object]) -> list[Any]:
 def test_sound_books_are_told_nobody(stage: Stage) -> None:
     assert stage.agent.post("/v1/wallets", {}).status_code == 201
     assert sweeps.audit() == []
-    assert violations(sweeps.sweep) == []
+    assert violations(sweeps.audit_hourly) == []
 
 
 @pytest.mark.chain
@@ -200,6 +248,7 @@ def test_a_tick_puts_one_job_of_each_kind_per_chain(
     with build_app(sqlite_url, queue=queue, chains=chains).app_context():
         schedule.tick(with_sweep=True)
     assert sorted(queue.put_jobs) == [
+        (JobName.AUDIT, ()),
         (JobName.CONFIRM, ("base",)),
         (JobName.CONFIRM, ("ethereum",)),
         (JobName.FIND_DEPOSITS, ("base",)),
