@@ -313,8 +313,11 @@ def test_a_repeated_answer_that_shows_a_key_is_noted_and_not_given_without_the_n
     assert len(shown) == 3
     # A trail that cannot be written: no answer.
     with unit_of_work() as session:
+        sealed = session.scalars(select(AuditHead.sealed)).one()
         session.execute(update(AuditHead).values(sealed="k1.AAAA"))
     refused = ops.post("/master-keys", {"name": "once"}, Idempotency_Key="k")
+    with unit_of_work() as session:
+        session.execute(update(AuditHead).values(sealed=sealed))
     assert refused.status_code == 500
     assert "mk_" not in refused.text
 
