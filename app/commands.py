@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 from flask import Flask
 from flask.cli import AppGroup
@@ -31,12 +33,17 @@ def register(app: Flask) -> None:
 @click.option("--batch", default=500, show_default=True, help="Rows per unit of work.")
 def rotate(batch: int) -> None:
     """Seal everything again that an older encryption key sealed; may run while the service works."""
-    done = rotation.rotate(provider.current().vault, batch=batch)
-    after = {"secrets": done, "encryption_key": provider.current().vault.current_key_id}
+    vault = provider.current().vault
+    # Many units do it, so one entry stands before them all: who began is known should the process die.
+    _note(Action.ENCRYPTION_ROTATION_BEGUN, {"encryption_key": vault.current_key_id})
+    done = rotation.rotate(vault, batch=batch)
+    _note(Action.ENCRYPTION_ROTATED, {"secrets": done, "encryption_key": vault.current_key_id})
+    click.echo(f"{done} secrets were sealed again under key {vault.current_key_id}.")
+
+
+def _note(action: Action, after: dict[str, Any]) -> None:
     with unit_of_work():
-        act = Act(Action.ENCRYPTION_ROTATED, SubjectKind.SERVICE, None, after=after)
-        trail.record(actors.at_the_shell(), act)
-    click.echo(f"{done} secrets were sealed again under key {provider.current().vault.current_key_id}.")
+        trail.record(actors.at_the_shell(), Act(action, SubjectKind.SERVICE, None, after=after))
 
 
 @documents.command("check")

@@ -20,6 +20,7 @@ class JobName(StrEnum):
     FIND_DEPOSITS = "workers.deposits.find"
     PAY_FROM_FAUCET = "workers.deposits.pay_from_faucet"
     SWEEP = "workers.sweeps.sweep"
+    AUDIT = "workers.sweeps.audit_hourly"
 
     @property
     def queue(self) -> QueueName:

@@ -417,6 +417,7 @@ def test_jobs_carry_no_secret_and_their_failures_leave_none_in_redis(
                 JobName.FIND_DEPOSITS: ("base",),
                 JobName.PAY_FROM_FAUCET: (agent.wallet_id,),
                 JobName.SWEEP: (),
+                JobName.AUDIT: (),
             }.items():
                 assert queue.put(job, *arguments)
             break_tables(sqlite_url, "work_leases", "transactions")

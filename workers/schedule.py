@@ -29,6 +29,7 @@ _INLINE: dict[JobName, Callable[..., None]] = {
     JobName.FIND_DEPOSITS: deposits.find,
     JobName.PAY_FROM_FAUCET: deposits.pay_from_faucet,
     JobName.SWEEP: sweeps.sweep,
+    JobName.AUDIT: sweeps.audit_hourly,
 }
 
 
@@ -38,7 +39,7 @@ def tick(*, with_sweep: bool) -> None:
     for chain in provider.current().chains:
         due += [(JobName.CONFIRM, (chain.value,)), (JobName.FIND_DEPOSITS, (chain.value,))]
     if with_sweep:
-        due.append((JobName.SWEEP, ()))
+        due += [(JobName.SWEEP, ()), (JobName.AUDIT, ())]
     for job, arguments in due:
         if not provider.current().queue.put(job, *arguments):
             _run_here(job, arguments)
@@ -75,6 +76,7 @@ def main() -> None:
                 _run_here(JobName.CONFIRM, (chain.value,))
                 _run_here(JobName.FIND_DEPOSITS, (chain.value,))
             _run_here(JobName.SWEEP, ())
+            _run_here(JobName.AUDIT, ())
             return
         custody.assert_network()
         _verify_chains()

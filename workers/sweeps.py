@@ -1,16 +1,18 @@
-"""The sweep: what is due by time, found in the database, whatever became of the queue."""
+"""The sweep and the audit: what is due by time, found in the database, whatever became of the queue."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import structlog
+from rq.timeouts import JobTimeoutException
 
 from app.agents import claims
 from app.catalog import audit as catalog_audit
 from app.catalog import statistics
 from app.core import clock
-from app.core.leases import first_in, lease
+from app.core.leases import lease, once_in
 from app.core.unit_of_work import reading, snapshot, unit_of_work
 from app.credits import audit as credits_audit
 from app.device import guesses
@@ -51,35 +53,57 @@ def audit() -> list[str]:
 
 
 @job
+def audit_hourly() -> None:
+    """Audit when the last one that came to its end is an hour old. A job of its own, so no sweep keeps it waiting."""
+    with once_in(_AUDIT_EVERY, "audit", duration=_LEASE) as due:
+        if due:
+            audit()
+
+
+@job
 def sweep() -> None:
-    """Do what is due by time: expire, charge lapsed holds, forget, audit hourly, ask the faucet again, purge keys."""
+    """Do what is due by time: expire, charge lapsed holds, forget, ask the faucet again, purge keys.
+
+    A step that fails is logged, and the others are done: none of them may keep the rest waiting for ever.
+    """
     with lease("sweep", duration=_LEASE) as free:
         if not free:
             return
         now = clock.now()
-        funding.fail_expired(now)
-        usage.charge_lapsed()
-        idempotency.prune(now)
-        statistics.refresh(now)
-        statistics.prune(now)
-        purchases.sweep(now)
-        with unit_of_work():
-            claims.forget_answers(now)
-            guesses.prune(now)
-        _forget_what_is_old(now)
-        if first_in("audit", period=_AUDIT_EVERY):
-            audit()
-        _ask_the_faucet_again(now)
-        # Last, for it asks the chains.
-        platform_keys.purge_retired_keys(actors.the_service("sweep"), now=now)
+        before = now - timedelta(days=provider.settings().retention_days)
+        steps: dict[str, Callable[[], object]] = {
+            "expire_funding": lambda: funding.fail_expired(now),
+            "charge_lapsed": usage.charge_lapsed,
+            "ask_the_faucet": lambda: _ask_the_faucet_again(now),
+            "forget_answers": lambda: idempotency.prune(now),
+            "forget_claims": lambda: _forget_claims(now),
+            "rank_services": lambda: statistics.refresh(now),
+            "prune_statistics": lambda: statistics.prune(now),
+            "end_purchases": lambda: purchases.sweep(now),
+            # What RETENTION_DAYS says, a bounded number of short units of each kind: the next sweep goes on.
+            "prune_usage": lambda: usage_retention.prune(before),
+            "prune_spending": lambda: spending_retention.prune(before.date()),
+            "prune_history": lambda: wallets_retention.prune(before),
+            # Last, for it asks the chains.
+            "purge_keys": lambda: platform_keys.purge_retired_keys(actors.the_service("sweep"), now=now),
+        }
+        for name, step in steps.items():
+            _try(name, step)
 
 
-def _forget_what_is_old(now: datetime) -> None:
-    """Prune what RETENTION_DAYS says, a bounded number of short units of each kind: the next sweep goes on."""
-    before = now - timedelta(days=provider.settings().retention_days)
-    usage_retention.prune(before)
-    spending_retention.prune(before.date())
-    wallets_retention.prune(before)
+def _try(name: str, step: Callable[[], object]) -> None:
+    try:
+        step()
+    except JobTimeoutException:
+        raise
+    except Exception:
+        _log.exception("sweep_step_failed", step=name)
+
+
+def _forget_claims(now: datetime) -> None:
+    with unit_of_work():
+        claims.forget_answers(now)
+        guesses.prune(now)
 
 
 def _ask_the_faucet_again(now: datetime) -> None:

@@ -44,9 +44,22 @@ def lease(name: str, *, duration: timedelta) -> Iterator[bool]:
                 session.execute(delete(WorkLease).where(WorkLease.name == name, WorkLease.holder == holder))
 
 
-def first_in(name: str, *, period: timedelta) -> bool:
-    """Tell whether this call is the first of its period, for work that one process does now and then."""
-    return _take(name, holder=new_id(), until=clock.now() + period)
+@contextmanager
+def once_in(period: timedelta, name: str, *, duration: timedelta) -> Iterator[bool]:
+    """Yield whether work is due that is done once in a period, by one process.
+
+    Work that fails, or whose process dies, is due again when the `duration` is over.
+    """
+    holder, started = new_id(), clock.now()
+    due = _take(name, holder=holder, until=started + duration)
+    yield due
+    if due:
+        with unit_of_work() as session:
+            session.execute(
+                update(WorkLease)
+                .where(WorkLease.name == name, WorkLease.holder == holder)
+                .values(until=started + period)
+            )
 
 
 def _take(name: str, *, holder: str, until: datetime) -> bool:

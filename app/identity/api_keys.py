@@ -68,7 +68,11 @@ def rotate(agent_id: str, key: MintedKey, *, grace: timedelta) -> Rotation:
     """
     now = clock.now()
     until = now + grace
-    older = update(ApiKey).where(ApiKey.agent_id == agent_id, ApiKey.revoked_at.is_(None))
+    older = update(ApiKey).where(
+        ApiKey.agent_id == agent_id,
+        ApiKey.revoked_at.is_(None),
+        or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > now),
+    )
     if grace:
         sooner = or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > until)
         older = older.values(expires_at=case((sooner, until), else_=ApiKey.expires_at))

@@ -1,4 +1,4 @@
-"""The verbs of identity: find who holds a key, add agents and keys, freeze, claim.
+"""The verbs of identity: find who holds a key, add agents and keys, lock, claim.
 
 Those that change or read rows run in the caller's unit unless they say otherwise; `mint` needs none and is
 called before the unit, so that sealing costs no lock time.

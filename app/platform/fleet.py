@@ -31,7 +31,7 @@ from app.wallets.service import WalletView
 
 MAX_AGENTS = 10_000
 _PER_UNIT = 50
-_PATIENCE_SECONDS = 60
+_PATIENCE_NS = 60 * 10**9
 _log = structlog.get_logger(__name__)
 
 
@@ -84,31 +84,31 @@ def set_controls_of(actor: Actor, agent_ids: Sequence[str], changes: Changes) ->
     Raises: Unauthorized when the acting master key is revoked meanwhile; agents before stay changed.
     """
     result = Result()
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    deadline_ns = time.monotonic_ns() + _PATIENCE_NS
     ids = list(dict.fromkeys(agent_ids))
     result.failed += [_unknown(each) for each in ids if identifiers.parse_id(each) is None]
     # In one order, as everybody who locks several agents.
     usable = sorted(each for each in ids if identifiers.parse_id(each) is not None)
     for start in range(0, len(usable), _PER_UNIT):
         some = usable[start : start + _PER_UNIT]
-        if time.monotonic() > deadline:
+        if time.monotonic_ns() > deadline_ns:
             result.failed += [_not_now(each, "There was no time left; repeat the call.") for each in some]
             continue
         try:
             _change(actor, some, changes, result)
         except (OperationalError, SqlTimeoutError):
             _log.warning("fleet_one_by_one", agents=len(some))
-            _change_one_by_one(actor, some, changes, result, deadline=deadline)
+            _change_one_by_one(actor, some, changes, result, deadline_ns=deadline_ns)
     return result
 
 
 def _change_one_by_one(
-    actor: Actor, ids: Sequence[str], changes: Changes, result: Result, *, deadline: Any
+    actor: Actor, ids: Sequence[str], changes: Changes, result: Result, *, deadline_ns: int
 ) -> None:
     """Find out which of several agents kept the others from being changed."""
     for agent_id in ids:
         try:
-            if time.monotonic() <= deadline:
+            if time.monotonic_ns() <= deadline_ns:
                 _change(actor, [agent_id], changes, result)
                 continue
         except (OperationalError, SqlTimeoutError):

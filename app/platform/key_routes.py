@@ -17,6 +17,10 @@ from app.web import idempotency
 from app.web.idempotency import idempotent
 
 
+def _note_master_key(key_id: str) -> None:
+    keys.note_repeated_master_key(of_request(), key_id)
+
+
 def _rebuild_master_key(key_id: str) -> tuple[int, Any]:
     return 201, schemas.NewMasterKey().dump(keys.created_master_key(key_id))
 
@@ -31,7 +35,7 @@ def list_master_keys() -> dict[str, Any]:
 
 
 @blp.post("/master-keys")
-@idempotent(owner=acting_key, rebuild=_rebuild_master_key)
+@idempotent(owner=acting_key, rebuild=_rebuild_master_key, repeated=_note_master_key)
 @blp.arguments(schemas.MasterKeyBody)
 @blp.response(201, schemas.NewMasterKey)
 @blp.raises(Unauthorized, IdempotencyConflict)

@@ -65,6 +65,13 @@ def created_master_key(key_id: str) -> MasterKeyView:
         return master_keys.one(key_id)
 
 
+def note_repeated_master_key(actor: Actor, key_id: str) -> None:
+    """Note that the answer to a master key's making is given once more."""
+    shown = {"key_ids": [key_id], "repeated": True}
+    with unit_of_work():
+        trail.record(actor, Act(Action.MASTER_KEYS_SHOWN, SubjectKind.SERVICE, None, after=shown))
+
+
 def bootstrap_master_key(actor: Actor, key: str) -> bool:
     """Create the first master key if there is none at all, and tell whether this call did.
 

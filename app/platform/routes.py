@@ -7,6 +7,7 @@ from typing import Any
 
 from flask import Response
 
+from app.core import identifiers
 from app.core.pagination import Page
 from app.errors import (
     IdempotencyConflict,
@@ -46,6 +47,14 @@ def acting_key() -> str:
     return guards.master().key_id
 
 
+def _note_agent(agent_id: str) -> None:
+    service.note_repeated(of_request(), agent_id)
+
+
+def _note_rotation(entry_id: str) -> None:
+    service.note_repeated_rotation(of_request(), entry_id)
+
+
 def _rebuild_agent(agent_id: str) -> tuple[int, Any]:
     return 201, schemas.NewAgentShape().dump(service.created(agent_id))
 
@@ -59,7 +68,7 @@ def _rebuild_grant(entry_id: str) -> tuple[int, Any]:
 
 
 @blp.post("/agents")
-@idempotent(owner=acting_key, rebuild=_rebuild_agent)
+@idempotent(owner=acting_key, rebuild=_rebuild_agent, repeated=_note_agent)
 @blp.arguments(schemas.NewAgentBody)
 @blp.response(201, schemas.NewAgentShape)
 @blp.raises(Unauthorized, IdempotencyConflict)
@@ -112,7 +121,7 @@ def delete_agent(agent_id: str) -> dict[str, Any]:
 
 
 @blp.post("/agents/<string:agent_id>/rotate-key")
-@idempotent(owner=acting_key, rebuild=_rebuild_rotation)
+@idempotent(owner=acting_key, rebuild=_rebuild_rotation, repeated=_note_rotation)
 @blp.arguments(schemas.RotationBody)
 @blp.response(200, schemas.RotatedKey)
 @blp.raises(Unauthorized, NotFound, IdempotencyConflict)
@@ -142,7 +151,10 @@ def set_fleet_controls(body: dict[str, Any]) -> dict[str, Any]:
     body.pop("all")
     changes = _changes(body)
     if agent_ids is None:
-        result = fleet.set_controls_of_all(of_request(), changes, after=after and service.known(after))
+        last = None if after is None else identifiers.parse_id(after)
+        if after is not None and last is None:
+            raise InvalidInput.field("after", "must be the `next_after` of an earlier answer")
+        result = fleet.set_controls_of_all(of_request(), changes, after=last)
     else:
         result = fleet.set_controls_of(of_request(), agent_ids, changes)
     return {

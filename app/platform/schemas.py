@@ -20,14 +20,18 @@ GatewayKeyQuery = page_query(default=50, maximum=200)
 
 
 class NewAgentBody(Schema):
-    """What a new agent gets; every field is optional."""
+    """What a new agent gets; every field is optional, and null is the default."""
 
     name = Name(load_default=None, allow_none=True, metadata={"example": "fleet-7"})
     credits_usd = Usd(load_default=None, allow_none=True, attribute="credits_nanos", metadata={"example": 25})
-    daily_limit_usd = Usd(attribute="daily_limit_nanos", metadata={"example": 100})
-    weekly_limit_usd = Usd(attribute="weekly_limit_nanos")
-    monthly_limit_usd = Usd(attribute="monthly_limit_nanos")
-    per_tx_limit_usd = Usd(attribute="per_tx_limit_nanos", metadata={"example": 50})
+    daily_limit_usd = Usd(
+        load_default=None, allow_none=True, attribute="daily_limit_nanos", metadata={"example": 100}
+    )
+    weekly_limit_usd = Usd(load_default=None, allow_none=True, attribute="weekly_limit_nanos")
+    monthly_limit_usd = Usd(load_default=None, allow_none=True, attribute="monthly_limit_nanos")
+    per_tx_limit_usd = Usd(
+        load_default=None, allow_none=True, attribute="per_tx_limit_nanos", metadata={"example": 50}
+    )
 
 
 class NewAgentWallet(Schema):
@@ -53,7 +57,11 @@ class NewAgentShape(Schema):
     agent_id = fields.UUID(required=True, data_key="agentId", attribute="id")
     api_key = fields.String(required=True, data_key="apiKey", metadata={"description": "`ak_…`"})
     name = fields.String(required=True)
-    email = fields.String(required=True, allow_none=True, metadata={"description": "Made by the service."})
+    email = fields.String(
+        required=True,
+        allow_none=True,
+        metadata={"description": "Nobody's: change it before a claim."},
+    )
     credits_usd = Usd(required=True, attribute="credits_nanos")
     wallet = fields.Nested(NewAgentWallet, required=True, allow_none=True)
     spending_controls = fields.Nested(NewAgentControls, required=True, allow_none=True)

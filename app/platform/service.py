@@ -144,6 +144,12 @@ def created(agent_id: str) -> AgentView:
         return _detail(agent_id)
 
 
+def note_repeated(actor: Actor, agent_id: str) -> None:
+    """Note that the answer to an agent's creation, key included, is given once more."""
+    with unit_of_work():
+        trail.record(actor, Act(Action.AGENT_SHOWN, SubjectKind.AGENT, agent_id, after={"repeated": True}))
+
+
 def show(actor: Actor, agent_id: str) -> AgentView:
     """Return one agent with its key and wallets, and note that they were shown. Raises: NotFound."""
     with reading():
@@ -214,8 +220,9 @@ def delete(actor: Actor, agent_id: str) -> str:
         agents.erase(before.id)
         was = {
             "name": before.name,
-            "email": before.email,
-            "claimed_email": before.claimed_email,
+            # Of addresses only that there were some: the trail is never pruned.
+            "had_email": before.email is not None,
+            "was_claimed": before.claimed_at is not None,
             "wallet_ids": removed,
             "service_ids": retired,
             "credits_usd": usd(credits_service.balance(before.id).credits_nanos),
@@ -239,7 +246,7 @@ def rotate_key(actor: Actor, agent_id: str, *, grace: timedelta) -> NewKey:
             Action.KEY_ROTATED,
             SubjectKind.AGENT,
             agent.id,
-            before={"key_ids": list(rotation.older_ids)},
+            before={"key_ids": trail.listed(rotation.older_ids)},
             after=after,
         )
         # The answer can be made again from the entry.
@@ -259,6 +266,14 @@ def rotated(entry_id: str) -> NewKey:
             datetime.fromisoformat(noted["rotated_at"]),
             datetime.fromisoformat(noted["older_until"]),
         )
+
+
+def note_repeated_rotation(actor: Actor, entry_id: str) -> None:
+    """Note that the answer to a rotation, key included, is given once more."""
+    with unit_of_work():
+        entry = trail.one(entry_id)
+        shown = {"key_id": (entry.after or {})["key_id"], "repeated": True}
+        trail.record(actor, Act(Action.AGENT_SHOWN, SubjectKind.AGENT, entry.subject_id, after=shown))
 
 
 def grant(actor: Actor, agent_id: str, nanos: int) -> Grant:

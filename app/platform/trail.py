@@ -58,6 +58,7 @@ class Action(StrEnum):
     MASTER_KEY_REVOKED = "master_key.revoked"
     RETIRED_KEY_EXPORTED = "retired_key.exported"
     RETIRED_KEY_PURGED = "retired_key.purged"
+    ENCRYPTION_ROTATION_BEGUN = "encryption.rotation_begun"
     ENCRYPTION_ROTATED = "encryption.rotated"
 
 
@@ -119,11 +120,12 @@ def record(actor: Actor, *acts: Act) -> None:
 
     Raises: Unauthorized when the acting master key was revoked meanwhile: then the whole unit is undone.
     """
-    if actor.kind is ActorKind.MASTER_KEY and not master_keys.is_active(actor.id or ""):
-        raise Unauthorized("This master key was revoked meanwhile.")
     if not acts:
+        _assert_may_act(actor)
         return
     last, previous, key = _extend(len(acts))
+    # Asked under the head's lock: a revocation noted before has been committed and is seen.
+    _assert_may_act(actor)
     now = clock.now()
     rows = []
     for number, act in enumerate(acts, last - len(acts) + 1):
@@ -211,6 +213,11 @@ def hashed(entry: Entry) -> dict[str, Any]:
 def key_of(sealed: str) -> bytes:
     """Open the chain's key. Raises: Rejected."""
     return provider.current().vault.open(sealed, _place())
+
+
+def _assert_may_act(actor: Actor) -> None:
+    if actor.kind is ActorKind.MASTER_KEY and not master_keys.is_active(actor.id or ""):
+        raise Unauthorized("This master key was revoked meanwhile.")
 
 
 def _extend(by: int) -> tuple[int, str, bytes]:

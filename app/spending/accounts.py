@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, func, insert, select, update
+from sqlalchemy import ColumnElement, Row, insert, update
 
 from app.core import clock, row_locks
-from app.errors import InvalidInput, NotFound, WalletFrozen
+from app.errors import InvalidInput, NotFound
 from app.extensions import db
 from app.spending import policy
 from app.spending.models import SpendingAccount
@@ -46,15 +46,13 @@ class Account:
 
 
 def open_account(wallet_id: str, agent_id: str, *, frozen: bool = False) -> None:
-    """Open the account of a new wallet, frozen at once where another wallet of the agent is."""
+    """Open the account of a new wallet; that of a frozen agent is frozen at once."""
     now = clock.now()
-    elsewhere = select(func.max(SpendingAccount.frozen_at)).where(SpendingAccount.agent_id == agent_id)
-    frozen_at = now if frozen else db.session.scalar(elsewhere)
     db.session.execute(
         insert(SpendingAccount).values(
             wallet_id=wallet_id,
             agent_id=agent_id,
-            frozen_at=frozen_at,
+            frozen_at=now if frozen else None,
             lock_version=0,
             counted_on=now.date(),
             day_nanos=0,
@@ -77,12 +75,6 @@ def lock_accounts(wallet_ids: Collection[str]) -> None:
 def lock_accounts_of(agent_ids: Collection[str]) -> list[str]:
     """Lock the accounts of all wallets of some agents, in the order of the wallets' ids; return those ids."""
     return row_locks.lock(SpendingAccount.wallet_id, SpendingAccount.agent_id.in_(agent_ids))
-
-
-def assert_not_frozen(wallet_id: str) -> None:
-    """Lock the wallet's account and refuse a frozen one. Raises: WalletFrozen, NotFound."""
-    if locked(SpendingAccount.wallet_id == wallet_id, now=clock.now()).frozen:
-        raise WalletFrozen
 
 
 def freeze(agent_id: str) -> int:

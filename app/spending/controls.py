@@ -205,18 +205,6 @@ def inherit(wallet_id: str, from_wallet_id: str) -> ControlsView | None:
     return _write(wallet_id, source, exists=False) if source is not None and source.locked else None
 
 
-def lock_controls(wallet_id: str) -> ControlsView:
-    """Lock a wallet's controls, so that the agent's own key can only tighten them. Raises: NotFound."""
-    return put_controls(wallet_id, Changes(locked=True), by_agent=False)
-
-
-def unlock_controls(wallet_id: str) -> ControlsView | None:
-    """Unlock a wallet's controls, if it has any. Raises: NotFound."""
-    if _locked_controls(wallet_id) is None:
-        return None
-    return put_controls(wallet_id, Changes(locked=False), by_agent=False)
-
-
 def assert_deletable(wallet_id: str, *, by_agent: bool = True) -> None:
     """Lock the wallet's account and refuse the deletion of a frozen wallet, or by the agent of a locked one.
 

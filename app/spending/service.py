@@ -5,7 +5,6 @@ Alone among rooms, nobody reads or writes the tables behind it.
 
 from app.spending.accounts import (
     MAX_COUNTED_NANOS,
-    assert_not_frozen,
     freeze,
     lock_account,
     lock_accounts,
@@ -23,12 +22,10 @@ from app.spending.controls import (
     close_account,
     controls_of,
     inherit,
-    lock_controls,
     put_controls,
     put_controls_of_agents,
     set_default,
     standing,
-    unlock_controls,
 )
 from app.spending.holds import Hold, HoldState, check, hold, release, spend, unspend
 
@@ -42,7 +39,6 @@ __all__ = [
     "Standing",
     "WindowStanding",
     "assert_deletable",
-    "assert_not_frozen",
     "check",
     "close_account",
     "controls_of",
@@ -52,7 +48,6 @@ __all__ = [
     "lock_account",
     "lock_accounts",
     "lock_accounts_of",
-    "lock_controls",
     "open_account",
     "put_controls",
     "put_controls_of_agents",
@@ -61,6 +56,5 @@ __all__ = [
     "spend",
     "standing",
     "unfreeze",
-    "unlock_controls",
     "unspend",
 ]

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, time
 from enum import StrEnum
 
+import structlog
 from sqlalchemy import update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from app.core import clock
 from app.core.unit_of_work import reading, unit_of_work
@@ -22,6 +23,7 @@ from app.trading import feed
 from app.trading.feed import Seen
 from app.trading.models import ExchangeMarkets
 
+_log = structlog.get_logger(__name__)
 _EXCHANGE = "perpdex"
 _SUGGESTIONS = 5
 _SEPARATORS = str.maketrans("-/_:", "    ")
@@ -54,7 +56,7 @@ class Catalog:
 
 def live() -> Seen:
     """Return the exchange's own list of markets, at most minutes old. Raises: PerpdexError."""
-    return feed.public(Question(Topic.MARKETS), then=_store)
+    return feed.public(Question(Topic.MARKETS), then=_keep)
 
 
 def catalog() -> Catalog:
@@ -104,6 +106,14 @@ def _near(symbol: str, known: list[str]) -> list[str]:
     close = difflib.get_close_matches(wanted, by_lower, n=_SUGGESTIONS)
     starts.sort(key=lambda each: abs(len(each) - len(wanted)))
     return [by_lower[each] for each in dict.fromkeys([*whole, *close, *starts])][:_SUGGESTIONS]
+
+
+def _keep(seen: Seen) -> None:
+    try:
+        _store(seen)
+    except SQLAlchemyError:
+        # The answer is there, and all who asked get it; the next one is kept.
+        _log.exception("exchange_markets_not_stored")
 
 
 def _store(seen: Seen) -> None:

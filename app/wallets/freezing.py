@@ -6,9 +6,7 @@ that is being made waits or is seen.
 
 from __future__ import annotations
 
-from app.errors import WalletFrozen
 from app.identity import agents
-from app.identity import service as identity
 from app.identity.service import AgentSnapshot
 from app.spending import service as spending
 
@@ -25,9 +23,3 @@ def unfreeze(agent_id: str) -> AgentSnapshot:
     before = agents.unfreeze(agent_id)
     spending.unfreeze(agent_id)
     return before
-
-
-def assert_not_frozen(agent_id: str) -> None:
-    """Refuse what a frozen agent shall not do, with or without a wallet. Raises: WalletFrozen, NotFound."""
-    if identity.agent(agent_id).is_frozen:
-        raise WalletFrozen

@@ -230,14 +230,14 @@ def _view(row: _TransactionRow, hashes: Sequence[str], events: tuple[Event, ...]
     )
 
 
-def _brought(row: Transaction) -> int | None:
+def _brought(row: _TransactionRow) -> int | None:
     """Return what an exchange brought: by its quote until the chain has told, nothing where it failed."""
     if row.status == Status.FAILED.value:
         return None
     return row.output_quoted_units if row.output_units is None else row.output_units
 
 
-def _output(row: Transaction, units: int | None) -> str | None:
+def _output(row: _TransactionRow, units: int | None) -> str | None:
     if row.output_currency is None or units is None:
         return None
     return str(TokenAmount(units, TOKENS_BY_SYMBOL[row.output_currency]))

@@ -89,11 +89,13 @@ def idempotent(
     owner: Callable[[], str],
     rebuild: Callable[[str], tuple[int, Any]],
     applies: Callable[[], bool] = _always,
+    repeated: Callable[[str], None] | None = None,
 ) -> Callable[[View], View]:
     """Honour `Idempotency-Key` on a view, unless `applies` says that the request makes nothing.
 
     `owner` names whose key it is; `rebuild` makes `(status, JSON body)` from the id given to `bind`, for the
-    answer that a crash swallowed.
+    answer that a crash swallowed. `repeated` is told of that id before an answer is given once more; what it
+    raises is answered instead.
     """
 
     def decorate(view: View) -> View:
@@ -109,7 +111,7 @@ def idempotent(
                 raise InvalidInput(f"{HEADER} must be 1 to 255 visible ASCII characters.")
             found = _claim(owner(), key)
             if isinstance(found, _Stored):
-                return _replay(found, rebuild)
+                return _replay(found, rebuild, repeated)
             g.idempotency_claim = found
             return _run(view, found, args, kwargs)
 
@@ -176,7 +178,9 @@ def _run(view: Callable[..., Any], claim: _Claim, args: tuple[Any, ...], kwargs:
     return response
 
 
-def _replay(stored: _Stored, rebuild: Callable[[str], tuple[int, Any]]) -> Response:
+def _replay(
+    stored: _Stored, rebuild: Callable[[str], tuple[int, Any]], repeated: Callable[[str], None] | None
+) -> Response:
     if stored.answer_status is not None and stored.answer_sealed is not None:
         body = provider.current().vault.open(stored.answer_sealed, _place(stored.row_id))
         response = Response(body, status=stored.answer_status, mimetype="application/json")
@@ -184,6 +188,8 @@ def _replay(stored: _Stored, rebuild: Callable[[str], tuple[int, Any]]) -> Respo
         status, answer = rebuild(str(stored.subject_id))
         response = jsonify(answer)
         response.status_code = status
+    if repeated is not None and stored.subject_id is not None:
+        repeated(stored.subject_id)
     response.headers["Idempotent-Replayed"] = "true"
     return response
 

@@ -17,6 +17,7 @@ from app.core.money import NANOS_PER_USD
 from app.core.unit_of_work import reading, unit_of_work
 from app.spending import service as spending
 from app.spending.models import SpendingControls
+from app.spending.service import Changes
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import fund
@@ -266,7 +267,7 @@ def test_a_limit_below_what_is_spent_leaves_nothing_and_never_a_negative_rest(ag
 def test_an_agent_may_tighten_locked_controls_and_not_loosen_them(agent: Agent) -> None:
     put(agent, allowed_addresses=[EVM, SOLANA], allowed_domains=["shop.example"])
     with unit_of_work():
-        spending.lock_controls(agent.wallet_id)
+        spending.put_controls(agent.wallet_id, Changes(locked=True), by_agent=False)
     url = f"{agent.wallet_url}/controls"
     locked = controls_of(agent)["controls"]
     assert locked["locked"] is True
@@ -293,7 +294,7 @@ def test_an_agent_may_tighten_locked_controls_and_not_loosen_them(agent: Agent) 
 
 def test_a_lock_on_a_wallet_without_controls_still_lets_it_be_tightened_only(bare: Agent) -> None:
     with unit_of_work():
-        spending.lock_controls(bare.wallet_id)
+        spending.put_controls(bare.wallet_id, Changes(locked=True), by_agent=False)
     assert put(bare, daily_limit_usd=10)["controls"]["locked"] is True
     assert bare.put(f"{bare.wallet_url}/controls", {"daily_limit_usd": 0}).status_code == 403
 

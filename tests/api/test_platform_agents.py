@@ -19,7 +19,7 @@ from app.core.unit_of_work import reading, unit_of_work
 from app.credits import service as credits_service
 from app.identity.models import Agent as AgentRow
 from app.identity.models import ApiKey, OwnerKey
-from app.platform.models import AuditEntry
+from app.platform.models import AuditEntry, AuditHead
 from app.wallets.models import RetiredKey, Wallet
 from app.web.idempotency import IdempotencyKey
 from tests.support.agents import register
@@ -69,6 +69,14 @@ def test_what_an_operator_asks_for_is_what_the_agent_gets(ops: Operator) -> None
     assert entry.after is not None
     assert entry.after["credits_usd"] == "0.000000001"
     assert made["apiKey"] not in str(entry)
+
+
+def test_null_is_the_default_of_every_field(ops: Operator) -> None:
+    limits = ("daily_limit_usd", "weekly_limit_usd", "monthly_limit_usd", "per_tx_limit_usd")
+    answer = ops.post("/agents", dict.fromkeys(("name", "credits_usd", *limits)))
+    assert answer.status_code == 201, answer.text
+    assert [answer.get_json()["spending_controls"][name] for name in limits] == [100, 500, 1000, 50]
+    assert answer.get_json()["credits_usd"] == 10.0
 
 
 @pytest.mark.parametrize(
@@ -217,6 +225,16 @@ def test_a_rotation_without_grace_ends_graces_too(ops: Operator) -> None:
         assert ops.client.get("/v1/balance", headers={"X-API-Key": key}).status_code == 401
 
 
+def test_a_rotation_notes_the_keys_that_it_ends_and_not_all_that_ever_were(ops: Operator) -> None:
+    agent = ops.make_agent()
+    for rotation in range(4):
+        with time_machine.travel(clock.now() + timedelta(seconds=10 * rotation), tick=True):
+            assert ops.post(f"/agents/{agent.id}/rotate-key", {"grace_seconds": 5}).status_code == 200
+    noted = [entry.before["key_ids"] for entry in entries(action="agent.key_rotated") if entry.before]
+    assert [len(ids) for ids in noted] == [1, 1, 1, 1]
+    assert len({ids[0] for ids in noted}) == 4
+
+
 @pytest.mark.parametrize("grace", [-1, 1.5, "soon", True, 2_592_001, 10**30, None])
 def test_a_grace_that_is_none_is_refused(ops: Operator, grace: object) -> None:
     agent = ops.make_agent()
@@ -263,6 +281,46 @@ def test_a_repeated_request_makes_nothing_again(ops: Operator) -> None:
         assert session.scalar(select(func.count(AgentRow.id))) == 2
         assert session.scalar(select(func.count(ApiKey.id))) == 3
     assert len(entries(action="agent.credits_granted")) == 1
+
+
+@pytest.mark.parametrize("is_rebuilt", [False, True])
+def test_a_repeated_answer_that_shows_a_key_is_noted_and_not_given_without_the_note(
+    app: Flask, ops: Operator, *, is_rebuilt: bool
+) -> None:
+    agent = ops.make_agent()
+    shown: list[str] = []
+    for path, body in (
+        ("/agents", {"name": "once"}),
+        (f"/agents/{agent.id}/rotate-key", {}),
+        (f"/agents/{agent.id}/credits", {"credits_usd": 5}),
+        ("/master-keys", {"name": "once"}),
+    ):
+        first = ops.post(path, body, Idempotency_Key="k").get_json()
+        if is_rebuilt:
+            with app.app_context(), unit_of_work() as session:
+                session.execute(_forget_answers())
+        before = len(entries())
+        assert ops.post(path, body, Idempotency_Key="k").get_json() == first
+        shown += [f"{e.action} {e.subject_id or e.after}" for e in entries()[before:]]
+        made = first.get("agentId") or first["id"]
+        if "credits_usd" in body:
+            continue
+        last = (
+            f"agent.shown {made}"
+            if "agentId" in first
+            else f"master_keys.shown {{'key_ids': ['{made}'], 'repeated': True}}"
+        )
+        assert shown[-1] == last
+    assert len(shown) == 3
+    # A trail that cannot be written: no answer.
+    with unit_of_work() as session:
+        sealed = session.scalars(select(AuditHead.sealed)).one()
+        session.execute(update(AuditHead).values(sealed="k1.AAAA"))
+    refused = ops.post("/master-keys", {"name": "once"}, Idempotency_Key="k")
+    with unit_of_work() as session:
+        session.execute(update(AuditHead).values(sealed=sealed))
+    assert refused.status_code == 500
+    assert "mk_" not in refused.text
 
 
 def test_an_answer_that_a_crash_swallowed_is_made_again_from_the_record(app: Flask, ops: Operator) -> None:
@@ -369,7 +427,8 @@ def test_a_deleted_agent_opens_nothing_and_its_books_stay(ops: Operator) -> None
         assert credits_service.balance(agent.id).credits_nanos == 10 * 10**9
     (entry,) = entries(action="agent.deleted")
     assert entry.before is not None
-    assert entry.before["email"] == "gone@example.org"
+    assert (entry.before["had_email"], entry.before["was_claimed"]) == (True, False)
+    assert "gone@example.org" not in str(entries())
     assert set(entry.before["wallet_ids"]) == {agent.wallet_id, second}
     assert entry.before["service_ids"] == [service]
     other = register(ops.client)
@@ -399,6 +458,7 @@ def test_a_deleted_agent_is_claimed_by_nobody_and_its_owner_is_forgotten(ops: Op
         assert session.scalars(select(OwnerKey.owner_email)).all() == [None]
         assert session.scalar(select(func.count()).where(OwnerKey.revoked_at.is_(None))) == 0
         assert set(session.scalars(select(ClaimCode.answer_sealed))) == {None}
+    assert "ada@example.org" not in str(entries())
 
 
 def test_an_open_claim_code_is_revoked_and_a_new_one_may_be_asked_for(ops: Operator) -> None:

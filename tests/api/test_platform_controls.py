@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from flask import Flask
 from flask.testing import FlaskClient
 
 from app.core.identifiers import new_id
@@ -14,6 +16,12 @@ from tests.support.ledger import statements
 from tests.support.operators import Operator, entries, operator
 
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
 
 
 @pytest.fixture
@@ -155,7 +163,19 @@ def test_all_agents_are_changed_call_by_call(ops: Operator, monkeypatch: pytest.
             break
     assert changed == sorted(agent.id for agent in agents)
     assert all(controls(agent)["locked"] for agent in agents)
-    assert ops.put("/controls", {"all": True, "locked": True, "after": "x"}).status_code == 404
+
+
+@pytest.mark.parametrize("after", ["", "x", "zzz", "\x00", 5, [UNKNOWN]])
+def test_a_fleet_goes_on_after_an_id_and_nothing_else(
+    database_url: str, build_app: Callable[..., Flask], after: object
+) -> None:
+    with build_app(database_url).app_context() as context:
+        ops = operator(context.app.test_client())
+        agent = register(context.app.test_client())
+        answer = ops.put("/controls", {"all": True, "locked": True, "after": after})
+        assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT")
+        assert list(answer.get_json()["details"]["fields"]) == ["after"]
+        assert controls(agent)["locked"] is False
 
 
 def test_a_fleet_costs_a_few_statements_for_fifty_agents(ops: Operator) -> None:

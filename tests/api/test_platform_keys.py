@@ -198,6 +198,16 @@ def test_the_chain_s_key_is_sealed_and_rotates_with_the_others(app: Flask, ops: 
     assert sealed.startswith("k1.")
 
 
+def test_a_rotation_of_encryption_that_dies_has_left_its_entry(app: Flask, ops: Operator) -> None:
+    ops.make_agent()
+    with unit_of_work() as session:
+        session.execute(update(WalletKey).values(sealed="k0.AAAA"))
+    assert run(app, "keys", "rotate").exit_code == 1
+    begun = entries()[-1]
+    assert (begun.action, begun.actor_kind) == ("encryption.rotation_begun", "command")
+    assert begun.after == {"encryption_key": "k1"}
+
+
 def test_the_end_of_a_long_trail_is_proved_alone(ops: Operator) -> None:
     for _ in range(3):
         ops.make_agent()

@@ -9,7 +9,7 @@ import pytest
 from eth_keys import keys
 from flask import Flask
 from openapi_schema_validator import OAS31Validator
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 from werkzeug.test import TestResponse
 
 from app.core.unit_of_work import reading, unit_of_work
@@ -287,6 +287,17 @@ def test_after_a_restart_without_the_exchange_its_last_list_of_markets_is_known(
         assert body["metadata"]["source"] == "stored"
         assert body["payload"]["action"]["orders"][0]["a"] == 12
         assert "isolated" in problem(call(agent, "set_leverage", symbol="HPOS", leverage=2), "cross")
+
+
+def test_a_list_that_cannot_be_kept_is_answered_all_the_same(agent: Agent) -> None:
+    with unit_of_work() as session:
+        session.execute(text("ALTER TABLE exchange_markets RENAME TO hidden"))
+    try:
+        body = preview(agent, "order", symbol="ETH", side="buy", price="3000", amount="0.01")
+        assert body["metadata"]["source"] == "exchange"
+    finally:
+        with unit_of_work() as session:
+            session.execute(text("ALTER TABLE hidden RENAME TO exchange_markets"))
 
 
 def test_a_network_that_numbers_its_markets_otherwise_gets_no_foreign_number(

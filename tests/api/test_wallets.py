@@ -21,7 +21,8 @@ from app.extensions import db
 from app.ports import provider
 from app.ports.vault import Place
 from app.spending import service as spending
-from app.wallets import custody, lifecycle, service
+from app.spending.service import Changes
+from app.wallets import custody, freezing, lifecycle, service
 from app.wallets.lifecycle import Status, TransactionType
 from app.wallets.models import RetiredKey, Transaction, Wallet, WalletKey
 from tests.support.agents import Agent, register
@@ -345,7 +346,7 @@ def test_deletions_of_one_wallet_at_once_retire_its_key_once(agent: Agent, app: 
 
 def test_a_locked_or_frozen_wallet_is_not_deleted(agent: Agent) -> None:
     with unit_of_work():
-        spending.lock_controls(agent.wallet_id)
+        spending.put_controls(agent.wallet_id, Changes(locked=True), by_agent=False)
     locked = agent.delete(agent.wallet_url)
     assert (locked.status_code, locked.get_json()["code"]) == (403, "CONTROLS_LOCKED")
     with unit_of_work():
@@ -354,7 +355,7 @@ def test_a_locked_or_frozen_wallet_is_not_deleted(agent: Agent) -> None:
     assert (frozen.status_code, frozen.get_json()["code"]) == (403, "WALLET_FROZEN")
     with unit_of_work():
         spending.unfreeze(agent.id)
-        spending.unlock_controls(agent.wallet_id)
+        spending.put_controls(agent.wallet_id, Changes(locked=False), by_agent=False)
     assert agent.delete(agent.wallet_url).status_code == 200
 
 
@@ -363,8 +364,8 @@ def test_a_new_wallet_inherits_locked_controls_and_the_freeze_so_that_neither_is
 ) -> None:
     agent.controls(daily_limit_usd=7, allowed_addresses=[RECIPIENT], allowed_domains=["shop.example"])
     with unit_of_work():
-        spending.lock_controls(agent.wallet_id)
-        spending.freeze(agent.id)
+        spending.put_controls(agent.wallet_id, Changes(locked=True), by_agent=False)
+        freezing.freeze(agent.id)
     wallet = created(agent)
     controls = wallet["spending_controls"]
     assert (controls["daily_limit_usd"], controls["per_tx_limit_usd"], controls["locked"]) == (7, 50, True)

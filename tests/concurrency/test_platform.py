@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Event
@@ -20,9 +21,12 @@ from app.core.identifiers import new_id
 from app.core.unit_of_work import reading, unit_of_work
 from app.errors import ServiceError
 from app.extensions import db
+from app.identity import master_keys
 from app.identity.models import Agent as AgentRow
 from app.identity.models import ApiKey, MasterKey
-from app.platform import verification
+from app.platform import trail, verification
+from app.platform.actors import Actor, ActorKind
+from app.platform.trail import Act, Action, SubjectKind
 from app.spending.models import SpendingAccount
 from app.wallets.models import Transaction, Wallet
 from sandbox.evm import EvmNode
@@ -36,6 +40,9 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.postgres
 
 AT_ONCE = 20
+WAITING = text(
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,26 @@ def test_many_master_keys_that_all_revoke_all_others_leave_exactly_one(stage: St
     )
     assert set(statuses(answers)) <= {200, 401}
     assert stage.count(MasterKey.active.is_(True)) == 1
+
+
+def test_an_act_that_waits_behind_its_key_s_revocation_is_undone(stage: Stage) -> None:
+    leaked = operator(stage.app.test_client(), "leaked")
+    with ThreadPoolExecutor(1) as thread:
+        with unit_of_work():
+            # As `keys.revoke_master_key` does, up to its commit.
+            master_keys.revoke(leaked.id, by=stage.ops.id)
+            act = Act(Action.MASTER_KEY_REVOKED, SubjectKind.MASTER_KEY, leaked.id)
+            trail.record(Actor(ActorKind.MASTER_KEY, stage.ops.id, "ops"), act)
+            late = thread.submit(stage.ask, "POST", "/master-keys", {"name": "successor"}, by=leaked)
+            wait_until(partial(waits_for_a_lock, stage.app), what="the act waits for the head")
+        assert late.result(30)[0] == 401
+    assert stage.count(MasterKey.name == "successor") == 0
+    assert entries()[-1].action == "master_key.revoked"
+
+
+def waits_for_a_lock(app: Flask) -> bool:
+    with app.app_context(), db.engine.connect() as onlooker:
+        return bool(onlooker.scalar(WAITING))
 
 
 def test_a_rotation_with_grace_interrupts_nobody_and_one_without_ends_the_old_key_for_good(

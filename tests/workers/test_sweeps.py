@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import time_machine
 from flask import Flask
-from sqlalchemy import select, update
+from sqlalchemy import select, text, update
+from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
 from app.adapters.evm.chain import EvmChain
@@ -140,33 +141,86 @@ def test_a_sweep_that_another_process_does_is_left_to_it_until_its_lease_ends(st
 
 
 def test_answers_are_forgotten_after_a_day_and_not_before(stage: Stage) -> None:
-    made = clock.now()
-    for path in ("/v1/a", "/v1/b"):
-        age = timedelta(hours=25) if path == "/v1/a" else timedelta(hours=23)
-        with unit_of_work() as session:
-            session.add(
-                IdempotencyKey(
-                    id=new_id(), owner_id=stage.agent.id, method="POST", path=path, key="k", body_hmac="0" * 64,
-                    holder=new_id(), lease_until=made - age, created_at=made - age,
-                )
-            )  # fmt: skip
+    remember(stage.agent.id, "/v1/a", age=timedelta(hours=25))
+    remember(stage.agent.id, "/v1/b", age=timedelta(hours=23))
     sweeps.sweep()
     with reading() as session:
         assert session.scalars(select(IdempotencyKey.path)).all() == ["/v1/b"]
 
 
+def remember(owner_id: str, path: str, *, age: timedelta) -> None:
+    """Leave an Idempotency-Key that was used a while ago."""
+    made = clock.now() - age
+    with unit_of_work() as session:
+        session.add(
+            IdempotencyKey(
+                id=new_id(), owner_id=owner_id, method="POST", path=path, key="k", body_hmac="0" * 64,
+                holder=new_id(), lease_until=made, created_at=made,
+            )
+        )  # fmt: skip
+
+
 def test_the_books_are_audited_once_an_hour_and_a_violation_is_told(stage: Stage) -> None:
     change_balances_by(1)
     try:
-        assert violations(sweeps.sweep)
-        assert not violations(sweeps.sweep)
+        assert violations(sweeps.audit_hourly)
+        assert not violations(sweeps.audit_hourly)
         with time_machine.travel(clock.now() + _HOUR, tick=True):
-            told = violations(sweeps.sweep)
+            told = violations(sweeps.audit_hourly)
     finally:
         change_balances_by(-1)
     assert told
     assert all(entry["log_level"] == "error" for entry in told)
     assert stage.agent.get("/v1/balance").status_code == 200
+
+
+def test_steps_of_the_sweep_that_fail_keep_none_of_the_others_from_being_done(stage: Stage) -> None:
+    expired = stage.open_request(age=timedelta(days=8))
+    stage.open_request()
+    stage.queue.away = True
+    stage.till.error = RuntimeError("boom")
+    remember(stage.agent.id, "/v1/a", age=timedelta(hours=25))
+    with unit_of_work() as session:
+        session.execute(
+            text(
+                "CREATE TRIGGER odd_row BEFORE DELETE ON idempotency_keys "
+                "BEGIN SELECT RAISE(ABORT, 'odd row'); END"
+            )
+        )
+    with capture_logs() as logs:
+        sweeps.sweep()
+    failed = [entry["step"] for entry in logs if entry["event"] == "sweep_step_failed"]
+    assert failed == ["ask_the_faucet", "forget_answers"]
+    assert stage.status(expired) == "failed"
+    change_balances_by(1)
+    try:
+        assert violations(sweeps.audit_hourly)
+    finally:
+        change_balances_by(-1)
+    with unit_of_work() as session:
+        session.execute(text("DROP TRIGGER odd_row"))
+    sweeps.sweep()
+    with reading() as session:
+        assert session.scalars(select(IdempotencyKey.path)).all() == []
+
+
+def test_an_audit_that_fails_is_made_again_and_not_an_hour_later(stage: Stage) -> None:
+    assert stage.agent.get("/v1/balance").status_code == 200
+    with unit_of_work() as session:
+        session.execute(text("ALTER TABLE usage_logs RENAME TO hidden"))
+    try:
+        with pytest.raises(OperationalError):
+            sweeps.audit_hourly()
+    finally:
+        with unit_of_work() as session:
+            session.execute(text("ALTER TABLE hidden RENAME TO usage_logs"))
+    change_balances_by(1)
+    try:
+        assert violations(sweeps.audit_hourly) == []
+        with time_machine.travel(clock.now() + timedelta(seconds=61), tick=True):
+            assert violations(sweeps.audit_hourly)
+    finally:
+        change_balances_by(-1)
 
 
 def change_balances_by(nanos: int) -> None:
@@ -189,7 +243,7 @@ def violations(work: Callable[[], object]) -> list[Any]:
 def test_sound_books_are_told_nobody(stage: Stage) -> None:
     assert stage.agent.post("/v1/wallets", {}).status_code == 201
     assert sweeps.audit() == []
-    assert violations(sweeps.sweep) == []
+    assert violations(sweeps.audit_hourly) == []
 
 
 @pytest.mark.chain
@@ -204,6 +258,7 @@ def test_a_tick_puts_one_job_of_each_kind_per_chain(
         (JobName.CONFIRM, ("ethereum",)),
         (JobName.FIND_DEPOSITS, ("base",)),
         (JobName.FIND_DEPOSITS, ("ethereum",)),
+        (JobName.AUDIT, ()),
         (JobName.SWEEP, ()),
     ]
 
