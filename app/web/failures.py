@@ -7,6 +7,7 @@ from typing import Any
 
 import structlog
 from flask import Flask, Response, g, jsonify
+from sqlalchemy.exc import InternalError as SqlInternalError
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as SqlTimeoutError
 from werkzeug.exceptions import HTTPException
@@ -32,6 +33,9 @@ _BY_STATUS: dict[int, type[ServiceError]] = {
     503: Overloaded,
 }
 
+_IDLE_IN_TRANSACTION = "25P03"
+"""`idle_in_transaction_session_timeout` of PostgreSQL's appendix A."""
+
 
 def install(app: Flask) -> None:
     """Register the handlers; call it last, so that no extension's handler stands in front."""
@@ -39,6 +43,7 @@ def install(app: Flask) -> None:
     app.register_error_handler(HTTPException, _answer_http)
     app.register_error_handler(SqlTimeoutError, _answer_overload)
     app.register_error_handler(OperationalError, _answer_overload)
+    app.register_error_handler(SqlInternalError, _answer_ended_session)
     app.register_error_handler(Exception, _answer_defect)
 
 
@@ -87,6 +92,12 @@ def _answer_overload(_error: Exception) -> Response:
     # No connection was free, a lock was not given in time, or the database is away: nothing was done, come back.
     _log.exception("database_not_available")
     return answer(Overloaded(retry_after_seconds=1))
+
+
+def _answer_ended_session(error: Exception) -> Response:
+    # PostgreSQL ends a transaction that idles for too long, as one does whose process gets no processor for so long.
+    ended = getattr(getattr(error, "orig", None), "sqlstate", None) == _IDLE_IN_TRANSACTION
+    return _answer_overload(error) if ended else _answer_defect(error)
 
 
 def _answer_defect(_error: Exception) -> Response:
