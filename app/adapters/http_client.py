@@ -36,6 +36,13 @@ _MAX_BRACKETS = 500
 nested text overflows the parser's C stack and kills the process, where it should raise RecursionError."""
 
 
+class TooLargeError(Unreachable):
+    """The answer is larger than is read: asking for less at once may help, asking again does not."""
+
+    def __init__(self) -> None:
+        super().__init__("unexpected_answer")
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What came back, read to its end."""
@@ -74,7 +81,7 @@ class HttpClient:
     def post(self, url: str, body: bytes) -> Answer:
         """Post a JSON text and return the answer, whatever its status.
 
-        Raises: Unreachable, with the reason "not_sent" when nobody can have read the request.
+        Raises: TooLargeError; Unreachable, with the reason "not_sent" when nobody can have read the request.
         """
         return self._exchange(
             requests.Request("POST", url, data=body, headers={"Content-Type": "application/json"})
@@ -106,7 +113,9 @@ class HttpClient:
             body = bytearray()
             while chunk := response.raw.read1(_CHUNK_BYTES, decode_content=True):
                 body += chunk
-                if len(body) > self._max_bytes or time.monotonic() > deadline:
+                if len(body) > self._max_bytes:
+                    raise TooLargeError
+                if time.monotonic() > deadline:
                     raise Unreachable("unexpected_answer")
             return Answer(response.status_code, bytes(body), _seconds(response.headers.get("Retry-After")))
 

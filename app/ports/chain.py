@@ -85,7 +85,8 @@ class Attempt:
 class Watch:
     """A movement whose end is looked for: any of its hashes may be the one that landed.
 
-    `receives` names the token that it shall bring the sender, where it shall bring one.
+    `receives` names the token that it shall bring the sender, where it shall bring one. `terms` are those of the
+    bytes that were signed last.
     """
 
     key: str
@@ -94,6 +95,7 @@ class Watch:
     tx_hashes: tuple[str, ...]
     expires_at_height: int | None = None
     receives: Token | None = None
+    terms: Terms = field(default_factory=dict)
 
 
 class Fate(StrEnum):
@@ -110,7 +112,8 @@ class Fate(StrEnum):
 class Outcome:
     """Fate with its evidence; `confirmations` is 1 in the block itself, `fee_units` what the network took.
 
-    A watch that `receives` has `received_units` with SUCCEEDED, and is WAITING until the chain can tell them.
+    A watch that `receives` has `received_units` with SUCCEEDED, and is WAITING until the chain can tell them; None
+    where a chain without nonces could not within about ten minutes after the end was final.
     """
 
     fate: Fate

@@ -206,6 +206,8 @@ def failure(
 def _on_fresh_facts(movement: Movement, draft: Callable[[], Draft], do: Callable[[Draft], Done]) -> Done:
     """Draft and go on with it; where only what is pending stands against it, see first whether it still is.
 
+    Whether this look or somebody else's settles what has landed, only another draft tells what is left.
+
     Raises: Rejected, _NotAffordable.
     """
     drafted = _payable(movement, draft)
@@ -215,8 +217,7 @@ def _on_fresh_facts(movement: Movement, draft: Callable[[], Draft], do: Callable
         if drafted.sequence is not None:
             raise  # the nonce has told what the balances include
         try:
-            if not tracking.settle_landed(provider.current().chains[movement.chain], movement.sender):
-                raise
+            tracking.settle_landed(provider.current().chains[movement.chain], movement.sender)
         except Unreachable as error:
             raise Rejected("chain_unreachable", details=error.details) from None
     return do(_payable(movement, draft))

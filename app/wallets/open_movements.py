@@ -171,6 +171,7 @@ def _movement(row: Transaction, attempts: list[SignedBytes]) -> OpenMovement:
         watch=Watch(
             row.id, sender, row.nonce, tuple(a.tx_hash for a in attempts), row.expires_at_height,
             TOKENS_BY_SYMBOL[row.output_currency] if row.output_currency else None,
+            attempts[-1].terms,
         ),
         attempts=tuple(attempts),
         intent=Intent(sender, row.to_address, TokenAmount(row.amount_units, TOKENS_BY_SYMBOL[row.currency])),

@@ -37,8 +37,9 @@ class Purpose(StrEnum):
 def watch(transaction_id: str, sender: str, signed: Signed, *, receives: Token | None = None) -> Watch:
     """Return what to look for on the chain for bytes that were just signed."""
     return Watch(
-        transaction_id, sender, signed.sequence, (signed.tx_hash,), signed.expires_at_height, receives
-    )
+        transaction_id, sender, signed.sequence, (signed.tx_hash,), signed.expires_at_height, receives,
+        signed.terms,
+    )  # fmt: skip
 
 
 def attempt_row(

@@ -31,7 +31,7 @@ _SEND_AGAIN_AFTER = timedelta(seconds=15)
 _CHECK_AGAIN_SECONDS = (1, 2, 2, 4, 8, 15, 30)
 # Where bytes expire within a minute or so, nodes forget them at once: they are sent and looked for all the time.
 _SEND_EXPIRING_AGAIN_AFTER = timedelta(seconds=2)
-_CHECK_EXPIRING_AGAIN_SECONDS = (1, 2)
+_CHECK_EXPIRING_AGAIN_SECONDS = (1, *[2] * 150, 30)
 # A pass over a full batch stays within twenty requests to the node; the others have their turn in the next.
 _SENT_AGAIN_PER_PASS = 500
 _REPLACEMENTS_PER_PASS = 20
@@ -101,8 +101,8 @@ def confirm(name: ChainName, *, seconds: int = _PASS_SECONDS) -> Pass:
     return done
 
 
-def settle_landed(chain: Chain, sender: str) -> int:
-    """Settle what a sender has pending, has landed and nobody has looked at yet; return how many that were.
+def settle_landed(chain: Chain, sender: str) -> None:
+    """Settle what a sender has pending, has landed and nobody has looked at yet.
 
     For chains without nonces, where a balance does not tell which pending movements it already has paid for.
 
@@ -110,12 +110,13 @@ def settle_landed(chain: Chain, sender: str) -> int:
     """
     pending = open_movements.pending_of(sender, chain.name)
     if not pending:
-        return 0
+        return
     told = chain.outcomes([movement.watch for movement in pending])
     outcomes = {movement.id: told.get(movement.id, Outcome(Fate.WAITING)) for movement in pending}
     needed = settlement.confirmations_needed(chain.name)
-    landed = [m for m in pending if settlement.is_landed(outcomes[m.id], needed=needed)]
-    return sum(settlement.settle(movement.watch, outcomes[movement.id]) for movement in landed)
+    for movement in pending:
+        if settlement.is_landed(outcomes[movement.id], needed=needed):
+            settlement.settle(movement.watch, outcomes[movement.id])
 
 
 def _each(movements: Iterable[OpenMovement], do: Callable[[OpenMovement], bool], *, until: int) -> int:
@@ -149,8 +150,13 @@ def _recheck(
     reopened = _each(gone, lambda m: settlement.reopen(m.id), until=until)
     lacking = [m for m in standing if m.lacks_fee]
     _each(lacking, lambda m: settlement.note_fee(m.id, outcomes[m.id]), until=until)
-    # Deposits cannot be told from a movement whose cost is unknown, so it is asked for beyond `safe`.
-    done = [m for m in standing if m.block is None or (m.block.number <= blocks.safe and not m.lacks_fee)]
+    # Where balances tell of deposits, these cannot be told from a movement whose cost is unknown: it is asked for
+    # beyond `safe`. On chains without nonces, transactions tell of deposits, and nobody needs it.
+    done = [
+        m
+        for m in standing
+        if m.block is None or (m.block.number <= blocks.safe and not (m.lacks_fee and m.nonce is not None))
+    ]
     settlement.finish([movement.id for movement in done])
     finished = {movement.id for movement in done}
     _look_again([m for m in standing if m.id not in finished], clock.now())

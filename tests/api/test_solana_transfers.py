@@ -19,7 +19,8 @@ from sandbox.solana import SolanaNode
 from sandbox.solana.addresses import USDC_MINT
 from tests.support.agents import Agent, register
 from tests.support.faults import FaultyChain
-from tests.support.solana import LAMPORTS, fund_solana, held, running_solana, solana_address, solana_chain
+from tests.support.solana import LAMPORTS, fund_solana, held, running_solana, solana_address
+from tests.support.solana_people import chain_at
 
 pytestmark = pytest.mark.chain
 
@@ -52,8 +53,16 @@ class Stage:
 
 
 @pytest.fixture
-def stage(build_app: Callable[..., Flask], sqlite_url: str, node: SolanaNode) -> Iterator[Stage]:
-    real = solana_chain(node)
+def commitment(request: pytest.FixtureRequest) -> str:
+    """The level at which movements count as landed."""
+    return str(getattr(request, "param", "confirmed"))
+
+
+@pytest.fixture
+def stage(
+    build_app: Callable[..., Flask], sqlite_url: str, node: SolanaNode, commitment: str
+) -> Iterator[Stage]:
+    real = chain_at(node.url, commitment=commitment)
     chain = FaultyChain(real)
     app = build_app(sqlite_url, chains={ChainName.SOLANA: chain})
     with app.app_context():
@@ -218,14 +227,28 @@ def test_the_same_idempotency_key_pays_once(stage: Stage) -> None:
     assert stage.held(to) == (0, 1_000_000)
 
 
-def test_what_has_landed_unseen_is_not_counted_twice_against_the_balance(stage: Stage) -> None:
+@pytest.mark.parametrize(
+    ("commitment", "landed"), [("confirmed", 3), ("finalized", 40)], indirect=["commitment"]
+)
+def test_what_has_landed_unseen_is_not_counted_twice_against_the_balance(stage: Stage, landed: int) -> None:
     to = solana_address()
     first = stage.move("15", "USDC", to, Prefer="respond-async").get_json()
     assert first["status"] == "pending"
-    stage.node.advance(3)
+    stage.node.advance(landed)
     second = stage.move("5", "USDC", to).get_json()
     assert second["status"] == "confirmed"
     assert stage.agent.transaction(first["transaction_id"])["status"] == "confirmed"
+    assert stage.held(to) == (0, 20_000_000)
+
+
+@pytest.mark.parametrize("commitment", ["confirmed", "finalized"], indirect=True)
+def test_what_is_on_its_way_to_being_landed_is_not_counted_twice_against_the_balance(stage: Stage) -> None:
+    to = solana_address()
+    first = stage.move("12", "USDC", to, Prefer="respond-async").get_json()
+    stage.node.advance(3)
+    second = stage.move("8", "USDC", to).get_json()
+    assert second.get("status") == "confirmed", second
+    assert first["status"] == "pending"
     assert stage.held(to) == (0, 20_000_000)
 
 

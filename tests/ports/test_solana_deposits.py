@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from solders.account import Account
@@ -23,10 +24,10 @@ from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.histories import Portion
 from app.core.chains import SOL, USDC
 from app.core.money import TokenAmount
-from app.ports.chain import BlockRef, Deposit, OwnTransaction, Terms, WatchedAddress
+from app.ports.chain import BlockRef, Deposit, Terms, WatchedAddress
 from app.ports.errors import Unreachable
 from sandbox.solana import USDC_MINT, SolanaNode
-from tests.support.evm import Calls, proxy, refuse, spoil
+from tests.support.evm import After, Calls, proxy, refuse, spoil
 from tests.support.solana_people import (
     FINALIZED_SLOTS,
     WHOLE_SOL,
@@ -59,7 +60,6 @@ class Watcher:
 
     chain: SolanaChain
     marks: dict[str, Terms] = field(default_factory=dict)
-    own: dict[str, tuple[OwnTransaction, ...]] = field(default_factory=dict)
     cursor: BlockRef | None = None
     written: int = 0
 
@@ -68,7 +68,7 @@ class Watcher:
         return self
 
     def scan(self) -> list[Deposit]:
-        watched = [WatchedAddress(a, mark, self.own.get(a, ())) for a, mark in self.marks.items()]
+        watched = [WatchedAddress(a, mark) for a, mark in self.marks.items()]
         scan = self.chain.deposits(watched, cursor=self.cursor)
         self.cursor = scan.cursor
         self.written += len(scan.marks)
@@ -209,14 +209,12 @@ def test_our_own_transactions_are_no_deposits_whatever_they_bring(
     _, sent = signed(chain, ours, other.address, WHOLE_SOL // 10)
     chain.broadcast(sent.raw)
     real = node.airdrop(ours.address, 11)
-    watcher.own[ours.address] = (
-        OwnTransaction(swap, None, None),
-        OwnTransaction(sent.tx_hash, None, None),
-    )
     _finalize(node)
 
+    # A look may begin before what it finds was written down as ours: that it is signed by the address must do.
     assert [(d.tx_hash, d.amount.units) for d in watcher.scan()] == [(real, 11)]
     assert watcher.scan() == []
+    assert swap != sent.tx_hash
 
 
 def test_a_transfer_between_two_of_our_wallets_is_a_deposit_of_the_one_that_gets_it(
@@ -226,7 +224,6 @@ def test_a_transfer_between_two_of_our_wallets_is_a_deposit_of_the_one_that_gets
     watcher = Watcher(chain).watch(first.address, second.address)
     _, sent = signed(chain, first, second.address, 777)
     chain.broadcast(sent.raw)
-    watcher.own[first.address] = (OwnTransaction(sent.tx_hash, None, None),)
     _finalize(node)
     (deposit,) = watcher.scan()
     assert (deposit.address, deposit.payer) == (second.address, first.address)
@@ -366,6 +363,80 @@ def test_a_transaction_that_the_node_never_shows_does_not_hold_up_the_next(node:
         between.requests.clear()
         assert watcher.scan() == []
         assert "getSignaturesForAddress" not in between.methods(), "it is not looked for for ever"
+
+
+def _changing(of: list[str], change: Callable[[dict[str, Any]], dict[str, Any]]) -> After:
+    """Show some transactions otherwise than they are."""
+
+    def after(calls: Calls, replies: Calls) -> Calls:
+        for call, reply in zip(calls, replies, strict=True):
+            if call["method"] == "getTransaction" and call["params"][0] in of:
+                reply["result"] = change(reply["result"])
+        return replies
+
+    return after
+
+
+def _padded(size: int) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda shown: {**shown, "meta": {**shown["meta"], "logMessages": ["x" * size]}}
+
+
+def test_a_stranger_s_fat_transactions_hold_up_nobody_s_deposit(node: SolanaNode) -> None:
+    spammed, quiet = funded(node).address, funded(node).address
+    with proxy(node.url) as between:
+        watcher = Watcher(chain_at(between.url)).watch(spammed, quiet)
+        fat = [node.airdrop(spammed, 1 + number) for number in range(12)]
+        wanted = node.airdrop(quiet, 5)
+        _finalize(node)
+        between.after = _changing(fat, _padded(1_300_000))
+        assert sorted(d.tx_hash or "" for d in watcher.scan()) == sorted([*fat, wanted])
+        asked = [len(calls) for calls in between.requests if calls[0]["method"] == "getTransaction"]
+        assert max(asked) <= 8, "few at once, for each may be large"
+
+
+_UNREADABLE: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "larger than is read": _padded(2**23),
+    "without meta": lambda shown: {**shown, "meta": None},
+    "with absurd units": lambda shown: {
+        **shown,
+        "meta": {
+            **shown["meta"],
+            "postTokenBalances": [{"accountIndex": 0, "uiTokenAmount": {"amount": "9" * 5_000}}],
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("how", _UNREADABLE)
+def test_a_transaction_that_cannot_be_read_stops_neither_others_nor_for_long_what_comes_after(
+    how: str, node: SolanaNode
+) -> None:
+    odd, quiet = funded(node).address, funded(node).address
+    with proxy(node.url) as between, capture_logs() as logs:
+        watcher = Watcher(chain_at(between.url)).watch(odd, quiet)
+        lost, wanted = node.airdrop(odd, 5), node.airdrop(quiet, 6)
+        _finalize(node)
+        between.after = _changing([lost], _UNREADABLE[how])
+        assert [d.tx_hash for d in watcher.scan()] == [wanted]
+        assert "rpc_answer_unreadable" in {entry["event"] for entry in logs}
+        node.advance(1_600)
+        later = node.airdrop(odd, 7)
+        _finalize(node)
+        assert [d.tx_hash for d in watcher.scan()] == [later]
+
+
+def test_what_becomes_final_during_a_look_has_its_turn_in_the_next(node: SolanaNode) -> None:
+    watched = funded(node).address
+    with proxy(node.url) as between:
+        watcher = Watcher(chain_at(between.url)).watch(watched)
+        _finalize(node)
+        earlier = node.call("getLatestBlockhash", {"commitment": "finalized"})
+        landed = node.airdrop(watched, 5)
+        _finalize(node)
+        between.after = spoil("getLatestBlockhash", earlier)
+        assert watcher.scan() == []
+        between.after = lambda _calls, replies: replies
+        assert [d.tx_hash for d in watcher.scan()] == [landed]
 
 
 def test_an_index_that_is_late_hides_no_deposit(node: SolanaNode) -> None:

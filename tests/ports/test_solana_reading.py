@@ -21,6 +21,7 @@ from app.core.money import TokenAmount
 from app.ports.chain import Chain
 from app.ports.errors import Rejected, Unreachable
 from sandbox.solana import SolanaNode
+from tests.support.evm import proxy
 from tests.support.loopback_http import Reply, serve, unused_url
 
 pytestmark = pytest.mark.chain
@@ -207,6 +208,32 @@ def test_a_node_that_recovers_is_used_again(node: SolanaNode, wallet: str) -> No
             chain.balances(wallet)
         assert _held(chain, wallet) == (0, 0)
     assert [entry["event"] for entry in logs] == ["rpc_endpoint_failed", "rpc_endpoint_recovered"]
+
+
+def test_an_endpoint_that_comes_back_has_to_show_its_cluster_again(node: SolanaNode, wallet: str) -> None:
+    with proxy(node.url) as between:
+        chain = _chain(between.url)
+        assert _held(chain, wallet) == (0, 0)
+        between.before = lambda _calls: Reply(b"", status=503)
+        with capture_logs(), pytest.raises(Unreachable):
+            chain.balances(wallet)
+        between.before = lambda _calls: _genesis(min(PUBLIC_GENESIS_HASHES))
+        between.requests.clear()
+        with capture_logs(), pytest.raises(Unreachable):
+            chain.balances(wallet)
+        assert between.methods() == ["getGenesisHash"]
+
+
+def test_batches_that_were_refused_once_are_tried_again_later(node: SolanaNode, wallet: str) -> None:
+    with proxy(node.url) as between:
+        chain = _chain(between.url)
+        between.before = lambda calls: Reply(b"", status=413) if len(calls) > 1 else None
+        chain.mark(wallet)
+        assert [len(calls) for calls in between.requests[-3:]] == [1, 1, 1]
+        between.before = lambda _calls: None
+        for _ in range(60):
+            chain.mark(wallet)
+        assert len(between.requests[-1]) == 3
 
 
 def test_no_failure_shows_an_endpoints_address_for_it_may_hold_a_key(wallet: str) -> None:

@@ -11,7 +11,7 @@ from solders.keypair import Keypair
 from structlog.testing import capture_logs
 
 from app.adapters.solana.chain import SolanaChain
-from app.core.chains import SOL
+from app.core.chains import SOL, USDC
 from app.ports.chain import BlockRef, Fate, Outcome, Signed, Watch
 from app.ports.errors import OutcomeUnknown, Rejected, Unreachable
 from sandbox.solana import SolanaNode
@@ -287,6 +287,21 @@ def test_a_node_that_has_forgotten_its_history_declares_nothing_void(
     assert outcome(chain, sender, transaction) == Outcome(Fate.WAITING)
 
 
+@pytest.mark.parametrize(("keeps", "fate"), [("just enough", Fate.VOID), ("one slot less", Fate.WAITING)])
+def test_after_an_outage_of_ours_a_node_needs_history_since_the_blockhash_and_no_more(
+    node: SolanaNode, sender: SolanaPerson, keeps: str, fate: Fate
+) -> None:
+    chain = chain_at(node.url)
+    slot = node.call("getLatestBlockhash", {"commitment": "confirmed"})["context"]["slot"]
+    _, transaction = _paying(chain, sender)
+    node.advance(3_000)
+    node.forget_before(slot if keeps == "just enough" else slot + 1)
+    with capture_logs() as logs:
+        assert outcome(chain, sender, transaction).fate is fate
+    told = [(entry["event"], entry["needs_history_since_slot"]) for entry in logs]
+    assert told == ([] if fate is Fate.VOID else [("void_unprovable", slot)])
+
+
 def test_history_is_searched_for_what_landed_long_ago(node: SolanaNode, sender: SolanaPerson) -> None:
     chain = chain_at(node.url)
     _, transaction = _paying(chain, sender)
@@ -360,18 +375,53 @@ def test_a_thousand_pending_movements_are_asked_about_in_few_requests(
     assert max(len(call["params"][0]) for call in statuses) == 256
 
 
+@pytest.mark.parametrize("shown", [None, {"slot": 1, "transaction": ["AA==", "base64"], "meta": None}])
 def test_a_fee_that_the_node_cannot_tell_yet_is_none_and_not_zero(
-    node: SolanaNode, sender: SolanaPerson
+    node: SolanaNode, sender: SolanaPerson, shown: object
 ) -> None:
     with proxy(node.url) as between:
         chain = chain_at(between.url)
         _, transaction = _paying(chain, sender)
         chain.broadcast(transaction.raw)
         node.advance(1)
-        between.after = spoil("getTransaction", None)
+        between.after = spoil("getTransaction", shown)
         told = outcome(chain, sender, transaction)
     assert (told.fate, told.fee_units) == (Fate.SUCCEEDED, None)
     assert outcome(chain_at(node.url), sender, transaction).fee_units == 5_001
+
+
+def test_what_a_swap_brought_is_waited_for_and_not_for_ever(node: SolanaNode, sender: SolanaPerson) -> None:
+    with proxy(node.url) as between:
+        chain = chain_at(between.url)
+        _, transaction = _paying(chain, sender)
+        chain.broadcast(transaction.raw)
+        between.after = spoil("getTransaction", None)
+        fates = []
+        for slots in (1, 1_500, FINALIZED_SLOTS + 1):
+            node.advance(slots)
+            told = chain.outcomes([watch(sender, transaction, receives=USDC)])["it"]
+            fates.append(told.fate)
+    assert fates == [Fate.WAITING, Fate.WAITING, Fate.SUCCEEDED]
+    assert told.received_units is None
+
+
+def test_blocks_that_are_too_large_together_are_asked_for_in_smaller_portions(
+    node: SolanaNode, sender: SolanaPerson
+) -> None:
+    _, transaction = _paying(chain_at(node.url), sender)
+    first = node.call("getSlot", {"commitment": "confirmed"})
+    node.advance(FINALIZED_SLOTS + 10)
+    seen = [BlockRef(first + place, transaction.tx_hash) for place in range(10)]
+    with proxy(node.url) as between:
+
+        def pad(calls: Calls, replies: Calls) -> Calls:
+            for call, reply in zip(calls, replies, strict=True):
+                if call["method"] == "getBlock":
+                    reply["result"]["padding"] = "x" * 1_300_000
+            return replies
+
+        between.after = pad
+        assert chain_at(between.url).orphaned(seen)[0] == frozenset(seen)
 
 
 def test_what_stands_where_it_landed_is_not_orphaned(node: SolanaNode, sender: SolanaPerson) -> None:
@@ -404,8 +454,12 @@ def test_a_payment_that_vanished_from_a_confirmed_slot_comes_back_only_by_a_fina
         chain = chain_at(between.url)
         assert chain.orphaned([seen])[0] == frozenset(), "the slot is not final yet"
         node.advance(FINALIZED_SLOTS + 10)
-        between.after = refuse("getBlock", "Block not available for slot", code=-32004)
-        assert chain.orphaned([seen])[0] == frozenset(), "nobody can say"
+        for cannot_say in (refuse("getBlock", "Block not available", code=-32004), spoil("getBlock", None)):
+            between.after = cannot_say
+            gone, safe = chain.orphaned([seen])
+            assert (gone, safe) == (frozenset(), slot - 1), "nobody can say, so it is not safe either"
+            gone, safe = chain_at(between.url, node.url).orphaned([seen])
+            assert (gone, safe >= slot) == (frozenset({seen}), True), "unless another endpoint can"
         skipped: Any = refuse("getBlock", "Slot was skipped", code=-32007)
         between.after = skipped if proof == "skipped slot" else (lambda _calls, replies: replies)
         assert chain.orphaned([seen])[0] == frozenset({seen})

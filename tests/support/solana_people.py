@@ -68,9 +68,14 @@ def signed(
     return draft, chain.sign(draft, sender, sequence=None)
 
 
-def watch(sender: SolanaPerson, transaction: Signed, key: str = "it") -> Watch:
+def watch(
+    sender: SolanaPerson, transaction: Signed, key: str = "it", *, receives: Token | None = None
+) -> Watch:
     """Watch a transaction."""
-    return Watch(key, sender.address, None, (transaction.tx_hash,), transaction.expires_at_height)
+    return Watch(
+        key, sender.address, None, (transaction.tx_hash,), transaction.expires_at_height, receives,
+        transaction.terms,
+    )  # fmt: skip
 
 
 def outcome(chain: SolanaChain, sender: SolanaPerson, transaction: Signed) -> Outcome:

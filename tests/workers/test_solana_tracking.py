@@ -14,6 +14,8 @@ from solders.pubkey import Pubkey
 from solders.token.associated import get_associated_token_address
 from sqlalchemy import select
 
+from app.adapters.solana.chain import SolanaChain
+from app.adapters.solana.deployments import DEPLOYMENTS
 from app.core import clock
 from app.core.chains import ChainName
 from app.core.unit_of_work import reading
@@ -22,6 +24,7 @@ from app.wallets.models import SignedAttempt, Transaction
 from sandbox.solana import SolanaNode
 from sandbox.solana.addresses import USDC_MINT
 from tests.support.agents import Agent, register
+from tests.support.evm import proxy, spoil
 from tests.support.faults import FaultyChain
 from tests.support.solana import (
     CONFIRMED,
@@ -176,6 +179,52 @@ def _take_all_usdc(stage: Stage) -> None:
     owner = Pubkey.from_string(stage.agent.solana_address)
     account = get_associated_token_address(owner, Pubkey.from_string(USDC_MINT))
     stage.node.set_account(account, Account(0, b"", Pubkey.default()))
+
+
+def test_what_a_worker_settles_at_the_same_moment_is_not_counted_twice_against_the_balance(
+    stage: Stage,
+) -> None:
+    first = stage.send("12")
+    stage.node.advance(CONFIRMED)
+    stage.chain.fail("outcomes", "before", stage.look)
+    second = stage.send("8")
+    stage.node.advance(CONFIRMED)
+    stage.look()
+    assert [stage.status(each)[0] for each in (first, second)] == ["confirmed", "confirmed"]
+    assert stage.received() == (0, 20_000_000)
+
+
+def test_a_movement_whose_fee_no_node_can_tell_is_let_go_of_once_it_is_final(stage: Stage) -> None:
+    with proxy(stage.node.url) as between:
+        between.after = spoil("getTransaction", None)
+        stage.chain.real = SolanaChain(DEPLOYMENTS["sandbox"], rpc_urls=[between.url])
+        transaction_id = stage.send()
+        stage.node.advance(CONFIRMED)
+        stage.look()
+        assert stage.status(transaction_id) == ("confirmed", None)
+        stage.node.advance(FINALIZED)
+        stage.look()
+        assert stage.look().looked_at == 0
+
+
+def test_what_landed_and_cannot_be_shown_any_more_is_not_let_go_of(stage: Stage) -> None:
+    with proxy(stage.node.url) as between:
+        stage.chain.real = SolanaChain(DEPLOYMENTS["sandbox"], rpc_urls=[between.url])
+        stage.send()
+        stage.node.advance(CONFIRMED)
+        assert stage.look().settled == 1
+        stage.node.advance(FINALIZED)
+        between.after = lambda calls, replies: spoil("getBlock", None)(
+            calls,
+            spoil("getSignatureStatuses", {"context": {"slot": 2**40}, "value": [None]})(calls, replies),
+        )
+        stage.look()
+        assert stage.look().looked_at == 1
+        between.after = lambda _calls, replies: replies
+        stage.look()
+        stage.later += timedelta(seconds=30)
+        stage.look()
+        assert stage.look().looked_at == 0
 
 
 @pytest.mark.parametrize("status", [429, 503])

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from solders.account_decoder import UiAccountEncoding
 from solders.address_lookup_table_account import AddressLookupTableAccount
-from solders.commitment_config import CommitmentLevel
 from solders.compute_budget import set_compute_unit_limit, set_compute_unit_price
 from solders.hash import Hash
 from solders.instruction import AccountMeta, Instruction
@@ -52,8 +51,6 @@ from app.ports.errors import Rejected
 from app.ports.swaps import Ask, Offer
 from app.ports.vault import Signer
 
-_CONFIRMED = CommitmentLevel.Confirmed
-_ACCOUNTS = RpcAccountInfoConfig(encoding=UiAccountEncoding.Base64, commitment=_CONFIRMED)
 _NO_BLOCKHASH = Hash.default()
 _U64 = 2**64
 _MOST_BYTES = 1232
@@ -68,6 +65,7 @@ class _Facts:
     """What the cluster says about a swap, before and after it was tried."""
 
     blockhash: str
+    blockhash_slot: int
     last_valid_block_height: int
     slot: int
     before: Holdings
@@ -132,6 +130,7 @@ class JupiterExchange:
         terms: Terms = {
             "message": base64.b64encode(to_bytes_versioned(final)).decode(),
             "last_valid_block_height": facts.last_valid_block_height,
+            "blockhash_slot": facts.blockhash_slot,
         }
         return Draft(
             draft.intent, draft.fee_units, draft.native_units, draft.token_units, None, terms, facts.slot
@@ -150,7 +149,7 @@ class JupiterExchange:
             raw=raw,
             sequence=None,
             expires_at_height=int(draft.terms["last_valid_block_height"] or 0),
-            terms={"last_valid_block_height": draft.terms["last_valid_block_height"]},
+            terms={name: draft.terms[name] for name in ("last_valid_block_height", "blockhash_slot")},
         )
 
     def _pair(self, ask: Ask) -> Pair:
@@ -190,18 +189,20 @@ class JupiterExchange:
         return [marked, *rest, route, *after]
 
     def _try(self, owner: Pubkey, trial: MessageV0) -> _Facts:
+        level = self._chain.level
         looked_at = [
             owner, tokens.account_of(owner, tokens.WRAPPED_SOL), tokens.account_of(owner, self._usdc_mint),
         ]  # fmt: skip
         config = RpcSimulateTransactionConfig(
             sig_verify=False,
             replace_recent_blockhash=True,
-            commitment=_CONFIRMED,
+            commitment=level,
             accounts=RpcSimulateTransactionAccountsConfig(looked_at, UiAccountEncoding.Base64),
         )
         writable = [key for place, key in enumerate(trial.account_keys) if trial.is_maybe_writable(place)]
-        latest = Call(GetLatestBlockhash(RpcContextConfig(commitment=_CONFIRMED)), blockhash)
-        found: Call[Accounts] = Call(GetMultipleAccounts(looked_at, _ACCOUNTS), accounts(len(looked_at)))
+        latest = Call(GetLatestBlockhash(RpcContextConfig(commitment=level)), blockhash)
+        as_they_are = RpcAccountInfoConfig(encoding=UiAccountEncoding.Base64, commitment=level)
+        found: Call[Accounts] = Call(GetMultipleAccounts(looked_at, as_they_are), accounts(len(looked_at)))
         empty_rent = Call(GetMinimumBalanceForRentExemption(0), number)
         token_rent = Call(GetMinimumBalanceForRentExemption(tokens.TOKEN_ACCOUNT_BYTES), number)
         prices = Call(GetRecentPrioritizationFees(writable), priority_prices)
@@ -214,6 +215,7 @@ class JupiterExchange:
         mint = self._usdc_mint
         return _Facts(
             blockhash=latest.answer.blockhash,
+            blockhash_slot=latest.answer.slot,
             last_valid_block_height=latest.answer.last_valid_block_height,
             slot=found.answer.slot,
             before=effects.holdings(found.answer.states, owner=owner, usdc_mint=mint),

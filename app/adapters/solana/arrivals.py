@@ -39,6 +39,11 @@ def change_of(holder: Holder, landed: Landed) -> Change:
     return Change(lamports, after - before)
 
 
+def is_signed_by(holder: Holder, landed: Landed) -> bool:
+    """Tell whether the address had to sign: what it brought itself, by a swap or otherwise, is no deposit."""
+    return holder.address in landed.keys[: landed.transaction.message.header.num_required_signatures]
+
+
 def payer_of_lamports(landed: Landed) -> str:
     """Return the account that gave the most, fees aside; the one that paid the fee where none did."""
     gave = [before - after for before, after in zip(landed.before, landed.after, strict=True)]

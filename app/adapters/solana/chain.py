@@ -40,7 +40,7 @@ from app.ports.vault import Signer
 
 _PORTION = Portion()
 _ZERO_ADDRESS = str(Pubkey.default())
-_ACCOUNTS = RpcAccountInfoConfig(encoding=UiAccountEncoding.Base64, commitment=CommitmentLevel.Confirmed)
+_LEVELS = {"confirmed": CommitmentLevel.Confirmed, "finalized": CommitmentLevel.Finalized}
 _CONFIRMED = RpcContextConfig(commitment=CommitmentLevel.Confirmed)
 
 
@@ -58,15 +58,17 @@ class SolanaChain:
     ) -> None:
         """Take the network's facts, and endpoints if others than its public ones are meant.
 
-        Movements count as landed at `commitment`; deposits always wait for `finalized`, and a look for them reads
-        one `portion` of the histories.
+        Movements count as landed at `commitment`, and balances are those of that level; deposits always wait for
+        `finalized`, and a look for them reads one `portion` of the histories.
         """
         self._deployment = deployment
         self._usdc_mint = Pubkey.from_string(deployment.usdc_mint)
         self.rpc = self._rpc = SolanaRpc(
             rpc_urls or deployment.default_rpc_urls, accepts=deployment.accepts, total_seconds=read_seconds
         )
-        self._drafter = Drafter(self._rpc, self._usdc_mint)
+        self.level = _LEVELS[commitment]
+        self._accounts = RpcAccountInfoConfig(encoding=UiAccountEncoding.Base64, commitment=self.level)
+        self._drafter = Drafter(self._rpc, self._usdc_mint, level=self.level)
         self._broadcaster = Broadcaster(self._rpc)
         self._lookout = Lookout(self._rpc, self._usdc_mint, commitment=commitment)
         self._scanner = DepositScanner(self._rpc, self._usdc_mint, portion=portion)
@@ -102,7 +104,7 @@ class SolanaChain:
         """Read SOL and USDC in one request, so both are of the same slot. Raises: Unreachable."""
         owner = Pubkey.from_string(address)
         usdc_account = tokens.account_of(owner, self._usdc_mint)
-        call = Call(GetMultipleAccounts([owner, usdc_account], _ACCOUNTS), accounts(2))
+        call = Call(GetMultipleAccounts([owner, usdc_account], self._accounts), accounts(2))
         self._rpc.run(call)
         wallet, usdc = call.answer.states
         return Balances(

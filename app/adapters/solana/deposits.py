@@ -1,7 +1,8 @@
 """Finds finalized deposits on many addresses in few requests (decision 0012).
 
-The balances tell whose history has something new; the transactions in it tell what came from whom. Work is
-bounded in each pass and shared out evenly, so that nobody can bury others' deposits under a heap of dust.
+The balances tell whose history has something new; the transactions in it tell what came from whom. How many are
+read in a pass is bounded and shared out evenly, the longest histories last, so that nobody can bury others' deposits
+under a heap of dust. How many entries are listed is bounded for each address only.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from solders.rpc.requests import GetLatestBlockhash, GetMultipleAccounts
 from app.adapters.solana import arrivals, histories, tokens
 from app.adapters.solana.arrivals import Holder
 from app.adapters.solana.endpoint import Call, Endpoint, EndpointFailedError
-from app.adapters.solana.histories import Portion, Reading
+from app.adapters.solana.histories import PATIENCE_SLOTS, Portion, Reading
 from app.adapters.solana.marks import Mark, Trail
 from app.adapters.solana.rpc import SolanaRpc
 from app.adapters.solana.wire import Accounts, Blockhash, Entry, Landed, accounts, blockhash
@@ -28,8 +29,6 @@ from app.core.money import TokenAmount
 from app.ports.chain import BlockRef, Deposit, Scan, Terms, WatchedAddress
 
 _ADDRESSES_PER_CALL = 50  # two accounts each, and `getMultipleAccounts` takes a hundred
-_PATIENCE_SLOTS = 1_500
-"""How long, about ten minutes, a node is given to show what a history or a balance says that there is."""
 
 _log = structlog.get_logger(__name__)
 
@@ -99,7 +98,7 @@ class DepositScanner:
         due = _unread(endpoint, changed, portion=self._portion, at_least=latest.answer.slot)
         shares = _shared_out(due, self._portion.transactions)
         shown = histories.transactions(
-            endpoint, {entry.signature for entries in shares.values() for entry in entries}
+            endpoint, dict.fromkeys(entry.signature for entries in shares.values() for entry in entries)
         )
         marks: dict[str, Terms] = {}
         deposits: list[Deposit] = []
@@ -175,13 +174,14 @@ def _unread(
         mark = replace(account.mark, wallet=wallet, tokens=trail)
         # A transaction may be in both histories. While one of them is walked through, its order is not known.
         entries = {} if mark.is_walking else {entry.signature: entry for entry in (*of_wallet, *of_tokens)}
-        unread = [entry for entry in entries.values() if entry.signature not in mark.seen]
+        # What landed after this look began has its turn in the next.
+        unread = [e for e in entries.values() if e.signature not in mark.seen and e.slot <= at_least]
         due.append(_Due(account, mark, tuple(sorted(unread, key=lambda entry: entry.slot))))
     return due
 
 
 def _shared_out(due: Sequence[_Due], left: int) -> Mapping[str, Sequence[Entry]]:
-    """Return the entries that each address may read in this pass: those with few are not kept waiting."""
+    """Return the entries that each address may read in this pass, the fewest first: they are not kept waiting."""
     shares: dict[str, Sequence[Entry]] = {}
     by_length = sorted(due, key=lambda work: len(work.entries))
     for place, work in enumerate(by_length):
@@ -197,11 +197,12 @@ def _read(
     """Return the mark after a share of the history, and the deposits in it."""
     account, mark = work.account, work.mark
     holder = account.holder
-    own = {ours.tx_hash for ours in account.watched.own}
     deposits: list[Deposit] = []
     for entry in share:
+        if entry.signature not in shown:
+            break
         landed = shown[entry.signature]
-        if landed is None and at - entry.slot <= _PATIENCE_SLOTS:
+        if landed is None and at - entry.slot <= PATIENCE_SLOTS:
             break
         if landed is None:
             _log.warning("transaction_not_shown", address=holder.address, tx_hash=entry.signature)
@@ -215,7 +216,7 @@ def _read(
             wallet=mark.wallet.with_read(entry) if holder.address in landed.keys else mark.wallet,
             tokens=mark.tokens.with_read(entry) if holder.token_account in landed.keys else mark.tokens,
         )
-        if entry.signature not in own and not landed.failed:
+        if not arrivals.is_signed_by(holder, landed) and not landed.failed:
             deposits += _deposits(holder, entry, landed)
     return _weighed(replace(mark, doubt=None), account, at=at, has_unread=bool(work.entries)), deposits
 
@@ -229,7 +230,7 @@ def _weighed(mark: Mark, account: _Account, *, at: int, has_unread: bool) -> Mar
     if has_unread or account.is_explained or mark.is_walking:
         return mark
     doubt = at if account.mark.doubt is None else account.mark.doubt
-    if at - doubt <= _PATIENCE_SLOTS:
+    if at - doubt <= PATIENCE_SLOTS:
         return replace(mark, doubt=doubt)
     _log.warning("unexplained_balance", address=account.holder.address, slot=at)
     return replace(mark, lamports=account.lamports, usdc_units=account.usdc_units)

@@ -37,11 +37,6 @@ from app.core.money import TokenAmount
 from app.ports.chain import Draft, Intent
 from app.ports.errors import Rejected
 
-_CONFIRMED = CommitmentLevel.Confirmed
-_ACCOUNTS = RpcAccountInfoConfig(encoding=UiAccountEncoding.Base64, commitment=_CONFIRMED)
-_SIMULATION = RpcSimulateTransactionConfig(
-    sig_verify=False, replace_recent_blockhash=True, commitment=_CONFIRMED
-)
 _NO_BLOCKHASH = str(Hash.default())
 
 
@@ -63,10 +58,18 @@ class _Readings:
 class Drafter:
     """Makes the drafts of the cluster."""
 
-    def __init__(self, rpc: SolanaRpc, mint: Pubkey) -> None:
-        """Take the cluster's endpoints and the mint of USDC."""
+    def __init__(self, rpc: SolanaRpc, mint: Pubkey, *, level: CommitmentLevel) -> None:
+        """Take the cluster's endpoints, the mint of USDC and the level at which movements count as landed.
+
+        Everything is read at that level: what balances of another one include could not be told.
+        """
         self._rpc = rpc
         self._mint = mint
+        self._context = RpcContextConfig(commitment=level)
+        self._accounts = RpcAccountInfoConfig(encoding=UiAccountEncoding.Base64, commitment=level)
+        self._simulation = RpcSimulateTransactionConfig(
+            sig_verify=False, replace_recent_blockhash=True, commitment=level
+        )
 
     def draft(self, intent: Intent) -> Draft:
         """Draft a new movement. Raises: Rejected, Unreachable."""
@@ -78,6 +81,7 @@ class Drafter:
         )
         plan = Plan(
             blockhash=readings.latest.blockhash,
+            blockhash_slot=readings.latest.slot,
             last_valid_block_height=readings.latest.last_valid_block_height,
             compute_units=fees.compute_units(readings.simulation.compute_units),
             micro_lamports_per_unit=readings.price,
@@ -146,18 +150,19 @@ class Drafter:
         sender_tokens = tokens.account_of(sender, self._mint)
         recipient_tokens = tokens.account_of(recipient, self._mint)
         # What is not known yet is taken at its most: the account is made as well, where there is one nothing happens.
-        trial = Plan(_NO_BLOCKHASH, 0, fees.MOST_COMPUTE_UNITS, 0, reference, creates_account=True)
+        trial = Plan(_NO_BLOCKHASH, 0, 0, fees.MOST_COMPUTE_UNITS, 0, reference, creates_account=True)
         message = transactions.message_of(intent, trial, mint=self._mint)
         writable = [key for place, key in enumerate(message.account_keys) if message.is_maybe_writable(place)]
 
-        latest = Call(GetLatestBlockhash(RpcContextConfig(commitment=_CONFIRMED)), blockhash)
-        found = Call(
-            GetMultipleAccounts([sender, recipient, sender_tokens, recipient_tokens], _ACCOUNTS), accounts(4)
-        )
+        latest = Call(GetLatestBlockhash(self._context), blockhash)
+        keys = [sender, recipient, sender_tokens, recipient_tokens]
+        found = Call(GetMultipleAccounts(keys, self._accounts), accounts(len(keys)))
         empty_rent = Call(GetMinimumBalanceForRentExemption(0), number)
         token_rent = Call(GetMinimumBalanceForRentExemption(tokens.TOKEN_ACCOUNT_BYTES), number)
         prices = Call(GetRecentPrioritizationFees(writable), priority_prices)
-        trying = Call(SimulateVersionedTransaction(transactions.unsigned(message), _SIMULATION), simulation)
+        trying = Call(
+            SimulateVersionedTransaction(transactions.unsigned(message), self._simulation), simulation
+        )
         endpoint.run(latest, found, empty_rent, token_rent, prices, trying)
         _assert_one_view(latest.answer, found.answer, trying.answer)
         states = found.answer.states

@@ -1,7 +1,7 @@
 """One RPC endpoint: typed requests, alone or as a batch, and what was learnt about who answers there.
 
-An endpoint is used only after it has shown the genesis hash of the cluster that we mean. Logs and errors name it
-by its place in the operator's list, for its address may hold a key.
+An endpoint is used only after it has shown the genesis hash of the cluster that we mean, and again after each
+failure. Logs and errors name it by its place in the operator's list, for its address may hold a key.
 """
 
 from __future__ import annotations
@@ -13,17 +13,23 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Generic, Protocol, TypeVar
 
+import structlog
 from solders.rpc.requests import GetGenesisHash
 
-from app.adapters.http_client import HttpClient
+from app.adapters.http_client import HttpClient, TooLargeError
 from app.adapters.outage import Outage
-from app.adapters.solana.wire import MalformedAnswerError, parsed, text
+from app.adapters.solana.wire import MalformedAnswerError, field, parsed, text
 from app.ports.errors import Unreachable
 
 T = TypeVar("T")
 
+_log = structlog.get_logger(__name__)
+
 MAX_BATCH = 50
-"""Calls in one HTTP request; the largest answers, those about transactions, stay within a few megabytes."""
+"""Calls in one HTTP request."""
+MAX_LARGE_BATCH = 8
+"""Calls in one HTTP request where strangers decide how long the answers are: a transaction may be a megabyte."""
+_RAISE_LIMIT_AFTER = 50
 _REST_SECONDS = 15.0
 _LONGEST_CLOSED_SECONDS = 60
 
@@ -50,6 +56,10 @@ class RpcError:
     message: str
 
 
+UNREADABLE = RpcError(0, "unreadable")
+"""Stands for an answer that is larger than is read, or not of the shape that its method promises."""
+
+
 class Request(Protocol):
     """A typed request of solders."""
 
@@ -61,8 +71,8 @@ class Request(Protocol):
 class Call(Generic[T]):
     """One request and, once it was run, its answer.
 
-    `read` turns the result into a value or raises MalformedAnswerError. An error object that `tolerates` accepts
-    is kept in `error`; any other makes the endpoint fail.
+    `read` turns the result into a value or raises MalformedAnswerError. An error that `tolerates` accepts, which
+    may be UNREADABLE, is kept in `error`; any other makes the endpoint fail.
     """
 
     __slots__ = ("_answers", "_read", "_tolerates", "error", "request")
@@ -86,17 +96,27 @@ class Call(Generic[T]):
         return self._answers[0]
 
     def take(self, reply: Mapping[str, object]) -> None:
-        """Keep a reply. Raises: EndpointFailedError, MalformedAnswerError."""
+        """Keep a reply. Raises: EndpointFailedError."""
         self.error, self._answers = None, []
-        if reply.get("error") is None:
-            if "result" not in reply:
-                raise MalformedAnswerError("expected a result")
-            self._answers = [self._read(reply["result"])]
+        try:
+            if reply.get("error") is None:
+                self._answers = [self._read(field(reply, "result"))]
+                return
+            error = _error(reply["error"])
+        except MalformedAnswerError as malformed:
+            self.fail(str(malformed))
             return
-        self.error = _error(reply["error"])
-        if not self._tolerates(self.error):
+        if not self._tolerates(error):
             # The node is behind, over its limit, or lacks the method. Another may serve.
             raise EndpointFailedError("rpc_error")
+        self.error = error
+
+    def fail(self, reason: str) -> None:
+        """Note that the answer is UNREADABLE. Raises: EndpointFailedError where that is not tolerated."""
+        if not self._tolerates(UNREADABLE):
+            raise EndpointFailedError("unexpected_answer")
+        _log.warning("rpc_answer_unreadable", request=type(self.request).__name__, reason=reason)
+        self.error, self._answers = UNREADABLE, []
 
 
 class Endpoint:
@@ -109,6 +129,7 @@ class Endpoint:
         self._accepts = accepts
         self._is_verified = False
         self._batch_limit = MAX_BATCH
+        self._answered_since_halved = 0
         self._rest_until = 0.0
         self._closed_until = 0.0
         self._outage = Outage("rpc_endpoint", name=f"solana {place}")
@@ -118,7 +139,7 @@ class Endpoint:
         """Tell whether it failed a moment ago."""
         return self._rest_until > time.monotonic()
 
-    def run(self, *calls: Call[Any]) -> None:
+    def run(self, *calls: Call[Any], at_once: int = MAX_BATCH) -> None:
         """Run calls in few HTTP requests. Raises: EndpointFailedError; the answers are then void."""
         if self._closed_until > time.monotonic():
             raise EndpointFailedError("http_429", perhaps_executed=False)
@@ -126,20 +147,31 @@ class Endpoint:
         waiting = list(calls)
         sent = False
         while waiting:
-            chunk = waiting[: self._batch_limit]
+            chunk = waiting[: min(at_once, self._batch_limit)]
             try:
                 answered = self._exchange(chunk)
+            except TooLargeError:
+                sent = True
+                if len(chunk) > 1:
+                    at_once = len(chunk) // 2
+                    continue
+                chunk[0].fail("larger than is read")
+                answered = True
             except EndpointFailedError as failure:
                 failure.perhaps_executed = failure.perhaps_executed or sent
                 raise
             if answered:
                 sent = True
                 del waiting[: len(chunk)]
+                self._raise_limit()
 
     def serves_our_cluster(self) -> bool:
         """Ask for the genesis hash and compare it. Raises: EndpointFailedError."""
         call = Call(GetGenesisHash(), text)
-        self._exchange([call])
+        try:
+            self._exchange([call])
+        except TooLargeError:
+            raise EndpointFailedError("unexpected_answer") from None
         self._is_verified = self._accepts(call.answer)
         return self._is_verified
 
@@ -155,6 +187,8 @@ class Endpoint:
     def rest(self, failure: EndpointFailedError) -> None:
         """Be asked after the others for a while, or not at all where the endpoint said so."""
         now = time.monotonic()
+        # Whatever comes back may be another node, of another cluster.
+        self._is_verified = False
         self._rest_until = now + _REST_SECONDS
         if failure.closed_seconds:
             self._closed_until = now + min(failure.closed_seconds, _LONGEST_CLOSED_SECONDS)
@@ -166,9 +200,14 @@ class Endpoint:
         self._outage.end()
 
     def _exchange(self, chunk: Sequence[Call[Any]]) -> bool:
-        """Run one HTTP request's worth of calls; False asks to try again with a smaller `_batch_limit`."""
+        """Run one HTTP request's worth of calls; False asks to try again with a smaller `_batch_limit`.
+
+        Raises: EndpointFailedError, TooLargeError.
+        """
         try:
             answer = self._http.post(self._url, _body(chunk))
+        except TooLargeError:
+            raise
         except Unreachable as failure:
             executed = failure.reason != "not_sent"
             raise EndpointFailedError(failure.reason, perhaps_executed=executed) from None
@@ -191,15 +230,24 @@ class Endpoint:
                     self._halve(chunk)
                     return False
                 replies = [replies]
-            for call, reply in zip(chunk, _in_order(replies, expected=len(chunk)), strict=True):
-                call.take(reply)
+            ordered = _in_order(replies, expected=len(chunk))
         except MalformedAnswerError:
             raise EndpointFailedError("unexpected_answer") from None
+        for call, reply in zip(chunk, ordered, strict=True):
+            call.take(reply)
         return True
 
     def _halve(self, chunk: Sequence[Call[Any]]) -> bool:
-        self._batch_limit = max(1, len(chunk) // 2)
-        return len(chunk) > 1
+        if len(chunk) == 1:
+            return False
+        self._batch_limit, self._answered_since_halved = len(chunk) // 2, 0
+        return True
+
+    def _raise_limit(self) -> None:
+        """Try longer batches again once in a while: a refusal may have had another cause than the length."""
+        self._answered_since_halved += 1
+        if self._answered_since_halved >= _RAISE_LIMIT_AFTER:
+            self._batch_limit, self._answered_since_halved = min(self._batch_limit * 2, MAX_BATCH), 0
 
 
 def _body(chunk: Sequence[Call[Any]]) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,15 +13,14 @@ from solders.rpc.requests import GetSignaturesForAddress, GetTransaction
 from solders.signature import Signature
 from solders.transaction_status import UiTransactionEncoding
 
-from app.adapters.solana.endpoint import Call, Endpoint
+from app.adapters.solana.endpoint import MAX_LARGE_BATCH, Call, Endpoint
 from app.adapters.solana.marks import Trail
 from app.adapters.solana.wire import Entry, Landed, history, landed_or_none
 
-_TRANSACTION = RpcTransactionConfig(
-    encoding=UiTransactionEncoding.Base64,
-    commitment=CommitmentLevel.Finalized,
-    max_supported_transaction_version=0,
-)
+PATIENCE_SLOTS = 1_500
+"""How long, about ten minutes, a node is given to show what it says that there is."""
+_READING_NANOSECONDS = 20 * 10**9
+"""A third of what a job may take: what strangers sent may be large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,24 +80,43 @@ def read_on(
             )
             for walk in open_walks
         ]  # fmt: skip
-        endpoint.run(*calls)
+        endpoint.run(*calls, at_once=MAX_LARGE_BATCH)
         for walk, call in zip(open_walks, calls, strict=True):
             _take(walk, call.answer, is_last=len(call.answer) < portion.page)
     return {walk.reading.account: _result(walk) for walk in walks}
 
 
+def transaction(signature: str, commitment: CommitmentLevel) -> Call[Landed | None]:
+    """Return a call for a transaction, whose answer `shown` reads."""
+    config = RpcTransactionConfig(
+        encoding=UiTransactionEncoding.Base64, commitment=commitment, max_supported_transaction_version=0
+    )
+    return Call(
+        GetTransaction(Signature.from_string(signature), config),
+        landed_or_none(signature),
+        tolerates=lambda _error: True,
+    )
+
+
+def shown(call: Call[Landed | None]) -> Landed | None:
+    """Return a transaction that was called for, None where the node cannot show it so that we can read it."""
+    return None if call.error is not None else call.answer
+
+
 def transactions(endpoint: Endpoint, signatures: Collection[str]) -> Mapping[str, Landed | None]:
-    """Return transactions by signature, None where the node cannot show one. Raises: EndpointFailedError."""
-    calls = {
-        signature: Call(
-            GetTransaction(Signature.from_string(signature), _TRANSACTION),
-            landed_or_none(signature),
-            tolerates=lambda _error: True,
-        )
-        for signature in signatures
-    }
-    endpoint.run(*calls.values())
-    return {signature: None if call.error else call.answer for signature, call in calls.items()}
+    """Return finalized transactions by signature, None where the node cannot show one.
+
+    Those at the end are left out where time runs out, never the first ones. Raises: EndpointFailedError.
+    """
+    until = time.monotonic_ns() + _READING_NANOSECONDS
+    waiting = list(signatures)
+    read: dict[str, Landed | None] = {}
+    while waiting and (not read or time.monotonic_ns() < until):
+        calls = {name: transaction(name, CommitmentLevel.Finalized) for name in waiting[:MAX_LARGE_BATCH]}
+        endpoint.run(*calls.values(), at_once=MAX_LARGE_BATCH)
+        read |= {name: shown(call) for name, call in calls.items()}
+        del waiting[:MAX_LARGE_BATCH]
+    return read
 
 
 def _take(walk: _Walk, page: Sequence[Entry], *, is_last: bool) -> None:

@@ -6,29 +6,20 @@ finalized past, every endpoint that answers does not know the signature, and one
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import structlog
 from solders.commitment_config import CommitmentLevel
 from solders.pubkey import Pubkey
-from solders.rpc.config import (
-    RpcBlockConfig,
-    RpcContextConfig,
-    RpcSignatureStatusConfig,
-    RpcTransactionConfig,
-)
-from solders.rpc.requests import (
-    GetBlock,
-    GetEpochInfo,
-    GetFirstAvailableBlock,
-    GetSignatureStatuses,
-    GetTransaction,
-)
+from solders.rpc.config import RpcBlockConfig, RpcContextConfig, RpcSignatureStatusConfig
+from solders.rpc.requests import GetBlock, GetEpochInfo, GetFirstAvailableBlock, GetSignatureStatuses
 from solders.signature import Signature
 from solders.transaction_status import TransactionDetails, UiTransactionEncoding
 
-from app.adapters.solana import proceeds, tokens
-from app.adapters.solana.endpoint import Call, Endpoint
+from app.adapters.solana import histories, proceeds, tokens
+from app.adapters.solana.endpoint import MAX_LARGE_BATCH, Call, Endpoint
+from app.adapters.solana.histories import PATIENCE_SLOTS
 from app.adapters.solana.rpc import SolanaRpc
 from app.adapters.solana.wire import (
     LEVELS,
@@ -39,7 +30,6 @@ from app.adapters.solana.wire import (
     entries,
     epoch_info,
     field,
-    landed_or_none,
     number,
     statuses,
     text,
@@ -49,8 +39,6 @@ from app.ports.chain import BlockRef, Fate, Outcome, Watch
 _MOST_SIGNATURES = 256
 """Of one `getSignatureStatuses`."""
 _BLOCKHASH_BLOCKS = 150
-_MOST_SLOTS_PER_BLOCK = 4
-"""Slots without a block are a few in a hundred; this is far beyond the worst hour that the cluster has had."""
 _SKIPPED = frozenset(
     {-32007, -32009}
 )  # Agave `rpc_custom_error.rs`: SLOT_SKIPPED, LONG_TERM_STORAGE_SLOT_SKIPPED
@@ -66,6 +54,9 @@ _BLOCK = RpcBlockConfig(
 )
 
 
+_log = structlog.get_logger(__name__)
+
+
 @dataclass(frozen=True, slots=True)
 class _Look:
     """What one endpoint says: statuses by signature, the slot they are of, and the finalized moment before."""
@@ -76,6 +67,15 @@ class _Look:
     first_slot: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """What one endpoint says about places on the chain: which are gone, and of which it can show neither."""
+
+    gone: frozenset[BlockRef]
+    unproven: frozenset[BlockRef]
+    slot: int
+
+
 class Lookout:
     """Looks for the ends of movements on the cluster."""
 
@@ -84,11 +84,6 @@ class Lookout:
         self._mint = mint
         self._rpc = rpc
         self._needed = LEVELS.index(commitment)
-        self._transaction = RpcTransactionConfig(
-            encoding=UiTransactionEncoding.Base64,
-            commitment=CommitmentLevel.Confirmed,
-            max_supported_transaction_version=0,
-        )
 
     def outcomes(self, watches: Sequence[Watch]) -> Mapping[str, Outcome]:
         """Find out about movements, keyed like the watches. Raises: Unreachable."""
@@ -100,7 +95,7 @@ class Lookout:
             if not any(tx_hash in look.found for tx_hash in watch.tx_hashes)
             and _is_past(watch, look.finalized)
         ]
-        void: Iterable[str] = ()
+        void: list[str] = []
         if missing:
             looks = self._rpc.each(lambda endpoint: _evidence(endpoint, _hashes(missing)))
             later = {tx_hash: status for one in looks for tx_hash, status in one.found.items()}
@@ -108,16 +103,28 @@ class Lookout:
             void = [watch.key for watch in missing if _is_void(watch, later, looks)]
         found = {watch.key: Outcome(Fate.WAITING) for watch in watches}
         found |= dict.fromkeys(void, Outcome(Fate.VOID))
-        found |= self._settled(landed, watches)
+        found |= self._settled(landed, watches, finalized=look.finalized.slot)
         return found
 
     def orphaned(self, blocks: Sequence[BlockRef]) -> tuple[frozenset[BlockRef], int]:
-        """Return which transactions are gone from their slots, and the newest finalized slot.
+        """Return which transactions are gone from their slots, and the newest slot up to which the others stand.
 
-        Only a finalized block that lacks the transaction, or a slot that was skipped for good, says that it is
-        gone; that a node does not know it says nothing. Raises: Unreachable.
+        That is the newest finalized one, or the one before the first of which nobody can show what is there. Only a
+        finalized block that lacks the transaction, or a slot that was skipped for good, says that it is gone; that
+        a node does not know it says nothing. Raises: Unreachable.
         """
-        return self._rpc.first(lambda endpoint: _orphaned(endpoint, blocks))
+        told = self._rpc.first(lambda endpoint: _standing(endpoint, blocks))
+        gone, unproven = told.gone, told.unproven
+        if unproven:
+            # Another endpoint may have what this one cannot show.
+            asked = sorted(unproven, key=lambda block: block.number)
+            for other in self._rpc.each(lambda endpoint: _standing(endpoint, asked)):
+                gone |= other.gone & unproven
+                unproven &= other.unproven
+        for block in unproven:
+            if block.number <= told.slot:
+                _log.warning("block_unprovable", slot=block.number, tx_hash=block.hash)
+        return gone, min([told.slot, *(block.number - 1 for block in unproven)])
 
     def _landed(self, watches: Sequence[Watch], found: Mapping[str, Status]) -> dict[str, tuple[str, Status]]:
         landed = {}
@@ -129,16 +136,12 @@ class Lookout:
         return landed
 
     def _settled(
-        self, landed: Mapping[str, tuple[str, Status]], watches: Sequence[Watch]
+        self, landed: Mapping[str, tuple[str, Status]], watches: Sequence[Watch], *, finalized: int
     ) -> Mapping[str, Outcome]:
         if not landed:
             return {}
         calls = {
-            tx_hash: Call(
-                GetTransaction(Signature.from_string(tx_hash), self._transaction),
-                landed_or_none(tx_hash),
-                tolerates=lambda _error: True,
-            )
+            tx_hash: histories.transaction(tx_hash, CommitmentLevel.Confirmed)
             for tx_hash, _ in landed.values()
         }
         self._rpc.run(*calls.values())
@@ -147,24 +150,27 @@ class Lookout:
             if watch.key not in landed:
                 continue
             tx_hash, status = landed[watch.key]
-            received = self._received(watch, calls[tx_hash])
+            shown = histories.shown(calls[tx_hash])
+            received = self._received(watch, shown)
             if watch.receives is not None and received is None and not status.failed:
-                continue  # what it brought is not known yet
+                if finalized - status.slot <= PATIENCE_SLOTS:
+                    continue  # what it brought is not known yet
+                _log.warning("proceeds_not_shown", transaction_id=watch.key, tx_hash=tx_hash)
             settled[watch.key] = Outcome(
                 # The error goes before the level: a failed transaction is confirmed as well.
                 fate=Fate.REVERTED if status.failed else Fate.SUCCEEDED,
                 tx_hash=tx_hash,
                 block=BlockRef(status.slot, tx_hash),
                 confirmations=1,
-                fee_units=_fee_units(calls[tx_hash]),
+                fee_units=None if shown is None else _fee_units(shown),
                 received_units=received,
             )
         return settled
 
-    def _received(self, watch: Watch, call: Call[Landed | None]) -> int | None:
-        if watch.receives is None or call.error is not None or call.answer is None:
+    def _received(self, watch: Watch, shown: Landed | None) -> int | None:
+        if watch.receives is None or shown is None:
             return None
-        return proceeds.of_exchange(call.answer, watch.sender, watch.receives, usdc_mint=self._mint)
+        return proceeds.of_exchange(shown, watch.sender, watch.receives, usdc_mint=self._mint)
 
 
 def _look(endpoint: Endpoint, hashes: Sequence[str]) -> _Look:
@@ -192,42 +198,54 @@ def _evidence(endpoint: Endpoint, hashes: Sequence[str]) -> _Look:
 
 
 def _is_void(watch: Watch, found: Mapping[str, Status], looks: Sequence[_Look]) -> bool:
-    return not any(tx_hash in found for tx_hash in watch.tx_hashes) and any(
-        _is_past(watch, look.finalized) and look.slot >= look.finalized.slot and _has_on_record(watch, look)
-        for look in looks
-    )
+    if any(tx_hash in found for tx_hash in watch.tx_hashes):
+        return False
+    beyond = [look for look in looks if _is_past(watch, look.finalized) and look.slot >= look.finalized.slot]
+    # It cannot land before the slot in which its blockhash was the newest: all later ones must be on record.
+    since = _blockhash_slot(watch)
+    if any(look.first_slot <= since for look in beyond):
+        return True
+    if beyond:
+        _log.warning("void_unprovable", transaction_id=watch.key, needs_history_since_slot=since)
+    return False
+
+
+def _blockhash_slot(watch: Watch) -> int:
+    # There are no more blocks than slots, so that the height is no later where the slot was not kept.
+    return int(watch.terms.get("blockhash_slot") or (watch.expires_at_height or 0) - _BLOCKHASH_BLOCKS)
 
 
 def _is_past(watch: Watch, finalized: EpochInfo) -> bool:
     return watch.expires_at_height is not None and finalized.block_height > watch.expires_at_height
 
 
-def _has_on_record(watch: Watch, look: _Look) -> bool:
-    """Tell whether a node still has every slot in which the movement may have landed."""
-    blocks = look.finalized.block_height - (watch.expires_at_height or 0) + _BLOCKHASH_BLOCKS
-    return look.first_slot <= max(look.finalized.slot - blocks * _MOST_SLOTS_PER_BLOCK, 0)
-
-
-def _orphaned(endpoint: Endpoint, blocks: Sequence[BlockRef]) -> tuple[frozenset[BlockRef], int]:
+def _standing(endpoint: Endpoint, blocks: Sequence[BlockRef]) -> _Standing:
+    """Look for transactions in their slots. Raises: EndpointFailedError."""
     look = _look(endpoint, [block.hash for block in blocks])
-    suspects = []
-    for block in blocks:
-        status = look.found.get(block.hash)
-        in_place = status is not None and status.slot == block.number
-        if not in_place and block.number <= look.finalized.slot:
-            suspects.append(block)
-    proofs = [
-        Call(GetBlock(block.number, _BLOCK), _signatures, tolerates=lambda _error: True) for block in suspects
+    suspects = [
+        block
+        for block in blocks
+        if (status := look.found.get(block.hash)) is None or status.slot != block.number
     ]
-    endpoint.run(*proofs)
-    gone = frozenset(block for block, proof in zip(suspects, proofs, strict=True) if _is_gone(block, proof))
-    return gone, look.finalized.slot
+    proofs = {
+        block: Call(GetBlock(block.number, _BLOCK), _signatures, tolerates=lambda _error: True)
+        for block in suspects
+        if block.number <= look.finalized.slot
+    }
+    endpoint.run(*proofs.values(), at_once=MAX_LARGE_BATCH)
+    is_gone = {block: _is_gone(block, proof) for block, proof in proofs.items()}
+    return _Standing(
+        gone=frozenset(block for block, gone in is_gone.items() if gone),
+        unproven=frozenset(block for block in suspects if is_gone.get(block) is None),
+        slot=look.finalized.slot,
+    )
 
 
-def _is_gone(block: BlockRef, proof: Call[frozenset[str] | None]) -> bool:
+def _is_gone(block: BlockRef, proof: Call[frozenset[str] | None]) -> bool | None:
+    """Tell whether a finalized block lacks a transaction, None where it cannot be shown."""
     if proof.error is not None:
-        return proof.error.code in _SKIPPED
-    return proof.answer is not None and block.hash not in proof.answer
+        return True if proof.error.code in _SKIPPED else None
+    return None if proof.answer is None else block.hash not in proof.answer
 
 
 def _signatures(answer: object) -> frozenset[str] | None:
@@ -236,16 +254,13 @@ def _signatures(answer: object) -> frozenset[str] | None:
     return frozenset(text(entry) for entry in entries(field(answer, "signatures")))
 
 
-def _fee_units(call: Call[Landed | None]) -> int | None:
+def _fee_units(landed: Landed) -> int:
     """Return what the network took: the fee, and the rent of a token account that was made on the way."""
-    if call.error is not None or call.answer is None:
-        return None
-    landed = call.answer
     taken = landed.fee_units
     for instruction in landed.transaction.message.instructions:
         if landed.keys[instruction.program_id_index] == str(tokens.ASSOCIATED_TOKEN_PROGRAM):
-            made = bytes(instruction.accounts)[1]
-            taken += landed.after[made] - landed.before[made]
+            for made in bytes(instruction.accounts)[1:2]:
+                taken += landed.after[made] - landed.before[made]
     return taken
 
 

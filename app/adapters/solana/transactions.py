@@ -29,12 +29,14 @@ from app.ports.vault import Signer
 class Plan:
     """Everything that a draft fixes; stored as JSON among an attempt's terms.
 
+    `blockhash_slot` is the slot at which the blockhash was read: the transaction cannot land before it.
     `reference` is a fresh public key that the payment names without any use of it, as Solana Pay does. It makes
     every transaction another one: two equal payments with the same blockhash would have one signature, and the
     chain would carry out one of them.
     """
 
     blockhash: str
+    blockhash_slot: int
     last_valid_block_height: int
     compute_units: int
     micro_lamports_per_unit: int
@@ -45,6 +47,7 @@ class Plan:
         """Write them as JSON values."""
         return {
             "blockhash": self.blockhash,
+            "blockhash_slot": self.blockhash_slot,
             "last_valid_block_height": self.last_valid_block_height,
             "compute_units": self.compute_units,
             "micro_lamports_per_unit": self.micro_lamports_per_unit,
@@ -58,6 +61,7 @@ class Plan:
         try:
             return cls(
                 blockhash=str(terms["blockhash"]),
+                blockhash_slot=int(terms["blockhash_slot"] or 0),
                 last_valid_block_height=int(terms["last_valid_block_height"] or 0),
                 compute_units=int(terms["compute_units"] or 0),
                 micro_lamports_per_unit=int(terms["micro_lamports_per_unit"] or 0),

@@ -25,6 +25,7 @@ LEVELS = ("processed", "confirmed", "finalized")
 
 _DEEPEST = 64
 _U64 = 2**64
+_LONGEST_U64 = 20
 
 
 class MalformedAnswerError(ValueError):
@@ -272,6 +273,13 @@ def _landed(answer: object) -> Landed:
     keys = [str(key) for key in transaction.message.account_keys]
     for side in ("writable", "readonly"):
         keys += [text(key) for key in entries(loaded.get(side) or [])]
+    named = [
+        place
+        for each in transaction.message.instructions
+        for place in (each.program_id_index, *bytes(each.accounts))
+    ]
+    if any(place >= len(keys) for place in named):
+        raise MalformedAnswerError("expected the accounts that the instructions name")
     before = tuple(number(units) for units in entries(field(meta, "preBalances")))
     after = tuple(number(units) for units in entries(field(meta, "postBalances")))
     if not len(keys) == len(before) == len(after):
@@ -294,7 +302,7 @@ def _token_balances(listed: object, keys: Sequence[str]) -> tuple[TokenBalance, 
     for entry in entries(listed or []):
         index = number(field(entry, "accountIndex"))
         units = text(field(field(entry, "uiTokenAmount"), "amount"))
-        if index >= len(keys) or not (units.isascii() and units.isdigit()):
+        if index >= len(keys) or not (units.isascii() and units.isdigit() and len(units) <= _LONGEST_U64):
             raise MalformedAnswerError("expected a token balance")
         # Old blocks have no owner.
         owner = text(members(entry).get("owner") or "")
