@@ -31,6 +31,7 @@ _PAGE = (
         _TABLE.c.id, _TABLE.c.wallet_id, _TABLE.c.type, _TABLE.c.kind, _TABLE.c.chain, _TABLE.c.from_address,
         _TABLE.c.to_address, _TABLE.c.amount_units, _TABLE.c.currency, _TABLE.c.tx_hash, _TABLE.c.status,
         _TABLE.c.error, _TABLE.c.cost_nanos, _TABLE.c.created_at, _TABLE.c.confirmed_at, _TABLE.c.nonce,
+        _TABLE.c.output_currency, _TABLE.c.output_units, _TABLE.c.output_quoted_units, _TABLE.c.output_minimum_units,
     )
     .where(_OF_WALLET)
     .order_by(_TABLE.c.created_at.desc(), _TABLE.c.id.desc())
