@@ -53,6 +53,7 @@ def forward(row: Provider, caller: Caller, *, named: str) -> Response:
     target = target_below("v1", "gateway", named).without_parameters(_CREDENTIAL_PARAMETERS)
     place = row.place(target)
     denials.check_route(row.denied_routes, request.method, place.path)
+    denials.check_parameters(row.denied_parameters, target.query, request.headers.items())
     body = _body()
     denials.check_fields(row.denied_fields, body)
     meter, body = _priced(row, caller, place, body)

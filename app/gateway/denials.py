@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote_plus
 
 from app.errors import RouteNotAllowed
 
@@ -55,6 +56,25 @@ def check_route(denied: Iterable[re.Pattern[str]], method: str, path: str) -> No
             "This route is not offered: all callers share one account at the provider, and it would show or bill "
             "beyond this one answer."
         )
+
+
+def check_parameters(denied: Iterable[re.Pattern[str]], query: str, headers: Iterable[tuple[str, str]]) -> None:
+    """Refuse a parameter or header if a pattern matches all of its `name=value`.
+
+    Raises: RouteNotAllowed with `details.fields`.
+    """
+    patterns = tuple(denied)
+    if not patterns:
+        return
+    # Some servers take a semicolon for an ampersand.
+    parts = [part.partition("=") for part in re.split("[&;]", query) if part]
+    given = [(unquote_plus(name).strip(), unquote_plus(value).strip()) for name, _, value in parts]
+    for name, value in [*given, *headers]:
+        if any(pattern.fullmatch(f"{name}={value}") for pattern in patterns):
+            raise RouteNotAllowed(
+                f"{name} is not offered here: it would take the usage out of the answer.",
+                details={"fields": {name: ["is not offered here"]}},
+            )
 
 
 def check_fields(denied: tuple[FieldDenial, ...], body: bytes) -> None:

@@ -19,7 +19,7 @@ from app.gateway import price_table
 from app.gateway.dialects.facts import CallFacts, Surface
 from app.gateway.dialects.usage import Reading, Usage
 from app.gateway.price_table import Rates
-from app.gateway.token_cost import EXACT, Fallback, cost, estimated, up
+from app.gateway.token_cost import EXACT, Fallback, cost, estimated, is_silent_on_output, up
 from app.usage.service import Metered
 from app.web.parsing import parse_json
 
@@ -183,7 +183,7 @@ class TokenPrices:
             return Metered(0)
         if usage is not None and usage.cost_nanos is not None:
             return Metered(usage.cost_nanos, usage.tokens_in, usage.tokens_out, REPORTED)
-        is_estimated = usage is None or not reading.is_complete
+        is_estimated = usage is None or not reading.is_complete or is_silent_on_output(facts, reading)
         if usage is None or is_estimated:
             usage = estimated(facts, reading)
         with localcontext(EXACT):

@@ -61,6 +61,7 @@ class Provider:
     dialect: Dialect | None = None
     denied_routes: tuple[re.Pattern[str], ...] = ()
     denied_fields: tuple[FieldDenial, ...] = ()
+    denied_parameters: tuple[re.Pattern[str], ...] = ()
     # The first segment of the path names one of these: a word for `{network}`, or a whole base of its own.
     networks: Mapping[str, str] = field(default_factory=_nothing)
     endpoints: Mapping[str, str] = field(repr=False, default_factory=_nothing)

@@ -74,6 +74,12 @@ _GEMINI_ROUTES = (
     r"(?!POST )\S+ (.*/)?interactions",
     r"\S+ (.*/)?openai/(batches|files|videos)(/.*)?",
 )
+# Google's system parameters that leave the usage out of the answer, or turn it into no JSON.
+_GEMINI_PARAMETERS = (
+    r"\$?\.?(fields|callback|jsonp|ct|req|outputDefaults)=.*",
+    r"\$?\.?alt=(?!(json|sse)$).*",
+    r"X-Goog-FieldMask=.*",
+)
 _OPENROUTER_ROUTES = (
     (
         r"\S+ (key|keys|credits|generation|auth|activity|organization|organizations|guardrails|byok|private|files|"
@@ -91,6 +97,7 @@ def built_in(settings: Settings) -> dict[str, Provider]:
         api_key: SecretStr = getattr(settings, f"{slug}_api_key")
         more.setdefault("denied_routes", ())
         more.setdefault("denied_fields", ())
+        more.setdefault("denied_parameters", ())
         return Provider(
             slug=slug,
             kind=kind,
@@ -100,6 +107,7 @@ def built_in(settings: Settings) -> dict[str, Provider]:
             **{
                 **more,
                 "denied_routes": compiled(more["denied_routes"]),
+                "denied_parameters": compiled(more["denied_parameters"]),
                 "denied_fields": tuple(FieldDenial.parse(text) for text in more["denied_fields"]),
             },
         )
@@ -134,6 +142,7 @@ def built_in(settings: Settings) -> dict[str, Provider]:
             dialect=Dialect.GEMINI,
             price=TokenPrices(table="google"),
             denied_routes=_GEMINI_ROUTES,
+            denied_parameters=_GEMINI_PARAMETERS,
             denied_fields=(
                 "cachedContent",
                 "cached_content",

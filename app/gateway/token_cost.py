@@ -9,13 +9,17 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal, Inexact, InvalidOperation
 
 from app.gateway.dialects.bounds import likely_tokens
-from app.gateway.dialects.facts import CallFacts
+from app.gateway.dialects.facts import CallFacts, Surface
 from app.gateway.dialects.usage import Reading, Usage
 from app.gateway.price_table import FREE, Rates
 
 EXACT = Context(prec=120, traps=[Inexact, InvalidOperation])
 _ZERO = Decimal(0)
 _SECONDS_PER_HOUR = 3600
+# Other answers have bytes that are no words: vectors, pictures, sound.
+_WRITING = frozenset(
+    {Surface.CHAT, Surface.COMPLETIONS, Surface.RESPONSES, Surface.MESSAGES, Surface.GENERATE}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,9 @@ def estimated(facts: CallFacts, reading: Reading) -> Usage:
     """Guess from what was seen pass: the counts told so far, else the request's likely input and the answer's words."""
     told = reading.usage or Usage()
     written = likely_tokens(reading.streamed_bytes)
+    if is_silent_on_output(facts, reading):
+        # Thoughts and words that were not told: no more than the bytes that came, nor than was held for them.
+        written = max(written, min(reading.tokens_unread, facts.tokens_out))
     if facts.tokens_out_is_stated:
         written = min(written, facts.tokens_out)
     return Usage(
@@ -93,6 +100,13 @@ def estimated(facts: CallFacts, reading: Reading) -> Usage:
             "tokens_out": max(told.tokens_out, written),
         }
     )
+
+
+def is_silent_on_output(facts: CallFacts, reading: Reading) -> bool:
+    """Tell whether an answer has written something and said nothing of what that comes to."""
+    if facts.surface not in _WRITING:
+        return False
+    return reading.usage is None or (reading.usage.tokens_out == 0 and reading.streamed_bytes > 0)
 
 
 def _or(rate: Decimal | None, broader: Decimal) -> Decimal:

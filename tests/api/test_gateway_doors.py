@@ -242,3 +242,27 @@ def test_each_mistake_in_the_file_is_named_in_one_line(
     ):  # fmt: skip
         assert [line for line in lines if line.startswith(start)], (start, lines)
     assert "secret-in-the-file" not in str(stopped.value)
+
+
+GEMINI = "/v1/gateway/gemini/v1beta/models/gemini-2.5-pro:generateContent"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "fields=candidates", "%24fields=candidates", "$fields=candidates", "Fields=candidates", "callback=f",
+        "$callback=f", "alt=proto", "$alt=proto", "alt=json&alt=media", "alt=sse;fields=candidates", "f%69elds=x",
+        "fields%20=x", "alt=",
+    ],
+)  # fmt: skip
+def test_nobody_takes_the_usage_out_of_an_answer(stage: Stage, query: str) -> None:
+    answer = stage.call(f"{GEMINI}?{query}", "POST", json={"contents": []})
+    assert (answer.status_code, answer.get_json()["code"]) == (403, "ROUTE_NOT_ALLOWED")
+    assert stage.upstream.asked == []
+
+
+def test_a_mask_for_the_answer_s_fields_is_refused_and_plain_parameters_pass(stage: Stage) -> None:
+    masked = stage.call(GEMINI, "POST", json={"contents": []}, headers={"X-Goog-FieldMask": "candidates"})
+    assert masked.status_code == 403
+    for query in ("alt=json", "alt=sse", "$alt=json", "prettyPrint=false"):
+        assert stage.call(f"{GEMINI}?{query}", "POST", json={"contents": []}).status_code == 200

@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 from app.gateway.dialects import traces
+from app.gateway.dialects.counts import MOST_TOKENS
 from app.gateway.dialects.decoding import Decoder, Identity, UnreadableError, decoder_for
 from app.gateway.dialects.facts import CallFacts, Surface
 from app.gateway.dialects.framing import ArrayStream, EventStream, Frame
@@ -43,6 +45,7 @@ class Answer:
         self._decoder: Decoder | None = decoder_for(content_encoding)
         self._tally = Tally(facts.surface, facts.dialect)
         self._received = 0
+        self._decoded = 0
         self._reading: Reading | None = None
         kind = (content_type or "").split(";")[0].strip().lower()
         self._frames: EventStream | ArrayStream | None = None
@@ -62,6 +65,7 @@ class Answer:
         """Read a chunk and return the bytes to pass on."""
         self._received += len(chunk)
         if self._is_cleaned and isinstance(self._frames, EventStream):
+            self._decoded += len(chunk)
             return b"".join(self._cleaned(self._frames.feed(chunk)))
         self._read(chunk)
         return chunk
@@ -81,16 +85,25 @@ class Answer:
             if self._plain is not None:
                 for told in self._plain.objects():
                     self._tally.note(told)
-            self._reading = self._tally.reading(
+            reading = self._tally.reading(
                 status=self._status, bytes_received=self._received, is_broken=is_broken
             )
+            self._reading = replace(reading, tokens_unread=self._unread(reading, is_broken=is_broken))
         return self._reading
+
+    def _unread(self, reading: Reading, *, is_broken: bool) -> int:
+        """Bound what the answer may hold beyond what was read in it."""
+        if self._decoder is None:
+            return MOST_TOKENS
+        # What broke off in the midst of its words is bounded by them: the rest of its bytes wraps them.
+        return 0 if is_broken and reading.streamed_bytes else self._decoded
 
     def _read(self, chunk: bytes) -> None:
         if self._decoder is None:
             return
         try:
             for piece in self._decoder.feed(chunk):
+                self._decoded += len(piece)
                 if self._plain is not None:
                     self._plain.keep(piece)
                 elif self._frames is not None:

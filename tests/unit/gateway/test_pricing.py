@@ -336,6 +336,24 @@ def test_a_good_answer_without_usage_is_not_free(status: int) -> None:
             assert OPENAI.settle(facts, Reading(status=status), AT).cost_nanos > 0
 
 
+def test_a_whole_answer_that_tells_no_usage_costs_its_bytes() -> None:
+    asked = chat(surface=Surface.GENERATE, dialect=Dialect.GEMINI, model="gemini-2.5-pro", tokens_out=10_000)
+    whole = json.dumps({"candidates": [{"content": {"parts": [{"text": "a" * 400}]}}]}).encode()
+    for body in (whole, b"/**/f(" + whole + b")", bytes(len(whole)), whole[:-9] + b' "usageMetadata": 1}'):
+        metered = GOOGLE.settle(asked, answered(asked, body), AT)
+        assert metered.tokens_out == len(body)
+    # A count of the input alone says nothing of what was written.
+    half = {**json.loads(whole), "usageMetadata": {"promptTokenCount": 5}}
+    assert GOOGLE.settle(asked, answered(asked, half), AT).tokens_out > 400
+
+
+def test_an_answer_that_cannot_be_read_at_all_costs_what_was_held() -> None:
+    asked = chat(tokens_out=10_000)
+    answer = open_answer(asked, status=200, content_type="application/json", content_encoding="br")
+    answer.feed(b"abc")
+    assert OPENAI.settle(asked, answer.finish(), AT).tokens_out == 10_000
+
+
 def test_a_picture_without_usage_costs_the_fallback_for_each() -> None:
     facts = read_call(
         Dialect.OPENAI, "POST", "images/generations", body=b'{"model":"dall-e-3","prompt":"x","n":2}'
