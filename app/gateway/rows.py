@@ -55,7 +55,8 @@ _OPENAI_ROUTES = (
     r"(?!GET |HEAD )\S+ models/.*",
 )
 _OPENAI_FIELDS = (
-    "previous_response_id", "background", "conversation", "file_id", "file_ids", "vector_store_ids", "container=.",
+    "previous_response_id", "background=^true$", "conversation", "file_id", "file_ids", "vector_store_ids",
+    "container=.", "item_reference", "prompt{}",
 )  # fmt: skip
 _ANTHROPIC_ROUTES = (
     r"\S+ v1/(files|organizations|skills|agents|sessions|environments|vaults|memory_stores|deployments)(/.*)?",
@@ -73,6 +74,21 @@ _GEMINI_ROUTES = (
     r"\S+ (.*/)?interactions/.+",
     r"(?!POST )\S+ (.*/)?interactions",
     r"\S+ (.*/)?openai/(batches|files|videos)(/.*)?",
+)
+# What steers a node, bills by its own measure, or belongs to the account that all share (its webhooks, its gas).
+_RPC_DENIED = re.compile(
+    r"(admin|anvil|clique|debug|engine|evm|hardhat|les|miner|personal|sandbox|trace|txpool|wallet|pm|rundler)_.*|"
+    r"alchemy_(?i:.*(notify|webhook)|request(Gas|Paymaster)|requestGasAndPaymasterAndData).*|"
+    r"eth_(sign.*|sendTransaction|submit.*)|requestAirdrop"
+)
+# The sandbox's own chains would also change anybody's balance and fetch from any address, for whoever asks.
+_SANDBOX_METHODS = re.compile(
+    r"eth_(blobBaseFee|blockNumber|call|chainId|createAccessList|estimateGas|feeHistory|gasPrice|"
+    r"maxPriorityFeePerGas|protocolVersion|sendRawTransaction|simulateV1|syncing|"
+    r"get(Balance|Block[A-Za-z]*|Code|Filter(Changes|Logs)|HeaderBy[A-Za-z]*|Logs|Proof|RawTransaction[A-Za-z]*|"
+    r"StorageAt|Transaction[A-Za-z]*|Uncle[A-Za-z]*)|newFilter|newBlockFilter|uninstallFilter)|"
+    r"net_(listening|peerCount|version)|web3_(clientVersion|sha3)|"
+    r"get[A-Z][A-Za-z]*|isBlockhashValid|minimumLedgerSlot|sendTransaction|simulateTransaction"
 )
 # Google's system parameters that leave the usage out of the answer, or turn it into no JSON.
 _GEMINI_PARAMETERS = (
@@ -147,7 +163,7 @@ def built_in(settings: Settings) -> dict[str, Provider]:
                 "cachedContent",
                 "cached_content",
                 "previous_interaction_id",
-                "background",
+                "background=^true$",
                 "fileSearchStoreNames",
                 r"fileUri=generativelanguage|^(?!https?:)",
                 r"file_uri=generativelanguage|^(?!https?:)",
@@ -161,7 +177,8 @@ def built_in(settings: Settings) -> dict[str, Provider]:
             dialect=Dialect.OPENROUTER,
             price=TokenPrices(table="openrouter"),
             denied_routes=_OPENROUTER_ROUTES,
-            denied_fields=_OPENAI_FIELDS,
+            # A preset is stored with the account, and may name a dearer model than the one that was priced.
+            denied_fields=(*_OPENAI_FIELDS, "preset", "model=@preset"),
         ),
         row(
             "groq",
@@ -176,7 +193,13 @@ def built_in(settings: Settings) -> dict[str, Provider]:
             "alchemy",
             Kind.CHAIN_RPC,
             aliases=("chain_rpc_provider",),
-            price=PerRpcMethod(100_000),
+            price=PerRpcMethod(
+                100_000,
+                # Of a thousand compute units and more, where the usual call has thirty.
+                {"alchemy_simulate*": 2_000_000, "eth_sendUserOperation": 1_000_000, "eth_estimateUser*": 1_000_000},
+            ),
+            denied_methods=_RPC_DENIED,
+            endpoint_methods=_SANDBOX_METHODS,
             networks=_NETWORKS,
             endpoints=_sandbox_chains(settings),
         ),

@@ -5,13 +5,13 @@ All of it runs under `EXACT`, a decimal context that refuses to round.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context, Decimal, Inexact, InvalidOperation
 
 from app.gateway.dialects.bounds import likely_tokens
 from app.gateway.dialects.facts import CallFacts, Surface
 from app.gateway.dialects.usage import Reading, Usage
-from app.gateway.price_table import FREE, Rates
+from app.gateway.price_table import Rates
 
 EXACT = Context(prec=120, traps=[Inexact, InvalidOperation])
 _ZERO = Decimal(0)
@@ -31,10 +31,10 @@ class Fallback:
     search_nanos_each: int = 35_000_000
     call_nanos: int = 100_000_000
 
-    def fill(self, rates: Rates, name: str) -> Rates:
-        """Put the fallback where the table has no price for tokens, or zero, and the model is not a free one."""
-        if name.endswith(FREE):
-            return rates
+    def fill(self, rates: Rates, *, is_free: bool = False) -> Rates:
+        """Put the fallback where the table has no price, or zero; a free model's searches are not free."""
+        if is_free:
+            return replace(rates, search=rates.search or Decimal(self.search_nanos_each))
         spoken = rates.character or rates.audio_hour
         return Rates(
             **{

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
+from itertools import islice
 from typing import Any
 
 from app.gateway.dialects import traces
@@ -27,6 +28,8 @@ MOST_PLAIN_BYTES = 8 * 1024 * 1024
 _TAIL_BYTES = 256 * 1024
 _USAGE_KEY = re.compile(rb'(?<!\\)"(usage|usageMetadata)"\s*:\s*(?=\{)')
 _MAX_DEPTH = 200
+# Each costs a look at the rest of the text.
+_MOST_TRIES = 10
 
 
 class Answer:
@@ -157,7 +160,7 @@ class _Plain:
     def _at_the_end(self) -> list[dict[str, Any]]:
         # A quote inside of a JSON string has a backslash before it, so what is found here is a field's name.
         text = bytes(self._kept)
-        for found in reversed(list(_USAGE_KEY.finditer(text))):
+        for found in islice(reversed(list(_USAGE_KEY.finditer(text))), _MOST_TRIES):
             # The text goes on after the object, so its depth is bounded by cutting it, not by looking.
             try:
                 told, _ = json.JSONDecoder(parse_float=Decimal).raw_decode(

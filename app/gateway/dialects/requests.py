@@ -53,6 +53,10 @@ _OUTPUT_BOUNDS: Mapping[Surface, tuple[str, ...]] = {
 _GENERATION = ("generationConfig", "generation_config")
 _GEMINI_BOUNDS = ("maxOutputTokens", "max_output_tokens")
 _GEMINI_CANDIDATES = ("candidateCount", "candidate_count")
+# A form is read no further than this for its model, line by line.
+_MOST_FORM_HEAD = 8 * 1024
+_MODEL_FIELD = re.compile(rb"name=(?:\"model\"|model)(?=[\r\n;])")
+_MODEL_NAME = re.compile(rb"[\x21-\x7e]{1,200}")
 _SILENT = frozenset({Surface.EMBEDDINGS, Surface.EMBED_CONTENT, Surface.FREE})
 
 
@@ -142,8 +146,17 @@ def _unread(dialect: Dialect, body: bytes, model: str) -> CallFacts:
 
 
 def _model_of_form(body: bytes) -> str:
-    found = re.search(rb'name="model"\r?\n(?:[^\r\n]+\r?\n)*\r?\n([\x21-\x7e]{1,200})\r?\n', body)
-    return found[1].decode("ascii") if found else ""
+    """Return the model that a form names near its beginning; nothing where it names several, or none there."""
+    if len(_MODEL_FIELD.findall(body)) != 1:
+        return ""
+    lines = iter(body[:_MOST_FORM_HEAD].splitlines())
+    if not any(_MODEL_FIELD.search(line + b"\n") for line in lines):
+        return ""
+    # Headers of the part end with a blank line.
+    if all(line for line in lines):
+        return ""
+    value = next(lines, b"")
+    return value.decode("ascii") if _MODEL_NAME.fullmatch(value) else ""
 
 
 def _object(body: bytes) -> dict[str, Any]:

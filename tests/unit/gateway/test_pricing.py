@@ -411,6 +411,24 @@ def test_free_calls_and_free_models_cost_nothing() -> None:
     assert OPENROUTER.settle(chat(model="openai/gpt-oss-20b:free"), listed_free, AT).cost_nanos == 0
 
 
+@pytest.mark.parametrize("name", ["gpt-5:free", "gpt-9x:free", ":free"])
+def test_nothing_is_free_by_its_name_but_at_openrouter(name: str) -> None:
+    facts = chat(model=name, tokens_in=100, tokens_out=100)
+    told = Reading(usage=Usage(100, 100), is_complete=True, model=name)
+    for rule in (OPENAI, GOOGLE, ANTHROPIC, TokenPrices("groq")):
+        assert quote(rule, facts).minimum_nanos > 0
+        assert rule.settle(facts, told, AT).cost_nanos > 0
+    assert quote(OPENROUTER, facts).worst.cost_nanos == 0
+
+
+def test_the_searches_of_a_free_model_are_held_and_charged() -> None:
+    body = b'{"model":"openai/gpt-oss-20b:free","plugins":[{"id":"web"}]}'
+    facts = read_call(Dialect.OPENROUTER, "POST", "chat/completions", body=body)
+    assert quote(OPENROUTER, facts).minimum_nanos == 10 * Fallback().search_nanos_each
+    searched = Reading(usage=Usage(5, 5, searches=1), is_complete=True)
+    assert OPENROUTER.settle(facts, searched, AT).cost_nanos == Fallback().search_nanos_each
+
+
 def test_a_model_priced_at_nothing_by_the_table_costs_the_fallback() -> None:
     reading = Reading(usage=Usage(1000, 10), is_complete=True, model="gemma-3")
     assert GOOGLE.settle(chat(model="gemma-3"), reading, AT).cost_nanos == 1000 * 5_000 + 10 * 25_000
