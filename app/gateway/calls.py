@@ -83,7 +83,14 @@ def _answered(row: Provider, meter: Meter, lane: forwarding.Lane, outgoing: Outg
     try:
         meter.answered(incoming)
         secrets = (row.api_key,) if row.api_key else ()
-        return forwarding.relay(incoming, meter, lane, streamed=meter.is_streamed, secrets=secrets)
+        return forwarding.relay(
+            incoming,
+            meter,
+            lane,
+            streamed=meter.is_streamed,
+            drains=isinstance(meter, HeldMeter),
+            secrets=secrets,
+        )
     except ServiceError:
         raise  # the relay has ended the call
     except BaseException:
@@ -130,5 +137,7 @@ def _headers(row: Provider, caller: Caller) -> list[tuple[str, str]]:
         ours["Idempotency-Key"] = f"purser-{scoped[:48]}"
     # Not a placeholder that a client puts where its key would stand: that may be in any header.
     keys = [key for key in presented_keys() if len(key) >= _LEAST_KEY_LETTERS]
-    given = [(name, value) for name, value in request.headers.items() if not any(key in value for key in keys)]
+    given = [
+        (name, value) for name, value in request.headers.items() if not any(key in value for key in keys)
+    ]
     return relayed_headers.for_upstream(given, ours=ours, defaults=row.default_headers)

@@ -67,7 +67,9 @@ def check_route(denied: Iterable[re.Pattern[str]], method: str, path: str) -> No
         )
 
 
-def check_parameters(denied: Iterable[re.Pattern[str]], query: str, headers: Iterable[tuple[str, str]]) -> None:
+def check_parameters(
+    denied: Iterable[re.Pattern[str]], query: str, headers: Iterable[tuple[str, str]]
+) -> None:
     """Refuse a parameter or header if a pattern matches all of its `name=value`.
 
     Raises: RouteNotAllowed with `details.fields`.

@@ -196,7 +196,11 @@ def built_in(settings: Settings) -> dict[str, Provider]:
             price=PerRpcMethod(
                 100_000,
                 # Of a thousand compute units and more, where the usual call has thirty.
-                {"alchemy_simulate*": 2_000_000, "eth_sendUserOperation": 1_000_000, "eth_estimateUser*": 1_000_000},
+                {
+                    "alchemy_simulate*": 2_000_000,
+                    "eth_sendUserOperation": 1_000_000,
+                    "eth_estimateUser*": 1_000_000,
+                },
             ),
             denied_methods=_RPC_DENIED,
             endpoint_methods=_SANDBOX_METHODS,

@@ -292,7 +292,14 @@ STEERING = (
     "sandbox_setBalance", "requestAirdrop", "ots_getBlockDetails", "eth_accounts", "", "ETH_CALL", "eth_call\n",
     "getBalance ", "rpc_modules",
 )  # fmt: skip
-READS = ("eth_call", "eth_getBalance", "eth_sendRawTransaction", "net_version", "getBalance", "sendTransaction")
+READS = (
+    "eth_call",
+    "eth_getBalance",
+    "eth_sendRawTransaction",
+    "net_version",
+    "getBalance",
+    "sendTransaction",
+)
 BEYOND = (
     "debug_traceTransaction", "trace_filter", "admin_peers", "pm_sponsor", "alchemy_updateNotifyAddresses",
     "alchemy_requestGasAndPaymasterAndData", "eth_sendTransaction", "wallet_prepareCalls",

@@ -396,8 +396,14 @@ def test_a_form_with_a_recording_names_its_model() -> None:
 
 def test_a_form_of_many_models_is_read_once_and_names_none() -> None:
     started = time.process_time()
-    for body in (b'name="model"\n' * 100_000, b'name="model"\nx\n' * 100_000, b'name="model"\n' + b"x\n" * 10**6):
-        facts = read_call(Dialect.OPENAI, "POST", "images/edits", body=body, content_type="multipart/form-data")
+    for body in (
+        b'name="model"\n' * 100_000,
+        b'name="model"\nx\n' * 100_000,
+        b'name="model"\n' + b"x\n" * 10**6,
+    ):
+        facts = read_call(
+            Dialect.OPENAI, "POST", "images/edits", body=body, content_type="multipart/form-data"
+        )
         assert facts.model == ""
     part = b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\ndall-e-2\r\n'
     # Whoever reads the last one would be charged as the first.
