@@ -49,7 +49,7 @@ class FieldDenial:
     def refuses(self, value: Any) -> bool:
         """Tell whether a value refers to something; null, false, empty ones and plain settings do not."""
         if self.pattern is not None:
-            texts = ("true",) if value is True else _forms(value) if isinstance(value, str) else ()
+            texts = _forms(value)
             return any(self.pattern.search(text) for text in texts)
         if isinstance(value, dict):
             return any(value.get(name) for name in _REFERENCES)
@@ -128,8 +128,13 @@ def check_fields(denied: tuple[FieldDenial, ...], body: bytes) -> None:
             )
 
 
-def _forms(text: str) -> tuple[str, ...]:
-    """Return a text as it is, and as a reader of addresses may take it."""
+def _forms(value: Any) -> tuple[str, ...]:
+    """Return a text as it is, and as a reader of addresses may take it; of a list, how many items it has."""
+    if isinstance(value, list):
+        return (f"{len(value)} items",)
+    if not isinstance(value, str):
+        return () if value is None or isinstance(value, dict) else (json.dumps(value),)
+    text = value
     decoded = unicodedata.normalize("NFKC", unquote(text))
     return text, _BLANKS.sub("", decoded)
 

@@ -223,12 +223,23 @@ def built_in(settings: Settings) -> dict[str, Provider]:
             aliases=("web_search_provider",),
             credential=Credential("X-Subscription-Token"),
             price=FixedPrice(5_000_000),
+            # Billed by the token and the search, as many as the answer takes.
+            denied_routes=(r"\S+ (.*/)?chat/completions(/.*)?",),
+            denied_fields=("enable_research",),
         ),
         row(
             "exa",
             Kind.WEB_SEARCH,
             credential=Credential("x-api-key"),
-            price=PerPath({"contents": 10_000_000, "answer": 5_000_000}, 15_000_000),
+            # Ten pages in three forms at 0.001 each; a deep search is 0.015 of its own.
+            price=PerPath({"contents": 30_000_000, "answer": 5_000_000}, 45_000_000),
+            denied_fields=(
+                r"numResults=^(?!(null|[1-9]|10)$)",
+                r"urls=^(?!([0-9]|10) items$)",
+                r"ids=^(?!([0-9]|10) items$)",
+                r"subpages=^(?!(null|0)$)",
+                r"additionalQueries=^(?!0 items$)",
+            ),
             denied_routes=(
                 r"\S+ (.*/)?(websets|research|webhooks|imports|monitors|events|team-management|api-keys)(/.*)?",
             ),
@@ -238,7 +249,7 @@ def built_in(settings: Settings) -> dict[str, Provider]:
             Kind.WEB_SEARCH,
             credential=_BEARER,
             price=PerPath({"search": 16_000_000, "extract": 64_000_000}, 80_000_000),
-            denied_routes=(r"\S+ (usage|research|keys|generate-keys|deactivate-keys|logs)(/.*)?",),
+            denied_routes=(r"\S+ (usage|research|crawl|map|keys|generate-keys|deactivate-keys|logs)(/.*)?",),
         ),
     ]
     return {one.slug: one for one in rows}

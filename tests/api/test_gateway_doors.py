@@ -65,6 +65,7 @@ def test_a_gateway_only_key_pays_with_its_own_credits(stage: Stage) -> None:
         ("gemini/v1alpha/auth_tokens", "POST"), ("gemini/v1beta/operations/1", "GET"),
         ("openrouter/keys", "GET"), ("openrouter/credits", "GET"), ("openrouter/generation?id=1", "GET"),
         ("groq/batches", "GET"), ("coingecko/key", "GET"), ("tavily/usage", "GET"),
+        ("tavily/crawl", "POST"), ("tavily/map", "POST"), ("brave/chat/completions", "POST"),
     ],
 )  # fmt: skip
 def test_what_belongs_to_all_who_share_the_account_is_refused(stage: Stage, path: str, method: str) -> None:
@@ -360,3 +361,21 @@ def test_a_conversation_of_countless_pictures_is_refused_at_once(stage: Stage) -
         answer = stage.chat(messages=[{"role": "user", "content": [part] * count}])
         assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT")
     assert stage.upstream.asked == []
+
+
+def test_what_is_billed_by_its_size_is_bounded(build_app: Callable[..., Flask], sqlite_url: str) -> None:
+    with gateway_stage(build_app, sqlite_url) as stage:
+        for path, body in (
+            ("search", {"query": "x", "numResults": 11}),
+            ("search", {"query": "x", "numResults": 1e2}),
+            ("search", {"query": "x", "contents": {"subpages": 5}}),
+            ("contents", {"urls": ["https://a.example"] * 11}),
+            ("contents", {"ids": ["a"] * 11}),
+        ):
+            assert stage.call(f"/v1/gateway/exa/{path}", "POST", json=body).status_code == 403
+        assert stage.upstream.asked == []
+        for path, body in (
+            ("search", {"query": "x", "numResults": 10}),
+            ("contents", {"urls": ["https://a.example"]}),
+        ):
+            assert stage.call(f"/v1/gateway/exa/{path}", "POST", json=body).status_code == 200

@@ -57,6 +57,7 @@ _GEMINI_CANDIDATES = ("candidateCount", "candidate_count")
 _MOST_FORM_HEAD = 8 * 1024
 _MODEL_FIELD = re.compile(rb"name=(?:\"model\"|model)(?=[\r\n;])")
 _MODEL_NAME = re.compile(rb"[\x21-\x7e]{1,200}")
+_PICTURES, _PICTURES_UNLESS_SAID = ("sampleCount", "sample_count", "numberOfImages"), 4
 _SILENT = frozenset({Surface.EMBEDDINGS, Surface.EMBED_CONTENT, Surface.FREE})
 
 
@@ -194,10 +195,22 @@ def _candidates(surface: Surface, parsed: Mapping[str, Any]) -> int:
         ]
     else:
         named = [_count(parsed, name) for name in ("n", "best_of")]
+    if surface is Surface.OPAQUE and "instances" in parsed:
+        return _pictures(parsed)
     each = max((count for count in named if count), default=1)
     prompts = parsed.get("prompt") if surface is Surface.COMPLETIONS else None
     # A list of prompts is answered one by one; a list of numbers is one prompt in tokens.
     many = len(prompts) if isinstance(prompts, list) and prompts and isinstance(prompts[0], str | list) else 1
+    return min(each, _MAX_COUNT) * min(many, _MAX_COUNT)
+
+
+def _pictures(parsed: Mapping[str, Any]) -> int:
+    """Count the pictures that a call of `:predict` asks for, as many for each of its instances."""
+    parameters, instances = parsed.get("parameters"), parsed.get("instances")
+    given = parameters if isinstance(parameters, dict) else {}
+    counts = [_count(given, name) for name in _PICTURES]
+    each = max((count for count in counts if count), default=_PICTURES_UNLESS_SAID)
+    many = len(instances) if isinstance(instances, list) and instances else 1
     return min(each, _MAX_COUNT) * min(many, _MAX_COUNT)
 
 

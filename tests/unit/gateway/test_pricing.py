@@ -560,3 +560,10 @@ def test_long_prompts_never_cost_less_where_prices_rise() -> None:
                 rate, most = getattr(now, name), getattr(dearest, name)
                 assert (rate is None) is (most is None)
                 assert rate is None or Decimal(0) <= rate <= most
+
+
+@pytest.mark.parametrize(("parameters", "count"), [({}, 4), ({"sampleCount": 1}, 1), ({"sampleCount": 8}, 8)])
+def test_each_picture_of_a_prediction_is_priced(parameters: dict[str, int], count: int) -> None:
+    body = json.dumps({"instances": [{"prompt": "x"}], "parameters": parameters}).encode()
+    facts = read_call(Dialect.GEMINI, "POST", "v1beta/models/imagen-9:predict", body=body)
+    assert GOOGLE.settle(facts, Reading(), AT).cost_nanos == count * 100_000_000
