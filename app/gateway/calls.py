@@ -11,9 +11,10 @@ from app.errors import InvalidInput, PayloadTooLarge, ProviderNotConfigured, Ser
 from app.gateway import denials
 from app.gateway.dialects.requests import read_call
 from app.gateway.metering import FixedMeter, HeldMeter, Meter
-from app.gateway.pricing import Request, TokenPrices
+from app.gateway.pricing import Request, TokenPrices, rpc_methods
 from app.gateway.providers import Place, Provider
 from app.identity.caller import Caller
+from app.identity.guards import presented_keys
 from app.ports import provider as ports
 from app.ports.errors import PortError
 from app.ports.upstream import Outgoing
@@ -22,6 +23,7 @@ from app.web.parsing import body_of
 from app.web.targets import target_below
 
 MAX_BODY_BYTES = 32 * 2**20
+_LEAST_KEY_LETTERS = 20
 # Parameters that some upstream takes as a credential: it would win over the operator's, or name the caller's.
 _CREDENTIAL_PARAMETERS = frozenset(
     {
@@ -53,8 +55,11 @@ def forward(row: Provider, caller: Caller, *, named: str) -> Response:
     target = target_below("v1", "gateway", named).without_parameters(_CREDENTIAL_PARAMETERS)
     place = row.place(target)
     denials.check_route(row.denied_routes, request.method, place.path)
+    denials.check_parameters(row.denied_parameters, target.query, request.headers.items())
     body = _body()
     denials.check_fields(row.denied_fields, body)
+    if row.denied_methods is not None or place.methods is not None:
+        denials.check_methods(rpc_methods(body), denied=row.denied_methods, allowed=place.methods)
     meter, body = _priced(row, caller, place, body)
     outgoing = Outgoing(request.method, place.origin, place.target, _headers(row, caller), body)
     lane = forwarding.enter_lane()
@@ -78,7 +83,14 @@ def _answered(row: Provider, meter: Meter, lane: forwarding.Lane, outgoing: Outg
     try:
         meter.answered(incoming)
         secrets = (row.api_key,) if row.api_key else ()
-        return forwarding.relay(incoming, meter, lane, streamed=meter.is_streamed, secrets=secrets)
+        return forwarding.relay(
+            incoming,
+            meter,
+            lane,
+            streamed=meter.is_streamed,
+            drains=isinstance(meter, HeldMeter),
+            secrets=secrets,
+        )
     except ServiceError:
         raise  # the relay has ended the call
     except BaseException:
@@ -123,4 +135,9 @@ def _headers(row: Provider, caller: Caller) -> list[tuple[str, str]]:
         # All callers share one account: the same word of two of them must not be one request there.
         scoped = hashlib.sha256(f"{caller.account_id}\n{row.slug}\n{key}".encode()).hexdigest()
         ours["Idempotency-Key"] = f"purser-{scoped[:48]}"
-    return relayed_headers.for_upstream(request.headers.items(), ours=ours, defaults=row.default_headers)
+    # Not a placeholder that a client puts where its key would stand: that may be in any header.
+    keys = [key for key in presented_keys() if len(key) >= _LEAST_KEY_LETTERS]
+    given = [
+        (name, value) for name, value in request.headers.items() if not any(key in value for key in keys)
+    ]
+    return relayed_headers.for_upstream(given, ours=ours, defaults=row.default_headers)

@@ -108,6 +108,8 @@ class _Row:
             "default_headers": _headers,
             "dialect": Dialect,
             "denied_routes": lambda value: rows.compiled(_texts(value)),
+            "denied_methods": lambda value: re.compile("|".join(_texts(value)) or r"(?!)"),
+            "denied_parameters": lambda value: rows.compiled(_texts(value)),
             "denied_fields": lambda value: tuple(FieldDenial.parse(text) for text in _texts(value)),
             "networks": _lower_map,
             "endpoints": lambda value: MappingProxyType(

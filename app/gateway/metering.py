@@ -202,6 +202,9 @@ class HeldMeter(Meter):
         """Hold the worst case. Raises: InsufficientCredits with what would be affordable."""
         try:
             with unit_of_work():
+                if not self._quote.minimum_nanos:
+                    # What may cost nothing is for those who could pay something.
+                    _refuse_empty(self._account_id)
                 usage.begin(
                     self._account_id,
                     self._call,

@@ -19,8 +19,7 @@ VERSION = f"genai-prices/{genai_prices.__version__}"
 
 # How OpenRouter names what costs nothing.
 FREE = ":free"
-
-_OPENROUTER = "openrouter"
+OPENROUTER = "openrouter"
 _MOST_MODEL_LETTERS = 200
 _ZERO = Decimal(0)
 # Of a dollar per million to nano-dollars each; likewise per thousand, and per hour to a second.

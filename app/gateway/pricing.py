@@ -19,7 +19,7 @@ from app.gateway import price_table
 from app.gateway.dialects.facts import CallFacts, Surface
 from app.gateway.dialects.usage import Reading, Usage
 from app.gateway.price_table import Rates
-from app.gateway.token_cost import EXACT, Fallback, cost, estimated, up
+from app.gateway.token_cost import EXACT, Fallback, cost, estimated, is_silent_on_output, up
 from app.usage.service import Metered
 from app.web.parsing import parse_json
 
@@ -127,11 +127,7 @@ class PerRpcMethod:
 
         Raises: InvalidInput for malformed JSON and for a batch beyond reason.
         """
-        parsed = parse_json(request.body, max_depth=_MOST_BATCH_DEPTH) if request.body.strip() else None
-        calls = parsed if isinstance(parsed, list) and parsed else [parsed]
-        if len(calls) > _MOST_BATCH:
-            raise InvalidInput(f"A batch has at most {_MOST_BATCH} calls.")
-        methods = [_method(call) for call in calls]
+        methods = rpc_methods(request.body)
         named = methods[0] if len(set(methods)) == 1 else "batch"
         return _fixed(named, sum(self._price(method) for method in methods))
 
@@ -183,7 +179,7 @@ class TokenPrices:
             return Metered(0)
         if usage is not None and usage.cost_nanos is not None:
             return Metered(usage.cost_nanos, usage.tokens_in, usage.tokens_out, REPORTED)
-        is_estimated = usage is None or not reading.is_complete
+        is_estimated = usage is None or not reading.is_complete or is_silent_on_output(facts, reading)
         if usage is None or is_estimated:
             usage = estimated(facts, reading)
         with localcontext(EXACT):
@@ -198,9 +194,9 @@ class TokenPrices:
         rates, version = self._dearest(facts, name, at)
         input_each, output_each = _dearest_of(facts, rates)
         extra = facts.searches * (rates.search or _ZERO) + facts.characters * (rates.character or _ZERO)
-        if not (input_each or output_each or extra or name.endswith(price_table.FREE)):
+        if not (input_each or output_each or extra or self._is_free(name)):
             # Sold by the second: if it should count tokens after all, they are not free.
-            input_each, output_each = _dearest_of(facts, self.fallback.fill(Rates(), ""))
+            input_each, output_each = _dearest_of(facts, self.fallback.fill(Rates()))
         # What is sold by the letter is not sold by the token as well.
         tokens_in = 0 if facts.characters and rates.character and not rates.input else facts.tokens_in
         input_nanos = tokens_in * input_each + extra
@@ -227,30 +223,36 @@ class TokenPrices:
     def _dearest(self, facts: CallFacts, name: str, at: datetime) -> tuple[Rates, str]:
         found = price_table.find(self.table, name)
         if found is None:
-            return self.fallback.fill(Rates(), name), FALLBACK
+            return self.fallback.fill(Rates(), is_free=self._is_free(name)), FALLBACK
+        is_free = self._is_free(name)
         asked = found.dearest_rates(at, facts.tokens_in, tier=facts.tier, speed=facts.speed)
         plain = found.dearest_rates(at, facts.tokens_in)
         both = {
             name: max(filter(None, (getattr(asked, name), getattr(plain, name))), default=None)
             for name in Rates.__slots__
         }
-        return self.fallback.fill(Rates(**both), name), price_table.VERSION
+        return self.fallback.fill(Rates(**both), is_free=is_free), price_table.VERSION
 
     def _price(self, facts: CallFacts, reading: Reading, usage: Usage, at: datetime) -> tuple[int, str]:
         """Price a usage by what answered, or by what was asked for where the table does not know that."""
-        blind = self.fallback.fill(Rates(), "")
+        blind = self.fallback.fill(Rates())
         for name in filter(None, (reading.model, facts.model)):
             found = price_table.find(self.table, name)
             if found is None:
                 continue
             tier, speed = reading.tier or facts.tier, reading.speed or facts.speed
             rates = found.rates(at, usage.tokens_in, tier=tier, speed=speed)
-            nanos = up(cost(usage, self.fallback.fill(rates, name), facts.characters))
-            if nanos or name.endswith(price_table.FREE):
+            is_free = self._is_free(name)
+            nanos = up(cost(usage, self.fallback.fill(rates, is_free=is_free), facts.characters))
+            if nanos or is_free:
                 return nanos, price_table.VERSION
             # Sold by the second or the letter, and counted in tokens: the table does not fit the answer.
             break
         return up(cost(usage, blind)), FALLBACK
+
+    def _is_free(self, name: str) -> bool:
+        # Nobody else sells under that suffix: a table finds a paid model behind it, or a fallback none.
+        return self.table == price_table.OPENROUTER and name.endswith(price_table.FREE)
 
     def _least_of_opaque(self, facts: CallFacts, at: datetime) -> int:
         """Return the price of a call that tells nothing: by the letter where that is known, else the fallback."""
@@ -339,6 +341,15 @@ def _dearest_of(facts: CallFacts, rates: Rates) -> tuple[Decimal, Decimal]:
 def _fixed(model: str, nanos: int) -> Quote:
     metered = Metered(nanos, price_version=FIXED)
     return Quote(model, metered, metered, nanos, is_fixed=True, input_nanos=nanos)
+
+
+def rpc_methods(body: bytes) -> list[str]:
+    """Return the method of each call in a JSON-RPC body, nothing for what is none. Raises: InvalidInput."""
+    parsed = parse_json(body, max_depth=_MOST_BATCH_DEPTH) if body.strip() else None
+    calls = parsed if isinstance(parsed, list) and parsed else [parsed]
+    if len(calls) > _MOST_BATCH:
+        raise InvalidInput(f"A batch has at most {_MOST_BATCH} calls.")
+    return [_method(call) for call in calls]
 
 
 def _method(call: Any) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from urllib.parse import urlsplit
@@ -61,6 +61,10 @@ class Provider:
     dialect: Dialect | None = None
     denied_routes: tuple[re.Pattern[str], ...] = ()
     denied_fields: tuple[FieldDenial, ...] = ()
+    denied_parameters: tuple[re.Pattern[str], ...] = ()
+    # JSON-RPC: what no network answers, and all that an endpoint of ours does.
+    denied_methods: re.Pattern[str] | None = None
+    endpoint_methods: re.Pattern[str] | None = None
     # The first segment of the path names one of these: a word for `{network}`, or a whole base of its own.
     networks: Mapping[str, str] = field(default_factory=_nothing)
     endpoints: Mapping[str, str] = field(repr=False, default_factory=_nothing)
@@ -91,7 +95,7 @@ class Provider:
         if rest.path:
             raise NotFound(f"JSON-RPC calls go to /v1/gateway/{self.slug}/{{chain}} itself.")
         if name in self.endpoints:
-            return self._at(self.endpoints[name], rest)
+            return replace(self._at(self.endpoints[name], rest), methods=self.endpoint_methods)
         # A fixed map: what the caller writes never becomes part of a host name.
         network = self.networks.get(name) if self.api_key else None
         if network is None:
@@ -122,6 +126,8 @@ class Place:
     origin: str = field(repr=False)
     target: str = field(repr=False)
     path: str
+    # The only JSON-RPC methods that may be called there; None: all that the row does not deny.
+    methods: re.Pattern[str] | None = None
 
 
 class ProviderTable:

@@ -55,7 +55,8 @@ _OPENAI_ROUTES = (
     r"(?!GET |HEAD )\S+ models/.*",
 )
 _OPENAI_FIELDS = (
-    "previous_response_id", "background", "conversation", "file_id", "file_ids", "vector_store_ids", "container=.",
+    "previous_response_id", "background=^true$", "conversation", "file_id", "file_ids", "vector_store_ids",
+    "container=.", "item_reference", "prompt{}",
 )  # fmt: skip
 _ANTHROPIC_ROUTES = (
     r"\S+ v1/(files|organizations|skills|agents|sessions|environments|vaults|memory_stores|deployments)(/.*)?",
@@ -74,6 +75,27 @@ _GEMINI_ROUTES = (
     r"(?!POST )\S+ (.*/)?interactions",
     r"\S+ (.*/)?openai/(batches|files|videos)(/.*)?",
 )
+# What steers a node, bills by its own measure, or belongs to the account that all share (its webhooks, its gas).
+_RPC_DENIED = re.compile(
+    r"(admin|anvil|clique|debug|engine|evm|hardhat|les|miner|personal|sandbox|trace|txpool|wallet|pm|rundler)_.*|"
+    r"alchemy_(?i:.*(notify|webhook)|request(Gas|Paymaster)|requestGasAndPaymasterAndData).*|"
+    r"eth_(sign.*|sendTransaction|submit.*)|requestAirdrop"
+)
+# The sandbox's own chains would also change anybody's balance and fetch from any address, for whoever asks.
+_SANDBOX_METHODS = re.compile(
+    r"eth_(blobBaseFee|blockNumber|call|chainId|createAccessList|estimateGas|feeHistory|gasPrice|"
+    r"maxPriorityFeePerGas|protocolVersion|sendRawTransaction|simulateV1|syncing|"
+    r"get(Balance|Block[A-Za-z]*|Code|Filter(Changes|Logs)|HeaderBy[A-Za-z]*|Logs|Proof|RawTransaction[A-Za-z]*|"
+    r"StorageAt|Transaction[A-Za-z]*|Uncle[A-Za-z]*)|newFilter|newBlockFilter|uninstallFilter)|"
+    r"net_(listening|peerCount|version)|web3_(clientVersion|sha3)|"
+    r"get[A-Z][A-Za-z]*|isBlockhashValid|minimumLedgerSlot|sendTransaction|simulateTransaction"
+)
+# Google's system parameters that leave the usage out of the answer, or turn it into no JSON.
+_GEMINI_PARAMETERS = (
+    r"\$?\.?(fields|callback|jsonp|ct|req|outputDefaults)=.*",
+    r"\$?\.?alt=(?!(json|sse)$).*",
+    r"X-Goog-FieldMask=.*",
+)
 _OPENROUTER_ROUTES = (
     (
         r"\S+ (key|keys|credits|generation|auth|activity|organization|organizations|guardrails|byok|private|files|"
@@ -91,6 +113,7 @@ def built_in(settings: Settings) -> dict[str, Provider]:
         api_key: SecretStr = getattr(settings, f"{slug}_api_key")
         more.setdefault("denied_routes", ())
         more.setdefault("denied_fields", ())
+        more.setdefault("denied_parameters", ())
         return Provider(
             slug=slug,
             kind=kind,
@@ -100,6 +123,7 @@ def built_in(settings: Settings) -> dict[str, Provider]:
             **{
                 **more,
                 "denied_routes": compiled(more["denied_routes"]),
+                "denied_parameters": compiled(more["denied_parameters"]),
                 "denied_fields": tuple(FieldDenial.parse(text) for text in more["denied_fields"]),
             },
         )
@@ -134,11 +158,12 @@ def built_in(settings: Settings) -> dict[str, Provider]:
             dialect=Dialect.GEMINI,
             price=TokenPrices(table="google"),
             denied_routes=_GEMINI_ROUTES,
+            denied_parameters=_GEMINI_PARAMETERS,
             denied_fields=(
                 "cachedContent",
                 "cached_content",
                 "previous_interaction_id",
-                "background",
+                "background=^true$",
                 "fileSearchStoreNames",
                 r"fileUri=generativelanguage|^(?!https?:)",
                 r"file_uri=generativelanguage|^(?!https?:)",
@@ -152,7 +177,8 @@ def built_in(settings: Settings) -> dict[str, Provider]:
             dialect=Dialect.OPENROUTER,
             price=TokenPrices(table="openrouter"),
             denied_routes=_OPENROUTER_ROUTES,
-            denied_fields=_OPENAI_FIELDS,
+            # A preset is stored with the account, and may name a dearer model than the one that was priced.
+            denied_fields=(*_OPENAI_FIELDS, "preset", "model=@preset"),
         ),
         row(
             "groq",
@@ -167,7 +193,17 @@ def built_in(settings: Settings) -> dict[str, Provider]:
             "alchemy",
             Kind.CHAIN_RPC,
             aliases=("chain_rpc_provider",),
-            price=PerRpcMethod(100_000),
+            price=PerRpcMethod(
+                100_000,
+                # Of a thousand compute units and more, where the usual call has thirty.
+                {
+                    "alchemy_simulate*": 2_000_000,
+                    "eth_sendUserOperation": 1_000_000,
+                    "eth_estimateUser*": 1_000_000,
+                },
+            ),
+            denied_methods=_RPC_DENIED,
+            endpoint_methods=_SANDBOX_METHODS,
             networks=_NETWORKS,
             endpoints=_sandbox_chains(settings),
         ),
@@ -187,12 +223,23 @@ def built_in(settings: Settings) -> dict[str, Provider]:
             aliases=("web_search_provider",),
             credential=Credential("X-Subscription-Token"),
             price=FixedPrice(5_000_000),
+            # Billed by the token and the search, as many as the answer takes.
+            denied_routes=(r"\S+ (.*/)?chat/completions(/.*)?",),
+            denied_fields=("enable_research",),
         ),
         row(
             "exa",
             Kind.WEB_SEARCH,
             credential=Credential("x-api-key"),
-            price=PerPath({"contents": 10_000_000, "answer": 5_000_000}, 15_000_000),
+            # Ten pages in three forms at 0.001 each; a deep search is 0.015 of its own.
+            price=PerPath({"contents": 30_000_000, "answer": 5_000_000}, 45_000_000),
+            denied_fields=(
+                r"numResults=^(?!(null|[1-9]|10)$)",
+                r"urls=^(?!([0-9]|10) items$)",
+                r"ids=^(?!([0-9]|10) items$)",
+                r"subpages=^(?!(null|0)$)",
+                r"additionalQueries=^(?!0 items$)",
+            ),
             denied_routes=(
                 r"\S+ (.*/)?(websets|research|webhooks|imports|monitors|events|team-management|api-keys)(/.*)?",
             ),
@@ -202,7 +249,7 @@ def built_in(settings: Settings) -> dict[str, Provider]:
             Kind.WEB_SEARCH,
             credential=_BEARER,
             price=PerPath({"search": 16_000_000, "extract": 64_000_000}, 80_000_000),
-            denied_routes=(r"\S+ (usage|research|keys|generate-keys|deactivate-keys|logs)(/.*)?",),
+            denied_routes=(r"\S+ (usage|research|crawl|map|keys|generate-keys|deactivate-keys|logs)(/.*)?",),
         ),
     ]
     return {one.slug: one for one in rows}

@@ -5,17 +5,21 @@ All of it runs under `EXACT`, a decimal context that refuses to round.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context, Decimal, Inexact, InvalidOperation
 
 from app.gateway.dialects.bounds import likely_tokens
-from app.gateway.dialects.facts import CallFacts
+from app.gateway.dialects.facts import CallFacts, Surface
 from app.gateway.dialects.usage import Reading, Usage
-from app.gateway.price_table import FREE, Rates
+from app.gateway.price_table import Rates
 
 EXACT = Context(prec=120, traps=[Inexact, InvalidOperation])
 _ZERO = Decimal(0)
 _SECONDS_PER_HOUR = 3600
+# Other answers have bytes that are no words: vectors, pictures, sound.
+_WRITING = frozenset(
+    {Surface.CHAT, Surface.COMPLETIONS, Surface.RESPONSES, Surface.MESSAGES, Surface.GENERATE}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +31,10 @@ class Fallback:
     search_nanos_each: int = 35_000_000
     call_nanos: int = 100_000_000
 
-    def fill(self, rates: Rates, name: str) -> Rates:
-        """Put the fallback where the table has no price for tokens, or zero, and the model is not a free one."""
-        if name.endswith(FREE):
-            return rates
+    def fill(self, rates: Rates, *, is_free: bool = False) -> Rates:
+        """Put the fallback where the table has no price, or zero; a free model's searches are not free."""
+        if is_free:
+            return replace(rates, search=rates.search or Decimal(self.search_nanos_each))
         spoken = rates.character or rates.audio_hour
         return Rates(
             **{
@@ -84,6 +88,9 @@ def estimated(facts: CallFacts, reading: Reading) -> Usage:
     """Guess from what was seen pass: the counts told so far, else the request's likely input and the answer's words."""
     told = reading.usage or Usage()
     written = likely_tokens(reading.streamed_bytes)
+    if is_silent_on_output(facts, reading):
+        # Thoughts and words that were not told: no more than the bytes that came, nor than was held for them.
+        written = max(written, min(reading.tokens_unread, facts.tokens_out))
     if facts.tokens_out_is_stated:
         written = min(written, facts.tokens_out)
     return Usage(
@@ -93,6 +100,13 @@ def estimated(facts: CallFacts, reading: Reading) -> Usage:
             "tokens_out": max(told.tokens_out, written),
         }
     )
+
+
+def is_silent_on_output(facts: CallFacts, reading: Reading) -> bool:
+    """Tell whether an answer has written something and said nothing of what that comes to."""
+    if facts.surface not in _WRITING:
+        return False
+    return reading.usage is None or (reading.usage.tokens_out == 0 and reading.streamed_bytes > 0)
 
 
 def _or(rate: Decimal | None, broader: Decimal) -> Decimal:

@@ -74,10 +74,15 @@ def admit(found: Caller) -> None:
 
 def find_key_of_client() -> Caller | None:
     """Return who holds the key that a client of another service sends where that service wants it."""
+    return next((found for key in presented_keys() if (found := service.find_caller(key)) is not None), None)
+
+
+def presented_keys() -> list[str]:
+    """Return what the present request has where a key may stand, valid or not."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     bearer = token.strip() if scheme.lower() == "bearer" else None
     candidates = (request.headers.get("X-API-Key"), bearer, request.headers.get("X-Goog-Api-Key"))
-    return next((found for key in candidates if (found := service.find_caller(key)) is not None), None)
+    return [key for key in candidates if key]
 
 
 def _check_any_key() -> None:

@@ -43,6 +43,10 @@ class Incoming(Protocol):
         """
         ...
 
+    def abort(self) -> None:
+        """Make a `read` that waits in another thread fail as broken. The exchange must be closed all the same."""
+        ...
+
     def close(self) -> None:
         """End the exchange; an answer that was not read to its end is cut off. May be repeated."""
         ...

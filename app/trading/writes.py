@@ -123,9 +123,24 @@ def _order(_wallet: WalletView, parameters: Parameters) -> Prepared:
         LimitOrder(market, is_buy, on_grid, size, TimeInForce(parameters["tif"])),
         value_nanos=None
         if nanos_per_usdc is None
-        else grid.notional_nanos(on_grid, size, nanos_per_usdc=nanos_per_usdc),
+        else grid.notional_nanos(
+            _valued_at(market, on_grid, is_buy=is_buy), size, nanos_per_usdc=nanos_per_usdc
+        ),
         notes={**({"adjusted": adjusted} if adjusted else {}), **_about(known)},
     )
+
+
+def _valued_at(market: Market, price: Decimal, *, is_buy: bool) -> Decimal:
+    """Return what a unit of an order counts for: a sell below the market is executed at the market."""
+    if is_buy:
+        return price
+    try:
+        mids = feed.public(Question(Topic.MIDS)).document
+        mid = mids.get(market.symbol) if isinstance(mids, dict) else None
+        return max(price, grid.parse(mid)) if isinstance(mid, str) else price
+    except (PerpdexError, GridError):
+        # Not known: what is known is the order's own price.
+        return price
 
 
 def _cancel(_wallet: WalletView, parameters: Parameters) -> Prepared:

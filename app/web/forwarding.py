@@ -28,6 +28,7 @@ _EXTENSION = "forwarding_lanes"
 _THREADS_KEPT = 100
 _RETRY_SECONDS = 2
 _MAX_WHOLE_BYTES = 16 * 2**20
+_DRAIN_SECONDS = 10
 _WHOLE_TYPES = ("application/json", "application/problem+json", "text/html", "text/plain", "application/xml")
 _BODYLESS = frozenset({204, 304})
 
@@ -122,9 +123,17 @@ def failure_of(error: PortError) -> UpstreamError | UpstreamTimeout:
 
 
 def relay(
-    incoming: Incoming, watcher: Watcher, lane: Lane, *, streamed: bool, secrets: Collection[str] = ()
+    incoming: Incoming,
+    watcher: Watcher,
+    lane: Lane,
+    *,
+    streamed: bool,
+    drains: bool = False,
+    secrets: Collection[str] = (),
 ) -> Response:
     """Make the response of an answer whose head has arrived. From here on the watcher hears of the end.
+
+    With `drains`, a stream that its caller leaves is read on for a while: what it cost may stand at its end.
 
     Raises: UpstreamError, UpstreamTimeout when a plain answer breaks off.
     """
@@ -143,7 +152,7 @@ def relay(
         _mend_length(response, incoming, body)
     else:
         watcher.stream()
-        stream = _Stream(incoming, watcher, lane, head, deadline)
+        stream = _Stream(incoming, watcher, lane, head, deadline, drains=drains)
         response = Response(stream, status=incoming.status, headers=headers, direct_passthrough=True)
         # Proxies in front of us must not collect it either.
         response.headers["X-Accel-Buffering"] = "no"
@@ -212,13 +221,21 @@ class _Stream:
     """The body of a streamed answer. The server calls `close` whether or not it ever asked for a piece."""
 
     def __init__(
-        self, incoming: Incoming, watcher: Watcher, lane: Lane, head: deque[bytes], deadline: Deadline
+        self,
+        incoming: Incoming,
+        watcher: Watcher,
+        lane: Lane,
+        head: deque[bytes],
+        deadline: Deadline,
+        *,
+        drains: bool,
     ) -> None:
         self._incoming = incoming
         self._watcher = watcher
         self._lane = lane
         self._head = head
         self._deadline = deadline
+        self._drains = drains
         self._ended = False
 
     def __iter__(self) -> Iterator[bytes]:
@@ -236,7 +253,28 @@ class _Stream:
                 return piece
 
     def close(self) -> None:
-        self._end(Ending.CALLER_GONE)
+        self._end(self._drained() if self._drains and not self._ended else Ending.CALLER_GONE)
+
+    def _drained(self) -> Ending:
+        """Read on for a while after the caller has gone: what it cost stands at the end of an answer."""
+        until = min(self._deadline, time.monotonic() + _DRAIN_SECONDS)
+        # A read waits for as long as an upstream may be silent; cutting the exchange off ends the wait.
+        cut = threading.Timer(max(0.0, until - time.monotonic()), self._incoming.abort)
+        cut.daemon = True
+        cut.start()
+        size = 0
+        try:
+            while piece := _read_before(until, self._incoming):
+                self._watcher.feed(piece)
+                size += len(piece)
+                if size > _MAX_WHOLE_BYTES:
+                    return Ending.CALLER_GONE
+            self._watcher.finish()
+        except OutcomeUnknown:
+            return Ending.CALLER_GONE
+        finally:
+            cut.cancel()
+        return Ending.COMPLETE
 
     def _read(self) -> bytes:
         try:

@@ -25,6 +25,8 @@ _NEVER_SENT = _HOP_BY_HOP | {
     "x-cg-pro-api-key", "x-cg-demo-api-key", "x-master-key", "x-owner-key", "x-wallet-id", "payment",
     "ocp-apim-subscription-key", "openai-organization", "openai-project", "anthropic-organization-id",
     "x-upstream-authorization", "x-max-price-usd",
+    # What would take out of the answer what it cost.
+    "x-goog-fieldmask",
     # Who and where the caller is.
     "forwarded", "via", "origin", "referer", "from", "x-real-ip", "x-client-ip", "x-cluster-client-ip",
     "client-ip", "true-client-ip", "x-remote-ip", "x-remote-addr", "x-host", "x-forwarded",

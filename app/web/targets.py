@@ -25,7 +25,7 @@ class RestConverter(BaseConverter):
     part_isolating = False
 
 
-_ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
+_ABSOLUTE = re.compile(r"\A[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _NEVER = re.compile(r"[\x00-\x1f\x7f\\]")
 _MAX_DECODINGS = 5

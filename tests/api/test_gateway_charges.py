@@ -284,3 +284,22 @@ def test_a_cost_that_the_upstream_reports_beats_every_table(stage: Stage) -> Non
     assert answer.headers["X-Cost-Usd"] == "0.00095"
     assert stage.spent_nanos() == 950_000
     stage.assert_all_agree()
+
+
+def test_a_caller_who_leaves_before_the_count_pays_what_it_tells(stage: Stage) -> None:
+    def stream(exchange: Exchange) -> None:
+        exchange.start_stream()
+        frames = chat_chunks("Hel", "lo")
+        exchange.chunk(frames[0])
+        exchange.wait_for("caller gone")
+        for frame in frames[1:]:
+            exchange.chunk(frame)
+        exchange.end_stream()
+
+    stage.behave(stream)
+    with stage.stream() as arriving:
+        assert b"Hel" in next(arriving)
+        stage.upstream.open("caller gone")
+    stage.assert_all_agree()
+    # Thoughts that nobody saw are in the count, and it is charged.
+    assert stage.spent_nanos() == CHAT_NANOS

@@ -12,7 +12,7 @@ from flask import Flask
 
 from tests.support.agents import register
 from tests.support.gateway import KEYS, QUESTION, Stage, gateway_stage, provider_settings
-from tests.support.upstreams import chat_answer
+from tests.support.upstreams import chat_answer, misbehaving_upstream
 
 WRONG_KEY = {"X-API-Key": "ak_wrong"}
 
@@ -65,6 +65,7 @@ def test_a_gateway_only_key_pays_with_its_own_credits(stage: Stage) -> None:
         ("gemini/v1alpha/auth_tokens", "POST"), ("gemini/v1beta/operations/1", "GET"),
         ("openrouter/keys", "GET"), ("openrouter/credits", "GET"), ("openrouter/generation?id=1", "GET"),
         ("groq/batches", "GET"), ("coingecko/key", "GET"), ("tavily/usage", "GET"),
+        ("tavily/crawl", "POST"), ("tavily/map", "POST"), ("brave/chat/completions", "POST"),
     ],
 )  # fmt: skip
 def test_what_belongs_to_all_who_share_the_account_is_refused(stage: Stage, path: str, method: str) -> None:
@@ -91,6 +92,11 @@ def test_what_belongs_to_all_who_share_the_account_is_refused(stage: Stage, path
             {"model": "gpt-5", "tools": [{"type": "code_interpreter", "container": "cntr_1"}]},
         ),
         ("openai/responses", {"model": "gpt-5", "conversation": {"id": "conv_1"}}),
+        ("openai/responses", {"model": "gpt-5", "input": [{"type": "item_reference", "id": "msg_1"}]}),
+        ("openai/responses", {"model": "gpt-5", "input": [{"id": "msg_1"}]}),
+        ("openai/responses", {"model": "gpt-5", "input": "x", "prompt": {"id": "pmpt_1"}}),
+        ("openrouter/chat/completions", {"model": "a/b:free", "preset": "dear"}),
+        ("openrouter/chat/completions", {"model": "a/b@preset/dear"}),
         ("anthropic/v1/messages", {"model": "claude-sonnet-4-5", "container": "container_1"}),
         (
             "gemini/v1beta/models/gemini-2.5-pro:generateContent",
@@ -153,6 +159,15 @@ def test_credits_that_do_not_reach_say_what_would(build_app: Callable[..., Flask
         assert stage.chat(max_tokens=100_000).status_code == 200
     with gateway_stage(build_app, sqlite_url, initial_credits_usd="0") as stage:
         for answer in (stage.chat(), stage.search(), stage.call("/v1/gateway/openai/models")):
+            assert (answer.status_code, answer.get_json()["code"]) == (402, "INSUFFICIENT_CREDITS")
+        assert stage.upstream.asked == []
+
+
+def test_a_free_model_is_for_those_who_could_pay(build_app: Callable[..., Flask], sqlite_url: str) -> None:
+    with gateway_stage(build_app, sqlite_url, initial_credits_usd="0") as stage:
+        for slug in ("openrouter", "openai", "groq"):
+            body = {"model": "meta/llama-3:free", "messages": []}
+            answer = stage.call(f"/v1/gateway/{slug}/chat/completions", "POST", json=body)
             assert (answer.status_code, answer.get_json()["code"]) == (402, "INSUFFICIENT_CREDITS")
         assert stage.upstream.asked == []
 
@@ -242,3 +257,125 @@ def test_each_mistake_in_the_file_is_named_in_one_line(
     ):  # fmt: skip
         assert [line for line in lines if line.startswith(start)], (start, lines)
     assert "secret-in-the-file" not in str(stopped.value)
+
+
+GEMINI = "/v1/gateway/gemini/v1beta/models/gemini-2.5-pro:generateContent"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "fields=candidates", "%24fields=candidates", "$fields=candidates", "Fields=candidates", "callback=f",
+        "$callback=f", "alt=proto", "$alt=proto", "alt=json&alt=media", "alt=sse;fields=candidates", "f%69elds=x",
+        "fields%20=x", "alt=",
+    ],
+)  # fmt: skip
+def test_nobody_takes_the_usage_out_of_an_answer(stage: Stage, query: str) -> None:
+    answer = stage.call(f"{GEMINI}?{query}", "POST", json={"contents": []})
+    assert (answer.status_code, answer.get_json()["code"]) == (403, "ROUTE_NOT_ALLOWED")
+    assert stage.upstream.asked == []
+
+
+def test_a_mask_for_the_answer_s_fields_is_refused_and_plain_parameters_pass(stage: Stage) -> None:
+    masked = stage.call(GEMINI, "POST", json={"contents": []}, headers={"X-Goog-FieldMask": "candidates"})
+    assert masked.status_code == 403
+    for query in ("alt=json", "alt=sse", "$alt=json", "prettyPrint=false"):
+        assert stage.call(f"{GEMINI}?{query}", "POST", json={"contents": []}).status_code == 200
+
+
+def rpc(method: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": []}
+
+
+STEERING = (
+    "anvil_setBalance", "anvil_reset", "hardhat_impersonateAccount", "evm_mine", "eth_sendTransaction", "eth_sign",
+    "eth_signTypedData_v4", "personal_sign", "wallet_addEthereumChain", "debug_traceTransaction", "trace_block",
+    "sandbox_setBalance", "requestAirdrop", "ots_getBlockDetails", "eth_accounts", "", "ETH_CALL", "eth_call\n",
+    "getBalance ", "rpc_modules",
+)  # fmt: skip
+READS = (
+    "eth_call",
+    "eth_getBalance",
+    "eth_sendRawTransaction",
+    "net_version",
+    "getBalance",
+    "sendTransaction",
+)
+BEYOND = (
+    "debug_traceTransaction", "trace_filter", "admin_peers", "pm_sponsor", "alchemy_updateNotifyAddresses",
+    "alchemy_requestGasAndPaymasterAndData", "eth_sendTransaction", "wallet_prepareCalls",
+)  # fmt: skip
+
+
+def test_nobody_steers_the_sandbox_s_chains(build_app: Callable[..., Flask], sqlite_url: str) -> None:
+    with misbehaving_upstream() as chain:
+        app = build_app(sqlite_url, settings={"alchemy_api_key": "", "base_rpc_url": chain.url})
+        with app.app_context():
+            agent = register(app.test_client())
+            path, headers = "/v1/gateway/alchemy/base", {"X-API-Key": agent.key}
+            refused = [body for method in STEERING for body in (rpc(method), [rpc("eth_call"), rpc(method)])]
+            for body in (*refused, [[rpc("eth_call")]], []):
+                answer = agent.client.post(path, json=body, headers=headers)
+                assert (answer.status_code, answer.get_json()["code"]) == (403, "ROUTE_NOT_ALLOWED")
+            assert chain.asked == []
+            for body in (*(rpc(read) for read in READS), [rpc(read) for read in READS]):
+                assert agent.client.post(path, json=body, headers=headers).status_code == 200
+
+
+def test_methods_that_bill_or_steer_beyond_the_call_are_refused_at_real_nodes(stage: Stage) -> None:
+    path = "/v1/gateway/alchemy/base"
+    for method in BEYOND:
+        for body in (rpc(method), [rpc("eth_call"), rpc(method)]):
+            answer = stage.call(path, "POST", json=body)
+            assert (answer.status_code, answer.get_json()["code"]) == (403, "ROUTE_NOT_ALLOWED")
+    assert stage.upstream.asked == []
+    assert stage.call(path, "POST", json=rpc("alchemy_getTokenBalances")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "https://GenerativeLanguage.googleapis.com/f", "https://generativelanguag%65.googleapis.com/f", "files/1",
+        "https://generative\tlanguage.googleapis.com/f", "https://\uff47enerativelanguage.googleapis.com/f",
+    ],
+)  # fmt: skip
+def test_a_stored_file_is_refused_however_its_address_is_spelled(stage: Stage, uri: str) -> None:
+    for part in ({"fileData": {"fileUri": uri}}, {"file_data": {"file_uri": uri}}):
+        assert stage.call(GEMINI, "POST", json={"contents": [{"parts": [part]}]}).status_code == 403
+    assert stage.upstream.asked == []
+
+
+def test_plain_settings_that_look_like_references_pass(stage: Stage) -> None:
+    picture = {"model": "gpt-image-1", "prompt": "a cat", "background": "transparent"}
+    assert stage.call("/v1/gateway/openai/images/generations", "POST", json=picture).status_code == 200
+    item = {"type": "message", "id": "msg_1", "role": "user", "content": "Hello"}
+    turn = {"model": "gpt-5", "input": [item], "background": False}
+    assert stage.call("/v1/gateway/openai/responses", "POST", json=turn).status_code == 200
+    shared = {"contents": [{"parts": [{"fileData": {"fileUri": "HTTPS://www.youtube.com/watch?v=1"}}]}]}
+    assert stage.call(GEMINI, "POST", json=shared).status_code == 200
+
+
+def test_a_conversation_of_countless_pictures_is_refused_at_once(stage: Stage) -> None:
+    for count in (4_001, 50_001):
+        part = {"type": "image_url"} if count < 10_000 else {"type": "text"}
+        answer = stage.chat(messages=[{"role": "user", "content": [part] * count}])
+        assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT")
+    assert stage.upstream.asked == []
+
+
+def test_what_is_billed_by_its_size_is_bounded(build_app: Callable[..., Flask], sqlite_url: str) -> None:
+    with gateway_stage(build_app, sqlite_url) as stage:
+        for path, body in (
+            ("search", {"query": "x", "numResults": 11}),
+            ("search", {"query": "x", "numResults": 1e2}),
+            ("search", {"query": "x", "contents": {"subpages": 5}}),
+            ("contents", {"urls": ["https://a.example"] * 11}),
+            ("contents", {"ids": ["a"] * 11}),
+        ):
+            assert stage.call(f"/v1/gateway/exa/{path}", "POST", json=body).status_code == 403
+        assert stage.upstream.asked == []
+        for path, body in (
+            ("search", {"query": "x", "numResults": 10}),
+            ("contents", {"urls": ["https://a.example"]}),
+        ):
+            assert stage.call(f"/v1/gateway/exa/{path}", "POST", json=body).status_code == 200

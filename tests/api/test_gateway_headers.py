@@ -156,3 +156,12 @@ def test_an_idempotency_key_of_two_callers_is_two_keys_upstream(stage: Stage) ->
     assert first == again != foreign
     assert None not in (first, foreign)
     assert "order-1" not in f"{first}{foreign}"
+
+
+def test_the_caller_s_key_goes_nowhere_under_any_name(stage: Stage) -> None:
+    key = stage.agent.key
+    headers = {"Foo": key, "X-Purser": f"Bearer {key}", "X-Harmless": "yes", "Authorization": "Bearer x"}
+    assert stage.call("/v1/gateway/brave/web/search?q=a", headers=headers).status_code == 200
+    sent = stage.upstream.asked[0].headers
+    assert not any(key in value for _, value in sent)
+    assert ("x-harmless", "yes") in sent

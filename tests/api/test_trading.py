@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -530,3 +531,13 @@ def test_a_payload_signed_by_its_owner_would_be_the_wallet_s(agent: Agent) -> No
     parity, r, s = custody.signer_of(agent.wallet_id).sign_digest(digest)
     recovered = keys.Signature(vrs=(parity, r, s)).recover_public_key_from_msg_hash(digest)
     assert recovered.to_checksum_address() == body["address"]
+
+
+def test_a_sell_below_the_market_counts_at_the_market(agent: Agent, exchange: ExchangeServer) -> None:
+    mid = Decimal(read(agent, "ticker")["mids"]["ETH"])
+    agent.controls(daily_limit_usd=int(mid * Decimal("0.9") / 100), per_tx_limit_usd=0)
+    cheap = {**ORDER, "side": "sell", "price": "1", "amount": "0.01"}
+    assert failure(call(agent, "order", **cheap)) == (403, "DAILY_LIMIT_EXCEEDED")
+    # A buy never costs more than its own price.
+    preview(agent, "order", **{**cheap, "side": "buy"})
+    assert kinds_asked(exchange)["allMids"] == 1

@@ -10,6 +10,7 @@ import http.client
 import io
 import re
 import socket
+from contextlib import suppress
 from decimal import Decimal
 from urllib.parse import urlsplit
 
@@ -68,6 +69,7 @@ class HttpIncoming:
         self._pool = pool
         self._left = None if response.chunked else response.length
         self._ended = False
+        self._aborted = False
         self.headers: Headers = response.getheaders()
 
     @property
@@ -94,11 +96,20 @@ class HttpIncoming:
         if self._left is not None:
             self._left -= len(piece)
         if not piece:
-            if self._left:
+            if self._left or self._aborted:
                 self.close()
                 raise OutcomeUnknown("broken")
             self._finish()
         return piece
+
+    def abort(self) -> None:
+        """Wake a read that waits in another thread; it finds the answer broken off."""
+        connection = self._connection
+        open_socket = None if connection is None else connection.socket
+        self._aborted = True
+        if open_socket is not None:
+            with suppress(OSError):
+                open_socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Cut the exchange off, if it has not ended."""

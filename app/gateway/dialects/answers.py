@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
+from itertools import islice
 from typing import Any
 
 from app.core.json_depth import is_nested_too_deeply
 from app.gateway.dialects import traces
+from app.gateway.dialects.counts import MOST_TOKENS
 from app.gateway.dialects.decoding import Decoder, Identity, UnreadableError, decoder_for
 from app.gateway.dialects.facts import CallFacts, Surface
 from app.gateway.dialects.framing import ArrayStream, EventStream, Frame
@@ -25,6 +28,8 @@ MOST_PLAIN_BYTES = 8 * 1024 * 1024
 _TAIL_BYTES = 256 * 1024
 _USAGE_KEY = re.compile(rb'(?<!\\)"(usage|usageMetadata)"\s*:\s*(?=\{)')
 _MAX_DEPTH = 200
+# Each costs a look at the rest of the text.
+_MOST_TRIES = 10
 
 
 class Answer:
@@ -43,6 +48,7 @@ class Answer:
         self._decoder: Decoder | None = decoder_for(content_encoding)
         self._tally = Tally(facts.surface, facts.dialect)
         self._received = 0
+        self._decoded = 0
         self._reading: Reading | None = None
         kind = (content_type or "").split(";")[0].strip().lower()
         self._frames: EventStream | ArrayStream | None = None
@@ -62,6 +68,7 @@ class Answer:
         """Read a chunk and return the bytes to pass on."""
         self._received += len(chunk)
         if self._is_cleaned and isinstance(self._frames, EventStream):
+            self._decoded += len(chunk)
             return b"".join(self._cleaned(self._frames.feed(chunk)))
         self._read(chunk)
         return chunk
@@ -81,16 +88,25 @@ class Answer:
             if self._plain is not None:
                 for told in self._plain.objects():
                     self._tally.note(told)
-            self._reading = self._tally.reading(
+            reading = self._tally.reading(
                 status=self._status, bytes_received=self._received, is_broken=is_broken
             )
+            self._reading = replace(reading, tokens_unread=self._unread(reading, is_broken=is_broken))
         return self._reading
+
+    def _unread(self, reading: Reading, *, is_broken: bool) -> int:
+        """Bound what the answer may hold beyond what was read in it."""
+        if self._decoder is None:
+            return MOST_TOKENS
+        # What broke off in the midst of its words is bounded by them: the rest of its bytes wraps them.
+        return 0 if is_broken and reading.streamed_bytes else self._decoded
 
     def _read(self, chunk: bytes) -> None:
         if self._decoder is None:
             return
         try:
             for piece in self._decoder.feed(chunk):
+                self._decoded += len(piece)
                 if self._plain is not None:
                     self._plain.keep(piece)
                 elif self._frames is not None:
@@ -144,7 +160,7 @@ class _Plain:
     def _at_the_end(self) -> list[dict[str, Any]]:
         # A quote inside of a JSON string has a backslash before it, so what is found here is a field's name.
         text = bytes(self._kept)
-        for found in reversed(list(_USAGE_KEY.finditer(text))):
+        for found in islice(reversed(list(_USAGE_KEY.finditer(text))), _MOST_TRIES):
             # The text goes on after the object, so its depth is bounded by cutting it, not by looking.
             try:
                 told, _ = json.JSONDecoder(parse_float=Decimal).raw_decode(

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from app.errors import InvalidInput
+
 _LETTERS_AND_SPACES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz \t\r\n"
 _LETTERS_PER_TOKEN = 2
 LIKELY_BYTES_PER_TOKEN = 4
@@ -44,7 +46,9 @@ _HOSTED = (
 )
 
 _NESTED_PARTS = ("content", "parts", "output")
-_MOST_PARTS = 100_000
+# Blocks of a conversation, and pictures and files in it: no provider takes as many.
+_MOST_PARTS = 50_000
+_MOST_MEDIA = 4_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +82,21 @@ def likely_tokens(count: int) -> int:
 
 
 def input_bound(body: bytes, parsed: Mapping[str, Any], model: str) -> InputBound:
-    """Bound the input of a JSON request: all its text, the caller's tools and instructions included, and its media."""
+    """Bound the input of a JSON request: all its text, the caller's tools and instructions included, and its media.
+
+    Raises: InvalidInput for more parts than can be looked at.
+    """
     at_most, likely_bytes, likely = text_tokens(body) + _WRAPPING, len(body), 0
     at_most += _WRAPPING_OF_TOOLS if parsed.get("tools") else 0
     has_media, writes_cache = False, b"cache" in body
+    media = 0
     for block in _blocks(parsed):
         part = _media(block, model)
         if part is None:
             continue
+        media += 1
+        if media > _MOST_MEDIA:
+            raise InvalidInput(f"The request has more than {_MOST_MEDIA} pictures, recordings and files.")
         has_media = True
         counted = part.text.encode("utf-8", "surrogatepass")
         at_most += part.at_most - text_tokens(counted)
@@ -116,12 +127,14 @@ def _blocks(parsed: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         parsed.get("requests"),
     ]  # fmt: skip
     seen = 0
-    while waiting and seen < _MOST_PARTS:
+    while waiting:
         node = waiting.pop()
         if isinstance(node, list):
             waiting.extend(node)
         elif isinstance(node, dict):
             seen += 1
+            if seen > _MOST_PARTS:
+                raise InvalidInput(f"The request has more than {_MOST_PARTS} parts.")
             yield node
             waiting.extend(node[name] for name in _NESTED_PARTS if name in node)
 

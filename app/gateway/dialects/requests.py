@@ -53,6 +53,11 @@ _OUTPUT_BOUNDS: Mapping[Surface, tuple[str, ...]] = {
 _GENERATION = ("generationConfig", "generation_config")
 _GEMINI_BOUNDS = ("maxOutputTokens", "max_output_tokens")
 _GEMINI_CANDIDATES = ("candidateCount", "candidate_count")
+# A form is read no further than this for its model, line by line.
+_MOST_FORM_HEAD = 8 * 1024
+_MODEL_FIELD = re.compile(rb"name=(?:\"model\"|model)(?=[\r\n;])")
+_MODEL_NAME = re.compile(rb"[\x21-\x7e]{1,200}")
+_PICTURES, _PICTURES_UNLESS_SAID = ("sampleCount", "sample_count", "numberOfImages"), 4
 _SILENT = frozenset({Surface.EMBEDDINGS, Surface.EMBED_CONTENT, Surface.FREE})
 
 
@@ -142,8 +147,17 @@ def _unread(dialect: Dialect, body: bytes, model: str) -> CallFacts:
 
 
 def _model_of_form(body: bytes) -> str:
-    found = re.search(rb'name="model"\r?\n(?:[^\r\n]+\r?\n)*\r?\n([\x21-\x7e]{1,200})\r?\n', body)
-    return found[1].decode("ascii") if found else ""
+    """Return the model that a form names near its beginning; nothing where it names several, or none there."""
+    if len(_MODEL_FIELD.findall(body)) != 1:
+        return ""
+    lines = iter(body[:_MOST_FORM_HEAD].splitlines())
+    if not any(_MODEL_FIELD.search(line + b"\n") for line in lines):
+        return ""
+    # Headers of the part end with a blank line.
+    if all(line for line in lines):
+        return ""
+    value = next(lines, b"")
+    return value.decode("ascii") if _MODEL_NAME.fullmatch(value) else ""
 
 
 def _object(body: bytes) -> dict[str, Any]:
@@ -181,10 +195,22 @@ def _candidates(surface: Surface, parsed: Mapping[str, Any]) -> int:
         ]
     else:
         named = [_count(parsed, name) for name in ("n", "best_of")]
+    if surface is Surface.OPAQUE and "instances" in parsed:
+        return _pictures(parsed)
     each = max((count for count in named if count), default=1)
     prompts = parsed.get("prompt") if surface is Surface.COMPLETIONS else None
     # A list of prompts is answered one by one; a list of numbers is one prompt in tokens.
     many = len(prompts) if isinstance(prompts, list) and prompts and isinstance(prompts[0], str | list) else 1
+    return min(each, _MAX_COUNT) * min(many, _MAX_COUNT)
+
+
+def _pictures(parsed: Mapping[str, Any]) -> int:
+    """Count the pictures that a call of `:predict` asks for, as many for each of its instances."""
+    parameters, instances = parsed.get("parameters"), parsed.get("instances")
+    given = parameters if isinstance(parameters, dict) else {}
+    counts = [_count(given, name) for name in _PICTURES]
+    each = max((count for count in counts if count), default=_PICTURES_UNLESS_SAID)
+    many = len(instances) if isinstance(instances, list) and instances else 1
     return min(each, _MAX_COUNT) * min(many, _MAX_COUNT)
 
 

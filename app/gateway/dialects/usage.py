@@ -44,6 +44,8 @@ class Reading:
     # Bytes of the answer as it came; and of what was written in it (text, reasoning, tool arguments).
     bytes_received: int = 0
     streamed_bytes: int = 0
+    # What may have been written at most in an answer that told no usage: a byte is a token at most.
+    tokens_unread: int = 0
     model: str | None = None
     tier: str | None = None
     speed: str | None = None

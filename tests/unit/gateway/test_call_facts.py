@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from typing import Any
 
 import pytest
@@ -391,3 +392,21 @@ def test_a_form_with_a_recording_names_its_model() -> None:
     )
     assert (facts.surface, facts.model, facts.has_media) == (Surface.OPAQUE, "whisper-1", True)
     assert facts.tokens_in > 2_000
+
+
+def test_a_form_of_many_models_is_read_once_and_names_none() -> None:
+    started = time.process_time()
+    for body in (
+        b'name="model"\n' * 100_000,
+        b'name="model"\nx\n' * 100_000,
+        b'name="model"\n' + b"x\n" * 10**6,
+    ):
+        facts = read_call(
+            Dialect.OPENAI, "POST", "images/edits", body=body, content_type="multipart/form-data"
+        )
+        assert facts.model == ""
+    part = b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\ndall-e-2\r\n'
+    # Whoever reads the last one would be charged as the first.
+    twice = part + part.replace(b"dall-e-2", b"gpt-image-1")
+    assert read_call(Dialect.OPENAI, "POST", "images/edits", body=twice, content_type="x/y").model == ""
+    assert time.process_time() - started < 5

@@ -336,6 +336,24 @@ def test_a_good_answer_without_usage_is_not_free(status: int) -> None:
             assert OPENAI.settle(facts, Reading(status=status), AT).cost_nanos > 0
 
 
+def test_a_whole_answer_that_tells_no_usage_costs_its_bytes() -> None:
+    asked = chat(surface=Surface.GENERATE, dialect=Dialect.GEMINI, model="gemini-2.5-pro", tokens_out=10_000)
+    whole = json.dumps({"candidates": [{"content": {"parts": [{"text": "a" * 400}]}}]}).encode()
+    for body in (whole, b"/**/f(" + whole + b")", bytes(len(whole)), whole[:-9] + b' "usageMetadata": 1}'):
+        metered = GOOGLE.settle(asked, answered(asked, body), AT)
+        assert metered.tokens_out == len(body)
+    # A count of the input alone says nothing of what was written.
+    half = {**json.loads(whole), "usageMetadata": {"promptTokenCount": 5}}
+    assert GOOGLE.settle(asked, answered(asked, half), AT).tokens_out > 400
+
+
+def test_an_answer_that_cannot_be_read_at_all_costs_what_was_held() -> None:
+    asked = chat(tokens_out=10_000)
+    answer = open_answer(asked, status=200, content_type="application/json", content_encoding="br")
+    answer.feed(b"abc")
+    assert OPENAI.settle(asked, answer.finish(), AT).tokens_out == 10_000
+
+
 def test_a_picture_without_usage_costs_the_fallback_for_each() -> None:
     facts = read_call(
         Dialect.OPENAI, "POST", "images/generations", body=b'{"model":"dall-e-3","prompt":"x","n":2}'
@@ -391,6 +409,24 @@ def test_free_calls_and_free_models_cost_nothing() -> None:
     assert OPENROUTER.settle(chat(model="openai/gpt-oss-20b:free"), told_free, AT).cost_nanos == 0
     listed_free = Reading(usage=Usage(5, 5), is_complete=True)
     assert OPENROUTER.settle(chat(model="openai/gpt-oss-20b:free"), listed_free, AT).cost_nanos == 0
+
+
+@pytest.mark.parametrize("name", ["gpt-5:free", "gpt-9x:free", ":free"])
+def test_nothing_is_free_by_its_name_but_at_openrouter(name: str) -> None:
+    facts = chat(model=name, tokens_in=100, tokens_out=100)
+    told = Reading(usage=Usage(100, 100), is_complete=True, model=name)
+    for rule in (OPENAI, GOOGLE, ANTHROPIC, TokenPrices("groq")):
+        assert quote(rule, facts).minimum_nanos > 0
+        assert rule.settle(facts, told, AT).cost_nanos > 0
+    assert quote(OPENROUTER, facts).worst.cost_nanos == 0
+
+
+def test_the_searches_of_a_free_model_are_held_and_charged() -> None:
+    body = b'{"model":"openai/gpt-oss-20b:free","plugins":[{"id":"web"}]}'
+    facts = read_call(Dialect.OPENROUTER, "POST", "chat/completions", body=body)
+    assert quote(OPENROUTER, facts).minimum_nanos == 10 * Fallback().search_nanos_each
+    searched = Reading(usage=Usage(5, 5, searches=1), is_complete=True)
+    assert OPENROUTER.settle(facts, searched, AT).cost_nanos == Fallback().search_nanos_each
 
 
 def test_a_model_priced_at_nothing_by_the_table_costs_the_fallback() -> None:
@@ -524,3 +560,10 @@ def test_long_prompts_never_cost_less_where_prices_rise() -> None:
                 rate, most = getattr(now, name), getattr(dearest, name)
                 assert (rate is None) is (most is None)
                 assert rate is None or Decimal(0) <= rate <= most
+
+
+@pytest.mark.parametrize(("parameters", "count"), [({}, 4), ({"sampleCount": 1}, 1), ({"sampleCount": 8}, 8)])
+def test_each_picture_of_a_prediction_is_priced(parameters: dict[str, int], count: int) -> None:
+    body = json.dumps({"instances": [{"prompt": "x"}], "parameters": parameters}).encode()
+    facts = read_call(Dialect.GEMINI, "POST", "v1beta/models/imagen-9:predict", body=body)
+    assert GOOGLE.settle(facts, Reading(), AT).cost_nanos == count * 100_000_000
