@@ -204,7 +204,7 @@ class HeldMeter(Meter):
             with unit_of_work():
                 if not self._quote.minimum_nanos:
                     # What may cost nothing is for those who could pay something.
-                    _refuse_empty(self._account_id)
+                    _refuse_empty(credits_service.balance(self._account_id))
                 usage.begin(
                     self._account_id,
                     self._call,
