@@ -13,6 +13,7 @@ from app.platform.trail import Entry, Head
 from app.ports.errors import Rejected
 
 _PER_PAGE = 1000
+_SHOWN = 10
 
 
 def check(*, newest: int | None = None, expected: Head | None = None) -> list[str]:
@@ -38,6 +39,11 @@ def check(*, newest: int | None = None, expected: Head | None = None) -> list[st
     wrong = []
     if not chain_of_hashes.same(row.proof, chain_of_hashes.proof_of(key, row.number, row.hash)):
         wrong.append(f"the head says {row.number} entries, and was not written by this service")
+    # Whoever can write to the table may number a forged entry where no walk would come by.
+    wrong += [
+        f"entry {number} lies before the first"
+        for number in db.session.scalars(select(AuditEntry.number).where(AuditEntry.number < 1).limit(_SHOWN))
+    ]
     first = 1 if newest is None else max(1, row.number - newest + 1)
     return [*wrong, *_walk(key, Head(row.number, row.hash), first), *_unlike(expected, row.number)]
 

@@ -144,6 +144,7 @@ def test_whatever_is_changed_or_taken_from_the_trail_shows(ops: Operator) -> Non
     assert tampered(delete(AuditEntry).where(AuditEntry.number == 3)) == ["entry 3 is missing"]
     assert tampered(delete(AuditEntry).where(AuditEntry.number == 1)) == ["entry 1 is missing"]
     assert tampered(delete(AuditEntry).where(AuditEntry.number >= 3)) == [f"entries 3 to {last} are missing"]
+    assert tampered(entry.values(number=0)) == ["entry 0 lies before the first", "entry 3 is missing"]
     assert tampered(delete(AuditHead)) == ["the head of the trail is missing, its entries are there"]
     (swapped,) = tampered(update(AuditHead).values(sealed="k1.AAAA"))
     assert "key cannot be opened" in swapped
