@@ -17,7 +17,7 @@ PRIVATE = [
     "Forwarded", "Via", "X-Real-Ip", "True-Client-Ip", "Cf-Connecting-Ip", "Origin", "Referer", "Api-Key",
     "X-Goog-Api-Key", "X-Goog-User-Project", "X-Subscription-Token", "X-Cg-Pro-Api-Key", "Openai-Organization",
     "Openai-Project", "Proxy-Authorization", "Te", "Upgrade", "Keep-Alive", "X-Amz-Security-Token",
-    "Sec-Fetch-Site", "X-Gateway-Signature", "X-Http-Method-Override", "X-Original-Url", "X-Rewrite-Url",
+    "Sec-Fetch-Site", "X-Http-Method-Override", "X-Original-Url", "X-Rewrite-Url",
     "X-Upstream-Authorization", "X-Max-Price-Usd",
 ]  # fmt: skip
 HARMLESS = {
