@@ -178,7 +178,7 @@ def test_what_the_exchange_does_not_understand_is_a_refusal(exchange: ExchangeSe
 
 
 def test_nobody_there_and_an_answer_that_never_comes_are_outages(exchange: ExchangeServer) -> None:
-    with pytest.raises(Unreachable, match="no_answer"):
+    with pytest.raises(Unreachable, match="not_sent"):
         ask(unused_url())
     with serve(lambda _asked: Reply(None)) as hangs_up, pytest.raises(Unreachable, match="no_answer"):
         ask(hangs_up.url)
