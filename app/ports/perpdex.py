@@ -159,7 +159,7 @@ class Perpdex(Protocol):
     def ask(self, question: Question) -> Reply:
         """Ask the exchange.
 
-        Raises: Rejected("refused"); Unreachable("rate_limited", "no_answer", "unexpected_answer",
+        Raises: Rejected("refused"); Unreachable("rate_limited", "not_sent", "no_answer", "unexpected_answer",
         "exchange_failed").
         """
         ...

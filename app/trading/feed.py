@@ -32,6 +32,7 @@ _UNREACHABLE_RETRY_SECONDS = 5
 _RATE_LIMIT_RETRY_SECONDS = 10
 _SENTENCES: Mapping[str, str] = {
     "rate_limited": "The exchange is rate limited: it was asked too much",
+    "not_sent": "The exchange cannot be reached",
     "no_answer": "The exchange cannot be reached or does not answer in time",
     "unexpected_answer": "The exchange answered with something that it does not promise",
     "exchange_failed": "The exchange failed to answer",
