@@ -60,7 +60,7 @@ def test_what_was_charged_is_in_the_balance_the_log_and_the_summary_to_the_last_
     registered = register()
     account, headers = _account_of(registered), _key(registered)
     _call(account, "openai", 1_234_567_891, tokens=7)
-    _call(account, "service:" + new_id(), 2 * USD)
+    _call(account, "coingecko", 2 * USD)
     last = _call(account, "openai", 1, tokens=1)
     assert client.get("/v1/balance", headers=headers).get_json() == {
         "credits_usd": 6.765432108,
