@@ -7,6 +7,7 @@ beforehand and given back. Whoever gets a failure instead of the upstream's answ
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
@@ -55,7 +56,7 @@ class _Bill:
     left_nanos: int
 
 
-class Meter:
+class Meter(ABC):
     """Watches one call: `begin`; then `cancel`, or `answered`, `feed`, `finish` and `end`.
 
     Works in any thread, also when the request that began the call is over.
@@ -78,13 +79,13 @@ class Meter:
         """Tell whether the answer is expected piece by piece."""
         return False
 
+    @abstractmethod
     def begin(self) -> None:
         """Take the money for the call. Raises: InsufficientCredits."""
-        raise NotImplementedError
 
+    @abstractmethod
     def cancel(self) -> None:
         """Give everything back, because the caller gets no answer."""
-        raise NotImplementedError
 
     def answered(self, incoming: Incoming) -> None:
         """Learn the head of the answer."""
@@ -100,9 +101,9 @@ class Meter:
         """Return what is left for the caller."""
         return b""
 
+    @abstractmethod
     def end(self, ending: Ending) -> None:
         """Settle the call."""
-        raise NotImplementedError
 
     def stream(self) -> None:
         """Learn that the answer is passed on as it arrives."""
