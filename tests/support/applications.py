@@ -35,6 +35,7 @@ from app.ports.swaps import Exchange
 from app.ports.upstream import Upstream
 from app.ports.vault import Vault
 
+DEAD_PLACE = ("127.0.0.1", 1)
 DEAD_EXCHANGE = "http://127.0.0.1:1"
 DEAD_REDIS = "redis://127.0.0.1:1/0"
 

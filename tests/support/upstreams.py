@@ -97,13 +97,14 @@ Behaviour = Callable[[Exchange], None]
 
 @dataclass(slots=True)
 class MisbehavingUpstream:
-    """Change `behave` at any time; `asked` and `connections` grow."""
+    """Change `behave` at any time; `asked`, `connections` and `ended` (those that this side has closed) grow."""
 
     url: str
     behave: Behaviour
     asked: list[Asked] = field(default_factory=list)
     connections: int = 0
     hang_ups: int = 0
+    ended: int = 0
     _gates: dict[str, threading.Event] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -123,6 +124,9 @@ class MisbehavingUpstream:
 
     def await_hang_ups(self, count: int = 1) -> None:
         wait_until(lambda: self.hang_ups >= count, what=f"{count} hang-ups seen by the upstream")
+
+    def await_ended(self, count: int = 1) -> None:
+        wait_until(lambda: self.ended >= count, what=f"{count} connections closed by the upstream")
 
 
 @contextmanager
@@ -145,6 +149,10 @@ def misbehaving_upstream(behave: Behaviour | None = None) -> Iterator[Misbehavin
         block_on_close = False
         allow_reuse_address = True
         request_queue_size = 512
+
+        def shutdown_request(self, request: Any) -> None:
+            super().shutdown_request(request)
+            state.ended += 1
 
         def handle_error(self, *_arguments: object) -> None:
             """Say nothing: a side that hangs up is part of a test."""
