@@ -42,10 +42,13 @@ accesslog = None
 
 
 def post_fork(_server: object, _worker: object) -> None:
-    """Forget the parent's database connections: two processes must not talk on one socket."""
+    """Forget the parent's database connections: two processes must not talk on one socket. Begin to tally."""
     # Imported here, because gunicorn reads this file before it is sure of its own settings.
     from app.extensions import db  # noqa: PLC0415
+    from app.ports import provider  # noqa: PLC0415
+    from app.status import handover  # noqa: PLC0415
     from wsgi import app  # noqa: PLC0415
 
     with app.app_context():
         db.engine.dispose(close=False)
+        handover.begin(provider.current().tallies)

@@ -16,6 +16,7 @@ from app.platform import commands as platform
 from app.platform import keys as platform_keys
 from app.platform.trail import Act, Action, SubjectKind
 from app.ports import provider
+from app.status.doctor import doctor
 
 keys = AppGroup("keys", help="Encryption keys.")
 documents = AppGroup("documents", help="The OpenAPI document.")
@@ -26,6 +27,7 @@ def register(app: Flask) -> None:
     app.cli.add_command(keys)
     app.cli.add_command(documents)
     app.cli.add_command(bootstrap)
+    app.cli.add_command(doctor)
     platform.register(app)
 
 

@@ -168,6 +168,8 @@ class Settings(_UpstreamSettings):
     browser_executable: str = ""
     shopping_price_usd: Decimal = Field(Decimal("0.25"), ge=0, le=1000)
 
+    metrics_token: SecretStr = SecretStr("")
+    sentry_dsn: SecretStr = SecretStr("")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
 
     @field_validator("ethereum_rpc_url", "base_rpc_url", "solana_rpc_url", mode="before")

@@ -23,7 +23,7 @@ from app.catalog import routes as catalog
 from app.catalog import subscriptions
 from app.catalog.proxy import refuse_loops
 from app.config import Settings
-from app.core import connections, identifiers, leases, logs
+from app.core import alarms, connections, identifiers, leases, logs, tallies
 from app.device import page as device_page
 from app.device import routes as device
 from app.extensions import api, db, limiter, migrate
@@ -35,7 +35,7 @@ from app.platform import routes as platform
 from app.ports.provider import PortSet
 from app.shopping import routes as shopping
 from app.shopping import service as purchases
-from app.status import pages
+from app.status import metrics, pages
 from app.status import routes as status
 from app.trading import routes as trading
 from app.usage import routes as usage
@@ -58,6 +58,7 @@ def create_app(settings: Settings | None = None, *, ports: PortSet | None = None
     # A library of eth-account's raises the limit to 100 000 when imported, beyond what the C stack of a thread holds.
     sys.setrecursionlimit(_RECURSION_LIMIT)
     logs.configure(settings.log_level)
+    alarms.begin(settings.sentry_dsn.get_secret_value(), network=settings.network.value)
     app = Flask("purser", root_path=str(ROOT), template_folder="templates", static_folder=None)
     # A doubled slash is another path, and a redirect would repeat whatever Host the caller sent.
     app.url_map.merge_slashes = False
@@ -67,7 +68,7 @@ def create_app(settings: Settings | None = None, *, ports: PortSet | None = None
     _configure(app, settings)
     _bind_extensions(app)
     _register_rooms(app)
-    _observe_requests(app)
+    _observe_requests(app, settings)
     app.before_request(refuse_loops)
     failures.install(app)
     commands.register(app)
@@ -174,10 +175,13 @@ def _register_rooms(app: Flask) -> None:
         api.register_blueprint(blueprint)
     app.register_blueprint(device_page.page)
     app.register_blueprint(pages.pages)
+    app.register_blueprint(metrics.metrics)
     documentation.complete(api)
 
 
-def _observe_requests(app: Flask) -> None:
+def _observe_requests(app: Flask, settings: Settings) -> None:
+    believes_proxies = settings.trusted_proxy_hops > 0
+
     @app.before_request
     def _begin() -> None:
         g.request_id = identifiers.new_id()
@@ -190,14 +194,22 @@ def _observe_requests(app: Flask) -> None:
         # A forwarded answer keeps its upstream's.
         response.headers.setdefault("X-Request-Id", g.request_id)
         response.headers.setdefault("X-Content-Type-Options", "nosniff")
+        # The route's pattern, not the path: queries and path segments may hold codes and keys.
+        route = str(request.url_rule) if request.url_rule else None
+        microseconds = (time.perf_counter_ns() - g.started) // 1000
         _log.info(
             "request",
             method=request.method,
-            # The route's pattern, not the path: queries and path segments may hold codes and keys.
-            route=str(request.url_rule) if request.url_rule else None,
+            route=route,
             status=response.status_code,
-            microseconds=(time.perf_counter_ns() - g.started) // 1000,
+            microseconds=microseconds,
         )
+        # A caller may make methods up.
+        labels = {"method": request.method if route else "", "route": route or ""}
+        tallies.count("requests", **labels, status=str(response.status_code))
+        tallies.observe("request_seconds", microseconds, **labels)
+        if not believes_proxies and "X-Forwarded-For" in request.headers:
+            tallies.count("forwarded_unbelieved")
         return response
 
 

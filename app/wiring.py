@@ -25,6 +25,7 @@ from app.adapters.shopper_browser import programs
 from app.adapters.shopper_browser.shopper import BrowserShopper
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
+from app.adapters.tallies_redis import RedisTallies
 from app.adapters.uniswap.exchange import UniswapExchange
 from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
 from app.adapters.vault_local import LocalVault
@@ -39,6 +40,7 @@ from app.ports.queue import JobQueue
 from app.ports.shopper import Shopper
 from app.ports.specifications import Specifications
 from app.ports.swaps import Exchange
+from app.ports.tallies import Tallies
 from app.ports.upstream import Upstream
 from app.ports.vault import Vault
 
@@ -52,6 +54,7 @@ class Ports:
     vault: Vault
     prices: Prices
     queue: JobQueue
+    tallies: Tallies
     upstream: Upstream
     public_upstream: Upstream
     specifications: Specifications
@@ -74,6 +77,7 @@ def build(settings: Settings) -> Ports:
         vault=LocalVault(settings.encryption_key_list()),
         prices=_prices(settings, evm),
         queue=RqQueue(settings.redis_url.get_secret_value()),
+        tallies=RedisTallies(settings.redis_url.get_secret_value()),
         upstream=_upstream(settings, HttpUpstream),
         # In development others' addresses may lead anywhere.
         public_upstream=_upstream(

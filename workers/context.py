@@ -9,7 +9,9 @@ from typing import ParamSpec
 import structlog
 from flask import Flask, has_app_context
 
-from app.core import identifiers
+from app.core import alarms, identifiers
+from app.ports import provider
+from app.status import handover
 
 P = ParamSpec("P")
 _log = structlog.get_logger(__name__)
@@ -34,9 +36,20 @@ def job(function: Callable[P, None]) -> Callable[P, None]:
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=identifiers.new_id(), job=function.__qualname__)
         if has_app_context():
-            function(*args, **kwargs)
+            _run(function, *args, **kwargs)
             return
         with application().app_context():
-            function(*args, **kwargs)
+            _run(function, *args, **kwargs)
 
     return run
+
+
+def _run(function: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+    try:
+        function(*args, **kwargs)
+    except Exception as error:
+        alarms.report(error)
+        raise
+    finally:
+        # The process of a job ends with it.
+        handover.hand_over(provider.current().tallies)

@@ -9,7 +9,7 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 from redis import Redis
@@ -87,6 +87,17 @@ class RqQueue:
             return False
         self._absence.end()
         return True
+
+    def depths(self) -> Mapping[QueueName, int]:
+        """Return how many jobs wait in each queue; empty while Redis is away."""
+        assert_no_unit()
+        if self._absence.is_resting():
+            return {}
+        try:
+            return {name: int(queue.count) for name, queue in self._queues.items()}
+        except RedisError as error:
+            self._absence.note(error)
+            return {}
 
     def _enqueue(self, job: JobName, arguments: tuple[str, ...]) -> None:
         queue = self._queues[job.queue]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from sqlalchemy import String, update
+from sqlalchemy import String, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.core import clock
@@ -41,6 +41,15 @@ def beat(heart: Heart = Heart.WORKER) -> None:
         )
         if beaten.rowcount == 0:  # type: ignore[attr-defined]
             session.merge(Heartbeat(name=heart.value, at=clock.now()))
+
+
+def ages() -> dict[str, int]:
+    """Return how many seconds ago each kind of process was last alive, those left out that never were."""
+    now = clock.now()
+    return {
+        name: max(0, int((now - at).total_seconds()))
+        for name, at in db.session.execute(select(Heartbeat.name, Heartbeat.at))
+    }
 
 
 def is_fresh(heart: Heart = Heart.WORKER) -> bool:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from sqlalchemy import BigInteger, Row, bindparam, insert, select, update
+from sqlalchemy import BigInteger, Row, bindparam, func, insert, select, update
 
 from app.core import clock
+from app.core.money import NANOS_PER_USD
 from app.core.tables import table_of
 from app.credits import postings
 from app.credits.models import CreditAccount
@@ -109,6 +110,19 @@ def balance(owner_id: str) -> Balance:
     if row is None:
         raise _never_opened(owner_id)
     return _balance(row)
+
+
+def totals() -> Balance:
+    """Return what all accounts have together, in the current unit. Reads all of them."""
+    # Dollars and nano-dollars apart: SQLite's sums are no longer than a BIGINT.
+    parts = [
+        func.sum(part)
+        for column in _COLUMNS[1:]
+        for part in (column // NANOS_PER_USD, column % NANOS_PER_USD)
+    ]
+    found = [int(part or 0) for part in db.session.execute(select(*parts)).one()]
+    sums = (dollars * NANOS_PER_USD + rest for dollars, rest in zip(found[::2], found[1::2], strict=True))
+    return Balance(*sums)
 
 
 def balances(owner_ids: Sequence[str]) -> dict[str, Balance]:

@@ -1,6 +1,6 @@
 """The door of the ledger: its verbs and snapshots, all of them for use inside the caller's unit."""
 
-from app.credits.accounts import Balance, balance, balances, grant, open_account
+from app.credits.accounts import Balance, balance, balances, grant, open_account, totals
 from app.credits.holds import (
     Hold,
     HoldState,
@@ -32,4 +32,5 @@ __all__ = [
     "release",
     "renew",
     "settle",
+    "totals",
 ]

@@ -183,6 +183,23 @@ class Balances:
         return next(amount for amount in self.amounts if amount.token == token)
 
 
+@dataclass(frozen=True, slots=True)
+class EndpointState:
+    """What one endpoint showed of itself, by its place in the operator's list; `problem` is None where it serves."""
+
+    number: int
+    problem: str | None = None
+    height: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """How a chain can be reached, and which of the contracts that we call are not there."""
+
+    endpoints: tuple[EndpointState, ...]
+    missing: tuple[str, ...] = ()
+
+
 class Chain(Protocol):
     """One chain on which wallets hold and move tokens, behind however many endpoints the operator configured."""
 
@@ -193,6 +210,10 @@ class Chain(Protocol):
 
     def verify_identity(self) -> None:
         """Make sure that the endpoints serve the chain we sign for. Raises: Rejected("wrong_chain"), Unreachable."""
+        ...
+
+    def diagnose(self) -> Diagnosis:
+        """Ask every endpoint by itself, and one for the contracts. Never raises for an endpoint that fails."""
         ...
 
     def explorer_url(self, tx_hash: str) -> str | None:

@@ -16,6 +16,7 @@ from app.ports.queue import JobQueue
 from app.ports.shopper import Shopper
 from app.ports.specifications import Specifications
 from app.ports.swaps import Exchange
+from app.ports.tallies import Tallies
 from app.ports.upstream import Upstream
 from app.ports.vault import Vault
 
@@ -49,6 +50,11 @@ class PortSet(Protocol):
     @property
     def queue(self) -> JobQueue:
         """The job queue."""
+        ...
+
+    @property
+    def tallies(self) -> Tallies:
+        """Where the counts of all processes are added up."""
         ...
 
     @property

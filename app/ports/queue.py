@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
-from app.jobs import JobName
+from app.jobs import JobName, QueueName
 
 
 class JobQueue(Protocol):
@@ -12,6 +13,10 @@ class JobQueue(Protocol):
 
     def put(self, job: JobName, *arguments: str) -> bool:
         """Enqueue a job unless the same one waits already; tell whether the queue could be reached."""
+        ...
+
+    def depths(self) -> Mapping[QueueName, int]:
+        """Return how many jobs wait in each queue; empty while it cannot be reached."""
         ...
 
     def ping(self) -> bool:

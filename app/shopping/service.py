@@ -10,7 +10,7 @@ from decimal import Decimal
 from threading import BoundedSemaphore
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from app.core import clock, identifiers
 from app.core.heartbeats import Heart, is_fresh
@@ -200,6 +200,18 @@ def open_purchase_of(wallet_id: str) -> str | None:
         .where(Purchase.wallet_id == wallet_id, Purchase.status.in_([status.value for status in OPEN]))
         .limit(1)
     )
+
+
+def open_by_status() -> dict[str, int]:
+    """Return how many purchases are under way, in the current unit."""
+    statuses = [status.value for status in OPEN]
+    counts = (
+        select(Purchase.status, func.count()).where(Purchase.status.in_(statuses)).group_by(Purchase.status)
+    )
+    found = dict.fromkeys(statuses, 0)
+    for status, number in db.session.execute(counts):
+        found[status] = number
+    return found
 
 
 def _assert_not_ordered_already(account_id: str, digest: str) -> None:

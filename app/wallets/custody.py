@@ -16,6 +16,7 @@ from app.core.unit_of_work import reading, unit_of_work
 from app.errors import InternalError, NotFound
 from app.extensions import db
 from app.ports import provider
+from app.ports.errors import Rejected
 from app.ports.vault import Place, Signer
 from app.wallets.models import KeyStore, RetiredKey, Wallet, WalletKey
 
@@ -74,6 +75,30 @@ def assert_network() -> None:
         _log.critical("key_store_of_another_network", made_for=claimed, asked_for=network)
         raise InternalError("This service is set up wrongly: its keys belong to another network.")
     extensions["key_store_network"] = network
+
+
+def keys_of_another_network() -> str | None:
+    """Return the network whose keys this database holds, when it is not ours, in the current unit. Claims nothing."""
+    claimed = db.session.scalar(select(KeyStore.network).where(KeyStore.id == _THE_ONE))
+    return claimed if claimed not in (None, provider.settings().network.value) else None
+
+
+def unopened(sample: int) -> int:
+    """Return how many of the newest and oldest keys do not open, in the current unit; at most twice the sample."""
+    vault, failed = provider.current().vault, 0
+    for order in (Wallet.created_at.asc(), Wallet.created_at.desc()):
+        rows = db.session.execute(
+            select(WalletKey.wallet_id, WalletKey.sealed)
+            .join(Wallet, Wallet.id == WalletKey.wallet_id)
+            .order_by(order)
+            .limit(sample)
+        )
+        for wallet_id, sealed in rows:
+            try:
+                vault.open(sealed, place(wallet_id))
+            except Rejected:
+                failed += 1
+    return failed
 
 
 def retire(wallet: Wallet) -> None:

@@ -6,13 +6,14 @@ from http import HTTPStatus
 from typing import Any
 
 import structlog
-from flask import Flask, Response, g, jsonify
+from flask import Flask, Response, g, jsonify, request
 from sqlalchemy.exc import InternalError as SqlInternalError
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as SqlTimeoutError
 from werkzeug.exceptions import HTTPException
 from werkzeug.exceptions import MethodNotAllowed as WerkzeugMethodNotAllowed
 
+from app.core import alarms
 from app.errors import (
     InternalError,
     InvalidInput,
@@ -100,6 +101,7 @@ def _answer_ended_session(error: Exception) -> Response:
     return _answer_overload(error) if ended else _answer_defect(error)
 
 
-def _answer_defect(_error: Exception) -> Response:
+def _answer_defect(error: Exception) -> Response:
     _log.exception("request_failed")
+    alarms.report(error, route=str(request.url_rule))
     return answer(InternalError())

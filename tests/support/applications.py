@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -23,7 +24,7 @@ from app.adapters.vault_local import LocalVault
 from app.config import Settings
 from app.core.chains import ETH, SOL, ChainName
 from app.factory import create_app
-from app.jobs import JobName
+from app.jobs import JobName, QueueName
 from app.ports.chain import Chain
 from app.ports.faucet import Faucet
 from app.ports.perpdex import Perpdex
@@ -32,6 +33,7 @@ from app.ports.queue import JobQueue
 from app.ports.shopper import Shopper
 from app.ports.specifications import Specifications
 from app.ports.swaps import Exchange
+from app.ports.tallies import Tallies
 from app.ports.upstream import Upstream
 from app.ports.vault import Vault
 
@@ -73,8 +75,27 @@ class RecordingQueue:
             self.put_jobs.append((job, arguments))
         return not self.away
 
+    def depths(self) -> dict[QueueName, int]:
+        return {} if self.away else {job.queue: len(self.put_jobs) for job, _ in self.put_jobs}
+
     def ping(self) -> bool:
         return not self.away
+
+
+class KeptTallies:
+    """Sums kept in memory, which can be told to be away."""
+
+    def __init__(self) -> None:
+        self.sums: Counter[str] = Counter()
+        self.away = False
+
+    def add(self, counts: Mapping[str, int]) -> bool:
+        if not self.away:
+            self.sums.update(counts)
+        return not self.away
+
+    def totals(self) -> Mapping[str, int] | None:
+        return None if self.away else dict(self.sums)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +111,7 @@ class TestPorts:
     chains: Mapping[ChainName, Chain] = field(default_factory=lambda: MappingProxyType({}))
     exchanges: Mapping[ChainName, Exchange] = field(default_factory=lambda: MappingProxyType({}))
     queue: JobQueue = field(default_factory=RecordingQueue)
+    tallies: Tallies = field(default_factory=KeptTallies)
     specifications: Specifications = field(default_factory=OpenApiReader)
     faucet: Faucet | None = None
     perpdex: Perpdex = field(

@@ -18,6 +18,7 @@ from app.ports.chain import (
     Balances,
     BlockRef,
     Chain,
+    Diagnosis,
     Draft,
     Intent,
     Outcome,
@@ -94,6 +95,10 @@ class FaultyChain(_Faulty):
 
     def verify_identity(self) -> None:
         self._through("verify_identity", self.real.verify_identity)
+
+    def diagnose(self) -> Diagnosis:
+        answer: Diagnosis = self._through("diagnose", self.real.diagnose)
+        return answer
 
     def explorer_url(self, tx_hash: str) -> str | None:
         return self.real.explorer_url(tx_hash)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from app.adapters.evm import contracts, transactions
+from app.adapters.evm import contracts, diagnosis, transactions
 from app.adapters.evm.broadcasts import Broadcaster
 from app.adapters.evm.deployments import Deployment
 from app.adapters.evm.deposits import DepositScanner
@@ -22,6 +22,7 @@ from app.ports.chain import (
     Attempt,
     Balances,
     BlockRef,
+    Diagnosis,
     Draft,
     Intent,
     Outcome,
@@ -78,6 +79,10 @@ class EvmChain:
     def verify_identity(self) -> None:
         """Ask every endpoint for its chain id. Raises: Rejected("wrong_chain"), Unreachable."""
         self.rpc.verify_identity()
+
+    def diagnose(self) -> Diagnosis:
+        """Ask every endpoint by itself, and one for the contracts."""
+        return diagnosis.of(self.rpc, self._deployment)
 
     def explorer_url(self, tx_hash: str) -> str | None:
         """Return a page that shows a transaction, or None where there is no explorer."""

@@ -24,6 +24,8 @@ from urllib3.exceptions import (
 )
 
 from app.adapters.evm.wire import MalformedAnswerError, quantity
+from app.core import tallies
+from app.core.chains import ChainName
 from app.core.unit_of_work import assert_no_unit
 
 T = TypeVar("T")
@@ -176,13 +178,14 @@ class Http:
 class Endpoint:
     """One endpoint with what was learnt about it: batch size, range of logs, whether it serves our chain."""
 
-    def __init__(self, http: Http, url: str, *, number: int, chain_id: int) -> None:
+    def __init__(self, http: Http, url: str, *, number: int, chain_id: int, chain: ChainName) -> None:
         """Take the URL; nothing is asked before the first call."""
         self._http = http
         self._url = url
         self._chain_id = chain_id
         self._identified = False
         self.number = number
+        self._labels = {"chain": chain.value, "endpoint": str(number)}
         self.batch_limit = MAX_BATCH
         self.log_range = _LOG_RANGE
         self.resting_until = 0.0
@@ -219,7 +222,11 @@ class Endpoint:
             for number, call in enumerate(chunk)
         ]
         body = json.dumps(requested if len(chunk) > 1 else requested[0], separators=(",", ":")).encode()
-        status, received = self._http.post(self._url, body)
+        started = time.perf_counter_ns()
+        try:
+            status, received = self._http.post(self._url, body)
+        finally:
+            tallies.observe("rpc_seconds", (time.perf_counter_ns() - started) // 1000, **self._labels)
         if status == requests.codes.request_entity_too_large and self._smaller(chunk):
             return False
         if status not in (requests.codes.ok, requests.codes.bad_request):

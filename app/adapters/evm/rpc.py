@@ -15,6 +15,7 @@ import structlog
 
 from app.adapters.evm.endpoint import Call, Endpoint, EndpointFailed, Http
 from app.adapters.evm.libraries import JSONBaseProvider, RPCEndpoint, RPCResponse
+from app.core import tallies
 from app.core.chains import ChainName
 from app.ports.errors import Rejected, Unreachable
 
@@ -46,13 +47,19 @@ class JsonRpc(JSONBaseProvider):
         self._name = name
         self._chain_id = chain_id
         self._endpoints = tuple(
-            Endpoint(http, url, number=number, chain_id=chain_id) for number, url in enumerate(urls, 1)
+            Endpoint(http, url, number=number, chain_id=chain_id, chain=name)
+            for number, url in enumerate(urls, 1)
         )
 
     def __repr__(self) -> str:
         return f"JsonRpc({self._name.value!r}, endpoints={len(self._endpoints)})"
 
     __str__ = __repr__
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Return all endpoints in the operator's order."""
+        return self._endpoints
 
     def run(self, *calls: Call[Any]) -> None:
         """Run calls in order on the first endpoint that answers all of them. Raises: Unreachable."""
@@ -83,6 +90,9 @@ class JsonRpc(JSONBaseProvider):
             endpoint.resting_until = time.monotonic() + _REST_SECONDS
         _log.warning(
             "rpc_endpoint_failed", chain=self._name.value, endpoint=endpoint.number, reason=failure.reason
+        )
+        tallies.count(
+            "rpc_failures", chain=self._name.value, endpoint=str(endpoint.number), reason=failure.reason
         )
 
     def verify_identity(self) -> None:

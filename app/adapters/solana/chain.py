@@ -8,26 +8,28 @@ from solders.account_decoder import UiAccountEncoding
 from solders.commitment_config import CommitmentLevel
 from solders.pubkey import Pubkey
 from solders.rpc.config import RpcAccountInfoConfig, RpcContextConfig
-from solders.rpc.requests import GetLatestBlockhash, GetMultipleAccounts
+from solders.rpc.requests import GetEpochInfo, GetLatestBlockhash, GetMultipleAccounts
 
 from app.adapters.solana import tokens, transactions
 from app.adapters.solana.broadcasts import Broadcaster
 from app.adapters.solana.deployments import Deployment
 from app.adapters.solana.deposits import DepositScanner
 from app.adapters.solana.drafts import Drafter
-from app.adapters.solana.endpoint import Call
+from app.adapters.solana.endpoint import Call, EndpointFailedError
 from app.adapters.solana.histories import Portion
 from app.adapters.solana.outcomes import Lookout
 from app.adapters.solana.rpc import SolanaRpc
 from app.adapters.solana.transactions import Plan
-from app.adapters.solana.wire import accounts, blockhash
+from app.adapters.solana.wire import accounts, blockhash, epoch_info
 from app.core.chains import SOL, USDC, ChainName, Token
 from app.core.money import TokenAmount
 from app.ports.chain import (
     Attempt,
     Balances,
     BlockRef,
+    Diagnosis,
     Draft,
+    EndpointState,
     Intent,
     Outcome,
     Scan,
@@ -86,6 +88,25 @@ class SolanaChain:
     def verify_identity(self) -> None:
         """Compare genesis hashes with the network's. Raises: Rejected("wrong_chain"), Unreachable."""
         self._rpc.verify()
+
+    def diagnose(self) -> Diagnosis:
+        """Ask every endpoint by itself, and one for the USDC mint."""
+        states, calls = [], []
+        for endpoint in self._rpc.endpoints:
+            height = Call(GetEpochInfo(_CONFIRMED), epoch_info)
+            mint = Call(GetMultipleAccounts([self._usdc_mint], self._accounts), accounts(1))
+            try:
+                if not endpoint.serves_our_cluster():
+                    states.append(EndpointState(endpoint.place, "wrong_chain"))
+                    continue
+                endpoint.run(height, mint)
+            except EndpointFailedError as failure:
+                states.append(EndpointState(endpoint.place, failure.reason))
+                continue
+            states.append(EndpointState(endpoint.place, height=height.answer.slot))
+            calls.append(mint)
+        gone = bool(calls) and calls[0].answer.states[0] is None
+        return Diagnosis(tuple(states), ("usdc_mint",) if gone else ())
 
     def explorer_url(self, tx_hash: str) -> str | None:
         """Return Solscan's page of a transaction; the sandbox has no explorer."""

@@ -19,6 +19,8 @@ from solders.rpc.requests import GetGenesisHash
 from app.adapters.http_client import HttpClient, TooLargeError
 from app.adapters.outage import Outage
 from app.adapters.solana.wire import MalformedAnswerError, field, parsed, text
+from app.core import tallies
+from app.core.chains import ChainName
 from app.ports.errors import Unreachable
 
 T = TypeVar("T")
@@ -132,6 +134,8 @@ class Endpoint:
         self._answered_since_halved = 0
         self._rest_until = 0.0
         self._closed_until = 0.0
+        self.place = place
+        self._labels = {"chain": ChainName.SOLANA.value, "endpoint": str(place)}
         self._outage = Outage("rpc_endpoint", name=f"solana {place}")
 
     @property
@@ -193,6 +197,7 @@ class Endpoint:
         if failure.closed_seconds:
             self._closed_until = now + min(failure.closed_seconds, _LONGEST_CLOSED_SECONDS)
         self._outage.begin(failure.reason)
+        tallies.count("rpc_failures", **self._labels, reason=failure.reason)
 
     def recover(self) -> None:
         """Be asked in turn again."""
@@ -204,6 +209,7 @@ class Endpoint:
 
         Raises: EndpointFailedError, TooLargeError.
         """
+        started = time.perf_counter_ns()
         try:
             answer = self._http.post(self._url, _body(chunk))
         except TooLargeError:
@@ -211,6 +217,8 @@ class Endpoint:
         except Unreachable as failure:
             executed = failure.reason != "not_sent"
             raise EndpointFailedError(failure.reason, perhaps_executed=executed) from None
+        finally:
+            tallies.observe("rpc_seconds", (time.perf_counter_ns() - started) // 1000, **self._labels)
         if answer.status in (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE) and self._halve(
             chunk
         ):

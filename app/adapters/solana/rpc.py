@@ -36,6 +36,11 @@ class SolanaRpc:
             Endpoint(http, url, place=place, accepts=accepts) for place, url in enumerate(urls, start=1)
         ]
 
+    @property
+    def endpoints(self) -> Sequence[Endpoint]:
+        """Return all endpoints in the operator's order."""
+        return self._endpoints
+
     def run(self, *calls: Call[Any]) -> None:
         """Run calls on the first endpoint that answers all of them. Raises: Unreachable."""
         self.first(lambda endpoint: endpoint.run(*calls))

@@ -10,12 +10,13 @@ import http.client
 import io
 import re
 import socket
+import time
 from contextlib import suppress
 from decimal import Decimal
 from urllib.parse import urlsplit
 
 from app.adapters.upstream_http.connections import Connection, ConnectionPool
-from app.core import public_addresses
+from app.core import public_addresses, tallies
 from app.core.unit_of_work import assert_no_unit
 from app.ports.errors import OutcomeUnknown, Rejected, Unreachable
 from app.ports.upstream import Headers, Outgoing
@@ -134,6 +135,9 @@ class HttpIncoming:
 class HttpUpstream:
     """Sends to the services that the operator configured, wherever they are."""
 
+    _counted_as: str | None = None
+    """What stands for the host in counts; None where hosts are few, and no outsider can name others."""
+
     def __init__(self, *, connect_seconds: Decimal, read_seconds: Decimal) -> None:
         """Take the time to wait for a connection and for each piece of an answer."""
         self._connect_seconds = float(connect_seconds)
@@ -143,6 +147,28 @@ class HttpUpstream:
     def send(self, request: Outgoing) -> HttpIncoming:
         """Send once. Raises: Unreachable, OutcomeUnknown, Rejected."""
         assert_no_unit()
+        started = time.perf_counter_ns()
+        outcome = "unreachable"
+        try:
+            incoming = self._send(request)
+            outcome = f"{incoming.status // 100}xx"
+        except OutcomeUnknown as error:
+            outcome = error.reason
+            raise
+        except Rejected:
+            outcome = "rejected"
+            raise
+        else:
+            return incoming
+        finally:
+            tallies.observe(
+                "upstream_seconds",
+                (time.perf_counter_ns() - started) // 1000,
+                upstream=self._counted_as or urlsplit(request.origin).hostname or "",
+                outcome=outcome,
+            )
+
+    def _send(self, request: Outgoing) -> HttpIncoming:
         head = _head(request)
         connection = self._pool.take(request.origin, connect_seconds=self._connect_seconds)
         try:
@@ -180,6 +206,8 @@ class PublicUpstream(HttpUpstream):
 
     Names are resolved once, every address that they have is checked, and the connection goes to one of those.
     """
+
+    _counted_as = "public"
 
     def __init__(self, *, connect_seconds: Decimal, read_seconds: Decimal) -> None:
         """Take the time to wait for a connection and for each piece of an answer."""

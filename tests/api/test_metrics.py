@@ -1,0 +1,194 @@
+"""`/metrics`: no door for strangers, no id or key in a label; the figures are the service's and not one process's."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import sentry_sdk
+from flask import Flask
+from flask.testing import FlaskClient
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.core import alarms, tallies
+from app.status import handover
+from tests.support.agents import register
+from tests.support.applications import KeptTallies
+from tests.support.waiting import wait_until
+
+TOKEN = "m" * 32
+
+
+@pytest.fixture
+def sums() -> KeptTallies:
+    tallies.take()
+    return KeptTallies()
+
+
+@pytest.fixture
+def counted(each_database_url: str, build_app: Callable[..., Flask], sums: KeptTallies) -> Flask:
+    return build_app(each_database_url, tallies=sums)
+
+
+def read(client: FlaskClient, **headers: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    answer = client.get("/metrics", headers=headers)
+    assert answer.status_code == 200
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(answer.get_data(as_text=True))
+        for sample in family.samples
+    }
+
+
+def test_a_stranger_is_not_let_in_without_a_token_and_a_proxy_on_this_machine_is_a_stranger(
+    app: Flask,
+) -> None:
+    client = app.test_client()
+    assert client.get("/metrics").status_code == 200
+    assert client.get("/metrics", environ_overrides={"REMOTE_ADDR": "192.0.2.1"}).status_code == 404
+    for name in ("X-Forwarded-For", "Forwarded"):
+        assert client.get("/metrics", headers={name: "127.0.0.1"}).status_code == 404
+
+
+def test_with_a_token_only_who_shows_it_is_let_in(build_app: Callable[..., Flask], sqlite_url: str) -> None:
+    client = build_app(sqlite_url, settings={"metrics_token": TOKEN}).test_client()
+    for shown in ("", "Bearer", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", f"Basic {TOKEN}", "Bearer ü"):
+        assert client.get("/metrics", headers={"Authorization": shown}).status_code == 401
+    away = {"REMOTE_ADDR": "192.0.2.1"}
+    shown = {"Authorization": f"bearer {TOKEN}"}
+    assert client.get("/metrics", headers=shown, environ_overrides=away).status_code == 200
+
+
+def test_requests_are_counted_by_pattern_and_no_id_or_key_is_a_label(counted: Flask) -> None:
+    client = counted.test_client()
+    agent = register(client)
+    wallet = agent.get("/v1/wallets").get_json()["wallets"][0]["id"]
+    for _ in range(3):
+        agent.get(f"/v1/wallets/{wallet}")
+    client.open("/v1/nowhere", method="MADEUP")
+    found = read(client)
+    labels = (("method", "GET"), ("route", "/v1/wallets/<string:wallet_id>"), ("status", "200"))
+    assert found[("purser_requests_total", labels)] == 3
+    assert found[("purser_request_seconds_count", labels[:2])] == 3
+    text = client.get("/metrics").get_data(as_text=True)
+    for secret in (wallet, agent.key, "MADEUP", "nowhere"):
+        assert secret not in text
+
+
+def test_what_several_processes_counted_is_one_figure_and_what_nobody_took_is_not_lost(
+    sums: KeptTallies,
+) -> None:
+    sums.away = True
+    tallies.count("requests", 2, route="/a")
+    handover.hand_over(sums)
+    assert not sums.sums
+    sums.away = False
+    tallies.count("requests", route="/a")
+    handover.hand_over(sums)
+    handover.hand_over(sums)
+    assert sums.sums == {"requests\troute=/a": 3}
+
+
+def test_buckets_add_up_and_the_sum_is_in_seconds(counted: Flask, sums: KeptTallies) -> None:
+    for microseconds in (4_999, 5_000, 5_001, 90_000_000):
+        tallies.observe("rpc_seconds", microseconds, chain="base", endpoint="1")
+    found = read(counted.test_client())
+
+    def at(bound: str) -> float:
+        return found[("purser_rpc_seconds_bucket", (("chain", "base"), ("endpoint", "1"), ("le", bound)))]
+
+    assert (at("0.005"), at("0.01"), at("60"), at("+Inf")) == (2, 3, 3, 4)
+    assert found[("purser_rpc_seconds_sum", (("chain", "base"), ("endpoint", "1")))] == pytest.approx(90.015)
+
+
+def test_more_series_than_are_kept_do_not_fill_the_memory() -> None:
+    tallies.take()
+    for number in range(11_000):
+        tallies.count("requests", route=str(number))
+    assert len(tallies.take()) == 10_000
+
+
+def test_credits_are_told_to_the_cent_and_nothing_is_zero_that_could_not_be_read(
+    counted: Flask, sums: KeptTallies
+) -> None:
+    client = counted.test_client()
+    for _ in range(3):
+        register(client)
+    assert read(client)[("purser_credits_usd", (("bucket", "available"),))] == 30
+    sums.away = True
+    found = read(client)
+    assert found[("purser_redis_up", ())] == 0
+    assert not [name for name, _ in found if name.startswith("purser_requests")]
+
+
+@pytest.fixture
+def told() -> Iterator[tuple[str, list[bytes]]]:
+    """A Sentry: a real server that keeps what it was told."""
+    bodies: list[bytes] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            bodies.append(gzip.decompress(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_arguments: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://public@127.0.0.1:{server.server_address[1]}/1", bodies
+    sentry_sdk.get_client().close()
+    sentry_sdk.get_global_scope().set_client(None)
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_defect_is_told_without_a_word_of_the_request(
+    build_app: Callable[..., Flask], sqlite_url: str, told: tuple[str, list[bytes]]
+) -> None:
+    address, bodies = told
+    app = build_app(sqlite_url, settings={"sentry_dsn": address})
+
+    def fail(_code: str) -> str:
+        secret = "canary-of-a-variable"
+        raise ZeroDivisionError(f"canary-of-a-message {secret}")
+
+    app.add_url_rule("/broken/<_code>", view_func=fail)
+    app.testing = False
+    app.config["PROPAGATE_EXCEPTIONS"] = False
+    answer = app.test_client().get(
+        "/broken/canary-of-a-path?q=canary-of-a-query", headers={"X-API-Key": "canary-of-a-key"}
+    )
+    assert answer.status_code == 500
+    sentry_sdk.flush(5)
+    wait_until(lambda: bool(bodies), what="the defect to be told")
+    text = b"".join(bodies).decode(errors="replace")
+    event = json.loads(text.splitlines()[2])
+    assert event["exception"]["values"][-1]["type"] == "ZeroDivisionError"
+    assert event["tags"]["route"] == "/broken/<_code>"
+    assert event["tags"]["request_id"] == answer.get_json()["request_id"]
+    # The line of code that fails is shown; what it had in its hands is not.
+    assert not [word for word in ("path", "query", "key", "message canary") if f"canary-of-a-{word}" in text]
+
+
+def test_without_an_address_nothing_is_told() -> None:
+    alarms.begin("", network="sandbox")
+    alarms.report(ZeroDivisionError("nobody hears"))
+    assert not sentry_sdk.get_client().is_active()
+
+
+def test_what_is_pending_is_told_by_age(chain_app: Flask) -> None:
+    client = chain_app.test_client()
+    agent = register(client)
+    wallet = agent.get("/v1/wallets").get_json()["wallets"][0]["id"]
+    asked = agent.post(f"/v1/wallets/{wallet}/fund", {"chain": "base", "amount": "1", "currency": "USDC"})
+    assert asked.status_code < 300
+    labels = (("chain", "base"), ("older_than", "0"), ("type", "funding"))
+    assert read(client)[("purser_pending_transactions", labels)] == 1
