@@ -93,7 +93,8 @@ def test_what_several_processes_counted_is_one_figure_and_what_nobody_took_is_no
     assert sums.sums == {"requests\troute=/a": 3}
 
 
-def test_buckets_add_up_and_the_sum_is_in_seconds(counted: Flask, sums: KeptTallies) -> None:
+@pytest.mark.usefixtures("sums")
+def test_buckets_add_up_and_the_sum_is_in_seconds(counted: Flask) -> None:
     for microseconds in (4_999, 5_000, 5_001, 90_000_000):
         tallies.observe("rpc_seconds", microseconds, chain="base", endpoint="1")
     found = read(counted.test_client())
