@@ -76,14 +76,23 @@ class MarketPrices:
 
     def nanos_per_token(self, token: Token) -> int | None:
         """Return the price, the higher of two fresh ones, or None when none is known; USDC is 1 USD."""
+        found = self._span(token)
+        return None if found is None else found.most_nanos
+
+    def least_nanos_per_token(self, token: Token) -> int | None:
+        """Return the price, the lower of two fresh ones, or None when none is known; USDC is 1 USD."""
+        found = self._span(token)
+        return None if found is None else found.least_nanos
+
+    def _span(self, token: Token) -> _Span | None:
         assert_no_unit()
         if token == USDC:
-            return NANOS_PER_USD
+            return _Span(NANOS_PER_USD, NANOS_PER_USD)
         if token in self._overrides:
-            return self._overrides[token]
+            return _Span(self._overrides[token], self._overrides[token])
         if self._clock() >= self._seen.fresh_until:
             self._refresh(token)
-        return self._seen.price(token, now=self._clock())
+        return self._seen.span(token, now=self._clock())
 
     def _refresh(self, token: Token) -> None:
         is_tolerable = self._seen.age(token, now=self._clock()) <= _TOLERATED_SECONDS
@@ -96,31 +105,42 @@ class MarketPrices:
             self._lock.release()
 
     def _read(self) -> _Seen:
-        found: dict[Token, int] = {}
+        found: dict[Token, _Span] = {}
         for reader in self._readers:
             if reader.is_fallback and self._wanted <= found.keys():
                 break
             for token, nanos in reader.read(now=self._clock()).items():
-                found[token] = max(nanos, found.get(token, 0))
+                found[token] = found.get(token, _Span(nanos, nanos)).with_price(nanos)
         now = self._clock()
         is_complete = self._wanted <= found.keys()
         return _Seen(
-            prices={**self._seen.prices, **{token: (nanos, now) for token, nanos in found.items()}},
+            prices={**self._seen.prices, **{token: (span, now) for token, span in found.items()}},
             fresh_until=now + (_FRESH_SECONDS if is_complete else _RETRY_SECONDS),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """The newest price of each token with the time of its reading; replaced as a whole, never changed."""
+class _Span:
+    """What fresh sources say of one token at one time: the lowest and the highest of their prices."""
 
-    prices: Mapping[Token, tuple[int, float]] = field(default_factory=dict)
+    least_nanos: int
+    most_nanos: int
+
+    def with_price(self, nanos: int) -> _Span:
+        return _Span(min(self.least_nanos, nanos), max(self.most_nanos, nanos))
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The newest prices of each token with the time of its reading; replaced as a whole, never changed."""
+
+    prices: Mapping[Token, tuple[_Span, float]] = field(default_factory=dict)
     fresh_until: float = float("-inf")
 
     def age(self, token: Token, *, now: float) -> float:
         return now - self.prices[token][1] if token in self.prices else float("inf")
 
-    def price(self, token: Token, *, now: float) -> int | None:
+    def span(self, token: Token, *, now: float) -> _Span | None:
         return self.prices[token][0] if self.age(token, now=now) < _LAST_KNOWN_SECONDS else None
 
 

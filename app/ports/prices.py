@@ -16,3 +16,7 @@ class Prices(Protocol):
         May ask the network; call it outside a unit of work. Never raises for an unreachable source.
         """
         ...
+
+    def least_nanos_per_token(self, token: Token) -> int | None:
+        """Return the lower of two fresh prices, for what a wallet gets; else as `nanos_per_token`."""
+        ...

@@ -87,11 +87,16 @@ def test_an_override_wins_over_every_source(clock: _Clock) -> None:
     assert market.nanos_per_token(SOL) == 150 * _USD
 
 
-def test_of_two_fresh_prices_the_higher_counts(clock: _Clock) -> None:
+def test_of_two_fresh_prices_the_higher_counts_for_what_leaves_and_the_lower_for_what_comes(
+    clock: _Clock,
+) -> None:
     low, high = _Source({ETH: 2999 * _USD, SOL: 151}), _Source({ETH: 3001 * _USD, SOL: 150})
     for order in ([low, high], [high, low]):
         market = _market(list(order), [], clock)
         assert (market.nanos_per_token(ETH), market.nanos_per_token(SOL)) == (3001 * _USD, 151)
+        assert market.least_nanos_per_token(ETH) == 2999 * _USD
+        assert market.least_nanos_per_token(SOL) == 150
+        assert market.least_nanos_per_token(USDC) == _USD
 
 
 def test_other_sources_are_asked_only_for_what_the_chains_lack(clock: _Clock) -> None:
