@@ -43,8 +43,8 @@ def quote(units: int, *, reserve_in: int, reserve_out: int) -> int:
 
 
 @cache
-def exchange_program() -> bytes:
-    """Assemble the program."""
+def exchange_program(*, greed: int = 1) -> bytes:
+    """Assemble the program; one of more greed takes so many times what it was told to."""
     program = Program()
     program.op("mov", 6, "r1")
     program.load(8, 0, 6)
@@ -67,6 +67,7 @@ def exchange_program() -> bytes:
     _assert_enough(program)
     _sign_as_pool(program)
     program.load(8, 1, 7, 16)
+    program.op("mul", 1, greed)
     _transfer(program, source=0, target=2, authority=4, signers=0)
     program.op("mov", 1, "r9")
     _transfer(program, source=3, target=1, authority=5, signers=1)
