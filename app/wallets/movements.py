@@ -62,6 +62,8 @@ _SENTENCES: Mapping[str, str] = {
     "price_moved": "The price moved past the slippage that was allowed; nothing was sent.",
     "unsafe_instructions": "What the exchange wanted to be signed is not what was asked for; nothing was sent.",
     "deadline_passed": "It was not executed before its deadline, and can no longer be.",
+    "cancelled": "It could not be carried out any more (too late, or not payable); its slot was used up instead.",
+    "slot_taken": "Another transaction used its slot, so that it can never be executed.",
 }
 
 
