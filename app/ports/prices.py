@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from app.core.chains import Token
+
+
+@dataclass(frozen=True, slots=True)
+class Market:
+    """The lowest and the highest of fresh prices, in nano-dollars per whole token."""
+
+    least_nanos: int
+    most_nanos: int
 
 
 class Prices(Protocol):
@@ -17,6 +26,9 @@ class Prices(Protocol):
         """
         ...
 
-    def least_nanos_per_token(self, token: Token) -> int | None:
-        """Return the lower of two fresh prices, for what a wallet gets; else as `nanos_per_token`."""
+    def market(self, token: Token) -> Market | None:
+        """Return what sources say that trade nothing themselves, None when none of them is known to say anything.
+
+        For judging an exchange, whose own word on prices is worth nothing there. Else as `nanos_per_token`.
+        """
         ...

@@ -89,9 +89,7 @@ def send(wallet: WalletView, order: SwapOrder, *, wait_seconds: Decimal) -> hist
 def _offered(wallet: WalletView, order: SwapOrder) -> tuple[Movement, Offer, TokenAmount]:
     """Ask for prices and an offer, and bound what it may lose. Raises: PriceUnavailable, Rejected."""
     prices, settings = provider.current().prices, provider.settings()
-    # Where sources differ, each in the direction that counts more as lost and asks more of the exchange.
-    given = prices.nanos_per_token(order.given.token)
-    wanted = prices.least_nanos_per_token(order.wanted)
+    given, wanted = prices.market(order.given.token), prices.market(order.wanted)
     # Without a market price nothing would tell a bad offer from a good one.
     if given is None or wanted is None:
         raise PriceUnavailable(
@@ -105,7 +103,8 @@ def _offered(wallet: WalletView, order: SwapOrder) -> tuple[Movement, Offer, Tok
     bounds = swap_bounds.bound(
         order.given,
         order.wanted,
-        swap_bounds.Prices(given, wanted),
+        # Where sources differ, each counts that makes more of what is lost, and asks more of the exchange.
+        swap_bounds.Prices(given.most_nanos, wanted.least_nanos),
         quoted_units=offer.output_units,
         slippage_bps=order.slippage_bps,
         deviation_bps=settings.max_price_deviation_bps,
