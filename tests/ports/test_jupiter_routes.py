@@ -24,7 +24,7 @@ from app.ports.swaps import ALONE, Ask, Beside, Offer
 from sandbox.jupiter import Faults, JupiterServer
 from sandbox.solana import SolanaNode
 from sandbox.solana.addresses import TOKEN, TOKEN_2022, USDC_MINT, WRAPPED_SOL_MINT, associated_token_address
-from sandbox.solana.exchange import JUPITER, exchange_program
+from sandbox.solana.exchange import JUPITER, SHARED_ACCOUNTS_ROUTE_V2, exchange_program
 from tests.support.evm import Calls, proxy
 from tests.support.loopback_http import Reply, serve
 from tests.support.solana_people import (
@@ -314,6 +314,58 @@ def test_a_cluster_that_is_away_is_no_refusal_of_the_exchange(
     elsewhere = JupiterExchange(chain_at("http://127.0.0.1:1"), jupiter.url)
     with pytest.raises(Unreachable):
         elsewhere.draft(offer, minimum_units=1, signer=None)
+
+
+@pytest.fixture
+def _shared(node: SolanaNode) -> Iterator[None]:
+    """The exchange takes routes through its own accounts for the time of a test."""
+    node.add_program(JUPITER, exchange_program(route=SHARED_ACCOUNTS_ROUTE_V2))
+    yield
+    node.add_program(JUPITER, exchange_program())
+
+
+def _through_shared_accounts(answer: Answer) -> Answer:
+    route = answer["swapInstruction"]
+    user, given, wanted, *mints_and_programs, _payee, events, program = route["accounts"][:10]
+    own = [{"pubkey": str(Keypair().pubkey()), "isSigner": False, "isWritable": True} for _ in range(3)]
+    route["accounts"] = [
+        own[0], user, given, *own[1:], wanted, *mints_and_programs, events, program, *route["accounts"][10:],
+    ]  # fmt: skip
+    return _with_data(answer, SHARED_ACCOUNTS_ROUTE_V2 + b"\0" + bytes(_data(answer)[8:]))
+
+
+@pytest.mark.usefixtures("_shared")
+@pytest.mark.parametrize("given", [SOL, USDC])
+def test_a_route_through_shared_accounts_brings_at_least_our_minimum_or_is_not_signed(
+    given: Token, node: SolanaNode, exchange: JupiterExchange, jupiter: JupiterServer, person: SolanaPerson
+) -> None:
+    jupiter.faults = Faults(change=_through_shared_accounts)
+    chain = chain_at(node.url)
+    offer = exchange.quote(ask(person, given))
+    with pytest.raises(Rejected, match=r"price_moved"):
+        exchange.draft(offer, minimum_units=offer.output_units + 1, signer=None)
+    draft = exchange.draft(offer, minimum_units=offer.output_units, signer=None)
+    signed = exchange.sign(draft, person, sequence=None, beside=ALONE)
+    chain.broadcast(signed.raw)
+    node.advance(CONFIRMED_SLOTS)
+    found = chain.outcomes([replace(watch(person, signed), receives=offer.ask.wanted)])["it"]
+    assert found.received_units == offer.output_units
+
+
+def test_what_jupiter_says_and_nobody_needs_is_not_believed(
+    node: SolanaNode, exchange: JupiterExchange, jupiter: JupiterServer, person: SolanaPerson
+) -> None:
+    lies = {
+        "inAmount": "1", "otherAmountThreshold": "1", "slippageBps": 10_000, "priceImpactPct": "-1",
+        "computeBudgetInstructions": [TRANSFER], "blockhashWithMetadata": None,
+    }  # fmt: skip
+    jupiter.faults = Faults(change=lambda answer: {**answer, **lies})
+    chain = chain_at(node.url)
+    offer = exchange.quote(ask(person))
+    draft = exchange.draft(offer, minimum_units=offer.output_units, signer=None)
+    chain.broadcast(exchange.sign(draft, person, sequence=None, beside=ALONE).raw)
+    node.advance(CONFIRMED_SLOTS)
+    assert chain.balances(person.address).of(USDC).units == SOME_USDC - 10_000_000
 
 
 @pytest.fixture
