@@ -20,7 +20,7 @@ from app.core.chains import TOKENS_BY_SYMBOL, ChainName
 
 _KEY_BYTES = 32
 _JUPITER = "https://api.jup.ag"
-_SANDBOX_JUPITER = "http://127.0.0.1:18548"
+_SANDBOX_JUPITER = "http://127.0.0.1:18549"
 _KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
 _LIMITS = ("grant_budget_usd_per_day", "registration_rate_limit", "rate_limit_per_key", "device_miss_limit")
 _REQUIRED_OUTSIDE_SANDBOX = ("secret_key", "code_peppers", "encryption_keys")

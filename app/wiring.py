@@ -136,9 +136,10 @@ def _prices(settings: Settings, evm: Mapping[ChainName, EvmChain]) -> Prices:
         for name, chain in evm.items()
     ]
     fallback: list[PriceSource] = []
+    exchanges: list[PriceSource] = []
     if not settings.is_sandbox:
         api_key = settings.coingecko_api_key.get_secret_value()
         if api_key:
             fallback.append(CoinGeckoPrices(settings.coingecko_base_url, api_key=api_key))
-        fallback.append(JupiterPrices(settings.jupiter_url))
-    return MarketPrices(onchain, fallback, overrides=overrides)
+        exchanges.append(JupiterPrices(settings.jupiter_url))
+    return MarketPrices(onchain, fallback, exchanges=exchanges, overrides=overrides)

@@ -20,6 +20,7 @@ from app.core.chains import TOKENS_BY_SYMBOL, USDC, Token
 from app.core.money import NANOS_PER_USD
 from app.core.unit_of_work import assert_no_unit
 from app.ports.errors import PortError
+from app.ports.prices import Market
 
 _FRESH_SECONDS = 5.0
 _RETRY_SECONDS = 1.0
@@ -62,28 +63,41 @@ class MarketPrices:
         onchain: Sequence[PriceSource],
         fallback: Sequence[PriceSource],
         *,
+        exchanges: Sequence[PriceSource] = (),
         overrides: Mapping[Token, int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take sources in order, prices that win over all of them, and a clock that never goes back."""
+        """Take sources in order, prices that win over all of them, and a clock that never goes back.
+
+        `exchanges` are fallbacks, too, after the others: sources that trade at the prices that they tell.
+        """
         self._overrides = dict(overrides)
         self._wanted = frozenset(TOKENS_BY_SYMBOL.values()) - {USDC} - set(overrides)
         self._readers = [_Reader(source, is_fallback=False) for source in onchain]
         self._readers += [_Reader(source, is_fallback=True) for source in fallback]
+        self._readers += [_Reader(source, is_fallback=True, trades=True) for source in exchanges]
         self._clock = clock
         self._lock = threading.Lock()
         self._seen = _Seen()
 
     def nanos_per_token(self, token: Token) -> int | None:
         """Return the price, the higher of two fresh ones, or None when none is known; USDC is 1 USD."""
+        found = self._fixed(token) or self._fresh(token).price(token, now=self._clock())
+        return None if found is None else found.most_nanos
+
+    def market(self, token: Token) -> Market | None:
+        """Return the lowest and the highest price by sources that are no exchanges, or None; USDC is 1 USD."""
+        return self._fixed(token) or self._fresh(token).market_price(token, now=self._clock())
+
+    def _fixed(self, token: Token) -> Market | None:
         assert_no_unit()
-        if token == USDC:
-            return NANOS_PER_USD
-        if token in self._overrides:
-            return self._overrides[token]
+        nanos = NANOS_PER_USD if token == USDC else self._overrides.get(token)
+        return None if nanos is None else Market(nanos, nanos)
+
+    def _fresh(self, token: Token) -> _Seen:
         if self._clock() >= self._seen.fresh_until:
             self._refresh(token)
-        return self._seen.price(token, now=self._clock())
+        return self._seen
 
     def _refresh(self, token: Token) -> None:
         is_tolerable = self._seen.age(token, now=self._clock()) <= _TOLERATED_SECONDS
@@ -96,39 +110,61 @@ class MarketPrices:
             self._lock.release()
 
     def _read(self) -> _Seen:
-        found: dict[Token, int] = {}
+        found: dict[Token, Market] = {}
+        apart: dict[Token, Market] = {}
         for reader in self._readers:
             if reader.is_fallback and self._wanted <= found.keys():
                 break
             for token, nanos in reader.read(now=self._clock()).items():
-                found[token] = max(nanos, found.get(token, 0))
+                found[token] = _with_price(found.get(token), nanos)
+                if not reader.trades:
+                    apart[token] = found[token]
         now = self._clock()
         is_complete = self._wanted <= found.keys()
         return _Seen(
-            prices={**self._seen.prices, **{token: (nanos, now) for token, nanos in found.items()}},
+            prices={**self._seen.prices, **{token: (price, now) for token, price in found.items()}},
+            apart={**self._seen.apart, **{token: (price, now) for token, price in apart.items()}},
             fresh_until=now + (_FRESH_SECONDS if is_complete else _RETRY_SECONDS),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The newest price of each token with the time of its reading; replaced as a whole, never changed."""
+    """The newest prices of each token with the time of its reading; replaced as a whole, never changed.
 
-    prices: Mapping[Token, tuple[int, float]] = field(default_factory=dict)
+    In `apart` are those that no exchange had a part in.
+    """
+
+    prices: Mapping[Token, tuple[Market, float]] = field(default_factory=dict)
+    apart: Mapping[Token, tuple[Market, float]] = field(default_factory=dict)
     fresh_until: float = float("-inf")
 
     def age(self, token: Token, *, now: float) -> float:
         return now - self.prices[token][1] if token in self.prices else float("inf")
 
-    def price(self, token: Token, *, now: float) -> int | None:
-        return self.prices[token][0] if self.age(token, now=now) < _LAST_KNOWN_SECONDS else None
+    def price(self, token: Token, *, now: float) -> Market | None:
+        return _known(self.prices.get(token), now)
+
+    def market_price(self, token: Token, *, now: float) -> Market | None:
+        return _known(self.apart.get(token), now)
+
+
+def _with_price(known: Market | None, nanos: int) -> Market:
+    if known is None:
+        return Market(nanos, nanos)
+    return Market(min(known.least_nanos, nanos), max(known.most_nanos, nanos))
+
+
+def _known(reading: tuple[Market, float] | None, now: float) -> Market | None:
+    return reading[0] if reading is not None and now - reading[1] < _LAST_KNOWN_SECONDS else None
 
 
 class _Reader:
     """One source, asked no more often than its kind allows; what is implausible in its answer is dropped."""
 
-    def __init__(self, source: PriceSource, *, is_fallback: bool) -> None:
+    def __init__(self, source: PriceSource, *, is_fallback: bool, trades: bool = False) -> None:
         self.is_fallback = is_fallback
+        self.trades = trades
         self._source = source
         self._name = type(source).__name__
         self._outage = Outage("price_source", name=self._name)

@@ -6,7 +6,8 @@ that records it). What comes after is the chain's: sending, replacing and findin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from app.core.chains import Token
@@ -35,6 +36,21 @@ class Offer:
     facts: object
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What else of the owner's is under way that a draft's figures do not have in them.
+
+    `swaps` of the same token come before on a chain with nonces; on one without, other movements may take `leaving`
+    until the swap lands, fees included.
+    """
+
+    swaps: int = 0
+    leaving: Mapping[Token, int] = field(default_factory=dict)
+
+
+ALONE = Beside()
+
+
 class Exchange(Protocol):
     """An exchange on one chain. It is trusted with nothing: what it wants signed is decoded or refused."""
 
@@ -56,8 +72,8 @@ class Exchange(Protocol):
         """
         ...
 
-    def sign(self, draft: Draft, signer: Signer, *, sequence: int | None, ahead: int) -> Signed:
-        """Sign a draft for a nonce slot, after `ahead` swaps of the same token that the draft has not seen.
+    def sign(self, draft: Draft, signer: Signer, *, sequence: int | None, beside: Beside) -> Signed:
+        """Sign a draft for a nonce slot, beside what else is under way.
 
         Pure: no network, so it may run inside a unit of work.
         """

@@ -55,6 +55,8 @@ _SENTENCES: Mapping[str, str] = {
     "network_fee_too_high": "The network fee is above the operator's cap at the moment; try again later.",
     "expired": "No block took it before it expired; nothing was moved, and nothing can be any more.",
     "reverted": "The chain executed the transaction and it failed; the network fee was spent.",
+    "cancelled": "It could not be carried out any more (too late, or not payable); its slot was used up instead.",
+    "slot_taken": "Another transaction used its slot, so that it can never be executed.",
     "quote_unavailable": "The exchange gives no quote at the moment; nothing was sent. Try again later.",
     "no_liquidity": "No market offers this exchange at the moment.",
     "amount_too_small": "The amount is too small to bring anything in the other token.",

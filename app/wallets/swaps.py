@@ -15,7 +15,7 @@ from app.errors import PriceUnavailable
 from app.ports import provider
 from app.ports.chain import Draft, Signed
 from app.ports.errors import PortError, Rejected, Unreachable
-from app.ports.swaps import Ask, Exchange, Offer
+from app.ports.swaps import Ask, Beside, Exchange, Offer
 from app.ports.vault import Signer
 from app.wallets import history, movements, network_fees, swap_bounds
 from app.wallets.lifecycle import TransactionType
@@ -81,7 +81,7 @@ def send(wallet: WalletView, order: SwapOrder, *, wait_seconds: Decimal) -> hist
         return exchange.draft(offer, minimum_units=minimum.units, signer=signer)
 
     def sign(drafted: Draft, signer: Signer, slot: int | None) -> Signed:
-        return exchange.sign(drafted, signer, sequence=slot, ahead=_ahead(movement, drafted, slot))
+        return exchange.sign(drafted, signer, sequence=slot, beside=_beside(movement, drafted, slot))
 
     return movements.carry_out(movement, draft, sign, wait_seconds=wait_seconds)
 
@@ -89,10 +89,12 @@ def send(wallet: WalletView, order: SwapOrder, *, wait_seconds: Decimal) -> hist
 def _offered(wallet: WalletView, order: SwapOrder) -> tuple[Movement, Offer, TokenAmount]:
     """Ask for prices and an offer, and bound what it may lose. Raises: PriceUnavailable, Rejected."""
     prices, settings = provider.current().prices, provider.settings()
-    given, wanted = prices.nanos_per_token(order.given.token), prices.nanos_per_token(order.wanted)
+    given, wanted = prices.market(order.given.token), prices.market(order.wanted)
     # Without a market price nothing would tell a bad offer from a good one.
     if given is None or wanted is None:
-        raise PriceUnavailable
+        raise PriceUnavailable(
+            "No current price is known for these tokens, so no offer for them can be judged; try again shortly."
+        )
     ask = Ask(wallet.address_on(order.chain), order.given, order.wanted, order.slippage_bps)
     try:
         offer = _exchange(order).quote(ask)
@@ -101,7 +103,8 @@ def _offered(wallet: WalletView, order: SwapOrder) -> tuple[Movement, Offer, Tok
     bounds = swap_bounds.bound(
         order.given,
         order.wanted,
-        swap_bounds.Prices(given, wanted),
+        # Where sources differ, each counts that makes more of what is lost, and asks more of the exchange.
+        swap_bounds.Prices(given.most_nanos, wanted.least_nanos),
         quoted_units=offer.output_units,
         slippage_bps=order.slippage_bps,
         deviation_bps=settings.max_price_deviation_bps,
@@ -128,13 +131,19 @@ def _exchange(order: SwapOrder) -> Exchange:
     return provider.current().exchanges[order.chain]
 
 
-def _ahead(movement: Movement, draft: Draft, slot: int | None) -> int:
-    if slot is None or draft.sequence is None:
-        return 0
-    return history.swaps_not_mined(
-        movement.sender,
-        movement.chain,
-        movement.amount.token.symbol,
-        since_sequence=draft.sequence,
-        before_sequence=slot,
+def _beside(movement: Movement, draft: Draft, slot: int | None) -> Beside:
+    """Return what of the wallet's was signed before and is not in a draft's figures; in the current unit."""
+    if slot is not None and draft.sequence is not None:
+        ahead = history.swaps_not_mined(
+            movement.sender,
+            movement.chain,
+            movement.amount.token.symbol,
+            since_sequence=draft.sequence,
+            before_sequence=slot,
+        )
+        return Beside(swaps=ahead)
+    sent, fees = history.outflows_not_mined(
+        movement.sender, movement.chain, since_sequence=None, since_block=draft.as_of
     )
+    fee_token = native(movement.chain)
+    return Beside(leaving={**sent, fee_token: sent.get(fee_token, 0) + fees})

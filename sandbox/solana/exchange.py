@@ -1,4 +1,4 @@
-"""A constant-product exchange at Jupiter's address that takes Jupiter's `route_v2`, really executed by the machine.
+"""A constant-product exchange at Jupiter's address that takes Jupiter's routes, really executed by the machine.
 
 It gives `in * 997 * reserve_out // (reserve_in * 1000 + in * 997)`, 0.3 % below a straight exchange, refuses less
 than the quote less the slippage with Jupiter's own error, and moves nobody's tokens without their signature.
@@ -6,6 +6,7 @@ than the quote less the slippage with Jupiter's own error, and moves nobody's to
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
@@ -15,15 +16,32 @@ from sandbox.solana.assembly import Program
 
 JUPITER: Final = Pubkey.from_string("JUP6LkbZbjS1jKKwapdHNy74zcZ3tLUZoi5QNyVTaV4")
 ROUTE_V2: Final = bytes.fromhex("bb64facc31c4af14")
+SHARED_ACCOUNTS_ROUTE_V2: Final = bytes.fromhex("d19853937cfed8e9")
 SLIPPAGE_EXCEEDED: Final = 6001
 _SEED: Final = b"amm"
 POOL, _BUMP = Pubkey.find_program_address([_SEED], JUPITER)
 """The owner of both vaults: an address of the program's own."""
 
-_ACCOUNTS: Final = 13
-# The places of the accounts that tokens move between, of who moves them, and of the token program.
-_USER, _USER_IN, _USER_OUT, _TOKEN, _VAULT_IN, _VAULT_OUT, _AUTHORITY = 0, 1, 2, 5, 10, 11, 12
-_NAMED: Final = (_USER_IN, _USER_OUT, _VAULT_IN, _VAULT_OUT, _USER, _AUTHORITY, _TOKEN)
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """An instruction: where its figures begin, and the places of the accounts that the exchange needs."""
+
+    discriminator: bytes
+    accounts: int
+    figures: int
+    named: tuple[int, ...]
+    """Two accounts of the user's and two vaults that tokens move between, who moves them, and the token program."""
+
+
+_SHAPES: Final = {
+    ROUTE_V2: _Shape(ROUTE_V2, accounts=13, figures=8, named=(1, 2, 10, 11, 0, 12, 5)),
+    SHARED_ACCOUNTS_ROUTE_V2: _Shape(
+        SHARED_ACCOUNTS_ROUTE_V2, accounts=15, figures=9, named=(2, 5, 12, 13, 1, 14, 8)
+    ),
+}
+_VAULT_IN, _VAULT_OUT, _TOKEN = 2, 3, 6
+"""Places among the named."""
 
 # An account as the loader lays it out: a header, the data, room to grow, padding, the rent epoch.
 _KEY, _OWNER, _LAMPORTS, _LENGTH, _DATA, _ROOM = 8, 40, 72, 80, 88, 10_240
@@ -43,30 +61,33 @@ def quote(units: int, *, reserve_in: int, reserve_out: int) -> int:
 
 
 @cache
-def exchange_program() -> bytes:
-    """Assemble the program."""
+def exchange_program(*, route: bytes = ROUTE_V2, greed: int = 1) -> bytes:
+    """Assemble the program for one kind of route; one of more greed takes so many times what it was told to."""
+    shape = _SHAPES[route]
+    in_units, out_units, slippage_bps = (8 + shape.figures + at for at in (0, 8, 16))
     program = Program()
     program.op("mov", 6, "r1")
     program.load(8, 0, 6)
-    program.jump_if("ne", 0, _ACCOUNTS, "bad")
-    _find_accounts(program)
-    for place, named in enumerate(_NAMED):
+    program.jump_if("ne", 0, shape.accounts, "bad")
+    _find_accounts(program, shape.accounts)
+    for place, named in enumerate(shape.named):
         program.load(8, 8, _STACK, _TABLE + 8 * named)
         _describe(program, 8, _INFOS + _INFO_BYTES * place)
     program.load(8, 1, 7)
-    program.jump_if("lt", 1, 30, "bad")
-    for place, byte in enumerate(ROUTE_V2):
+    program.jump_if("lt", 1, shape.figures + 22, "bad")
+    for place, byte in enumerate(shape.discriminator):
         program.load(1, 1, 7, 8 + place)
         program.jump_if("ne", 1, byte, "bad")
     for register, vault in ((8, _VAULT_IN), (9, _VAULT_OUT)):
-        program.load(8, 1, _STACK, _TABLE + 8 * vault)
+        program.load(8, 1, _STACK, _TABLE + 8 * shape.named[vault])
         program.load(8, register, 1, _DATA + _AMOUNT_IN_TOKEN_ACCOUNT)
-    program.load(8, 4, 7, 16)
+    program.load(8, 4, 7, in_units)
     program.jump_if("eq", 4, 0, "bad")
     _reckon(program)
-    _assert_enough(program)
+    _assert_enough(program, out_units, slippage_bps)
     _sign_as_pool(program)
-    program.load(8, 1, 7, 16)
+    program.load(8, 1, 7, in_units)
+    program.op("mul", 1, greed)
     _transfer(program, source=0, target=2, authority=4, signers=0)
     program.op("mov", 1, "r9")
     _transfer(program, source=3, target=1, authority=5, signers=1)
@@ -80,11 +101,11 @@ def exchange_program() -> bytes:
     return program.elf()
 
 
-def _find_accounts(program: Program) -> None:
+def _find_accounts(program: Program, count: int) -> None:
     """Write each account's address to the table, repeated ones resolved; register 7 ends behind the last."""
     program.address(7, 6, 8)
     program.address(8, _STACK, _TABLE)
-    program.address(9, _STACK, _TABLE + 8 * _ACCOUNTS)
+    program.address(9, _STACK, _TABLE + 8 * count)
     program.label("next")
     program.load(1, 1, 7)
     program.jump_if("ne", 1, 255, "repeated")
@@ -174,11 +195,11 @@ def _reckon(program: Program) -> None:
     program.op("mov", 9, "r4")
 
 
-def _assert_enough(program: Program) -> None:
+def _assert_enough(program: Program, out_units: int, slippage_bps: int) -> None:
     """Compare register 9 with the quote less the slippage."""
     program.jump_if("eq", 9, 0, "slippage")
-    program.load(8, 1, 7, 24)
-    program.load(2, 2, 7, 32)
+    program.load(8, 1, 7, out_units)
+    program.load(2, 2, 7, slippage_bps)
     program.op("mov", 3, 10_000)
     program.op("sub", 3, "r2")
     program.op("mul", 1, "r3")
@@ -199,14 +220,14 @@ def _sign_as_pool(program: Program) -> None:
 
 
 def _transfer(program: Program, *, source: int, target: int, authority: int, signers: int) -> None:
-    """Call SPL Token's Transfer of what register 1 says, between accounts by their places in `_NAMED`."""
+    """Call SPL Token's Transfer of what register 1 says, between accounts by their places among the named."""
     program.store(1, _STACK, _CALL_DATA, 3)
     program.store(8, _STACK, _CALL_DATA + 1, "r1")
     for place, (named, writable, signer) in enumerate(((source, 1, 0), (target, 1, 0), (authority, 0, 1))):
         program.load(8, 1, _STACK, _INFOS + _INFO_BYTES * named)
         program.store(8, _STACK, _METAS + 16 * place, "r1")
         program.store(8, _STACK, _METAS + 16 * place + 8, writable | signer << 8)
-    program.load(8, 1, _STACK, _INFOS + _INFO_BYTES * _NAMED.index(_TOKEN))
+    program.load(8, 1, _STACK, _INFOS + _INFO_BYTES * _TOKEN)
     program.store(8, _STACK, _INSTRUCTION, "r1")
     for offset, value in ((8, _METAS), (24, _CALL_DATA)):
         program.address(1, _STACK, value)
@@ -215,7 +236,7 @@ def _transfer(program: Program, *, source: int, target: int, authority: int, sig
     program.store(8, _STACK, _INSTRUCTION + 32, 9)
     program.address(1, _STACK, _INSTRUCTION)
     program.address(2, _STACK, _INFOS)
-    program.op("mov", 3, len(_NAMED))
+    program.op("mov", 3, _TOKEN + 1)
     program.address(4, _STACK, _SIGNERS)
     program.op("mov", 5, signers)
     program.call("sol_invoke_signed_c")

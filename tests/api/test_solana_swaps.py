@@ -14,7 +14,7 @@ from app.adapters.solana.chain import SolanaChain
 from app.core.chains import SOL, USDC, ChainName
 from app.core.money import TokenAmount, parse_amount
 from app.ports.errors import OutcomeUnknown
-from app.ports.swaps import Ask
+from app.ports.swaps import ALONE, Ask
 from app.wallets import deposits, tracking
 from sandbox.jupiter import Faults, JupiterServer
 from sandbox.solana import SolanaNode
@@ -70,7 +70,7 @@ class Stage:
         exchange = JupiterExchange(self.real, self.jupiter.url)
         ask = Ask(stranger.address, TokenAmount(20_000 * LAMPORTS, SOL), USDC, 500)
         draft = exchange.draft(exchange.quote(ask), minimum_units=1, signer=None)
-        self.real.broadcast(exchange.sign(draft, stranger, sequence=None, ahead=0).raw)
+        self.real.broadcast(exchange.sign(draft, stranger, sequence=None, beside=ALONE).raw)
         self.node.advance(2)
 
 

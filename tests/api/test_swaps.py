@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytest
+import time_machine
 from flask import Flask
 from flask.testing import FlaskClient
 
 from app.adapters.evm.chain import EvmChain
 from app.adapters.prices import MarketPrices
 from app.adapters.uniswap.exchange import UniswapExchange
-from app.core.chains import ETH, USDC, ChainName
+from app.core import clock
+from app.core.chains import ETH, SOL, USDC, ChainName, Token
 from app.core.money import TokenAmount, parse_amount
 from app.core.unit_of_work import unit_of_work
 from app.ports.errors import OutcomeUnknown, Rejected, Unreachable
 from app.spending import service as spending
-from app.wallets import deposits
+from app.wallets import deposits, tracking
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import ether, evm_chain, fund, usdc
@@ -103,6 +106,39 @@ def test_only_what_a_swap_may_lose_counts_against_the_limits(agent: Agent) -> No
     assert row["cost_usd"] == pytest.approx(lost, abs=1e-6)
     assert 0.8 < row["cost_usd"] < 1.2
     assert agent.spent_today() == row["cost_usd"]
+
+
+class _Fixed:
+    """A source of prices that says one thing."""
+
+    def __init__(self, dollars: int) -> None:
+        self._dollars = dollars
+
+    def read(self) -> dict[Token, int]:
+        return {ETH: self._dollars * 10**9, SOL: 150 * 10**9}
+
+
+@pytest.mark.parametrize(("given", "wanted", "amount"), [("USDC", "ETH", "90"), ("ETH", "USDC", "0.03")])
+def test_where_sources_differ_a_swap_counts_what_it_may_lose_by_the_worse_of_them(
+    given: str,
+    wanted: str,
+    amount: str,
+    build_app: Callable[..., Flask],
+    sqlite_url: str,
+    chains: dict[ChainName, EvmChain],
+    base_node: EvmNode,
+) -> None:
+    # The pool trades at 3000; what is given counts at the higher price, what comes back at the lower.
+    prices = MarketPrices([_Fixed(2985), _Fixed(3015)], [], overrides={})
+    app = build_app(sqlite_url, chains=chains, prices=prices)
+    with app.app_context():
+        agent = register(app.test_client())
+        fund(base_node, agent.address, eth=1, dollars=100)
+        found = swap(agent, given, wanted, amount, dry_run=True).get_json()
+        gives = {"USDC": 1, "ETH": 3015}[given] * float(amount)
+        least = {"USDC": 1, "ETH": 2985}[wanted] * float(found["minimum_output_amount"])
+        assert found["value_usd"] == pytest.approx(gives - least, abs=1e-5)
+        assert found["value_usd"] > 0.8
 
 
 def test_a_limit_below_what_may_be_lost_stops_a_swap_before_it_is_signed(agent: Agent) -> None:
@@ -348,6 +384,25 @@ def test_a_price_that_moves_between_quote_and_simulation_is_refused_before_signi
     faulty.exchange.fail("quote", "after", trade)
     assert faulty.refused("USDC", "ETH", "10")["reason"] == "price_moved"
     assert faulty.agent.spent_today() == 0
+
+
+def test_a_wallet_that_is_frozen_while_its_swap_is_quoted_signs_nothing_and_what_is_sent_is_finished(
+    faulty: Faulty,
+) -> None:
+    sent = swap(faulty.agent, "USDC", "ETH", "10", Prefer="respond-async").get_json()
+
+    def freeze() -> None:
+        with unit_of_work():
+            spending.freeze(faulty.agent.id)
+
+    faulty.exchange.fail("draft", "after", freeze)
+    answer = swap(faulty.agent, "USDC", "ETH", "10")
+    assert (answer.status_code, answer.get_json()["code"]) == (403, "WALLET_FROZEN")
+    assert [row["id"] for row in faulty.agent.history()] == [sent["transaction_id"]]
+    with time_machine.travel(clock.now() + timedelta(minutes=1), tick=True):
+        tracking.confirm(ChainName.BASE)
+    assert faulty.agent.transaction(sent["transaction_id"])["status"] == "confirmed"
+    assert faulty.real.balances(faulty.agent.address).of(USDC).units == usdc(90)
 
 
 def test_a_pool_that_offers_too_much_less_than_the_market_is_not_traded_with(faulty: Faulty) -> None:

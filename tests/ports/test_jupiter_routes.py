@@ -14,17 +14,27 @@ from solders.address_lookup_table_account import ID as LOOKUP_TABLE_PROGRAM
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
-from app.adapters.jupiter.effects import Holdings, assert_only
+from app.adapters.jupiter.effects import Holdings, is_only
 from app.adapters.jupiter.exchange import JupiterExchange
 from app.core.chains import SOL, USDC, Token
 from app.core.money import TokenAmount
+from app.ports.chain import Fate
 from app.ports.errors import Rejected, Unreachable
-from app.ports.swaps import Ask, Offer
+from app.ports.swaps import ALONE, Ask, Beside, Offer
 from sandbox.jupiter import Faults, JupiterServer
 from sandbox.solana import SolanaNode
-from sandbox.solana.addresses import TOKEN, TOKEN_2022, WRAPPED_SOL_MINT, associated_token_address
+from sandbox.solana.addresses import TOKEN, TOKEN_2022, USDC_MINT, WRAPPED_SOL_MINT, associated_token_address
+from sandbox.solana.exchange import JUPITER, SHARED_ACCOUNTS_ROUTE_V2, exchange_program
+from tests.support.evm import Calls, proxy
 from tests.support.loopback_http import Reply, serve
-from tests.support.solana_people import CONFIRMED_SLOTS, SolanaPerson, chain_at, funded, watch
+from tests.support.solana_people import (
+    CONFIRMED_SLOTS,
+    FINALIZED_SLOTS,
+    SolanaPerson,
+    chain_at,
+    funded,
+    watch,
+)
 
 pytestmark = pytest.mark.chain
 
@@ -87,7 +97,7 @@ def test_both_directions_move_exactly_what_was_asked_for(
     before = chain.balances(person.address)
     offer = exchange.quote(asked)
     draft = exchange.draft(offer, minimum_units=offer.output_units, signer=person)
-    signed = exchange.sign(draft, person, sequence=None, ahead=0)
+    signed = exchange.sign(draft, person, sequence=None, beside=ALONE)
     chain.broadcast(signed.raw)
     node.advance(CONFIRMED_SLOTS)
     found = chain.outcomes([replace(watch(person, signed), receives=asked.wanted)])["it"]
@@ -249,15 +259,7 @@ def test_what_the_simulation_shows_must_be_the_swap_to_the_unit(
 ) -> None:
     asked = Ask("owner", TokenAmount(10_000_000, USDC), SOL, 50)
     seen = replace(WHOLE, **after)
-
-    def compare() -> None:
-        assert_only(WHOLE, seen, asked, minimum_units=66_000_000, fee_units=5_000)
-
-    if allowed:
-        compare()
-        return
-    with pytest.raises(Rejected, match=r"unsafe_instructions"):
-        compare()
+    assert is_only(WHOLE, seen, asked, minimum_units=66_000_000, fee_units=5_000) == allowed
 
 
 @pytest.mark.parametrize(
@@ -277,6 +279,19 @@ def test_what_the_simulation_shows_must_be_the_swap_to_the_unit(
         (Faults(change=lambda answer: {**answer, "swapMode": "ExactOut"}), "quote_unavailable"),
         (Faults(change=lambda answer: {**answer, "swapInstruction": None}), "quote_unavailable"),
         (Faults(change=lambda answer: {**answer, "setupInstructions": [{}]}), "quote_unavailable"),
+        (
+            Faults(change=lambda answer: {**answer, "routePlan": answer["routePlan"] * 41}),
+            "quote_unavailable",
+        ),
+        (
+            Faults(
+                change=lambda answer: {
+                    **answer,
+                    "addressesByLookupTableAddress": {str(Keypair().pubkey()): [] for _ in range(101)},
+                }
+            ),
+            "quote_unavailable",
+        ),
     ],
 )
 def test_a_service_that_is_away_or_talks_nonsense_is_a_certain_refusal(
@@ -301,13 +316,169 @@ def test_a_cluster_that_is_away_is_no_refusal_of_the_exchange(
         elsewhere.draft(offer, minimum_units=1, signer=None)
 
 
+@pytest.fixture
+def _shared(node: SolanaNode) -> Iterator[None]:
+    """The exchange takes routes through its own accounts for the time of a test."""
+    node.add_program(JUPITER, exchange_program(route=SHARED_ACCOUNTS_ROUTE_V2))
+    yield
+    node.add_program(JUPITER, exchange_program())
+
+
+def _through_shared_accounts(answer: Answer) -> Answer:
+    route = answer["swapInstruction"]
+    user, given, wanted, *mints_and_programs, _payee, events, program = route["accounts"][:10]
+    own = [{"pubkey": str(Keypair().pubkey()), "isSigner": False, "isWritable": True} for _ in range(3)]
+    route["accounts"] = [
+        own[0], user, given, *own[1:], wanted, *mints_and_programs, events, program, *route["accounts"][10:],
+    ]  # fmt: skip
+    return _with_data(answer, SHARED_ACCOUNTS_ROUTE_V2 + b"\0" + bytes(_data(answer)[8:]))
+
+
+@pytest.mark.usefixtures("_shared")
+@pytest.mark.parametrize("given", [SOL, USDC])
+def test_a_route_through_shared_accounts_brings_at_least_our_minimum_or_is_not_signed(
+    given: Token, node: SolanaNode, exchange: JupiterExchange, jupiter: JupiterServer, person: SolanaPerson
+) -> None:
+    jupiter.faults = Faults(change=_through_shared_accounts)
+    chain = chain_at(node.url)
+    offer = exchange.quote(ask(person, given))
+    with pytest.raises(Rejected, match=r"price_moved"):
+        exchange.draft(offer, minimum_units=offer.output_units + 1, signer=None)
+    draft = exchange.draft(offer, minimum_units=offer.output_units, signer=None)
+    signed = exchange.sign(draft, person, sequence=None, beside=ALONE)
+    chain.broadcast(signed.raw)
+    node.advance(CONFIRMED_SLOTS)
+    found = chain.outcomes([replace(watch(person, signed), receives=offer.ask.wanted)])["it"]
+    assert found.received_units == offer.output_units
+
+
+def test_what_jupiter_says_and_nobody_needs_is_not_believed(
+    node: SolanaNode, exchange: JupiterExchange, jupiter: JupiterServer, person: SolanaPerson
+) -> None:
+    lies = {
+        "inAmount": "1", "otherAmountThreshold": "1", "slippageBps": 10_000, "priceImpactPct": "-1",
+        "computeBudgetInstructions": [TRANSFER], "blockhashWithMetadata": None,
+    }  # fmt: skip
+    jupiter.faults = Faults(change=lambda answer: {**answer, **lies})
+    chain = chain_at(node.url)
+    offer = exchange.quote(ask(person))
+    draft = exchange.draft(offer, minimum_units=offer.output_units, signer=None)
+    chain.broadcast(exchange.sign(draft, person, sequence=None, beside=ALONE).raw)
+    node.advance(CONFIRMED_SLOTS)
+    assert chain.balances(person.address).of(USDC).units == SOME_USDC - 10_000_000
+
+
+@pytest.fixture
+def greedy(node: SolanaNode) -> Iterator[Callable[[], None]]:
+    """What replaces the exchange by one that takes three times as much; the honest one is back after the test."""
+    yield lambda: node.add_program(JUPITER, exchange_program(greed=3))
+    node.add_program(JUPITER, exchange_program())
+
+
+@pytest.mark.parametrize("given", [SOL, USDC])
+def test_a_program_that_takes_more_than_its_simulation_showed_gets_nothing(
+    given: Token,
+    node: SolanaNode,
+    exchange: JupiterExchange,
+    person: SolanaPerson,
+    greedy: Callable[[], None],
+) -> None:
+    # Wrapped SOL of the wallet's own is within the program's reach, too.
+    wrapped = associated_token_address(
+        Pubkey.from_string(person.address), Pubkey.from_string(WRAPPED_SOL_MINT)
+    )
+    node.airdrop(str(wrapped), 50_000_000)
+    node.advance(FINALIZED_SLOTS + 1)
+    chain = chain_at(node.url)
+    before = chain.balances(person.address)
+    offer = exchange.quote(ask(person, given))
+    draft = exchange.draft(offer, minimum_units=offer.output_units, signer=person)
+    signed = exchange.sign(draft, person, sequence=None, beside=ALONE)
+    greedy()
+    chain.broadcast(signed.raw)
+    node.advance(CONFIRMED_SLOTS)
+    found = chain.outcomes([watch(person, signed)])["it"]
+    after = chain.balances(person.address)
+    assert found.fate is Fate.REVERTED
+    assert before.of(USDC) == after.of(USDC)
+    assert before.of(SOL).units - after.of(SOL).units == found.fee_units
+
+
+def test_what_other_movements_take_meanwhile_does_not_stop_a_swap_that_knew_of_them(
+    node: SolanaNode, exchange: JupiterExchange, person: SolanaPerson
+) -> None:
+    chain = chain_at(node.url)
+    offer = exchange.quote(ask(person))
+    drafts = [exchange.draft(offer, minimum_units=1, signer=None) for _ in range(3)]
+    first = exchange.sign(drafts[0], person, sequence=None, beside=ALONE)
+    knowing = Beside(leaving={USDC: 10_000_000, SOL: drafts[0].fee_units})
+    second = exchange.sign(drafts[1], person, sequence=None, beside=knowing)
+    # One that does not know of the others is not carried out after them: that is what its end is for.
+    third = exchange.sign(drafts[2], person, sequence=None, beside=knowing)
+    for each in (first, second, third):
+        chain.broadcast(each.raw)
+        node.advance(CONFIRMED_SLOTS)
+    fates = [chain.outcomes([watch(person, each)])["it"].fate for each in (first, second, third)]
+    assert fates == [Fate.SUCCEEDED, Fate.SUCCEEDED, Fate.REVERTED]
+    assert chain.balances(person.address).of(USDC).units == SOME_USDC - 20_000_000
+
+
+def test_a_stranger_s_lamports_at_the_addresses_of_accounts_that_are_not_there_yet_stop_no_swap(
+    node: SolanaNode, exchange: JupiterExchange
+) -> None:
+    person = funded(node, lamports=10**9)
+    owner = Pubkey.from_string(person.address)
+    for mint in (WRAPPED_SOL_MINT, USDC_MINT):
+        node.airdrop(str(associated_token_address(owner, Pubkey.from_string(mint))), 1_000_000)
+    node.advance(FINALIZED_SLOTS + 1)
+    chain = chain_at(node.url)
+    before = chain.balances(person.address)
+    offer = exchange.quote(ask(person, SOL, 500_000_000))
+    draft = exchange.draft(offer, minimum_units=offer.output_units, signer=None)
+    signed = exchange.sign(draft, person, sequence=None, beside=ALONE)
+    chain.broadcast(signed.raw)
+    node.advance(CONFIRMED_SLOTS)
+    found = chain.outcomes([replace(watch(person, signed), receives=USDC)])["it"]
+    after = chain.balances(person.address)
+    assert found.received_units == after.of(USDC).units == offer.output_units
+    # What lay at the address that wraps comes back with the rest; of the other it stays as rent.
+    assert found.fee_units == draft.fee_units == 5_001 + 2_039_280 - 1_000_000
+    assert before.of(SOL).units - after.of(SOL).units == 500_000_000 + found.fee_units - 1_000_000
+
+
+def test_money_that_came_between_two_looks_is_no_fault_of_the_exchange(
+    node: SolanaNode, jupiter: JupiterServer, person: SolanaPerson
+) -> None:
+    """A pool of nodes may tell balances of one moment and simulate at another."""
+    looks = 0
+
+    def older(calls: Calls, replies: Calls) -> Calls:
+        nonlocal looks
+        for call, reply in zip(calls, sorted(replies, key=lambda reply: reply["id"]), strict=True):
+            if call["method"] == "getMultipleAccounts":
+                looks += 1
+                if looks <= wrong:
+                    reply["result"]["value"][0]["lamports"] -= 1
+        return replies
+
+    with proxy(node.url) as pool:
+        pool.after = older
+        exchange = JupiterExchange(chain_at(pool.url), jupiter.url)
+        offer = exchange.quote(ask(person, SOL))
+        wrong = 1
+        assert exchange.draft(offer, minimum_units=1, signer=None).fee_units > 0
+        looks, wrong = 0, 2
+        with pytest.raises(Rejected, match=r"unsafe_instructions"):
+            exchange.draft(offer, minimum_units=1, signer=None)
+
+
 def test_equal_swaps_at_the_same_moment_are_two_transactions(
     exchange: JupiterExchange, person: SolanaPerson
 ) -> None:
     offer = exchange.quote(ask(person))
     hashes = {
         exchange.sign(
-            exchange.draft(offer, minimum_units=1, signer=None), person, sequence=None, ahead=0
+            exchange.draft(offer, minimum_units=1, signer=None), person, sequence=None, beside=ALONE
         ).tx_hash
         for _ in range(2)
     }
@@ -324,14 +495,17 @@ def test_wrapped_sol_that_somebody_sent_before_is_neither_lost_nor_taken_for_a_p
     node.advance(40)
     offer: Offer = exchange.quote(ask(person))
     signed = exchange.sign(
-        exchange.draft(offer, minimum_units=offer.output_units, signer=None), person, sequence=None, ahead=0
+        exchange.draft(offer, minimum_units=offer.output_units, signer=None),
+        person,
+        sequence=None,
+        beside=ALONE,
     )
     chain = chain_at(node.url)
     before = chain.balances(person.address).of(SOL).units
     chain.broadcast(signed.raw)
     node.advance(CONFIRMED_SLOTS)
     found = chain.outcomes([replace(watch(person, signed), receives=SOL)])["it"]
-    assert found.received_units == offer.output_units
+    assert (found.received_units, found.fee_units) == (offer.output_units, 5_001)
     assert chain.balances(person.address).of(SOL).units == before + offer.output_units + 5_000_000 - 5_001
 
 
@@ -353,7 +527,7 @@ def test_accounts_named_by_lookup_tables_are_read_from_the_cluster_and_not_belie
     jupiter.faults = Faults(change=through_a_table)
     offer = exchange.quote(ask(person))
     draft = exchange.draft(offer, minimum_units=offer.output_units, signer=None)
-    signed = exchange.sign(draft, person, sequence=None, ahead=0)
+    signed = exchange.sign(draft, person, sequence=None, beside=ALONE)
     chain = chain_at(node.url)
     chain.broadcast(signed.raw)
     node.advance(CONFIRMED_SLOTS)

@@ -22,7 +22,7 @@ from app.core.chains import ETH, SOL, USDC, Token
 from app.core.unit_of_work import UnitError, reading
 from app.extensions import db
 from app.ports.errors import Rejected, Unreachable
-from app.ports.prices import Prices
+from app.ports.prices import Market, Prices
 from tests.support.loopback_http import Asked, LoopbackServer, Reply, serve, unused_url
 from tests.support.waiting import wait_until
 
@@ -87,11 +87,33 @@ def test_an_override_wins_over_every_source(clock: _Clock) -> None:
     assert market.nanos_per_token(SOL) == 150 * _USD
 
 
-def test_of_two_fresh_prices_the_higher_counts(clock: _Clock) -> None:
+def test_of_two_fresh_prices_the_higher_counts_for_what_leaves_and_the_lower_for_what_comes(
+    clock: _Clock,
+) -> None:
     low, high = _Source({ETH: 2999 * _USD, SOL: 151}), _Source({ETH: 3001 * _USD, SOL: 150})
     for order in ([low, high], [high, low]):
         market = _market(list(order), [], clock)
         assert (market.nanos_per_token(ETH), market.nanos_per_token(SOL)) == (3001 * _USD, 151)
+        assert market.market(ETH) == Market(2999 * _USD, 3001 * _USD)
+        assert market.market(SOL) == Market(150, 151)
+        assert market.market(USDC) == Market(_USD, _USD)
+
+
+def test_no_exchange_has_a_say_in_the_market_s_price_by_which_exchanges_are_judged(clock: _Clock) -> None:
+    onchain, provider, trader = _Source({ETH: 30}), _Source({}), _Source({ETH: 1, SOL: 15})
+    market = MarketPrices([onchain], [provider], exchanges=[trader], overrides={}, clock=clock)
+    assert (market.nanos_per_token(SOL), market.market(SOL)) == (15, None)
+    assert market.market(ETH) == Market(30, 30)
+    # What others said within the hour counts more than what it says at the moment.
+    provider.prices = {SOL: 14}
+    clock.now += 60
+    assert (market.nanos_per_token(SOL), market.market(SOL)) == (14, Market(14, 14))
+    provider.prices = Unreachable("away")
+    trader.prices = {SOL: 99}
+    clock.now += 60
+    assert (market.nanos_per_token(SOL), market.market(SOL)) == (99, Market(14, 14))
+    clock.now += 3600
+    assert (market.nanos_per_token(SOL), market.market(SOL)) == (99, None)
 
 
 def test_other_sources_are_asked_only_for_what_the_chains_lack(clock: _Clock) -> None:

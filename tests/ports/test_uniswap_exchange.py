@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from eth_abi.abi import encode
+from eth_abi.abi import decode, encode
 
 from app.adapters.evm import contracts, fastlz, l1_fees
 from app.adapters.evm.transactions import Target
@@ -16,11 +16,12 @@ from app.adapters.uniswap.calls import PermitSignature, Swap
 from app.adapters.uniswap.exchange import UniswapExchange
 from app.core.chains import ETH, USDC, Token
 from app.core.money import TokenAmount
-from app.ports.chain import Watch
+from app.ports.chain import Fate, Signed, Watch
 from app.ports.errors import Rejected, Unreachable
-from app.ports.swaps import Ask
+from app.ports.swaps import ALONE, Ask
 from sandbox.evm import EvmNode
-from tests.support.evm import Person, await_mined, chain_at, funded, proxy, refuse, spoil
+from tests.support.evm import Person, await_mined, chain_at, funded, landed, proxy, refuse, spoil
+from tests.support.swaps import router_may_take
 
 pytestmark = pytest.mark.chain
 
@@ -46,7 +47,7 @@ def test_what_a_swap_took_and_brought_is_known_to_the_wei_with_the_l1_fee_that_a
     before = chain.balances(person.address)
     offer = exchange.quote(ask(person, given, units))
     draft = exchange.draft(offer, minimum_units=offer.output_units, signer=person)
-    signed = exchange.sign(draft, person, sequence=draft.sequence, ahead=0)
+    signed = exchange.sign(draft, person, sequence=draft.sequence, beside=ALONE)
     chain.broadcast(signed.raw)
     await_mined(base_node, signed.tx_hash)
     watch = Watch("it", person.address, signed.sequence, (signed.tx_hash,), receives=offer.ask.wanted)
@@ -152,12 +153,52 @@ def test_a_node_that_lies_about_the_token_gets_no_signature_for_another_chain(
     draft = UniswapExchange(chain).draft(offer, minimum_units=1, signer=person)
     terms = {**draft.terms, "permit_name": "Other"}
     signed = UniswapExchange(chain).sign(
-        replace(draft, terms=terms), person, sequence=draft.sequence, ahead=0
+        replace(draft, terms=terms), person, sequence=draft.sequence, beside=ALONE
     )
-    assert signed.raw != UniswapExchange(chain).sign(draft, person, sequence=draft.sequence, ahead=0).raw
+    assert signed.raw != UniswapExchange(chain).sign(draft, person, sequence=draft.sequence, beside=ALONE).raw
     chain.broadcast(signed.raw)
     await_mined(base_node, signed.tx_hash)
     assert chain.balances(person.address).of(USDC).units == 100_000_000
+
+
+def _submit_permit(node: EvmNode, owner: str, swap: Signed) -> None:
+    """Have a stranger, who saw a swap on its way, give its permit to the token."""
+    call = bytes.fromhex(str(swap.terms["call_data"]).removeprefix("0x"))
+    _deadline, steps = decode(["uint256", "bytes[]"], call[4:])
+    fields = ["address", "uint256", "uint256", "uint8", "bytes32", "bytes32"]
+    token, *permitted = decode(fields, steps[0][4:])
+    data = bytes.fromhex("d505accf") + encode(
+        ["address", "address", *fields[1:]], [owner, node.deployment.uniswap_router, *permitted]
+    )
+    stranger = node.rpc("eth_accounts")[1]
+    sent = {"from": stranger, "to": token, "data": "0x" + data.hex()}
+    await_mined(node, node.rpc("eth_sendTransaction", sent))
+
+
+def test_a_stranger_who_submits_a_permit_first_stops_no_swap_and_leaves_the_router_nothing_to_take(
+    base_node: EvmNode, person: Person
+) -> None:
+    chain = chain_at(base_node)
+    exchange = UniswapExchange(chain)
+
+    def signed(units: int) -> Signed:
+        offer = exchange.quote(ask(person, USDC, units))
+        draft = exchange.draft(offer, minimum_units=offer.output_units * 99 // 100, signer=person)
+        return exchange.sign(draft, person, sequence=draft.sequence, beside=ALONE)
+
+    swap = signed(10_000_000)
+    _submit_permit(base_node, person.address, swap)
+    assert router_may_take(chain, person.address) == 10_000_000
+    chain.broadcast(swap.raw)
+    assert landed(chain, person, swap).fate is Fate.SUCCEEDED
+    assert router_may_take(chain, person.address) == 0
+    # Of a swap that never comes something stays permitted, which is used up by the next.
+    _submit_permit(base_node, person.address, signed(20_000_000))
+    swap = signed(30_000_000)
+    chain.broadcast(swap.raw)
+    assert landed(chain, person, swap).fate is Fate.SUCCEEDED
+    assert router_may_take(chain, person.address) == 0
+    assert chain.balances(person.address).of(USDC).units == 60_000_000
 
 
 def test_a_node_that_cannot_simulate_balances_is_used_all_the_same(
@@ -171,22 +212,43 @@ def test_a_node_that_cannot_simulate_balances_is_used_all_the_same(
         assert "eth_simulateV1" in node.methods()
 
 
-def test_a_simulation_that_takes_more_than_the_amount_stops_the_swap(
-    base_node: EvmNode, person: Person
-) -> None:
-    def look(native: int, usdc: int, allowance: int) -> dict[str, str]:
-        words = [(True, number.to_bytes(32, "big")) for number in (native, usdc, allowance)]
-        return {"status": "0x1", "returnData": "0x" + encode(["(bool,bytes)[]"], [words]).hex()}
+def _look(native: int, usdc: int, *, allowance: int = 0, router: int = 0) -> dict[str, str]:
+    words = [(True, number.to_bytes(32, "big")) for number in (native, usdc, allowance, router)]
+    return {"status": "0x1", "returnData": "0x" + encode(["(bool,bytes)[]"], [words]).hex()}
 
-    ok = {"status": "0x1", "returnData": "0x"}
-    for after in ((10**18, 89_999_999, 0), (10**18, 90_000_000, 1), (10**17, 90_000_000, 0)):
-        with proxy(base_node.url) as node:
-            calls_seen = [look(10**18, 100_000_000, 0), ok, look(*after)]
-            node.after = spoil("eth_simulateV1", [{"calls": calls_seen}])
-            exchange = UniswapExchange(chain_at(base_node, node.url))
-            offer = exchange.quote(ask(person))
-            with pytest.raises(Rejected, match=r"unsafe_instructions"):
-                exchange.draft(offer, minimum_units=10**15, signer=person)
+
+def _draft_as_simulated(
+    node: EvmNode, asked: Ask, before: dict[str, str], after: dict[str, str], signer: Person
+) -> None:
+    ran = {"status": "0x1", "returnData": "0x"}
+    with proxy(node.url) as liar:
+        liar.after = spoil("eth_simulateV1", [{"calls": [before, ran, after]}])
+        exchange = UniswapExchange(chain_at(node, liar.url))
+        exchange.draft(exchange.quote(asked), minimum_units=1, signer=signer)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        _look(10**18, 89_999_999),
+        _look(10**18, 90_000_000, allowance=1),
+        _look(10**17, 90_000_000),
+    ],
+)
+def test_a_simulation_that_takes_more_than_the_amount_stops_the_swap(
+    after: dict[str, str], base_node: EvmNode, person: Person
+) -> None:
+    with pytest.raises(Rejected, match=r"unsafe_instructions"):
+        _draft_as_simulated(base_node, ask(person), _look(10**18, 100_000_000), after, person)
+
+
+def test_a_wei_that_a_stranger_left_with_the_router_stops_no_swap(base_node: EvmNode, person: Person) -> None:
+    # Anybody can leave one there, and the router hands all it has to whoever asks for a refund next. Such nodes as
+    # let a simulated call pay for its gas would hide it.
+    asked, after = ask(person, ETH, 10**16), _look(10**18 - 10**16 + 1, 130_000_000)
+    _draft_as_simulated(base_node, asked, _look(10**18, 100_000_000, router=1), after, person)
+    with pytest.raises(Rejected, match=r"unsafe_instructions"):
+        _draft_as_simulated(base_node, asked, _look(10**18, 100_000_000), after, person)
 
 
 @pytest.mark.parametrize("answer", ["0x", "0x12", None, 7])

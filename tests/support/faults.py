@@ -28,7 +28,7 @@ from app.ports.chain import (
     Watch,
     WatchedAddress,
 )
-from app.ports.swaps import Ask, Exchange, Offer
+from app.ports.swaps import Ask, Beside, Exchange, Offer
 from app.ports.vault import Signer
 
 When = Literal["before", "after"]
@@ -172,8 +172,8 @@ class FaultyExchange(_Faulty):
         )
         return answer
 
-    def sign(self, draft: Draft, signer: Signer, *, sequence: int | None, ahead: int) -> Signed:
+    def sign(self, draft: Draft, signer: Signer, *, sequence: int | None, beside: Beside) -> Signed:
         answer: Signed = self._through(
-            "sign", lambda: self.real.sign(draft, signer, sequence=sequence, ahead=ahead)
+            "sign", lambda: self.real.sign(draft, signer, sequence=sequence, beside=beside)
         )
         return answer

@@ -10,7 +10,7 @@ from app.adapters.evm.endpoint import Call
 from app.adapters.uniswap.exchange import UniswapExchange
 from app.core.chains import ETH, USDC, Token
 from app.core.money import TokenAmount
-from app.ports.swaps import Ask
+from app.ports.swaps import ALONE, Ask
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent
 from tests.support.evm import await_mined, funded
@@ -45,6 +45,6 @@ def move_price(node: EvmNode, chain: EvmChain, *, given: Token, units: int) -> N
     exchange = UniswapExchange(chain)
     offer = exchange.quote(Ask(stranger.address, TokenAmount(units, given), other, 500))
     draft = exchange.draft(offer, minimum_units=1, signer=stranger)
-    signed = exchange.sign(draft, stranger, sequence=draft.sequence, ahead=0)
+    signed = exchange.sign(draft, stranger, sequence=draft.sequence, beside=ALONE)
     chain.broadcast(signed.raw)
     await_mined(node, signed.tx_hash)

@@ -12,7 +12,7 @@ URL = "sqlite:///unused.sqlite"
 @pytest.mark.parametrize(
     ("network", "expected"),
     [
-        ("sandbox", "http://127.0.0.1:18548"),
+        ("sandbox", "http://127.0.0.1:18549"),
         ("testnet", "https://api.jup.ag"),
         ("mainnet", "https://api.jup.ag"),
     ],

@@ -24,6 +24,8 @@ _TOTAL_SECONDS = 8.0
 _MOST_ACCOUNTS = 40
 """Of a route, so that its transaction stays below the 1232 bytes that the network takes."""
 _LONGEST_LABEL = 40
+_MOST_STEPS = 40
+"""Of a route, and of lookup tables, instructions before and after it: far more than one transaction holds."""
 _U64 = 2**64
 _NO_ROUTE = ("route", "not tradable", "liquidity")
 """Words of answers that say that there is no way from one token to the other."""
@@ -91,6 +93,8 @@ def _read(body: Mapping[str, Any], mints: tuple[str, str]) -> Build:
     surroundings = [*body["setupInstructions"], *([cleanup] if cleanup else [])]
     strangers = len(body.get("otherInstructions") or []) + bool(body.get("tipInstruction"))
     tables = body.get("addressesByLookupTableAddress") or {}
+    if max(len(tables), len(surroundings), len(body["routePlan"])) > _MOST_STEPS:
+        raise ValueError("too long a route")
     return Build(
         output_units=output_units,
         labels=tuple(_label(step) for step in body["routePlan"]),

@@ -11,7 +11,6 @@ from solders.system_program import ID as SYSTEM_PROGRAM
 from app.adapters.solana import tokens
 from app.adapters.solana.wire import AccountState
 from app.core.chains import SOL
-from app.ports.errors import Rejected
 from app.ports.swaps import Ask
 
 
@@ -43,20 +42,19 @@ def holdings(states: Sequence[AccountState | None], *, owner: Pubkey, usdc_mint:
     )
 
 
-def assert_only(
+def is_only(
     before: Holdings, after: Holdings | None, ask: Ask, *, minimum_units: int, fee_units: int
-) -> None:
-    """Compare what was with what would be. Raises: Rejected("unsafe_instructions")."""
+) -> bool:
+    """Tell whether what would be differs from what was by the swap, and by nothing else."""
     if after is None:
-        raise Rejected("unsafe_instructions")
+        return False
     lamports = after.all_lamports - before.all_lamports + fee_units
     usdc = after.usdc_units - before.usdc_units
     if ask.given.token == SOL:
         is_right = lamports == -ask.given.units and usdc >= minimum_units
     else:
         is_right = usdc == -ask.given.units and lamports >= minimum_units
-    if not is_right or not after.is_own:
-        raise Rejected("unsafe_instructions")
+    return is_right and after.is_own
 
 
 def _is_own(wallet: AccountState | None) -> bool:

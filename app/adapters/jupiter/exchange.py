@@ -28,9 +28,10 @@ from solders.rpc.requests import (
 )
 from solders.system_program import TransferParams, transfer
 
-from app.adapters.jupiter import effects, lookup_tables, routes
+from app.adapters.jupiter import effects, floors, lookup_tables, routes
 from app.adapters.jupiter.api import Build, JupiterApi
 from app.adapters.jupiter.effects import Holdings
+from app.adapters.jupiter.floors import Floors
 from app.adapters.jupiter.routes import Pair
 from app.adapters.solana import fees, refusals, tokens, transactions
 from app.adapters.solana.chain import SolanaChain
@@ -48,7 +49,7 @@ from app.adapters.solana.wire import (
 from app.core.chains import SOL, USDC
 from app.ports.chain import Draft, Intent, Signed, Terms
 from app.ports.errors import Rejected
-from app.ports.swaps import Ask, Offer
+from app.ports.swaps import Ask, Beside, Offer
 from app.ports.vault import Signer
 
 _NO_BLOCKHASH = Hash.default()
@@ -111,8 +112,15 @@ class JupiterExchange:
         pair = self._pair(ask)
         instructions = self._instructions(ask, pair, built, minimum_units)
         tables = lookup_tables.read(self._chain.rpc, built.tables)
-        trial = _message(pair.owner, instructions, tables, blockhash=_NO_BLOCKHASH)
+
+        def ending(least: Floors) -> list[Instruction]:
+            return [*instructions, *floors.instructions(pair.owner, self._usdc_mint, least)]
+
+        trial = _message(pair.owner, ending(Floors()), tables, blockhash=_NO_BLOCKHASH)
         facts = self._try(pair.owner, trial)
+        if not _does_only(facts, ask, minimum_units):
+            # Balances and simulation may be of two moments, between which something else moved: look again.
+            facts = self._try(pair.owner, trial)
         units, price = fees.compute_units(facts.simulation.compute_units), facts.price
         draft = self._affordable(ask, facts, fees.fee_lamports(units, price))
         if facts.simulation.error is not None:
@@ -120,11 +128,11 @@ class JupiterExchange:
             if revert == _SLIPPAGE_EXCEEDED:
                 raise Rejected("price_moved")
             raise Rejected("simulation_failed", details={"revert": revert})
-        effects.assert_only(
-            facts.before, facts.after, ask, minimum_units=minimum_units, fee_units=fees.fee_lamports(0, 0)
-        )
+        if not _does_only(facts, ask, minimum_units):
+            raise Rejected("unsafe_instructions")
+        least = floors.of_swap(ask, facts.before, minimum_units=minimum_units, fee_units=draft.fee_units)
         final = _message(
-            pair.owner, instructions, tables,
+            pair.owner, ending(least), tables,
             blockhash=Hash.from_string(facts.blockhash), units=units, price=price,
         )  # fmt: skip
         terms: Terms = {
@@ -136,13 +144,14 @@ class JupiterExchange:
             draft.intent, draft.fee_units, draft.native_units, draft.token_units, None, terms, facts.slot
         )
 
-    def sign(self, draft: Draft, signer: Signer, *, sequence: int | None, ahead: int) -> Signed:  # noqa: ARG002
+    def sign(self, draft: Draft, signer: Signer, *, sequence: int | None, beside: Beside) -> Signed:
         """Sign a draft. Pure. Raises: ValueError with a nonce, which this chain has not, or with a wrong signer."""
         if sequence is not None:
             raise ValueError("a Solana transaction has no nonce")
         message = from_bytes_versioned(base64.b64decode(str(draft.terms["message"])))
         if not isinstance(message, MessageV0):
             raise TypeError("not a message of version 0")
+        message = floors.lowered(message, beside.leaving)
         raw, tx_hash = transactions.sign(message, signer, sender=draft.intent.sender)
         return Signed(
             tx_hash=tx_hash,
@@ -229,10 +238,11 @@ class JupiterExchange:
     def _affordable(self, ask: Ask, facts: _Facts, fee_units: int) -> Draft:
         """Refuse what the wallet cannot pay. Raises: Rejected."""
         before, moves_native = facts.before, ask.given.token == SOL
-        if moves_native and before.usdc_lamports == 0:
-            fee_units += facts.token_rent  # the account for USDC stays
+        # Whoever sent SOL to the address of an account that is not there yet has paid that much of its rent.
+        if moves_native:
+            fee_units += max(facts.token_rent - before.usdc_lamports, 0)  # the account for USDC stays
         # Wrapping needs an account for as long as the swap takes.
-        lent = 0 if before.wrapped_lamports else facts.token_rent
+        lent = max(facts.token_rent - before.wrapped_lamports, 0)
         if moves_native:
             require(SOL, "insufficient_funds", before.lamports, ask.given.units + fee_units + lent)
             refuse_dust(facts.empty_rent, left=before.lamports - ask.given.units - fee_units)
@@ -248,6 +258,14 @@ class JupiterExchange:
             terms={},
             as_of=facts.slot,
         )
+
+
+def _does_only(facts: _Facts, ask: Ask, minimum_units: int) -> bool:
+    """Tell whether a trial did what was asked for and nothing else; one that failed did nothing."""
+    if facts.simulation.error is not None:
+        return True
+    fee_units = fees.fee_lamports(0, 0)
+    return effects.is_only(facts.before, facts.after, ask, minimum_units=minimum_units, fee_units=fee_units)
 
 
 def _message(

@@ -260,7 +260,8 @@ def _fee_units(landed: Landed) -> int:
     for instruction in landed.transaction.message.instructions:
         if landed.keys[instruction.program_id_index] == str(tokens.ASSOCIATED_TOKEN_PROGRAM):
             for made in bytes(instruction.accounts)[1:2]:
-                taken += landed.after[made] - landed.before[made]
+                # One that was there, and is closed by the end, gives back what it held: that is no fee.
+                taken += max(landed.after[made] - landed.before[made], 0)
     return taken
 
 

@@ -25,6 +25,9 @@ _CREATE_IDEMPOTENT = b"\x01"
 _TRANSFER_CHECKED = 12
 _CLOSE_ACCOUNT = b"\x09"
 _SYNC_NATIVE = b"\x11"
+_REVOKE = b"\x05"
+_NO_CLOSE_AUTHORITY = b"\x06\x03\x00"
+"""SetAuthority of the kind CloseAccount, to nobody."""
 
 
 def account_of(owner: Pubkey, mint: Pubkey) -> Pubkey:
@@ -80,6 +83,18 @@ def close_account(account: Pubkey, owner: Pubkey) -> Instruction:
             AccountMeta(owner, is_signer=True, is_writable=False),
         ],
     )
+
+
+def shut_others_out(owner: Pubkey, mint: Pubkey) -> list[Instruction]:
+    """Build Revoke and SetAuthority: nobody but the owner may move what the account holds, or close it.
+
+    Either fails where the account is not the owner's any more.
+    """
+    accounts = [
+        AccountMeta(account_of(owner, mint), is_signer=False, is_writable=True),
+        AccountMeta(owner, is_signer=True, is_writable=False),
+    ]
+    return [Instruction(TOKEN_PROGRAM, data, accounts) for data in (_REVOKE, _NO_CLOSE_AUTHORITY)]
 
 
 def read_account(account: AccountState | None) -> TokenAccount | None:

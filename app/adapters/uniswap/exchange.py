@@ -16,7 +16,7 @@ from app.core.chains import TOKENS_BY_SYMBOL, USDC
 from app.core.money import decimal_string
 from app.ports.chain import Draft, Intent, Signed
 from app.ports.errors import Rejected, Unreachable
-from app.ports.swaps import Ask, Offer
+from app.ports.swaps import Ask, Beside, Offer
 from app.ports.vault import Signer
 
 _VALID_SECONDS = 600
@@ -78,12 +78,12 @@ class UniswapExchange:
                     raise
         raise AssertionError("the loop returns or raises")
 
-    def sign(self, draft: Draft, signer: Signer, *, sequence: int | None, ahead: int) -> Signed:
+    def sign(self, draft: Draft, signer: Signer, *, sequence: int | None, beside: Beside) -> Signed:
         """Sign a draft for a nonce; its permit is numbered after those of the swaps ahead. Pure."""
         swap = _swap_in(draft)
         facts = PermitFacts.from_terms(draft.terms)
         if facts is not None:
-            numbered = replace(facts, nonce=facts.nonce + ahead)
+            numbered = replace(facts, nonce=facts.nonce + beside.swaps)
             swap = self._permitted(swap, numbered, signer)
         call = self._call(swap)
         terms = {**draft.terms, **call.as_terms()}

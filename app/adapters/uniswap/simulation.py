@@ -27,6 +27,7 @@ class _Holdings:
     native_units: int
     usdc_units: int
     router_may_take: int
+    router_native_units: int
 
 
 def assert_only(chain: EvmChain, draft: Draft, target: Target, swap: Swap) -> None:
@@ -42,7 +43,9 @@ def assert_only(chain: EvmChain, draft: Draft, target: Target, swap: Swap) -> No
     if swap.ask.given.token == USDC:
         is_right = usdc_gain == -amount and native_gain + draft.fee_units >= least
     else:
-        is_right = -amount - draft.fee_units <= native_gain <= -amount and usdc_gain >= least
+        # Whatever a stranger has left with the router is handed out with the refund.
+        most = before.router_native_units - amount
+        is_right = -amount - draft.fee_units <= native_gain <= most and usdc_gain >= least
     if not is_right or after.router_may_take > before.router_may_take:
         raise Rejected("unsafe_instructions")
 
@@ -53,6 +56,7 @@ def _simulated(chain: EvmChain, target: Target, owner: str) -> tuple[_Holdings, 
         contracts.eth_balance(deployment.multicall3, owner),
         contracts.balance_of(deployment.usdc, owner),
         contracts.allowance(deployment.usdc, owner, deployment.uniswap_router),
+        contracts.eth_balance(deployment.multicall3, deployment.uniswap_router),
     ]
     look = {"from": owner, **_as_input(contracts.aggregate(deployment.multicall3, inner))}
     swap = {
