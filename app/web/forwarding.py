@@ -6,6 +6,7 @@ after it, a stream's last byte likewise.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import deque
@@ -31,6 +32,7 @@ _MAX_WHOLE_BYTES = 16 * 2**20
 _DRAIN_SECONDS = 10
 _WHOLE_TYPES = ("application/json", "application/problem+json", "text/html", "text/plain", "application/xml")
 _BODYLESS = frozenset({204, 304})
+_LENGTH = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
 class Ending(StrEnum):
@@ -141,6 +143,8 @@ def relay(
     head: deque[bytes] = deque()
     whole = not streamed and _is_plain(incoming) and _read_whole(incoming, watcher, head, deadline)
     headers = relayed_headers.for_caller(incoming.headers, secrets=secrets)
+    # The response takes these headers over and adds a type where there is none; what has no type keeps none.
+    has_type = "Content-Type" in headers
     response: Response
     if whole:
         lane.leave()
@@ -156,7 +160,7 @@ def relay(
         response = Response(stream, status=incoming.status, headers=headers, direct_passthrough=True)
         # Proxies in front of us must not collect it either.
         response.headers["X-Accel-Buffering"] = "no"
-    if "Content-Type" not in headers:
+    if not has_type:
         response.headers.pop("Content-Type", None)
     for name, value in watcher.headers():
         response.headers[name] = value
@@ -172,7 +176,7 @@ def _is_plain(incoming: Incoming) -> bool:
     ):
         return True
     length = kinds.get("content-length", "")
-    return length.isdigit() and int(length) <= _MAX_WHOLE_BYTES
+    return bool(_LENGTH.fullmatch(length)) and int(length) <= _MAX_WHOLE_BYTES
 
 
 def _read_whole(incoming: Incoming, watcher: Watcher, head: deque[bytes], deadline: Deadline) -> bool:
@@ -207,7 +211,11 @@ def _read_before(deadline: Deadline, incoming: Incoming) -> bytes:
 
 def _mend_length(response: Response, incoming: Incoming, body: bytes) -> None:
     response.headers.pop("Content-Length", None)
-    lengths = [value for name, value in incoming.headers if name.lower() == "content-length"]
+    lengths = [
+        value
+        for name, value in incoming.headers
+        if name.lower() == "content-length" and _LENGTH.fullmatch(value)
+    ]
     if body:
         response.headers["Content-Length"] = str(len(body))
     elif lengths and incoming.status not in _BODYLESS:

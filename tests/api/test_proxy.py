@@ -228,6 +228,51 @@ def test_no_whole_answer_costs_nothing(stage: Market, behave: Callable[[Exchange
     assert stage.stats()["last_24h"]["success_rate"] == 0
 
 
+@pytest.mark.parametrize(
+    ("line", "relayed"),
+    [
+        (b"X-Odd: a\n b", ("X-Odd", "a b")),
+        (b"X-Odd: a\r b", ("X-Odd", "a b")),
+        (b"X-Odd: a\x01\x7fb", ("X-Odd", "a b")),
+        (b"X(Odd): a", ("X(Odd)", None)),
+        (b"Content-Length: \xb2", ("Content-Length", None)),
+        (b"Content-Length: " + b"9" * 5000, ("Content-Length", None)),
+        (b"Location: /\xc3\xa9 x", ("Location", "/%C3%A9%20x")),
+    ],
+)
+def test_an_odd_head_is_mended_and_not_a_failure_that_is_paid_for(
+    stage: Market, line: bytes, relayed: tuple[str, str | None]
+) -> None:
+    def behave(exchange: Exchange) -> None:
+        exchange.send(b"HTTP/1.1 200 OK\r\nContent-Type: application/x-odd\r\n" + line + b"\r\n\r\n{}")
+        exchange.hang_up()
+
+    stage.behave(behave)
+    answer = stage.call()
+    name, value = relayed
+    assert (answer.status_code, answer.get_data(), answer.headers.get(name)) == (200, b"{}", value)
+    stage.assert_charged(1)
+
+
+def test_a_length_that_is_none_is_not_told_to_who_asks_for_the_head(stage: Market) -> None:
+    for length in (b"abc", b"-5", b"\xb2"):
+        stage.behave(
+            lambda exchange, length=length: exchange.send(  # type: ignore[misc]
+                b"HTTP/1.1 200 OK\r\nContent-Length: " + length + b"\r\n\r\n"
+            )
+        )
+        assert stage.call(method="HEAD").headers["Content-Length"] == "0"
+
+
+def test_an_answer_without_a_type_is_given_none(stage: Market) -> None:
+    """A made-up `text/html` would be a page of ours to a browser."""
+    stage.behave(lambda exchange: exchange.answer(b"<b>bold</b>"))
+    answer = stage.call()
+    assert (answer.get_data(), answer.headers.get("Content-Type")) == (b"<b>bold</b>", None)
+    stage.behave(lambda exchange: exchange.answer(b"", 204))
+    assert "Content-Type" not in stage.call().headers
+
+
 def test_silence_costs_nothing(stage: Market) -> None:
     stage.behave(lambda exchange: exchange.wait_for("never"))
     answer = stage.call()
