@@ -21,6 +21,7 @@ from app.core import money
 from app.core.identifiers import new_id
 from app.core.unit_of_work import unit_of_work
 from app.credits import service as credits_service
+from app.errors import InsufficientCredits
 from app.identity.caller import Caller
 from app.ports import provider
 from app.usage import service as usage
@@ -76,6 +77,11 @@ class CallMeter:
                 estimate=_NOTHING,
                 lease=lease,
             )
+            if not self._service.price_nanos:
+                # What costs nothing is for those who could pay something.
+                available_nanos = credits_service.balance(self._account_id).available_nanos
+                if available_nanos <= 0:
+                    raise InsufficientCredits(details={"credits_usd": money.usd_from_nanos(available_nanos)})
         self._sent_at = time.monotonic_ns()
 
     def unanswered(self, *, counts: bool) -> None:

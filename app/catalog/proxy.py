@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import re
 from decimal import Decimal
+from urllib.parse import unquote
 
 from flask import Response, request
 
@@ -24,6 +25,7 @@ from app.errors import (
     NotFound,
     PayloadTooLarge,
     PerTxLimitExceeded,
+    ServiceError,
     UpstreamError,
 )
 from app.identity.caller import Caller
@@ -73,6 +75,7 @@ def forward(service_id: str, caller: Caller) -> Response:
     _check_domain(wallet, url)
     _check_price(service)
     outgoing = _signed(service, caller, url, target, _body())
+    _keep_key(outgoing)
     meter = CallMeter(service, caller, wallet_id=None if wallet is None else wallet.id, model=_model(target))
     lane = forwarding.enter_lane()
     try:
@@ -92,8 +95,15 @@ def _answered(meter: CallMeter, lane: forwarding.Lane, outgoing: Outgoing) -> Re
     except BaseException:
         meter.unanswered(counts=False)
         raise
-    meter.answered(incoming.status)
-    return forwarding.relay(incoming, meter, lane, streamed=False)
+    try:
+        meter.answered(incoming.status)
+        return forwarding.relay(incoming, meter, lane, streamed=False)
+    except ServiceError:
+        raise  # the relay has ended the call
+    except BaseException:
+        incoming.close()
+        meter.unanswered(counts=False)
+        raise
 
 
 def _wallet(caller: Caller) -> WalletView | None:
@@ -165,6 +175,22 @@ def _signed(service: CallableService, caller: Caller, url: BaseUrl, target: Targ
         ours["Idempotency-Key"] = f"purser-{scoped[:48]}"
     headers = relayed_headers.for_upstream(request.headers.items(), ours=ours)
     return Outgoing(request.method, url.origin, line, headers, body)
+
+
+def _keep_key(outgoing: Outgoing) -> None:
+    """Refuse to hand the caller's key to a seller who has talked it into sending that. Raises: InvalidInput."""
+    key = request.headers["X-API-Key"]
+    places = {
+        "address": key in unquote(outgoing.target),
+        "headers": any(key in value for _, value in outgoing.headers),
+        "body": key.encode() in outgoing.body,
+    }
+    for place, found in places.items():
+        if found:
+            raise InvalidInput(
+                f"The {place} of this call would give your own key to the seller. Send it as X-API-Key only.",
+                details={"fields": {place: ["must not hold your key"]}},
+            )
 
 
 def signature(secret: bytes, timestamp: str, method: str, target: str, body: bytes) -> str:

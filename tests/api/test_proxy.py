@@ -6,6 +6,7 @@ import hashlib
 import hmac
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import time_machine
@@ -18,6 +19,7 @@ from app.core import clock
 from app.core.unit_of_work import reading
 from app.credits.models import CreditHold
 from app.identity.caller import Caller, KeyKind
+from app.ports.upstream import Headers, Outgoing
 from app.usage import service as usage
 from tests.support.agents import register
 from tests.support.market import PRICE_NANOS, Market, market, sell
@@ -118,6 +120,31 @@ def test_no_credential_of_a_caller_reaches_a_service(stage: Market) -> None:
     assert stage.buyer.wallet_id not in seen
     assert stage.buyer.id not in seen
     assert stage.secret not in seen
+
+
+@pytest.mark.parametrize(
+    ("place", "sent"),
+    [
+        ("address", {"path": "/x?token={key}"}),
+        ("address", {"path": "/x/{escaped}"}),
+        ("headers", {"headers": {"X-Upstream-Authorization": "Bearer {key}"}}),
+        ("headers", {"headers": {"X-Service-Key": "{key}"}}),
+        ("body", {"method": "POST", "data": '{{"api_key": "{key}"}}'}),
+    ],
+)
+def test_a_caller_who_was_talked_into_sending_its_key_is_refused(
+    stage: Market, place: str, sent: dict[str, Any]
+) -> None:
+    key = stage.buyer.key
+    words = {"key": key, "escaped": key.replace("_", "%5F")}
+    request = {name: value.format(**words) for name, value in sent.items() if name != "headers"}
+    headers = {name: value.format(**words) for name, value in sent.get("headers", {}).items()}
+    answer = stage.call(**request, headers=headers)
+    assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT")
+    assert list(answer.get_json()["details"]["fields"]) == [place]
+    assert key not in answer.get_data(as_text=True)
+    assert stage.upstream.asked == []
+    stage.assert_charged(0)
 
 
 def test_what_is_meant_for_the_service_reaches_it(stage: Market) -> None:
@@ -355,6 +382,17 @@ def test_a_free_service_is_logged_and_costs_nothing(stage: Market) -> None:
     assert stage.stats()["total_calls"] == 1
 
 
+def test_without_any_credits_a_free_service_is_not_called_either(stage: Market) -> None:
+    stage.change(price_per_call_usd=10)
+    assert stage.call().status_code == 200
+    stage.change(price_per_call_usd=0)
+    answer = stage.call()
+    assert (answer.status_code, answer.get_json()["code"]) == (402, "INSUFFICIENT_CREDITS")
+    assert len(stage.upstream.asked) == 1
+    with reading() as session:
+        assert session.scalars(select(CreditHold.state)).all() == ["settled"]
+
+
 def test_owners_pay_for_their_own_calls(stage: Market) -> None:
     stage.call(headers={"X-API-Key": stage.seller.key})
     assert stage.seller.get("/v1/balance").get_json() == {"credits_usd": 9.75, "total_spent": 0.25}
@@ -492,6 +530,56 @@ def test_an_answer_that_comes_after_its_lease_ended_is_charged_once_all_the_same
     stage.behave(behave)
     assert stage.call().status_code == 200
     stage.assert_charged(1)
+
+
+class _Bewildering:
+    """An answer that our own code does not get along with."""
+
+    status = 200
+    closed = 0
+
+    @property
+    def headers(self) -> Headers:
+        raise ArithmeticError
+
+    def read(self) -> bytes:
+        return b""
+
+    def abort(self) -> None:
+        return None
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class _Bewilderer:
+    def __init__(self, answer: _Bewildering) -> None:
+        self._answer = answer
+
+    def send(self, request: Outgoing) -> _Bewildering:
+        del request
+        return self._answer
+
+    def close(self) -> None:
+        """Hold nothing open."""
+
+
+def test_a_failure_of_our_own_gives_the_price_back_at_once(
+    build_app: Callable[..., Flask], sqlite_url: str
+) -> None:
+    answer = _Bewildering()
+    app = build_app(sqlite_url, public_upstream=_Bewilderer(answer))
+    with app.app_context():
+        client = app.test_client()
+        seller, buyer = register(client), register(client)
+        service = sell(seller)
+        assert client.get(f"/v1/proxy/{service['id']}/x", headers=buyer.headers()).status_code == 500
+        assert buyer.get("/v1/balance").get_json() == {"credits_usd": 10.0, "total_spent": 0.0}
+        with reading() as session:
+            assert session.scalars(select(CreditHold.state)).all() == ["released"]
+        assert answer.closed == 1
+        stats = seller.get(f"/v1/services/{service['id']}/stats").get_json()
+        assert stats["last_24h"]["success_rate"] is None
 
 
 def test_a_second_service_has_counts_of_its_own(stage: Market) -> None:
