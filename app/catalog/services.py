@@ -253,6 +253,18 @@ def active(service_id: str) -> ServiceView:
     return view_of(row)
 
 
+def not_retired(service_id: str) -> ServiceView:
+    """Return a service whose subscribers may leave it: active or paused. Works in a reading unit. Raises: NotFound."""
+    canonical = identifiers.parse_id(service_id)
+    row = None
+    if canonical is not None:
+        standing = Service.id == canonical, Service.status != ServiceStatus.RETIRED.value
+        row = db.session.execute(select(*COLUMNS).where(*standing)).one_or_none()
+    if row is None:
+        raise _gone()
+    return view_of(row)
+
+
 def for_calling(service_id: str) -> CallableService:
     """Return what the proxy needs of an active service. Raises: NotFound."""
     canonical = identifiers.parse_id(service_id)
