@@ -21,6 +21,7 @@ from app.credits.models import CreditHold
 from app.identity.caller import Caller, KeyKind
 from app.ports.upstream import Headers, Outgoing
 from app.usage import service as usage
+from app.web.forwarding import Ending
 from tests.support.agents import register
 from tests.support.market import PRICE_NANOS, Market, market, sell
 from tests.support.upstreams import Exchange, misbehaving_upstream
@@ -503,13 +504,39 @@ def test_a_service_that_leads_back_to_the_proxy_is_not_called_in_circles(stage: 
     assert seen == [400]
 
 
-def test_what_a_process_that_died_had_held_is_given_back_and_nobody_is_charged(stage: Market) -> None:
+def _begun(stage: Market) -> CallMeter:
+    """Begin a call as its request would."""
     key_id = "00000000-0000-4000-8000-000000000001"
     caller = Caller(KeyKind.AGENT, key_id, stage.buyer.id, stage.buyer.id)
-    g.request_id = "a request of a process that dies after this"
-    CallMeter(services.for_calling(stage.id), caller, wallet_id=stage.buyer.wallet_id, model="/x").begin()
+    g.request_id = "the request of this call"
+    meter = CallMeter(services.for_calling(stage.id), caller, wallet_id=stage.buyer.wallet_id, model="/x")
+    meter.begin()
+    return meter
+
+
+def _open_hold() -> CreditHold:
     with reading() as session:
         (hold,) = session.scalars(select(CreditHold).where(CreditHold.state == "held")).all()
+        return hold
+
+
+def test_a_whole_answer_that_arrives_slowly_keeps_its_price_held(stage: Market) -> None:
+    meter = _begun(stage)
+    started = clock.now()
+    meter.answered(200)
+    for minute in range(1, 6):
+        with time_machine.travel(started + timedelta(minutes=minute), tick=False):
+            meter.feed(b"1")
+            assert usage.charge_lapsed() == 0
+    # And not for long after it: should the process die, nobody waits for hours.
+    assert _open_hold().lease_until < started + timedelta(minutes=7)
+    meter.end(Ending.COMPLETE)
+    stage.assert_charged(1)
+
+
+def test_what_a_process_that_died_had_held_is_given_back_and_nobody_is_charged(stage: Market) -> None:
+    _begun(stage)
+    hold = _open_hold()
     assert hold.amount_nanos == PRICE_NANOS
     assert usage.charge_lapsed() == 0
     with time_machine.travel(hold.lease_until + timedelta(seconds=1), tick=False):
