@@ -36,6 +36,7 @@ from app.spending import policy
 from app.wallets import service as wallets
 from app.wallets.service import WalletView
 from app.web import forwarding, relayed_headers
+from app.web.forwarding import Share
 from app.web.parsing import body_of
 from app.web.targets import Target, target_below
 
@@ -77,7 +78,7 @@ def forward(service_id: str, caller: Caller) -> Response:
     outgoing = _signed(service, caller, url, target, _body())
     _keep_key(outgoing)
     meter = CallMeter(service, caller, wallet_id=None if wallet is None else wallet.id, model=_model(target))
-    lane = forwarding.enter_lane()
+    lane = forwarding.enter_lane(*_shares(service, caller))
     try:
         meter.begin()
         return _answered(meter, lane, outgoing)
@@ -104,6 +105,15 @@ def _answered(meter: CallMeter, lane: forwarding.Lane, outgoing: Outgoing) -> Re
         incoming.close()
         meter.unanswered(counts=False)
         raise
+
+
+def _shares(service: CallableService, caller: Caller) -> tuple[Share, ...]:
+    """Keep lanes for providers, for other services and for other callers, however long a stranger's server hangs."""
+    return (
+        Share("services", 2, "to services"),
+        Share(f"service:{service.id}", 4, "to this service"),
+        Share(f"account:{caller.account_id}", 4, "of yours"),
+    )
 
 
 def _wallet(caller: Caller) -> WalletView | None:

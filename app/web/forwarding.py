@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
@@ -68,39 +69,64 @@ class Watcher(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Somebody who has at most one part in so many of all lanes at once, whoever else needs none."""
+
+    key: str
+    one_in: int
+    whom: str
+    """Who that is, to complete the sentence that refuses a call for it."""
+
+
 class Lanes:
     """How many calls a process forwards at once: so many below its threads that other requests are still served."""
 
     def __init__(self, capacity: int) -> None:
         """Open so many lanes."""
+        self._capacity = capacity
         self._free = capacity
+        self._taken: Counter[str] = Counter()
         self._lock = threading.Lock()
 
-    def enter(self) -> Lane:
-        """Take a lane. Raises: Overloaded when all are taken."""
+    def enter(self, *shares: Share) -> Lane:
+        """Take a lane. Raises: Overloaded when all are taken, or all that one of the shares allows."""
         with self._lock:
             if self._free <= 0:
-                raise Overloaded("Too many calls are being forwarded.", retry_after_seconds=_RETRY_SECONDS)
+                raise _too_many("")
+            for share in shares:
+                if self._taken[share.key] >= max(1, self._capacity // share.one_in):
+                    raise _too_many(f" {share.whom}")
             self._free -= 1
-        return Lane(self)
+            self._taken.update(share.key for share in shares)
+        return Lane(self, shares)
 
-    def give_back(self) -> None:
+    def give_back(self, shares: Collection[Share]) -> None:
         """Free a lane."""
         with self._lock:
             self._free += 1
+            for share in shares:
+                self._taken[share.key] -= 1
+                if not self._taken[share.key]:
+                    del self._taken[share.key]
+
+
+def _too_many(whom: str) -> Overloaded:
+    return Overloaded(f"Too many calls{whom} are being forwarded.", retry_after_seconds=_RETRY_SECONDS)
 
 
 class Lane:
     """One lane, to be left once on every way out."""
 
-    def __init__(self, lanes: Lanes) -> None:
+    def __init__(self, lanes: Lanes, shares: Collection[Share]) -> None:
         self._lanes: Lanes | None = lanes
+        self._shares = shares
 
     def leave(self) -> None:
         """Give the lane back. May be repeated."""
         lanes, self._lanes = self._lanes, None
         if lanes is not None:
-            lanes.give_back()
+            lanes.give_back(self._shares)
 
 
 def open_lanes() -> None:
@@ -109,10 +135,10 @@ def open_lanes() -> None:
     current_app.extensions[_EXTENSION] = Lanes(max(threads - _THREADS_KEPT, threads // 2, 1))
 
 
-def enter_lane() -> Lane:
+def enter_lane(*shares: Share) -> Lane:
     """Take a lane of the running application. Raises: Overloaded."""
     lanes: Lanes = current_app.extensions[_EXTENSION]
-    return lanes.enter()
+    return lanes.enter(*shares)
 
 
 def failure_of(error: PortError) -> UpstreamError | UpstreamTimeout:

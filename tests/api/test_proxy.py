@@ -12,6 +12,7 @@ import pytest
 import time_machine
 from flask import Flask, g
 from sqlalchemy import select
+from werkzeug.test import TestResponse
 
 from app.catalog import services
 from app.catalog.metering import CallMeter
@@ -22,7 +23,7 @@ from app.identity.caller import Caller, KeyKind
 from app.ports.upstream import Headers, Outgoing
 from app.usage import service as usage
 from app.web.forwarding import Ending
-from tests.support.agents import register
+from tests.support.agents import Agent, register
 from tests.support.market import PRICE_NANOS, Market, market, sell
 from tests.support.upstreams import Exchange, misbehaving_upstream
 
@@ -557,6 +558,43 @@ def test_an_answer_that_comes_after_its_lease_ended_is_charged_once_all_the_same
     stage.behave(behave)
     assert stage.call().status_code == 200
     stage.assert_charged(1)
+
+
+def test_a_service_that_hangs_and_who_calls_it_leave_lanes_to_the_others(
+    build_app: Callable[..., Flask], sqlite_url: str
+) -> None:
+    """Of 8 lanes a service has 2, a caller 2, all services 4; the others are the gateway's."""
+
+    def hang(exchange: Exchange) -> None:
+        exchange.start_stream()
+        exchange.chunk(b"data: 1\n\n")
+        exchange.await_hang_up()
+
+    with market(build_app, sqlite_url, web_threads=16) as stage:
+        stage.behave(hang)
+        others = [sell(stage.seller, base_url=stage.upstream.url)["id"] for _ in range(3)]
+        callers = [register(stage.buyer.client) for _ in range(3)]
+        open_calls: list[TestResponse] = []
+
+        def call(service_id: str, agent: Agent) -> str:
+            answer = agent.client.get(f"/v1/proxy/{service_id}/x", headers=agent.headers(), buffered=False)
+            if answer.status_code == 200:
+                open_calls.append(answer)
+                return ""
+            assert answer.status_code == 503, answer.get_data()
+            assert answer.headers["Retry-After"]
+            said: str = answer.get_json()["error"]
+            return said
+
+        assert [call(stage.id, callers[0]) for _ in range(2)] == ["", ""]
+        assert "to this service" in call(stage.id, callers[1])
+        assert "of yours" in call(others[0], callers[0])
+        assert [call(service_id, callers[1]) for service_id in others[:2]] == ["", ""]
+        assert "to services" in call(others[2], callers[2])
+        for answer in open_calls:
+            answer.close()
+        assert call(others[2], callers[2]) == ""
+        open_calls[-1].close()
 
 
 class _Bewildering:
