@@ -16,7 +16,7 @@ from sqlalchemy import Row, Select, delete, func, insert, select, update
 
 from app.catalog import base_urls, search, subscriptions
 from app.catalog.models import Service, ServiceSpecification
-from app.core import clock, identifiers
+from app.core import clock, identifiers, row_locks
 from app.core.pagination import Page, PageRequest
 from app.core.unit_of_work import reading, unit_of_work
 from app.errors import InvalidInput, InvalidSpec, LimitReached, NotFound, Overloaded
@@ -223,14 +223,12 @@ def retire(service_id: str, *, agent_id: str) -> None:
 def retire_all(agent_id: str) -> list[str]:
     """Retire every service of an agent that is being deleted, in the current unit; return their ids."""
     now = clock.now()
-    ids = sorted(
-        db.session.scalars(
-            update(Service)
-            .where(*_owned_by(agent_id))
-            .values(status=ServiceStatus.RETIRED.value, updated_at=now)
-            .returning(Service.id),
-            execution_options={"synchronize_session": False},
-        )
+    ids: list[str] = row_locks.lock(Service.id, *_owned_by(agent_id))
+    db.session.execute(
+        update(Service)
+        .where(Service.id.in_(ids))
+        .values(status=ServiceStatus.RETIRED.value, updated_at=now)
+        .execution_options(synchronize_session=False)
     )
     for service_id in ids:
         _leave_catalog(service_id, at=now)
