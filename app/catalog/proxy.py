@@ -31,7 +31,7 @@ from app.errors import (
 from app.identity.caller import Caller
 from app.ports import provider
 from app.ports.errors import PortError
-from app.ports.upstream import Outgoing
+from app.ports.upstream import Incoming, Outgoing
 from app.spending import policy
 from app.wallets import service as wallets
 from app.wallets.service import WalletView
@@ -98,13 +98,19 @@ def _answered(meter: CallMeter, lane: forwarding.Lane, outgoing: Outgoing) -> Re
         raise
     try:
         meter.answered(incoming.status)
-        return forwarding.relay(incoming, meter, lane, streamed=False)
+        return forwarding.relay(incoming, meter, lane, streamed=_is_text_in_the_making(incoming))
     except ServiceError:
         raise  # the relay has ended the call
     except BaseException:
         incoming.close()
         meter.unanswered(counts=False)
         raise
+
+
+def _is_text_in_the_making(incoming: Incoming) -> bool:
+    """Tell whether an answer is plain text of no stated length: that is how many models' words are streamed."""
+    named = {name.lower(): value.lower() for name, value in incoming.headers}
+    return named.get("content-type", "").startswith("text/plain") and "content-length" not in named
 
 
 def _shares(service: CallableService, caller: Caller) -> tuple[Share, ...]:

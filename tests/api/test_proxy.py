@@ -14,7 +14,7 @@ from flask import Flask, g
 from sqlalchemy import select
 from werkzeug.test import TestResponse
 
-from app.catalog import services
+from app.catalog import services, statistics
 from app.catalog.metering import CallMeter
 from app.core import clock
 from app.core.unit_of_work import reading
@@ -320,9 +320,10 @@ def test_a_service_that_is_away_costs_nothing(stage: Market) -> None:
     stage.assert_charged(0)
 
 
-def test_a_stream_is_passed_on_as_it_comes_and_charged_by_its_head(stage: Market) -> None:
+@pytest.mark.parametrize("kind", ["text/event-stream", "text/plain; charset=utf-8", "application/x-ndjson"])
+def test_a_stream_is_passed_on_as_it_comes_and_charged_by_its_head(stage: Market, kind: str) -> None:
     def behave(exchange: Exchange) -> None:
-        exchange.start_stream()
+        exchange.start_stream(kind)
         exchange.chunk(b"data: 1\n\n")
         exchange.wait_for("second")
         exchange.chunk(b"data: 2\n\n")
@@ -460,6 +461,22 @@ def test_a_call_that_got_dearer_than_the_caller_allows_is_refused(
             "rule": "X-Max-Price-Usd", "limit_usd": float(ceiling), "requested_usd": 0.25,
         }  # fmt: skip
     stage.assert_charged(1 if status == 200 else 0)
+
+
+def test_what_changes_while_a_call_runs_does_not_change_what_it_costs(stage: Market) -> None:
+    def behave(exchange: Exchange) -> None:
+        with stage.app.app_context():
+            stage.change(price_per_call_usd=5, status="paused")
+            stage.seller.delete(f"/v1/services/{stage.id}")
+            stage.buyer.delete(stage.buyer.wallet_url)
+        exchange.json({})
+
+    stage.behave(behave)
+    answer = stage.call(headers={"X-Max-Price-Usd": "0.25"})
+    assert (answer.status_code, answer.headers["X-Cost-Usd"]) == (200, "0.25")
+    assert stage.spent_nanos() == PRICE_NANOS
+    with reading():
+        assert statistics.totals(stage.id) == statistics.Totals(1, PRICE_NANOS)
 
 
 def test_a_paused_or_retired_service_is_not_there(stage: Market) -> None:

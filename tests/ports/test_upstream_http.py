@@ -205,6 +205,21 @@ def test_what_trickles_in_and_never_becomes_an_answer_is_a_timeout(
         server.await_ended()
 
 
+@pytest.mark.parametrize("status", [204, 304])
+@pytest.mark.parametrize("rest", [b"", b"0\r\n\r\n"])
+def test_an_answer_without_a_body_is_not_waited_for_in_chunks(
+    upstream: HttpUpstream, status: int, rest: bytes
+) -> None:
+    def chunked(exchange: Exchange) -> None:
+        exchange.head(status, ("Transfer-Encoding", "chunked"))
+        exchange.send(rest)
+
+    with misbehaving_upstream(chunked) as server:
+        for _ in range(2):
+            incoming = upstream.send(get(server.url))
+            assert (incoming.status, read(incoming)) == (status, b"")
+
+
 EARLY = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n"
 
 

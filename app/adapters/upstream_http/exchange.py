@@ -31,6 +31,7 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _TARGET = re.compile(r"/[\x21-\x7e]*", re.ASCII)
 _BREAKS = re.compile(r"[\r\n\0]")
 _BODYLESS = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})
+_BODYLESS_ANSWERS = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 _HTTPS_PORT = 443
 _MOST_INTERIM_ANSWERS = 10
 # Whatever may go wrong with a connection in use, and with an answer that is not HTTP.
@@ -118,7 +119,11 @@ class HttpIncoming:
         self._response = response
         self._connection: Connection | None = connection
         self._pool = pool
-        self._left = None if response.chunked else response.length
+        # Such answers have no body, whatever their head says (RFC 9112 §6.3); http.client would wait for its chunks.
+        is_bodyless = response.status in _BODYLESS_ANSWERS
+        self._left = None if response.chunked and not is_bodyless else response.length
+        # Who speaks of chunks may send an empty one all the same, which nobody is to find later.
+        self._rests = not (response.will_close or (response.chunked and is_bodyless))
         self._ended = False
         self._aborted = False
         self.headers: Headers = response.getheaders()
@@ -177,10 +182,10 @@ class HttpIncoming:
         self._response.close()
         if connection is None:
             return
-        if self._response.will_close:
-            connection.close()
-        else:
+        if self._rests:
             self._pool.put(connection)
+        else:
+            connection.close()
 
 
 class HttpUpstream:
