@@ -247,6 +247,9 @@ def _mend_length(response: Response, incoming: Incoming, body: bytes) -> None:
     elif lengths and incoming.status not in _BODYLESS:
         # The answer to HEAD tells the length of what it does not carry.
         response.headers["Content-Length"] = lengths[0]
+    elif request.method == "HEAD":
+        # Nobody has said how long it is, and nothing is a length.
+        response.automatically_set_content_length = False
     elif incoming.status not in _BODYLESS:
         response.headers["Content-Length"] = "0"
 
