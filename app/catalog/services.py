@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -29,6 +29,7 @@ from app.ports.vault import Place
 from app.web import idempotency
 
 MAX_SERVICES_PER_AGENT = 100
+MAX_REGISTRATIONS_PER_DAY = 200
 _KEY_KIND = "sv"
 _RETRY_SECONDS = 5
 
@@ -108,9 +109,7 @@ def register(agent_id: str, values: Mapping[str, Any], *, document: str | None) 
     with unit_of_work():
         # The agent's row is the lock under which its services are counted.
         identity.lock_agent(agent_id)
-        mine = select(func.count()).select_from(Service).where(*_owned_by(agent_id))
-        if (db.session.scalar(mine) or 0) >= MAX_SERVICES_PER_AGENT:
-            raise LimitReached(f"An agent has at most {MAX_SERVICES_PER_AGENT} services; retire one first.")
+        _check_bounds(agent_id, now)
         row = db.session.execute(
             insert(Service)
             .values(
@@ -125,6 +124,17 @@ def register(agent_id: str, values: Mapping[str, Any], *, document: str | None) 
         _index(view)
         idempotency.bind(service_id)
     return Registered(view, secret)
+
+
+def _check_bounds(agent_id: str, now: datetime) -> None:
+    """Refuse one service too many. Raises: LimitReached."""
+    counted = select(func.count()).select_from(Service)
+    if (db.session.scalar(counted.where(*_owned_by(agent_id))) or 0) >= MAX_SERVICES_PER_AGENT:
+        raise LimitReached(f"An agent has at most {MAX_SERVICES_PER_AGENT} services; retire one first.")
+    # Retired ones leave a row behind, which nothing else bounds.
+    of_a_day = counted.where(Service.agent_id == agent_id, Service.created_at > now - timedelta(days=1))
+    if (db.session.scalar(of_a_day) or 0) >= MAX_REGISTRATIONS_PER_DAY:
+        raise LimitReached(f"An agent registers at most {MAX_REGISTRATIONS_PER_DAY} services a day.")
 
 
 def registered(service_id: str) -> Registered:
@@ -237,6 +247,8 @@ def retire_all(agent_id: str) -> list[str]:
 
 def _leave_catalog(service_id: str, *, at: datetime) -> None:
     search.drop(service_id)
+    # Up to a mebibyte, which nobody reads any more.
+    _replace_specification(service_id, None)
     subscriptions.end_of_service(service_id, at=at)
 
 

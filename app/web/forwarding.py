@@ -167,8 +167,9 @@ def relay(
     """
     deadline = time.monotonic() + provider.settings().stream_max_seconds
     head: deque[bytes] = deque()
-    whole = not streamed and _is_plain(incoming) and _read_whole(incoming, watcher, head, deadline)
+    # Before anything is settled: what cannot be passed on must not be paid for.
     headers = relayed_headers.for_caller(incoming.headers, secrets=secrets)
+    whole = not streamed and _is_plain(incoming) and _read_whole(incoming, watcher, head, deadline)
     # The response takes these headers over and adds a type where there is none; what has no type keeps none.
     has_type = "Content-Type" in headers
     response: Response
