@@ -28,6 +28,7 @@ Deadline: TypeAlias = float
 
 _EXTENSION = "forwarding_lanes"
 _THREADS_KEPT = 100
+_LEAST_SHARE = 4
 _RETRY_SECONDS = 2
 _MAX_WHOLE_BYTES = 16 * 2**20
 _DRAIN_SECONDS = 10
@@ -95,7 +96,8 @@ class Lanes:
             if self._free <= 0:
                 raise _too_many("")
             for share in shares:
-                if self._taken[share.key] >= max(1, self._capacity // share.one_in):
+                # Where there are few lanes at all, a handful is everybody's.
+                if self._taken[share.key] >= max(_LEAST_SHARE, self._capacity // share.one_in):
                     raise _too_many(f" {share.whom}")
             self._free -= 1
             self._taken.update(share.key for share in shares)
