@@ -110,7 +110,8 @@ def _answered(meter: CallMeter, lane: forwarding.Lane, outgoing: Outgoing) -> Re
 def _is_text_in_the_making(incoming: Incoming) -> bool:
     """Tell whether an answer is plain text of no stated length: that is how many models' words are streamed."""
     named = {name.lower(): value.lower() for name, value in incoming.headers}
-    return named.get("content-type", "").startswith("text/plain") and "content-length" not in named
+    has_length = "content-length" in named or request.method == "HEAD"
+    return named.get("content-type", "").startswith("text/plain") and not has_length
 
 
 def _shares(service: CallableService, caller: Caller) -> tuple[Share, ...]:
