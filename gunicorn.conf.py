@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 import resource
+import socket
+import struct
 from pathlib import Path
+from typing import Any
 
 bind = f"0.0.0.0:{os.environ.get('PORT') or '8000'}"
 worker_class = "gthread"
@@ -39,6 +42,14 @@ worker_tmp_dir = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108
 forwarded_allow_ips = os.environ.get("FORWARDED_ALLOW_IPS") or "127.0.0.1"
 # The service writes its own log line for each request, without secrets.
 accesslog = None
+# A caller who stops reading keeps a thread, and a stream its lane, for no longer than this.
+_SEND_SECONDS = 60
+
+
+def when_ready(server: Any) -> None:
+    """Let the kernel give up on what nobody reads; connections inherit this from what they were accepted on."""
+    for listener in server.LISTENERS:
+        listener.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_SECONDS, 0))
 
 
 def post_fork(_server: object, _worker: object) -> None:

@@ -1,7 +1,8 @@
 """The money of one proxied call: its price is held before it, and charged exactly once when an answer has come.
 
-Hold and charge are two units, so that a process that dies between them has charged nothing: the hold's lease runs
-out, and the sweep ends it at no cost. Revenue and counters are written in the unit that charges.
+Hold and charge are two units, so that a process that dies between them has charged nothing: the hold's lease, which
+a call that lives renews, runs out, and the sweep ends it at no cost. Revenue and counters are written in the unit
+that charges.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from flask import Flask, current_app, g
 
 from app.catalog import statistics
 from app.catalog.services import CallableService
-from app.core import money
+from app.core import clock, money
 from app.core.identifiers import new_id
 from app.core.unit_of_work import unit_of_work
 from app.credits import service as credits_service
+from app.errors import InsufficientCredits
 from app.identity.caller import Caller
 from app.ports import provider
 from app.usage import service as usage
@@ -30,6 +32,7 @@ from app.web.forwarding import Ending
 _log = structlog.get_logger(__name__)
 _NOTHING = Metered(cost_nanos=0)
 _LEASE_MARGIN = timedelta(seconds=60)
+_MOST_BETWEEN_RENEWALS = timedelta(seconds=60)
 _PAUSES_BETWEEN_TRIES = (1, 3)
 
 
@@ -55,6 +58,11 @@ class CallMeter:
         self._wallet_id = wallet_id
         self._request_id: str = g.request_id
         self._app: Flask = current_app._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001 - the documented way
+        settings = provider.settings()
+        silence = settings.upstream_connect_timeout_seconds + settings.upstream_read_timeout_seconds
+        # Longer than a service may be silent: whoever lives renews it in time.
+        self._lease = timedelta(seconds=int(silence)) + _LEASE_MARGIN
+        self._renewed_at = clock.now()
         self._sent_at = 0
         self._microseconds = 0
         self._status = 0
@@ -63,10 +71,6 @@ class CallMeter:
 
     def begin(self) -> None:
         """Hold the price. Raises: InsufficientCredits."""
-        settings = provider.settings()
-        silence = settings.upstream_connect_timeout_seconds + settings.upstream_read_timeout_seconds
-        # Whole answers are read before they are charged, for as long as any answer may take.
-        lease = timedelta(seconds=int(silence) + settings.stream_max_seconds) + _LEASE_MARGIN
         with unit_of_work():
             usage.begin(
                 self._account_id,
@@ -74,8 +78,13 @@ class CallMeter:
                 hold_id=self.id,
                 worst=Metered(self._service.price_nanos),
                 estimate=_NOTHING,
-                lease=lease,
+                lease=self._lease,
             )
+            if not self._service.price_nanos:
+                # What costs nothing is for those who could pay something.
+                available_nanos = credits_service.balance(self._account_id).available_nanos
+                if available_nanos <= 0:
+                    raise InsufficientCredits(details={"credits_usd": money.usd_from_nanos(available_nanos)})
         self._sent_at = time.monotonic_ns()
 
     def unanswered(self, *, counts: bool) -> None:
@@ -95,7 +104,9 @@ class CallMeter:
         self._status = status
 
     def feed(self, piece: bytes) -> bytes:
-        """Pass a piece on as it is."""
+        """Pass a piece on as it is, and show that the call lives."""
+        if not self._is_streaming:
+            self._renew()
         return piece
 
     def finish(self) -> bytes:
@@ -140,6 +151,18 @@ class CallMeter:
                 microseconds=self._microseconds,
             )
         return receipt.charged_nanos
+
+    def _renew(self) -> None:
+        now = clock.now()
+        if now - self._renewed_at < min(_MOST_BETWEEN_RENEWALS, self._lease / 3):
+            return
+        self._renewed_at = now
+        try:
+            with self._app.app_context(), unit_of_work():
+                usage.renew(self.id, lease=self._lease)
+        except Exception:
+            # The next piece tries again; a hold that lapses meanwhile is charged all the same.
+            _log.exception("renewal_failed", call_id=self.id)
 
     def _settle(self, verb: Callable[[], int]) -> None:
         """Run a settlement that returns the cost. What cannot be settled is left to the lease's end."""

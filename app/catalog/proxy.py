@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import re
 from decimal import Decimal
+from urllib.parse import unquote
 
 from flask import Response, request
 
@@ -24,16 +25,18 @@ from app.errors import (
     NotFound,
     PayloadTooLarge,
     PerTxLimitExceeded,
+    ServiceError,
     UpstreamError,
 )
 from app.identity.caller import Caller
 from app.ports import provider
 from app.ports.errors import PortError
-from app.ports.upstream import Outgoing
+from app.ports.upstream import Incoming, Outgoing
 from app.spending import policy
 from app.wallets import service as wallets
 from app.wallets.service import WalletView
 from app.web import forwarding, relayed_headers
+from app.web.forwarding import Share
 from app.web.parsing import body_of
 from app.web.targets import Target, target_below
 
@@ -73,8 +76,9 @@ def forward(service_id: str, caller: Caller) -> Response:
     _check_domain(wallet, url)
     _check_price(service)
     outgoing = _signed(service, caller, url, target, _body())
+    _keep_key(outgoing)
     meter = CallMeter(service, caller, wallet_id=None if wallet is None else wallet.id, model=_model(target))
-    lane = forwarding.enter_lane()
+    lane = forwarding.enter_lane(*_shares(service, caller))
     try:
         meter.begin()
         return _answered(meter, lane, outgoing)
@@ -92,8 +96,31 @@ def _answered(meter: CallMeter, lane: forwarding.Lane, outgoing: Outgoing) -> Re
     except BaseException:
         meter.unanswered(counts=False)
         raise
-    meter.answered(incoming.status)
-    return forwarding.relay(incoming, meter, lane, streamed=False)
+    try:
+        meter.answered(incoming.status)
+        return forwarding.relay(incoming, meter, lane, streamed=_is_text_in_the_making(incoming))
+    except ServiceError:
+        raise  # the relay has ended the call
+    except BaseException:
+        incoming.close()
+        meter.unanswered(counts=False)
+        raise
+
+
+def _is_text_in_the_making(incoming: Incoming) -> bool:
+    """Tell whether an answer is plain text of no stated length: that is how many models' words are streamed."""
+    named = {name.lower(): value.lower() for name, value in incoming.headers}
+    has_length = "content-length" in named or request.method == "HEAD"
+    return named.get("content-type", "").startswith("text/plain") and not has_length
+
+
+def _shares(service: CallableService, caller: Caller) -> tuple[Share, ...]:
+    """Keep lanes for providers, for other services and for other callers, however long a stranger's server hangs."""
+    return (
+        Share("services", 2, "to services"),
+        Share(f"service:{service.id}", 4, "to this service"),
+        Share(f"account:{caller.account_id}", 4, "of yours"),
+    )
 
 
 def _wallet(caller: Caller) -> WalletView | None:
@@ -165,6 +192,22 @@ def _signed(service: CallableService, caller: Caller, url: BaseUrl, target: Targ
         ours["Idempotency-Key"] = f"purser-{scoped[:48]}"
     headers = relayed_headers.for_upstream(request.headers.items(), ours=ours)
     return Outgoing(request.method, url.origin, line, headers, body)
+
+
+def _keep_key(outgoing: Outgoing) -> None:
+    """Refuse to hand the caller's key to a seller who has talked it into sending that. Raises: InvalidInput."""
+    key = request.headers["X-API-Key"]
+    places = {
+        "address": key in unquote(outgoing.target),
+        "headers": any(key in value for _, value in outgoing.headers),
+        "body": key.encode() in outgoing.body,
+    }
+    for place, found in places.items():
+        if found:
+            raise InvalidInput(
+                f"The {place} of this call would give your own key to the seller. Send it as X-API-Key only.",
+                details={"fields": {place: ["must not hold your key"]}},
+            )
 
 
 def signature(secret: bytes, timestamp: str, method: str, target: str, body: bytes) -> str:

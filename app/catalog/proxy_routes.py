@@ -50,7 +50,8 @@ def _forwarding(method: str) -> Callable[..., Response]:
     call.__doc__ = f"""Forward a {method} to a service and return its answer as it is.
 
     Path, query (less `wallet_id`) and body are passed on below the service's base address. The price is charged for
-    an answer with a status below 500, once. Your keys and cookies are not passed on.
+    an answer with a status below 500, once. Your keys and cookies are not passed on; a call that carries your key
+    anywhere but in X-API-Key is refused.
     """
     return call
 

@@ -38,11 +38,13 @@ _IDEMPOTENCY_NOTE = "Repeating a request with the same key answers with the firs
 
 @catalog.before_request
 def _find_service() -> None:
-    """Replace the id in the path by the active service where a body follows: 404 wins over 400."""
+    """Replace the id in the path by the service where a body follows: 404 wins over 400."""
     arguments = request.view_args
     if arguments and request.method != "GET":
+        # Nobody has to stay subscribed for as long as a seller pauses.
+        find = services.not_retired if request.method == "DELETE" else services.active
         with reading():
-            arguments["service"] = services.active(arguments.pop("service_id"))
+            arguments["service"] = find(arguments.pop("service_id"))
 
 
 def _account() -> str:
@@ -103,7 +105,7 @@ def subscribe(body: dict[str, Any], service: ServiceView) -> Any:
 @catalog.response(200, schemas.SubscriptionShape)
 @catalog.raises(Unauthorized, NotFound)
 def unsubscribe(query: dict[str, Any], body: dict[str, Any], service: ServiceView) -> SubscriptionView:
-    """Cancel a wallet's subscription; name the wallet in the body or in the query."""
+    """Cancel a wallet's subscription, to a paused service too; name the wallet in the body or in the query."""
     wallet_id = body["wallet_id"] or query["wallet_id"]
     if not wallet_id:
         raise InvalidInput.field("wallet_id", "is required, in the body or in the query")

@@ -267,7 +267,13 @@ class RegisteredService(_DescribedInside):
     signing_secret = fields.String(
         required=True,
         attribute="secret",
-        metadata={"description": "Shown only now: the key of the X-Gateway-Signature on each call."},
+        metadata={
+            "description": "Shown only now. Each call carries `X-Gateway-Timestamp` (Unix seconds) and "
+            "`X-Gateway-Signature`: `v1=` and the hexadecimal HMAC-SHA256, with this text as its key, of four lines "
+            "joined by a newline: the timestamp, the method, the path with its query as you receive them, and the "
+            "hexadecimal SHA-256 of the body. Compare it, and refuse timestamps older than five minutes: then nobody "
+            "reaches your service without paying."
+        },
     )
     proxy_url = fields.String(required=True, metadata={"description": "Where others call it."})
     created_at = _of_service(Instant, "created_at")

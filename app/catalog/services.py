@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -16,7 +16,7 @@ from sqlalchemy import Row, Select, delete, func, insert, select, update
 
 from app.catalog import base_urls, search, subscriptions
 from app.catalog.models import Service, ServiceSpecification
-from app.core import clock, identifiers
+from app.core import clock, identifiers, row_locks
 from app.core.pagination import Page, PageRequest
 from app.core.unit_of_work import reading, unit_of_work
 from app.errors import InvalidInput, InvalidSpec, LimitReached, NotFound, Overloaded
@@ -29,6 +29,7 @@ from app.ports.vault import Place
 from app.web import idempotency
 
 MAX_SERVICES_PER_AGENT = 100
+MAX_REGISTRATIONS_PER_DAY = 200
 _KEY_KIND = "sv"
 _RETRY_SECONDS = 5
 
@@ -108,9 +109,7 @@ def register(agent_id: str, values: Mapping[str, Any], *, document: str | None) 
     with unit_of_work():
         # The agent's row is the lock under which its services are counted.
         identity.lock_agent(agent_id)
-        mine = select(func.count()).select_from(Service).where(*_owned_by(agent_id))
-        if (db.session.scalar(mine) or 0) >= MAX_SERVICES_PER_AGENT:
-            raise LimitReached(f"An agent has at most {MAX_SERVICES_PER_AGENT} services; retire one first.")
+        _check_bounds(agent_id, now)
         row = db.session.execute(
             insert(Service)
             .values(
@@ -125,6 +124,17 @@ def register(agent_id: str, values: Mapping[str, Any], *, document: str | None) 
         _index(view)
         idempotency.bind(service_id)
     return Registered(view, secret)
+
+
+def _check_bounds(agent_id: str, now: datetime) -> None:
+    """Refuse one service too many. Raises: LimitReached."""
+    counted = select(func.count()).select_from(Service)
+    if (db.session.scalar(counted.where(*_owned_by(agent_id))) or 0) >= MAX_SERVICES_PER_AGENT:
+        raise LimitReached(f"An agent has at most {MAX_SERVICES_PER_AGENT} services; retire one first.")
+    # Retired ones leave a row behind, which nothing else bounds.
+    of_a_day = counted.where(Service.agent_id == agent_id, Service.created_at > now - timedelta(days=1))
+    if (db.session.scalar(of_a_day) or 0) >= MAX_REGISTRATIONS_PER_DAY:
+        raise LimitReached(f"An agent registers at most {MAX_REGISTRATIONS_PER_DAY} services a day.")
 
 
 def registered(service_id: str) -> Registered:
@@ -223,14 +233,12 @@ def retire(service_id: str, *, agent_id: str) -> None:
 def retire_all(agent_id: str) -> list[str]:
     """Retire every service of an agent that is being deleted, in the current unit; return their ids."""
     now = clock.now()
-    ids = sorted(
-        db.session.scalars(
-            update(Service)
-            .where(*_owned_by(agent_id))
-            .values(status=ServiceStatus.RETIRED.value, updated_at=now)
-            .returning(Service.id),
-            execution_options={"synchronize_session": False},
-        )
+    ids: list[str] = row_locks.lock(Service.id, *_owned_by(agent_id))
+    db.session.execute(
+        update(Service)
+        .where(Service.id.in_(ids))
+        .values(status=ServiceStatus.RETIRED.value, updated_at=now)
+        .execution_options(synchronize_session=False)
     )
     for service_id in ids:
         _leave_catalog(service_id, at=now)
@@ -239,6 +247,8 @@ def retire_all(agent_id: str) -> list[str]:
 
 def _leave_catalog(service_id: str, *, at: datetime) -> None:
     search.drop(service_id)
+    # Up to a mebibyte, which nobody reads any more.
+    _replace_specification(service_id, None)
     subscriptions.end_of_service(service_id, at=at)
 
 
@@ -248,6 +258,18 @@ def active(service_id: str) -> ServiceView:
     if canonical is None:
         raise _gone()
     row = db.session.execute(_active(canonical).with_only_columns(*COLUMNS)).one_or_none()
+    if row is None:
+        raise _gone()
+    return view_of(row)
+
+
+def not_retired(service_id: str) -> ServiceView:
+    """Return a service whose subscribers may leave it: active or paused. Works in a reading unit. Raises: NotFound."""
+    canonical = identifiers.parse_id(service_id)
+    row = None
+    if canonical is not None:
+        standing = Service.id == canonical, Service.status != ServiceStatus.RETIRED.value
+        row = db.session.execute(select(*COLUMNS).where(*standing)).one_or_none()
     if row is None:
         raise _gone()
     return view_of(row)

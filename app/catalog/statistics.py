@@ -19,7 +19,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from app.catalog import histogram
 from app.catalog.models import Service, ServiceCaller, ServiceLatency, ServiceMinute, ServiceTotal
-from app.core import clock
+from app.core import clock, row_locks
 from app.core.unit_of_work import unit_of_work
 from app.extensions import Model, db
 
@@ -158,9 +158,12 @@ def refresh(now: datetime) -> None:
     """Bring the rank of services that were called lately up to date. For the sweep; opens its own unit."""
     lately = select(ServiceMinute.service_id).where(ServiceMinute.minute >= now - _RECENT)
     with unit_of_work():
+        lagging = row_locks.lock(
+            Service.id, Service.id.in_(lately), Service.total_calls != _sum(ServiceTotal.calls)
+        )
         db.session.execute(
             update(Service)
-            .where(Service.id.in_(lately), Service.total_calls != _sum(ServiceTotal.calls))
+            .where(Service.id.in_(lagging))
             .values(_exact())
             .execution_options(synchronize_session=False)
         )

@@ -19,6 +19,7 @@ from app.core.pagination import Page, PageRequest
 from app.core.unit_of_work import reading, unit_of_work
 from app.errors import AlreadySubscribed, NotFound
 from app.extensions import db
+from app.spending import service as spending
 from app.web import idempotency
 
 
@@ -45,10 +46,12 @@ class SubscriptionView:
 def subscribe(service_id: str, service_name: str, *, wallet_id: str, agent_id: str) -> SubscriptionView:
     """Subscribe a wallet to an active service. Of two requests at once, one subscribes.
 
-    Raises: AlreadySubscribed; NotFound when the service has left the catalog meanwhile.
+    Raises: AlreadySubscribed; NotFound when the wallet was deleted or the service has left the catalog meanwhile.
     """
     now = clock.now()
     with unit_of_work():
+        # Whoever deletes the wallet takes this lock first, and then ends its subscriptions.
+        spending.lock_account(wallet_id)
         _lock_active(service_id)
         row = _insert(service_id, wallet_id=wallet_id, agent_id=agent_id, at=now)
         if row is None:

@@ -6,10 +6,12 @@ after it, a stream's last byte likewise.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
@@ -26,11 +28,13 @@ Deadline: TypeAlias = float
 
 _EXTENSION = "forwarding_lanes"
 _THREADS_KEPT = 100
+_LEAST_SHARE = 4
 _RETRY_SECONDS = 2
 _MAX_WHOLE_BYTES = 16 * 2**20
 _DRAIN_SECONDS = 10
 _WHOLE_TYPES = ("application/json", "application/problem+json", "text/html", "text/plain", "application/xml")
 _BODYLESS = frozenset({204, 304})
+_LENGTH = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
 class Ending(StrEnum):
@@ -66,39 +70,65 @@ class Watcher(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Somebody who has at most one part in so many of all lanes at once, whoever else needs none."""
+
+    key: str
+    one_in: int
+    whom: str
+    """Who that is, to complete the sentence that refuses a call for it."""
+
+
 class Lanes:
     """How many calls a process forwards at once: so many below its threads that other requests are still served."""
 
     def __init__(self, capacity: int) -> None:
         """Open so many lanes."""
+        self._capacity = capacity
         self._free = capacity
+        self._taken: Counter[str] = Counter()
         self._lock = threading.Lock()
 
-    def enter(self) -> Lane:
-        """Take a lane. Raises: Overloaded when all are taken."""
+    def enter(self, *shares: Share) -> Lane:
+        """Take a lane. Raises: Overloaded when all are taken, or all that one of the shares allows."""
         with self._lock:
             if self._free <= 0:
-                raise Overloaded("Too many calls are being forwarded.", retry_after_seconds=_RETRY_SECONDS)
+                raise _too_many("")
+            for share in shares:
+                # Where there are few lanes at all, a handful is everybody's.
+                if self._taken[share.key] >= max(_LEAST_SHARE, self._capacity // share.one_in):
+                    raise _too_many(f" {share.whom}")
             self._free -= 1
-        return Lane(self)
+            self._taken.update(share.key for share in shares)
+        return Lane(self, shares)
 
-    def give_back(self) -> None:
+    def give_back(self, shares: Collection[Share]) -> None:
         """Free a lane."""
         with self._lock:
             self._free += 1
+            for share in shares:
+                self._taken[share.key] -= 1
+                if not self._taken[share.key]:
+                    del self._taken[share.key]
+
+
+def _too_many(whom: str) -> Overloaded:
+    return Overloaded(f"Too many calls{whom} are being forwarded.", retry_after_seconds=_RETRY_SECONDS)
 
 
 class Lane:
     """One lane, to be left once on every way out."""
 
-    def __init__(self, lanes: Lanes) -> None:
+    def __init__(self, lanes: Lanes, shares: Collection[Share]) -> None:
         self._lanes: Lanes | None = lanes
+        self._shares = shares
 
     def leave(self) -> None:
         """Give the lane back. May be repeated."""
         lanes, self._lanes = self._lanes, None
         if lanes is not None:
-            lanes.give_back()
+            lanes.give_back(self._shares)
 
 
 def open_lanes() -> None:
@@ -107,10 +137,10 @@ def open_lanes() -> None:
     current_app.extensions[_EXTENSION] = Lanes(max(threads - _THREADS_KEPT, threads // 2, 1))
 
 
-def enter_lane() -> Lane:
+def enter_lane(*shares: Share) -> Lane:
     """Take a lane of the running application. Raises: Overloaded."""
     lanes: Lanes = current_app.extensions[_EXTENSION]
-    return lanes.enter()
+    return lanes.enter(*shares)
 
 
 def failure_of(error: PortError) -> UpstreamError | UpstreamTimeout:
@@ -139,8 +169,11 @@ def relay(
     """
     deadline = time.monotonic() + provider.settings().stream_max_seconds
     head: deque[bytes] = deque()
-    whole = not streamed and _is_plain(incoming) and _read_whole(incoming, watcher, head, deadline)
+    # Before anything is settled: what cannot be passed on must not be paid for.
     headers = relayed_headers.for_caller(incoming.headers, secrets=secrets)
+    whole = not streamed and _is_plain(incoming) and _read_whole(incoming, watcher, head, deadline)
+    # The response takes these headers over and adds a type where there is none; what has no type keeps none.
+    has_type = "Content-Type" in headers
     response: Response
     if whole:
         lane.leave()
@@ -156,7 +189,7 @@ def relay(
         response = Response(stream, status=incoming.status, headers=headers, direct_passthrough=True)
         # Proxies in front of us must not collect it either.
         response.headers["X-Accel-Buffering"] = "no"
-    if "Content-Type" not in headers:
+    if not has_type:
         response.headers.pop("Content-Type", None)
     for name, value in watcher.headers():
         response.headers[name] = value
@@ -172,7 +205,7 @@ def _is_plain(incoming: Incoming) -> bool:
     ):
         return True
     length = kinds.get("content-length", "")
-    return length.isdigit() and int(length) <= _MAX_WHOLE_BYTES
+    return bool(_LENGTH.fullmatch(length)) and int(length) <= _MAX_WHOLE_BYTES
 
 
 def _read_whole(incoming: Incoming, watcher: Watcher, head: deque[bytes], deadline: Deadline) -> bool:
@@ -207,12 +240,19 @@ def _read_before(deadline: Deadline, incoming: Incoming) -> bytes:
 
 def _mend_length(response: Response, incoming: Incoming, body: bytes) -> None:
     response.headers.pop("Content-Length", None)
-    lengths = [value for name, value in incoming.headers if name.lower() == "content-length"]
+    lengths = [
+        value
+        for name, value in incoming.headers
+        if name.lower() == "content-length" and _LENGTH.fullmatch(value)
+    ]
     if body:
         response.headers["Content-Length"] = str(len(body))
     elif lengths and incoming.status not in _BODYLESS:
         # The answer to HEAD tells the length of what it does not carry.
         response.headers["Content-Length"] = lengths[0]
+    elif request.method == "HEAD":
+        # Nobody has said how long it is, and nothing is a length.
+        response.automatically_set_content_length = False
     elif incoming.status not in _BODYLESS:
         response.headers["Content-Length"] = "0"
 

@@ -5,7 +5,9 @@ What identifies the caller, to us or to anyone, stays on its side; so does what 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
+from urllib.parse import quote
 
 from werkzeug.datastructures import Headers
 
@@ -49,6 +51,11 @@ _NEVER_RELAYED = _HOP_BY_HOP | {
     "x-cost-usd", "x-credits-remaining",
 }  # fmt: skip
 _NEVER_RELAYED_PREFIXES = ("access-control-", "proxy-", "cf-", "x-gateway-", "x-accel-")
+# What servers refuse to write (RFC 9110 §5.1, §5.5): a whole answer would be lost for one odd line of its head.
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
+_NO_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]+[ \t]*")
+_ADDRESSES = ("location", "content-location")
+_VISIBLE = "".join(map(chr, range(0x21, 0x7F)))
 
 
 def for_upstream(
@@ -78,12 +85,16 @@ def for_caller(upstream_s: Iterable[tuple[str, str]], *, secrets: Collection[str
     relayed = Headers()
     for name, value in given:
         lower = name.lower()
-        if lower in never or lower.startswith(_NEVER_RELAYED_PREFIXES):
+        if lower in never or lower.startswith(_NEVER_RELAYED_PREFIXES) or not _NAME.fullmatch(name):
             continue
         if any(secret in value for secret in secrets if secret):
             continue
-        # A header line may not be folded over two (RFC 9112 §5.2), and werkzeug refuses those.
-        relayed.add(name, " ".join(value.split("\r\n")) if "\r" in value or "\n" in value else value)
+        # A line that was folded over two (RFC 9112 §5.2) becomes one.
+        written = _NO_VALUE.sub(" ", value)
+        if lower in _ADDRESSES and not written.isascii():
+            # Bytes that came as Latin-1; werkzeug would escape each as a letter of its own.
+            written = quote(written.encode("latin-1"), safe=_VISIBLE)
+        relayed.add(name, written)
     return relayed
 
 

@@ -6,20 +6,24 @@ import hashlib
 import hmac
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import time_machine
 from flask import Flask, g
 from sqlalchemy import select
+from werkzeug.test import TestResponse
 
-from app.catalog import services
+from app.catalog import services, statistics
 from app.catalog.metering import CallMeter
 from app.core import clock
 from app.core.unit_of_work import reading
 from app.credits.models import CreditHold
 from app.identity.caller import Caller, KeyKind
+from app.ports.upstream import Headers, Outgoing
 from app.usage import service as usage
-from tests.support.agents import register
+from app.web.forwarding import Ending
+from tests.support.agents import Agent, register
 from tests.support.market import PRICE_NANOS, Market, market, sell
 from tests.support.upstreams import Exchange, misbehaving_upstream
 
@@ -118,6 +122,31 @@ def test_no_credential_of_a_caller_reaches_a_service(stage: Market) -> None:
     assert stage.buyer.wallet_id not in seen
     assert stage.buyer.id not in seen
     assert stage.secret not in seen
+
+
+@pytest.mark.parametrize(
+    ("place", "sent"),
+    [
+        ("address", {"path": "/x?token={key}"}),
+        ("address", {"path": "/x/{escaped}"}),
+        ("headers", {"headers": {"X-Upstream-Authorization": "Bearer {key}"}}),
+        ("headers", {"headers": {"X-Service-Key": "{key}"}}),
+        ("body", {"method": "POST", "data": '{{"api_key": "{key}"}}'}),
+    ],
+)
+def test_a_caller_who_was_talked_into_sending_its_key_is_refused(
+    stage: Market, place: str, sent: dict[str, Any]
+) -> None:
+    key = stage.buyer.key
+    words = {"key": key, "escaped": key.replace("_", "%5F")}
+    request = {name: value.format(**words) for name, value in sent.items() if name != "headers"}
+    headers = {name: value.format(**words) for name, value in sent.get("headers", {}).items()}
+    answer = stage.call(**request, headers=headers)
+    assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT")
+    assert list(answer.get_json()["details"]["fields"]) == [place]
+    assert key not in answer.get_data(as_text=True)
+    assert stage.upstream.asked == []
+    stage.assert_charged(0)
 
 
 def test_what_is_meant_for_the_service_reaches_it(stage: Market) -> None:
@@ -228,6 +257,53 @@ def test_no_whole_answer_costs_nothing(stage: Market, behave: Callable[[Exchange
     assert stage.stats()["last_24h"]["success_rate"] == 0
 
 
+@pytest.mark.parametrize(
+    ("line", "relayed"),
+    [
+        (b"X-Odd: a\n b", ("X-Odd", "a b")),
+        (b"X-Odd: a\r b", ("X-Odd", "a b")),
+        (b"X-Odd: a\x01\x7fb", ("X-Odd", "a b")),
+        (b"X(Odd): a", ("X(Odd)", None)),
+        (b"Content-Length: \xb2", ("Content-Length", None)),
+        (b"Content-Length: " + b"9" * 5000, ("Content-Length", None)),
+        (b"Location: /\xc3\xa9 x", ("Location", "/%C3%A9%20x")),
+    ],
+)
+def test_an_odd_head_is_mended_and_not_a_failure_that_is_paid_for(
+    stage: Market, line: bytes, relayed: tuple[str, str | None]
+) -> None:
+    def behave(exchange: Exchange) -> None:
+        exchange.send(b"HTTP/1.1 200 OK\r\nContent-Type: application/x-odd\r\n" + line + b"\r\n\r\n{}")
+        exchange.hang_up()
+
+    stage.behave(behave)
+    answer = stage.call()
+    name, value = relayed
+    assert (answer.status_code, answer.get_data(), answer.headers.get(name)) == (200, b"{}", value)
+    stage.assert_charged(1)
+
+
+def test_a_length_that_is_none_is_not_told_to_who_asks_for_the_head(stage: Market) -> None:
+    for told in (b"Content-Length: abc", b"Content-Length: -5", b"Content-Length: \xb2", b"X: y"):
+        stage.behave(
+            lambda exchange, told=told: exchange.send(  # type: ignore[misc]
+                b"HTTP/1.1 200 OK\r\n" + told + b"\r\n\r\n"
+            )
+        )
+        assert "Content-Length" not in stage.call(method="HEAD").headers
+    stage.behave(lambda exchange: exchange.head(200, ("Content-Length", 1234)))
+    assert stage.call(method="HEAD").headers["Content-Length"] == "1234"
+
+
+def test_an_answer_without_a_type_is_given_none(stage: Market) -> None:
+    """A made-up `text/html` would be a page of ours to a browser."""
+    stage.behave(lambda exchange: exchange.answer(b"<b>bold</b>"))
+    answer = stage.call()
+    assert (answer.get_data(), answer.headers.get("Content-Type")) == (b"<b>bold</b>", None)
+    stage.behave(lambda exchange: exchange.answer(b"", 204))
+    assert "Content-Type" not in stage.call().headers
+
+
 def test_silence_costs_nothing(stage: Market) -> None:
     stage.behave(lambda exchange: exchange.wait_for("never"))
     answer = stage.call()
@@ -246,9 +322,10 @@ def test_a_service_that_is_away_costs_nothing(stage: Market) -> None:
     stage.assert_charged(0)
 
 
-def test_a_stream_is_passed_on_as_it_comes_and_charged_by_its_head(stage: Market) -> None:
+@pytest.mark.parametrize("kind", ["text/event-stream", "text/plain; charset=utf-8", "application/x-ndjson"])
+def test_a_stream_is_passed_on_as_it_comes_and_charged_by_its_head(stage: Market, kind: str) -> None:
     def behave(exchange: Exchange) -> None:
-        exchange.start_stream()
+        exchange.start_stream(kind)
         exchange.chunk(b"data: 1\n\n")
         exchange.wait_for("second")
         exchange.chunk(b"data: 2\n\n")
@@ -308,6 +385,17 @@ def test_a_free_service_is_logged_and_costs_nothing(stage: Market) -> None:
     (row,) = stage.buyer.get("/v1/usage").get_json()["logs"]
     assert (row["provider"], row["model"], row["cost_usd"]) == (f"service:{stage.id}", "/weather/Berlin", 0)
     assert stage.stats()["total_calls"] == 1
+
+
+def test_without_any_credits_a_free_service_is_not_called_either(stage: Market) -> None:
+    stage.change(price_per_call_usd=10)
+    assert stage.call().status_code == 200
+    stage.change(price_per_call_usd=0)
+    answer = stage.call()
+    assert (answer.status_code, answer.get_json()["code"]) == (402, "INSUFFICIENT_CREDITS")
+    assert len(stage.upstream.asked) == 1
+    with reading() as session:
+        assert session.scalars(select(CreditHold.state)).all() == ["settled"]
 
 
 def test_owners_pay_for_their_own_calls(stage: Market) -> None:
@@ -377,6 +465,22 @@ def test_a_call_that_got_dearer_than_the_caller_allows_is_refused(
     stage.assert_charged(1 if status == 200 else 0)
 
 
+def test_what_changes_while_a_call_runs_does_not_change_what_it_costs(stage: Market) -> None:
+    def behave(exchange: Exchange) -> None:
+        with stage.app.app_context():
+            stage.change(price_per_call_usd=5, status="paused")
+            stage.seller.delete(f"/v1/services/{stage.id}")
+            stage.buyer.delete(stage.buyer.wallet_url)
+        exchange.json({})
+
+    stage.behave(behave)
+    answer = stage.call(headers={"X-Max-Price-Usd": "0.25"})
+    assert (answer.status_code, answer.headers["X-Cost-Usd"]) == (200, "0.25")
+    assert stage.spent_nanos() == PRICE_NANOS
+    with reading():
+        assert statistics.totals(stage.id) == statistics.Totals(1, PRICE_NANOS)
+
+
 def test_a_paused_or_retired_service_is_not_there(stage: Market) -> None:
     stage.change(status="paused")
     assert stage.call().get_json()["code"] == "NOT_FOUND"
@@ -420,13 +524,39 @@ def test_a_service_that_leads_back_to_the_proxy_is_not_called_in_circles(stage: 
     assert seen == [400]
 
 
-def test_what_a_process_that_died_had_held_is_given_back_and_nobody_is_charged(stage: Market) -> None:
+def _begun(stage: Market) -> CallMeter:
+    """Begin a call as its request would."""
     key_id = "00000000-0000-4000-8000-000000000001"
     caller = Caller(KeyKind.AGENT, key_id, stage.buyer.id, stage.buyer.id)
-    g.request_id = "a request of a process that dies after this"
-    CallMeter(services.for_calling(stage.id), caller, wallet_id=stage.buyer.wallet_id, model="/x").begin()
+    g.request_id = "the request of this call"
+    meter = CallMeter(services.for_calling(stage.id), caller, wallet_id=stage.buyer.wallet_id, model="/x")
+    meter.begin()
+    return meter
+
+
+def _open_hold() -> CreditHold:
     with reading() as session:
         (hold,) = session.scalars(select(CreditHold).where(CreditHold.state == "held")).all()
+        return hold
+
+
+def test_a_whole_answer_that_arrives_slowly_keeps_its_price_held(stage: Market) -> None:
+    meter = _begun(stage)
+    started = clock.now()
+    meter.answered(200)
+    for minute in range(1, 6):
+        with time_machine.travel(started + timedelta(minutes=minute), tick=False):
+            meter.feed(b"1")
+            assert usage.charge_lapsed() == 0
+    # And not for long after it: should the process die, nobody waits for hours.
+    assert _open_hold().lease_until < started + timedelta(minutes=7)
+    meter.end(Ending.COMPLETE)
+    stage.assert_charged(1)
+
+
+def test_what_a_process_that_died_had_held_is_given_back_and_nobody_is_charged(stage: Market) -> None:
+    _begun(stage)
+    hold = _open_hold()
     assert hold.amount_nanos == PRICE_NANOS
     assert usage.charge_lapsed() == 0
     with time_machine.travel(hold.lease_until + timedelta(seconds=1), tick=False):
@@ -447,6 +577,93 @@ def test_an_answer_that_comes_after_its_lease_ended_is_charged_once_all_the_same
     stage.behave(behave)
     assert stage.call().status_code == 200
     stage.assert_charged(1)
+
+
+def test_a_service_that_hangs_and_who_calls_it_leave_lanes_to_the_others(
+    build_app: Callable[..., Flask], sqlite_url: str
+) -> None:
+    """Of 16 lanes a service has 4, a caller 4, all services 8; the others are the gateway's."""
+
+    def hang(exchange: Exchange) -> None:
+        exchange.start_stream()
+        exchange.chunk(b"data: 1\n\n")
+        exchange.await_hang_up()
+
+    with market(build_app, sqlite_url, web_threads=32) as stage:
+        stage.behave(hang)
+        others = [sell(stage.seller, base_url=stage.upstream.url)["id"] for _ in range(3)]
+        callers = [register(stage.buyer.client) for _ in range(3)]
+        open_calls: list[TestResponse] = []
+
+        def call(service_id: str, agent: Agent) -> str:
+            answer = agent.client.get(f"/v1/proxy/{service_id}/x", headers=agent.headers(), buffered=False)
+            if answer.status_code == 200:
+                open_calls.append(answer)
+                return ""
+            assert answer.status_code == 503, answer.get_data()
+            assert answer.headers["Retry-After"]
+            said: str = answer.get_json()["error"]
+            return said
+
+        assert [call(stage.id, callers[0]) for _ in range(4)] == [""] * 4
+        assert "to this service" in call(stage.id, callers[1])
+        assert "of yours" in call(others[0], callers[0])
+        assert [call(service_id, callers[1]) for service_id in others[:2] * 2] == [""] * 4
+        assert "to services" in call(others[2], callers[2])
+        for answer in open_calls:
+            answer.close()
+        assert call(others[2], callers[2]) == ""
+        open_calls[-1].close()
+
+
+class _Bewildering:
+    """An answer that our own code does not get along with."""
+
+    status = 200
+    closed = 0
+
+    @property
+    def headers(self) -> Headers:
+        raise ArithmeticError
+
+    def read(self) -> bytes:
+        return b""
+
+    def abort(self) -> None:
+        return None
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class _Bewilderer:
+    def __init__(self, answer: _Bewildering) -> None:
+        self._answer = answer
+
+    def send(self, request: Outgoing) -> _Bewildering:
+        del request
+        return self._answer
+
+    def close(self) -> None:
+        """Hold nothing open."""
+
+
+def test_a_failure_of_our_own_gives_the_price_back_at_once(
+    build_app: Callable[..., Flask], sqlite_url: str
+) -> None:
+    answer = _Bewildering()
+    app = build_app(sqlite_url, public_upstream=_Bewilderer(answer))
+    with app.app_context():
+        client = app.test_client()
+        seller, buyer = register(client), register(client)
+        service = sell(seller)
+        assert client.get(f"/v1/proxy/{service['id']}/x", headers=buyer.headers()).status_code == 500
+        assert buyer.get("/v1/balance").get_json() == {"credits_usd": 10.0, "total_spent": 0.0}
+        with reading() as session:
+            assert session.scalars(select(CreditHold.state)).all() == ["released"]
+        assert answer.closed == 1
+        stats = seller.get(f"/v1/services/{service['id']}/stats").get_json()
+        assert stats["last_24h"]["success_rate"] is None
 
 
 def test_a_second_service_has_counts_of_its_own(stage: Market) -> None:

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
+import time_machine
 from flask.testing import FlaskClient
-from sqlalchemy import insert, select
+from sqlalchemy import func, insert, select
 
 from app.catalog import services
-from app.catalog.models import Service
+from app.catalog.models import Service, ServiceSpecification
 from app.core.identifiers import new_id
 from app.core.unit_of_work import reading, unit_of_work
 from app.extensions import db
@@ -245,6 +247,19 @@ def test_an_agent_has_a_bounded_number_of_services(seller: Agent) -> None:
     assert (refused.status_code, refused.get_json()["code"]) == (409, "LIMIT_REACHED")
     seller.delete(f"/v1/services/{first['id']}")
     assert sell(seller)["id"]
+
+
+def test_what_is_registered_and_retired_again_and_again_fills_no_disk(seller: Agent) -> None:
+    first = sell(seller, openapi_spec=SPEC)
+    seller.delete(f"/v1/services/{first['id']}")
+    with unit_of_work() as session:
+        assert session.scalar(select(func.count()).select_from(ServiceSpecification)) == 0
+        (row,) = session.execute(select(Service.__table__)).mappings().all()
+        session.execute(insert(Service), [{**row, "id": new_id()} for _ in range(199)])
+    refused = seller.post("/v1/services", offer())
+    assert (refused.status_code, refused.get_json()["code"]) == (409, "LIMIT_REACHED")
+    with time_machine.travel(row["created_at"] + timedelta(days=1, seconds=1)):
+        assert sell(seller)["id"]
 
 
 def test_own_services_are_listed_oldest_first_with_their_status(seller: Agent) -> None:

@@ -103,6 +103,20 @@ def test_a_paused_service_takes_no_subscribers_and_keeps_those_it_has(
     assert seller.get(f"/v1/services/{service['id']}").get_json()["subscribers"] == 1
 
 
+def test_a_paused_service_holds_nobody_subscribed_who_wants_to_leave(
+    buyer: Agent, seller: Agent, service: dict[str, Any]
+) -> None:
+    subscribe(buyer, service)
+    seller.put(f"/v1/services/{service['id']}", {"status": "paused"})
+    path = f"/v1/catalog/{service['id']}/subscribe"
+    cancelled = buyer.delete(f"{path}?wallet_id={buyer.wallet_id}")
+    assert (cancelled.status_code, cancelled.get_json()["status"]) == (200, "cancelled")
+    assert buyer.delete(path).status_code == 400
+    assert seller.get(f"/v1/services/{service['id']}").get_json()["subscribers"] == 0
+    seller.delete(f"/v1/services/{service['id']}")
+    assert buyer.delete(f"{path}?wallet_id={buyer.wallet_id}").status_code == 404
+
+
 def test_a_repeated_request_gets_the_first_answer(buyer: Agent, service: dict[str, Any]) -> None:
     first = subscribe(buyer, service, Idempotency_Key="k")
     again = subscribe(buyer, service, Idempotency_Key="k")

@@ -16,7 +16,8 @@ from app.catalog.services import MAX_SERVICES_PER_AGENT
 from app.core.identifiers import new_id
 from app.core.unit_of_work import reading, unit_of_work
 from app.credits import service as credits_service
-from app.errors import ServiceError
+from app.errors import NotFound, ServiceError
+from app.wallets import service as wallets
 from tests.support.agents import register
 from tests.support.ledger import race
 from tests.support.market import Market, market
@@ -102,6 +103,24 @@ def test_nobody_is_left_subscribed_to_a_service_that_is_retired_meanwhile(stage:
         race(stage.app, [subscribe, retire])
         with reading():
             assert subscriptions.count_active(made.id) == 0
+
+
+def test_no_deleted_wallet_is_left_subscribed(stage: Market) -> None:
+    """The wallet was there when the request was checked, and is deleted before it subscribes."""
+    for meanwhile in (False, True):
+        wallet_id = stage.buyer.post("/v1/wallets", {}).get_json()["id"]
+        subscribe = partial(
+            subscriptions.subscribe, stage.id, "x", wallet_id=wallet_id, agent_id=stage.buyer.id
+        )
+        remove = partial(wallets.remove, wallet_id, agent_id=stage.buyer.id)
+        if meanwhile:
+            race(stage.app, [subscribe, remove])
+        else:
+            remove()
+            with pytest.raises(NotFound):
+                subscribe()
+        with reading():
+            assert subscriptions.count_active(stage.id) == 0
 
 
 def test_registrations_at_once_do_not_pass_the_bound(stage: Market) -> None:

@@ -68,6 +68,10 @@ INVALID: list[tuple[Any, str]] = [
     ("null", "#"),
     ('{"openapi": "3.1.0", "openapi": "3.1.0"}', "#"),
     ('{"openapi": "3.1.0", "x": NaN}', "#"),
+    (
+        '{"openapi": "3.1.0", "info": {"title": "T", "version": "1", "x-a": [-1e999]}, "paths": {}}',
+        "#/info/x-a/0",
+    ),
     ("[" * 100_000, "#"),
     ('{"a":' * 50_000, "#"),
     ({}, "#/openapi"),

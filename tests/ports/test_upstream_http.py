@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from decimal import Decimal
+from functools import partial
 
 import pytest
 
@@ -176,6 +177,77 @@ def test_silence_after_the_head_is_a_timeout_and_closes_the_connection(upstream:
             incoming.read()
         assert error.value.reason == "timeout"
         server.await_hang_ups()
+
+
+def _a_byte_at_a_time(exchange: Exchange, start: bytes, endless: bytes) -> None:
+    """Say something, and then never be silent for long, and never come to an end."""
+    exchange.send(start)
+    while not exchange.is_over(0.05):
+        exchange.send(endless)
+
+
+@pytest.mark.parametrize(
+    ("start", "endless"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX-Slow: ", b"y"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;", b"y"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"X: y\r\n"),
+    ],
+    ids=["head", "size of a chunk", "trailers"],
+)
+def test_what_trickles_in_and_never_becomes_an_answer_is_a_timeout(
+    upstream: HttpUpstream, start: bytes, endless: bytes
+) -> None:
+    with misbehaving_upstream(partial(_a_byte_at_a_time, start=start, endless=endless)) as server:
+        with pytest.raises(OutcomeUnknown) as error:
+            read(upstream.send(get(server.url)))
+        assert error.value.reason == "timeout"
+        server.await_ended()
+
+
+@pytest.mark.parametrize("status", [204, 304])
+@pytest.mark.parametrize("rest", [b"", b"0\r\n\r\n"])
+def test_an_answer_without_a_body_is_not_waited_for_in_chunks(
+    upstream: HttpUpstream, status: int, rest: bytes
+) -> None:
+    def chunked(exchange: Exchange) -> None:
+        exchange.head(status, ("Transfer-Encoding", "chunked"))
+        exchange.send(rest)
+
+    with misbehaving_upstream(chunked) as server:
+        for _ in range(2):
+            incoming = upstream.send(get(server.url))
+            assert (incoming.status, read(incoming)) == (status, b"")
+
+
+EARLY = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n"
+
+
+def test_what_comes_before_an_answer_is_no_answer(upstream: HttpUpstream) -> None:
+    """Taken for one, it would leave the true answer on the connection, for whoever asks next."""
+
+    def early(exchange: Exchange) -> None:
+        exchange.send(b"HTTP/1.1 100 Continue\r\n\r\n" + EARLY + EARLY)
+        exchange.answer(exchange.asked.target.encode())
+
+    with misbehaving_upstream(early) as server:
+        for target in ("/mine", "/yours"):
+            incoming = upstream.send(get(server.url, target))
+            assert (incoming.status, read(incoming)) == (200, target.encode())
+        assert server.connections == 1
+
+
+@pytest.mark.parametrize(
+    "said", [b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\n\r\n", EARLY * 100], ids=["101", "no end"]
+)
+def test_an_upstream_that_only_announces_answers_has_not_answered(
+    upstream: HttpUpstream, said: bytes
+) -> None:
+    with misbehaving_upstream(lambda exchange: exchange.send(said)) as server:
+        with pytest.raises(OutcomeUnknown) as error:
+            upstream.send(get(server.url))
+        assert error.value.reason == "broken"
+        server.await_ended()
 
 
 def test_more_calls_than_any_pool_has_connections_run_at_once(upstream: HttpUpstream) -> None:

@@ -82,6 +82,10 @@ class Exchange:
         """Wait until the test opens a gate, or is over."""
         self._upstream.gate(gate).wait(_PATIENCE_SECONDS)
 
+    def is_over(self, seconds: float) -> bool:
+        """Wait so long for the end of the test; tell whether it has come."""
+        return self._upstream.over.wait(seconds)
+
     def await_hang_up(self) -> None:
         """Wait until the other side is gone; note that."""
         self._connection.settimeout(_PATIENCE_SECONDS)
@@ -105,6 +109,7 @@ class MisbehavingUpstream:
     connections: int = 0
     hang_ups: int = 0
     ended: int = 0
+    over: threading.Event = field(default_factory=threading.Event)
     _gates: dict[str, threading.Event] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -167,6 +172,7 @@ def misbehaving_upstream(behave: Behaviour | None = None) -> Iterator[Misbehavin
     try:
         yield state
     finally:
+        state.over.set()
         state.open_all()
         server.shutdown()
         thread.join()

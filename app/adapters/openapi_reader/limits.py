@@ -6,6 +6,7 @@ No step here is recursive or takes more than a few operations for each value of 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -112,6 +113,9 @@ def _check_values(document: dict[str, Any]) -> None:
                 if name in current.value:
                     _check_reference(document, current, name)
             open_values += [Value(inner, (*current.place, key)) for key, inner in current.value.items()]
+        elif current.value in (math.inf, -math.inf):
+            # 1e999 is JSON, but what is read from it is written as none.
+            raise InvalidDocumentError("The number is larger than programs can hold.", pointer(current.place))
         elif isinstance(current.value, list):
             open_values += [
                 Value(inner, (*current.place, str(index))) for index, inner in enumerate(current.value)

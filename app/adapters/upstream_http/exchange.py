@@ -13,6 +13,8 @@ import socket
 import time
 from contextlib import suppress
 from decimal import Decimal
+from http import HTTPStatus
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from app.adapters.upstream_http.connections import Connection, ConnectionPool
@@ -21,14 +23,40 @@ from app.core.unit_of_work import assert_no_unit
 from app.ports.errors import OutcomeUnknown, Rejected, Unreachable
 from app.ports.upstream import Headers, Outgoing
 
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
 _CHUNK_BYTES = 65_536
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _TARGET = re.compile(r"/[\x21-\x7e]*", re.ASCII)
 _BREAKS = re.compile(r"[\r\n\0]")
 _BODYLESS = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})
+_BODYLESS_ANSWERS = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 _HTTPS_PORT = 443
+_MOST_INTERIM_ANSWERS = 10
 # Whatever may go wrong with a connection in use, and with an answer that is not HTTP.
 _BROKEN = (OSError, http.client.HTTPException, ValueError)
+
+
+class _Raw(io.RawIOBase):
+    """Reads from a socket until a moment: bytes that trickle in do not put it off."""
+
+    def __init__(self, open_socket: socket.socket) -> None:
+        """Take the socket; `until` has to be set before anything is read."""
+        self._socket = open_socket
+        self.until = 0.0
+
+    def readable(self) -> bool:
+        """Say yes."""
+        return True
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        """Read what has arrived. Raises: TimeoutError."""
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._socket.settimeout(left)
+        return self._socket.recv_into(buffer)
 
 
 class _Reader(io.BufferedReader):
@@ -45,14 +73,37 @@ class _Reader(io.BufferedReader):
 
 
 class _Response(http.client.HTTPResponse):
-    """Python's own reader of answers, but for one thing: a head that breaks off is no head to it."""
+    """Python's own reader of answers, but for three things that it believes an upstream.
 
-    def __init__(self, open_socket: socket.socket, *, method: str) -> None:
-        """Take the socket that the request went out on."""
+    A head that breaks off is no head, what comes before an answer (1xx) is no answer, and time is what the head or a
+    piece takes in all, not each byte of it.
+    """
+
+    def __init__(self, open_socket: socket.socket, *, method: str, seconds: float) -> None:
+        """Take the socket that the request went out on, and how long the head and each piece may take."""
         super().__init__(open_socket, method=method)
         self.fp.close()
-        self._reader = _Reader(open_socket.makefile("rb", buffering=0), _CHUNK_BYTES)
+        self._raw = _Raw(open_socket)
+        self._seconds = seconds
+        self._reader = _Reader(self._raw, _CHUNK_BYTES)
         self.fp = self._reader
+        self.allow_time()
+
+    def allow_time(self) -> None:
+        """Begin to count the time for what is read next."""
+        self._raw.until = time.monotonic() + self._seconds
+
+    def _read_status(self) -> tuple[str, int, str]:
+        # http.client leaves out "100 Continue" only: any other would be given out as the answer, and the answer itself
+        # to whoever asks next on this connection (RFC 9110 §15.2).
+        for _ in range(_MOST_INTERIM_ANSWERS):
+            status: tuple[str, int, str] = super()._read_status()  # type: ignore[misc]
+            if status[1] >= HTTPStatus.OK:
+                return status
+            if status[1] == HTTPStatus.SWITCHING_PROTOCOLS:
+                break
+            http.client.parse_headers(self.fp)
+        raise http.client.HTTPException
 
     def check_head(self) -> None:
         """Refuse a head that broke off, which http.client takes for a complete one. Raises: HTTPException."""
@@ -68,7 +119,11 @@ class HttpIncoming:
         self._response = response
         self._connection: Connection | None = connection
         self._pool = pool
-        self._left = None if response.chunked else response.length
+        # Such answers have no body, whatever their head says (RFC 9112 §6.3); http.client would wait for its chunks.
+        is_bodyless = response.status in _BODYLESS_ANSWERS
+        self._left = None if response.chunked and not is_bodyless else response.length
+        # Who speaks of chunks may send an empty one all the same, which nobody is to find later.
+        self._rests = not (response.will_close or (response.chunked and is_bodyless))
         self._ended = False
         self._aborted = False
         self.headers: Headers = response.getheaders()
@@ -82,6 +137,7 @@ class HttpIncoming:
         """Return what has arrived; empty at the end. Raises: OutcomeUnknown."""
         if self._ended:
             return b""
+        self._response.allow_time()
         try:
             piece = (
                 b""
@@ -126,10 +182,10 @@ class HttpIncoming:
         self._response.close()
         if connection is None:
             return
-        if self._response.will_close:
-            connection.close()
-        else:
+        if self._rests:
             self._pool.put(connection)
+        else:
+            connection.close()
 
 
 class HttpUpstream:
@@ -191,7 +247,7 @@ class HttpUpstream:
             raise Unreachable("no_connection")
         open_socket.settimeout(self._read_seconds)
         _write(open_socket, head, request.body)
-        response = _Response(open_socket, method=request.method)
+        response = _Response(open_socket, method=request.method, seconds=self._read_seconds)
         try:
             response.begin()
             response.check_head()
