@@ -9,6 +9,20 @@ from contextlib import contextmanager
 from playwright.sync_api import Browser, BrowserContext, Playwright, sync_playwright
 from playwright.sync_api import Error as PlaywrightError
 
+_ARGUMENTS = (
+    "--disable-dev-shm-usage",
+    "--disable-quic",
+    "--no-first-run",
+    # Calls between browsers send datagrams past every proxy, to whatever address a page names.
+    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
+    # Names are looked up by the proxy alone.
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+)
+# Where a browser does not heed the flag, there is nothing to make such calls with.
+_WITHOUT_CALLS = """
+for (const name of ["RTCPeerConnection", "webkitRTCPeerConnection", "WebTransport"]) delete window[name];
+"""
+
 
 @contextmanager
 def context(executable: str, *, proxy: str, environment: Mapping[str, str]) -> Iterator[BrowserContext]:
@@ -23,6 +37,7 @@ def context(executable: str, *, proxy: str, environment: Mapping[str, str]) -> I
                 service_workers="block",
                 accept_downloads=False,
             )
+            opened.add_init_script(_WITHOUT_CALLS)
             yield opened
         finally:
             browser.close()
@@ -37,7 +52,7 @@ def _launch(
             return playwright.chromium.launch(
                 executable_path=executable,
                 chromium_sandbox=sandboxed,
-                args=["--disable-dev-shm-usage", "--disable-quic", "--no-first-run"],
+                args=list(_ARGUMENTS),
                 # Chromium would go around the proxy for loopback addresses.
                 proxy={"server": proxy, "bypass": "<-loopback>"},
                 env=dict(environment),
