@@ -27,20 +27,39 @@ for (const name of ["RTCPeerConnection", "webkitRTCPeerConnection", "WebTranspor
 @contextmanager
 def context(executable: str, *, proxy: str, environment: Mapping[str, str]) -> Iterator[BrowserContext]:
     """Open a browser that can reach the proxy and nothing else, with an empty profile that is kept nowhere."""
+    with (
+        launched(executable, proxy=proxy, environment=environment) as browser,
+        visit(browser) as opened,
+    ):
+        yield opened
+
+
+@contextmanager
+def launched(executable: str, *, proxy: str, environment: Mapping[str, str]) -> Iterator[Browser]:
+    """Start a browser that can reach the proxy and nothing else."""
     with sync_playwright() as playwright:
         browser = _launch(playwright, executable, proxy=proxy, environment=environment)
         try:
-            opened = browser.new_context(
-                locale="en-US",
-                timezone_id="UTC",
-                viewport={"width": 1280, "height": 1600},
-                service_workers="block",
-                accept_downloads=False,
-            )
-            opened.add_init_script(_WITHOUT_CALLS)
-            yield opened
+            yield browser
         finally:
             browser.close()
+
+
+@contextmanager
+def visit(browser: Browser) -> Iterator[BrowserContext]:
+    """Open an empty profile that is kept nowhere."""
+    opened = browser.new_context(
+        locale="en-US",
+        timezone_id="UTC",
+        viewport={"width": 1280, "height": 1600},
+        service_workers="block",
+        accept_downloads=False,
+    )
+    try:
+        opened.add_init_script(_WITHOUT_CALLS)
+        yield opened
+    finally:
+        opened.close()
 
 
 def _launch(

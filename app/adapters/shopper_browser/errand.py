@@ -31,7 +31,13 @@ _NUMBER = (
 )
 
 
-def run(context: BrowserContext, errand: Errand, sender: Sender) -> Bought | Review:
+def run(
+    context: BrowserContext,
+    errand: Errand,
+    sender: Sender,
+    *,
+    confirmation_seconds: float = _CONFIRMATION_SECONDS,
+) -> Bought | Review:
     """Buy, or return what a dry run has seen. Raises: Failed before the order button, Unclear after it."""
     tab = Tab(context, start=errand.url, allowed_domains=errand.allowed_domains)
     tab.hide(errand.username or "", errand.password or "")
@@ -73,7 +79,7 @@ def run(context: BrowserContext, errand: Errand, sender: Sender) -> Bought | Rev
     except Failed:
         _empty_again(trip)
         raise
-    return _order(trip, button, found)
+    return _order(trip, button, found, confirmation_seconds=confirmation_seconds)
 
 
 def _sign_in_and_empty(trip: Trip, seen: Snapshot) -> Snapshot:
@@ -123,13 +129,13 @@ def _review(trip: Trip, seen: Snapshot, button: Button) -> tuple[Review, Button]
     raise Failed(Trouble.PRICE_UNKNOWN, "The total on the shop's review keeps changing.")
 
 
-def _order(trip: Trip, button: Button, found: Review) -> Bought:
+def _order(trip: Trip, button: Button, found: Review, *, confirmation_seconds: float) -> Bought:
     try:
         before = trip.tab.look()
         ready = _still_as_allowed(trip, before, button, found)
         trip.tab.press_once(ready)
         trip.note("order", button.text, before.path)
-        seen = trip.tab.wait_for(lambda now: _confirms(before, now), seconds=_CONFIRMATION_SECONDS)
+        seen = trip.tab.wait_for(lambda now: _confirms(before, now), seconds=confirmation_seconds)
         trip.tab.settle()
         trip.picture("confirmation")
         _assert_confirmed(before, seen)

@@ -50,7 +50,7 @@ def read(trip: Trip, seen: Snapshot) -> Product:
             Trouble.NOT_A_PRODUCT,
             "The page has nothing to put into a cart; give the address of one product's page.",
         )
-    if _is_one_of_many(seen, add):
+    if is_one_of_many(seen, add):
         raise Failed(
             Trouble.NOT_A_PRODUCT,
             "The page lists several articles, each with a button of its own; give the address of one product's page.",
@@ -88,7 +88,7 @@ def add_button(seen: Snapshot) -> Button | None:
     return (in_forms or buttons)[0]
 
 
-def _is_one_of_many(seen: Snapshot, add: Button) -> bool:
+def is_one_of_many(seen: Snapshot, add: Button) -> bool:
     """Tell whether a page is a list: other articles stand in it just as this one, and the heading is not this one's."""
     others = [
         button

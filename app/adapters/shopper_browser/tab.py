@@ -47,7 +47,7 @@ class Tab:
 
     def __init__(self, context: BrowserContext, *, start: str, allowed_domains: tuple[str, ...]) -> None:
         """Open the tab; `start` names the host that it must stay on, besides the allowed ones."""
-        self._start = urlsplit(start)
+        self._start = start
         self._allowed = allowed_domains
         self.page: Page = context.new_page()
         self.page.set_default_timeout(_ACTION_MS)
@@ -101,19 +101,8 @@ class Tab:
         return urlsplit(self.page.url).path or "/"
 
     def is_allowed(self, url: str) -> bool:
-        """Tell whether a page may be worked with: the shop's own host, its subdomains, or an allowed domain."""
-        parts = urlsplit(url)
-        host, own = (parts.hostname or "").lower(), (self._start.hostname or "").lower()
-        # "www.shop.example" is "shop.example", too; but a list of domains that names the one does not name the other.
-        if not self._allowed and own.count(".") > 1:
-            own = own.removeprefix("www.")
-        if parts.scheme not in {"http", "https"} or (
-            self._start.scheme == "https" and parts.scheme != "https"
-        ):
-            return False
-        if host == own or host.endswith("." + own):
-            return parts.port == self._start.port or parts.port in {None, 443}
-        return any(host == domain or host.endswith("." + domain) for domain in self._allowed)
+        """Tell whether a page may be worked with."""
+        return may_visit(url, start=self._start, allowed=self._allowed)
 
     def settle(self) -> None:
         """Wait until the page has loaded, has no call open and nothing in it moves, for a bounded time."""
@@ -331,3 +320,17 @@ class Tab:
 
 def _marked(number: int) -> str:
     return f'[data-purser="{number}"]'
+
+
+def may_visit(url: str, *, start: str, allowed: tuple[str, ...]) -> bool:
+    """Tell whether a page is the shop's: of the host that was started from, its subdomains, or an allowed domain."""
+    parts, begun = urlsplit(url), urlsplit(start)
+    host, own = (parts.hostname or "").lower(), (begun.hostname or "").lower()
+    if parts.scheme not in {"http", "https"} or (begun.scheme == "https" and parts.scheme != "https"):
+        return False
+    # "www.shop.example" is "shop.example", too; but a list of domains that names the one does not name the other.
+    if not allowed and own.count(".") > 1:
+        own = own.removeprefix("www.")
+    if host == own or host.endswith("." + own):
+        return parts.port == begun.port or parts.port in {None, 443}
+    return any(host == domain or host.endswith("." + domain) for domain in allowed)

@@ -55,7 +55,7 @@ class Behaviour:
     comes_again: str = ""
     """What the checkout says about the next delivery."""
     answers_late: float = 0.0
-    """Seconds that every answer takes."""
+    """Seconds that every answer takes once something is in the cart."""
 
 
 @dataclass(slots=True)
@@ -150,7 +150,12 @@ class Corner:
     def order(self, session: Session, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         with self.lock:
             self.orders.append(
-                {**body, "user": session.user, "cart": dict(session.cart), **self.quote(session, self.insurance(body))}
+                {
+                    **body,
+                    "user": session.user,
+                    "cart": dict(session.cart),
+                    **self.quote(session, self.insurance(body)),
+                }
             )
             session.cart.clear()
         self.hold_orders.wait(30)
@@ -180,8 +185,9 @@ def corner_shop() -> Iterator[Corner]:
             body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
             cookie = SimpleCookie(self.headers.get("Cookie", "")).get("visit")
             token = cookie.value if cookie else secrets.token_hex(8)
-            status, answer = shop.call(self.path, shop.sessions.setdefault(token, Session()), body)
-            time.sleep(0.05 + shop.behaviour.answers_late)
+            session = shop.sessions.setdefault(token, Session())
+            status, answer = shop.call(self.path, session, body)
+            time.sleep(0.05 + (shop.behaviour.answers_late if session.cart else 0))
             headers = {"Content-Type": "application/json", "Set-Cookie": f"visit={token}; Path=/; HttpOnly"}
             self._send(status, json.dumps(answer).encode(), headers)
 
