@@ -27,7 +27,7 @@ from app.core import alarms, connections, identifiers, leases, logs, tallies
 from app.device import page as device_page
 from app.device import routes as device
 from app.extensions import api, db, limiter, migrate
-from app.gateway import configured
+from app.gateway import configured, listing
 from app.gateway import routes as gateway
 from app.identity.guards import SECURITY_SCHEMES
 from app.platform import key_routes as platform_keys
@@ -78,6 +78,7 @@ def create_app(settings: Settings | None = None, *, ports: PortSet | None = None
         forwarding.open_lanes()
         wallet_service.keep_while(purchases.open_purchase_of)
         configured.install(settings)
+        listing.add(purchases.listed)
         wallet_service.on_removal(subscriptions.end_of_wallet)
     _serve(app, settings)
     return app

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
+
+from flask import current_app
 
 from app.gateway import price_table, providers
 from app.gateway.pricing import FixedPrice, PerPath, PerRpcMethod, Rule, TokenPrices
 from app.gateway.providers import Provider
 from app.ports import provider as ports
 
+_EXTENSION = "listed-providers"
+
+
+def add(row: Callable[[], dict[str, Any]]) -> None:
+    """Let a room that has a route of its own below `/v1/gateway/` be listed as well."""
+    current_app.extensions.setdefault(_EXTENSION, []).append(row)
+
 
 def rows() -> list[dict[str, Any]]:
-    """Return all providers in the order of the table."""
-    return list(_rows())
+    """Return all providers in the order of the table, then those with routes of their own."""
+    return [*_rows(), *(row() for row in current_app.extensions.get(_EXTENSION, ()))]
 
 
 def _rows() -> Iterator[dict[str, Any]]:

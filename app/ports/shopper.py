@@ -166,8 +166,8 @@ class Sender(Protocol):
 class Shopper(Protocol):
     """Goes shopping, one errand at a time."""
 
-    def buy(self, errand: Errand, sender: Sender) -> Bought | None:
-        """Run the errand; None is a dry run that reached the review.
+    def buy(self, errand: Errand, sender: Sender) -> Bought | Review:
+        """Run the errand; a dry run returns the review that it reached, and asks for nothing.
 
         Raises: Failed when it certainly came to no order; Unclear when it may have.
         """

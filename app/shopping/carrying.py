@@ -87,8 +87,10 @@ class Desk:
         self._wallet_id = purchase.wallet_id
         self._host = purchase.host
         self._quantity = purchase.quantity
+        self._dry_run = purchase.dry_run
         self._max_total_nanos = purchase.max_total_nanos
         self._holder = holder
+        self._goods_nanos: int | None = None
         self._step: Step | None = None
         self._pictures = 0
 
@@ -99,20 +101,13 @@ class Desk:
     def found(self, product: Product) -> None:
         """Note the product, and refuse what its price alone makes too dear. Raises: Failed."""
         self._change(product=asdict(product))
-        value_nanos = product.price_nanos * self._quantity
-        self._assert_capped(value_nanos, "The product alone")
-        if self._wallet_id is None:
-            return
-        try:
-            with reading():
-                spending.check(
-                    self._wallet_id, value_nanos=value_nanos, recipient=None, family=None, domain=self._host
-                )
-        except ServiceError as refusal:
-            raise _over(refusal) from None
+        self._goods_nanos = product.price_nanos * self._quantity
+        self._assert_affordable(self._goods_nanos, "The product alone")
 
     def may_order(self, review: Review) -> None:
         """Hold the total and write `submitting`, both or neither. Raises: Failed."""
+        if self._dry_run:
+            raise Failed(Trouble.BROWSER_ERROR, "A dry run does not order.")
         self._assert_capped(review.total_nanos, "The order")
         try:
             with unit_of_work():
@@ -173,17 +168,16 @@ class Desk:
         with unit_of_work():
             self._renew()
 
-    def finish(self, bought: Bought | None) -> None:
+    def finish(self, ended: Bought | Review) -> None:
         """End a purchase that was confirmed, or a dry run that came to its review."""
-        if bought is None:
-            with unit_of_work():
-                lifecycle.move(
-                    self.purchase_id, source=Status.RUNNING, target=Status.PREVIEW, holder=self._holder
-                )
+        if isinstance(ended, Review):
+            self._finish_dry_run(ended)
             return
-        changes = {"outcome": _outcome(bought), "total_nanos": bought.total_nanos, "error": None}
+        changes = {"outcome": _outcome(ended), "total_nanos": ended.total_nanos, "error": None}
         with unit_of_work():
             if self._wallet_id is not None:
+                # The shop may have confirmed more than its review said.
+                spending.record(self._wallet_id, reference=self.purchase_id, value_nanos=ended.total_nanos)
                 spending.spend(self.purchase_id)
             # A sweep that thought this worker dead may have been here.
             for source in (Status.SUBMITTING, Status.UNKNOWN):
@@ -208,12 +202,47 @@ class Desk:
         """End a purchase that may have been ordered; what it holds stays held."""
         error = error_of(Failed(Trouble.OUTCOME_UNKNOWN, message), self._step)
         with unit_of_work():
+            if self._wallet_id is not None:
+                spending.lock_accounts([self._wallet_id])
             for source in (Status.SUBMITTING, Status.RUNNING):
                 if lifecycle.move(
                     self.purchase_id, source=source, target=Status.UNKNOWN, holder=self._holder,
                     reason=Trouble.OUTCOME_UNKNOWN.value, changes={"error": error},
                 ):  # fmt: skip
+                    if source is Status.RUNNING:
+                        self._count_goods()
                     return
+
+    def _count_goods(self) -> None:
+        # A shop that ordered unasked: nothing was held, and the goods are what it has cost at least.
+        if self._wallet_id is not None and self._goods_nanos is not None:
+            spending.record(self._wallet_id, reference=self.purchase_id, value_nanos=self._goods_nanos)
+
+    def _finish_dry_run(self, review: Review) -> None:
+        """Show what the review said, and whether the order would have been allowed."""
+        seen = {"outcome": _outcome(review), "total_nanos": review.total_nanos}
+        try:
+            self._assert_affordable(review.total_nanos, "The order")
+        except Failed as refusal:
+            target, changes = Status.FAILED, {**seen, "error": error_of(refusal, self._step)}
+        else:
+            target, changes = Status.PREVIEW, seen
+        with unit_of_work():
+            lifecycle.move(
+                self.purchase_id, source=Status.RUNNING, target=target, holder=self._holder, changes=changes
+            )
+
+    def _assert_affordable(self, value_nanos: int, what: str) -> None:
+        self._assert_capped(value_nanos, what)
+        if self._wallet_id is None:
+            return
+        try:
+            with reading():
+                spending.check(
+                    self._wallet_id, value_nanos=value_nanos, recipient=None, family=None, domain=self._host
+                )
+        except ServiceError as refusal:
+            raise _over(refusal) from None
 
     def _assert_capped(self, value_nanos: int, what: str) -> None:
         if self._max_total_nanos is not None and value_nanos > self._max_total_nanos:

@@ -97,7 +97,9 @@ def parse_url(text: str) -> tuple[str, str]:
     if problem is not None:
         raise InvalidInput.field("url", problem)
     _assert_public(parts, host, port)
-    return parts._replace(fragment=parts.fragment).geturl(), host
+    # What was checked is what is opened: browsers read names of other alphabets in another way than we do.
+    netloc = f"[{host}]" if ":" in host else host
+    return parts._replace(netloc=netloc if port is None else f"{netloc}:{port}").geturl(), host
 
 
 def assert_allowed(caller: Caller, order: Order) -> str | None:

@@ -92,6 +92,18 @@ def assert_configured() -> None:
     )
 
 
+def listed() -> dict[str, Any]:
+    """Return shopping's row in `GET /v1/providers`."""
+    with reading():
+        configured = is_fresh(Heart.SHOPPER)
+    price = {"model": "per_call", "nanos": price_nanos(), "prices": {}, "table": None}
+    return {
+        "slug": PROVIDER, "aliases": [], "kind": PROVIDER, "configured": configured, "chains": [],
+        "route": f"{provider.settings().public_url}/v1/gateway/{PROVIDER}/buy",
+        "pricing": price, "x402_price_usd": price_nanos(),
+    }  # fmt: skip
+
+
 def price_nanos() -> int:
     """Return what an accepted purchase costs, in credits."""
     return nanos_from_usd(provider.settings().shopping_price_usd)

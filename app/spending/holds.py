@@ -105,17 +105,36 @@ def hold(
     _decide(account, controls.controls_in(row), Movement(value_nanos, recipient, family, domain))
     amount_nanos = value_nanos or 0
     accounts.count(account, amount_nanos)
-    db.session.execute(
-        insert(SpendingHold).values(
-            reference=reference,
-            wallet_id=wallet_id,
-            amount_nanos=amount_nanos,
-            state=HoldState.HELD.value,
-            made_on=account.today,
-            created_at=now,
-        )
-    )
+    _insert(reference, account, amount_nanos, now)
     return Hold(reference, wallet_id, amount_nanos, HoldState.HELD, account.today)
+
+
+def record(wallet_id: str, *, reference: str, value_nanos: int, now: datetime | None = None) -> None:
+    """Count at least this much under a reference, past any limit: it was spent, or may have been, without being held.
+
+    A released hold stays released, and a wallet that is gone counts nothing.
+    """
+    now = now or clock.now()
+    try:
+        account = accounts.locked(SpendingAccount.wallet_id == wallet_id, now=now)
+    except NotFound:
+        return
+    found = db.session.execute(
+        select(SpendingHold.amount_nanos, SpendingHold.state, SpendingHold.made_on).where(
+            SpendingHold.reference == reference, SpendingHold.wallet_id == wallet_id
+        )
+    ).one_or_none()
+    if found is None:
+        accounts.count(account, value_nanos)
+        _insert(reference, account, value_nanos, now)
+    elif found.state != HoldState.RELEASED and found.amount_nanos < value_nanos:
+        accounts.recount(account, value_nanos - found.amount_nanos, made_on=found.made_on)
+        db.session.execute(
+            update(SpendingHold)
+            .where(SpendingHold.reference == reference)
+            .values(amount_nanos=value_nanos)
+            .execution_options(synchronize_session=False)
+        )
 
 
 def check(
@@ -163,6 +182,19 @@ def unspend(reference: str, *, now: datetime | None = None) -> bool:
     Tell whether this call did it.
     """
     return _move(reference, {HoldState.SPENT, HoldState.RELEASED}, HoldState.HELD, now)
+
+
+def _insert(reference: str, account: Account, amount_nanos: int, now: datetime) -> None:
+    db.session.execute(
+        insert(SpendingHold).values(
+            reference=reference,
+            wallet_id=account.wallet_id,
+            amount_nanos=amount_nanos,
+            state=HoldState.HELD.value,
+            made_on=account.today,
+            created_at=now,
+        )
+    )
 
 
 def _move(reference: str, sources: set[HoldState], target: HoldState, now: datetime | None) -> bool:

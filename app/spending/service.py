@@ -27,7 +27,7 @@ from app.spending.controls import (
     set_default,
     standing,
 )
-from app.spending.holds import Hold, HoldState, check, hold, release, spend, unspend
+from app.spending.holds import Hold, HoldState, check, hold, record, release, spend, unspend
 
 __all__ = [
     "MAX_COUNTED_NANOS",
@@ -51,6 +51,7 @@ __all__ = [
     "open_account",
     "put_controls",
     "put_controls_of_agents",
+    "record",
     "release",
     "set_default",
     "spend",

@@ -191,7 +191,7 @@ def test_when_all_lanes_are_taken_the_next_call_is_told_to_come_back(stage: Stag
 def test_the_providers_tell_their_prices_and_no_secret(stage: Stage) -> None:
     listed = stage.agent.client.get("/v1/providers")
     rows = {row["slug"]: row for row in listed.get_json()["providers"]}
-    assert set(rows) == set(KEYS)
+    assert set(rows) == {*KEYS, "shopping"}
     assert not any(key in listed.text for key in KEYS.values())
     assert stage.upstream.url not in listed.text
     assert rows["exa"]["configured"] is False

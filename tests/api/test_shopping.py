@@ -257,10 +257,39 @@ def test_after_the_order_button_a_failure_is_unknown_charged_and_held(
     assert shopper.pressed == 1
 
 
-def test_a_dry_run_stops_at_the_review(agent: Agent, shopper: FakeShopper) -> None:
+def test_a_dry_run_says_what_the_order_would_cost_and_presses_nothing(
+    agent: Agent, shopper: FakeShopper
+) -> None:
     body = bought(agent, dryRun=True)
     assert (body["status"], body["dry_run"], shopper.pressed) == ("preview", True, 0)
-    assert agent.spent_today() == 0
+    assert (body["order"]["number"], body["order"]["total"]) == (None, "17.00")
+    # What would be refused is said as well.
+    refused_later = bought(agent, dryRun=True, max_total_usd=16.99)
+    assert (refused_later["status"], refused_later["error"]["code"]) == ("failed", "limit_exceeded")
+    assert refused_later["order"]["total"] == "17.00"
+    shopper.ignores_dry_run = True
+    assert bought(agent, dryRun=True)["error"]["code"] == "browser_error"
+    assert (shopper.pressed, agent.spent_today()) == (0, 0)
+
+
+@ON_BOTH
+def test_what_a_shop_orders_unasked_is_unknown_and_counts_what_it_costs_at_least(
+    agent: Agent, shopper: FakeShopper
+) -> None:
+    shopper.orders_unasked = True
+    agent.controls(daily_limit_usd=12)
+    body = bought(agent)
+    assert (body["status"], body["error"]["code"]) == ("unknown", "outcome_unknown")
+    assert agent.spent_today() == 12
+    # It counts although the limit is used up by now.
+    assert bought(agent, quantity=1, dry_run=True)["error"]["code"] == "limit_exceeded"
+
+
+@ON_BOTH
+def test_a_confirmation_of_more_than_was_reviewed_counts_in_full(agent: Agent, shopper: FakeShopper) -> None:
+    shopper.confirms_nanos = 27_000_000_000
+    body = bought(agent)
+    assert (body["status"], body["order"]["total"], agent.spent_today()) == ("completed", "27.00", 27)
 
 
 def test_the_callers_own_cap_holds_for_the_total_with_shipping(agent: Agent, shopper: FakeShopper) -> None:
@@ -320,6 +349,13 @@ def test_a_domain_that_is_not_allowed_is_refused_before_anything_is_charged(agen
     assert order(agent, url="https://www.SHOP.example/p").status_code == 202
 
 
+def test_a_name_of_another_alphabet_is_opened_as_it_was_checked(agent: Agent) -> None:
+    """Browsers lead `straße` to another domain than the one that is spelled `strasse`."""
+    agent.controls(allowed_domains=["strasse.example"])
+    body = order(agent, url="https://straße.example:443/p?a=1#b").get_json()
+    assert body["url"] == "https://strasse.example:443/p?a=1#b"
+
+
 def test_private_addresses_and_plain_http_are_refused_outside_the_sandbox(
     build_app: Callable[..., Flask], sqlite_url: str
 ) -> None:
@@ -368,9 +404,19 @@ def test_a_wallet_is_kept_while_a_purchase_is_open(agent: Agent) -> None:
     assert agent.delete(agent.wallet_url).status_code == 200
 
 
+def _listed(agent: Agent) -> dict[str, Any]:
+    rows = agent.client.get("/v1/providers").get_json()["providers"]
+    [found] = [row for row in rows if row["slug"] == "shopping"]
+    return dict(found)
+
+
 def test_without_a_shopping_worker_the_route_is_not_configured_and_nothing_is_charged(agent: Agent) -> None:
+    listed = _listed(agent)
+    assert (listed["configured"], listed["pricing"]["usd"], listed["x402_price_usd"]) == (True, 0.25, 0.25)
+    assert listed["route"].endswith(BUY)
     with unit_of_work() as session:
         session.execute(update(Heartbeat).values(at=clock.now() - timedelta(minutes=3)))
+    assert _listed(agent)["configured"] is False
     answer = order(agent, url="nonsense")
     assert refused(answer) == (503, "PROVIDER_NOT_CONFIGURED")
     assert credits_left(agent) == 10

@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import Browser
 
-from app.adapters.shopper_browser import programs
-from app.adapters.shopper_browser.shopper import BrowserShopper
-from app.ports.shopper import Bought, Errand, Failed, Product, Review, ShippingAddress, Step, Unclear
+from app.adapters.shopper_browser import browser as browsers
+from app.adapters.shopper_browser import egress, programs
+from app.adapters.shopper_browser import errand as errands
+from app.adapters.shopper_browser.egress import Egress
+from app.ports.shopper import (
+    Bought,
+    Errand,
+    Failed,
+    Product,
+    Review,
+    Sender,
+    ShippingAddress,
+    Shopper,
+    Step,
+    Unclear,
+)
 from tests.support.shops.corner import Corner, corner_shop
 from tests.support.shops.django_oscar import Oscar, oscar_shop
 
@@ -54,12 +71,43 @@ class Witness:
         """Hear it."""
 
 
+class OneBrowser:
+    """Runs errands as the browser's process does, all of them in one browser, in a thread that Playwright owns."""
+
+    def __init__(self, executable: str, folder: Path) -> None:
+        self._stack = ExitStack()
+        self._thread = ThreadPoolExecutor(1)
+        environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder)}
+
+        def start() -> Browser:
+            proxy = self._stack.enter_context(egress.serve(Egress(private=True)))
+            return self._stack.enter_context(
+                browsers.launched(executable, proxy=proxy, environment=environment)
+            )
+
+        self._browser = self._thread.submit(start).result(60)
+
+    def buy(self, errand: Errand, sender: Sender) -> Bought | Review:
+        """Run an errand in a profile of its own; nobody waits half a minute for a confirmation that never comes."""
+
+        def run() -> Bought | Review:
+            with browsers.visit(self._browser) as context:
+                return errands.run(context, errand, sender, confirmation_seconds=2)
+
+        return self._thread.submit(run).result(100)
+
+    def close(self) -> None:
+        self._thread.submit(self._stack.close).result(30)
+        self._thread.shutdown()
+
+
 @dataclass(slots=True)
 class Trial:
     """An errand and how it ended."""
 
     witness: Witness
     bought: Bought | None = None
+    review: Review | None = None
     failed: Failed | None = None
     unclear: Unclear | None = None
 
@@ -68,11 +116,15 @@ class Trial:
         return self.failed.trouble.value if self.failed else None
 
 
-def send(shopper: BrowserShopper, url: str, *, witness: Witness | None = None, **errand: Any) -> Trial:
+def send(shopper: Shopper, url: str, *, witness: Witness | None = None, **errand: Any) -> Trial:
     """Send the shopper out and return how it ended."""
     trial = Trial(witness or Witness())
     try:
-        trial.bought = shopper.buy(replace(Errand(url, FULL), **errand), trial.witness)
+        ended = shopper.buy(replace(Errand(url, FULL), **errand), trial.witness)
+        if isinstance(ended, Bought):
+            trial.bought = ended
+        else:
+            trial.review = ended
     except Failed as failure:
         trial.failed = failure
     except Unclear as unclear:
@@ -92,9 +144,11 @@ def browser() -> str:
 
 
 @pytest.fixture(scope="session")
-def shopper(browser: str) -> BrowserShopper:
-    """A shopper that may go anywhere on this machine."""
-    return BrowserShopper(browser, private=True)
+def shopper(browser: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneBrowser]:
+    """A shopper that may go anywhere on this machine, without processes of its own for each errand."""
+    shared = OneBrowser(browser, tmp_path_factory.mktemp("browser"))
+    yield shared
+    shared.close()
 
 
 @pytest.fixture(scope="session")

@@ -23,9 +23,12 @@ class FakeShopper:
     unclear: str | None = None
     breaks_after_order: bool = False
     asks_twice: bool = False
+    orders_unasked: bool = False
+    ignores_dry_run: bool = False
+    confirms_nanos: int | None = None
     interrupted: Callable[[str], None] = lambda _where: None
 
-    def buy(self, errand: Errand, sender: Sender) -> Bought | None:
+    def buy(self, errand: Errand, sender: Sender) -> Bought | Review:
         self.errands.append(errand)
         if self.fails_before_page:
             raise self.fails_before_page
@@ -38,9 +41,11 @@ class FakeShopper:
             raise self.fails_before_order
         total = self.price_nanos * errand.quantity + self.shipping_nanos
         self.interrupted("review")
-        if errand.dry_run:
-            return None
         review = Review(total, "Pay on delivery", "Standard", payment_pending=True)
+        if self.orders_unasked:
+            raise Unclear("The shop shows a confirmation although the order button was not pressed.")
+        if errand.dry_run and not self.ignores_dry_run:
+            return review
         sender.may_order(review)
         self.interrupted("allowed")
         self.pressed += 1
@@ -51,7 +56,9 @@ class FakeShopper:
             raise RuntimeError("the browser is gone")
         if self.unclear:
             raise Unclear(self.unclear)
-        return Bought("A-1", total, "Pay on delivery", "Standard", payment_pending=True)
+        return Bought(
+            "A-1", self.confirms_nanos or total, "Pay on delivery", "Standard", payment_pending=True
+        )
 
 
 def trouble(kind: Trouble, message: str = "It did not work.", **more: tuple[str, ...]) -> Failed:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from app.adapters.shopper_browser import browser, egress, errand, messages
 from app.adapters.shopper_browser.egress import Egress
-from app.ports.shopper import Failed, Product, Review, Step, Trouble, Unclear
+from app.ports.shopper import Bought, Failed, Product, Review, Step, Trouble, Unclear
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
@@ -73,9 +73,9 @@ def main(reader: BinaryIO, writer: BinaryIO) -> None:
                 str(order["browser"]), proxy=proxy, environment=dict(order["environment"])
             ) as context,
         ):
-            bought = errand.run(context, wanted, Reporter(reader, writer))
+            ended = errand.run(context, wanted, Reporter(reader, writer))
             # Said before the browser is closed: what is known must not be lost by a browser that does not end.
-            messages.write(writer, "done", bought=None if bought is None else asdict(bought))
+            messages.write(writer, "bought" if isinstance(ended, Bought) else "reviewed", **asdict(ended))
     except Failed as failure:
         messages.write(writer, "failed", **messages.failure_values(failure))
     except Unclear as unclear:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NoReturn
 
-from app.adapters.shopper_browser import address, fields, login, money, review, signals
+from app.adapters.shopper_browser import address, extras, fields, login, money, review, signals
 from app.adapters.shopper_browser.address import Filling
 from app.adapters.shopper_browser.snapshot import Button, Control, Snapshot
 from app.adapters.shopper_browser.tab import Gone
@@ -13,6 +15,9 @@ from app.adapters.shopper_browser.trip import Trip, assert_no_human_check, best
 from app.ports.shopper import Failed, Trouble, Unclear
 
 _MAX_STEPS = 30
+# How long a press may take to show, and a page to offer what it lacks: shops are slow.
+_ANSWER_SECONDS = 4
+_PATIENCE_SECONDS = 6
 _NOT_PLACE = re.compile(
     r"histor|track|view|cancel|re-?order|my orders|all orders|return|gift|coupon|code|how to|terms|summary|edit|change",
     re.IGNORECASE,
@@ -56,11 +61,27 @@ def go_to_review(trip: Trip, seen: Snapshot) -> tuple[Snapshot, Button]:
             return seen, place
         target = _next_button(seen, progress)
         if target is None:
-            _give_up(trip, seen)
-            raise AssertionError("unreachable")
+            before = _state(seen)
+            later = trip.tab.wait_for(_differs(seen), seconds=_PATIENCE_SECONDS)
+            if _state(later) == before:
+                _give_up(trip, seen)
+            seen = later
+            continue
         progress.remember(seen, target)
-        seen = trip.press(target, "continue")
+        trip.press(target, "continue")
+        seen = trip.tab.wait_for(_differs(seen), seconds=_ANSWER_SECONDS)
     raise Failed(Trouble.STUCK, "The checkout did not come to an end.")
+
+
+def _state(seen: Snapshot) -> tuple[object, ...]:
+    """Return what differs once a page has got on: what it shows, and what can be pressed."""
+    buttons = ((re.sub(r"\d+", "", button.text), button.disabled) for button in seen.buttons)
+    return (seen.fingerprint(), tuple(buttons))
+
+
+def _differs(before: Snapshot) -> Callable[[Snapshot], bool]:
+    state = _state(before)
+    return lambda now: _state(now) != state
 
 
 def place_button(seen: Snapshot) -> Button | None:
@@ -96,7 +117,11 @@ def _advance(trip: Trip, seen: Snapshot, progress: _Progress) -> bool:
     if address.fill(trip, seen, progress.filling):
         trip.tab.settle()
         return True
-    return _choose_defaults(trip, seen, progress) or _accept_terms(trip, seen, progress)
+    return (
+        _refuse_extras(trip, seen, progress)
+        or _choose_defaults(trip, seen, progress)
+        or _accept_terms(trip, seen, progress)
+    )
 
 
 def _is_review(seen: Snapshot) -> bool:
@@ -136,6 +161,15 @@ def _choose_defaults(trip: Trip, seen: Snapshot, progress: _Progress) -> bool:
         if target is not None and target is not chosen:
             trip.tab.tick(target)
             trip.note("choose", target.label or target.value, seen.path)
+            return True
+    return False
+
+
+def _refuse_extras(trip: Trip, seen: Snapshot, progress: _Progress) -> bool:
+    for control in extras.to_refuse(seen):
+        if progress.filling.may(control):
+            trip.tab.untick(control)
+            trip.note("refuse", control.label or control.name, seen.path)
             return True
     return False
 
@@ -191,7 +225,12 @@ def _next_button(seen: Snapshot, progress: _Progress) -> Button | None:
         for button in usable
         if signals.CHECKOUT.search(button.text) and not signals.NOT_NEXT.search(button.text)
     ]
-    doors = [button for button in doors if not signals.FOREIGN_PAYMENT.search(button.text)]
+    # "Complete checkout" orders: that is pressed in one place alone, after it was allowed.
+    doors = [
+        button
+        for button in doors
+        if not signals.PLACE.search(button.text) and not signals.FOREIGN_PAYMENT.search(button.text)
+    ]
     carts = [
         button
         for button in usable
@@ -223,11 +262,11 @@ def _onward(seen: Snapshot) -> list[Button]:
         for button in _usable(seen)
         if signals.NEXT.search(button.text)
         and not signals.NOT_NEXT.search(button.text)
-        and (signals.CHECKOUT.search(button.text) or not signals.PLACE.search(button.text))
+        and not signals.PLACE.search(button.text)
     ]
 
 
-def _give_up(trip: Trip, seen: Snapshot) -> None:
+def _give_up(trip: Trip, seen: Snapshot) -> NoReturn:
     """Say why there is nothing left to press. Raises: Failed always."""
     _assert_payable(seen)
     missing = address.unfilled(trip, seen)

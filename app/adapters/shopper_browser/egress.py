@@ -123,10 +123,21 @@ def serve(egress: Egress) -> Iterator[str]:
         started.append(await asyncio.start_server(egress.handle, "127.0.0.1", 0, limit=_MAX_HEAD))
         ready.set()
 
+    async def end() -> None:
+        started[0].close()
+        open_ways = asyncio.all_tasks() - {asyncio.current_task()}
+        for way in open_ways:
+            way.cancel()
+        await asyncio.gather(*open_ways, return_exceptions=True)
+
     def run() -> None:
         asyncio.set_event_loop(loop)
         loop.run_until_complete(start())
         loop.run_forever()
+        loop.run_until_complete(end())
+        # The thread that looks up names, too.
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
 
     thread = threading.Thread(target=run, daemon=True, name="egress")
     thread.start()

@@ -10,10 +10,12 @@ from playwright.sync_api import BrowserContext
 from app.adapters.shopper_browser import cart, checkout, login, money, product, review, signals
 from app.adapters.shopper_browser.snapshot import Button, Snapshot
 from app.adapters.shopper_browser.tab import Gone, Tab
-from app.adapters.shopper_browser.trip import Trip
+from app.adapters.shopper_browser.trip import Trip, same
 from app.ports.shopper import Bought, Errand, Failed, Review, Sender, Trouble, Unclear
 
 _CONFIRMATION_SECONDS = 30.0
+# A billion dollars: what is beyond is no total.
+_LARGEST_TOTAL_NANOS = 10**18
 _NUMBER = (
     re.compile(
         r"\b(?:order|purchase|confirmation|reference|booking|bestell\w*|commande)\s*"
@@ -29,8 +31,14 @@ _NUMBER = (
 )
 
 
-def run(context: BrowserContext, errand: Errand, sender: Sender) -> Bought | None:
-    """Buy. Raises: Failed before the order button, Unclear after it."""
+def run(
+    context: BrowserContext,
+    errand: Errand,
+    sender: Sender,
+    *,
+    confirmation_seconds: float = _CONFIRMATION_SECONDS,
+) -> Bought | Review:
+    """Buy, or return what a dry run has seen. Raises: Failed before the order button, Unclear after it."""
     tab = Tab(context, start=errand.url, allowed_domains=errand.allowed_domains)
     tab.hide(errand.username or "", errand.password or "")
     trip = Trip(tab, errand, sender)
@@ -53,7 +61,7 @@ def run(context: BrowserContext, errand: Errand, sender: Sender) -> Bought | Non
         trip.picture("review")
         if errand.dry_run:
             _empty_again(trip)
-            return None
+            return found
         tab.make_ready(button)
     except Gone:
         trip.picture("end")
@@ -71,7 +79,7 @@ def run(context: BrowserContext, errand: Errand, sender: Sender) -> Bought | Non
     except Failed:
         _empty_again(trip)
         raise
-    return _order(trip, button, found)
+    return _order(trip, button, found, confirmation_seconds=confirmation_seconds)
 
 
 def _sign_in_and_empty(trip: Trip, seen: Snapshot) -> Snapshot:
@@ -121,23 +129,19 @@ def _review(trip: Trip, seen: Snapshot, button: Button) -> tuple[Review, Button]
     raise Failed(Trouble.PRICE_UNKNOWN, "The total on the shop's review keeps changing.")
 
 
-def _order(trip: Trip, button: Button, found: Review) -> Bought:
+def _order(trip: Trip, button: Button, found: Review, *, confirmation_seconds: float) -> Bought:
     try:
         before = trip.tab.look()
-        trip.tab.press_once(button)
+        ready = _still_as_allowed(trip, before, button, found)
+        trip.tab.press_once(ready)
         trip.note("order", button.text, before.path)
-        seen = trip.tab.wait_for(lambda now: _confirms(before, now), seconds=_CONFIRMATION_SECONDS)
+        seen = trip.tab.wait_for(lambda now: _confirms(before, now), seconds=confirmation_seconds)
         trip.tab.settle()
         trip.picture("confirmation")
         _assert_confirmed(before, seen)
-        rows = money.labelled(seen.text)
-        total = money.total_of(rows)
-        total_nanos = found.total_nanos
-        if total is not None and money.resolve(total.currency, trip.signs(seen)) == money.USD:
-            total_nanos = max(total.nanos, found.total_nanos)
         return Bought(
             order_number(seen.text),
-            total_nanos,
+            max(found.total_nanos, _total_confirmed(trip, seen)),
             found.payment_method,
             found.shipping_method,
             found.payment_pending,
@@ -149,6 +153,23 @@ def _order(trip: Trip, button: Button, found: Review) -> Bought:
         with contextlib.suppress(Exception):
             trip.picture("confirmation")
         raise Unclear("The order button was pressed, and then the browser failed.") from None
+
+
+def _still_as_allowed(trip: Trip, now: Snapshot, button: Button, found: Review) -> Button:
+    """Look once more, for allowing took a while. Raises: Unclear; a page that changes may have ordered by itself."""
+    ready = same(button, now)
+    with contextlib.suppress(Failed):
+        if ready is not None and review.read(trip, now) == found:
+            return ready
+    raise Unclear("The shop's review changed after the order was allowed; the button was not pressed.")
+
+
+def _total_confirmed(trip: Trip, seen: Snapshot) -> int:
+    """Return what the confirmation says that the order costs, in US dollars; 0 where it does not."""
+    total = money.total_of(money.labelled(seen.text))
+    if total is None or total.nanos > _LARGEST_TOTAL_NANOS:
+        return 0
+    return total.nanos if money.resolve(total.currency, trip.signs(seen)) == money.USD else 0
 
 
 def _assert_confirmed(before: Snapshot, now: Snapshot) -> None:

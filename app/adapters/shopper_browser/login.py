@@ -122,7 +122,7 @@ def _form(seen: Snapshot) -> tuple[Control | None, Control | None] | None:
             if control.type in {"text", "email", "tel", "textbox"}
             and fields.token_of(control) in {"email", fields.USERNAME, "tel", "name", None}
         ]
-        before = [control for control in users if control.number < secrets[0].number]
+        before = [control for control in users if members.index(control) < members.index(secrets[0])]
         candidates.append((2 if says_login else 1, next(reversed(before or users), None), secrets[0]))
     if candidates:
         # A form around a whole checkout may hold a password, too; the one that says so comes first.

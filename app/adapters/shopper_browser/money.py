@@ -22,46 +22,37 @@ _SYMBOLS = {
     "SG$": "SGD", "MX$": "MXN", "R$": "BRL", "NT$": "TWD", "TT$": "TTD", "J$": "JMD", "BZ$": "BZD",
 }  # fmt: skip
 _DOLLAR = "$"
+_UNKNOWN = "XXX"  # ISO 4217's code for no currency
 _SYMBOL = "|".join(sorted((re.escape(symbol) for symbol in [*_SYMBOLS, _DOLLAR]), key=len, reverse=True))
 _CURRENCY = rf"(?:{_SYMBOL}|\b[A-Z]{{3}}\b)"
 _NUMBER = r"\d{1,3}(?:[ ,.'’\u00a0\u202f]\d{3})+(?:[.,]\d{1,2})?(?!\d)|\d+(?:[.,]\d{1,2})?(?![\d%])"
 _AMOUNT = re.compile(
     rf"(?P<sign>[-−–(]\s?)?(?P<before>{_CURRENCY})?\s?(?P<sign2>[-−])?(?<![\w.,])(?P<number>{_NUMBER})\s?(?P<after>{_CURRENCY})?"
 )
-# Countries whose own dollar is written with the same sign.
+# Countries whose own money is written with the same sign.
 _OTHER_DOLLARS = frozenset(
-    [
-        "AU",
-        "CA",
-        "NZ",
-        "HK",
-        "SG",
-        "MX",
-        "TW",
-        "BS",
-        "BB",
-        "BZ",
-        "BM",
-        "BN",
-        "KY",
-        "XCD",
-        "FJ",
-        "GY",
-        "JM",
-        "LR",
-        "NA",
-        "SB",
-        "SR",
-        "TT",
-        "CL",
-        "CO",
-        "AR",
-    ]
-)
+    (
+        "AU", "CA", "NZ", "HK", "SG", "MX", "TW", "BS", "BB", "BZ", "BM", "BN", "KY", "FJ", "GY", "JM", "LR", "NA", "SB",
+        "SR", "TT", "CL", "CO", "AR", "DO", "UY", "NI", "AG", "DM", "GD", "KN", "LC", "VC", "CU", "CV", "KI", "TO", "TV", "WS",
+    )
+)  # fmt: skip
 _DOLLAR_CODES = re.compile(
-    r"\b(AUD|CAD|NZD|HKD|SGD|MXN|TWD|BSD|BBD|BZD|BMD|BND|KYD|XCD|FJD|JMD|LRD|NAD|TTD|CLP|COP|ARS)\b"
+    r"\b(AUD|CAD|NZD|HKD|SGD|MXN|TWD|BSD|BBD|BZD|BMD|BND|KYD|FJD|GYD|JMD|LRD|NAD|SBD|SRD|TTD|XCD|CLP|COP|ARS|DOP|UYU|NIO)\b"
 )
-_LABELLED_DOLLARS = re.compile(r"\b(US|CA|C|A|AU|NZ|HK|S|SG|MX|NT)\$")
+_LABELLED_DOLLARS = re.compile(
+    r"(?<![A-Za-z])(?:CA|C|A|AU|NZ|HK|S|SG|MX|Mex|NT|TT|J|JM|BZ|Bds|CI|KY|RD|EC|XC|FJ|GY|L|N|SI|AR|CL|COL?)\$"
+    r"|\$\s?(?:CA|CAN|AU|AUS|NZ|HK|SG|MX|TT|JM|BZ|NT|U)\b"
+)
+# Letters before the sign of one amount are a country's, known here or not; words glued to it ("TAX$5") are none.
+_LETTERED_AMOUNT = re.compile(
+    r"(?<![A-Za-z])(?!US\$|(?:TAX|VAT|GST|QTY|NOW|PAY)\$)(?:[A-Z]{1,3}|Bds|Can|Col|Mex|NAf)\$"
+)
+_NAMED_DOLLARS = re.compile(
+    r"\b(canadian|australian|new zealand|hong kong|singapore|mexican|taiwan|jamaican|bahamian|barbadian|belize|bermudian|cayman"
+    r"|brunei|fijian|guyanese|liberian|namibian|solomon|surinamese|trinidad|caribbean|chilean|colombian|argentine|dominican)"
+    r"[\w ]{0,12} (dollar|peso)s?\b",
+    re.IGNORECASE,
+)
 
 _TOTAL = re.compile(
     r"\btotal|\bamount (due|payable|to pay)|\bto(tal to)? pay\b|\byou pay\b|\bbalance due\b|\bgesamt|\bsumme\b|\bmontant\b|\bdue (now|today)\b",
@@ -133,7 +124,7 @@ def resolve(currency: str | None, signs: Signs) -> str | None:
     A bare dollar sign is the US dollar, unless anything on the page says that it is another country's.
     """
     if currency != _DOLLAR:
-        return currency
+        return None if currency == _UNKNOWN else currency
     declared = {code.upper() for code in signs.declared if code}
     if declared:
         return declared.pop() if len(declared) == 1 else None
@@ -143,8 +134,8 @@ def resolve(currency: str | None, signs: Signs) -> str | None:
         return None
     if top_level in _OTHER_DOLLARS:
         return None
-    labelled = {found.group() for found in _LABELLED_DOLLARS.finditer(signs.text)} - {"US$"}
-    return None if labelled or _DOLLAR_CODES.search(signs.text) else USD
+    others = (_LABELLED_DOLLARS, _DOLLAR_CODES, _NAMED_DOLLARS)
+    return None if any(other.search(signs.text) for other in others) else USD
 
 
 def plain(text: str) -> int | None:
@@ -271,6 +262,10 @@ def _found(text: str) -> list[tuple[Amount, int, int]]:
         if match["sign"] or match["sign2"]:
             continue
         currencies = {code for code in (_code(match["before"]), _code(match["after"])) if code}
+        around = text[max(0, match.start() - 4) : match.end() + 4]
+        if _DOLLAR in currencies and (_LETTERED_AMOUNT.search(around) or _LABELLED_DOLLARS.search(around)):
+            currencies.discard(_DOLLAR)
+            currencies.add(_UNKNOWN)
         if len(currencies) > 1:
             currencies.discard(_DOLLAR)
         currency = currencies.pop() if len(currencies) == 1 else None

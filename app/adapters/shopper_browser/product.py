@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from app.adapters.shopper_browser import fields, money, signals
+from app.adapters.shopper_browser import extras, fields, money, signals
 from app.adapters.shopper_browser.money import Amount
 from app.adapters.shopper_browser.snapshot import Button, Control, Snapshot
 from app.adapters.shopper_browser.tab import Gone
@@ -18,6 +18,7 @@ from app.ports.shopper import Failed, Product, Trouble
 _MAX_CHOICES = 20
 _MAX_LABEL = 40
 _BAD_STATUS = 400
+_CART_WORD = re.compile(r"cart|basket|bag|trolley|korb|panier|\badd\b", re.IGNORECASE)
 _ADDED = re.compile(r"\badded\b|\bin (your|the) (cart|basket|bag)\b|hinzugefügt|ajouté", re.IGNORECASE)
 
 
@@ -49,6 +50,11 @@ def read(trip: Trip, seen: Snapshot) -> Product:
             Trouble.NOT_A_PRODUCT,
             "The page has nothing to put into a cart; give the address of one product's page.",
         )
+    if is_one_of_many(seen, add):
+        raise Failed(
+            Trouble.NOT_A_PRODUCT,
+            "The page lists several articles, each with a button of its own; give the address of one product's page.",
+        )
     empty = [field for field in _quantities(seen) if field.value.strip() in {"", "0"}]
     if len(empty) > 1:
         choices = tuple(field.label[:_MAX_LABEL] for field in empty)[:_MAX_CHOICES]
@@ -74,11 +80,7 @@ def add_button(seen: Snapshot) -> Button | None:
         and button.region not in {"header", "nav", "footer"}
     ]
     # Other articles are shown below: the first of the same words is the page's own.
-    preferred = [
-        button
-        for button in found
-        if re.search(r"cart|basket|bag|trolley|korb|panier|\badd\b", button.text, re.IGNORECASE)
-    ]
+    preferred = [button for button in found if _CART_WORD.search(button.text)]
     buttons = [button for button in (preferred or found) if not button.disabled]
     if not buttons:
         return None
@@ -86,9 +88,23 @@ def add_button(seen: Snapshot) -> Button | None:
     return (in_forms or buttons)[0]
 
 
+def is_one_of_many(seen: Snapshot, add: Button) -> bool:
+    """Tell whether a page is a list: other articles stand in it just as this one, and the heading is not this one's."""
+    others = [
+        button
+        for button in seen.buttons
+        if button.number != add.number
+        and button.trail == add.trail
+        and signals.ADD.search(button.text)
+        and button.card != add.card
+    ]
+    return bool(others) and not (seen.heading and seen.heading in add.card)
+
+
 def put_into_cart(trip: Trip, seen: Snapshot) -> Snapshot:
     """Choose options and quantity and put the product into the cart; return what is there then. Raises: Failed."""
     seen = _choose_asked(trip, seen)
+    seen = extras.choose_once(trip, seen)
     seen = _set_quantity(trip, seen)
     for _attempt in range(2):
         button = add_button(seen)

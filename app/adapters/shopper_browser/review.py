@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.adapters.shopper_browser import address, cart, money, signals
+from app.adapters.shopper_browser import address, cart, extras, money, signals
 from app.adapters.shopper_browser.snapshot import Control, Snapshot
 from app.adapters.shopper_browser.trip import Trip
 from app.ports.shopper import Failed, Review, Trouble
@@ -32,6 +32,7 @@ def read(trip: Trip, seen: Snapshot) -> Review:
             Trouble.LOGIN_FAILED,
             "The shop offered no way to sign in, and with credentials nothing is bought as a guest.",
         )
+    extras.assert_none(trip, seen)
     address.assert_shown(trip, seen)
     method = payment_method(seen)
     pending = method is not None and bool(signals.UNPAID.search(method))

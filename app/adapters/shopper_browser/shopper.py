@@ -17,9 +17,9 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, quote_plus
 
 from app.adapters.shopper_browser import messages
+from app.adapters.shopper_browser.secrecy import Secrets
 from app.core.unit_of_work import assert_no_unit
 from app.ports.shopper import Bought, Errand, Failed, Product, Review, Sender, Step, Trouble, Unclear
 
@@ -27,7 +27,10 @@ _ROOT = Path(__file__).resolve().parents[3]
 _PREFIX = "purser-shopper-"
 _ALIVE_SECONDS = 5.0
 _CHUNK = 65_536
-_HIDDEN = "…"
+# Not taken from a page: a username may be a part of them.
+_OWN_WORDS = frozenset(
+    {"kind", "trouble", "missing", "action", "name", "availability", "price_source", "png"}
+)
 _PATH = "/usr/local/bin:/usr/bin:/bin:/opt/homebrew/bin"
 
 
@@ -48,7 +51,7 @@ class BrowserShopper:
         self._deadline_seconds = deadline_seconds
         self._reachable = tuple(reachable)
 
-    def buy(self, errand: Errand, sender: Sender) -> Bought | None:
+    def buy(self, errand: Errand, sender: Sender) -> Bought | Review:
         """Run the errand. Raises: Failed, Unclear."""
         assert_no_unit()
         _clear_up_after_the_dead()
@@ -74,15 +77,9 @@ class _Conversation:
     def __init__(self, child: subprocess.Popen[bytes], errand: Errand, sender: Sender) -> None:
         self._child = child
         self._sender = sender
+        self._dry_run = errand.dry_run
         self._allowed = False
-        secrets = [secret for secret in (errand.password, errand.username) if secret]
-        spelled = {
-            form
-            for secret in secrets
-            for form in (secret, quote(secret), quote_plus(secret), quote(secret, safe=""))
-        }
-        # The longest first: one may be a part of the other.
-        self._secrets = sorted(spelled, key=len, reverse=True)
+        self._secrets = Secrets(errand.password, errand.username)
 
     def broken(self, trouble: Trouble, message: str) -> Failed | Unclear:
         """Make the failure for an end that the child has not announced."""
@@ -90,17 +87,27 @@ class _Conversation:
             return Unclear("The order button may have been pressed; then the browser was lost.")
         return Failed(trouble, message)
 
-    def listen(self, *, deadline: float) -> Bought | None:
+    def listen(self, *, deadline: float) -> Bought | Review:
         """Serve the child until it says how it ended. Raises: Failed, Unclear, Closed."""
         for line in self._lines(deadline):
             try:
                 message = self._clean(messages.parse(line))
-                if message["kind"] == "done":
-                    return None if message["bought"] is None else Bought(**message["bought"])
+                if message["kind"] in {"bought", "reviewed"}:
+                    return self._ended(message)
                 self._hear(message)
             except (ValueError, KeyError, TypeError):
                 raise self.broken(Trouble.BROWSER_ERROR, "The browser's process made no sense.") from None
         raise self.broken(Trouble.TIMEOUT, "The shop took too long.")
+
+    def _ended(self, message: Mapping[str, Any]) -> Bought | Review:
+        values = {name: value for name, value in message.items() if name != "kind"}
+        if message["kind"] == "reviewed" and self._dry_run and not self._allowed:
+            return Review(**values)
+        if message["kind"] == "bought" and self._allowed:
+            return Bought(**values)
+        if message["kind"] == "bought":
+            raise Unclear("The browser says that it has ordered, and was not allowed to.")
+        raise ValueError("nobody asked for a mere review")
 
     def _hear(self, message: Mapping[str, Any]) -> None:
         values = {name: value for name, value in message.items() if name != "kind"}
@@ -124,8 +131,8 @@ class _Conversation:
                 raise ValueError("unknown message")
 
     def _let_order(self, review: Review) -> None:
-        if self._allowed:
-            raise Failed(Trouble.BROWSER_ERROR, "The browser asked to order twice.")
+        if self._allowed or self._dry_run:
+            raise Failed(Trouble.BROWSER_ERROR, "The browser asked for an order that it may not make.")
         self._sender.may_order(review)
         self._allowed = True
 
@@ -162,15 +169,13 @@ class _Conversation:
                 yield from map(bytes, lines)
 
     def _clean(self, value: Any, *, name: str = "") -> Any:
-        """Take the credentials out of everything that a page may have echoed."""
-        if isinstance(value, str) and name != "png":
-            for secret in self._secrets:
-                value = value.replace(secret, _HIDDEN)
-            return value
+        """Take the credentials out of everything that a page may have echoed; words of our own stay."""
+        if isinstance(value, str):
+            return value if name in _OWN_WORDS else self._secrets.hide(value)
         if isinstance(value, dict):
             return {key: self._clean(inner, name=key) for key, inner in value.items()}
         if isinstance(value, list):
-            return [self._clean(inner) for inner in value]
+            return [self._clean(inner, name=name) for inner in value]
         return value
 
 

@@ -19,7 +19,29 @@ ADD = _words(
     r"\bbuy( it)?( now)?\b", r"\b(purchase|order|get it|reserve) now\b", r"\bpurchase\b", r"^\W*add\W*$",
     r"\bin den (warenkorb|einkaufswagen)\b", r"\bajouter au panier\b",
 )  # fmt: skip
-NOT_ADD = _words(r"wish|compare|list|favou?rite|gift card|sold out|buying guide|how to|notify|buy again")
+# What buys with one press is an order button, not a cart's.
+NOT_ADD = _words(
+    r"wish|compare|list|favou?rite|gift card|sold out|buying guide|how to|notify|buy again",
+    r"\b(1|one).?click\b|\binstant(ly)?\b|\bexpress\b|\bsubscri|\bauto.?ship",
+)
+# What a shop adds by itself, and what comes again.
+EXTRA = _words(
+    r"insur|protect(ion)?\b|warrant|\bguarantee plus|donat|\btip\b|gift.?(wrap|box)|carbon|offset|round up|newsletter|special offers",
+    r"\bmembership\b|\btrial\b|subscri|auto.?(ship|renew|delivery)|versicherung|spende|assurance",
+)
+COMES_AGAIN = _words(
+    r"subscri(be|ption)\b.{0,40}(\bevery\b|\brenews)", r"\bauto.?(ship|renew)", r"\brenews\b", r"\brecurring (order|payment|charge|billing)",
+    r"\b(deliver(y|ed)?|ship(s|ped)?|sent|charged|billed|repeats?)\b.{0,20}\bevery (\d+ |two |other )?(day|week|month|year)s?\b",
+    r"\b(billed|charged) (daily|weekly|monthly|quarterly|yearly|annually)\b", r"\b(free |paid )?trial\b.{0,60}\bthen\b",
+    r"\bthen \W{0,2}\d[\d.,]* ?(/|per|a|every) ?(day|week|month|mo|year)\b",
+)  # fmt: skip
+NOT_AGAIN = _words(
+    r"affirm|klarna|afterpay|installment|instalment|interest|financ|newsletter|one.?time|cancel (your|a) subscription"
+)
+ONCE = _words(
+    r"\bone.?(time|off)\b( purchase| order| delivery)?", r"\bbuy once\b", r"\bsingle (purchase|order)\b", r"\bdeliver once\b",
+    r"\beinmalig", r"\bachat unique\b",
+)  # fmt: skip
 SOLD_OUT = _words(
     r"\bsold.?out\b", r"\bout of stock\b", r"\bnot in stock\b", r"\bno longer available\b",
     r"\b(currently|temporarily) (un|not )available\b", r"\bunavailable\b", r"\bnotify me when\b",

@@ -12,7 +12,10 @@
     }
   };
   walk(document);
-  for (const element of all) element.removeAttribute(MARK);
+  // An element keeps its number as long as it lives, and no other of any page gets it: what was seen is pressed, or nothing.
+  const kept = (window[Symbol.for(MARK)] ||= { numbers: new WeakMap(), next: Math.floor(performance.timeOrigin) * 1000 });
+  for (const element of all)
+    if (element.hasAttribute(MARK) && element.getAttribute(MARK) !== String(kept.numbers.get(element))) element.removeAttribute(MARK);
 
   const visible = (element) => {
     if (!element || !element.isConnected) return false;
@@ -25,6 +28,11 @@
   const inner = (element, length) => tidy(element ? element.innerText || "" : "", length);
   const forms = [...document.forms];
   const up = (element) => element.parentElement || (element.getRootNode() || {}).host || null;
+  const trailOf = (element) => {
+    const names = [];
+    for (let at = element; at && at !== document.body; at = up(at)) names.push(at.tagName.toLowerCase());
+    return names.reverse().join(">");
+  };
   const closest = (element, selector) => {
     for (let at = element; at; at = up(at)) if (at.matches && at.matches(selector)) return at;
     return null;
@@ -65,8 +73,12 @@
     return inner(card, 600);
   };
 
-  let number = 0;
-  const mark = (element) => { element.setAttribute(MARK, String(++number)); return number; };
+  const mark = (element) => {
+    if (!kept.numbers.has(element)) kept.numbers.set(element, ++kept.next);
+    const number = kept.numbers.get(element);
+    if (!element.hasAttribute(MARK)) element.setAttribute(MARK, String(number));
+    return number;
+  };
   const seen = (element) => visible(element) || [...(element.labels || [])].some(visible);
 
   const isRole = (element, ...roles) => roles.includes(element.getAttribute("role"));
@@ -143,7 +155,7 @@
       form: element.form ? forms.indexOf(element.form) : element.closest("form") ? forms.indexOf(element.closest("form")) : -1,
       submits: (element.tagName === "BUTTON" && element.type === "submit" && !!element.form) || (element.tagName === "INPUT" && element.type !== "button"),
       dialog: inDialog(element), region: region(element), area: Math.round(box.width * box.height),
-      card: cardOf(element, peers), around: inner(around, 300),
+      card: cardOf(element, peers), around: inner(around, 300), trail: trailOf(element),
     };
   });
 

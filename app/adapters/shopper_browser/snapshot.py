@@ -48,7 +48,10 @@ class Control:
 
 @dataclass(frozen=True, slots=True)
 class Button:
-    """Something to press. `card` is the text around it that belongs to it and to no other button of its words."""
+    """Something to press.
+
+    `card` is the text around it that belongs to it and to no other button of its words, `trail` the elements it is in.
+    """
 
     number: int
     text: str
@@ -62,6 +65,7 @@ class Button:
     area: int
     card: str
     around: str
+    trail: str
 
     @property
     def path(self) -> str:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from playwright.sync_api import BrowserContext, Dialog, Locator, Page
+from playwright.sync_api import BrowserContext, Dialog, Locator, Page, Request
 from playwright.sync_api import Error as PlaywrightError
 
 from app.adapters.shopper_browser import signals, snapshot
@@ -19,8 +19,11 @@ from app.ports.shopper import Failed, Trouble
 
 _ACTION_MS = 8_000
 _LOAD_MS = 20_000
-_QUIET_MS = 350
+_QUIET_MS = 250
 _SETTLE_SECONDS = 8.0
+# What a page may still be drawn from. A call that is held open for longer is waiting for something else.
+_AWAITED = frozenset({"document", "xhr", "fetch", "script"})
+_LONGEST_CALL_SECONDS = 5.0
 _POLL_SECONDS = 0.25
 # Resolves when nothing in the document has changed for a while.
 _STILL = """([quiet, most]) => new Promise((resolve) => {
@@ -44,12 +47,17 @@ class Tab:
 
     def __init__(self, context: BrowserContext, *, start: str, allowed_domains: tuple[str, ...]) -> None:
         """Open the tab; `start` names the host that it must stay on, besides the allowed ones."""
-        self._start = urlsplit(start)
+        self._start = start
         self._allowed = allowed_domains
         self.page: Page = context.new_page()
         self.page.set_default_timeout(_ACTION_MS)
         self.page.on("dialog", self._dismiss)
         context.on("page", lambda page: page.close() if page is not self.page else None)
+        self._calls: dict[Request, float] = {}
+        self._answered = 0.0
+        self.page.on("request", self._note_call)
+        self.page.on("requestfinished", self._note_answer)
+        self.page.on("requestfailed", self._note_answer)
         self._secrets: tuple[str, ...] = ()
 
     def hide(self, *secrets: str) -> None:
@@ -87,46 +95,47 @@ class Tab:
             )
         return seen
 
+    @property
+    def path(self) -> str:
+        """Return the path of the page that is shown."""
+        return urlsplit(self.page.url).path or "/"
+
     def is_allowed(self, url: str) -> bool:
-        """Tell whether a page may be worked with: the shop's own host, its subdomains, or an allowed domain."""
-        parts = urlsplit(url)
-        host, own = (parts.hostname or "").lower(), (self._start.hostname or "").lower().removeprefix("www.")
-        if parts.scheme not in {"http", "https"} or (
-            self._start.scheme == "https" and parts.scheme != "https"
-        ):
-            return False
-        if host == own or host.endswith("." + own):
-            return parts.port == self._start.port or parts.port in {None, 443}
-        return any(host == domain or host.endswith("." + domain) for domain in self._allowed)
+        """Tell whether a page may be worked with."""
+        return may_visit(url, start=self._start, allowed=self._allowed)
 
     def settle(self) -> None:
-        """Wait until the page has loaded and nothing in it moves, for a bounded time."""
+        """Wait until the page has loaded, has no call open and nothing in it moves, for a bounded time."""
         deadline = time.monotonic() + _SETTLE_SECONDS
         self._wait_for_load()
-        with contextlib.suppress(PlaywrightError):
-            self.page.wait_for_load_state("networkidle", timeout=2_500)
-        left_ms = max(500, min(4_000, int((deadline - time.monotonic()) * 1000)))
-        try:
-            self.page.evaluate(_STILL, [_QUIET_MS, left_ms])
-        except PlaywrightError:
-            self._wait_for_load()
+        while True:
+            left_ms = max(500, min(4_000, int((deadline - time.monotonic()) * 1000)))
+            try:
+                self.page.evaluate(_STILL, [_QUIET_MS, left_ms])
+            except PlaywrightError:
+                self._wait_for_load()
+            now = time.monotonic()
+            # An answer that came just now may not have been drawn yet.
+            if now > deadline or not (self._awaits() or self._answered > now - _QUIET_MS / 1000):
+                return
 
     def press(self, target: Button | Control) -> None:
-        """Press something and let the page settle. Raises: Gone."""
+        """Press something and let the page settle. Raises: Gone when it is not there any more."""
         self._press(self._locate(target.number))
         self.settle()
 
     def make_ready(self, target: Button) -> None:
         """See that a button could be pressed, without pressing it. Raises: Gone."""
+        locator = self._locate(target.number)
         try:
-            self._locate(target.number).click(trial=True, timeout=_ACTION_MS)
+            locator.click(trial=True, timeout=_ACTION_MS)
         except PlaywrightError:
             raise Gone from None
 
     def press_once(self, target: Button) -> None:
         """Press the order button: one event, whatever comes of it. What the page shows next decides."""
         with contextlib.suppress(PlaywrightError):
-            self._locate(target.number).click(timeout=_ACTION_MS, no_wait_after=True)
+            self.page.locator(_marked(target.number)).click(timeout=_ACTION_MS, no_wait_after=True)
 
     def type(self, target: Control, text: str) -> None:
         """Put a text into a field. Raises: Gone."""
@@ -143,8 +152,9 @@ class Tab:
 
     def select(self, target: Control, value: str) -> None:
         """Choose an entry of a native list. Raises: Gone."""
+        locator = self._locate(target.number)
         try:
-            self._locate(target.number).select_option(value=value)
+            locator.select_option(value=value)
         except PlaywrightError:
             raise Gone from None
         self.settle()
@@ -184,10 +194,25 @@ class Tab:
             raise Gone from None
         self.settle()
 
+    def untick(self, target: Control) -> None:
+        """Take the tick out of a box. Raises: Gone."""
+        locator = self._locate(target.number)
+        try:
+            if locator.evaluate("e => e.tagName") != "INPUT":
+                locator.click(timeout=3_000)
+            else:
+                locator.evaluate(
+                    "e => { if (e.checked) (e.labels && e.labels[0] && !e.offsetParent ? e.labels[0] : e).click() }"
+                )
+        except PlaywrightError:
+            raise Gone from None
+        self.settle()
+
     def enter(self, target: Control) -> None:
         """Press Enter in a field. Raises: Gone."""
+        locator = self._locate(target.number)
         try:
-            self._locate(target.number).press("Enter")
+            locator.press("Enter")
         except PlaywrightError:
             raise Gone from None
         self.settle()
@@ -240,7 +265,26 @@ class Tab:
                 raise Gone from None
 
     def _locate(self, number: int) -> Locator:
-        return self.page.locator(f'[data-purser="{number}"]')
+        """Return an element that a snapshot has numbered. Raises: Gone at once when the page has it no more."""
+        locator = self.page.locator(_marked(number))
+        try:
+            if locator.count() == 1:
+                return locator
+        except PlaywrightError:
+            raise Gone from None
+        raise Gone
+
+    def _awaits(self) -> bool:
+        since = time.monotonic() - _LONGEST_CALL_SECONDS
+        return any(begun > since for begun in self._calls.values())
+
+    def _note_call(self, call: Request) -> None:
+        if call.resource_type in _AWAITED:
+            self._calls[call] = time.monotonic()
+
+    def _note_answer(self, call: Request) -> None:
+        if self._calls.pop(call, None) is not None:
+            self._answered = time.monotonic()
 
     def _change(self, locator: Locator) -> None:
         try:
@@ -272,3 +316,21 @@ class Tab:
                 dialog.dismiss()
         except PlaywrightError:
             return
+
+
+def _marked(number: int) -> str:
+    return f'[data-purser="{number}"]'
+
+
+def may_visit(url: str, *, start: str, allowed: tuple[str, ...]) -> bool:
+    """Tell whether a page is the shop's: of the host that was started from, its subdomains, or an allowed domain."""
+    parts, begun = urlsplit(url), urlsplit(start)
+    host, own = (parts.hostname or "").lower(), (begun.hostname or "").lower()
+    if parts.scheme not in {"http", "https"} or (begun.scheme == "https" and parts.scheme != "https"):
+        return False
+    # "www.shop.example" is "shop.example", too; but a list of domains that names the one does not name the other.
+    if not allowed and own.count(".") > 1:
+        own = own.removeprefix("www.")
+    if host == own or host.endswith("." + own):
+        return parts.port == begun.port or parts.port in {None, 443}
+    return any(host == domain or host.endswith("." + domain) for domain in allowed)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from app.adapters.shopper_browser import money, signals
 from app.adapters.shopper_browser.money import Signs
 from app.adapters.shopper_browser.snapshot import Button, Snapshot
-from app.adapters.shopper_browser.tab import Tab
+from app.adapters.shopper_browser.tab import Gone, Tab
 from app.ports.shopper import Errand, Failed, Product, Sender, Step, Trouble
 
 _LONGEST_STEP = 80
@@ -41,9 +41,16 @@ class Trip:
         return self.product.price_nanos * self.errand.quantity if self.product else 0
 
     def press(self, button: Button, action: str) -> Snapshot:
-        """Press a button, note it, and return what is there then."""
-        path = self.tab.look().path
-        self.tab.press(button)
+        """Press a button, note it, and return what is there then. Raises: Gone."""
+        path = self.tab.path
+        try:
+            self.tab.press(button)
+        except Gone:
+            # The page was drawn anew in between: the same button, if there is just one, is meant as well.
+            again = same(button, self.tab.look())
+            if again is None or again.number == button.number:
+                raise
+            self.tab.press(again)
         self.note(action, button.text, path)
         return self.tab.look()
 
@@ -92,6 +99,19 @@ def assert_no_human_check(seen: Snapshot) -> None:
         raise Failed(
             Trouble.HUMAN_CHECK, "The shop asks for a person: a captcha or the bank's own confirmation."
         )
+
+
+def same(button: Button, seen: Snapshot) -> Button | None:
+    """Find a button again on a page that may have been drawn anew; None when there is no such or more than one."""
+    kept = [other for other in seen.buttons if other.number == button.number]
+    alike = kept or [
+        other
+        for other in seen.buttons
+        if (other.text, other.tag, other.href, other.dialog, other.region, other.card)
+        == (button.text, button.tag, button.href, button.dialog, button.region, button.card)
+    ]
+    found = alike[0] if len(alike) == 1 else None
+    return found if found is not None and found.text == button.text and not found.disabled else None
 
 
 def best(buttons: list[Button]) -> Button | None:

@@ -50,6 +50,12 @@ class Behaviour:
     several_articles: bool = False
     cookie_banner: bool = True
     redirects_to: str = ""
+    adds_insurance: bool = False
+    """Ticked beforehand."""
+    comes_again: str = ""
+    """What the checkout says about the next delivery."""
+    answers_late: float = 0.0
+    """Seconds that every answer takes once something is in the cart."""
 
 
 @dataclass(slots=True)
@@ -86,6 +92,9 @@ class Corner:
             past.clear()
         self.hold_orders.set()
 
+    def insurance(self, body: dict[str, Any]) -> Decimal:
+        return Decimal("2.99") if body.get("insured") else Decimal(0)
+
     def settings(self, session: Session) -> dict[str, Any]:
         odd = self.behaviour
         price = odd.price + (odd.raises_price if session.cart else 0)
@@ -94,16 +103,17 @@ class Corner:
             "card": odd.asks_for_card, "person": odd.asks_for_person, "phone": odd.needs_phone,
             "prefilled": odd.prefilled_name, "guests": odd.offers_guests_after_refusal, "several": odd.several_articles,
             "cookies": odd.cookie_banner, "user": session.user, "cart": sum(session.cart.values()),
-            "echo": session.password if odd.echoes_password else "",
+            "echo": session.password if odd.echoes_password else "", "insured": odd.adds_insurance,
+            "again": odd.comes_again,
         }  # fmt: skip
 
-    def quote(self, session: Session) -> dict[str, Any]:
+    def quote(self, session: Session, insured: Decimal = Decimal(0)) -> dict[str, Any]:
         odd = self.behaviour
         price = odd.price + odd.raises_price
         goods = sum(
             (price if key == "pen-holder" else Decimal(740)) * count for key, count in session.cart.items()
         )
-        total = goods + odd.shipping
+        total = goods + odd.shipping + insured
         money = {
             "goods": f"{goods:.2f}",
             "shipping": f"{odd.shipping:.2f}",
@@ -132,7 +142,7 @@ class Corner:
                 session.cart.pop(body["item"], None)
                 return 200, {}
             case "/api/quote":
-                return 200, self.quote(session)
+                return 200, self.quote(session, self.insurance(body))
             case "/api/order":
                 return self.order(session, body)
         return 404, {}
@@ -140,7 +150,12 @@ class Corner:
     def order(self, session: Session, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         with self.lock:
             self.orders.append(
-                {**body, "user": session.user, "cart": dict(session.cart), **self.quote(session)}
+                {
+                    **body,
+                    "user": session.user,
+                    "cart": dict(session.cart),
+                    **self.quote(session, self.insurance(body)),
+                }
             )
             session.cart.clear()
         self.hold_orders.wait(30)
@@ -170,8 +185,9 @@ def corner_shop() -> Iterator[Corner]:
             body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
             cookie = SimpleCookie(self.headers.get("Cookie", "")).get("visit")
             token = cookie.value if cookie else secrets.token_hex(8)
-            status, answer = shop.call(self.path, shop.sessions.setdefault(token, Session()), body)
-            time.sleep(0.05)
+            session = shop.sessions.setdefault(token, Session())
+            status, answer = shop.call(self.path, session, body)
+            time.sleep(0.05 + (shop.behaviour.answers_late if session.cart else 0))
             headers = {"Content-Type": "application/json", "Set-Cookie": f"visit={token}; Path=/; HttpOnly"}
             self._send(status, json.dumps(answer).encode(), headers)
 

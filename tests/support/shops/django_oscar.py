@@ -55,6 +55,15 @@ class Oscar:
             rows = database.execute(query, (customer,)).fetchall()
         return [Ordered(str(row[0]), f"{row[1]:.2f}", *row[2:]) for row in rows]
 
+    def in_basket_of(self, customer: str) -> int:
+        """Return how many pieces a customer has left in the basket."""
+        query = """
+            select coalesce(sum(l.quantity), 0) from basket_line l join basket_basket b on b.id = l.basket_id
+            join auth_user u on u.id = b.owner_id where u.email = ? and b.status = 'Open'
+        """
+        with closing(sqlite3.connect(self.folder / "shop.sqlite", timeout=20)) as database:
+            return int(database.execute(query, (customer,)).fetchone()[0])
+
     @contextmanager
     def holding_orders(self) -> Iterator[Path]:
         """Let orders be placed but not answered; yields the file that appears when one was placed."""

@@ -50,12 +50,26 @@ def test_what_has_no_known_currency_or_is_taken_off_is_no_price(text: str) -> No
         (Signs(host="shop.com.au"), None),
         (Signs(text="All prices in CAD"), None),
         (Signs(text="Also A$7.00"), None),
+        (Signs(text="All prices in Canadian dollars"), None),
+        (Signs(language="es-DO"), None),
     ],
 )
 def test_a_bare_dollar_sign_is_the_us_dollar_only_where_nothing_says_otherwise(
     signs: Signs, expected: str | None
 ) -> None:
     assert money.resolve("$", signs) == expected
+
+
+@pytest.mark.parametrize("text", ["CI$100.00", "Total: RD$5.00", "17,00 $ CA", "Bds$5.00", "ZZ$1.00"])
+def test_a_dollar_sign_with_letters_of_a_country_is_not_the_us_dollar(text: str) -> None:
+    [amount] = money.amounts(text)
+    assert money.resolve(amount.currency, Signs(declared=("USD",))) is None
+
+
+@pytest.mark.parametrize("text", ["Total$17.00", "TAX$17.00", "SUBTOTAL$17.00", "US$17.00", "Size XL $17.00"])
+def test_a_word_before_an_amount_is_no_currency(text: str) -> None:
+    [amount] = money.amounts(text)
+    assert money.resolve(amount.currency, Signs()) == "USD"
 
 
 def test_without_a_currency_there_is_none() -> None:
