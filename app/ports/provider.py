@@ -13,6 +13,7 @@ from app.ports.faucet import Faucet
 from app.ports.perpdex import Perpdex
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
+from app.ports.till import Till
 from app.ports.upstream import Upstream
 from app.ports.vault import Vault
 
@@ -26,6 +27,11 @@ class PortSet(Protocol):
     @property
     def chains(self) -> Mapping[ChainName, Chain]:
         """Chains on which wallets move tokens."""
+        ...
+
+    @property
+    def tills(self) -> Mapping[ChainName, Till]:
+        """What reads and submits payments on each chain."""
         ...
 
     @property

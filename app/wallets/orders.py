@@ -6,7 +6,7 @@ Every problem of a request is named at once; nothing here touches the database o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.core import addresses
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName, tokens
@@ -24,6 +24,9 @@ class Order:
     chain: ChainName
     recipient: str
     amount: TokenAmount
+    kind: str | None = None
+    # Of what goes to the service itself, an allowlist says nothing.
+    needs_allowlist: bool = True
 
 
 def parse_deposit(*, chain: str, amount: str, currency: str) -> tuple[ChainName, TokenAmount]:
@@ -54,6 +57,11 @@ def parse_movement(type_: TransactionType, *, chain: str, to: str, amount: str, 
     if problems or name is None or recipient is None or parsed is None:
         raise _invalid(problems)
     return Order(type_, name, recipient, parsed)
+
+
+def to_the_service(order: Order, *, kind: str) -> Order:
+    """Return an order whose recipient is the service itself, which needs no place in an allowlist."""
+    return replace(order, kind=kind, needs_allowlist=False)
 
 
 def bad_request(reason: str, details: Mapping[str, str]) -> InvalidInput | None:

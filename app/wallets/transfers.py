@@ -70,7 +70,7 @@ class Quote:
     fee_nanos: int | None
 
 
-class _NotAffordable(Exception):
+class NotAffordable(Exception):
     """Other movements of this wallet, not mined yet, use up what this one needs."""
 
     def __init__(self, reason: str, token: Token, *, available: int, required: int) -> None:
@@ -99,22 +99,28 @@ def quote(wallet: WalletView, order: Order) -> Quote:
     def assert_possible(draft: Draft) -> Draft:
         with reading():
             _check(wallet, order, value)
-            _assert_affordable(order, draft)
+            assert_affordable(order, draft)
         return draft
 
     try:
         draft = _on_fresh_facts(chain, wallet, order, assert_possible)
-    except (PortError, _NotAffordable) as error:
+    except (PortError, NotAffordable) as error:
         raise _failure(order, error.reason, error.details) from None
     token = native(order.chain)
     fee_nanos = network_fees.fee_nanos(order.chain, draft.fee_units)
     return Quote(value, TokenAmount(draft.fee_units, token), fee_nanos)
 
 
-def send(wallet: WalletView, order: Order, *, wait_seconds: Decimal) -> history.TransactionView:
+def send(
+    wallet: WalletView,
+    order: Order,
+    *,
+    wait_seconds: Decimal,
+    record_beside: Callable[[history.TransactionView], None] | None = None,
+) -> history.TransactionView:
     """Move tokens, and wait for the outcome as long as asked.
 
-    Returns a `confirmed` or `pending` transaction.
+    Returns a `confirmed` or `pending` transaction. What `record_beside` writes is in the unit that records it.
 
     Raises: the 403 classes of a refused limit; InvalidInput for what only the chain could find wrong;
     TransferFailed or WithdrawalFailed when it certainly did not happen.
@@ -127,19 +133,21 @@ def send(wallet: WalletView, order: Order, *, wait_seconds: Decimal) -> history.
     signer = custody.signer_of(wallet.id)
 
     def commit(draft: Draft) -> tuple[history.TransactionView, Signed]:
-        return _commit(chain, wallet, order, value=value, draft=draft, signer=signer)
+        return _commit(
+            chain, wallet, order, value=value, draft=draft, signer=signer, record_beside=record_beside
+        )
 
     try:
         recorded, signed = _on_fresh_facts(chain, wallet, order, commit)
-    except (PortError, _NotAffordable) as error:
+    except (PortError, NotAffordable) as error:
         raise _refused(wallet, order, value, error.reason, error.details) from None
-    view = _carry_out(chain, recorded, signed, wait_seconds=wait_seconds)
+    view = carry_out(chain, recorded, signed, wait_seconds=wait_seconds)
     if view.status == Status.FAILED:
         raise _failure(order, view.error or "failed", {}, transaction_id=view.id, tx_hash=view.tx_hash)
     return view
 
 
-def _carry_out(
+def carry_out(
     chain: Chain, recorded: history.TransactionView, signed: Signed, *, wait_seconds: Decimal
 ) -> history.TransactionView:
     """Beats 2 and 3. Whatever breaks here, the movement is on its way: it is answered as recorded, never with a 500."""
@@ -178,12 +186,12 @@ def _draft(chain: Chain, wallet: WalletView, order: Order) -> Draft:
 def _on_fresh_facts(chain: Chain, wallet: WalletView, order: Order, do: Callable[[Draft], Done]) -> Done:
     """Draft and go on with it; where only what is pending stands against it, see first whether it still is.
 
-    Raises: Rejected, _NotAffordable.
+    Raises: Rejected, NotAffordable.
     """
     draft = _draft(chain, wallet, order)
     try:
         return do(draft)
-    except _NotAffordable:
+    except NotAffordable:
         if draft.sequence is not None:
             raise  # the nonce has told what the balances include
         try:
@@ -195,7 +203,14 @@ def _on_fresh_facts(chain: Chain, wallet: WalletView, order: Order, do: Callable
 
 
 def _commit(
-    chain: Chain, wallet: WalletView, order: Order, *, value: int | None, draft: Draft, signer: Signer
+    chain: Chain,
+    wallet: WalletView,
+    order: Order,
+    *,
+    value: int | None,
+    draft: Draft,
+    signer: Signer,
+    record_beside: Callable[[history.TransactionView], None] | None,
 ) -> tuple[history.TransactionView, Signed]:
     """Beat 1: everything that must be true before the bytes leave, in one unit."""
     transaction_id, now = new_id(), clock.now()
@@ -203,14 +218,14 @@ def _commit(
     with unit_of_work():
         spending.hold(
             wallet.id, reference=transaction_id, value_nanos=value,
-            recipient=order.recipient, family=order.chain.family,
+            recipient=_limited(order), family=order.chain.family,
         )  # fmt: skip
-        _assert_affordable(order, draft)
+        assert_affordable(order, draft)
         slot = None
         if draft.sequence is not None:
             slot = nonces.allocate(order.chain, sender, floor=draft.sequence)
         signed = chain.sign(draft, signer, sequence=slot)
-        transaction = _row(transaction_id, wallet, order, value=value)
+        transaction = row_of(transaction_id, wallet, order, value=value)
         transaction.tx_hash = signed.tx_hash
         transaction.nonce = signed.sequence
         transaction.expires_at_height = signed.expires_at_height
@@ -222,11 +237,14 @@ def _commit(
             attempt=settlement.attempt_row(transaction_id, order.chain, signed),
         )
         idempotency.bind(transaction_id)
-        return history.view_of(transaction), signed
+        recorded = history.view_of(transaction)
+        if record_beside is not None:
+            record_beside(recorded)
+        return recorded, signed
 
 
-def _assert_affordable(order: Order, draft: Draft) -> None:
-    """Refuse what movements that were not mined when the balances were read have used up. Raises: _NotAffordable."""
+def assert_affordable(order: Order, draft: Draft) -> None:
+    """Refuse what movements that were not mined when the balances were read have used up. Raises: NotAffordable."""
     token, fee_token = order.amount.token, native(order.chain)
     sent, fees = history.outflows_not_mined(
         draft.intent.sender, order.chain, since_sequence=draft.sequence, since_block=draft.as_of
@@ -237,10 +255,10 @@ def _assert_affordable(order: Order, draft: Draft) -> None:
     else:
         needed = order.amount.units + sent.get(token, 0)
         if needed > draft.token_units:
-            raise _NotAffordable("insufficient_funds", token, available=draft.token_units, required=needed)
+            raise NotAffordable("insufficient_funds", token, available=draft.token_units, required=needed)
     if needed_native > draft.native_units:
         reason = "insufficient_funds" if token == fee_token else "insufficient_gas"
-        raise _NotAffordable(reason, fee_token, available=draft.native_units, required=needed_native)
+        raise NotAffordable(reason, fee_token, available=draft.native_units, required=needed_native)
 
 
 def _broadcast(chain: Chain, transaction_id: str, signed: Signed) -> bool:
@@ -260,7 +278,7 @@ def _refused(
     wallet: WalletView, order: Order, value: int | None, reason: str, details: Mapping[str, str]
 ) -> ServiceError:
     """Record a movement that was refused before signing, and make its failure. A limit's refusal goes first."""
-    transaction = _row(new_id(), wallet, order, value=value)
+    transaction = row_of(new_id(), wallet, order, value=value)
     transaction.cost_nanos = 0
     transaction.error = reason
     with unit_of_work():
@@ -271,9 +289,10 @@ def _refused(
     return _failure(order, reason, details, transaction_id=transaction.id)
 
 
-def _row(transaction_id: str, wallet: WalletView, order: Order, *, value: int | None) -> Transaction:
+def row_of(transaction_id: str, wallet: WalletView, order: Order, *, value: int | None) -> Transaction:
+    """Make the row of a movement."""
     return Transaction(
-        id=transaction_id, wallet_id=wallet.id, type=order.type.value, chain=order.chain.value,
+        id=transaction_id, wallet_id=wallet.id, type=order.type.value, kind=order.kind, chain=order.chain.value,
         from_address=wallet.address_on(order.chain), to_address=order.recipient,
         amount_units=order.amount.units, currency=order.amount.token.symbol,
         cost_nanos=value or 0, created_at=clock.now(), checks=0,
@@ -281,7 +300,12 @@ def _row(transaction_id: str, wallet: WalletView, order: Order, *, value: int | 
 
 
 def _check(wallet: WalletView, order: Order, value: int | None) -> None:
-    spending.check(wallet.id, value_nanos=value, recipient=order.recipient, family=order.chain.family)
+    spending.check(wallet.id, value_nanos=value, recipient=_limited(order), family=order.chain.family)
+
+
+def _limited(order: Order) -> str | None:
+    """Return the recipient that an allowlist has to name, if it has to."""
+    return order.recipient if order.needs_allowlist else None
 
 
 def _value(amount: TokenAmount) -> int | None:

@@ -26,6 +26,7 @@ from app.ports.faucet import Faucet
 from app.ports.perpdex import Perpdex
 from app.ports.prices import Prices
 from app.ports.queue import JobQueue
+from app.ports.till import Till
 from app.ports.upstream import Upstream
 from app.ports.vault import Vault
 
@@ -81,6 +82,7 @@ class TestPorts:
     upstream: Upstream
     public_upstream: Upstream
     chains: Mapping[ChainName, Chain] = field(default_factory=lambda: MappingProxyType({}))
+    tills: Mapping[ChainName, Till] = field(default_factory=lambda: MappingProxyType({}))
     queue: JobQueue = field(default_factory=RecordingQueue)
     faucet: Faucet | None = None
     perpdex: Perpdex = field(

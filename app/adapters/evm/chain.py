@@ -13,7 +13,7 @@ from app.adapters.evm.endpoint import Call
 from app.adapters.evm.fees import FeeTerms
 from app.adapters.evm.outcomes import Lookout
 from app.adapters.evm.rpc import JsonRpc
-from app.adapters.evm.transactions import Target, Unsigned
+from app.adapters.evm.transactions import Unsigned
 from app.adapters.evm.wire import block_ref
 from app.core.addresses import ZERO_EVM_ADDRESS
 from app.core.chains import USDC, ChainName, Token, native
@@ -123,7 +123,7 @@ class EvmChain:
             max_priority_fee_per_gas=terms.price.tip,
             max_fee_per_gas=terms.price.max_fee,
             gas=terms.gas,
-            target=self._target(intent),
+            target=transactions.target_of(intent, usdc=self._deployment.usdc, terms=draft.terms),
         )
         raw, tx_hash = transactions.sign(unsigned, signer, sender=intent.sender)
         return Signed(tx_hash=tx_hash, raw=raw, sequence=sequence, expires_at_height=None, terms=draft.terms)
@@ -165,6 +165,3 @@ class EvmChain:
     def deposits(self, watched: Sequence[WatchedAddress], *, cursor: BlockRef | None) -> Scan:
         """Find deposits at the depth that they must have. Raises: Unreachable."""
         return self._scanner.scan(watched, cursor=cursor)
-
-    def _target(self, intent: Intent) -> Target:
-        return transactions.target_of(intent, usdc=self._deployment.usdc)

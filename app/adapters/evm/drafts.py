@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.adapters.evm import contracts, fees, refusals
 from app.adapters.evm.deployments import Deployment
 from app.adapters.evm.endpoint import Call, RpcError
 from app.adapters.evm.fees import FeeTerms, Price
 from app.adapters.evm.rpc import JsonRpc
-from app.adapters.evm.transactions import Target, Unsigned, target_of
+from app.adapters.evm.transactions import CALL, Target, Unsigned, target_of
 from app.adapters.evm.wire import MalformedAnswerError, count, fee, fee_history, fee_units
 from app.core.chains import Token
 from app.core.money import TokenAmount
@@ -60,11 +60,22 @@ class Drafter:
             raise Rejected("simulation_failed", details={"revert": readings.revert})
         return draft
 
+    def submission(self, sender: str, target: Target) -> Draft:
+        """Draft the call of a contract that moves nothing of the sender's. Raises: Rejected, Unreachable."""
+        intent = Intent(sender, target.to, TokenAmount(target.value_units, self._native))
+        readings = self._read(intent, target, estimates=True)
+        if readings.revert is not None or readings.gas is None:
+            raise Rejected("simulation_failed", details={"revert": readings.revert or ""})
+        terms = FeeTerms(fees.gas_limit(readings.gas), readings.price, readings.l1_fee_units)
+        _require(self._native, "insufficient_gas", readings.native_units, terms.most_units)
+        return _with_call(self._affordable(intent, readings, terms), target)
+
     def replacement(self, attempt: Attempt) -> Draft:
         """Draft the same movement for the same slot at a higher fee. Raises: Rejected, Unreachable."""
         previous = FeeTerms.from_terms(attempt.terms)
-        target = target_of(attempt.intent, usdc=self._deployment.usdc)
-        return self._again(attempt.intent, target, previous, gas=previous.gas)
+        target = target_of(attempt.intent, usdc=self._deployment.usdc, terms=attempt.terms)
+        draft = self._again(attempt.intent, target, previous, gas=previous.gas)
+        return _with_call(draft, target) if CALL in attempt.terms else draft
 
     def cancellation(self, attempt: Attempt) -> Draft:
         """Draft an empty transaction to oneself in the attempt's slot. Raises: Rejected, Unreachable."""
@@ -174,6 +185,10 @@ def _require(token: Token, reason: str, available: int, required: int) -> None:
             "missing": str(TokenAmount(required - available, token)),
         },
     )
+
+
+def _with_call(draft: Draft, target: Target) -> Draft:
+    return replace(draft, terms={**draft.terms, CALL: target.data.hex()})
 
 
 def _anything(_error: RpcError) -> bool:

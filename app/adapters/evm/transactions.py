@@ -16,7 +16,7 @@ from rlp.exceptions import RLPException  # type: ignore[import-untyped]
 from app.adapters.evm import contracts
 from app.adapters.evm.libraries import TypedTransaction
 from app.core.chains import USDC
-from app.ports.chain import Intent
+from app.ports.chain import Intent, Terms
 from app.ports.vault import Signer
 
 _TYPE = 2
@@ -56,8 +56,15 @@ class Unsigned:
         return bytes([_TYPE]) + bytes(rlp.encode(fields))
 
 
-def target_of(intent: Intent, *, usdc: str) -> Target:
-    """Return what carries an intent out: a plain transfer, or a call of the USDC contract."""
+CALL = "call"
+"""Where an attempt's terms keep the calldata of a submission, which its intent does not tell."""
+
+
+def target_of(intent: Intent, *, usdc: str, terms: Terms | None = None) -> Target:
+    """Return what carries an intent out: a plain transfer, a call of the USDC contract, or the call in its terms."""
+    call = (terms or {}).get(CALL)
+    if call is not None:
+        return Target(intent.recipient, intent.amount.units, bytes.fromhex(str(call)))
     if intent.amount.token == USDC:
         return Target(usdc, 0, contracts.transfer(intent.recipient, intent.amount.units))
     return Target(intent.recipient, intent.amount.units, b"")
