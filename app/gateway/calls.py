@@ -86,7 +86,7 @@ def _made(row: Provider, meter: Meter, outgoing: Outgoing) -> Response:
 
 
 def _asked(row: Provider, named: str) -> Asked:
-    """Read what is asked for, and refuse what is not offered. Raises: RouteNotAllowed, InvalidInput, …"""
+    """Read what is asked for, and refuse what is not offered. Raises: RouteNotAllowed, InvalidInput."""
     target = target_below("v1", "gateway", named).without_parameters(_CREDENTIAL_PARAMETERS)
     place = row.place(target)
     denials.check_route(row.denied_routes, request.method, place.path)

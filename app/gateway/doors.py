@@ -18,17 +18,19 @@ def provider() -> Provider:
 
 
 def require_payer() -> None:
-    """Let in whoever can pay for the call: a key, by its credits; else a payment; else who has yet to be told the terms.
+    """Let in whoever can pay: a key, by its credits; else a payment; else who has yet to be told the terms.
 
     A key that is none is refused, unless a payment comes with it. Raises: Unauthorized.
     """
     found = guards.find_key_of_client()
     if found is not None:
         guards.admit(found)
-    elif guards.sends_key_of_client() and not presentation.is_present():
+        return
+    guards.admit_without_key()
+    if guards.sends_key_of_client() and not presentation.is_present():
         raise Unauthorized(
-            "A valid API key is needed in the X-API-Key header, or as Authorization: Bearer where a client sends it so; "
-            "without any, a call can be paid for with USDC (x402)."
+            "A valid API key is needed in the X-API-Key header, or as Authorization: Bearer where a client sends it "
+            "so; without any, a call can be paid for with USDC (x402)."
         )
 
 

@@ -34,8 +34,8 @@ SECURITY_SCHEMES = {
         "name": "X-Payment",
         "description": (
             "Instead of a key, on gateway routes: the hash of a USDC transaction (with `X-Payment-Chain`), or a signed "
-            "payment of x402, here (version 1) or in `PAYMENT-SIGNATURE` (version 2). A call without either is answered "
-            "402 with the terms."
+            "payment of x402, here (version 1) or in `PAYMENT-SIGNATURE` (version 2). A call without either is "
+            "answered 402 with the terms."
         ),
     },
     MASTER_KEY_SCHEME: {
@@ -81,6 +81,11 @@ def admit(found: Caller) -> None:
     """
     limits.count_call_of_key(found.account_id)
     g.caller = found
+
+
+def admit_without_key() -> None:
+    """Let somebody in whom no key names."""
+    g.pop("caller", None)
 
 
 def find_caller() -> Caller | None:

@@ -28,7 +28,7 @@ from app.ports.till import Demand
 _log = structlog.get_logger(__name__)
 _LATER_SECONDS = 2
 _SENTENCES: Mapping[str, str] = {
-    verification.NOT_YET: "The transaction is not known yet, or not deep enough in the chain; present it again shortly.",
+    verification.NOT_YET: "The transaction is not known yet, or not deep enough; present it again shortly.",
     "chain_unreachable": "The chain cannot be read at the moment; nothing was consumed. Present it again shortly.",
     "transaction_failed": "This transaction failed on the chain.",
     "nothing_received": "This transaction brought no USDC to the recipient.",

@@ -1,4 +1,4 @@
-"""What a caller presents as payment, told apart by its form (`X-Payment` and the standard's `X-PAYMENT` are one header).
+"""What a caller presents as payment, told apart by its form: `X-Payment` and the standard's are one header.
 
 Nothing here asks a chain or the database.
 """
