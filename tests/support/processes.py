@@ -44,6 +44,7 @@ from sandbox.evm import EvmNode
 from tests.support.applications import RecordingQueue, make_app, settings_for
 from tests.support.chains import CONFIRMATIONS
 from tests.support.faults import FaultyChain, When, kill
+from tests.support.payments import till_of
 from tests.support.servers import _tie_to_the_tests
 
 STORY_SECONDS = 60.0
@@ -175,7 +176,8 @@ class Service:
     def parts(self, wire: Tripwire) -> dict[str, Any]:
         """Make the ports, wired to kill the process."""
         chains = {node.name: _wired(FaultyChain(node.chain()), wire) for node in self.nodes}
-        parts: dict[str, Any] = {"chains": chains, "queue": WiredQueue(wire)}
+        tills = {name: till_of(chain) for name, chain in chains.items()}
+        parts: dict[str, Any] = {"chains": chains, "tills": tills, "queue": WiredQueue(wire)}
         if self.faucet_url:
             parts["faucet"] = WiredFaucet(HttpFaucet(self.faucet_url), wire)
         return parts
