@@ -122,7 +122,8 @@ def test_an_example_never_holds_an_address_that_could_be_paid(client: FlaskClien
 def test_an_agent_finds_every_answer_of_the_main_job_in_few_words(client: FlaskClient) -> None:
     answer = client.get("/llms.txt")
     assert answer.mimetype == "text/plain"
-    assert len(answer.data) < 6000
+    # With the gateway, the exchange and payments: still one page to paste into a context.
+    assert len(answer.data) < 9500
     assert "http://purser.test/v1/agents/register" in answer.text
     operations = _operations(client)
     codes = {failure.code for name in _MAIN_JOB for failure in operations[name].failures}
