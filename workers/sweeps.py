@@ -15,6 +15,7 @@ from app.core.unit_of_work import reading, snapshot, unit_of_work
 from app.credits import audit as credits_audit
 from app.device import guesses
 from app.jobs import JobName
+from app.payments import upkeep as payments
 from app.platform import actors, verification
 from app.platform import keys as platform_keys
 from app.ports import provider
@@ -70,6 +71,7 @@ def sweep() -> None:
         if first_in("audit", period=_AUDIT_EVERY):
             audit()
         _ask_the_faucet_again(now)
+        payments.supply()
         # Last, for it asks the chains.
         platform_keys.purge_retired_keys(actors.the_service("sweep"), now=now)
 
