@@ -21,7 +21,7 @@ from app.wallets import network_fees
 
 _log = structlog.get_logger(__name__)
 _EXTENSION = "payment_readiness"
-_KEPT_SECONDS = 15.0
+_KEPT_NANOSECONDS = 15 * 10**9
 # The settler must afford some submissions that are on their way already.
 _SUBMISSIONS_AHEAD = 5
 # On Ethereum gas may be worth more than the payment.
@@ -30,8 +30,12 @@ _LEAST_MULTIPLE_OF_FEE = 20
 
 @dataclass(slots=True)
 class _Known:
-    at: float
+    at_nanoseconds: int
     state: Readiness | None
+
+    def is_fresh(self) -> bool:
+        """Tell whether it need not be asked again yet."""
+        return time.monotonic_ns() - self.at_nanoseconds < _KEPT_NANOSECONDS
 
 
 class Board:
@@ -45,7 +49,7 @@ class Board:
     def of(self, chain: ChainName) -> Readiness | None:
         """Return what was read last, at most some seconds ago; None while the chain cannot be read."""
         known = self._known.get(chain)
-        if known is not None and time.monotonic() - known.at < _KEPT_SECONDS:
+        if known is not None and known.is_fresh():
             return known.state
         lock = self._locks[chain]
         # One asks; the others make do with what was known, if anything was.
@@ -53,8 +57,8 @@ class Board:
             return known.state if known else None
         try:
             known = self._known.get(chain)
-            if known is None or time.monotonic() - known.at >= _KEPT_SECONDS:
-                self._known[chain] = known = _Known(time.monotonic(), read(chain))
+            if known is None or not known.is_fresh():
+                self._known[chain] = known = _Known(time.monotonic_ns(), read(chain))
             return known.state
         finally:
             lock.release()

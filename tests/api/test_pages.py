@@ -145,7 +145,7 @@ def test_an_agent_is_told_of_no_body_field_that_does_not_exist(client: FlaskClie
     text = client.get("/llms.txt").text
     operations = {(each.method, each.path): each for each in _operations(client).values()}
     requests = re.findall(r"POST http://purser\.test(\S+)\n(?:[\w-]+: \S+\n)?(\{.*\})\n", text)
-    assert len(requests) == 4
+    assert len(requests) == 5
     for path, body in requests:
         operation = operations["POST", path.replace("{wallet.id}", "{wallet_id}")]
         assert operation.bodies
