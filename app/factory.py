@@ -30,6 +30,7 @@ from app.extensions import api, db, limiter, migrate
 from app.gateway import configured
 from app.gateway import routes as gateway
 from app.identity.guards import SECURITY_SCHEMES
+from app.payments import routes as payments
 from app.platform import key_routes as platform_keys
 from app.platform import routes as platform
 from app.ports.provider import PortSet
@@ -160,6 +161,7 @@ def _register_rooms(app: Flask) -> None:
         wallets.blp,
         usage.balance,
         usage.usage,
+        payments.blp,
         platform.blp,
         trading.blp,
         gateway.gateway,

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from flask import current_app
-from sqlalchemy import Row, Select, bindparam, delete, func, select
+from sqlalchemy import Row, Select, bindparam, delete, func, or_, select
 
 from app.core import clock, identifiers
 from app.core.chains import ChainName
@@ -26,6 +26,7 @@ from app.wallets.models import (
     DepositMark,
     FundingAllocation,
     FundingDeposit,
+    RetiredKey,
     SignedAttempt,
     Transaction,
     TransactionEvent,
@@ -141,6 +142,17 @@ def first_of(agent_id: str) -> WalletView:
     if wallet is None:
         raise NotFound("This agent has no wallet.")
     return _view(wallet, spending.controls_of([wallet.id]))
+
+
+def holder_of(address: str) -> str | None:
+    """Return the agent whose wallet has an address, a deleted one too; None for a stranger's. In a reading unit."""
+    for table in (Wallet, RetiredKey):
+        agent_id: str | None = db.session.scalar(
+            select(table.agent_id).where(or_(table.evm_address == address, table.solana_address == address))
+        )
+        if agent_id is not None:
+            return agent_id
+    return None
 
 
 def list_of(agent_id: str | None, page: PageRequest) -> Page[WalletView]:

@@ -48,7 +48,10 @@ _NEVER_RELAYED = _HOP_BY_HOP | {
     # What we say ourselves.
     "x-cost-usd", "x-credits-remaining",
 }  # fmt: skip
-_NEVER_RELAYED_PREFIXES = ("access-control-", "proxy-", "cf-", "x-gateway-", "x-accel-")
+# An upstream that wants to be paid itself wants that of its operator.
+_NEVER_RELAYED_PREFIXES = (
+    "access-control-", "proxy-", "cf-", "x-gateway-", "x-accel-", "x-payment", "payment-",
+)  # fmt: skip
 
 
 def for_upstream(

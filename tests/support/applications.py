@@ -32,6 +32,7 @@ from app.ports.queue import JobQueue
 from app.ports.shopper import Shopper
 from app.ports.specifications import Specifications
 from app.ports.swaps import Exchange
+from app.ports.till import Till
 from app.ports.upstream import Upstream
 from app.ports.vault import Vault
 
@@ -88,6 +89,7 @@ class TestPorts:
     public_upstream: Upstream
     chains: Mapping[ChainName, Chain] = field(default_factory=lambda: MappingProxyType({}))
     exchanges: Mapping[ChainName, Exchange] = field(default_factory=lambda: MappingProxyType({}))
+    tills: Mapping[ChainName, Till] = field(default_factory=lambda: MappingProxyType({}))
     queue: JobQueue = field(default_factory=RecordingQueue)
     specifications: Specifications = field(default_factory=OpenApiReader)
     faucet: Faucet | None = None
