@@ -8,36 +8,37 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from app.core.columns import ID, Units, UtcDateTime
-
 revision = "0009"
 down_revision = "0005"
 branch_labels = None
 depends_on = None
+
+# SQLite's NUMERIC loses digits.
+_UNITS = sa.Numeric(78, 0).with_variant(sa.String(80), "sqlite")
 
 
 def upgrade() -> None:
     """Create the tables."""
     op.create_table(
         "payments",
-        sa.Column("id", ID, nullable=False),
+        sa.Column("id", sa.Uuid(as_uuid=False), nullable=False),
         sa.Column("rail", sa.String(10), nullable=False),
         sa.Column("chain", sa.String(20), nullable=False),
         sa.Column("payer", sa.String(64), nullable=True),
-        sa.Column("units", Units(), nullable=False),
-        sa.Column("required_units", Units(), nullable=False),
+        sa.Column("units", _UNITS, nullable=False),
+        sa.Column("required_units", _UNITS, nullable=False),
         sa.Column("provider", sa.String(100), nullable=False),
         sa.Column("fingerprint", sa.String(64), nullable=False),
         sa.Column("signed", sa.Boolean(), nullable=False),
         sa.Column("status", sa.String(10), nullable=False),
         sa.Column("tries", sa.Integer(), nullable=False),
         sa.Column("tx_hash", sa.String(100), nullable=True),
-        sa.Column("transaction_id", ID, nullable=True),
+        sa.Column("transaction_id", sa.Uuid(as_uuid=False), nullable=True),
         sa.Column("recipient", sa.String(64), nullable=False),
         sa.Column("terms", sa.JSON(), nullable=False),
-        sa.Column("created_at", UtcDateTime(), nullable=False),
-        sa.Column("paid_at", UtcDateTime(), nullable=True),
-        sa.Column("served_at", UtcDateTime(), nullable=True),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("paid_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("served_at", sa.DateTime(timezone=True), nullable=True),
         sa.CheckConstraint("tries >= 0", name="ck_payments_tries"),
         sa.PrimaryKeyConstraint("id"),
     )
@@ -45,27 +46,27 @@ def upgrade() -> None:
     op.create_table(
         "payment_claims",
         sa.Column("key", sa.String(160), nullable=False),
-        sa.Column("holder_id", ID, nullable=False),
-        sa.Column("claimed_at", UtcDateTime(), nullable=False),
+        sa.Column("holder_id", sa.Uuid(as_uuid=False), nullable=False),
+        sa.Column("claimed_at", sa.DateTime(timezone=True), nullable=False),
         sa.PrimaryKeyConstraint("key"),
     )
     op.create_index("ix_payment_claims_holder_id", "payment_claims", ["holder_id"])
     op.create_table(
         "payment_wallets",
         sa.Column("role", sa.String(20), nullable=False),
-        sa.Column("wallet_id", ID, nullable=False),
+        sa.Column("wallet_id", sa.Uuid(as_uuid=False), nullable=False),
         sa.PrimaryKeyConstraint("role"),
     )
     op.create_table(
         "topups",
-        sa.Column("transaction_id", ID, nullable=False),
-        sa.Column("account_id", ID, nullable=False),
+        sa.Column("transaction_id", sa.Uuid(as_uuid=False), nullable=False),
+        sa.Column("account_id", sa.Uuid(as_uuid=False), nullable=False),
         sa.Column("chain", sa.String(20), nullable=False),
         sa.Column("recipient", sa.String(64), nullable=False),
-        sa.Column("units", Units(), nullable=False),
-        sa.Column("granted_nanos", Units(), nullable=True),
-        sa.Column("created_at", UtcDateTime(), nullable=False),
-        sa.Column("closed_at", UtcDateTime(), nullable=True),
+        sa.Column("units", _UNITS, nullable=False),
+        sa.Column("granted_nanos", _UNITS, nullable=True),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("closed_at", sa.DateTime(timezone=True), nullable=True),
         sa.ForeignKeyConstraint(["account_id"], ["credit_accounts.id"]),
         sa.PrimaryKeyConstraint("transaction_id"),
     )

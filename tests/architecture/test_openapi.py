@@ -107,7 +107,9 @@ def test_a_key_is_asked_for_exactly_where_the_document_says_so(
     for method, path, operation in _operations(document):
         concrete = re.sub(r"{\w+}", "0", path.replace("{provider}", "openai"))
         answer = client.open(concrete, method=method.upper())
-        assert (answer.status_code == 401) == bool(operation["security"]), (method, path, answer.text)
+        # Where a payment opens the door as well, who brings nothing is told its terms.
+        asked = 402 if {"Payment": []} in operation["security"] else 401
+        assert (answer.status_code == asked) == bool(operation["security"]), (method, path, answer.text)
 
 
 def test_nothing_is_defined_that_no_operation_uses(document: Document) -> None:
