@@ -210,7 +210,7 @@ def _commit(
     value: int | None,
     draft: Draft,
     signer: Signer,
-    record_beside: Callable[[history.TransactionView], None] | None,
+    record_beside: Callable[[history.TransactionView], None] | None = None,
 ) -> tuple[history.TransactionView, Signed]:
     """Beat 1: everything that must be true before the bytes leave, in one unit."""
     transaction_id, now = new_id(), clock.now()
