@@ -261,7 +261,8 @@ def test_on_solana_the_treasurys_account_is_made_once_there_is_gas_for_it(
         assert after is not None
         assert (before.recipient_is_open, after.recipient_is_open) == (False, True)
         made.look_again()
-        assert offered(made.ask(), "solana:")["payTo"] == made.recipient(SOLANA)
+        told = made.ask({"X-Payment-Chain": "solana"})
+        assert offered(told, "solana:")["payTo"] == made.recipient(SOLANA)
 
 
 def test_an_operators_own_keys_submit_payments(
