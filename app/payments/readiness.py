@@ -6,12 +6,13 @@ Asked of the chains now and then, not by every caller who is told the terms.
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 import structlog
 from flask import current_app
 
+from app.core import clock
 from app.core.chains import ChainName
 from app.payments import treasury
 from app.ports import provider
@@ -21,7 +22,7 @@ from app.wallets import network_fees
 
 _log = structlog.get_logger(__name__)
 _EXTENSION = "payment_readiness"
-_KEPT_NANOSECONDS = 15 * 10**9
+_KEPT = timedelta(seconds=15)
 # The settler must afford some submissions that are on their way already.
 _SUBMISSIONS_AHEAD = 5
 # On Ethereum gas may be worth more than the payment.
@@ -30,12 +31,8 @@ _LEAST_MULTIPLE_OF_FEE = 20
 
 @dataclass(slots=True)
 class _Known:
-    at_nanoseconds: int
+    at: datetime
     state: Readiness | None
-
-    def is_fresh(self) -> bool:
-        """Tell whether it need not be asked again yet."""
-        return time.monotonic_ns() - self.at_nanoseconds < _KEPT_NANOSECONDS
 
 
 class Board:
@@ -49,7 +46,7 @@ class Board:
     def of(self, chain: ChainName) -> Readiness | None:
         """Return what was read last, at most some seconds ago; None while the chain cannot be read."""
         known = self._known.get(chain)
-        if known is not None and known.is_fresh():
+        if known is not None and clock.now() - known.at < _KEPT:
             return known.state
         lock = self._locks[chain]
         # One asks; the others make do with what was known, if anything was.
@@ -57,8 +54,8 @@ class Board:
             return known.state if known else None
         try:
             known = self._known.get(chain)
-            if known is None or not known.is_fresh():
-                self._known[chain] = known = _Known(time.monotonic_ns(), read(chain))
+            if known is None or clock.now() - known.at >= _KEPT:
+                self._known[chain] = known = _Known(clock.now(), read(chain))
             return known.state
         finally:
             lock.release()

@@ -44,8 +44,6 @@ def verify(presented: ByHash, price: Price, *, agent_id: str | None) -> Arrival:
         raise Rejected("amount_too_low", details=details)
     if clock.now().timestamp() - arrival.landed_at > provider.settings().x402_max_age_seconds:
         raise Rejected("too_old")
-    if not arrival.is_final:
-        raise Rejected(NOT_YET)
     text = proof_text(presented.tx_hash, price.fingerprint)
     proof = presented.proof
     if proof is not None and not any(till.is_signed_by(payer, text, proof) for payer in arrival.payers):
@@ -59,4 +57,6 @@ def verify(presented: ByHash, price: Price, *, agent_id: str | None) -> Arrival:
         raise Rejected("payer_is_a_wallet_of_another")
     if ours is not None or taken:
         raise Rejected("already_used")
+    if not arrival.is_final:
+        raise Rejected(NOT_YET)
     return arrival

@@ -7,11 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from eth_account import Account
 from flask import Flask
 from werkzeug.test import TestResponse
 
 from app.adapters.evm.chain import EvmChain
 from app.core.chains import USDC, ChainName
+from app.payments import readiness, upkeep
 from app.ports.till import Demand
 from sandbox.evm import EvmNode
 from sandbox.solana import SolanaNode
@@ -243,3 +245,32 @@ def test_on_solana_the_fee_is_ours_and_nothing_else(
         node.advance(60)
         assert reason(made.ask(by_hash(settled["transaction"], SOLANA)))[0] == "PAYMENT_ALREADY_USED"
         assert received(made, SOLANA) == PRICE + 1
+
+
+def test_on_solana_the_treasurys_account_is_made_once_there_is_gas_for_it(
+    build_app: Callable[..., Flask], sqlite_url: str, quick_solana_node: SolanaNode
+) -> None:
+    node = quick_solana_node
+    with shop(build_app, sqlite_url, {SOLANA: solana_chain(node)}) as made:
+        fund_solana(node, made.settler(SOLANA), sol=1)
+        before = readiness.read(SOLANA)
+        upkeep.supply()
+        node.advance(40)
+        after = readiness.read(SOLANA)
+        assert before is not None
+        assert after is not None
+        assert (before.recipient_is_open, after.recipient_is_open) == (False, True)
+        made.look_again()
+        told = made.ask({"X-Payment-Chain": "solana"})
+        assert offered(told, "solana:")["payTo"] == made.recipient(SOLANA)
+
+
+def test_an_operators_own_keys_submit_payments(
+    build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain], base_node: EvmNode
+) -> None:
+    own = Account.create()
+    with shop(build_app, sqlite_url, chains, x402_settlement_key_evm="0x" + bytes(own.key).hex()) as made:
+        assert made.settler(BASE) == own.address
+        supplied(made, base_node)
+        answer = made.ask(EvmPayer(base_node).pays(made.ask()))
+        assert answer.status_code == 200, answer.get_data(as_text=True)
