@@ -17,13 +17,16 @@ from x402.http.clients.requests import x402_requests
 from x402.mechanisms.evm import EthAccountSigner
 from x402.mechanisms.evm.exact import register_exact_evm_client
 
+from app.core.chains import ChainName
 from app.payments import treasury
 from sandbox.evm import EvmNode
 from sandbox.solana import SolanaNode
 from tests.support.applications import make_app, settings_for
 from tests.support.gateway import provider_settings
-from tests.support.payments import EvmPayer
+from tests.support.payments import EvmPayer, SolanaPayer
+from tests.support.published import run_node, run_python
 from tests.support.services import WebService, web_service
+from tests.support.solana import fund_solana
 from tests.support.upstreams import MisbehavingUpstream, misbehaving_upstream
 
 pytestmark = pytest.mark.chain
@@ -38,6 +41,7 @@ class Scene:
     service: WebService
     upstream: MisbehavingUpstream
     base: EvmNode
+    solana: SolanaNode
 
     @property
     def search(self) -> str:
@@ -67,9 +71,11 @@ def mainnet(tmp_path_factory: pytest.TempPathFactory, _sqlite_template: Any) -> 
         }
         app = make_app(settings_for(url, network="mainnet"))
         with app.app_context():
-            base.fund_eth(treasury.wallet(treasury.Role.SETTLEMENT).addresses["base"], 10**18)
+            base.fund_eth(treasury.settler(ChainName.BASE), 10**18)
+            fund_solana(solana, treasury.settler(ChainName.SOLANA), sol=1)
+            fund_solana(solana, treasury.recipient(ChainName.SOLANA), dollars=1)
         with web_service(url, settings, workers=1, threads=20) as service:
-            yield Scene(service, upstream, base)
+            yield Scene(service, upstream, base, solana)
 
 
 def test_requests_pays_and_is_served(mainnet: Scene) -> None:
@@ -91,6 +97,28 @@ def test_httpx_pays_and_is_served(mainnet: Scene) -> None:
             return int(answer.status_code)
 
     assert asyncio.run(call()) == 200
+
+
+def test_the_legacy_python_client_pays_and_is_served(mainnet: Scene) -> None:
+    key = mainnet.payer().account.key.hex()
+    paid = run_python("legacy_x402.py", mainnet.search, key, requirements="x402-legacy.txt")
+    assert (paid["status"], paid["body"]) == (200, {"results": []})
+    assert (paid["settled"]["success"], paid["settled"]["network"]) == (True, "base")
+
+
+def test_x402_fetch_pays_and_is_served(mainnet: Scene) -> None:
+    paid = run_node("fetch_x402.mjs", mainnet.search, "0x" + mainnet.payer().account.key.hex())
+    assert (paid["status"], paid["body"]) == (200, {"results": []})
+    assert (paid["settled"]["success"], paid["settled"]["network"]) == (True, "base")
+
+
+def test_the_python_client_pays_on_solana_and_is_served(mainnet: Scene) -> None:
+    payer = SolanaPayer(mainnet.solana)
+    paid = run_python(
+        "solana_x402.py", mainnet.search, str(payer.keys), mainnet.solana.url, requirements="x402-solana.txt"
+    )
+    assert (paid["status"], paid["body"]) == (200, {"results": []})
+    assert (paid["settled"]["success"], paid["settled"]["payer"]) == (True, payer.address)
 
 
 def test_version_1_is_told_in_the_body_and_taken(mainnet: Scene) -> None:
