@@ -31,6 +31,7 @@ from app.gateway import configured
 from app.gateway import routes as gateway
 from app.identity.guards import SECURITY_SCHEMES
 from app.payments import routes as payments
+from app.payments import topups
 from app.platform import key_routes as platform_keys
 from app.platform import routes as platform
 from app.ports.provider import PortSet
@@ -77,6 +78,7 @@ def create_app(settings: Settings | None = None, *, ports: PortSet | None = None
         balances.open_readers()
         forwarding.open_lanes()
         wallet_service.keep_while(purchases.open_purchase_of)
+        wallet_service.keep_while(topups.open_topup_of)
         configured.install(settings)
         wallet_service.on_removal(subscriptions.end_of_wallet)
     _serve(app, settings)

@@ -17,6 +17,7 @@ from app.core.unit_of_work import reading, snapshot, unit_of_work
 from app.credits import audit as credits_audit
 from app.device import guesses
 from app.jobs import JobName
+from app.payments import audit as payments_audit
 from app.payments import upkeep as payments
 from app.platform import actors, verification
 from app.platform import keys as platform_keys
@@ -47,6 +48,7 @@ def audit() -> list[str]:
             *usage_audit.check(),
             *verification.check(newest=_NEWEST_ENTRIES),
             *catalog_audit.check(),
+            *payments_audit.check(),
         ]
     for violation in broken:
         _log.error("audit_violation", violation=violation)

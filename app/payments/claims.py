@@ -154,6 +154,12 @@ def void(payment_id: str) -> bool:
     return True
 
 
+def claimless() -> list[str]:
+    """Return payments that took place and that no claim keeps from counting again. In a reading unit."""
+    taken = select(PaymentClaim.key).where(PaymentClaim.holder_id == Payment.id).exists()
+    return list(db.session.scalars(select(Payment.id).where(Payment.status != Status.VOID.value, ~taken)))
+
+
 def settling(limit: int) -> list[str]:
     """Return the payments whose submission has not come to its end. In a reading unit."""
     rows = select(Payment.id).where(Payment.status == Status.SETTLING.value).order_by(Payment.created_at)

@@ -67,9 +67,13 @@ class TopUp(Model):
     """Credits that will be granted for a movement to the treasury once it is final."""
 
     __tablename__ = "topups"
-    __table_args__ = (Index("ix_topups_open", "chain", "closed_at"),)
+    __table_args__ = (
+        Index("ix_topups_open", "chain", "closed_at"),
+        Index("ix_topups_wallet_id", "wallet_id"),
+    )
 
     transaction_id: Mapped[str] = mapped_column(ID, primary_key=True)
+    wallet_id: Mapped[str] = mapped_column(ID)
     account_id: Mapped[str] = mapped_column(ID, ForeignKey("credit_accounts.id"))
     chain: Mapped[str] = mapped_column(String(20))
     recipient: Mapped[str] = mapped_column(String(64))

@@ -82,7 +82,9 @@ def resolve(payment_id: str) -> Held:
             return held
     with unit_of_work():
         if landed is None:
-            claims.void(payment_id)
+            # A reorganisation can still make a failure a success, after claims that were given back.
+            if submissions.is_beyond_change(held.transaction_id):
+                claims.void(payment_id)
         else:
             claims.arrive(payment_id, tx_hash=landed)
     with reading():

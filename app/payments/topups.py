@@ -15,7 +15,7 @@ from app.core.chains import USDC, ChainName
 from app.core.money import NANOS_PER_USD
 from app.core.unit_of_work import reading, unit_of_work
 from app.credits import service as credits_service
-from app.errors import InvalidInput
+from app.errors import InvalidInput, TransactionInProgress
 from app.extensions import db
 from app.payments import claims, treasury
 from app.payments.models import TopUp
@@ -27,6 +27,7 @@ from app.wallets.service import WalletView
 
 _log = structlog.get_logger(__name__)
 KIND = "topup"
+REFERENCE = "topup:"
 _AT_ONCE = 200
 _NANOS_PER_UNIT = NANOS_PER_USD // 10**USDC.decimals
 
@@ -50,7 +51,8 @@ def make(
     def record(movement: TransactionView) -> None:
         db.session.add(
             TopUp(
-                transaction_id=movement.id, account_id=account_id, chain=name.value, recipient=recipient,
+                transaction_id=movement.id, wallet_id=wallet.id, account_id=account_id, chain=name.value,
+                recipient=recipient,
                 units=order.amount.units, created_at=clock.now(),
             )
         )  # fmt: skip
@@ -58,6 +60,24 @@ def make(
         claims.claim([claims.key_of_hash(name, movement.tx_hash or "")], movement.id)
 
     return transfers.send(wallet, order, wait_seconds=wait_seconds, record_beside=record)
+
+
+def reference_of(transaction_id: str) -> str:
+    """Return what names a top-up's grant in the ledger."""
+    return f"{REFERENCE}{transaction_id}"
+
+
+def open_topup_of(wallet_id: str) -> TransactionInProgress | None:
+    """Return what refuses a wallet's deletion: a top-up whose credits are not granted yet. In the current unit."""
+    found = db.session.scalar(
+        select(TopUp.transaction_id).where(TopUp.wallet_id == wallet_id, TopUp.closed_at.is_(None)).limit(1)
+    )
+    if found is None:
+        return None
+    return TransactionInProgress(
+        "Credits for a top-up from this wallet are not granted yet; delete it once they are.",
+        details={"transaction_id": found},
+    )
 
 
 def grant_due(chain: ChainName) -> int:
@@ -100,7 +120,7 @@ def _close(transaction_id: str) -> bool:
         # Sent again at a higher fee, it has another hash than the one that was claimed when it was made.
         if keys and not claims.is_claimed(keys):
             claims.claim(keys, transaction_id)
-        credits_service.grant(row.account_id, units * _NANOS_PER_UNIT, reference=f"topup:{transaction_id}")
+        credits_service.grant(row.account_id, units * _NANOS_PER_UNIT, reference=reference_of(transaction_id))
         row.granted_nanos = units * _NANOS_PER_UNIT
         row.closed_at = clock.now()
     return True

@@ -16,7 +16,7 @@ from app.core import clock, identifiers
 from app.core.heartbeats import Heart, is_fresh
 from app.core.money import nanos_from_usd
 from app.core.unit_of_work import after_commit, reading, unit_of_work
-from app.errors import NotFound, ProviderNotConfigured, PurchaseInProgress
+from app.errors import NotFound, ProviderNotConfigured, PurchaseInProgress, TransactionInProgress
 from app.extensions import db
 from app.identity.caller import Caller
 from app.jobs import JobName
@@ -193,12 +193,18 @@ def evidence(purchase: PurchaseView, evidence_id: str) -> bytes:
         return found.png
 
 
-def open_purchase_of(wallet_id: str) -> str | None:
-    """Return a purchase under a wallet's limits that has not ended, in the current unit."""
-    return db.session.scalar(
+def open_purchase_of(wallet_id: str) -> TransactionInProgress | None:
+    """Return what refuses a wallet's deletion: a purchase that has not ended. In the current unit."""
+    found = db.session.scalar(
         select(Purchase.id)
         .where(Purchase.wallet_id == wallet_id, Purchase.status.in_([status.value for status in OPEN]))
         .limit(1)
+    )
+    if found is None:
+        return None
+    return TransactionInProgress(
+        "A purchase under this wallet's limits has not ended yet; delete it once that has.",
+        details={"purchase_id": found},
     )
 
 

@@ -195,8 +195,8 @@ def on_removal(listener: Callable[[str], None]) -> None:
     current_app.extensions.setdefault(_TOLD_OF_REMOVALS, []).append(listener)
 
 
-def keep_while(open_work: Callable[[str], str | None]) -> None:
-    """Let a room above refuse a wallet's deletion: it returns the id of what is still open, in the current unit."""
+def keep_while(open_work: Callable[[str], TransactionInProgress | None]) -> None:
+    """Let a room above refuse a wallet's deletion: it says what is still open, in the current unit."""
     current_app.extensions.setdefault(_KEPT_WHILE, []).append(open_work)
 
 
@@ -245,12 +245,9 @@ def _remove(wallet: Wallet) -> None:
             details={"transaction_id": in_flight},
         )
     for open_work in current_app.extensions.get(_KEPT_WHILE, ()):
-        found = open_work(wallet.id)
-        if found is not None:
-            raise TransactionInProgress(
-                "A purchase under this wallet's limits has not ended yet; delete it once that has.",
-                details={"purchase_id": found},
-            )
+        refusal = open_work(wallet.id)
+        if refusal is not None:
+            raise refusal
     custody.retire(wallet)
     mine = select(Transaction.id).where(Transaction.wallet_id == wallet.id)
     for table in (TransactionEvent, SignedAttempt, FundingAllocation):

@@ -59,6 +59,7 @@ def upgrade() -> None:
     op.create_table(
         "topups",
         sa.Column("transaction_id", sa.Uuid(as_uuid=False), nullable=False),
+        sa.Column("wallet_id", sa.Uuid(as_uuid=False), nullable=False),
         sa.Column("account_id", sa.Uuid(as_uuid=False), nullable=False),
         sa.Column("chain", sa.String(20), nullable=False),
         sa.Column("recipient", sa.String(64), nullable=False),
@@ -70,6 +71,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("transaction_id"),
     )
     op.create_index("ix_topups_open", "topups", ["chain", "closed_at"])
+    op.create_index("ix_topups_wallet_id", "topups", ["wallet_id"])
 
 
 def downgrade() -> None:

@@ -117,7 +117,7 @@ class Signed:
         """Write what finds it in the logs again as JSON values."""
         return {
             "from": self.payer, "to": self.recipient, "value": str(self.units), "nonce": self.nonce,
-            "call": self.call().hex(),
+            "call": self.call().hex(), "valid_before": str(self.valid_before),
         }  # fmt: skip
 
     def _digest(self, domain: Domain) -> bytes:

@@ -36,6 +36,8 @@ _SUBMISSION_GAS = 130_000
 # Somebody else's submission of a payment that we were just submitting is a few blocks old.
 _LOOK_BACK_BLOCKS = 1_500
 _TRANSFER_TOPICS = 3
+# Far beyond any block's time, and a number that every reader of JSON takes.
+_LATEST_DEADLINE = 2**53 - 1
 
 
 class EvmTill:
@@ -102,7 +104,9 @@ class EvmTill:
             raise Rejected("invalid_exact_evm_nonce_already_used")
         if funds.answer[0] < authorization.units:
             raise Rejected("insufficient_funds")
-        call = ContractCall(Target(self._usdc, 0, bytes.fromhex(str(terms["call"]))))
+        # The token takes it while the block's time is below `validBefore`: a later one would only cost a fee.
+        last = min(int(str(terms["valid_before"])) - 1, _LATEST_DEADLINE)
+        call = ContractCall(Target(self._usdc, 0, bytes.fromhex(str(terms["call"]))), valid_until=last)
         return self._drafter.submission(settler, call)
 
     def carried_out(self, authorization: Authorization) -> str | None:

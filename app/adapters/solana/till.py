@@ -190,8 +190,13 @@ class SolanaTill:
         lamports = state.lamports if state else 0
         if lamports < fee_units:
             raise Rejected("insufficient_gas")
-        # The blockhash in it is the payer's, and no newer than the newest: it is void no later.
-        terms: Terms = {"transaction": text, "last_valid_block_height": latest.answer.last_valid_block_height}
+        # The blockhash in it is the payer's, and no newer than the newest: it is void no later. It cannot have
+        # landed before this slot, for our signature was missing.
+        terms: Terms = {
+            "transaction": text,
+            "last_valid_block_height": latest.answer.last_valid_block_height,
+            "blockhash_slot": latest.answer.slot,
+        }
         return Draft(
             intent=Intent(settler, self._asset.address, TokenAmount(0, SOL)),
             fee_units=fee_units,
