@@ -191,6 +191,7 @@ class PaidMeter(Meter):
         super().__init__(row, None, quote)
         self._ticket = ticket
         self._streams = is_streamed
+        self._has_passed = False
 
     @property
     def is_streamed(self) -> bool:
@@ -205,9 +206,17 @@ class PaidMeter(Meter):
         """Make the ticket good again."""
         self._keep_trying(self._ticket.give_back)
 
+    def feed(self, piece: bytes) -> bytes:
+        """Note that something of the answer is passed on."""
+        self._has_passed = self._has_passed or bool(piece)
+        return piece
+
     def end(self, ending: Ending) -> None:
         """Keep the payment for an answer that is the caller's, whole or in part."""
-        self._keep_trying(self._ticket.give_back if self._has_failed(ending) else self._ticket.finish)
+        # A stream of which nothing came served nobody; a caller who left may have had what it wanted.
+        came_to_nothing = ending in {Ending.BROKEN, Ending.TIMEOUT} and not self._has_passed
+        failed = came_to_nothing or self._has_failed(ending)
+        self._keep_trying(self._ticket.give_back if failed else self._ticket.finish)
 
     def headers(self) -> Collection[tuple[str, str]]:
         """Return how the payment was settled, for clients of the standard."""

@@ -31,6 +31,7 @@ from tests.support.payments import (
     signed_headers,
 )
 from tests.support.solana import fund_solana, running_solana, solana_chain
+from tests.support.upstreams import Exchange, chat_chunks
 
 pytestmark = pytest.mark.chain
 BASE, ETHEREUM, SOLANA = ChainName.BASE, ChainName.ETHEREUM, ChainName.SOLANA
@@ -212,6 +213,45 @@ def test_without_an_account_the_output_is_bounded(open_shop: Shop, base_node: Ev
     headers = EvmPayer(base_node).pays(client.post(path, json=body))
     assert client.post(path, json=body, headers=headers).status_code == 200
     assert open_shop.upstream.asked[-1].json() == {**body, "max_completion_tokens": 4000}
+
+
+def test_a_paid_stream_passes_as_it_is_and_is_used_up_by_its_first_piece(
+    open_shop: Shop, base_node: EvmNode
+) -> None:
+    client = open_shop.app.test_client()
+    path = "/v1/gateway/openai/chat/completions"
+    body = {
+        "model": "gpt-5",
+        "messages": [{"role": "user", "content": "Hi"}],
+        "max_tokens": 50,
+        "stream": True,
+    }
+    headers = EvmPayer(base_node).pays(client.post(path, json=body))
+
+    def pieces_then(end: str, *frames: bytes) -> TestResponse:
+        def behave(exchange: Exchange) -> None:
+            exchange.start_stream()
+            for frame in frames:
+                exchange.chunk(frame)
+            getattr(exchange, end)()
+
+        open_shop.upstream.behave = behave
+        return client.post(path, json=body, headers=headers)
+
+    # Whoever got nothing of it may come again, though the head of the answer was passed on.
+    with pytest.raises(ConnectionResetError):
+        pieces_then("hang_up")
+    frames = chat_chunks("Hel", "lo")
+    answer = pieces_then("end_stream", *frames)
+    assert (answer.status_code, answer.data) == (200, b"".join(frames))
+    assert decoded(answer.headers["PAYMENT-RESPONSE"])["success"] is True
+    assert open_shop.upstream.asked[-1].json() == body
+    assert reason(pieces_then("end_stream", *frames))[0] == "PAYMENT_ALREADY_USED"
+    cut = EvmPayer(base_node).pays(client.post(path, json=body))
+    headers.update(cut)
+    with pytest.raises(ConnectionResetError):
+        pieces_then("hang_up", frames[0]).get_data()
+    assert reason(pieces_then("end_stream", *frames))[0] == "PAYMENT_ALREADY_USED"
 
 
 def test_on_solana_the_fee_is_ours_and_nothing_else(
