@@ -24,6 +24,8 @@ from app.web.parsing import body_of
 from app.web.targets import target_below
 
 MAX_BODY_BYTES = 32 * 2**20
+# Whoever has no key is unknown, and to be told a price costs nothing: reading for it has to be cheap.
+MAX_KEYLESS_BODY_BYTES = 4 * 2**20
 _LEAST_KEY_LETTERS = 20
 # Parameters that some upstream takes as a credential: it would win over the operator's, or name the caller's.
 _CREDENTIAL_PARAMETERS = frozenset(
@@ -55,10 +57,10 @@ def forward(row: Provider, caller: Caller | None, *, named: str) -> Response:
     """
     has_payment = presentation.is_present()
     if caller is None and not has_payment:
-        raise desk.required(paying.offer(row, lambda: _asked(row, named)))
+        raise desk.required(paying.offer(row, lambda: _asked(row, named, most=MAX_KEYLESS_BODY_BYTES)))
     if not row.is_configured:
         raise ProviderNotConfigured
-    asked = _asked(row, named)
+    asked = _asked(row, named, most=MAX_BODY_BYTES if caller else MAX_KEYLESS_BODY_BYTES)
     if caller is None:
         return _forward_paid(row, asked, None)
     meter, body = _priced(row, caller, asked)
@@ -87,13 +89,16 @@ def _made(row: Provider, meter: Meter, outgoing: Outgoing) -> Response:
         raise
 
 
-def _asked(row: Provider, named: str) -> Asked:
-    """Read what is asked for, and refuse what is not offered. Raises: RouteNotAllowed, InvalidInput."""
+def _asked(row: Provider, named: str, *, most: int) -> Asked:
+    """Read what is asked for, and refuse what is not offered.
+
+    Raises: RouteNotAllowed, InvalidInput, PayloadTooLarge beyond so many bytes.
+    """
     target = target_below("v1", "gateway", named).without_parameters(_CREDENTIAL_PARAMETERS)
     place = row.place(target)
     denials.check_route(row.denied_routes, request.method, place.path)
     denials.check_parameters(row.denied_parameters, target.query, request.headers.items())
-    body = _body()
+    body = _body(most)
     denials.check_fields(row.denied_fields, body)
     if row.denied_methods is not None or place.methods is not None:
         denials.check_methods(rpc_methods(body), denied=row.denied_methods, allowed=place.methods)
@@ -133,8 +138,8 @@ def _answered(row: Provider, meter: Meter, lane: forwarding.Lane, outgoing: Outg
         raise
 
 
-def _body() -> bytes:
-    request.max_content_length = MAX_BODY_BYTES
+def _body(most: int) -> bytes:
+    request.max_content_length = most
     if request.headers.get("Content-Encoding", "identity").strip().lower() not in {"", "identity"}:
         raise InvalidInput(
             "Send the request body without a Content-Encoding: it has to be read to be priced."
@@ -142,9 +147,7 @@ def _body() -> bytes:
     try:
         return body_of(request)
     except PayloadTooLarge:
-        raise PayloadTooLarge(
-            f"The request body is too large: at most {MAX_BODY_BYTES // 2**20} MiB."
-        ) from None
+        raise PayloadTooLarge(f"The request body is too large: at most {most // 2**20} MiB.") from None
 
 
 def _priced(row: Provider, caller: Caller, asked: Asked) -> tuple[Meter, bytes]:

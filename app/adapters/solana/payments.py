@@ -20,7 +20,7 @@ from solders.message import MessageV0, to_bytes_versioned
 from solders.pubkey import Pubkey
 from solders.signature import Signature
 from solders.token import ID as TOKEN_PROGRAM
-from solders.transaction import VersionedTransaction
+from solders.transaction import SanitizeError, VersionedTransaction
 
 from app.adapters.solana import fees, tokens
 from app.core.chains import USDC
@@ -66,12 +66,8 @@ class Partial:
 def read(payload: Mapping[str, Any], demand: Demand, *, mint: Pubkey) -> Partial:
     """Read what a client sends and check every instruction of it. Raises: Rejected."""
     transaction = _transaction(payload.get("transaction"))
-    message = transaction.message
-    if not isinstance(message, MessageV0) or message.address_table_lookups:
-        raise Rejected("invalid_payload")
+    message = _message(transaction)
     keys = message.account_keys
-    if len(transaction.signatures) != _SIGNATURES or message.header.num_required_signatures != _SIGNATURES:
-        raise Rejected("invalid_payload")
     if str(keys[0]) != demand.settler:
         raise Rejected("fee_payer_not_managed_by_facilitator")
     instructions = message.instructions
@@ -130,11 +126,27 @@ def _transaction(value: object) -> VersionedTransaction:
         if len(raw) > _LONGEST_BYTES:
             raise Rejected("invalid_payload")
         transaction = VersionedTransaction.from_bytes(raw)
-    except (binascii.Error, BincodeError, ValueError):
+        # Parsing does not look whether the accounts that instructions name by number are there.
+        transaction.sanitize()
+    except (binascii.Error, BincodeError, SanitizeError, ValueError):
         raise Rejected("invalid_payload") from None
     if bytes(transaction) != raw:
         raise Rejected("invalid_payload")
     return transaction
+
+
+def _message(transaction: VersionedTransaction) -> MessageV0:
+    message = transaction.message
+    if (
+        not isinstance(message, MessageV0)
+        or message.address_table_lookups
+        # Under a second number, an account would pass for another one.
+        or len(set(message.account_keys)) != len(message.account_keys)
+        or len(transaction.signatures) != _SIGNATURES
+        or message.header.num_required_signatures != _SIGNATURES
+    ):
+        raise Rejected("invalid_payload")
+    return message
 
 
 def _fee(message: MessageV0) -> int:
