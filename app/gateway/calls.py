@@ -69,7 +69,7 @@ def forward(row: Provider, caller: Caller | None, *, named: str) -> Response:
     except InsufficientCredits as refusal:
         if has_payment:
             return _forward_paid(row, asked, caller)
-        raise paying.with_terms(refusal, paying.offer(row, lambda: asked)) from None
+        raise desk.with_terms(refusal, paying.offer(row, lambda: asked)) from None
 
 
 def _forward_paid(row: Provider, asked: Asked, caller: Caller | None) -> Response:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from flask import request
 
 from app.core import clock, money
-from app.errors import InsufficientCredits, ServiceError
+from app.errors import ServiceError
 from app.gateway.dialects import injection
 from app.gateway.dialects.facts import CallFacts
 from app.gateway.pricing import Quote, Request
 from app.gateway.providers import Place, Provider
-from app.payments import presentation, terms
+from app.payments import terms
 from app.payments.terms import Price
 from app.ports import provider as ports
 from app.web.targets import request_target
@@ -75,23 +74,11 @@ def offer(row: Provider, ask: Callable[[], Asked]) -> Price:
         return _price(row, floor, obstacle=f"this request would be refused. {refusal.message}")
 
 
-def with_terms(refusal: InsufficientCredits, price: Price) -> InsufficientCredits:
-    """Add the terms on which the call can be paid for without credits."""
-    asked = presentation.asked_chain()
-    return InsufficientCredits(
-        refusal.message,
-        details=refusal.details,
-        members=terms.members(price, asked),
-        headers=terms.headers(price, asked, error=refusal.message),
-    )
-
-
 def _price(row: Provider, nanos: int, *, body: bytes = b"", obstacle: str | None = None) -> Price:
     target = request_target()
-    said = f"{request.method}\n{target}\n".encode("latin-1", "replace") + body
     return Price(
         nanos=nanos,
-        fingerprint=hashlib.sha256(said).hexdigest(),
+        fingerprint=terms.fingerprint_of(request.method, target, body),
         provider=row.slug,
         resource=ports.settings().public_url + target.partition("?")[0],
         description=f"One call of {row.slug} through this gateway",

@@ -1,17 +1,21 @@
 """The life of a payment once it is claimed, and the claims that make it count once.
 
-settling → paid → serving → served; serving → paid when the call was certainly not served; settling → void when the
-payment certainly did not take place, which alone gives claims back. The only writer of `status`.
+settling → paid → serving → served; serving → paid when the call was certainly not served, served → paid when what was
+paid for is given back; settling → void when the payment certainly did not take place, which alone gives claims back.
+The only writer of `status`.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from flask import current_app
 from sqlalchemy import delete, select, update
 
 from app.core import clock
@@ -75,6 +79,12 @@ def key_of_hash(chain: ChainName, tx_hash: str) -> str:
     return f"tx:{chain.value}:{tx_hash}"
 
 
+def binding_of(fingerprint: str) -> str:
+    """Return what is kept of a request's fingerprint: bodies hold passwords, which a plain digest would tell."""
+    secret = hashlib.sha256(b"payments" + str(current_app.secret_key).encode()).digest()
+    return hmac.new(secret, fingerprint.encode(), hashlib.sha256).hexdigest()
+
+
 def find(key: str) -> Held | None:
     """Return the payment that a claim belongs to. In the current unit."""
     row = db.session.scalar(
@@ -135,6 +145,11 @@ def give_back(payment_id: str) -> bool:
 def finish(payment_id: str) -> bool:
     """End a try that was served. In the current unit."""
     return _move(payment_id, Status.SERVING, Status.SERVED, served_at=clock.now())
+
+
+def reopen(payment_id: str) -> bool:
+    """Make a payment good again, for what it paid for is given back. In the current unit."""
+    return _move(payment_id, Status.SERVED, Status.PAID)
 
 
 def arrive(payment_id: str, *, tx_hash: str) -> bool:

@@ -15,7 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from app.core import clock
 from app.core.identifiers import new_id
 from app.core.unit_of_work import reading, unit_of_work
-from app.errors import PaymentAlreadyUsed, PaymentInvalid, PaymentRequired, ServiceError
+from app.errors import InsufficientCredits, PaymentAlreadyUsed, PaymentInvalid, PaymentRequired, ServiceError
 from app.identity import limits
 from app.payments import claims, presentation, settlement, terms, treasury, verification
 from app.payments.claims import Held, Rail, Status
@@ -23,7 +23,7 @@ from app.payments.models import Payment
 from app.payments.presentation import ByHash, Signed
 from app.payments.terms import Price
 from app.ports.errors import PortError, Rejected, Unreachable
-from app.ports.till import Demand
+from app.ports.till import Authorization, Demand
 
 _log = structlog.get_logger(__name__)
 _LATER_SECONDS = 2
@@ -59,6 +59,12 @@ class Ticket:
             begun = claims.begin(self.payment_id)
         if not begun:
             raise _in_use(self.price)
+
+    def use_up(self) -> None:
+        """Take the payment for what the current unit records. Raises: PaymentAlreadyUsed."""
+        if not claims.begin(self.payment_id):
+            raise _in_use(self.price)
+        claims.finish(self.payment_id)
 
     def finish(self) -> None:
         """Note that the call was served."""
@@ -102,6 +108,37 @@ def accept(price: Price, *, agent_id: str | None) -> Ticket:
         raise _invalid(price, error.reason, presented) from None
 
 
+def served(price: Price) -> str | None:
+    """Return the payment of the present request if exactly this request has used it up already. Asks no chain."""
+    try:
+        presented = presentation.read()
+        if isinstance(presented, ByHash):
+            held = _taken(claims.key_of_hash(presented.till.name, presented.tx_hash))
+        else:
+            held = _taken(_authorization(presented, price).claim)
+    except PortError:
+        return None
+    if held is None or held.status is not Status.SERVED or not _is_for(held, price, presented):
+        return None
+    return held.id
+
+
+def take_back(payment_id: str) -> None:
+    """Make a payment good for the same request again, if it is one, in the current unit."""
+    claims.reopen(payment_id)
+
+
+def with_terms(refusal: InsufficientCredits, price: Price) -> InsufficientCredits:
+    """Add the terms on which it can be paid for without credits."""
+    asked = presentation.asked_chain()
+    return InsufficientCredits(
+        refusal.message,
+        details=refusal.details,
+        members=terms.members(price, asked),
+        headers=terms.headers(price, asked, error=refusal.message),
+    )
+
+
 def _by_hash(presented: ByHash, price: Price, agent_id: str | None) -> Held:
     key = claims.key_of_hash(presented.till.name, presented.tx_hash)
     held = _taken(key)
@@ -110,8 +147,8 @@ def _by_hash(presented: ByHash, price: Price, agent_id: str | None) -> Held:
     arrival = verification.verify(presented, price, agent_id=agent_id)
     payment = Payment(
         id=new_id(), rail=Rail.HASH.value, chain=presented.till.name.value,
-        payer=min(arrival.payers, default=None), units=arrival.units, required_units=price.units,
-        provider=price.provider, fingerprint=price.fingerprint, signed=presented.proof is not None,
+        payer=verification.payer_of(presented, price, arrival), units=arrival.units, required_units=price.units,
+        provider=price.provider, fingerprint=claims.binding_of(price.fingerprint), signed=presented.proof is not None,
         tx_hash=presented.tx_hash, recipient=treasury.recipient(presented.till.name), terms={},
     )  # fmt: skip
     try:
@@ -124,16 +161,20 @@ def _by_hash(presented: ByHash, price: Price, agent_id: str | None) -> Held:
 
 
 def _signed(presented: Signed, price: Price) -> Held:
-    till = presented.till
-    demand = Demand(price.units, treasury.recipient(till.name), treasury.settler(till.name))
-    authorization = till.read(presented.payload, demand, now=int(clock.now().timestamp()))
+    authorization = _authorization(presented, price)
     held = _taken(authorization.claim)
     if held is not None:
         return _again(held, price, presented)
     try:
-        return settlement.settle(till, authorization, price)
+        return settlement.settle(presented.till, authorization, price)
     except IntegrityError:
         return _lost_race(authorization.claim, price, presented)
+
+
+def _authorization(presented: Signed, price: Price) -> Authorization:
+    till = presented.till
+    demand = Demand(price.units, treasury.recipient(till.name), treasury.settler(till.name))
+    return till.read(presented.payload, demand, now=int(clock.now().timestamp()))
 
 
 def _lost_race(key: str, price: Price, presented: ByHash | Signed) -> Held:
@@ -157,15 +198,20 @@ def _again(held: Held, price: Price, presented: ByHash | Signed) -> Held:
 
     Raises: PaymentAlreadyUsed.
     """
-    if held.fingerprint != price.fingerprint:
+    if not _is_for(held, price, presented):
         raise _used(price)
-    if isinstance(presented, ByHash):
-        text = verification.proof_text(presented.tx_hash, held.fingerprint)
-        proof = presented.proof
-        proven = proof is not None and presented.till.is_signed_by(held.payer or "", text, proof)
-        if held.signed and not proven:
-            raise _used(price)
     return settlement.resolve(held.id)
+
+
+def _is_for(held: Held, price: Price, presented: ByHash | Signed) -> bool:
+    """Tell whether a payment was taken for this very request, and comes from its payer where that was proven."""
+    if held.fingerprint != claims.binding_of(price.fingerprint):
+        return False
+    if isinstance(presented, Signed) or not held.signed:
+        return True
+    text = verification.proof_text(presented.tx_hash, price.fingerprint)
+    proof = presented.proof
+    return proof is not None and presented.till.is_signed_by(held.payer or "", text, proof)
 
 
 def _ticket(held: Held, price: Price, presented: ByHash | Signed) -> Ticket:

@@ -45,7 +45,7 @@ def settle(till: Till, authorization: Authorization, price: Price) -> Held:
     payment = Payment(
         id=new_id(), rail=Rail.SIGNED.value, chain=till.name.value, payer=authorization.payer,
         units=authorization.units, required_units=price.units, provider=price.provider,
-        fingerprint=price.fingerprint, signed=True, recipient=authorization.recipient,
+        fingerprint=claims.binding_of(price.fingerprint), signed=True, recipient=authorization.recipient,
         terms={**authorization.terms, "claim": authorization.claim},
     )  # fmt: skip
     with unit_of_work():

@@ -6,6 +6,7 @@ Facts of the wire: `accepts` of version 1 in the body, of version 2 in a header;
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -47,6 +48,12 @@ class Price:
     def amount(self) -> str:
         """Return the price as a decimal string of USDC."""
         return decimal_string(self.units, USDC.decimals)
+
+
+def fingerprint_of(method: str, target: str, body: bytes) -> str:
+    """Return what names a request: the SHA-256 of method, target and body, by lines."""
+    said = f"{method}\n{target}\n".encode("latin-1", "replace") + body
+    return hashlib.sha256(said).hexdigest()
 
 
 def floor_nanos(row_nanos: int) -> int:

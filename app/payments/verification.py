@@ -23,6 +23,15 @@ def proof_text(tx_hash: str, fingerprint: str) -> str:
     return f"{tx_hash}|{fingerprint}"
 
 
+def payer_of(presented: ByHash, price: Price, arrival: Arrival) -> str | None:
+    """Return who paid; where somebody proves it, that one, and nobody where the proof is none."""
+    proof, text = presented.proof, proof_text(presented.tx_hash, price.fingerprint)
+    payers = sorted(arrival.payers)
+    if proof is not None:
+        payers = [payer for payer in payers if presented.till.is_signed_by(payer, text, proof)]
+    return payers[0] if payers else None
+
+
 def verify(presented: ByHash, price: Price, *, agent_id: str | None) -> Arrival:
     """Return what a transaction brought, if that pays for the request.
 
@@ -44,9 +53,7 @@ def verify(presented: ByHash, price: Price, *, agent_id: str | None) -> Arrival:
         raise Rejected("amount_too_low", details=details)
     if clock.now().timestamp() - arrival.landed_at > provider.settings().x402_max_age_seconds:
         raise Rejected("too_old")
-    text = proof_text(presented.tx_hash, price.fingerprint)
-    proof = presented.proof
-    if proof is not None and not any(till.is_signed_by(payer, text, proof) for payer in arrival.payers):
+    if presented.proof is not None and payer_of(presented, price, arrival) is None:
         raise Rejected("proof_not_by_payer")
     with reading():
         holders = {service.holder_of(payer) for payer in arrival.payers} - {None}

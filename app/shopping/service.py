@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -20,6 +20,7 @@ from app.errors import NotFound, ProviderNotConfigured, PurchaseInProgress, Tran
 from app.extensions import db
 from app.identity.caller import Caller
 from app.jobs import JobName
+from app.payments import desk
 from app.ports import provider
 from app.shopping import lifecycle, orders
 from app.shopping.lifecycle import OPEN, Status
@@ -82,11 +83,16 @@ class PurchaseView:
         return self.status in OPEN
 
 
+def is_configured() -> bool:
+    """Tell whether somebody is there who buys."""
+    with reading():
+        return is_fresh(Heart.SHOPPER)
+
+
 def assert_configured() -> None:
     """See that somebody is there who buys. Raises: ProviderNotConfigured."""
-    with reading():
-        if is_fresh(Heart.SHOPPER):
-            return
+    if is_configured():
+        return
     raise ProviderNotConfigured(
         "Shopping is not set up on this service: no shopping worker with a browser is running."
     )
@@ -97,8 +103,10 @@ def price_nanos() -> int:
     return nanos_from_usd(provider.settings().shopping_price_usd)
 
 
-def buy(caller: Caller, order: Order, *, twice: bool) -> PurchaseView:
+def buy(caller: Caller, order: Order, *, twice: bool, fund: Callable[[], None] | None = None) -> PurchaseView:
     """Accept a purchase, charged, sealed and queued. `twice` says that the same may be bought again on purpose.
+
+    `fund` gives the account what is charged, in the same unit.
 
     Raises: InvalidInput, the 403 classes, NotFound, InsufficientCredits, PurchaseInProgress.
     """
@@ -107,6 +115,8 @@ def buy(caller: Caller, order: Order, *, twice: bool) -> PurchaseView:
     sealed = order.seal(purchase_id)
     cost_nanos = price_nanos()
     with unit_of_work():
+        if fund is not None:
+            fund()
         # Touches the account's row: of two requests at once, the second sees the first one's purchase.
         usage.charge(
             caller.account_id,
@@ -150,6 +160,35 @@ def view(purchase_id: str) -> PurchaseView:
         return _view(purchase)
 
 
+def newest_of(account_id: str) -> PurchaseView:
+    """Return what an account bought last. Raises: NotFound."""
+    with reading() as session:
+        purchase = session.scalar(
+            select(Purchase)
+            .where(Purchase.account_id == account_id)
+            .order_by(Purchase.created_at.desc(), Purchase.id.desc())
+            .limit(1)
+        )
+        if purchase is None:
+            raise NotFound("There is no such purchase.")
+        return _view(purchase)
+
+
+def account_of(purchase_id: str) -> str | None:
+    """Return the account that pays for a purchase, None where there is no such purchase."""
+    canonical = identifiers.parse_id(purchase_id)
+    with reading() as session:
+        return session.scalar(select(Purchase.account_id).where(Purchase.id == canonical))
+
+
+def give_price_back(purchase_id: str) -> None:
+    """Give the price of a purchase back, in the current unit: what a payment has paid makes that payment good again."""
+    usage.refund(purchase_id)
+    account_id = db.session.scalar(select(Purchase.account_id).where(Purchase.id == purchase_id))
+    if account_id is not None:
+        desk.take_back(account_id)
+
+
 def cancel(purchase: PurchaseView) -> PurchaseView:
     """Take back a purchase that no worker has begun, and its price. Raises: PurchaseInProgress."""
     with unit_of_work():
@@ -157,7 +196,7 @@ def cancel(purchase: PurchaseView) -> PurchaseView:
             purchase.id, source=Status.QUEUED, target=Status.CANCELLED, changes={"cost_nanos": 0}
         )
         if cancelled:
-            usage.refund(purchase.id)
+            give_price_back(purchase.id)
     now = view(purchase.id)
     if not cancelled and now.status is not Status.CANCELLED:
         raise PurchaseInProgress(
