@@ -40,3 +40,5 @@ lock: environment ## compile the requirements anew: pins and hashes for every pl
 	$(BIN)/python -m pip install --quiet --require-hashes -r launcher/uv.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header requirements.in -o requirements.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header requirements-dev.in -c requirements.txt -o requirements-dev.txt
+	for client in legacy solana; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+		tests/clients/published/x402-$$client.in -o tests/clients/published/x402-$$client.txt; done

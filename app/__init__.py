@@ -24,6 +24,7 @@ Rooms, lowest first (a room calls the verbs of lower rooms and never touches the
   shopping/  purchases in web shops, made by a browser
   agents/    registration and claim codes
   gateway/   the paid proxy: providers, prices, metering of forwarded calls
+  payments/  a payment for one call (x402), the treasury, credits for USDC
   device/    the page and the JSON with which a person claims an agent
   status/    health, documentation pages, the front page
   platform/  administration with master keys: agents, fleets, keys, the audit trail

@@ -11,6 +11,7 @@ from flask.cli import AppGroup
 from app.core.unit_of_work import unit_of_work
 from app.extensions import api
 from app.identity import rotation
+from app.payments import commands as payments
 from app.platform import actors, trail
 from app.platform import commands as platform
 from app.platform import keys as platform_keys
@@ -28,6 +29,7 @@ def register(app: Flask) -> None:
     app.cli.add_command(documents)
     app.cli.add_command(bootstrap)
     app.cli.add_command(doctor)
+    payments.register(app)
     platform.register(app)
 
 

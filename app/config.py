@@ -16,13 +16,20 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from app.core.chains import TOKENS_BY_SYMBOL, ChainName
+from app.core import addresses
+from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Family
 
 _KEY_BYTES = 32
 _JUPITER = "https://api.jup.ag"
 _SANDBOX_JUPITER = "http://127.0.0.1:18549"
 _KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
-_LIMITS = ("grant_budget_usd_per_day", "registration_rate_limit", "rate_limit_per_key", "device_miss_limit")
+_LIMITS = (
+    "grant_budget_usd_per_day",
+    "registration_rate_limit",
+    "rate_limit_per_key",
+    "device_miss_limit",
+    "x402_miss_limit",
+)
 _REQUIRED_OUTSIDE_SANDBOX = ("secret_key", "code_peppers", "encryption_keys")
 
 
@@ -108,6 +115,12 @@ class _UpstreamSettings(BaseSettings):
     upstream_read_timeout_seconds: Decimal = Field(Decimal(600), gt=0, le=3600)
     stream_max_seconds: int = Field(3600, ge=1, le=86_400)
     x402_price_usd: Decimal = Field(Decimal("0.01"), gt=0, le=1000)
+    x402_recipient_evm: str = ""
+    x402_recipient_solana: str = ""
+    x402_settlement_key_evm: SecretStr = SecretStr("")
+    x402_settlement_key_solana: SecretStr = SecretStr("")
+    x402_max_age_seconds: int = Field(3600, ge=60, le=86_400)
+    x402_miss_limit: str | None = None
     allow_private_upstreams: bool = False
 
 
@@ -217,6 +230,7 @@ class Settings(_UpstreamSettings):
             values.setdefault("registration_rate_limit", "5 per minute;60 per hour")
             values.setdefault("rate_limit_per_key", "600 per minute")
             values.setdefault("device_miss_limit", "5 per hour")
+            values.setdefault("x402_miss_limit", "30 per minute")
         else:
             values.setdefault("allow_private_upstreams", "1")
         return values
@@ -231,6 +245,9 @@ class Settings(_UpstreamSettings):
         _keys(self.code_peppers.get_secret_value(), "CODE_PEPPERS")
         _keys(self.encryption_keys.get_secret_value(), "ENCRYPTION_KEYS")
         self.prices_overridden()
+        self.payment_recipient(Family.EVM)
+        self.payment_recipient(Family.SOLANA)
+        self.settlement_keys()
         return self
 
     @classmethod
@@ -274,6 +291,31 @@ class Settings(_UpstreamSettings):
         """Return the configured endpoints of a chain, possibly none."""
         urls: tuple[str, ...] = getattr(self, f"{chain.value}_rpc_url")
         return urls
+
+    def payment_recipient(self, family: Family) -> str | None:
+        """Return where the operator wants payments to go, if anywhere in particular. Raises: ValueError."""
+        name = f"x402_recipient_{family.value}"
+        text: str = getattr(self, name)
+        try:
+            return addresses.parse(text, family) if text else None
+        except addresses.AddressError as error:
+            msg = f"{name.upper()} {error}"
+            raise ValueError(msg) from None
+
+    def settlement_keys(self) -> tuple[bytes | None, bytes | None]:
+        """Return the operator's own 32-byte keys for submitting payments, EVM and Solana. Raises: ValueError."""
+        evm_text = self.x402_settlement_key_evm.get_secret_value()
+        solana_text = self.x402_settlement_key_solana.get_secret_value()
+        try:
+            evm = bytes.fromhex(evm_text.removeprefix("0x"))
+            # Solana's tools write the seed and the public key after it.
+            solana = addresses.base58_bytes(solana_text)[:_KEY_BYTES]
+        except ValueError:
+            evm = solana = b"?"
+        if len(evm) not in (0, _KEY_BYTES) or len(solana) not in (0, _KEY_BYTES):
+            msg = "X402_SETTLEMENT_KEY_EVM must be 32 bytes in hex, X402_SETTLEMENT_KEY_SOLANA a keypair in base58"
+            raise ValueError(msg)
+        return evm or None, solana or None
 
     def prices_overridden(self) -> dict[str, Decimal]:
         """Return PRICE_OVERRIDES as dollars by token symbol. Raises: ValueError."""

@@ -106,14 +106,17 @@ class ServiceError(Exception):
         details: Mapping[str, Any] | None = None,
         retry_after_seconds: int | None = None,
         members: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         """Keep the sentence, JSON-able details and, where waiting helps, how long to wait.
 
-        `members` stand in the body beside `error` and `code`, where the contract puts more there than a failure.
+        `members` stand in the body beside `error` and `code`, where the contract puts more there than a failure;
+        `headers` go with it.
         """
         self.message = message or self.default_message
         self.details = dict(details or {})
         self.members = dict(members or {})
+        self.headers = dict(headers or {})
         self.retry_after_seconds = retry_after_seconds
         super().__init__(self.message)
 
@@ -189,6 +192,26 @@ class InsufficientCredits(ServiceError):
 
     code = ErrorCode.INSUFFICIENT_CREDITS
     default_message = "There are not enough credits left."
+
+
+class PaymentRequired(ServiceError):
+    """Nobody pays for this call yet: neither a key nor a payment came with it. Carries the terms."""
+
+    code = ErrorCode.PAYMENT_REQUIRED
+    default_message = "Payment required"
+
+
+class PaymentInvalid(ServiceError):
+    """The payment that was presented does not pay for this call; nothing was consumed. Carries the terms."""
+
+    code = ErrorCode.PAYMENT_INVALID
+
+
+class PaymentAlreadyUsed(ServiceError):
+    """The payment was taken already, for this call or another one. Carries the terms for a new one."""
+
+    code = ErrorCode.PAYMENT_ALREADY_USED
+    default_message = "This payment was used already; each one pays for one call."
 
 
 class DailyLimitExceeded(ServiceError):

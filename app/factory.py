@@ -30,6 +30,8 @@ from app.extensions import api, db, limiter, migrate
 from app.gateway import configured, listing
 from app.gateway import routes as gateway
 from app.identity.guards import SECURITY_SCHEMES
+from app.payments import routes as payments
+from app.payments import topups
 from app.platform import key_routes as platform_keys
 from app.platform import routes as platform
 from app.ports.provider import PortSet
@@ -77,6 +79,7 @@ def create_app(settings: Settings | None = None, *, ports: PortSet | None = None
         balances.open_readers()
         forwarding.open_lanes()
         wallet_service.keep_while(purchases.open_purchase_of)
+        wallet_service.keep_while(topups.open_topup_of)
         configured.install(settings)
         listing.add(purchases.listed)
         wallet_service.on_removal(subscriptions.end_of_wallet)
@@ -162,6 +165,7 @@ def _register_rooms(app: Flask) -> None:
         wallets.blp,
         usage.balance,
         usage.usage,
+        payments.blp,
         platform.blp,
         trading.blp,
         gateway.gateway,

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.deployments import DEPLOYMENTS as EVM_DEPLOYMENTS
 from app.adapters.evm.feeds import ChainlinkPrices
+from app.adapters.evm.till import EvmTill
 from app.adapters.faucet_http import HttpFaucet
 from app.adapters.jupiter.exchange import JupiterExchange
 from app.adapters.openapi_reader.reader import OpenApiReader
@@ -25,6 +26,7 @@ from app.adapters.shopper_browser import programs
 from app.adapters.shopper_browser.shopper import BrowserShopper
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
+from app.adapters.solana.till import SolanaTill
 from app.adapters.tallies_redis import RedisTallies
 from app.adapters.uniswap.exchange import UniswapExchange
 from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
@@ -41,6 +43,7 @@ from app.ports.shopper import Shopper
 from app.ports.specifications import Specifications
 from app.ports.swaps import Exchange
 from app.ports.tallies import Tallies
+from app.ports.till import Till
 from app.ports.upstream import Upstream
 from app.ports.vault import Vault
 
@@ -51,6 +54,7 @@ class Ports:
 
     chains: Mapping[ChainName, Chain]
     exchanges: Mapping[ChainName, Exchange]
+    tills: Mapping[ChainName, Till]
     vault: Vault
     prices: Prices
     queue: JobQueue
@@ -74,6 +78,7 @@ def build(settings: Settings) -> Ports:
     return Ports(
         chains=MappingProxyType({**evm, ChainName.SOLANA: solana}),
         exchanges=MappingProxyType(exchanges),
+        tills=MappingProxyType(_tills(settings, evm, solana)),
         vault=LocalVault(settings.encryption_key_list()),
         prices=_prices(settings, evm),
         queue=RqQueue(settings.redis_url.get_secret_value()),
@@ -106,15 +111,11 @@ def _upstream(settings: Settings, kind: type[HttpUpstream]) -> HttpUpstream:
 
 def _evm_chain(name: ChainName, settings: Settings) -> EvmChain:
     deployment = EVM_DEPLOYMENTS[settings.network.value, name.value]
-    confirmations = {
-        ChainName.ETHEREUM: settings.ethereum_deposit_confirmations,
-        ChainName.BASE: settings.base_deposit_confirmations,
-    }
     return EvmChain(
         name,
         deployment,
         rpc_urls=settings.rpc_urls(name) or deployment.default_rpc_urls,
-        deposit_confirmations=confirmations[name],
+        deposit_confirmations=_payment_confirmations(settings)[name],
     )
 
 
@@ -125,6 +126,23 @@ def _solana_chain(settings: Settings) -> SolanaChain:
         rpc_urls=settings.rpc_urls(ChainName.SOLANA) or deployment.default_rpc_urls,
         commitment=settings.solana_commitment,
     )
+
+
+def _tills(
+    settings: Settings, evm: Mapping[ChainName, EvmChain], solana: SolanaChain
+) -> dict[ChainName, Till]:
+    confirmations = _payment_confirmations(settings)
+    tills: dict[ChainName, Till] = {
+        name: EvmTill(chain, confirmations=confirmations[name]) for name, chain in evm.items()
+    }
+    return {**tills, ChainName.SOLANA: SolanaTill(solana)}
+
+
+def _payment_confirmations(settings: Settings) -> Mapping[ChainName, int]:
+    return {
+        ChainName.ETHEREUM: settings.ethereum_deposit_confirmations,
+        ChainName.BASE: settings.base_deposit_confirmations,
+    }
 
 
 def _prices(settings: Settings, evm: Mapping[ChainName, EvmChain]) -> Prices:

@@ -21,6 +21,7 @@ from app.core.chains import ChainName
 from app.core.unit_of_work import snapshot
 from app.credits import audit as credits_audit
 from app.extensions import db
+from app.payments import audit as payments_audit
 from app.platform import verification
 from app.spending import audit as spending_audit
 from app.usage import audit as usage_audit
@@ -149,6 +150,7 @@ def audit(app: Flask) -> None:
         assert usage_audit.check() == []
         assert verification.check() == []
         assert catalog_audit.check() == []
+        assert payments_audit.check() == []
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The job that carries a chain's open movements on."""
+"""The job that carries a chain's open movements on, and what was paid with them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import timedelta
 from app.core import heartbeats
 from app.core.chains import ChainName
 from app.core.leases import lease
+from app.payments import upkeep as payments
 from app.wallets import tracking
 from workers.context import job
 
@@ -19,4 +20,5 @@ def confirm(chain: str) -> None:
     with lease(f"confirm:{chain}", duration=_LEASE) as free:
         if free:
             tracking.confirm(ChainName(chain))
+            payments.carry_on(ChainName(chain))
     heartbeats.beat()

@@ -17,6 +17,8 @@ from app.core.unit_of_work import reading, snapshot, unit_of_work
 from app.credits import audit as credits_audit
 from app.device import guesses
 from app.jobs import JobName
+from app.payments import audit as payments_audit
+from app.payments import upkeep as payments
 from app.platform import actors, verification
 from app.platform import keys as platform_keys
 from app.ports import provider
@@ -46,6 +48,7 @@ def audit() -> list[str]:
             *usage_audit.check(),
             *verification.check(newest=_NEWEST_ENTRIES),
             *catalog_audit.check(),
+            *payments_audit.check(),
         ]
     for violation in broken:
         _log.error("audit_violation", violation=violation)
@@ -84,6 +87,7 @@ def sweep() -> None:
             "prune_usage": lambda: usage_retention.prune(before),
             "prune_spending": lambda: spending_retention.prune(before.date()),
             "prune_history": lambda: wallets_retention.prune(before),
+            "supply_payments": payments.supply,
             # Last, for it asks the chains.
             "purge_keys": lambda: platform_keys.purge_retired_keys(actors.the_service("sweep"), now=now),
         }

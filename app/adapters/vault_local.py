@@ -21,6 +21,7 @@ from app.ports.errors import Rejected
 from app.ports.vault import NewWallet, Place
 
 _KEY_BYTES = 32
+_PAIR_BYTES = 2 * _KEY_BYTES
 _NONCE_BYTES = 12
 _TAG_BYTES = 16
 _DIGEST_BYTES = 32
@@ -122,8 +123,20 @@ class LocalVault(_Uncopyable):
             solana_address=derivation.solana_address(solana),
         )
 
+    def adopted_wallet(self, place: Place, *, evm: bytes | None, solana: bytes | None) -> NewWallet:
+        """Seal two keys of 32 bytes as they are; one that is missing is made. Raises: ValueError."""
+        secret = (evm or secrets.token_bytes(_KEY_BYTES)) + (solana or secrets.token_bytes(_KEY_BYTES))
+        if len(secret) != _PAIR_BYTES:
+            msg = "a private key has 32 bytes"
+            raise ValueError(msg)
+        pair = _pair(secret)
+        return NewWallet(self.seal(secret, place), pair.evm_address, pair.solana_address)
+
     def signer(self, sealed: str, place: Place) -> LocalSigner:
         """Open a wallet for signing. Raises: Rejected("sealed_unreadable")."""
+        secret = self.open(sealed, place)
+        if len(secret) == _PAIR_BYTES:
+            return _pair(secret)
         return LocalSigner(*derivation.wallet_keys(self._entropy(sealed, place)))
 
     def recovery_phrase(self, sealed: str, place: Place) -> str:
@@ -135,6 +148,13 @@ class LocalVault(_Uncopyable):
         if len(entropy) != derivation.ENTROPY_BYTES:
             raise _unreadable()
         return entropy
+
+
+def _pair(secret: bytes) -> LocalSigner:
+    """Open two keys that were sealed as they are."""
+    return LocalSigner(
+        PrivateKey(secret[:_KEY_BYTES]), Ed25519PrivateKey.from_private_bytes(secret[_KEY_BYTES:])
+    )
 
 
 def _unreadable() -> Rejected:

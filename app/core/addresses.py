@@ -41,6 +41,18 @@ def for_chain(text: str, chain: ChainName) -> str:
     return parse(text, chain.family)
 
 
+def base58_bytes(text: str) -> bytes:
+    """Return what base58 stands for, as Solana's tools write keys. Raises: ValueError that shows nothing of it."""
+    number = 0
+    for letter in text:
+        if letter not in _BASE58_VALUE:
+            msg = "must be base58"
+            raise ValueError(msg)
+        number = number * 58 + _BASE58_VALUE[letter]
+    leading_zeros = len(text) - len(text.lstrip("1"))
+    return bytes(leading_zeros) + number.to_bytes((number.bit_length() + 7) // 8, "big")
+
+
 def _parse_evm(text: str) -> str:
     if not _EVM.fullmatch(text):
         msg = "must be an EVM address: 0x and 40 hexadecimal digits"

@@ -12,7 +12,7 @@ from app.core import clock
 from app.core.money import NANOS_PER_USD
 from app.core.tables import table_of
 from app.credits import postings
-from app.credits.models import CreditAccount
+from app.credits.models import CreditAccount, CreditPosting
 from app.credits.postings import Bucket, Kind, Posting
 from app.errors import InvalidInput
 from app.extensions import db
@@ -102,6 +102,15 @@ def grant(owner_id: str, nanos: int, *, reference: str) -> bool:
         lock_available(owner_id)  # which says when there is no such account
         raise InvalidInput.field("credits_usd", "would pass what one account can be given in all")
     return True
+
+
+def grants_by_reference(prefix: str) -> dict[str, tuple[str, int]]:
+    """Return account and nano-dollars of the grants whose reference begins so. For audits."""
+    named = CreditPosting.reference.startswith(f"grant:{prefix}", autoescape=True)
+    rows = db.session.execute(
+        select(CreditPosting.reference, CreditPosting.account_id, CreditPosting.amount_nanos).where(named)
+    )
+    return {reference.removeprefix("grant:"): (account, nanos) for reference, account, nanos in rows}
 
 
 def balance(owner_id: str) -> Balance:

@@ -1,6 +1,14 @@
 """The door of the ledger: its verbs and snapshots, all of them for use inside the caller's unit."""
 
-from app.credits.accounts import Balance, balance, balances, grant, open_account, totals
+from app.credits.accounts import (
+    Balance,
+    balance,
+    balances,
+    grant,
+    grants_by_reference,
+    open_account,
+    totals,
+)
 from app.credits.holds import (
     Hold,
     HoldState,
@@ -25,6 +33,7 @@ __all__ = [
     "charge",
     "expired_holds",
     "grant",
+    "grants_by_reference",
     "hold",
     "lapse",
     "open_account",

@@ -6,15 +6,16 @@ import hashlib
 
 from flask import Response, request
 
-from app.core import clock, money
-from app.errors import InvalidInput, PayloadTooLarge, ProviderNotConfigured, ServiceError
-from app.gateway import denials
+from app.errors import InsufficientCredits, InvalidInput, PayloadTooLarge, ProviderNotConfigured, ServiceError
+from app.gateway import denials, paying
 from app.gateway.dialects.requests import read_call
-from app.gateway.metering import FixedMeter, HeldMeter, Meter
-from app.gateway.pricing import Request, TokenPrices, rpc_methods
-from app.gateway.providers import Place, Provider
+from app.gateway.metering import FixedMeter, HeldMeter, Meter, PaidMeter
+from app.gateway.paying import Asked
+from app.gateway.pricing import TokenPrices, rpc_methods
+from app.gateway.providers import Provider
 from app.identity.caller import Caller
 from app.identity.guards import presented_keys
+from app.payments import desk, presentation
 from app.ports import provider as ports
 from app.ports.errors import PortError
 from app.ports.upstream import Outgoing
@@ -23,6 +24,8 @@ from app.web.parsing import body_of
 from app.web.targets import target_below
 
 MAX_BODY_BYTES = 32 * 2**20
+# Whoever has no key is unknown, and to be told a price costs nothing: reading for it has to be cheap.
+MAX_KEYLESS_BODY_BYTES = 4 * 2**20
 _LEAST_KEY_LETTERS = 20
 # Parameters that some upstream takes as a credential: it would win over the operator's, or name the caller's.
 _CREDENTIAL_PARAMETERS = frozenset(
@@ -44,24 +47,39 @@ _CREDENTIAL_PARAMETERS = frozenset(
 )
 
 
-def forward(row: Provider, caller: Caller, *, named: str) -> Response:
+def forward(row: Provider, caller: Caller | None, *, named: str) -> Response:
     """Forward the present request to a provider, called `named` by the caller, and return its answer.
 
-    Raises: ProviderNotConfigured, RouteNotAllowed, InvalidInput, NotFound, PayloadTooLarge, InsufficientCredits,
-    Overloaded, UpstreamError, UpstreamTimeout.
+    Paid for by the caller's credits; without a caller, or where these do not suffice, by the payment that came along.
+
+    Raises: PaymentRequired, ProviderNotConfigured, RouteNotAllowed, InvalidInput, NotFound, PayloadTooLarge,
+    InsufficientCredits, PaymentInvalid, PaymentAlreadyUsed, Overloaded, UpstreamError, UpstreamTimeout.
     """
+    has_payment = presentation.is_present()
+    if caller is None and not has_payment:
+        raise desk.required(paying.offer(row, lambda: _asked(row, named, most=MAX_KEYLESS_BODY_BYTES)))
     if not row.is_configured:
         raise ProviderNotConfigured
-    target = target_below("v1", "gateway", named).without_parameters(_CREDENTIAL_PARAMETERS)
-    place = row.place(target)
-    denials.check_route(row.denied_routes, request.method, place.path)
-    denials.check_parameters(row.denied_parameters, target.query, request.headers.items())
-    body = _body()
-    denials.check_fields(row.denied_fields, body)
-    if row.denied_methods is not None or place.methods is not None:
-        denials.check_methods(rpc_methods(body), denied=row.denied_methods, allowed=place.methods)
-    meter, body = _priced(row, caller, place, body)
-    outgoing = Outgoing(request.method, place.origin, place.target, _headers(row, caller), body)
+    asked = _asked(row, named, most=MAX_BODY_BYTES if caller else MAX_KEYLESS_BODY_BYTES)
+    if caller is None:
+        return _forward_paid(row, asked, None)
+    meter, body = _priced(row, caller, asked)
+    try:
+        return _made(row, meter, _outgoing(row, asked, body, scope=caller.account_id))
+    except InsufficientCredits as refusal:
+        if has_payment:
+            return _forward_paid(row, asked, caller)
+        raise desk.with_terms(refusal, paying.offer(row, lambda: asked)) from None
+
+
+def _forward_paid(row: Provider, asked: Asked, caller: Caller | None) -> Response:
+    bill = paying.bill(row, asked)
+    ticket = desk.accept(bill.price, agent_id=caller.agent_id if caller else None)
+    meter = PaidMeter(row, bill.quote, ticket, is_streamed=bill.is_streamed)
+    return _made(row, meter, _outgoing(row, asked, bill.body, scope=ticket.payment_id))
+
+
+def _made(row: Provider, meter: Meter, outgoing: Outgoing) -> Response:
     lane = forwarding.enter_lane()
     try:
         meter.begin()
@@ -69,6 +87,27 @@ def forward(row: Provider, caller: Caller, *, named: str) -> Response:
     except BaseException:
         lane.leave()
         raise
+
+
+def _asked(row: Provider, named: str, *, most: int) -> Asked:
+    """Read what is asked for, and refuse what is not offered.
+
+    Raises: RouteNotAllowed, InvalidInput, PayloadTooLarge beyond so many bytes.
+    """
+    target = target_below("v1", "gateway", named).without_parameters(_CREDENTIAL_PARAMETERS)
+    place = row.place(target)
+    denials.check_route(row.denied_routes, request.method, place.path)
+    denials.check_parameters(row.denied_parameters, target.query, request.headers.items())
+    body = _body(most)
+    denials.check_fields(row.denied_fields, body)
+    if row.denied_methods is not None or place.methods is not None:
+        denials.check_methods(rpc_methods(body), denied=row.denied_methods, allowed=place.methods)
+    facts = None
+    if row.dialect is not None:
+        facts = read_call(
+            row.dialect, request.method, place.path, body=body, content_type=request.content_type
+        )
+    return Asked(place, body, facts)
 
 
 def _answered(row: Provider, meter: Meter, lane: forwarding.Lane, outgoing: Outgoing) -> Response:
@@ -99,8 +138,8 @@ def _answered(row: Provider, meter: Meter, lane: forwarding.Lane, outgoing: Outg
         raise
 
 
-def _body() -> bytes:
-    request.max_content_length = MAX_BODY_BYTES
+def _body(most: int) -> bytes:
+    request.max_content_length = most
     if request.headers.get("Content-Encoding", "identity").strip().lower() not in {"", "identity"}:
         raise InvalidInput(
             "Send the request body without a Content-Encoding: it has to be read to be priced."
@@ -108,32 +147,30 @@ def _body() -> bytes:
     try:
         return body_of(request)
     except PayloadTooLarge:
-        raise PayloadTooLarge(
-            f"The request body is too large: at most {MAX_BODY_BYTES // 2**20} MiB."
-        ) from None
+        raise PayloadTooLarge(f"The request body is too large: at most {most // 2**20} MiB.") from None
 
 
-def _priced(row: Provider, caller: Caller, place: Place, body: bytes) -> tuple[Meter, bytes]:
+def _priced(row: Provider, caller: Caller, asked: Asked) -> tuple[Meter, bytes]:
     """Return what will watch the call, and the body to send. Raises: InvalidInput."""
-    facts = None
-    if row.dialect is not None:
-        facts = read_call(
-            row.dialect, request.method, place.path, body=body, content_type=request.content_type
-        )
-    quote = row.price.quote(Request(at=clock.now(), path=place.path, body=body, facts=facts))
-    quote.check(money.nanos_from_usd(ports.settings().gateway_max_call_usd))
+    facts = asked.facts
+    quote = paying.quote(row, asked)
     if quote.is_fixed or facts is None or not isinstance(row.price, TokenPrices):
-        return FixedMeter(row, caller, quote), body
+        return FixedMeter(row, caller, quote), asked.body
     meter = HeldMeter(row, caller, quote, prices=row.price, facts=facts)
     return meter, facts.body
 
 
-def _headers(row: Provider, caller: Caller) -> list[tuple[str, str]]:
+def _outgoing(row: Provider, asked: Asked, body: bytes, *, scope: str) -> Outgoing:
+    place = asked.place
+    return Outgoing(request.method, place.origin, place.target, _headers(row, scope), body)
+
+
+def _headers(row: Provider, scope: str) -> list[tuple[str, str]]:
     ours = dict(row.credential_headers())
     key = request.headers.get("Idempotency-Key")
     if key:
         # All callers share one account: the same word of two of them must not be one request there.
-        scoped = hashlib.sha256(f"{caller.account_id}\n{row.slug}\n{key}".encode()).hexdigest()
+        scoped = hashlib.sha256(f"{scope}\n{row.slug}\n{key}".encode()).hexdigest()
         ours["Idempotency-Key"] = f"purser-{scoped[:48]}"
     # Not a placeholder that a client puts where its key would stand: that may be in any header.
     keys = [key for key in presented_keys() if len(key) >= _LEAST_KEY_LETTERS]

@@ -8,6 +8,7 @@ from app.errors import Unauthorized
 from app.gateway import providers
 from app.gateway.providers import Provider
 from app.identity import guards
+from app.payments import presentation
 from app.web.blueprint import Guard
 
 
@@ -17,16 +18,20 @@ def provider() -> Provider:
 
 
 def require_payer() -> None:
-    """Let in whoever can pay for the call: a key, by its credits. The one place that decides it.
+    """Let in whoever can pay: a key, by its credits; else a payment; else who has yet to be told the terms.
 
-    Raises: Unauthorized.
+    A key that is none is refused, unless a payment comes with it. Raises: Unauthorized.
     """
     found = guards.find_key_of_client()
-    if found is None:
+    if found is not None:
+        guards.admit(found)
+        return
+    guards.admit_without_key()
+    if guards.sends_key_of_client() and not presentation.is_present():
         raise Unauthorized(
-            "A valid API key is needed in the X-API-Key header, or as Authorization: Bearer where a client sends it so."
+            "A valid API key is needed in the X-API-Key header, or as Authorization: Bearer where a client sends it "
+            "so; without any, a call can be paid for with USDC (x402)."
         )
-    guards.admit(found)
 
 
 def _check() -> None:
@@ -34,5 +39,5 @@ def _check() -> None:
     require_payer()
 
 
-GATEWAY = Guard(schemes=(guards.API_KEY_SCHEME, guards.BEARER_SCHEME), check=_check)
-"""A key that pays by its credits."""
+GATEWAY = Guard(schemes=(guards.API_KEY_SCHEME, guards.BEARER_SCHEME, guards.PAYMENT_SCHEME), check=_check)
+"""A key that pays by its credits, or a payment for the one call."""

@@ -27,6 +27,7 @@ from app.gateway.dialects.facts import CallFacts
 from app.gateway.pricing import Quote, TokenPrices
 from app.gateway.providers import Provider
 from app.identity.caller import Caller
+from app.payments.desk import Ticket
 from app.ports import provider as ports
 from app.ports.upstream import Incoming
 from app.usage import service as usage
@@ -62,11 +63,11 @@ class Meter(ABC):
     Works in any thread, also when the request that began the call is over.
     """
 
-    def __init__(self, row: Provider, caller: Caller, quote: Quote) -> None:
-        """Take who pays for which call."""
+    def __init__(self, row: Provider, caller: Caller | None, quote: Quote) -> None:
+        """Take who pays for which call; nobody by an account where a payment does."""
         self.id = new_id()
-        self._account_id = caller.account_id
-        self._call = Call(caller.key_id, row.slug, quote.model)
+        self._account_id = caller.account_id if caller else ""
+        self._call = Call(caller.key_id if caller else "", row.slug, quote.model)
         self._quote = quote
         self._request_id: str = g.request_id
         self._app: Flask = current_app._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001 - the documented way
@@ -121,12 +122,28 @@ class Meter(ABC):
         """Tell whether the caller gets a failure in place of an answer that broke off before it was passed on."""
         return ending is not Ending.COMPLETE and not self._is_streaming
 
+    def _has_failed(self, ending: Ending) -> bool:
+        """Tell whether the caller got nothing of its own: no answer, an upstream's failure or the operator's."""
+        return (
+            self._is_unseen(ending)
+            or self._status >= HTTPStatus.INTERNAL_SERVER_ERROR
+            or self._status in _OPERATORS_FAULT
+        )
+
     def _settle(self, verb: Callable[[], _Bill]) -> None:
         """Run a settlement that returns the bill. What cannot be settled is left to the lease's end."""
+
+        def settled() -> None:
+            with unit_of_work():
+                self._bill = verb()
+
+        self._keep_trying(settled)
+
+    def _keep_trying(self, verb: Callable[[], None]) -> None:
         for pause in (*_PAUSES_BETWEEN_TRIES, None):
             try:
-                with self._app.app_context(), unit_of_work():
-                    self._bill = verb()
+                with self._app.app_context():
+                    verb()
             except Exception:
                 # The caller is served all the same; repeating a settlement changes nothing.
                 _log.exception("settlement_failed", call_id=self.id, again=pause is not None)
@@ -162,12 +179,48 @@ class FixedMeter(Meter):
 
     def end(self, ending: Ending) -> None:
         """Keep the price for an answer that is the caller's: below 500, and no refusal of the operator."""
-        if (
-            self._is_unseen(ending)
-            or self._status >= HTTPStatus.INTERNAL_SERVER_ERROR
-            or self._status in _OPERATORS_FAULT
-        ):
+        if self._has_failed(ending):
             self.cancel()
+
+
+class PaidMeter(Meter):
+    """A call that a payment of its own pays for: served on a ticket, which is good again when it fails."""
+
+    def __init__(self, row: Provider, quote: Quote, ticket: Ticket, *, is_streamed: bool) -> None:
+        """Take the ticket."""
+        super().__init__(row, None, quote)
+        self._ticket = ticket
+        self._streams = is_streamed
+        self._has_passed = False
+
+    @property
+    def is_streamed(self) -> bool:
+        """Tell whether the request asks for a stream."""
+        return self._streams
+
+    def begin(self) -> None:
+        """Use a try of the ticket up. Raises: PaymentAlreadyUsed."""
+        self._ticket.begin()
+
+    def cancel(self) -> None:
+        """Make the ticket good again."""
+        self._keep_trying(self._ticket.give_back)
+
+    def feed(self, piece: bytes) -> bytes:
+        """Note that something of the answer is passed on."""
+        self._has_passed = self._has_passed or bool(piece)
+        return piece
+
+    def end(self, ending: Ending) -> None:
+        """Keep the payment for an answer that is the caller's, whole or in part."""
+        # A stream of which nothing came served nobody; a caller who left may have had what it wanted.
+        came_to_nothing = ending in {Ending.BROKEN, Ending.TIMEOUT} and not self._has_passed
+        failed = came_to_nothing or self._has_failed(ending)
+        self._keep_trying(self._ticket.give_back if failed else self._ticket.finish)
+
+    def headers(self) -> Collection[tuple[str, str]]:
+        """Return how the payment was settled, for clients of the standard."""
+        return [*super().headers(), *self._ticket.headers.items()]
 
 
 class HeldMeter(Meter):

@@ -13,6 +13,9 @@ from app.errors import (
     NotFound,
     Overloaded,
     PayloadTooLarge,
+    PaymentAlreadyUsed,
+    PaymentInvalid,
+    PaymentRequired,
     ProviderNotConfigured,
     RouteNotAllowed,
     Unauthorized,
@@ -44,7 +47,7 @@ providers = Blueprint(
 def _forwarding(method: str) -> Callable[..., Response]:
     def forward(provider: str, path: str) -> Response:
         del path  # taken from the request line, where it has not been decoded
-        return calls.forward(doors.provider(), guards.caller(), named=provider)
+        return calls.forward(doors.provider(), guards.find_caller(), named=provider)
 
     forward.__name__ = f"forward_{method.lower()}"
     forward.__doc__ = f"""Forward a {method} to a provider and return its answer as it is.
@@ -57,8 +60,8 @@ def _forwarding(method: str) -> Callable[..., Response]:
 for _method in _METHODS:
     _view = gateway.response(200, schemas.UpstreamAnswerShape, description="What the upstream answered.")(
         gateway.raises(
-            Unauthorized, InsufficientCredits, RouteNotAllowed, NotFound, PayloadTooLarge, ProviderNotConfigured,
-            Overloaded, UpstreamError, UpstreamTimeout,
+            Unauthorized, InsufficientCredits, PaymentRequired, PaymentInvalid, PaymentAlreadyUsed, RouteNotAllowed,
+            NotFound, PayloadTooLarge, ProviderNotConfigured, Overloaded, UpstreamError, UpstreamTimeout,
         )(_forwarding(_method))
     )  # fmt: skip
     # HEAD comes with GET; OPTIONS would, too, but is the upstream's to answer.

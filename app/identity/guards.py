@@ -15,6 +15,7 @@ from app.web.blueprint import Guard
 API_KEY_SCHEME = "ApiKey"
 BEARER_SCHEME = "Bearer"
 MASTER_KEY_SCHEME = "MasterKey"
+PAYMENT_SCHEME = "Payment"
 SECURITY_SCHEMES = {
     API_KEY_SCHEME: {
         "type": "apiKey",
@@ -26,6 +27,16 @@ SECURITY_SCHEMES = {
         "type": "http",
         "scheme": "bearer",
         "description": "The same key, where clients of other services send theirs (gateway routes only).",
+    },
+    PAYMENT_SCHEME: {
+        "type": "apiKey",
+        "in": "header",
+        "name": "X-Payment",
+        "description": (
+            "Instead of a key, on gateway routes: the hash of a USDC transaction (with `X-Payment-Chain`), or a signed "
+            "payment of x402, here (version 1) or in `PAYMENT-SIGNATURE` (version 2). A call without either is "
+            "answered 402 with the terms."
+        ),
     },
     MASTER_KEY_SCHEME: {
         "type": "apiKey",
@@ -70,6 +81,22 @@ def admit(found: Caller) -> None:
     """
     limits.count_call_of_key(found.account_id)
     g.caller = found
+
+
+def admit_without_key() -> None:
+    """Let somebody in whom no key names."""
+    g.pop("caller", None)
+
+
+def find_caller() -> Caller | None:
+    """Return who makes the present request by a key, None where a door let somebody in without one."""
+    found: Caller | None = g.get("caller")
+    return found
+
+
+def sends_key_of_client() -> bool:
+    """Tell whether the request carries a key where `find_key_of_client` looks for one, good or not."""
+    return bool(presented_keys())
 
 
 def find_key_of_client() -> Caller | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import math
 from collections.abc import Callable
+from http import HTTPStatus
 
 from flask import g, request
 from werkzeug.exceptions import TooManyRequests
@@ -47,6 +48,12 @@ def count_registration() -> None:
         _count(_count_registration)
 
 
+def count_failing_payment() -> None:
+    """Count a payment that is presented, should the answer be a 402. Raises: RateLimited beyond X402_MISS_LIMIT."""
+    if provider.settings().x402_miss_limit:
+        _count(_count_failing_payment)
+
+
 def _count(limited: Callable[[], None]) -> None:
     try:
         limited()
@@ -73,3 +80,13 @@ def _count_call() -> None:
 )
 def _count_registration() -> None:
     """Carry the limit; calling this counts."""
+
+
+@limiter.shared_limit(
+    lambda: provider.settings().x402_miss_limit or "",
+    scope="payment",
+    key_func=client_network,
+    deduct_when=lambda response: response.status_code == HTTPStatus.PAYMENT_REQUIRED,
+)
+def _count_failing_payment() -> None:
+    """Carry the limit; calling this counts, once the answer is known to be a failure."""

@@ -17,6 +17,7 @@ from app.ports.shopper import Shopper
 from app.ports.specifications import Specifications
 from app.ports.swaps import Exchange
 from app.ports.tallies import Tallies
+from app.ports.till import Till
 from app.ports.upstream import Upstream
 from app.ports.vault import Vault
 
@@ -35,6 +36,11 @@ class PortSet(Protocol):
     @property
     def exchanges(self) -> Mapping[ChainName, Exchange]:
         """Where tokens are swapped, by chain; a subset of `chains`."""
+        ...
+
+    @property
+    def tills(self) -> Mapping[ChainName, Till]:
+        """What reads and submits payments on each chain."""
         ...
 
     @property

@@ -59,6 +59,10 @@ class Vault(Protocol):
         """Make 128 bits of BIP-39 entropy and derive its addresses (BIP-44 for EVM, SLIP-0010 for Solana)."""
         ...
 
+    def adopted_wallet(self, place: Place, *, evm: bytes | None, solana: bytes | None) -> NewWallet:
+        """Seal keys that the operator brings, 32 bytes each; one that is missing is made. Raises: ValueError."""
+        ...
+
     def signer(self, sealed: str, place: Place) -> Signer:
         """Open a wallet for signing. Raises: Rejected when key, place or ciphertext do not fit."""
         ...

@@ -23,11 +23,10 @@ from app.extensions import db
 from app.ports import provider
 from app.ports.errors import Rejected
 from app.ports.shopper import Bought, Errand, Failed, Product, Review, Shopper, Step, Trouble, Unclear
-from app.shopping import lifecycle, orders
+from app.shopping import lifecycle, orders, service
 from app.shopping.lifecycle import Status
 from app.shopping.models import Purchase, PurchaseEvidence, PurchaseStep
 from app.spending import service as spending
-from app.usage import service as usage
 
 LEASE = timedelta(seconds=60)
 _MAX_EVIDENCE = 6
@@ -284,7 +283,7 @@ def end_running(
             changes={"error": dict(error), **({"cost_nanos": 0} if free else {})},
         )
         if ended and free:
-            usage.refund(purchase_id)
+            service.give_price_back(purchase_id)
         return ended
 
 

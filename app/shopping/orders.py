@@ -109,7 +109,7 @@ def assert_allowed(caller: Caller, order: Order) -> str | None:
     deleted all its wallets, and with them its limits.
     """
     if caller.agent_id is None:
-        _assert_capped(order)
+        assert_capped(order)
         return None
     with reading():
         wallet = wallets.first_of(caller.agent_id)
@@ -117,8 +117,14 @@ def assert_allowed(caller: Caller, order: Order) -> str | None:
         # What it costs is not known yet; who is frozen and where nothing may be bought is.
         spending.check(wallet.id, value_nanos=0, recipient=None, family=None, domain=order.host)
     if controls is None or not controls.per_tx_limit_nanos:
-        _assert_capped(order)
+        assert_capped(order)
     return wallet.id
+
+
+def assert_capped(order: Order) -> None:
+    """See that an order says what it may cost at most. Raises: InvalidInput."""
+    if order.max_total_nanos is None:
+        raise InvalidInput.field("max_total_usd", "is required where no limit per transaction is in force")
 
 
 def allowed_domains_of(wallet_id: str | None) -> tuple[str, ...]:
@@ -127,11 +133,6 @@ def allowed_domains_of(wallet_id: str | None) -> tuple[str, ...]:
         return ()
     controls = spending.controls_of([wallet_id]).get(wallet_id)
     return controls.allowed_domains if controls is not None else ()
-
-
-def _assert_capped(order: Order) -> None:
-    if order.max_total_nanos is None:
-        raise InvalidInput.field("max_total_usd", "is required where no limit per transaction is in force")
 
 
 def _assert_public(parts: SplitResult, host: str, port: int | None) -> None:

@@ -11,6 +11,9 @@ from app.errors import (
     IdempotencyConflict,
     InsufficientCredits,
     NotFound,
+    PaymentAlreadyUsed,
+    PaymentInvalid,
+    PaymentRequired,
     ProviderNotConfigured,
     PurchaseInProgress,
     Unauthorized,
@@ -19,7 +22,7 @@ from app.errors import (
 from app.identity import guards
 from app.ports import provider
 from app.ports.shopper import ShippingAddress
-from app.shopping import orders, schemas, service
+from app.shopping import orders, paying, schemas, service
 from app.shopping.orders import Order
 from app.shopping.schemas import ADVICE
 from app.shopping.service import PurchaseView
@@ -30,18 +33,34 @@ from app.web.idempotency import idempotent
 _POLL_SECONDS = 3
 
 
-def _check_key() -> None:
-    """Let in whoever can pay: a key, by its credits. The one place that decides it for shopping."""
-    found = guards.find_key_of_client()
-    if found is None:
-        raise Unauthorized
-    guards.admit(found)
+def _is_purchase() -> bool:
+    return request.path.endswith("/buy")
+
+
+def _check() -> None:
+    """Let in whoever can pay for a purchase, and whoever may read one."""
+    if _is_purchase():
+        paying.check_payer()
+    else:
+        paying.check_reader()
+
+
+_PAYABLE: list[dict[str, list[str]]] = [
+    {scheme: []} for scheme in (guards.API_KEY_SCHEME, guards.BEARER_SCHEME, guards.PAYMENT_SCHEME)
+]
+_TOKEN = {
+    "in": "query",
+    "name": paying.PARAMETER,
+    "required": False,
+    "description": "Instead of a key, for a purchase that a payment has paid: it is part of `status_url`.",
+    "schema": {"type": "string"},
+}
 
 
 shopping = Blueprint(
     "shopping",
     __name__,
-    guard=Guard(schemes=(guards.API_KEY_SCHEME, guards.BEARER_SCHEME), check=_check_key),
+    guard=Guard(schemes=(guards.API_KEY_SCHEME, guards.BEARER_SCHEME), check=_check),
     url_prefix="/v1/gateway/shopping",
     description="Purchases in web shops, made by a browser, each of them at most once.",
 )
@@ -50,7 +69,7 @@ shopping = Blueprint(
 @shopping.before_request
 def _assert_configured() -> None:
     """Refuse what nobody could carry out before the body is looked at; what was bought can be read all the same."""
-    if request.path.endswith("/buy"):
+    if _is_purchase():
         service.assert_configured()
 
 
@@ -64,6 +83,7 @@ def _find_purchase() -> None:
 
 def _shape(purchase: PurchaseView) -> dict[str, Any]:
     base = f"{provider.settings().public_url}/v1/gateway/shopping/purchases/{purchase.id}"
+    token = paying.address_suffix(purchase.id)
     order = None
     if purchase.outcome is not None:
         order = {
@@ -81,7 +101,7 @@ def _shape(purchase: PurchaseView) -> dict[str, Any]:
     values = {
         "id": purchase.id,
         "status": purchase.status.value,
-        "status_url": base,
+        "status_url": base + token,
         "url": purchase.url,
         "dry_run": purchase.dry_run,
         "quantity": purchase.quantity,
@@ -92,7 +112,7 @@ def _shape(purchase: PurchaseView) -> dict[str, Any]:
         "steps": len(purchase.steps),
         "trail": purchase.steps,
         "evidence": [
-            {"name": shot.name, "url": f"{base}/evidence/{shot.id}.png"} for shot in purchase.evidence
+            {"name": shot.name, "url": f"{base}/evidence/{shot.id}.png{token}"} for shot in purchase.evidence
         ],
         "cost_usd": purchase.cost_nanos,
         "created_at": purchase.created_at,
@@ -112,7 +132,8 @@ def _owner() -> str:
 
 
 @shopping.post("/buy")
-@idempotent(owner=_owner, rebuild=_rebuild)
+@shopping.doc(security=_PAYABLE)
+@idempotent(owner=_owner, rebuild=_rebuild, applies=lambda: guards.find_caller() is not None)
 @shopping.arguments(schemas.BuyBody)
 @shopping.response(202, schemas.PurchaseShape, description="Accepted; ask for it at `Location`.")
 @shopping.alt_response(
@@ -120,7 +141,7 @@ def _owner() -> str:
 )
 @shopping.raises(
     Unauthorized, ProviderNotConfigured, DomainNotAllowed, WalletFrozen, NotFound, InsufficientCredits,
-    PurchaseInProgress, IdempotencyConflict,
+    PaymentRequired, PaymentInvalid, PaymentAlreadyUsed, PurchaseInProgress, IdempotencyConflict,
 )  # fmt: skip
 @shopping.header(
     idempotency.HEADER,
@@ -129,17 +150,23 @@ def _owner() -> str:
 @shopping.header("Prefer", "`wait=N` waits up to N (at most 25) seconds for the purchase to end.")
 def buy(body: dict[str, Any]) -> Response:
     """Buy a product with a browser. The total is held against the first wallet's limits before the order."""
-    purchase = service.buy(guards.caller(), _order(body), twice=idempotency.HEADER in request.headers)
+    purchase, settled = paying.buy(
+        guards.find_caller(), _order(body), twice=idempotency.HEADER in request.headers
+    )
     purchase = service.wait(purchase, seconds=prefer.wait_seconds(service.NO_WAIT))
     response = jsonify(_shape(purchase))
     response.status_code = 202 if purchase.is_open else 200
+    response.headers.extend(settled)
     if purchase.is_open:
-        response.headers["Location"] = f"/v1/gateway/shopping/purchases/{purchase.id}"
+        response.headers["Location"] = (
+            f"/v1/gateway/shopping/purchases/{purchase.id}{paying.address_suffix(purchase.id)}"
+        )
         response.headers["Retry-After"] = str(_POLL_SECONDS)
     return response
 
 
 @shopping.get("/purchases/<string:purchase_id>")
+@shopping.doc(parameters=[_TOKEN])
 @shopping.response(200, schemas.PurchaseShape)
 @shopping.raises(Unauthorized, NotFound)
 def get_purchase(purchase: PurchaseView) -> Response:
@@ -151,6 +178,7 @@ def get_purchase(purchase: PurchaseView) -> Response:
 
 
 @shopping.post("/purchases/<string:purchase_id>/cancel")
+@shopping.doc(parameters=[_TOKEN])
 @shopping.response(200, schemas.PurchaseShape)
 @shopping.raises(Unauthorized, NotFound, PurchaseInProgress)
 def cancel_purchase(purchase: PurchaseView) -> Response:
@@ -159,6 +187,7 @@ def cancel_purchase(purchase: PurchaseView) -> Response:
 
 
 @shopping.get("/purchases/<string:purchase_id>/evidence/<string:evidence_id>.png")
+@shopping.doc(parameters=[_TOKEN])
 @shopping.response(200, {"type": "string", "format": "binary"}, content_type="image/png")
 @shopping.raises(Unauthorized, NotFound)
 def get_purchase_evidence(evidence_id: str, purchase: PurchaseView) -> Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -16,10 +16,11 @@ from app.core import clock, identifiers
 from app.core.heartbeats import Heart, is_fresh
 from app.core.money import nanos_from_usd
 from app.core.unit_of_work import after_commit, reading, unit_of_work
-from app.errors import NotFound, ProviderNotConfigured, PurchaseInProgress
+from app.errors import NotFound, ProviderNotConfigured, PurchaseInProgress, TransactionInProgress
 from app.extensions import db
 from app.identity.caller import Caller
 from app.jobs import JobName
+from app.payments import desk
 from app.ports import provider
 from app.shopping import lifecycle, orders
 from app.shopping.lifecycle import OPEN, Status
@@ -82,11 +83,16 @@ class PurchaseView:
         return self.status in OPEN
 
 
+def is_configured() -> bool:
+    """Tell whether somebody is there who buys."""
+    with reading():
+        return is_fresh(Heart.SHOPPER)
+
+
 def assert_configured() -> None:
     """See that somebody is there who buys. Raises: ProviderNotConfigured."""
-    with reading():
-        if is_fresh(Heart.SHOPPER):
-            return
+    if is_configured():
+        return
     raise ProviderNotConfigured(
         "Shopping is not set up on this service: no shopping worker with a browser is running."
     )
@@ -109,8 +115,10 @@ def price_nanos() -> int:
     return nanos_from_usd(provider.settings().shopping_price_usd)
 
 
-def buy(caller: Caller, order: Order, *, twice: bool) -> PurchaseView:
+def buy(caller: Caller, order: Order, *, twice: bool, fund: Callable[[], None] | None = None) -> PurchaseView:
     """Accept a purchase, charged, sealed and queued. `twice` says that the same may be bought again on purpose.
+
+    `fund` gives the account what is charged, in the same unit.
 
     Raises: InvalidInput, the 403 classes, NotFound, InsufficientCredits, PurchaseInProgress.
     """
@@ -119,6 +127,8 @@ def buy(caller: Caller, order: Order, *, twice: bool) -> PurchaseView:
     sealed = order.seal(purchase_id)
     cost_nanos = price_nanos()
     with unit_of_work():
+        if fund is not None:
+            fund()
         # Touches the account's row: of two requests at once, the second sees the first one's purchase.
         usage.charge(
             caller.account_id,
@@ -162,6 +172,35 @@ def view(purchase_id: str) -> PurchaseView:
         return _view(purchase)
 
 
+def newest_of(account_id: str) -> PurchaseView:
+    """Return what an account bought last. Raises: NotFound."""
+    with reading() as session:
+        purchase = session.scalar(
+            select(Purchase)
+            .where(Purchase.account_id == account_id)
+            .order_by(Purchase.created_at.desc(), Purchase.id.desc())
+            .limit(1)
+        )
+        if purchase is None:
+            raise NotFound("There is no such purchase.")
+        return _view(purchase)
+
+
+def account_of(purchase_id: str) -> str | None:
+    """Return the account that pays for a purchase, None where there is no such purchase."""
+    canonical = identifiers.parse_id(purchase_id)
+    with reading() as session:
+        return session.scalar(select(Purchase.account_id).where(Purchase.id == canonical))
+
+
+def give_price_back(purchase_id: str) -> None:
+    """Give the price of a purchase back, in the current unit: what a payment has paid makes that payment good again."""
+    usage.refund(purchase_id)
+    account_id = db.session.scalar(select(Purchase.account_id).where(Purchase.id == purchase_id))
+    if account_id is not None:
+        desk.take_back(account_id)
+
+
 def cancel(purchase: PurchaseView) -> PurchaseView:
     """Take back a purchase that no worker has begun, and its price. Raises: PurchaseInProgress."""
     with unit_of_work():
@@ -169,7 +208,7 @@ def cancel(purchase: PurchaseView) -> PurchaseView:
             purchase.id, source=Status.QUEUED, target=Status.CANCELLED, changes={"cost_nanos": 0}
         )
         if cancelled:
-            usage.refund(purchase.id)
+            give_price_back(purchase.id)
     now = view(purchase.id)
     if not cancelled and now.status is not Status.CANCELLED:
         raise PurchaseInProgress(
@@ -205,12 +244,18 @@ def evidence(purchase: PurchaseView, evidence_id: str) -> bytes:
         return found.png
 
 
-def open_purchase_of(wallet_id: str) -> str | None:
-    """Return a purchase under a wallet's limits that has not ended, in the current unit."""
-    return db.session.scalar(
+def open_purchase_of(wallet_id: str) -> TransactionInProgress | None:
+    """Return what refuses a wallet's deletion: a purchase that has not ended. In the current unit."""
+    found = db.session.scalar(
         select(Purchase.id)
         .where(Purchase.wallet_id == wallet_id, Purchase.status.in_([status.value for status in OPEN]))
         .limit(1)
+    )
+    if found is None:
+        return None
+    return TransactionInProgress(
+        "A purchase under this wallet's limits has not ended yet; delete it once that has.",
+        details={"purchase_id": found},
     )
 
 

@@ -11,10 +11,9 @@ from app.core.unit_of_work import reading, unit_of_work
 from app.jobs import JobName
 from app.ports import provider
 from app.ports.shopper import Failed, Trouble
-from app.shopping import carrying, lifecycle
+from app.shopping import carrying, lifecycle, service
 from app.shopping.lifecycle import OPEN, Status
 from app.shopping.models import Purchase, PurchaseEvidence, PurchaseStep
-from app.usage import service as usage
 
 EVIDENCE_KEPT = timedelta(days=30)
 _BATCH = 100
@@ -66,7 +65,7 @@ def _expire(purchase_id: str) -> None:
             changes={"error": carrying.error_of(late, None), "cost_nanos": 0},
         )
         if ended:
-            usage.refund(purchase_id)
+            service.give_price_back(purchase_id)
 
 
 def _leave_open(purchase_id: str) -> None:

@@ -45,6 +45,14 @@ def new_key() -> NewWalletKey:
     return NewWalletKey(wallet_id, made.evm_address, made.solana_address, made.sealed)
 
 
+def adopted_key(*, evm: bytes | None, solana: bytes | None) -> NewWalletKey:
+    """Take keys that the operator brings for a wallet to be. Raises: ValueError, InternalError like `new_key`."""
+    assert_network()
+    wallet_id = new_id()
+    made = provider.current().vault.adopted_wallet(place(wallet_id), evm=evm, solana=solana)
+    return NewWalletKey(wallet_id, made.evm_address, made.solana_address, made.sealed)
+
+
 def signer_of(wallet_id: str) -> Signer:
     """Open a wallet's key for signing. Raises: NotFound, InternalError on another network's key store."""
     assert_network()

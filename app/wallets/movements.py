@@ -40,6 +40,8 @@ Raises: PortError, ServiceError.
 """
 Signing = Callable[[Draft, Signer, int | None], Signed]
 """Signs a draft for a nonce slot, inside the unit that records it: no network."""
+Recording = Callable[[history.TransactionView], None]
+"""Writes what belongs to a movement, inside the unit that records it: no network."""
 
 _FAILURES: Mapping[TransactionType, type[ServiceError]] = {
     TransactionType.TRANSFER: TransferFailed,
@@ -80,7 +82,7 @@ class Output:
 class Movement:
     """What is to move: `amount` leaves the wallet and counts as `value_nanos` against its limits.
 
-    `payee` must be on the wallet's allowlist, if it has one; None where nobody but the wallet itself is paid.
+    `payee` must be on the wallet's allowlist, if it has one; None where only the wallet or the service itself is paid.
     """
 
     wallet: WalletView
@@ -91,6 +93,7 @@ class Movement:
     amount: TokenAmount
     value_nanos: int | None
     output: Output | None = None
+    kind: str | None = None
 
     @property
     def sender(self) -> str:
@@ -98,7 +101,7 @@ class Movement:
         return self.wallet.address_on(self.chain)
 
 
-class _NotAffordable(Exception):
+class NotAffordable(Exception):
     """Other movements of this wallet, not mined yet, use up what this one needs."""
 
     def __init__(self, reason: str, token: Token, *, available: int, required: int) -> None:
@@ -135,21 +138,26 @@ def try_out(movement: Movement, draft: Drafting) -> Draft:
     def assert_possible(drafted: Draft) -> Draft:
         with reading():
             _check(movement)
-            _assert_affordable(movement, drafted)
+            assert_affordable(movement, drafted)
         return drafted
 
     try:
         return _on_fresh_facts(movement, lambda: draft(None), assert_possible)
-    except (PortError, _NotAffordable) as error:
+    except (PortError, NotAffordable) as error:
         raise failure(movement.type, error.reason, error.details) from None
 
 
 def carry_out(
-    movement: Movement, draft: Drafting, sign: Signing, *, wait_seconds: Decimal
+    movement: Movement,
+    draft: Drafting,
+    sign: Signing,
+    *,
+    wait_seconds: Decimal,
+    record_beside: Recording | None = None,
 ) -> history.TransactionView:
     """Go through all beats, and wait for the outcome as long as asked.
 
-    Returns a `confirmed` or `pending` transaction.
+    Returns a `confirmed` or `pending` transaction. What `record_beside` writes is in the unit that records it.
 
     Raises: the 403 classes of a refused limit; the movement's own failure when it certainly did not happen.
     """
@@ -157,13 +165,14 @@ def carry_out(
     signer = custody.signer_of(movement.wallet.id)
 
     def commit(drafted: Draft) -> tuple[history.TransactionView, Signed]:
-        return _commit(movement, drafted, lambda slot: sign(drafted, signer, slot))
+        return _commit(movement, drafted, lambda slot: sign(drafted, signer, slot), record_beside)
 
     try:
         recorded, signed = _on_fresh_facts(movement, lambda: draft(signer), commit)
-    except (PortError, _NotAffordable) as error:
+    except (PortError, NotAffordable) as error:
         raise refuse(movement, error.reason, error.details) from None
-    view = _send_and_settle(chain, recorded, signed, movement, wait_seconds=wait_seconds)
+    wanted = movement.output.token if movement.output else None
+    view = send_and_settle(chain, recorded, signed, wait_seconds=wait_seconds, receives=wanted)
     if view.status == Status.FAILED:
         raise failure(movement.type, view.error or "failed", {}, transaction_id=view.id, tx_hash=view.tx_hash)
     return view
@@ -171,7 +180,7 @@ def carry_out(
 
 def refuse(movement: Movement, reason: str, details: Mapping[str, str]) -> ServiceError:
     """Record a movement that was refused before signing, and make its failure. A limit's refusal goes first."""
-    transaction = _row(new_id(), movement)
+    transaction = row_of(new_id(), movement)
     transaction.cost_nanos = 0
     transaction.error = reason
     with unit_of_work():
@@ -210,12 +219,12 @@ def _on_fresh_facts(movement: Movement, draft: Callable[[], Draft], do: Callable
 
     Whether this look or somebody else's settles what has landed, only another draft tells what is left.
 
-    Raises: Rejected, _NotAffordable.
+    Raises: Rejected, NotAffordable.
     """
     drafted = _payable(movement, draft)
     try:
         return do(drafted)
-    except _NotAffordable:
+    except NotAffordable:
         if drafted.sequence is not None:
             raise  # the nonce has told what the balances include
         try:
@@ -237,7 +246,10 @@ def _payable(movement: Movement, draft: Callable[[], Draft]) -> Draft:
 
 
 def _commit(
-    movement: Movement, draft: Draft, sign: Callable[[int | None], Signed]
+    movement: Movement,
+    draft: Draft,
+    sign: Callable[[int | None], Signed],
+    record_beside: Recording | None = None,
 ) -> tuple[history.TransactionView, Signed]:
     """Beat 1: everything that must be true before the bytes leave, in one unit."""
     transaction_id, now = new_id(), clock.now()
@@ -246,12 +258,12 @@ def _commit(
             movement.wallet.id, reference=transaction_id, value_nanos=movement.value_nanos,
             recipient=movement.payee, family=movement.chain.family,
         )  # fmt: skip
-        _assert_affordable(movement, draft)
+        assert_affordable(movement, draft)
         slot = None
         if draft.sequence is not None:
             slot = nonces.allocate(movement.chain, movement.sender, floor=draft.sequence)
         signed = sign(slot)
-        transaction = _row(transaction_id, movement)
+        transaction = row_of(transaction_id, movement)
         transaction.tx_hash = signed.tx_hash
         transaction.nonce = signed.sequence
         transaction.expires_at_height = signed.expires_at_height
@@ -263,11 +275,14 @@ def _commit(
             attempt=settlement.attempt_row(transaction_id, movement.chain, signed),
         )
         idempotency.bind(transaction_id)
-        return history.view_of(transaction), signed
+        recorded = history.view_of(transaction)
+        if record_beside is not None:
+            record_beside(recorded)
+        return recorded, signed
 
 
-def _assert_affordable(movement: Movement, draft: Draft) -> None:
-    """Refuse what movements that were not mined when the balances were read have used up. Raises: _NotAffordable."""
+def assert_affordable(movement: Movement, draft: Draft) -> None:
+    """Refuse what movements that were not mined when the balances were read have used up. Raises: NotAffordable."""
     token, fee_token = movement.amount.token, native(movement.chain)
     sent, fees = history.outflows_not_mined(
         movement.sender, movement.chain, since_sequence=draft.sequence, since_block=draft.as_of
@@ -278,25 +293,24 @@ def _assert_affordable(movement: Movement, draft: Draft) -> None:
     else:
         needed = movement.amount.units + sent.get(token, 0)
         if needed > draft.token_units:
-            raise _NotAffordable("insufficient_funds", token, available=draft.token_units, required=needed)
+            raise NotAffordable("insufficient_funds", token, available=draft.token_units, required=needed)
     if needed_native > draft.native_units:
         reason = "insufficient_funds" if token == fee_token else "insufficient_gas"
-        raise _NotAffordable(reason, fee_token, available=draft.native_units, required=needed_native)
+        raise NotAffordable(reason, fee_token, available=draft.native_units, required=needed_native)
 
 
-def _send_and_settle(
+def send_and_settle(
     chain: Chain,
     recorded: history.TransactionView,
     signed: Signed,
-    movement: Movement,
     *,
     wait_seconds: Decimal,
+    receives: Token | None = None,
 ) -> history.TransactionView:
     """Beats 2 and 3. Whatever breaks here, the movement is on its way: it is answered as recorded, never with a 500."""
     try:
         if _broadcast(chain, recorded.id, signed):
-            wanted = movement.output.token if movement.output else None
-            watch = settlement.watch(recorded.id, movement.sender, signed, receives=wanted)
+            watch = settlement.watch(recorded.id, recorded.from_address or "", signed, receives=receives)
             waiting.for_outcome(chain.name, watch, seconds=wait_seconds)
         return history.movement(recorded.id)
     except Exception:
@@ -317,10 +331,12 @@ def _broadcast(chain: Chain, transaction_id: str, signed: Signed) -> bool:
     return True
 
 
-def _row(transaction_id: str, movement: Movement) -> Transaction:
+def row_of(transaction_id: str, movement: Movement) -> Transaction:
+    """Make the row of a movement."""
     output = movement.output
     return Transaction(
-        id=transaction_id, wallet_id=movement.wallet.id, type=movement.type.value, chain=movement.chain.value,
+        id=transaction_id, wallet_id=movement.wallet.id, type=movement.type.value, kind=movement.kind,
+        chain=movement.chain.value,
         from_address=movement.sender, to_address=movement.recipient,
         amount_units=movement.amount.units, currency=movement.amount.token.symbol,
         output_currency=output.token.symbol if output else None,

@@ -6,7 +6,7 @@ Every problem of a request is named at once; nothing here touches the database o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.core import addresses
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Token, tokens
@@ -24,6 +24,9 @@ class Order:
     chain: ChainName
     recipient: str
     amount: TokenAmount
+    kind: str | None = None
+    # Of what goes to the service itself, an allowlist says nothing.
+    needs_allowlist: bool = True
 
 
 _UNFIT_RECIPIENTS: Mapping[str, str] = {
@@ -90,6 +93,11 @@ def parse_swap(
     if problems or name is None or given is None or wanted is None:
         raise _invalid(problems)
     return SwapOrder(name, given, wanted, slippage_bps)
+
+
+def to_the_service(order: Order, *, kind: str) -> Order:
+    """Return an order whose recipient is the service itself, which needs no place in an allowlist."""
+    return replace(order, kind=kind, needs_allowlist=False)
 
 
 def bad_request(reason: str, details: Mapping[str, str]) -> InvalidInput | None:

@@ -117,6 +117,7 @@ class MovementShape(Schema):
     chain = fields.String(required=True)
     status = fields.String(required=True, metadata={"enum": list(Status)})
     type = fields.String(required=True, metadata={"enum": ["transfer", "withdrawal"]})
+    kind = fields.String(allow_none=True, metadata={"description": "What a transfer is for: `topup`."})
     explorer_url = fields.String(allow_none=True)
     error = fields.String(allow_none=True)
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from flask import current_app
-from sqlalchemy import Row, Select, bindparam, delete, func, select
+from sqlalchemy import Row, Select, bindparam, delete, func, or_, select
 
 from app.core import clock, identifiers
 from app.core.chains import ChainName
@@ -26,6 +26,7 @@ from app.wallets.models import (
     DepositMark,
     FundingAllocation,
     FundingDeposit,
+    RetiredKey,
     SignedAttempt,
     Transaction,
     TransactionEvent,
@@ -143,6 +144,17 @@ def first_of(agent_id: str) -> WalletView:
     return _view(wallet, spending.controls_of([wallet.id]))
 
 
+def holder_of(address: str) -> str | None:
+    """Return the agent whose wallet has an address, a deleted one too; None for a stranger's. In a reading unit."""
+    for table in (Wallet, RetiredKey):
+        agent_id: str | None = db.session.scalar(
+            select(table.agent_id).where(or_(table.evm_address == address, table.solana_address == address))
+        )
+        if agent_id is not None:
+            return agent_id
+    return None
+
+
 def list_of(agent_id: str | None, page: PageRequest) -> Page[WalletView]:
     """Return an agent's wallets, oldest first; a gateway-only key has none."""
     if agent_id is None:
@@ -183,8 +195,8 @@ def on_removal(listener: Callable[[str], None]) -> None:
     current_app.extensions.setdefault(_TOLD_OF_REMOVALS, []).append(listener)
 
 
-def keep_while(open_work: Callable[[str], str | None]) -> None:
-    """Let a room above refuse a wallet's deletion: it returns the id of what is still open, in the current unit."""
+def keep_while(open_work: Callable[[str], TransactionInProgress | None]) -> None:
+    """Let a room above refuse a wallet's deletion: it says what is still open, in the current unit."""
     current_app.extensions.setdefault(_KEPT_WHILE, []).append(open_work)
 
 
@@ -233,12 +245,9 @@ def _remove(wallet: Wallet) -> None:
             details={"transaction_id": in_flight},
         )
     for open_work in current_app.extensions.get(_KEPT_WHILE, ()):
-        found = open_work(wallet.id)
-        if found is not None:
-            raise TransactionInProgress(
-                "A purchase under this wallet's limits has not ended yet; delete it once that has.",
-                details={"purchase_id": found},
-            )
+        refusal = open_work(wallet.id)
+        if refusal is not None:
+            raise refusal
     custody.retire(wallet)
     mine = select(Transaction.id).where(Transaction.wallet_id == wallet.id)
     for table in (TransactionEvent, SignedAttempt, FundingAllocation):

@@ -12,7 +12,7 @@ from app.ports.chain import Draft, Intent, Signed
 from app.ports.errors import Rejected
 from app.ports.vault import Signer
 from app.wallets import history, movements, network_fees, orders
-from app.wallets.movements import Movement
+from app.wallets.movements import Movement, Recording
 from app.wallets.orders import Order
 from app.wallets.service import WalletView
 
@@ -35,10 +35,12 @@ def quote(wallet: WalletView, order: Order) -> Quote:
     return Quote(movement.value_nanos, TokenAmount(draft.fee_units, native(order.chain)), fee_nanos)
 
 
-def send(wallet: WalletView, order: Order, *, wait_seconds: Decimal) -> history.TransactionView:
+def send(
+    wallet: WalletView, order: Order, *, wait_seconds: Decimal, record_beside: Recording | None = None
+) -> history.TransactionView:
     """Move tokens, and wait for the outcome as long as asked.
 
-    Returns a `confirmed` or `pending` transaction.
+    Returns a `confirmed` or `pending` transaction. What `record_beside` writes is in the unit that records it.
 
     Raises: the 403 classes of a refused limit; InvalidInput for what only the chain could find wrong;
     TransferFailed or WithdrawalFailed when it certainly did not happen.
@@ -51,12 +53,19 @@ def send(wallet: WalletView, order: Order, *, wait_seconds: Decimal) -> history.
     def sign(draft: Draft, signer: Signer, slot: int | None) -> Signed:
         return chain.sign(draft, signer, sequence=slot)
 
-    return movements.carry_out(movement, lambda _signer: _draft(movement), sign, wait_seconds=wait_seconds)
+    return movements.carry_out(
+        movement,
+        lambda _signer: _draft(movement),
+        sign,
+        wait_seconds=wait_seconds,
+        record_beside=record_beside,
+    )
 
 
 def _movement(wallet: WalletView, order: Order) -> Movement:
     return Movement(
-        wallet=wallet, type=order.type, chain=order.chain, recipient=order.recipient, payee=order.recipient,
+        wallet=wallet, type=order.type, kind=order.kind, chain=order.chain, recipient=order.recipient,
+        payee=order.recipient if order.needs_allowlist else None,
         amount=order.amount, value_nanos=movements.worth_nanos(order.amount),
     )  # fmt: skip
 

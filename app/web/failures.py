@@ -61,6 +61,7 @@ def answer(error: ServiceError) -> Response:
     """Make the response of a failure."""
     response = jsonify(body_of(error))
     response.status_code = error.status
+    response.headers.update(error.headers)
     if error.retry_after_seconds is not None:
         response.headers["Retry-After"] = str(max(1, error.retry_after_seconds))
     if error.status == HTTPStatus.UNAUTHORIZED:

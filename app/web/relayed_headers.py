@@ -50,12 +50,15 @@ _NEVER_RELAYED = _HOP_BY_HOP | {
     # What we say ourselves.
     "x-cost-usd", "x-credits-remaining",
 }  # fmt: skip
-_NEVER_RELAYED_PREFIXES = ("access-control-", "proxy-", "cf-", "x-gateway-", "x-accel-")
 # What servers refuse to write (RFC 9110 §5.1, §5.5): a whole answer would be lost for one odd line of its head.
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _NO_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]+[ \t]*")
 _ADDRESSES = ("location", "content-location")
 _VISIBLE = "".join(map(chr, range(0x21, 0x7F)))
+# An upstream that wants to be paid itself wants that of its operator.
+_NEVER_RELAYED_PREFIXES = (
+    "access-control-", "proxy-", "cf-", "x-gateway-", "x-accel-", "x-payment", "payment-",
+)  # fmt: skip
 
 
 def for_upstream(

@@ -68,10 +68,7 @@ def target_below(*prefix: str) -> Target:
 
     Raises: InvalidInput for a path that could lead elsewhere; NotFound when the prefix itself is disguised.
     """
-    environ = request.environ
-    # Servers hand the request line on under one name or the other; `request.path` has lost what was encoded.
-    line: str = environ.get("REQUEST_URI") or environ.get("RAW_URI") or ""
-    line = _ABSOLUTE.sub("", line, count=1) if not line.startswith("/") else line
+    line = request_target()
     if "#" in line:
         raise _refused("has a fragment")
     raw_path = line.partition("?")[0]
@@ -79,7 +76,15 @@ def target_below(*prefix: str) -> Target:
     if raw_path != start and not raw_path.startswith(f"{start}/"):
         raise NotFound
     rest = _ascii(raw_path[len(start) + 1 :])
-    return Target(rest, _checked(rest), _ascii(environ["QUERY_STRING"]))
+    return Target(rest, _checked(rest), _ascii(request.environ["QUERY_STRING"]))
+
+
+def request_target() -> str:
+    """Return path and query of the present request as they were sent."""
+    environ = request.environ
+    # Servers hand the request line on under one name or the other; `request.path` has lost what was encoded.
+    line: str = environ.get("REQUEST_URI") or environ.get("RAW_URI") or ""
+    return _ABSOLUTE.sub("", line, count=1) if not line.startswith("/") else line
 
 
 def _checked(raw_path: str) -> str:

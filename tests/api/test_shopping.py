@@ -423,7 +423,7 @@ def test_without_a_shopping_worker_the_route_is_not_configured_and_nothing_is_ch
 
 
 def test_without_a_key_or_credits_nothing_is_accepted(agent: Agent, app: Flask) -> None:
-    assert refused(app.test_client().post(BUY, json=BODY)) == (401, "UNAUTHORIZED")
+    assert refused(app.test_client().post(BUY, json=BODY)) == (402, "PAYMENT_REQUIRED")
     for number in range(40):
         order(agent, credentials={"username": f"u{number}", "password": "p"})
     assert credits_left(agent) == 0

@@ -34,6 +34,7 @@ from app.ports.shopper import Shopper
 from app.ports.specifications import Specifications
 from app.ports.swaps import Exchange
 from app.ports.tallies import Tallies
+from app.ports.till import Till
 from app.ports.upstream import Upstream
 from app.ports.vault import Vault
 
@@ -110,6 +111,7 @@ class TestPorts:
     public_upstream: Upstream
     chains: Mapping[ChainName, Chain] = field(default_factory=lambda: MappingProxyType({}))
     exchanges: Mapping[ChainName, Exchange] = field(default_factory=lambda: MappingProxyType({}))
+    tills: Mapping[ChainName, Till] = field(default_factory=lambda: MappingProxyType({}))
     queue: JobQueue = field(default_factory=RecordingQueue)
     tallies: Tallies = field(default_factory=KeptTallies)
     specifications: Specifications = field(default_factory=OpenApiReader)

@@ -47,6 +47,7 @@ from sandbox.evm import EvmNode
 from tests.support.applications import RecordingQueue, make_app, settings_for
 from tests.support.chains import CONFIRMATIONS
 from tests.support.faults import FaultyChain, FaultyExchange, When, kill
+from tests.support.payments import till_of
 from tests.support.servers import _tie_to_the_tests
 
 STORY_SECONDS = 60.0
@@ -192,7 +193,13 @@ class Service:
             node.name: _wired(FaultyExchange(node.exchange()), wire, verbs=_EXCHANGE_VERBS)
             for node in self.nodes
         }
-        parts: dict[str, Any] = {"chains": chains, "exchanges": exchanges, "queue": WiredQueue(wire)}
+        tills = {name: till_of(chain) for name, chain in chains.items()}
+        parts: dict[str, Any] = {
+            "chains": chains,
+            "exchanges": exchanges,
+            "tills": tills,
+            "queue": WiredQueue(wire),
+        }
         if self.faucet_url:
             parts["faucet"] = WiredFaucet(HttpFaucet(self.faucet_url), wire)
         return parts

@@ -47,6 +47,9 @@ class Deployment:
     gas_price_oracle: str | None
     default_rpc_urls: tuple[str, ...]
     explorer_tx_url: str | None
+    # What x402's first version calls the network, and the name in the EIP-712 domain of its USDC.
+    legacy_network: str | None = None
+    usdc_domain_name: str = "USD Coin"
 
 
 _ETHEREUM = Deployment(
@@ -89,6 +92,7 @@ _BASE = Deployment(
         "https://mainnet-preconf.base.org",
     ),
     explorer_tx_url="https://basescan.org/tx/{tx_hash}",
+    legacy_network="base",
 )
 
 _SEPOLIA = Deployment(
@@ -106,6 +110,7 @@ _SEPOLIA = Deployment(
     gas_price_oracle=None,
     default_rpc_urls=("https://ethereum-sepolia-rpc.publicnode.com",),
     explorer_tx_url="https://sepolia.etherscan.io/tx/{tx_hash}",
+    usdc_domain_name="USDC",
 )
 
 _BASE_SEPOLIA = Deployment(
@@ -123,6 +128,8 @@ _BASE_SEPOLIA = Deployment(
     gas_price_oracle="0x420000000000000000000000000000000000000F",
     default_rpc_urls=("https://sepolia.base.org",),
     explorer_tx_url="https://sepolia.basescan.org/tx/{tx_hash}",
+    legacy_network="base-sepolia",
+    usdc_domain_name="USDC",
 )
 
 DEPLOYMENTS: Mapping[tuple[str, str], Deployment] = MappingProxyType(
@@ -142,6 +149,8 @@ DEPLOYMENTS: Mapping[tuple[str, str], Deployment] = MappingProxyType(
             chain_id=908453,
             default_rpc_urls=("http://127.0.0.1:18546",),
             explorer_tx_url=None,
+            # Clients of the first version would sign for the real chain under this name.
+            legacy_network=None,
         ),
     },
 )

@@ -56,6 +56,17 @@ class Drafter:
         """Draft a call that takes the intent's amount from the sender. Raises: Rejected, Unreachable."""
         return self._new(intent, call.target, usual_gas=gas, simulates=simulates, terms=call.as_terms())
 
+    def submission(self, sender: str, call: ContractCall) -> Draft:
+        """Draft a call that moves nothing of the sender's but its fee. Raises: Rejected, Unreachable."""
+        target = call.target
+        intent = Intent(sender, target.to, TokenAmount(target.value_units, self._native))
+        readings = self._read(intent, target, estimates=True)
+        if readings.revert is not None or readings.gas is None:
+            raise Rejected("simulation_failed", details={"revert": readings.revert or ""})
+        most = FeeTerms(fees.gas_limit(readings.gas), readings.price, readings.l1_fee_units)
+        _require(self._native, "insufficient_gas", readings.native_units, most.most_units)
+        return self._affordable(intent, readings, most, call.as_terms())
+
     def replacement(self, attempt: Attempt) -> Draft:
         """Draft the same movement for the same slot at a higher fee.
 

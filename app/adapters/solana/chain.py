@@ -10,7 +10,7 @@ from solders.pubkey import Pubkey
 from solders.rpc.config import RpcAccountInfoConfig, RpcContextConfig
 from solders.rpc.requests import GetEpochInfo, GetLatestBlockhash, GetMultipleAccounts
 
-from app.adapters.solana import tokens, transactions
+from app.adapters.solana import payments, tokens, transactions
 from app.adapters.solana.broadcasts import Broadcaster
 from app.adapters.solana.deployments import Deployment
 from app.adapters.solana.deposits import DepositScanner
@@ -65,15 +65,15 @@ class SolanaChain:
         """
         self._deployment = deployment
         self._usdc_mint = Pubkey.from_string(deployment.usdc_mint)
-        self.rpc = self._rpc = SolanaRpc(
+        self.rpc = SolanaRpc(
             rpc_urls or deployment.default_rpc_urls, accepts=deployment.accepts, total_seconds=read_seconds
         )
         self.level = _LEVELS[commitment]
         self._accounts = RpcAccountInfoConfig(encoding=UiAccountEncoding.Base64, commitment=self.level)
-        self._drafter = Drafter(self._rpc, self._usdc_mint, level=self.level)
-        self._broadcaster = Broadcaster(self._rpc)
-        self._lookout = Lookout(self._rpc, self._usdc_mint, commitment=commitment)
-        self._scanner = DepositScanner(self._rpc, self._usdc_mint, portion=portion)
+        self._drafter = Drafter(self.rpc, self._usdc_mint, level=self.level)
+        self._broadcaster = Broadcaster(self.rpc)
+        self._lookout = Lookout(self.rpc, self._usdc_mint, commitment=commitment)
+        self._scanner = DepositScanner(self.rpc, self._usdc_mint, portion=portion)
 
     @property
     def name(self) -> ChainName:
@@ -87,12 +87,12 @@ class SolanaChain:
 
     def verify_identity(self) -> None:
         """Compare genesis hashes with the network's. Raises: Rejected("wrong_chain"), Unreachable."""
-        self._rpc.verify()
+        self.rpc.verify()
 
     def diagnose(self) -> Diagnosis:
         """Ask every endpoint by itself, and one for the USDC mint."""
         states, calls = [], []
-        for endpoint in self._rpc.endpoints:
+        for endpoint in self.rpc.endpoints:
             height = Call(GetEpochInfo(_CONFIRMED), epoch_info)
             mint = Call(GetMultipleAccounts([self._usdc_mint], self._accounts), accounts(1))
             try:
@@ -126,7 +126,7 @@ class SolanaChain:
         owner = Pubkey.from_string(address)
         usdc_account = tokens.account_of(owner, self._usdc_mint)
         call = Call(GetMultipleAccounts([owner, usdc_account], self._accounts), accounts(2))
-        self._rpc.run(call)
+        self.rpc.run(call)
         wallet, usdc = call.answer.states
         return Balances(
             (
@@ -146,6 +146,11 @@ class SolanaChain:
         """Sign a draft. Pure. Raises: ValueError with a nonce, which this chain has not, or with a wrong signer."""
         if sequence is not None:
             raise ValueError("a Solana transaction has no nonce")
+        if "transaction" in draft.terms:
+            # Somebody else's payment, checked by the till, of which we pay the fee.
+            text, until = str(draft.terms["transaction"]), draft.terms["last_valid_block_height"]
+            raw, tx_hash = payments.complete(text, signer, sender=draft.intent.sender)
+            return Signed(tx_hash, raw, None, int(until or 0), draft.terms)
         plan = Plan.from_terms(draft.terms)
         message = transactions.message_of(draft.intent, plan, mint=self._usdc_mint)
         raw, tx_hash = transactions.sign(message, signer, sender=draft.intent.sender)
@@ -184,7 +189,7 @@ class SolanaChain:
     def head(self) -> BlockRef:
         """Return the newest confirmed slot with its blockhash. Raises: Unreachable."""
         call = Call(GetLatestBlockhash(_CONFIRMED), blockhash)
-        self._rpc.run(call)
+        self.rpc.run(call)
         return BlockRef(number=call.answer.slot, hash=call.answer.blockhash)
 
     def mark(self, address: str) -> Terms:

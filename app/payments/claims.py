@@ -1,0 +1,201 @@
+"""The life of a payment once it is claimed, and the claims that make it count once.
+
+settling → paid → serving → served; serving → paid when the call was certainly not served, served → paid when what was
+paid for is given back; settling → void when the payment certainly did not take place, which alone gives claims back.
+The only writer of `status`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from flask import current_app
+from sqlalchemy import delete, select, update
+
+from app.core import clock
+from app.core.chains import ChainName
+from app.extensions import db
+from app.payments.models import Payment, PaymentClaim
+
+MOST_TRIES = 4
+RETRY_WITHIN = timedelta(hours=24)
+
+
+class Status(StrEnum):
+    """The states of a payment."""
+
+    SETTLING = "settling"
+    PAID = "paid"
+    SERVING = "serving"
+    SERVED = "served"
+    VOID = "void"
+
+
+class Rail(StrEnum):
+    """How a payment was presented."""
+
+    HASH = "hash"
+    SIGNED = "signed"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A claimed payment, as a snapshot."""
+
+    id: str
+    rail: Rail
+    chain: ChainName
+    payer: str | None
+    units: int
+    fingerprint: str
+    signed: bool
+    status: Status
+    tries: int
+    tx_hash: str | None
+    transaction_id: str | None
+    recipient: str
+    terms: dict[str, Any]
+    paid_at: datetime | None
+
+    @property
+    def may_be_served(self) -> bool:
+        """Tell whether it is paid and has a try left."""
+        return self.status is Status.PAID and self.tries < MOST_TRIES and not self.is_too_old
+
+    @property
+    def is_too_old(self) -> bool:
+        """Tell whether the time in which an unserved call can be tried again is over."""
+        return self.paid_at is not None and clock.now() > self.paid_at + RETRY_WITHIN
+
+
+def key_of_hash(chain: ChainName, tx_hash: str) -> str:
+    """Return the claim key of a transaction."""
+    return f"tx:{chain.value}:{tx_hash}"
+
+
+def binding_of(fingerprint: str) -> str:
+    """Return what is kept of a request's fingerprint: bodies hold passwords, which a plain digest would tell."""
+    secret = hashlib.sha256(b"payments" + str(current_app.secret_key).encode()).digest()
+    return hmac.new(secret, fingerprint.encode(), hashlib.sha256).hexdigest()
+
+
+def find(key: str) -> Held | None:
+    """Return the payment that a claim belongs to. In the current unit."""
+    row = db.session.scalar(
+        select(Payment)
+        .join(PaymentClaim, PaymentClaim.holder_id == Payment.id)
+        .where(PaymentClaim.key == key)
+    )
+    return None if row is None else _held(row)
+
+
+def get(payment_id: str) -> Held:
+    """Return a payment. In the current unit."""
+    return _held(db.session.get_one(Payment, payment_id))
+
+
+def is_claimed(keys: Iterable[str]) -> bool:
+    """Tell whether anything of this was taken before. In the current unit."""
+    taken = select(PaymentClaim.key).where(PaymentClaim.key.in_(list(keys))).limit(1)
+    return db.session.scalar(taken) is not None
+
+
+def claim(keys: Iterable[str], holder_id: str) -> None:
+    """Take hashes and authorizations for ever, in the current unit.
+
+    Raises: IntegrityError when somebody was first; the unit must roll back then.
+    """
+    now = clock.now()
+    db.session.add_all(
+        [PaymentClaim(key=key, holder_id=holder_id, claimed_at=now) for key in sorted(set(keys))]
+    )
+    db.session.flush()
+
+
+def open_payment(payment: Payment, *, status: Status) -> None:
+    """Add a new payment, in the current unit."""
+    now = clock.now()
+    payment.status = status.value
+    payment.created_at = now
+    payment.tries = 0
+    payment.paid_at = now if status is Status.PAID else None
+    db.session.add(payment)
+    db.session.flush()
+
+
+def begin(payment_id: str) -> bool:
+    """Let one try begin; tell whether this call may. In the current unit."""
+    return _move(
+        payment_id, Status.PAID, Status.SERVING,
+        Payment.tries < MOST_TRIES, Payment.paid_at > clock.now() - RETRY_WITHIN, tries=Payment.tries + 1,
+    )  # fmt: skip
+
+
+def give_back(payment_id: str) -> bool:
+    """End a try that certainly served nobody. In the current unit."""
+    return _move(payment_id, Status.SERVING, Status.PAID)
+
+
+def finish(payment_id: str) -> bool:
+    """End a try that was served. In the current unit."""
+    return _move(payment_id, Status.SERVING, Status.SERVED, served_at=clock.now())
+
+
+def reopen(payment_id: str) -> bool:
+    """Make a payment good again, for what it paid for is given back. In the current unit."""
+    return _move(payment_id, Status.SERVED, Status.PAID)
+
+
+def arrive(payment_id: str, *, tx_hash: str) -> bool:
+    """Note that a signed payment took place, in which transaction. In the current unit."""
+    return _move(payment_id, Status.SETTLING, Status.PAID, paid_at=clock.now(), tx_hash=tx_hash)
+
+
+def void(payment_id: str) -> bool:
+    """Note that a signed payment certainly did not take place, and give its claims back. In the current unit."""
+    if not _move(payment_id, Status.SETTLING, Status.VOID):
+        return False
+    db.session.execute(
+        delete(PaymentClaim)
+        .where(PaymentClaim.holder_id == payment_id)
+        .execution_options(synchronize_session=False)
+    )
+    return True
+
+
+def claimless() -> list[str]:
+    """Return payments that took place and that no claim keeps from counting again. In a reading unit."""
+    taken = select(PaymentClaim.key).where(PaymentClaim.holder_id == Payment.id).exists()
+    return list(db.session.scalars(select(Payment.id).where(Payment.status != Status.VOID.value, ~taken)))
+
+
+def settling(limit: int) -> list[str]:
+    """Return the payments whose submission has not come to its end. In a reading unit."""
+    rows = select(Payment.id).where(Payment.status == Status.SETTLING.value).order_by(Payment.created_at)
+    return list(db.session.scalars(rows.limit(limit)))
+
+
+def _move(payment_id: str, source: Status, target: Status, *conditions: Any, **changes: Any) -> bool:
+    moved = db.session.execute(
+        update(Payment)
+        .where(Payment.id == payment_id, Payment.status == source.value, *conditions)
+        .values(status=target.value, **changes)
+        .returning(Payment.id)
+        .execution_options(synchronize_session=False)
+    )
+    return moved.first() is not None
+
+
+def _held(row: Payment) -> Held:
+    return Held(
+        id=row.id, rail=Rail(row.rail), chain=ChainName(row.chain), payer=row.payer, units=row.units,
+        fingerprint=row.fingerprint, signed=row.signed, status=Status(row.status), tries=row.tries,
+        tx_hash=row.tx_hash, transaction_id=row.transaction_id, recipient=row.recipient, terms=row.terms,
+        paid_at=row.paid_at,
+    )  # fmt: skip

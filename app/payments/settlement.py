@@ -1,0 +1,111 @@
+"""Submitting payments that others have signed, with our own key and our own nonces, in the beats of every movement.
+
+Claimed, signed and recorded in one unit; sent after it. What was sent is never given up before it certainly cannot
+land. The workers carry on what a process left behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+
+from app.core.identifiers import new_id
+from app.core.unit_of_work import reading, unit_of_work
+from app.payments import claims, readiness, treasury
+from app.payments.claims import Held, Rail
+from app.payments.models import Payment
+from app.payments.terms import Price
+from app.payments.treasury import Role
+from app.ports import provider
+from app.ports.errors import PortError, Rejected
+from app.ports.till import Authorization, Till
+from app.wallets import custody, history, network_fees, submissions
+
+_log = structlog.get_logger(__name__)
+KIND = "settlement"
+OPENING = "opening"
+_RESOLVED_AT_ONCE = 200
+
+
+def settle(till: Till, authorization: Authorization, price: Price) -> Held:
+    """Claim a signed payment, submit it and wait for it; return it as it stands then.
+
+    Raises: Rejected before anything was claimed; Unreachable; IntegrityError when it was claimed meanwhile.
+    """
+    chain = provider.current().chains[till.name]
+    wallet = treasury.wallet(Role.SETTLEMENT)
+    draft = till.draft(authorization, settler=wallet.address_on(till.name))
+    if not network_fees.is_within_cap(till.name, draft.fee_units):
+        raise Rejected("network_fee_too_high")
+    if not readiness.takes_signed(till.name, price.nanos):
+        raise Rejected("chain_not_offered")
+    signer = custody.signer_of(wallet.id)
+    payment = Payment(
+        id=new_id(), rail=Rail.SIGNED.value, chain=till.name.value, payer=authorization.payer,
+        units=authorization.units, required_units=price.units, provider=price.provider,
+        fingerprint=claims.binding_of(price.fingerprint), signed=True, recipient=authorization.recipient,
+        terms={**authorization.terms, "claim": authorization.claim},
+    )  # fmt: skip
+    with unit_of_work():
+        # The claim goes first: of many at once, all but one end here, before any takes a nonce.
+        claims.claim([authorization.claim], payment.id)
+        recorded, signed = submissions.record(chain, wallet, draft, signer, kind=KIND)
+        payment.transaction_id, payment.tx_hash = recorded.id, signed.tx_hash
+        claims.claim([claims.key_of_hash(till.name, signed.tx_hash)], payment.id)
+        claims.open_payment(payment, status=claims.Status.SETTLING)
+        payment_id = payment.id
+    wait = provider.settings().confirmation_wait_seconds
+    submissions.carry_out(chain, recorded, signed, wait_seconds=wait)
+    return resolve(payment_id)
+
+
+def resolve(payment_id: str) -> Held:
+    """Carry the outcome of a submission into its payment, if there is one; return the payment as it stands."""
+    with reading():
+        held = claims.get(payment_id)
+    if held.status is not claims.Status.SETTLING or held.transaction_id is None:
+        return held
+    view = history.movement(held.transaction_id)
+    landed: str | None = None
+    if view.status == "pending":
+        return held
+    if view.status == "confirmed":
+        landed = view.tx_hash
+    else:
+        try:
+            # Somebody else may have submitted it first, which makes ours fail and is a payment all the same.
+            landed = provider.current().tills[held.chain].carried_out(_authorization(held))
+        except PortError as error:
+            _log.warning("payment_unreadable", payment_id=payment_id, reason=error.reason)
+            return held
+    with unit_of_work():
+        if landed is None:
+            # A reorganisation can still make a failure a success, after claims that were given back.
+            if submissions.is_beyond_change(held.transaction_id):
+                claims.void(payment_id)
+        else:
+            claims.arrive(payment_id, tx_hash=landed)
+    with reading():
+        return claims.get(payment_id)
+
+
+def resolve_all() -> int:
+    """Resolve what requests have left behind; return how many were looked at. For a worker."""
+    with reading():
+        waiting = claims.settling(_RESOLVED_AT_ONCE)
+    for payment_id in waiting:
+        try:
+            resolve(payment_id)
+        except Exception:
+            # One odd payment must not keep the others from their end.
+            _log.exception("payment_not_resolved", payment_id=payment_id)
+    return len(waiting)
+
+
+def _authorization(held: Held) -> Authorization:
+    terms: Mapping[str, Any] = held.terms
+    return Authorization(
+        str(terms["claim"]), held.payer or "", held.recipient, held.units, {**terms, "claim": None}
+    )

