@@ -24,9 +24,10 @@ Rooms, lowest first (a room calls the verbs of lower rooms and never touches the
   shopping/  purchases in web shops, made by a browser
   agents/    registration and claim codes
   gateway/   the paid proxy: providers, prices, metering of forwarded calls
-  device/    the page and the JSON with which a person claims an agent
+  device/    the JSON with which a person claims an agent, limits on guessing
   status/    health, documentation pages, the front page
   platform/  administration with master keys: agents, fleets, keys, the audit trail
+  owner/     the pages for people: claiming an agent, keeping it in hand
 
 Arrows point one way: workers -> factory -> wiring -> adapters -> rooms -> web -> ports -> core.
 """

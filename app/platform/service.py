@@ -24,7 +24,7 @@ from app.identity import service as identity
 from app.identity.caller import KeyKind
 from app.identity.service import AgentSnapshot
 from app.platform import trail
-from app.platform.actors import Actor
+from app.platform.actors import Actor, ActorKind
 from app.platform.trail import Act, Action, SubjectKind
 from app.ports import provider
 from app.spending import service as spending
@@ -310,8 +310,14 @@ def freeze(actor: Actor, agent_id: str) -> Freeze:
 
 
 def unfreeze(actor: Actor, agent_id: str) -> Freeze:
-    """Let an agent move again. Raises: NotFound."""
+    """Let an agent move again. Raises: NotFound; WalletFrozen for its owner where an operator froze it."""
     return _set_frozen(actor, agent_id, frozen=False)
+
+
+def frozen_by_operator(agent_id: str) -> bool:
+    """Tell whether it was not its owner who froze an agent last. Works in a reading unit."""
+    last, _ = trail.page_of(PageRequest(1, 0), action=Action.AGENT_FROZEN.value, subject_id=agent_id)
+    return not last.items or last.items[0].actor_kind != ActorKind.OWNER.value
 
 
 def revoke_claim_code(actor: Actor, agent_id: str) -> bool:
@@ -344,6 +350,12 @@ def _initial_nanos() -> int:
 def _set_frozen(actor: Actor, agent_id: str, *, frozen: bool) -> Freeze:
     with unit_of_work():
         before = (freezing.freeze if frozen else freezing.unfreeze)(known(agent_id))
+        if actor.kind is ActorKind.OWNER and before.is_frozen:
+            if frozen:
+                # Not noted: what an operator froze would become the owner's to undo.
+                return Freeze(before.id, before.frozen_at)
+            if frozen_by_operator(before.id):
+                raise WalletFrozen("The operator of this service froze this agent, and alone can undo it.")
         after = identity.agent(before.id)
         act = Act(
             Action.AGENT_FROZEN if frozen else Action.AGENT_UNFROZEN,
