@@ -31,6 +31,8 @@ LISTS = {"allowed_addresses": "Allowed addresses", "allowed_domains": "Allowed s
 _PATH = "/agents/<string:agent_id>/wallets/<string:wallet_id>/limits"
 _NUMBER = re.compile(r"\$?\s*([0-9][0-9,']{0,20}(?:\.[0-9]{1,9})?)", re.ASCII)
 _MOST_TYPED = 60_000
+_SHOWN_ENTRIES = 3
+_SHOWN_LETTERS = 60
 _NEEDS_KEY = "This raises a limit or allows more than before, so your owner key is needed."
 
 
@@ -77,7 +79,7 @@ def _read(typed: Mapping[str, str]) -> tuple[Changes | None, dict[str, str]]:
     try:
         values = ControlsBody().load(body)
     except ValidationError as error:
-        problems |= {name: _sentence(of) for name, of in error.messages_dict.items()}
+        problems |= {name: _sentence(of, body[name]) for name, of in error.messages_dict.items()}
         return None, problems
     return (None, problems) if problems else (Changes(**values), {})
 
@@ -96,16 +98,17 @@ def _number(text: str) -> Decimal | None:
         return None
 
 
-def _sentence(problems: Any) -> str:
-    """Say of a list which of its lines are wrong, and of a number what is."""
-    if isinstance(problems, Mapping):
-        return " ".join(
-            f"Entry {int(place) + 1} {'; '.join(map(str, of))}."
-            if isinstance(place, int)
-            else f"{'; '.join(map(str, of))}."
-            for place, of in problems.items()
-        )
-    return f"It {'; '.join(map(str, problems))}."
+def _sentence(problems: Any, typed: Any) -> str:
+    """Say what is wrong with a number, or with which entries of a list."""
+    if not isinstance(problems, Mapping):
+        return f"It {'; '.join(map(str, problems))}."
+    said = [
+        f"“{typed[place][:_SHOWN_LETTERS]}” {'; '.join(map(str, of))}."
+        for place, of in problems.items()
+        if isinstance(place, int)
+    ]
+    more = [f"And {len(said) - _SHOWN_ENTRIES} more."] if len(said) > _SHOWN_ENTRIES else []
+    return " ".join([*said[:_SHOWN_ENTRIES], *more])
 
 
 def _written(controls: ControlsView | None) -> dict[str, str]:
