@@ -105,7 +105,7 @@ def look(chromium: Browser) -> Iterator[Callable[..., Page]]:
 
 
 def assert_good(page: Page, axe: str, name: str) -> None:
-    """Prove that a state has no fault that axe knows and no sideways scrolling, on phone and desk, in light and dark."""
+    """Prove that a state has no fault that axe knows and no sideways scrolling, on phone and desk, light and dark."""
     usual = page.viewport_size
     looks = [
         (PHONE, "light"),
