@@ -57,19 +57,19 @@ def is_valid(key_id: str) -> bool:
     return bool(valid([key_id]))
 
 
-def replace(old: OwnerKeyView, key: str) -> OwnerKeyView:
-    """Revoke a locked agent's owner keys and give it another one, under the same e-mail."""
+def replace(agent_id: str, key: str, *, email: str | None) -> str:
+    """Revoke a locked agent's owner keys and give it another one; return its id."""
     now = clock.now()
     db.session.execute(
         update(OwnerKey)
-        .where(OwnerKey.agent_id == old.agent_id, OwnerKey.revoked_at.is_(None))
+        .where(OwnerKey.agent_id == agent_id, OwnerKey.revoked_at.is_(None))
         .values(revoked_at=now)
         .execution_options(synchronize_session=False)
     )
     row = OwnerKey(
-        id=identifiers.new_id(), owner_email=old.owner_email, agent_id=old.agent_id,
+        id=identifiers.new_id(), owner_email=email, agent_id=agent_id,
         digest=identifiers.digest(key), created_at=now,
     )  # fmt: skip
     db.session.add(row)
     db.session.flush()
-    return OwnerKeyView(row.id, row.agent_id, row.owner_email, row.created_at)
+    return row.id

@@ -15,7 +15,7 @@ from app.identity.limits import client_network
 from app.identity.owner_keys import OwnerKeyView
 from app.owner import overview, sessions
 from app.owner.door import continue_in, current_session, inside, keep_session, key_of, page
-from app.platform import actors, fleet
+from app.platform import actors, fleet, freezes
 from app.platform import service as platform
 from app.spending.service import Changes
 from app.wallets.lifecycle import Status
@@ -76,7 +76,7 @@ def show_transactions(agent_id: str, wallet_id: str) -> Response:
 def freeze(agent_id: str) -> Response:
     """Stop everything new at once; no key is asked for, so that nothing delays it."""
     key = key_of(agent_id)
-    platform.freeze(actors.the_owner(key.id), agent_id)
+    freezes.freeze(actors.the_owner(key.id), agent_id)
     return _done(agent_id, "frozen")
 
 
@@ -86,7 +86,7 @@ def unfreeze(agent_id: str) -> Response:
     key = key_of(agent_id)
     if (refusal := _refusal(key, "unfreeze")) is not None:
         return refusal
-    platform.unfreeze(actors.the_owner(key.id), agent_id)
+    freezes.unfreeze(actors.the_owner(key.id), agent_id)
     return _done(agent_id, "unfrozen")
 
 

@@ -115,7 +115,7 @@ def _find(code: str) -> _Candidate:
 
 def _candidate(code: str, found: CodeInfo) -> _Candidate:
     # Live balances cost questions to chains, so whoever has a code asks for them at the rate of a key.
-    limits.count_call_of_key(found.agent_id)
+    limits.count_call_of_key(f"claim {found.agent_id}")
     with reading():
         agent = identity.agent(found.agent_id)
         owned = [] if found.claimed else wallets.all_of(found.agent_id)

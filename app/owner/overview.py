@@ -19,7 +19,7 @@ from app.identity.service import AgentSnapshot
 from app.owner import drawings, holdings
 from app.owner.drawings import Day
 from app.owner.holdings import Holdings, Receiving
-from app.platform import service as platform
+from app.platform import freezes
 from app.spending import service as spending
 from app.spending.service import ControlsView, Standing, WindowStanding
 from app.usage import by_day as usage_by_day
@@ -110,7 +110,7 @@ def of_agent(key: OwnerKeyView, *, wallet_id: str | None) -> AgentPicture:
     with reading():
         agent = identity.agent(key.agent_id)
         owned = wallets.all_of(agent.id)
-        by_operator = agent.is_frozen and platform.frozen_by_operator(agent.id)
+        by_operator = agent.is_frozen and freezes.frozen_by_operator(agent.id)
     chosen = _chosen(owned, wallet_id)
     return AgentPicture(
         agent=agent,

@@ -165,18 +165,18 @@ def replace_owner_key(actor: Actor, current: Session, old: OwnerKeyView) -> tupl
         identity.lock_agent(old.agent_id)
         if not owner_keys.is_valid(old.id):
             raise Unauthorized("This owner key was replaced meanwhile.")
-        new = owner_keys.replace(old, key)
+        new_id = owner_keys.replace(old.agent_id, key, email=old.owner_email)
         claims.forget_answer_of(old.agent_id)
-        token = _widen(current.id, new.id)
+        token = _widen(current.id, new_id)
         act = Act(
             Action.OWNER_KEY_REPLACED,
             SubjectKind.AGENT,
             old.agent_id,
             before={"key_id": old.id},
-            after={"key_id": new.id},
+            after={"key_id": new_id},
         )
         # From here on it is the new key that acts.
-        trail.record(replace(actor, id=new.id), act)
+        trail.record(replace(actor, id=new_id), act)
         return key, token
 
 

@@ -1,4 +1,4 @@
-"""The stories of one agent: created, shown, changed, frozen, given credits and keys, deleted.
+"""The stories of one agent: created, shown, changed, given credits and keys, deleted.
 
 Each does its deed and notes it in one unit; the entry goes last, for its head is a row that all share.
 """
@@ -24,11 +24,10 @@ from app.identity import service as identity
 from app.identity.caller import KeyKind
 from app.identity.service import AgentSnapshot
 from app.platform import trail
-from app.platform.actors import Actor, ActorKind
+from app.platform.actors import Actor
 from app.platform.trail import Act, Action, SubjectKind
 from app.ports import provider
 from app.spending import service as spending
-from app.wallets import freezing
 from app.wallets import service as wallets
 from app.wallets.service import WalletView
 from app.web import idempotency
@@ -95,19 +94,6 @@ class Grant:
     agent_id: str
     granted_nanos: int
     credits_nanos: int
-
-
-@dataclass(frozen=True, slots=True)
-class Freeze:
-    """Whether an agent is frozen, and since when."""
-
-    agent_id: str
-    frozen_at: datetime | None
-
-    @property
-    def frozen(self) -> bool:
-        """Tell whether it is."""
-        return self.frozen_at is not None
 
 
 def create(actor: Actor, *, name: str | None, credits_nanos: int | None, limits: Limits) -> str:
@@ -304,22 +290,6 @@ def granted(entry_id: str) -> Grant:
     return Grant(str(entry.subject_id), int(noted["granted_nanos"]), int(noted["credits_nanos"]))
 
 
-def freeze(actor: Actor, agent_id: str) -> Freeze:
-    """Freeze an agent with all its wallets, also those to come; what is in flight is finished. Raises: NotFound."""
-    return _set_frozen(actor, agent_id, frozen=True)
-
-
-def unfreeze(actor: Actor, agent_id: str) -> Freeze:
-    """Let an agent move again. Raises: NotFound; WalletFrozen for its owner where an operator froze it."""
-    return _set_frozen(actor, agent_id, frozen=False)
-
-
-def frozen_by_operator(agent_id: str) -> bool:
-    """Tell whether it was not its owner who froze an agent last. Works in a reading unit."""
-    last, _ = trail.page_of(PageRequest(1, 0), action=Action.AGENT_FROZEN.value, subject_id=agent_id)
-    return not last.items or last.items[0].actor_kind != ActorKind.OWNER.value
-
-
 def revoke_claim_code(actor: Actor, agent_id: str) -> bool:
     """Make an agent's open claim code worthless; tell whether there was one. Raises: NotFound."""
     with unit_of_work():
@@ -345,27 +315,6 @@ def usd(nanos: int) -> str:
 
 def _initial_nanos() -> int:
     return money.nanos_from_usd(provider.settings().initial_credits_usd)
-
-
-def _set_frozen(actor: Actor, agent_id: str, *, frozen: bool) -> Freeze:
-    with unit_of_work():
-        before = (freezing.freeze if frozen else freezing.unfreeze)(known(agent_id))
-        if actor.kind is ActorKind.OWNER and before.is_frozen:
-            if frozen:
-                # Not noted: what an operator froze would become the owner's to undo.
-                return Freeze(before.id, before.frozen_at)
-            if frozen_by_operator(before.id):
-                raise WalletFrozen("The operator of this service froze this agent, and alone can undo it.")
-        after = identity.agent(before.id)
-        act = Act(
-            Action.AGENT_FROZEN if frozen else Action.AGENT_UNFROZEN,
-            SubjectKind.AGENT,
-            before.id,
-            before={"frozen": before.is_frozen},
-            after={"frozen": after.is_frozen},
-        )
-        trail.record(actor, act)
-    return Freeze(after.id, after.frozen_at)
 
 
 def _detail(agent_id: str) -> AgentView:

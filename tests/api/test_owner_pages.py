@@ -416,6 +416,21 @@ def test_a_replaced_owner_key_opens_nothing_in_no_session_and_by_no_repeated_cla
     assert person(app).sign_in(new[0]).status_code == 303
 
 
+def test_an_operator_can_help_an_owner_who_lost_the_key(app: Flask) -> None:
+    made, unclaimed = register(app), register(app)
+    ada = owner_of(app, made, "ada@example.org")
+    done = app.test_cli_runner().invoke(args=["owner-keys", "replace", made["agentId"]])
+    new = OWNER_KEY.search(done.stdout)
+    assert new
+    assert new[0] != ada.key
+    assert ada.get(page_of(made)).status_code == 303
+    assert person(app).sign_in(ada.key).status_code == 403
+    assert person(app).sign_in(new[0]).status_code == 303
+    assert [entry.actor_kind for entry in entries(action="agent.owner_key_replaced")] == ["command"]
+    for nobody in (unclaimed["agentId"], NOBODY, "x"):
+        assert app.test_cli_runner().invoke(args=["owner-keys", "replace", nobody]).exit_code == 1
+
+
 @on_each_database
 def test_other_sessions_of_an_agent_can_be_ended(app: Flask) -> None:
     made = register(app)
