@@ -25,9 +25,10 @@ Rooms, lowest first (a room calls the verbs of lower rooms and never touches the
   agents/    registration and claim codes
   gateway/   the paid proxy: providers, prices, metering of forwarded calls
   payments/  a payment for one call (x402), the treasury, credits for USDC
-  device/    the page and the JSON with which a person claims an agent
+  device/    the JSON with which a person claims an agent, limits on guessing
   status/    health, documentation pages, the front page
   platform/  administration with master keys: agents, fleets, keys, the audit trail
+  owner/     the pages for people: claiming an agent, keeping it in hand
 
 Arrows point one way: workers -> factory -> wiring -> adapters -> rooms -> web -> ports -> core.
 """

@@ -24,12 +24,12 @@ from app.catalog import subscriptions
 from app.catalog.proxy import refuse_loops
 from app.config import Settings
 from app.core import alarms, connections, identifiers, leases, logs, tallies
-from app.device import page as device_page
 from app.device import routes as device
 from app.extensions import api, db, limiter, migrate
 from app.gateway import configured, listing
 from app.gateway import routes as gateway
 from app.identity.guards import SECURITY_SCHEMES
+from app.owner import agent_pages, claiming, door, limits_form, signing_in, wording
 from app.payments import routes as payments
 from app.payments import topups
 from app.platform import key_routes as platform_keys
@@ -178,7 +178,8 @@ def _register_rooms(app: Flask) -> None:
         status.blp,
     ):
         api.register_blueprint(blueprint)
-    app.register_blueprint(device_page.page)
+    app.register_blueprint(door.entrance)
+    app.register_blueprint(door.inside)
     app.register_blueprint(pages.pages)
     app.register_blueprint(metrics.metrics)
     documentation.complete(api)
@@ -226,4 +227,7 @@ def _serve(app: Flask, settings: Settings) -> None:
 
 
 # Imported for what they register: further routes of a room, and a table that no room owns.
-_REGISTERED = (connections, controls_routes, leases, platform_keys, swap_routes)
+_REGISTERED = (
+    connections, controls_routes, leases, platform_keys, swap_routes,
+    agent_pages, claiming, limits_form, signing_in, wording,
+)  # fmt: skip

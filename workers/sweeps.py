@@ -17,6 +17,7 @@ from app.core.unit_of_work import reading, snapshot, unit_of_work
 from app.credits import audit as credits_audit
 from app.device import guesses
 from app.jobs import JobName
+from app.owner import sessions
 from app.payments import audit as payments_audit
 from app.payments import upkeep as payments
 from app.platform import actors, verification
@@ -108,6 +109,7 @@ def _forget_claims(now: datetime) -> None:
     with unit_of_work():
         claims.forget_answers(now)
         guesses.prune(now)
+        sessions.prune(now)
 
 
 def _ask_the_faucet_again(now: datetime) -> None:

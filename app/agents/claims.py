@@ -176,6 +176,11 @@ def forget_answers(now: datetime) -> int:
     return int(done.rowcount)  # type: ignore[attr-defined, unused-ignore]
 
 
+def forget_answer_of(agent_id: str) -> None:
+    """Erase the owner's key that an agent's claim was answered with: it was replaced."""
+    db.session().execute(update(ClaimCode).where(ClaimCode.agent_id == agent_id).values(answer_sealed=None))
+
+
 def _insert_unless_taken(row: dict[str, Any]) -> bool:
     # Both databases have ON CONFLICT DO NOTHING; an IntegrityError would abort PostgreSQL's transaction.
     session = db.session()

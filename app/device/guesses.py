@@ -82,8 +82,11 @@ def service_wide_wait() -> int:
     return max(0, -(-(opens_at - now) // timedelta(seconds=1)))
 
 
-def count_miss(network: str) -> None:
-    """Count a wrong code against its address, then against the whole service (one row for all, so last)."""
+def count_miss(network: str, *, everywhere: bool = True) -> None:
+    """Count a wrong code against its address, then against the whole service (one row for all, so last).
+
+    What nobody can guess, as a key of 256 bits, is not counted `everywhere`: that would only keep others out.
+    """
     limit = miss_limit()
     if limit is None:
         return
@@ -97,6 +100,8 @@ def count_miss(network: str) -> None:
     row.window_start, row.misses = counter.window_start, counter.misses
     row.locked_until, row.strikes = counter.locked_until, counter.strikes
     session.flush()
+    if not everywhere:
+        return
     over = GuessCounter.window_start <= now - SERVICE_WIDE_WINDOW
     insert = _insert({"scope": _EVERYWHERE, "window_start": now, "misses": 1, "strikes": 0})
     session.execute(

@@ -1,4 +1,4 @@
-"""Who acts on the platform: the holder of a master key, somebody at a shell, or the service itself."""
+"""Who acts: the holder of a master key, an agent's owner, somebody at a shell, or the service itself."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class ActorKind(StrEnum):
     """The kinds of actors."""
 
     MASTER_KEY = "master_key"
+    OWNER = "owner"
     COMMAND = "command"
     WORKER = "worker"
 
@@ -41,6 +42,13 @@ def of_request() -> Actor:
         caller.name,
         g.get("request_id"),
         (request.remote_addr or "")[:60],
+    )
+
+
+def the_owner(owner_key_id: str) -> Actor:
+    """Return the owner who makes the present request, by the key; of the e-mail address nothing is noted."""
+    return Actor(
+        ActorKind.OWNER, owner_key_id, "owner", g.get("request_id"), (request.remote_addr or "")[:60]
     )
 
 

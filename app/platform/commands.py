@@ -29,6 +29,7 @@ _MOST = 1000
 master_keys = AppGroup(
     "master-keys", callback=logs.aside, help="Master keys: who may administer the platform."
 )
+owner_keys = AppGroup("owner-keys", callback=logs.aside, help="Keys of the people who claimed agents.")
 retired_keys = AppGroup(
     "retired-keys", callback=logs.aside, help="Keys of deleted wallets, kept for a while for rescues."
 )
@@ -37,7 +38,7 @@ audit = AppGroup("audit", callback=logs.aside, help="The trail of administrative
 
 def register(app: Flask) -> None:
     """Add the commands to an application."""
-    for group in (master_keys, retired_keys, audit):
+    for group in (master_keys, owner_keys, retired_keys, audit):
         app.cli.add_command(group)
 
 
@@ -77,6 +78,18 @@ def revoke_master_key(key_id: str) -> None:
     except ServiceError as error:
         raise click.ClickException(error.message) from None
     click.echo(f"{key_id} is revoked.")
+
+
+@owner_keys.command("replace")
+@click.argument("agent_id")
+def replace_owner_key(agent_id: str) -> None:
+    """Make a claimed agent's owner another key and print it. First make sure that it is its owner who asks."""
+    try:
+        key = keys.replace_owner_key(actors.at_the_shell(), agent_id)
+    except ServiceError as error:
+        raise click.ClickException(error.message) from None
+    click.echo("The key before opens nothing any more.", err=True)
+    click.echo(key)
 
 
 @retired_keys.command("list")

@@ -35,6 +35,10 @@ _PATIENCE_NS = 60 * 10**9
 _log = structlog.get_logger(__name__)
 
 
+class LoosensError(Exception):
+    """The change would allow what is refused, and may only tighten."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """An agent that was not changed, and why."""
@@ -67,6 +71,19 @@ def set_controls(actor: Actor, agent_id: str, changes: Changes) -> list[WalletVi
         trail.record(actor, _act(agent.id, done, changes))
     with reading():
         return wallets.all_of(agent.id)
+
+
+def set_controls_of_wallet(actor: Actor, wallet: WalletView, changes: Changes, *, may_loosen: bool) -> bool:
+    """Change the controls of one wallet; tell whether anything is different.
+
+    Raises: NotFound; LoosensError when it only may tighten and would not: then nothing is changed.
+    """
+    with unit_of_work():
+        done = spending.replace_controls(wallet.id, wallet.agent_id, changes)
+        if done.loosens and not may_loosen:
+            raise LoosensError
+        trail.record(actor, *([_act(wallet.agent_id, [done], changes)] if done.is_change else []))
+    return done.is_change
 
 
 def set_controls_of_all(actor: Actor, changes: Changes, *, after: str | None) -> Result:

@@ -1,4 +1,4 @@
-"""The stories of keys that are not an agent's: master keys, gateway-only keys, keys of deleted wallets."""
+"""The stories of keys that are not an agent's: master, owner and gateway-only keys, keys of deleted wallets."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from datetime import datetime, timedelta
 import structlog
 from sqlalchemy.exc import IntegrityError
 
+from app.agents import claims
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
 from app.core.unit_of_work import reading, unit_of_work
 from app.credits import service as credits_service
 from app.errors import NotFound, SelfRevoke
-from app.identity import api_keys, master_keys
+from app.identity import api_keys, master_keys, owner_keys
+from app.identity import service as identity
 from app.identity.api_keys import GatewayKeyView
 from app.identity.master_keys import MasterKeyView
 from app.platform import trail
@@ -124,6 +126,26 @@ def revoke_master_key(actor: Actor, key_id: str) -> str:
         )
         trail.record(actor, act)
     return key.id
+
+
+def replace_owner_key(actor: Actor, agent_id: str) -> str:
+    """Give a claimed agent another owner key, for an owner who has lost theirs, and return it: shown only now.
+
+    The key before opens nothing any more. Raises: NotFound, also when nobody has claimed the agent.
+    """
+    canonical = identifiers.parse_id(agent_id)
+    if canonical is None:
+        raise identity.no_such_agent()
+    key = identifiers.new_key(owner_keys.PREFIX)
+    with unit_of_work():
+        agent = identity.lock_agent(canonical)
+        if agent.claimed_at is None:
+            raise NotFound("Nobody has claimed this agent; its claim code is what it needs.")
+        key_id = owner_keys.replace(agent.id, key, email=agent.claimed_email)
+        claims.forget_answer_of(agent.id)
+        act = Act(Action.OWNER_KEY_REPLACED, SubjectKind.AGENT, agent.id, after={"key_id": key_id})
+        trail.record(actor, act)
+    return key
 
 
 def show_gateway_keys(actor: Actor, page: PageRequest) -> Page[GatewayKey]:

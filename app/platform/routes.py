@@ -18,9 +18,10 @@ from app.errors import (
     WalletFrozen,
 )
 from app.identity import guards
-from app.platform import fleet, schemas, service
+from app.platform import fleet, freezes, schemas, service
 from app.platform.actors import of_request
-from app.platform.service import AgentView, Freeze, Grant, Limits, NewKey
+from app.platform.freezes import Freeze
+from app.platform.service import AgentView, Grant, Limits, NewKey
 from app.spending.service import Changes
 from app.web import idempotency
 from app.web.blueprint import Blueprint
@@ -182,7 +183,7 @@ def grant_credits(body: dict[str, Any], agent_id: str) -> Grant:
 @blp.raises(Unauthorized, NotFound)
 def freeze_agent(agent_id: str) -> Freeze:
     """Freeze an agent with all its wallets, also those to come. What is in flight is finished."""
-    return service.freeze(of_request(), agent_id)
+    return freezes.freeze(of_request(), agent_id)
 
 
 @blp.post("/agents/<string:agent_id>/unfreeze")
@@ -190,7 +191,7 @@ def freeze_agent(agent_id: str) -> Freeze:
 @blp.raises(Unauthorized, NotFound)
 def unfreeze_agent(agent_id: str) -> Freeze:
     """Let a frozen agent move again."""
-    return service.unfreeze(of_request(), agent_id)
+    return freezes.unfreeze(of_request(), agent_id)
 
 
 @blp.delete("/agents/<string:agent_id>/claim-code")

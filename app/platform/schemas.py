@@ -308,7 +308,7 @@ class AuditActor(Schema):
     """Who acted; a command or the service itself has no id."""
 
     kind = fields.String(
-        required=True, attribute="actor_kind", metadata={"enum": ["master_key", "command", "worker"]}
+        required=True, attribute="actor_kind", metadata={"enum": ["master_key", "owner", "command", "worker"]}
     )
     id = fields.UUID(required=True, attribute="actor_id", allow_none=True)
     name = fields.String(required=True, attribute="actor_name")

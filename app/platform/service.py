@@ -1,4 +1,4 @@
-"""The stories of one agent: created, shown, changed, frozen, given credits and keys, deleted.
+"""The stories of one agent: created, shown, changed, given credits and keys, deleted.
 
 Each does its deed and notes it in one unit; the entry goes last, for its head is a row that all share.
 """
@@ -28,7 +28,6 @@ from app.platform.actors import Actor
 from app.platform.trail import Act, Action, SubjectKind
 from app.ports import provider
 from app.spending import service as spending
-from app.wallets import freezing
 from app.wallets import service as wallets
 from app.wallets.service import WalletView
 from app.web import idempotency
@@ -95,19 +94,6 @@ class Grant:
     agent_id: str
     granted_nanos: int
     credits_nanos: int
-
-
-@dataclass(frozen=True, slots=True)
-class Freeze:
-    """Whether an agent is frozen, and since when."""
-
-    agent_id: str
-    frozen_at: datetime | None
-
-    @property
-    def frozen(self) -> bool:
-        """Tell whether it is."""
-        return self.frozen_at is not None
 
 
 def create(actor: Actor, *, name: str | None, credits_nanos: int | None, limits: Limits) -> str:
@@ -304,16 +290,6 @@ def granted(entry_id: str) -> Grant:
     return Grant(str(entry.subject_id), int(noted["granted_nanos"]), int(noted["credits_nanos"]))
 
 
-def freeze(actor: Actor, agent_id: str) -> Freeze:
-    """Freeze an agent with all its wallets, also those to come; what is in flight is finished. Raises: NotFound."""
-    return _set_frozen(actor, agent_id, frozen=True)
-
-
-def unfreeze(actor: Actor, agent_id: str) -> Freeze:
-    """Let an agent move again. Raises: NotFound."""
-    return _set_frozen(actor, agent_id, frozen=False)
-
-
 def revoke_claim_code(actor: Actor, agent_id: str) -> bool:
     """Make an agent's open claim code worthless; tell whether there was one. Raises: NotFound."""
     with unit_of_work():
@@ -339,21 +315,6 @@ def usd(nanos: int) -> str:
 
 def _initial_nanos() -> int:
     return money.nanos_from_usd(provider.settings().initial_credits_usd)
-
-
-def _set_frozen(actor: Actor, agent_id: str, *, frozen: bool) -> Freeze:
-    with unit_of_work():
-        before = (freezing.freeze if frozen else freezing.unfreeze)(known(agent_id))
-        after = identity.agent(before.id)
-        act = Act(
-            Action.AGENT_FROZEN if frozen else Action.AGENT_UNFROZEN,
-            SubjectKind.AGENT,
-            before.id,
-            before={"frozen": before.is_frozen},
-            after={"frozen": after.is_frozen},
-        )
-        trail.record(actor, act)
-    return Freeze(after.id, after.frozen_at)
 
 
 def _detail(agent_id: str) -> AgentView:

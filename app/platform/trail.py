@@ -23,7 +23,7 @@ from app.core.pagination import Page, PageRequest
 from app.core.unit_of_work import after_commit
 from app.errors import NotFound, Unauthorized
 from app.extensions import db
-from app.identity import master_keys
+from app.identity import master_keys, owner_keys
 from app.platform import chain_of_hashes
 from app.platform.actors import Actor, ActorKind
 from app.platform.models import AuditEntry, AuditHead
@@ -49,6 +49,7 @@ class Action(StrEnum):
     AGENTS_SHOWN = "agents.shown"
     KEY_ROTATED = "agent.key_rotated"
     CONTROLS_SET = "agent.controls_set"
+    OWNER_KEY_REPLACED = "agent.owner_key_replaced"
     CREDITS_GRANTED = "agent.credits_granted"
     CLAIM_CODE_REVOKED = "agent.claim_code_revoked"
     GATEWAY_KEYS_SHOWN = "gateway_keys.shown"
@@ -118,7 +119,7 @@ def record(actor: Actor, *acts: Act) -> None:
 
     The head is logged as well, so that a trail that was set back to an earlier state can be told from the logs.
 
-    Raises: Unauthorized when the acting master key was revoked meanwhile: then the whole unit is undone.
+    Raises: Unauthorized when the acting master or owner key was revoked meanwhile: then the whole unit is undone.
     """
     if not acts:
         _assert_may_act(actor)
@@ -218,6 +219,8 @@ def key_of(sealed: str) -> bytes:
 def _assert_may_act(actor: Actor) -> None:
     if actor.kind is ActorKind.MASTER_KEY and not master_keys.is_active(actor.id or ""):
         raise Unauthorized("This master key was revoked meanwhile.")
+    if actor.kind is ActorKind.OWNER and not owner_keys.is_valid(actor.id or ""):
+        raise Unauthorized("This owner key was replaced meanwhile.")
 
 
 def _extend(by: int) -> tuple[int, str, bytes]:

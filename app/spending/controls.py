@@ -84,6 +84,11 @@ class Replaced:
         """Tell whether anything is different."""
         return self.old != self.new
 
+    @property
+    def loosens(self) -> bool:
+        """Tell whether the new controls allow anything that the old ones refused."""
+        return self.old is not None and policy.loosens(self.old, self.new)
+
 
 @dataclass(frozen=True, slots=True)
 class WindowStanding:
@@ -147,6 +152,18 @@ def put_controls(wallet_id: str, changes: Changes, *, by_agent: bool) -> Control
         if old is not None and old.locked and policy.loosens(old, new):
             raise ControlsLocked
     return _write(wallet_id, new, exists=old is not None)
+
+
+def replace_controls(wallet_id: str, agent_id: str, changes: Changes) -> Replaced:
+    """Create or update the controls of one of an agent's wallets, as its owner does; return what became of them.
+
+    Raises: NotFound.
+    """
+    old = _locked_controls(wallet_id)
+    done = Replaced(agent_id, wallet_id, old, _changed(old or Controls(), changes))
+    if old is None or done.is_change:
+        _write(wallet_id, done.new, exists=old is not None)
+    return done
 
 
 def put_controls_of_agents(agent_ids: Collection[str], changes: Changes) -> list[Replaced]:

@@ -24,6 +24,7 @@ from app.spending.controls import (
     inherit,
     put_controls,
     put_controls_of_agents,
+    replace_controls,
     set_default,
     standing,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "put_controls_of_agents",
     "record",
     "release",
+    "replace_controls",
     "set_default",
     "spend",
     "standing",

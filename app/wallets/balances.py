@@ -30,11 +30,30 @@ class Holding:
     usd_nanos: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What could be read of a wallet, and the chains that could not."""
+
+    holdings: Sequence[Holding]
+    unreadable: Sequence[ChainName]
+
+
 def of_wallet(wallet: WalletView) -> Sequence[Holding]:
     """Read every served token on every chain: always the same rows, zero or not.
 
     Raises: BalanceFetchError naming each chain that could not be read.
     """
+    reading = readable(wallet)
+    if reading.unreadable:
+        names = [name.value for name in reading.unreadable]
+        raise BalanceFetchError(
+            f"The balances on {', '.join(names)} cannot be read at the moment.", details={"chains": names}
+        )
+    return reading.holdings
+
+
+def readable(wallet: WalletView) -> Reading:
+    """Read every served token on those chains that answer."""
     ports = provider.current()
     readers: Mapping[ChainName, ThreadPoolExecutor] = current_app.extensions["balance_readers"]
     deadline = time.monotonic() + _PATIENCE_SECONDS
@@ -50,18 +69,13 @@ def of_wallet(wallet: WalletView) -> Sequence[Holding]:
             read[name] = answer.result(max(0, deadline - time.monotonic()))
         except (PortError, TimeoutError):
             answer.cancel()
-            unreadable.append(name.value)
-    if unreadable:
-        raise BalanceFetchError(
-            f"The balances on {', '.join(unreadable)} cannot be read at the moment.",
-            details={"chains": unreadable},
-        )
+            unreadable.append(name)
     holdings = []
     for name, balances in read.items():
         for token in tokens(name):
             amount, price = balances.of(token), prices[token]
             holdings.append(Holding(name, amount, None if price is None else value_nanos(amount, price)))
-    return holdings
+    return Reading(holdings, unreadable)
 
 
 def open_readers() -> None:

@@ -1,0 +1,380 @@
+"""The pages for people in a real browser: with scripts and without, by keyboard, at two widths, in light and dark.
+
+`PURSER_SCREENSHOTS=folder` keeps a picture of every state that is looked at here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from flask import Flask
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from app.core.chains import ChainName
+from app.extensions import db
+from sandbox.cache import Cache, Package
+from tests.conftest import audit
+from tests.support.applications import make_app, settings_for
+from tests.support.owner_world import World, served
+
+pytestmark = pytest.mark.browser
+
+AXE = Package(
+    "axe-core",
+    "4.14.1",
+    "sha512-FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ==",
+)
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+PHONE, DESKTOP = 360, 1280
+_PICTURES = os.environ.get("PURSER_SCREENSHOTS")
+
+
+@pytest.fixture(scope="session")
+def chromium(browser: str) -> Iterator[Browser]:
+    """One browser for all tests of this process."""
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(
+            executable_path=browser, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        yield running
+        running.close()
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The rules of accessibility, out of a pinned package."""
+    return (Cache().files(AXE, {"axe.min.js"}) / "axe.min.js").read_text()
+
+
+@pytest.fixture(scope="session")
+def world(_sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A service that all tests of this process share; by its own word it is https, so cookies are as in production."""
+    path = tmp_path_factory.mktemp("owner") / "owner.sqlite"
+    shutil.copy(_sqlite_template, path)
+
+    def build(chains: dict[ChainName, Any]) -> Flask:
+        settings = settings_for(f"sqlite:///{path}", base_url="https://purser.test")
+        return make_app(settings, chains=chains)
+
+    with served(build) as running:
+        yield running
+    audit(running.app)
+    with running.app.app_context():
+        db.engine.dispose()
+
+
+@pytest.fixture
+def look(chromium: Browser) -> Iterator[Callable[..., Page]]:
+    """Open pages that must stay without a word in the console, and without a request to anybody else."""
+    opened: list[Page] = []
+    troubles: list[str] = []
+
+    def open_page(
+        *, script: bool = True, width: int = DESKTOP, scheme: Literal["light", "dark"] = "light"
+    ) -> Page:
+        context = chromium.new_context(
+            java_script_enabled=script, viewport={"width": width, "height": 860}, color_scheme=scheme
+        )
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        page.on("console", lambda message: _note(message.type, message.text))
+        page.on("request", lambda asked: _note_request(asked.url))
+        opened.append(page)
+        return page
+
+    def _note(kind: str, text: str) -> None:
+        # What a refusal's status leaves in the console is the browser's word, not the page's.
+        if kind in ("error", "warning") and "the server responded with a status of" not in text:
+            troubles.append(text)
+
+    def _note_request(url: str) -> None:
+        if not url.startswith(("http://127.0.0.1:", "data:")):
+            troubles.append(url)
+
+    yield open_page
+    for page in opened:
+        page.context.close()
+    assert troubles == []
+
+
+def assert_good(page: Page, axe: str, name: str) -> None:
+    """Prove that a state has no fault that axe knows and no sideways scrolling, on phone and desk, light and dark."""
+    usual = page.viewport_size
+    looks = [
+        (PHONE, "light"),
+        (DESKTOP, "dark"),
+        *([(PHONE, "dark"), (DESKTOP, "light")] if _PICTURES else []),
+    ]
+    for number, (width, scheme) in enumerate(looks):
+        page.set_viewport_size({"width": width, "height": 860})
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        if number == 0:
+            page.evaluate(axe)
+        found = page.evaluate(
+            "rules => axe.run(document, {runOnly: rules, resultTypes: ['violations']})", RULES
+        )
+        faults = [(v["id"], [node["html"] for node in v["nodes"]]) for v in found["violations"]]
+        assert faults == [], (name, width, scheme)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (name, width)
+        if _PICTURES:
+            Path(_PICTURES).mkdir(parents=True, exist_ok=True)
+            page.screenshot(path=f"{_PICTURES}/{name}-{width}-{scheme}.png", full_page=True)
+    page.emulate_media(color_scheme="light")
+    page.set_viewport_size(usual or {"width": DESKTOP, "height": 860})
+
+
+@contextmanager
+def going(page: Page) -> Iterator[None]:
+    """Wait until what a click leads to is there."""
+    with page.expect_navigation(wait_until="load"):
+        yield
+
+
+def claim(page: Page, world: World, made: dict[str, Any], email: str = "") -> str:
+    """Claim an agent from its link; return the owner key."""
+    page.goto(f"{world.url}/device?code={made['claimCode']}")
+    with going(page):
+        page.get_by_role("button", name="Continue").click()
+    if email:
+        page.get_by_label("Your e-mail address").fill(email)
+    with going(page):
+        page.get_by_role("button", name="Claim this agent").click()
+    key = page.locator("#owner-key").text_content()
+    assert key
+    return key
+
+
+def test_claiming_from_the_link_to_the_agent_s_page(
+    world: World, look: Callable[..., Page], axe: str
+) -> None:
+    made = world.register_long_ago(name="Research assistant", email="ada@example.org")
+    world.live_through_a_month(made)
+    page = look()
+    page.goto(f"{world.url}/device?code={made['claimCode'].lower().replace('-', '')}")
+    assert page.input_value("#code") == made["claimCode"]
+    assert_good(page, axe, "claim-1-code")
+    with going(page):
+        page.get_by_role("button", name="Continue").click()
+    assert page.get_by_text("Research assistant").is_visible()
+    assert page.get_by_text("Claim it only if you started this agent.").is_visible()
+    assert_good(page, axe, "claim-2-agent")
+    page.get_by_label("Your e-mail address").fill("eve@example.org")
+    with going(page):
+        page.get_by_role("button", name="Claim this agent").click()
+    assert page.get_by_role("alert").is_visible()
+    assert page.evaluate("document.activeElement.id") == "email"
+    assert page.title().startswith("Error: ")
+    assert_good(page, axe, "claim-2-wrong-email")
+    page.get_by_label("Your e-mail address").fill("ada@example.org")
+    with going(page):
+        page.get_by_role("button", name="Claim this agent").click()
+    assert page.get_by_role("heading", name="Research assistant is yours").is_visible()
+    assert page.locator(".qr").count() == 2
+    api_key = page.locator("#api-key")
+    assert not api_key.is_visible()
+    page.get_by_text("Show its API key").click()
+    assert api_key.text_content() == made["apiKey"]
+    assert_good(page, axe, "claim-3-claimed")
+    page.get_by_role("button", name="Copy owner key").click()
+    page.get_by_text("owner key copied").wait_for(state="attached")
+    with going(page):
+        page.get_by_role("button", name="Lock the limits").click()
+    assert page.get_by_text("The limits are locked.").is_visible()
+    assert (
+        world.call(made, "PUT", f"/v1/wallets/{made['wallet']['id']}/controls", {"daily_limit_usd": 9000})[0]
+        == 403
+    )
+
+
+def test_codes_typed_and_pasted_in_any_form(world: World, look: Callable[..., Page], axe: str) -> None:
+    page = look()
+    page.goto(f"{world.url}/device")
+    assert page.evaluate("document.activeElement.id") == "code"
+    page.keyboard.type("khtm4821")
+    assert page.input_value("#code") == "KHTM-4821"
+    page.keyboard.press("Backspace")
+    page.keyboard.press("Backspace")
+    page.keyboard.press("Backspace")
+    page.keyboard.press("Backspace")
+    assert page.input_value("#code") == "KHTM-"
+    page.keyboard.press("Backspace")
+    assert page.input_value("#code") == "KHTM"
+    for pasted in (" wxyz 9876 ", "wxyz\u20139876", "WXYZ-9876"):
+        page.fill("#code", pasted)
+        assert page.input_value("#code") == "WXYZ-9876"
+    with going(page):
+        page.keyboard.press("Enter")
+    assert page.get_by_role("alert").get_by_text("ask the agent for another code").is_visible()
+    assert page.input_value("#code") == "WXYZ-9876"
+    assert page.evaluate("document.activeElement.id") == "code"
+    assert_good(page, axe, "claim-1-wrong-code")
+
+
+def test_claiming_and_keeping_in_hand_without_scripts(world: World, look: Callable[..., Page]) -> None:
+    made = world.register(name="No scripts")
+    page = look(script=False, width=PHONE)
+    key = claim(page, world, made)
+    assert re.fullmatch(r"ok_[A-Za-z0-9_-]{43}", key)
+    assert page.get_by_role("button", name="Copy").count() == 0
+    page.get_by_text("Show its API key").click()
+    assert page.locator("#api-key").is_visible()
+    with going(page):
+        page.get_by_role("link", name="Go to its page").click()
+    with going(page):
+        page.get_by_role("button", name="Freeze this agent").click()
+    assert page.get_by_text("The agent is frozen.").is_visible()
+    assert world.tries_to_pay(made, 1) == "WALLET_FROZEN"
+    with going(page):
+        page.get_by_role("button", name="Sign out").click()
+    assert page.get_by_role("heading", name="Sign in").is_visible()
+
+
+def test_an_agent_that_another_claimed_is_refused(world: World, look: Callable[..., Page], axe: str) -> None:
+    made = world.register(name="Taken")
+    claim(look(), world, made, "ada@example.org")
+    page = look()
+    page.goto(f"{world.url}/device?code={made['claimCode']}")
+    with going(page):
+        page.get_by_role("button", name="Continue").click()
+    assert_good(page, axe, "claim-2-claimed-before")
+    page.get_by_label("Your e-mail address").fill("eve@example.org")
+    with going(page):
+        page.get_by_role("button", name="Show it again").click()
+    assert page.get_by_role("alert").get_by_text("tell the operator").is_visible()
+    assert_good(page, axe, "claim-1-claimed-by-another")
+
+
+def test_the_owner_s_page_by_keyboard_and_its_limits_enforced(
+    world: World, look: Callable[..., Page], axe: str
+) -> None:
+    made = world.register_long_ago(name="Research assistant")
+    world.live_through_a_month(made)
+    key = claim(look(), world, made, "ada@example.org")
+    page = look()
+    page.goto(f"{world.url}/owner")
+    assert_good(page, axe, "sign-in")
+    page.locator("#owner-key").fill("ok_" + "A" * 43)
+    page.keyboard.press("Enter")
+    page.get_by_role("alert").wait_for()
+    assert_good(page, axe, "sign-in-wrong")
+    page.locator("#owner-key").fill(key)
+    with going(page):
+        page.keyboard.press("Enter")
+    cookies = {cookie["name"]: cookie for cookie in page.context.cookies()}  # type: ignore[typeddict-item]
+    session = cookies["__Host-purser_owner"]
+    assert (session["secure"], session["httpOnly"], session["sameSite"]) == (True, True, "Strict")  # type: ignore[typeddict-item]
+    assert page.get_by_role("cell", name="1,284.5 USDC").is_visible()
+    assert page.get_by_text("$50.00").first.is_visible()
+    assert_good(page, axe, "agent")
+    for summary in page.locator("summary").all():
+        summary.click()
+    assert_good(page, axe, "agent-all-open")
+    page.goto(page.url)
+    with going(page):
+        page.get_by_role("link", name="Change limits").click()
+    assert_good(page, axe, "limits")
+    page.get_by_label("Per transaction").fill("5")
+    page.keyboard.press("Enter")
+    page.get_by_text("The limits were saved.").wait_for()
+    assert world.tries_to_pay(made, 6) == "PER_TX_LIMIT_EXCEEDED"
+    page.get_by_role("link", name="Change limits").click()
+    page.get_by_label("Per transaction").fill("25")
+    page.get_by_label("Allowed addresses").fill("not an address")
+    page.get_by_role("button", name="Save").click()
+    page.get_by_role("alert").wait_for()
+    assert_good(page, axe, "limits-unreadable")
+    page.get_by_label("Allowed addresses").fill("")
+    page.get_by_role("button", name="Save").click()
+    page.get_by_role("alert").get_by_text("your owner key is needed").wait_for()
+    assert_good(page, axe, "limits-needs-key")
+    page.get_by_label("Your owner key").fill(key)
+    page.get_by_role("button", name="Save").click()
+    page.get_by_text("The limits were saved.").wait_for()
+    assert world.tries_to_pay(made, 6) == "NOT_IMPLEMENTED"
+    page.get_by_role("link", name="All 8 transactions").click()
+    page.get_by_role("heading", name="Transactions").wait_for()
+    assert page.locator("a", has_text="See it in the explorer").count() == 6
+    assert_good(page, axe, "transactions")
+
+
+def test_a_freeze_is_seen_by_the_api_until_the_key_undoes_it(
+    world: World, look: Callable[..., Page], axe: str
+) -> None:
+    made, page = world.register(name="Research assistant"), look()
+    world.call(made, "POST", "/v1/wallets", {"name": "Travel"})
+    key = claim(page, world, made, "ada@example.org")
+    page.goto(f"{world.url}/owner")
+    with going(page):
+        page.get_by_role("button", name="Freeze this agent").click()
+    assert world.tries_to_pay(made, 1) == "WALLET_FROZEN"
+    page.goto(page.url)
+    assert_good(page, axe, "agent-frozen")
+    page.locator("#unfreeze-key").fill("wrong")
+    with going(page):
+        page.get_by_role("button", name="Unfreeze").click()
+    assert_good(page, axe, "prove")
+    page.get_by_label("Your owner key").fill(key)
+    with going(page):
+        page.get_by_role("button", name="Unfreeze").click()
+    assert world.tries_to_pay(made, 1) == "NOT_IMPLEMENTED"
+    with going(page):
+        page.get_by_role("link", name="Travel").click()
+    assert page.get_by_text("No limits are set").is_visible()
+    assert_good(page, axe, "agent-second-wallet")
+    with going(page):
+        page.get_by_role("link", name="Keys", exact=True).click()
+    for summary in page.locator("summary").all():
+        summary.click()
+    assert_good(page, axe, "keys")
+    page.locator("#rotate-key").fill(key)
+    with going(page):
+        page.get_by_role("button", name="Make a new API key").click()
+    assert (page.locator("#api-key").text_content() or "") != made["apiKey"]
+    assert_good(page, axe, "keys-rotated")
+
+
+def test_a_session_that_was_ended_elsewhere_opens_nothing(
+    world: World, look: Callable[..., Page], axe: str
+) -> None:
+    made, page, elsewhere = world.register(), look(), look()
+    key = claim(page, world, made)
+    elsewhere.goto(f"{world.url}/owner")
+    elsewhere.locator("#owner-key").fill(key)
+    with going(elsewhere):
+        elsewhere.get_by_role("button", name="Sign in").click()
+    with going(page):
+        page.get_by_role("link", name="Sessions").click()
+    assert_good(page, axe, "sessions")
+    with going(page):
+        page.get_by_role("button", name="End all others").click()
+    elsewhere.goto(f"{world.url}/owner")
+    assert elsewhere.get_by_role("heading", name="Sign in").is_visible()
+
+
+def test_several_agents_side_by_side_and_a_chain_that_is_away(
+    world: World, look: Callable[..., Page], axe: str
+) -> None:
+    first, second, page = world.register(name="Research assistant"), world.register(name="Shopper"), look()
+    claim(page, world, first, "ada@example.org")
+    page.goto(f"{world.url}/owner")
+    with going(page):
+        page.get_by_role("link", name="Add agent").click()
+    assert_good(page, axe, "add")
+    claim(page, world, second, "ada@example.org")
+    page.goto(f"{world.url}/owner")
+    assert page.get_by_role("link", name="Shopper").is_visible()
+    assert_good(page, axe, "agents")
+    world.chains[ChainName.SOLANA].away = True
+    page.goto(f"{world.url}/owner/agents/{second['agentId']}")
+    assert page.get_by_text("Solana cannot be read at the moment").is_visible()
+    assert_good(page, axe, "agent-chain-away")
+    world.chains[ChainName.SOLANA].away = False
+    page.goto(f"{world.url}/owner/agents/nobody")
+    assert_good(page, axe, "nothing-here")

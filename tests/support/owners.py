@@ -1,0 +1,65 @@
+"""An owner at work on the pages, as a browser without scripts: forms are sent as they stand in the page."""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from flask import Flask
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+_FORM = re.compile(r"<form\b[^>]*>.*?</form>", re.DOTALL)
+_ACTION = re.compile(r'action="([^"]*)"')
+_HIDDEN = re.compile(r'<input type="hidden" name="([^"]*)" value="([^"]*)"')
+OWNER_KEY = re.compile(r"ok_[A-Za-z0-9_-]{43}")
+
+
+def forms_of(page: TestResponse) -> dict[str, dict[str, str]]:
+    """Return the hidden fields of each form of a page, by the path that it is sent to."""
+    found = {}
+    for form in _FORM.findall(page.text):
+        action = _ACTION.search(form)
+        assert action, form
+        found[action[1]] = {
+            html.unescape(name): html.unescape(value) for name, value in _HIDDEN.findall(form)
+        }
+    return found
+
+
+@dataclass(slots=True)
+class Owner:
+    """A person with a browser of their own."""
+
+    client: FlaskClient
+    key: str = ""
+
+    def get(self, path: str, **query: str) -> TestResponse:
+        return self.client.get(path, query_string=query or None)
+
+    def send(self, page: TestResponse, path: str, **fields: str) -> TestResponse:
+        """Send the form of a page that goes to a path."""
+        return self.client.post(path, data={**forms_of(page)[path], **fields})
+
+    def claim(self, made: dict[str, Any], email: str = "") -> TestResponse:
+        """Claim a registered agent, form by form; keep the owner key."""
+        looked = self.send(self.get("/device"), "/device", code=made["claimCode"])
+        assert looked.status_code == 200, looked.text
+        claimed = self.send(looked, "/device/claim", email=email)
+        assert claimed.status_code == 200, claimed.text
+        found = OWNER_KEY.search(claimed.text)
+        assert found
+        self.key = found[0]
+        return claimed
+
+    def sign_in(self, key: str | None = None, **fields: str) -> TestResponse:
+        return self.send(
+            self.get("/owner/sign-in"), "/owner/sign-in", owner_key=self.key if key is None else key, **fields
+        )
+
+
+def person(app: Flask) -> Owner:
+    """Return somebody at a browser that has not been here before."""
+    return Owner(app.test_client())
