@@ -66,11 +66,15 @@ def access(
 
 
 _AGENTS = (Who.OWNER, Who.OTHER, Who.FROZEN)
-OPEN = access(tuple(Who), at=LETS_IN | {405, 415, 429})
+OPEN = access(tuple(Who), at=LETS_IN | {303, 405, 415, 429})
 AGENT = access(_AGENTS)
 ANY_KEY = access((*_AGENTS, Who.GATEWAY))
+PAID = access((*_AGENTS, Who.GATEWAY), nobody=402, misplaced=402, cookie=402, master=402)
+"""Whoever sends no key that is meant for here is told how to pay."""
 OWN = access((Who.OWNER, Who.FROZEN), at=IS_THERE, other=404, gateway=404)
 MASTER = access((Who.MASTER,))
+SESSION = Access(dict.fromkeys(Who, frozenset({303})))
+"""Inside the owner's pages, whatever key comes along: to the door. With a session, `test_owner_pages` tries them."""
 
 
 def moves(body: Mapping[str, Any]) -> Access:
@@ -78,6 +82,7 @@ def moves(body: Mapping[str, Any]) -> Access:
     return access((Who.OWNER,), at=IS_THERE | {500}, other=404, gateway=404, frozen=403, body=body)
 
 
+_HELD = "/wallets/<string:wallet_id>"
 SERVICE, PURCHASE, WALLET = (
     "/v1/services/<string:service_id>",
     "/v1/gateway/shopping/purchases",
@@ -89,6 +94,8 @@ TABLE: dict[str, Access] = {
     **dict.fromkeys(
         (
             "GET /", "GET /docs", "GET /llms.txt", "GET /openapi.json", "GET /metrics", "GET /device", "POST /device",
+            "GET /device/claim", "POST /device/claim", "GET /owner/sign-in", "POST /owner/sign-in",
+            "POST /owner/sign-out",
             "GET /v1/health", "GET /v1/providers",
             "POST /v1/agents/register", "POST /v1/keys", "POST /v1/device/claim", "GET /v1/device/info",
         ),
@@ -96,7 +103,7 @@ TABLE: dict[str, Access] = {
     ),
     **dict.fromkeys(
         (
-            "POST /v1/agents/claim-code", "POST /v1/services", f"POST {WALLET}",
+            "POST /v1/agents/claim-code", "POST /v1/services", "POST /v1/credits/topup", f"POST {WALLET}",
         ),
         AGENT,
     ),
@@ -105,7 +112,7 @@ TABLE: dict[str, Access] = {
             "GET /v1/balance", "GET /v1/usage", f"GET {WALLET}", "GET /v1/catalog", "GET /v1/services",
             "GET /v1/catalog/<string:service_id>", "GET /v1/subscriptions", "POST /v1/trading/perpdex",
             "POST /v1/catalog/<string:service_id>/subscribe", "DELETE /v1/catalog/<string:service_id>/subscribe",
-            "POST /v1/gateway/shopping/buy", f"GET {PURCHASE}/<string:purchase_id>",
+            f"GET {PURCHASE}/<string:purchase_id>",
             f"POST {PURCHASE}/<string:purchase_id>/cancel",
             f"GET {PURCHASE}/<string:purchase_id>/evidence/<string:evidence_id>.png",
         ),
@@ -121,6 +128,24 @@ TABLE: dict[str, Access] = {
     f"GET {ONE}/transactions/<string:transaction_id>": access((), owner=404, other=404, frozen=404, gateway=404),
     **dict.fromkeys((f"POST {ONE}/transfer", f"POST {ONE}/withdraw"), moves(MOVE)),
     f"POST {ONE}/swap": moves(SWAP),
+    "POST /v1/gateway/shopping/buy": PAID,
+    **dict.fromkeys(
+        (
+            "GET /owner", "GET /owner/add", "POST /owner/add", "GET /owner/sessions",
+            "POST /owner/sessions/end-others",
+            *(
+                f"{method} /owner/agents/<string:agent_id>{page}"
+                for method, page in (
+                    ("GET", ""), ("POST", "/freeze"), ("POST", "/unfreeze"), ("POST", "/lock"), ("POST", "/unlock"),
+                    ("GET", "/keys"), ("POST", "/keys/replace-owner-key"), ("POST", "/keys/rotate"),
+                    ("POST", "/keys/show"),
+                    ("GET", _HELD), ("GET", f"{_HELD}/limits"), ("POST", f"{_HELD}/limits"),
+                    ("GET", f"{_HELD}/transactions"),
+                )
+            ),
+        ),
+        SESSION,
+    ),
     **dict.fromkeys((f"GET {SERVICE}", f"PUT {SERVICE}", f"DELETE {SERVICE}", f"GET {SERVICE}/stats"), OWN),
     **dict.fromkeys(
         (
@@ -139,7 +164,7 @@ TABLE: dict[str, Access] = {
     ),
 }  # fmt: skip
 FORWARDED = {
-    "/v1/gateway/<provider>/<rest:path>": ANY_KEY,
+    "/v1/gateway/<provider>/<rest:path>": PAID,
     "/v1/proxy/<service_id>": ANY_KEY,
     "/v1/proxy/<service_id>/<rest:path>": ANY_KEY,
 }
