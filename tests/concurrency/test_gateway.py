@@ -138,10 +138,13 @@ def test_a_live_stream_outlives_the_sweeps(database_url: str, build_app: Callabl
 
 
 def test_a_caller_who_hangs_up_ends_the_upstream_s_work(database_url: str) -> None:
+    # Made beforehand: on a busy machine that takes longer than an upstream may be silent.
+    frames = chat_chunks(*["word "] * 100_000)
+
     def chatter(exchange: Exchange) -> None:
         exchange.start_stream()
         try:
-            for frame in chat_chunks(*["word "] * 100_000):
+            for frame in frames:
                 exchange.chunk(frame)
         finally:
             upstream.hang_ups += 1
