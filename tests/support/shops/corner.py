@@ -55,7 +55,7 @@ class Behaviour:
     comes_again: str = ""
     """What the checkout says about the next delivery."""
     draws_anew: bool = False
-    """The checkout is drawn from new elements every second, with whatever it costs by then."""
+    """The checkout is drawn from new elements again and again, with whatever it costs by then."""
     answers_late: float = 0.0
     """Seconds that every answer takes once something is in the cart."""
 
