@@ -44,6 +44,7 @@ class Witness:
     """Who sent the shopper: allows everything unless told otherwise, and remembers."""
 
     refuses: Failed | None = None
+    refuses_product: Failed | None = None
     pages: int = 0
     products: list[Product] = field(default_factory=list)
     reviews: list[Review] = field(default_factory=list)
@@ -55,6 +56,8 @@ class Witness:
 
     def found(self, product: Product) -> None:
         self.products.append(product)
+        if self.refuses_product:
+            raise self.refuses_product
 
     def may_order(self, review: Review) -> None:
         self.reviews.append(review)

@@ -10,9 +10,11 @@ import pytest
 from app.adapters.shopper_browser import egress
 from app.adapters.shopper_browser.egress import Egress
 from app.adapters.shopper_browser.shopper import BrowserShopper
-from tests.browser.conftest import FULL, MINIMAL, OneBrowser, send
+from app.ports.shopper import Failed, Review, Trouble
+from tests.browser.conftest import FULL, MINIMAL, OneBrowser, Witness, send
 from tests.support.loopback_http import Asked, Reply, serve
 from tests.support.shops.corner import PASSWORD, Behaviour, Corner
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 ACCOUNT = {"username": "ada@example.com", "password": PASSWORD}
@@ -120,6 +122,32 @@ def test_what_the_shop_wants_of_the_address_is_named(shopper: OneBrowser, corner
     assert trial.trouble == "address_incomplete"
     assert trial.failed is not None
     assert trial.failed.missing == ("address-line1", "address-level2")
+    assert corner.orders == []
+
+
+def test_who_sent_the_shopper_has_the_last_word_before_the_order(shopper: OneBrowser, corner: Corner) -> None:
+    witness = Witness(refuses=Failed(Trouble.LIMIT_EXCEEDED, "Too dear."))
+    trial = send(shopper, corner.product, witness=witness)
+    assert (trial.trouble, corner.orders) == ("limit_exceeded", [])
+    assert [review.total_nanos for review in witness.reviews] == [17 * 10**9]
+    assert all(not session.cart for session in corner.sessions.values())
+
+
+def test_a_total_that_rises_once_it_was_allowed_is_not_ordered(shopper: OneBrowser, corner: Corner) -> None:
+    class Slow(Witness):
+        """Takes its time to allow; meanwhile the shop counts anew, and draws that."""
+
+        def may_order(self, review: Review) -> None:
+            self.reviews.append(review)
+            corner.behaviour.shipping = Decimal(500)
+            for _ in range(2):
+                corner.quoted = Decimal(0)
+                wait_until(lambda: corner.quoted == 512, 20, what="the new total")
+
+    corner.behaviour = Behaviour(draws_anew=True)
+    trial = send(shopper, corner.product, witness=Slow())
+    assert trial.unclear is not None, trial.failed
+    assert [review.total_nanos for review in trial.witness.reviews] == [17 * 10**9]
     assert corner.orders == []
 
 

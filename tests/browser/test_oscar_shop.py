@@ -44,14 +44,7 @@ def test_an_address_that_is_not_stored_there_is_not_replaced_by_another(
     assert oscar.orders_of("stored1@example.com") == []
 
 
-def test_what_the_shop_wants_of_the_address_is_named(shopper: OneBrowser, oscar: Oscar) -> None:
-    trial = send(shopper, oscar.mug, address=MINIMAL, username="plain1@example.com", password=oscar.password)
-    assert trial.trouble == "address_incomplete"
-    assert trial.failed is not None
-    assert trial.failed.missing == ("address-line1", "address-level2")
-
-
-def test_a_dry_run_and_a_refused_total_order_nothing_and_leave_no_cart(
+def test_a_dry_run_orders_nothing_and_leaves_no_cart_and_what_is_too_dear_gets_into_none(
     shopper: OneBrowser, oscar: Oscar
 ) -> None:
     account = {"username": "stored2@example.com", "password": oscar.password}
@@ -59,10 +52,9 @@ def test_a_dry_run_and_a_refused_total_order_nothing_and_leave_no_cart(
     assert dry.review is not None, dry.failed
     assert dry.review.total_nanos == 12_500_000_000
     assert (dry.witness.reviews, "review" in dry.witness.pictures) == ([], True)
-    assert oscar.in_basket_of("stored2@example.com") == 0
-    witness = Witness(refuses=Failed(Trouble.LIMIT_EXCEEDED, "Too dear."))
+    witness = Witness(refuses_product=Failed(Trouble.LIMIT_EXCEEDED, "Too dear."))
     assert send(shopper, oscar.desk, address=MINIMAL, witness=witness, **account).trouble == "limit_exceeded"
-    assert [review.total_nanos for review in witness.reviews] == [740 * 10**9]
+    assert ([product.price_nanos for product in witness.products], witness.reviews) == ([740 * 10**9], [])
     assert oscar.orders_of("stored2@example.com") == []
     assert oscar.in_basket_of("stored2@example.com") == 0
 

@@ -14,6 +14,7 @@ from app.adapters.shopper_browser.trip import Trip, same
 from app.ports.shopper import Bought, Errand, Failed, Review, Sender, Trouble, Unclear
 
 _CONFIRMATION_SECONDS = 30.0
+_TRIES_TO_BE_READY = 4
 # A billion dollars: what is beyond is no total.
 _LARGEST_TOTAL_NANOS = 10**18
 _NUMBER = (
@@ -62,9 +63,11 @@ def run(
         if errand.dry_run:
             _empty_again(trip)
             return found
-        tab.make_ready(button)
+        button = _ready(trip, button)
     except Gone:
         trip.picture("end")
+        if in_cart:
+            _empty_again(trip)
         raise Failed(Trouble.STUCK, "The shop's page changed while it was being used.") from None
     except Failed as failure:
         trip.picture("end")
@@ -127,6 +130,18 @@ def _review(trip: Trip, seen: Snapshot, button: Button) -> tuple[Review, Button]
             return second, button
         found = second
     raise Failed(Trouble.PRICE_UNKNOWN, "The total on the shop's review keeps changing.")
+
+
+def _ready(trip: Trip, button: Button) -> Button:
+    """See that the order button could be pressed, on a page that may be drawn anew meanwhile. Raises: Gone."""
+    for _ in range(_TRIES_TO_BE_READY):
+        found = same(button, trip.tab.look())
+        if found is not None:
+            with contextlib.suppress(Gone):
+                trip.tab.make_ready(found)
+                return found
+        trip.tab.settle()
+    raise Gone
 
 
 def _order(trip: Trip, button: Button, found: Review, *, confirmation_seconds: float) -> Bought:

@@ -18,6 +18,7 @@ from app.adapters.shopper_browser.snapshot import Button, Control, Snapshot
 from app.ports.shopper import Failed, Trouble
 
 _ACTION_MS = 8_000
+_TRIAL_MS = 2_500
 _LOAD_MS = 20_000
 _QUIET_MS = 250
 _SETTLE_SECONDS = 8.0
@@ -128,7 +129,7 @@ class Tab:
         """See that a button could be pressed, without pressing it. Raises: Gone."""
         locator = self._locate(target.number)
         try:
-            locator.click(trial=True, timeout=_ACTION_MS)
+            locator.click(trial=True, timeout=_TRIAL_MS)
         except PlaywrightError:
             raise Gone from None
 

@@ -54,6 +54,8 @@ class Behaviour:
     """Ticked beforehand."""
     comes_again: str = ""
     """What the checkout says about the next delivery."""
+    draws_anew: bool = False
+    """The checkout is drawn from new elements again and again, with whatever it costs by then."""
     answers_late: float = 0.0
     """Seconds that every answer takes once something is in the cart."""
 
@@ -77,6 +79,8 @@ class Corner:
     logins: list[tuple[str, str]] = field(default_factory=list)
     left_in_cart: dict[str, dict[str, int]] = field(default_factory=dict)
     sessions: dict[str, Session] = field(default_factory=dict)
+    quoted: Decimal = Decimal(0)
+    """The last total that was told."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     at_work: int = 0
     most_at_work: int = 0
@@ -104,7 +108,7 @@ class Corner:
             "prefilled": odd.prefilled_name, "guests": odd.offers_guests_after_refusal, "several": odd.several_articles,
             "cookies": odd.cookie_banner, "user": session.user, "cart": sum(session.cart.values()),
             "echo": session.password if odd.echoes_password else "", "insured": odd.adds_insurance,
-            "again": odd.comes_again,
+            "again": odd.comes_again, "live": odd.draws_anew,
         }  # fmt: skip
 
     def quote(self, session: Session, insured: Decimal = Decimal(0)) -> dict[str, Any]:
@@ -113,7 +117,7 @@ class Corner:
         goods = sum(
             (price if key == "pen-holder" else Decimal(740)) * count for key, count in session.cart.items()
         )
-        total = goods + odd.shipping + insured
+        self.quoted = total = goods + odd.shipping + insured
         money = {
             "goods": f"{goods:.2f}",
             "shipping": f"{odd.shipping:.2f}",

@@ -32,7 +32,7 @@ ARTICLES = {
     "desk": ("Walnut desk", "740.00", 50),
     "lamp": ("Sold-out lamp", "20.00", 0),
 }
-CUSTOMERS = 16
+CUSTOMERS = 8
 
 
 class NoMigrations:
