@@ -90,6 +90,18 @@ def is_supplied(state: Readiness) -> bool:
     return state.native_units >= _SUBMISSIONS_AHEAD * state.fee_units
 
 
+def submissions_left() -> dict[ChainName, int]:
+    """Return how many signed payments the settler can still submit, by chain that can be read."""
+    if not treasury.is_made():
+        return {}
+    states = {chain: board().of(chain) for chain in provider.current().tills}
+    return {
+        chain: state.native_units // max(state.fee_units, 1)
+        for chain, state in states.items()
+        if state is not None
+    }
+
+
 def read(chain: ChainName) -> Readiness | None:
     """Ask the chain now; None when it cannot be read."""
     settler, recipient = treasury.settler(chain), treasury.recipient(chain)

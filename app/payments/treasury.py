@@ -51,6 +51,11 @@ def settler(chain: ChainName) -> str:
     return wallet(Role.SETTLEMENT).address_on(chain)
 
 
+def is_made() -> bool:
+    """Tell whether the service has its wallets already: who only looks should not make them."""
+    return all(_found(role) is not None for role in Role)
+
+
 def _found(role: Role) -> WalletView | None:
     with reading() as session:
         wallet_id = session.scalar(select(PaymentWallet.wallet_id).where(PaymentWallet.role == role.value))

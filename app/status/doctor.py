@@ -25,11 +25,13 @@ from app.core.heartbeats import Heart
 from app.core.unit_of_work import reading
 from app.extensions import db
 from app.gateway import providers
+from app.payments import readiness, treasury
 from app.ports import provider
 from app.ports.chain import Chain
 from app.wallets import backlog, custody
 
 _SAMPLE = 5
+_FEW_SUBMISSIONS = 20
 _FAR_BEHIND = 20
 _SKEWED_SECONDS = 5
 _OLD_SECONDS = 3600
@@ -82,6 +84,7 @@ def examine() -> Iterator[Finding]:
     for chain in provider.current().chains.values():
         yield from _chain(chain)
     yield from _prices()
+    yield from _settlement()
     yield from _upstreams()
 
 
@@ -261,6 +264,24 @@ def _prices() -> Iterator[Finding]:
             )
         else:
             yield Finding(Level.OK, "prices", f"{symbol} {nanos / 10**9:,.2f} USD")
+
+
+def _settlement() -> Iterator[Finding]:
+    """Say where the key that submits payments lacks gas; of what was never made nothing is said."""
+    try:
+        left_on = readiness.submissions_left()
+    except SQLAlchemyError:
+        return  # said already
+    for chain, left in left_on.items():
+        if left < _FEW_SUBMISSIONS:
+            yield Finding(
+                Level.WARN, "payments", f"the settlement key on {chain.value} has gas for {left} payments",
+                f"send native coins to {treasury.settler(chain)}: until then signed payments are not offered there",
+            )  # fmt: skip
+        else:
+            yield Finding(
+                Level.OK, "payments", f"{chain.value}: the settlement key has gas for {left} payments"
+            )
 
 
 def _upstreams() -> Iterator[Finding]:

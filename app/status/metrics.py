@@ -24,6 +24,7 @@ from app.core.unit_of_work import reading
 from app.credits import service as credits_
 from app.errors import NotFound, Unauthorized
 from app.extensions import limiter
+from app.payments import readiness
 from app.ports import provider
 from app.shopping import service as purchases
 from app.status import handover
@@ -145,6 +146,15 @@ def _standing() -> Iterator[Metric]:
     try:
         with reading():
             found = list(_stored())
+        left = readiness.submissions_left()
+        found.append(
+            _gauge(
+                "settlements_left",
+                "Signed payments that the settlement key can still submit, by what it holds for gas.",
+                {(chain.value,): number for chain, number in left.items()},
+                "chain",
+            )
+        )
     except SQLAlchemyError:
         found = []
     yield _gauge("database_up", "Whether the database answers.", {(): int(bool(found))})
