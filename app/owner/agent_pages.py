@@ -30,6 +30,7 @@ _DONE = {
     "locked": "The limits are locked. The agent can tighten them, but no longer raise them.",
     "unlocked": "The limits are unlocked. The agent can change them itself.",
     "limits": "The limits were saved. They hold from now on.",
+    "limits-unlocked": "The limits were saved. The agent can still raise them itself: lock them.",
     "unchanged": "Nothing was different, so nothing was changed.",
 }
 
@@ -175,7 +176,8 @@ def _refusal(key: OwnerKeyView, deed: str) -> Response | None:
 
 def _show(key: OwnerKeyView, *, wallet_id: str | None) -> Response:
     picture = overview.of_agent(key, wallet_id=wallet_id)
-    done = _DONE.get(request.args.get("done", ""))
+    what = request.args.get("done", "")
+    done = _DONE.get(f"{what}-unlocked" if what == "limits" and not picture.locked else what)
     return page("agent.html", picture=picture, agent=picture.agent, shown=picture.shown, done=done)
 
 

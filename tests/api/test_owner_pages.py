@@ -285,6 +285,7 @@ def test_tightening_is_done_at_once_and_loosening_needs_the_owner_key(app: Flask
         return answer.status_code, answer.text
 
     assert save()[0] == 303
+    assert "The agent can still raise them itself" in ada.get(f"{page_of(made)}?done=limits").text
     assert wants_to_pay(app, made, 20) == (403, "PER_TX_LIMIT_EXCEEDED")
     looser = {"per_tx_limit_usd": "30.5"}
     status, text = save(**looser)
