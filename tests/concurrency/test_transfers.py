@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -131,6 +132,10 @@ def test_two_hundred_transfers_over_two_processes_never_pass_a_limit_of_a_hundre
     _limit(crowd, 100)
     share = [crowd.asking("1")] * 100
     answers = crowds(crowd.service, share, share)
+    # Two hundred wait for one row, and on a slow machine not all get it in time: those come back, as they are told to.
+    while turned_away := _codes(answers)["OVERLOADED"]:
+        answers = [answer for answer in answers if answer[0] != HTTPStatus.SERVICE_UNAVAILABLE]
+        answers += crowds(crowd.service, share[:turned_away])
     assert _codes(answers) == {"ok": 100, "DAILY_LIMIT_EXCEEDED": 100}
     assert {status for status, body in answers if "code" in body} == {403}
     assert _assert_accepted_are_paid(crowd, answers) == usdc(100)
