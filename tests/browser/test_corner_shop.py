@@ -135,7 +135,7 @@ def test_who_sent_the_shopper_has_the_last_word_before_the_order(shopper: OneBro
 
 def test_a_total_that_rises_once_it_was_allowed_is_not_ordered(shopper: OneBrowser, corner: Corner) -> None:
     class Slow(Witness):
-        """Takes its time to allow; meanwhile the shop counts anew, and draws that."""
+        """Takes its time to allow; meanwhile the shop counts anew, and shows that."""
 
         def may_order(self, review: Review) -> None:
             self.reviews.append(review)
@@ -144,7 +144,7 @@ def test_a_total_that_rises_once_it_was_allowed_is_not_ordered(shopper: OneBrows
                 corner.quoted = Decimal(0)
                 wait_until(lambda: corner.quoted == 512, 20, what="the new total")
 
-    corner.behaviour = Behaviour(draws_anew=True)
+    corner.behaviour = Behaviour(counts_anew=True)
     trial = send(shopper, corner.product, witness=Slow())
     assert trial.unclear is not None, trial.failed
     assert [review.total_nanos for review in trial.witness.reviews] == [17 * 10**9]

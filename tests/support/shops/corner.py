@@ -54,8 +54,8 @@ class Behaviour:
     """Ticked beforehand."""
     comes_again: str = ""
     """What the checkout says about the next delivery."""
-    draws_anew: bool = False
-    """The checkout is drawn from new elements again and again, with whatever it costs by then."""
+    counts_anew: bool = False
+    """The checkout shows every second what it costs by then."""
     answers_late: float = 0.0
     """Seconds that every answer takes once something is in the cart."""
 
@@ -108,7 +108,7 @@ class Corner:
             "prefilled": odd.prefilled_name, "guests": odd.offers_guests_after_refusal, "several": odd.several_articles,
             "cookies": odd.cookie_banner, "user": session.user, "cart": sum(session.cart.values()),
             "echo": session.password if odd.echoes_password else "", "insured": odd.adds_insurance,
-            "again": odd.comes_again, "live": odd.draws_anew,
+            "again": odd.comes_again, "live": odd.counts_anew,
         }  # fmt: skip
 
     def quote(self, session: Session, insured: Decimal = Decimal(0)) -> dict[str, Any]:
