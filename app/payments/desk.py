@@ -23,7 +23,7 @@ from app.payments.models import Payment
 from app.payments.presentation import ByHash, Signed
 from app.payments.terms import Price
 from app.ports.errors import PortError, Rejected, Unreachable
-from app.ports.till import Authorization, Demand
+from app.ports.till import Demand
 
 _log = structlog.get_logger(__name__)
 _LATER_SECONDS = 2
@@ -115,7 +115,7 @@ def served(price: Price) -> str | None:
         if isinstance(presented, ByHash):
             held = _taken(claims.key_of_hash(presented.till.name, presented.tx_hash))
         else:
-            held = _taken(_authorization(presented, price).claim)
+            held = _taken(presented.till.claim_of(presented.payload))
     except PortError:
         return None
     if held is None or held.status is not Status.SERVED or not _is_for(held, price, presented):
@@ -161,20 +161,18 @@ def _by_hash(presented: ByHash, price: Price, agent_id: str | None) -> Held:
 
 
 def _signed(presented: Signed, price: Price) -> Held:
-    authorization = _authorization(presented, price)
-    held = _taken(authorization.claim)
+    till = presented.till
+    # What was settled is paid: neither its own time nor another price since then says anything against it.
+    claim = till.claim_of(presented.payload)
+    held = _taken(claim)
     if held is not None:
         return _again(held, price, presented)
-    try:
-        return settlement.settle(presented.till, authorization, price)
-    except IntegrityError:
-        return _lost_race(authorization.claim, price, presented)
-
-
-def _authorization(presented: Signed, price: Price) -> Authorization:
-    till = presented.till
     demand = Demand(price.units, treasury.recipient(till.name), treasury.settler(till.name))
-    return till.read(presented.payload, demand, now=int(clock.now().timestamp()))
+    authorization = till.read(presented.payload, demand, now=int(clock.now().timestamp()))
+    try:
+        return settlement.settle(till, authorization, price)
+    except IntegrityError:
+        return _lost_race(claim, price, presented)
 
 
 def _lost_race(key: str, price: Price, presented: ByHash | Signed) -> Held:

@@ -91,6 +91,13 @@ class Till(Protocol):
         """Read what a transaction brought; None while the chain does not show it. Raises: Unreachable."""
         ...
 
+    def claim_of(self, payload: Mapping[str, Any]) -> str:
+        """Return the claim of a signed payment whose signature is good, whatever it pays and until when. Pure.
+
+        Raises: Rejected with the word that x402 has for it.
+        """
+        ...
+
     def read(self, payload: Mapping[str, Any], demand: Demand, *, now: int) -> Authorization:
         """Read a signed payment and check all that needs no chain, the signature included. Pure.
 

@@ -7,11 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import time_machine
 from eth_account import Account
 from flask import Flask
 from werkzeug.test import TestResponse
 
 from app.adapters.evm.chain import EvmChain
+from app.core import clock
 from app.core.chains import USDC, ChainName
 from app.payments import readiness, upkeep
 from app.ports.till import Demand
@@ -192,6 +194,23 @@ def test_a_failed_call_is_good_for_another_try_with_the_same_signature(
     open_shop.upstream.behave = lambda exchange: exchange.json({"results": []})
     assert open_shop.ask(headers).status_code == 200
     assert received(open_shop, BASE) == PRICE
+
+
+def test_what_was_settled_is_good_for_its_tries_beyond_its_own_time_and_at_another_price(
+    build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain], base_node: EvmNode
+) -> None:
+    with shop(build_app, sqlite_url, chains) as made:
+        supplied(made, base_node)
+        soon = str(int(clock.now().timestamp()) + 300)
+        headers = EvmPayer(base_node).pays(made.ask(), validBefore=soon)
+        made.upstream.behave = lambda exchange: exchange.json({"error": "down"}, status=503)
+        assert made.ask(headers).status_code == 503
+    with shop(build_app, sqlite_url, chains, x402_price_usd="0.02") as dearer:
+        dearer.upstream.behave = lambda exchange: exchange.json({"results": []})
+        with time_machine.travel(clock.now().timestamp() + 7200, tick=True):
+            assert dearer.ask(headers).status_code == 200
+            assert reason(dearer.ask(headers))[0] == "PAYMENT_ALREADY_USED"
+        assert received(dearer, BASE) == PRICE
 
 
 def test_a_payment_for_less_than_the_body_costs_is_refused(open_shop: Shop, base_node: EvmNode) -> None:

@@ -11,7 +11,9 @@ from flask import Flask
 from app.adapters.evm.chain import EvmChain
 from app.core import clock
 from app.core.chains import ChainName
-from app.payments import topups
+from app.core.unit_of_work import reading, unit_of_work
+from app.payments import audit, topups
+from app.payments.models import TopUp
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import fund
@@ -69,6 +71,27 @@ def test_what_arrived_is_granted_once_and_pays_for_nothing_else(open_shop: Shop,
     refused = open_shop.ask(by_hash(str(moved["tx_hash"]), BASE))
     assert refused.get_json()["code"] == "PAYMENT_ALREADY_USED"
     assert agent.get(f"{agent.wallet_url}/controls").get_json()["usage_today"]["spent_usd"] == 12.5
+
+
+def test_a_wallet_stays_until_its_top_up_is_granted_and_audits_see_what_was_not_moved(
+    open_shop: Shop, base_node: EvmNode
+) -> None:
+    agent = rich(open_shop, base_node)
+    moved = top_up(agent, "2")[1]
+    kept = agent.client.delete(agent.wallet_url, headers=agent.headers())
+    assert (kept.status_code, kept.get_json()["code"]) == (409, "TRANSACTION_IN_PROGRESS")
+    work(base_node)
+    assert agent.client.delete(agent.wallet_url, headers=agent.headers()).status_code == 200
+    assert credits_of(agent) == 2
+
+    def note(nanos: int) -> None:
+        with unit_of_work() as session:
+            session.get_one(TopUp, moved["transaction_id"]).granted_nanos = nanos
+
+    note(3 * 10**9)
+    with reading():
+        assert len(audit.check()) == 2
+    note(2 * 10**9)
 
 
 def test_a_topup_is_under_the_limits_but_needs_no_allowlist_entry(

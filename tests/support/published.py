@@ -35,17 +35,14 @@ def run_node(program: str, *arguments: str) -> Any:
 
 def _python(requirements: Path) -> Path:
     folder = _folder(requirements, salt=sys.version)
-    python = folder / "bin" / "python"
-    uv = Path(sys.executable).parent / "uv"
-    _made(
-        folder,
-        [str(uv), "venv", "--quiet", "--python", sys.executable, str(folder)],
-        [
-            str(uv), "pip", "install", "--quiet", "--python", str(python), "--require-hashes",
-            "-r", str(requirements),
-        ],
-    )  # fmt: skip
-    return python
+    # As the launcher does: uv where it is, pip where that cannot, behind a mirror.
+    making = """
+        wanted="--require-hashes -r $2"
+        uv venv --quiet --python "$0" "$1" && uv pip install --quiet --python "$1/bin/python" $wanted && exit
+        "$0" -m venv --clear "$1" && "$1/bin/python" -m pip install --quiet --disable-pip-version-check $wanted
+    """
+    _made(folder, ["sh", "-c", making, sys.executable, str(folder), str(requirements)])
+    return folder / "bin" / "python"
 
 
 def _node_folder(program: str) -> Path:

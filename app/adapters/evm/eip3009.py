@@ -98,6 +98,10 @@ class Signed:
             raise Rejected("invalid_exact_evm_payload_authorization_valid_before")
         if self.valid_after > now:
             raise Rejected("invalid_exact_evm_payload_authorization_valid_after")
+        self.check_signature(domain)
+
+    def check_signature(self, domain: Domain) -> None:
+        """Refuse what its payer has not signed. Raises: Rejected."""
         v, r, s = self._vrs()
         if not 0 < s <= _HALF_ORDER or signer_of(self._digest(domain), v, r, s) != self.payer:
             raise Rejected("invalid_exact_evm_payload_signature")

@@ -80,6 +80,12 @@ class EvmTill:
         """Read what a transaction brought, from the logs of USDC alone. Raises: Unreachable."""
         return self._rpc.first(lambda endpoint: self._arrival(endpoint, tx_hash, recipient))
 
+    def claim_of(self, payload: Mapping[str, Any]) -> str:
+        """Return the claim of an authorization that its payer has signed. Raises: Rejected."""
+        signed = Signed.read(payload)
+        signed.check_signature(self._domain)
+        return self._claim(signed.payer, signed.nonce)
+
     def read(self, payload: Mapping[str, Any], demand: Demand, *, now: int) -> Authorization:
         """Read and check a signed authorization. Raises: Rejected."""
         signed = Signed.read(payload)

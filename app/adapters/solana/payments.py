@@ -83,10 +83,16 @@ def read(payload: Mapping[str, Any], demand: Demand, *, mint: Pubkey) -> Partial
         program = keys[instruction.program_id_index]
         if program not in _MEMO and program != _LIGHTHOUSE:
             raise Rejected("invalid_exact_solana_payload_transaction_instructions")
-    payer = keys[1]
-    if not transaction.signatures[1].verify(payer, to_bytes_versioned(message)):
-        raise Rejected("invalid_exact_solana_payload_signature")
-    return Partial(transaction, str(payer), units, fee_lamports)
+    _assert_signed(transaction, message)
+    return Partial(transaction, str(keys[1]), units, fee_lamports)
+
+
+def read_signed(payload: Mapping[str, Any]) -> bytes:
+    """Return the message that a payer has signed, whatever it says. Raises: Rejected."""
+    transaction = _transaction(payload.get("transaction"))
+    message = _message(transaction)
+    _assert_signed(transaction, message)
+    return to_bytes_versioned(message)
 
 
 def claim_of(message: bytes) -> str:
@@ -147,6 +153,11 @@ def _message(transaction: VersionedTransaction) -> MessageV0:
     ):
         raise Rejected("invalid_payload")
     return message
+
+
+def _assert_signed(transaction: VersionedTransaction, message: MessageV0) -> None:
+    if not transaction.signatures[1].verify(message.account_keys[1], to_bytes_versioned(message)):
+        raise Rejected("invalid_exact_solana_payload_signature")
 
 
 def _fee(message: MessageV0) -> int:

@@ -113,6 +113,10 @@ class SolanaTill:
             is_final=True,
         )
 
+    def claim_of(self, payload: Mapping[str, Any]) -> str:
+        """Return the claim of a transaction that its payer has signed. Raises: Rejected."""
+        return self._claim(payments.read_signed(payload))
+
     def read(self, payload: Mapping[str, Any], demand: Demand, *, now: int) -> Authorization:  # noqa: ARG002
         """Read and check a partially signed transaction. Raises: Rejected."""
         partial = payments.read(payload, demand, mint=self._mint)

@@ -1,0 +1,55 @@
+"""The operator's commands for where payments go: what is there, and taking it out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from flask import Flask
+
+from app.adapters.evm.chain import EvmChain
+from app.core.chains import ETH, USDC, ChainName
+from sandbox.evm import EvmNode
+from tests.support.chains import ether
+from tests.support.evm import Person
+from tests.support.payments import PRICE, Shop, shop
+
+pytestmark = pytest.mark.chain
+BASE = ChainName.BASE
+
+
+@pytest.fixture
+def open_shop(
+    build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain]
+) -> Iterator[Shop]:
+    with shop(build_app, sqlite_url, {BASE: chains[BASE]}) as made:
+        yield made
+
+
+def run(made: Shop, *arguments: str) -> tuple[int, str]:
+    done = made.app.test_cli_runner().invoke(args=["treasury", *arguments])
+    return done.exit_code, done.output
+
+
+def test_what_came_in_is_shown_and_taken_out_once_there_is_gas_for_it(
+    open_shop: Shop, base_node: EvmNode, chains: dict[ChainName, EvmChain]
+) -> None:
+    to = Person().address
+    base_node.fund_usdc(open_shop.recipient(BASE), PRICE)
+    code, shown = run(open_shop, "show")
+    assert (code, f"base: payments go to {open_shop.recipient(BASE)} (0 ETH, 0.01 USDC)" in shown) == (
+        0,
+        True,
+    )
+    assert "signed payments are not offered: the settlement key lacks gas" in shown
+    take = ("withdraw", "--chain", "base", "--to", to, "--amount", "0.01")
+    code, said = run(open_shop, *take)
+    assert (code, "Missing:" in said) == (1, True)
+    # The treasury pays its own fee, and the settlement key can give it what it needs for that.
+    base_node.fund_eth(open_shop.settler(BASE), ether(1))
+    gas = ("withdraw", "--chain", "base", "--to", open_shop.recipient(BASE), "--amount", "0.1")
+    assert run(open_shop, *gas, "--currency", "ETH", "--from", "settlement")[0] == 0
+    assert run(open_shop, *take)[0] == 0
+    balances = chains[BASE].balances(to)
+    assert (balances.of(USDC).units, balances.of(ETH).units) == (PRICE, 0)
+    assert "signed payments are offered" in run(open_shop, "show")[1]
