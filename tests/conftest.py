@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
@@ -29,6 +30,10 @@ from sandbox.evm import EvmNode
 from tests.support.applications import make_app, settings_for
 from tests.support.chains import evm_chain, running_node
 from tests.support.servers import Postgres, postgres_server, redis_server
+
+# How long an example takes says how busy the machine is, and nothing about the code.
+hypothesis.settings.register_profile("suite", deadline=None)
+hypothesis.settings.load_profile("suite")
 
 _LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0")  # noqa: S104 - compared, not bound
 

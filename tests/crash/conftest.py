@@ -57,7 +57,8 @@ class Scene:
     recipient: str
     on: ChainName = ChainName.BASE
     now: datetime = field(default_factory=clock.now)
-    patience: timedelta = timedelta(seconds=61)
+    # Leases last a minute from the moment at which a slow machine got round to taking them.
+    patience: timedelta = timedelta(seconds=80)
     """After this time the leases of the dead have ended and everything is due again."""
 
     @property
