@@ -9,6 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from app.adapters.cctp.attestations import Attestations
+from app.adapters.cctp.bridge import Bounds, CctpBridge
+from app.adapters.cctp.deployments import DEPLOYMENTS as CCTP_DEPLOYMENTS
+from app.adapters.cctp.evm import EvmSide
+from app.adapters.cctp.sides import Side
+from app.adapters.cctp.solana import SolanaSide
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.deployments import DEPLOYMENTS as EVM_DEPLOYMENTS
 from app.adapters.evm.feeds import ChainlinkPrices
@@ -29,8 +35,9 @@ from app.adapters.uniswap.exchange import UniswapExchange
 from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
 from app.adapters.vault_local import LocalVault
 from app.config import Network, Settings
-from app.core.chains import TOKENS_BY_SYMBOL, ChainName
+from app.core.chains import TOKENS_BY_SYMBOL, USDC, ChainName
 from app.core.money import nanos_from_usd
+from app.ports.bridges import Bridge, Route
 from app.ports.chain import Chain
 from app.ports.faucet import Faucet
 from app.ports.perpdex import Perpdex
@@ -49,6 +56,7 @@ class Ports:
 
     chains: Mapping[ChainName, Chain]
     exchanges: Mapping[ChainName, Exchange]
+    bridges: Mapping[Route, tuple[Bridge, ...]]
     vault: Vault
     prices: Prices
     queue: JobQueue
@@ -68,9 +76,11 @@ def build(settings: Settings) -> Ports:
     if settings.network is not Network.TESTNET:
         # Jupiter knows no pools of test networks.
         exchanges[ChainName.SOLANA] = JupiterExchange(solana, settings.jupiter_url)
+    chains: dict[ChainName, Chain] = {**evm, ChainName.SOLANA: solana}
     return Ports(
-        chains=MappingProxyType({**evm, ChainName.SOLANA: solana}),
+        chains=MappingProxyType(chains),
         exchanges=MappingProxyType(exchanges),
+        bridges=MappingProxyType(bridges_between(settings, chains)),
         vault=LocalVault(settings.encryption_key_list()),
         prices=_prices(settings, evm),
         queue=RqQueue(settings.redis_url.get_secret_value()),
@@ -86,6 +96,28 @@ def build(settings: Settings) -> Ports:
         ),
         shopper=_shopper(settings),
     )
+
+
+def bridges_between(settings: Settings, chains: Mapping[ChainName, Chain]) -> dict[Route, tuple[Bridge, ...]]:
+    """Return the ways between the chains that there are, by route."""
+    network = settings.network.value
+    cctp = CCTP_DEPLOYMENTS[network]
+    attestations = Attestations(settings.cctp_attestation_url or cctp.default_url)
+    bounds = Bounds(settings.max_bridge_fee_bps, nanos_from_usd(settings.max_network_fee_usd))
+    sides: list[Side] = []
+    for chain in chains.values():
+        if isinstance(chain, EvmChain):
+            sides.append(EvmSide(chain, cctp))
+        elif isinstance(chain, SolanaChain):
+            sides.append(SolanaSide(chain))
+    return {
+        (source.name, destination.name, USDC): (
+            CctpBridge(source, destination, attestations, bounds=bounds),
+        )
+        for source in sides
+        for destination in sides
+        if source is not destination
+    }
 
 
 def _shopper(settings: Settings) -> Shopper | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from flask import current_app
 
 from app.core.chains import ChainName
+from app.ports.bridges import Bridge, Route
 from app.ports.chain import Chain
 from app.ports.faucet import Faucet
 from app.ports.perpdex import Perpdex
@@ -34,6 +35,11 @@ class PortSet(Protocol):
     @property
     def exchanges(self) -> Mapping[ChainName, Exchange]:
         """Where tokens are swapped, by chain; a subset of `chains`."""
+        ...
+
+    @property
+    def bridges(self) -> Mapping[Route, tuple[Bridge, ...]]:
+        """How tokens go from chain to chain: by route, the way that is tried first before the others."""
         ...
 
     @property

@@ -18,14 +18,14 @@ from app.core.chains import ChainName, Token, native
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount, decimal_string, value_nanos
 from app.core.unit_of_work import reading, unit_of_work
-from app.errors import ServiceError, SwapFailed, TransferFailed, WithdrawalFailed
+from app.errors import BridgeFailed, ServiceError, SwapFailed, TransferFailed, WithdrawalFailed
 from app.ports import provider
 from app.ports.chain import Chain, Draft, Signed
 from app.ports.errors import OutcomeUnknown, PortError, Rejected, Unreachable
 from app.ports.vault import Signer
 from app.spending import service as spending
 from app.wallets import custody, history, lifecycle, network_fees, nonces, settlement, tracking, waiting
-from app.wallets.lifecycle import Status, TransactionType
+from app.wallets.lifecycle import Kind, Status, TransactionType
 from app.wallets.models import Transaction
 from app.wallets.service import WalletView
 from app.web import idempotency
@@ -62,6 +62,7 @@ _SENTENCES: Mapping[str, str] = {
     "price_moved": "The price moved past the slippage that was allowed; nothing was sent.",
     "unsafe_instructions": "What the exchange wanted to be signed is not what was asked for; nothing was sent.",
     "deadline_passed": "It was not executed before its deadline, and can no longer be.",
+    "refunded": "It could not be delivered on the other chain; what left came back on the chain that it left.",
 }
 
 
@@ -89,6 +90,7 @@ class Movement:
     amount: TokenAmount
     value_nanos: int | None
     output: Output | None = None
+    kind: Kind | None = None
 
     @property
     def sender(self) -> str:
@@ -96,7 +98,7 @@ class Movement:
         return self.wallet.address_on(self.chain)
 
 
-class _NotAffordable(Exception):
+class NotAffordable(Exception):
     """Other movements of this wallet, not mined yet, use up what this one needs."""
 
     def __init__(self, reason: str, token: Token, *, available: int, required: int) -> None:
@@ -124,7 +126,7 @@ def worth_nanos(amount: TokenAmount) -> int | None:
 def assert_allowed(movement: Movement) -> None:
     """Let the limits decide without locking or counting. Raises: the 403 classes, PriceUnavailable."""
     with reading():
-        _check(movement)
+        check(movement)
 
 
 def try_out(movement: Movement, draft: Drafting) -> Draft:
@@ -132,13 +134,13 @@ def try_out(movement: Movement, draft: Drafting) -> Draft:
 
     def assert_possible(drafted: Draft) -> Draft:
         with reading():
-            _check(movement)
-            _assert_affordable(movement, drafted)
+            check(movement)
+            assert_affordable(movement, drafted)
         return drafted
 
     try:
         return _on_fresh_facts(movement, lambda: draft(None), assert_possible)
-    except (PortError, _NotAffordable) as error:
+    except (PortError, NotAffordable) as error:
         raise failure(movement.type, error.reason, error.details) from None
 
 
@@ -159,7 +161,7 @@ def carry_out(
 
     try:
         recorded, signed = _on_fresh_facts(movement, lambda: draft(signer), commit)
-    except (PortError, _NotAffordable) as error:
+    except (PortError, NotAffordable) as error:
         raise refuse(movement, error.reason, error.details) from None
     view = _send_and_settle(chain, recorded, signed, movement, wait_seconds=wait_seconds)
     if view.status == Status.FAILED:
@@ -169,20 +171,20 @@ def carry_out(
 
 def refuse(movement: Movement, reason: str, details: Mapping[str, str]) -> ServiceError:
     """Record a movement that was refused before signing, and make its failure. A limit's refusal goes first."""
-    transaction = _row(new_id(), movement)
+    transaction = row_of(new_id(), movement)
     transaction.cost_nanos = 0
     transaction.error = reason
     with unit_of_work():
         spending.lock_account(movement.wallet.id)
-        _check(movement)
+        check(movement)
         lifecycle.record(transaction, status=Status.FAILED)
         idempotency.bind(transaction.id)
-    return failure(movement.type, reason, details, transaction_id=transaction.id)
+    return failure(movement.type, reason, details, transaction_id=transaction.id, kind=movement.kind)
 
 
 def answer_failure(view: history.TransactionView) -> ServiceError:
     """Return the failure that a failed movement is answered with, from its record."""
-    kind = _FAILURES.get(TransactionType(view.type), TransferFailed)
+    kind = _failure_of(TransactionType(view.type), view.kind)
     details = {"reason": view.error or "failed", "transaction_id": view.id, "tx_hash": view.tx_hash}
     return kind(_SENTENCES.get(view.error or "", "It did not take place."), details=details)
 
@@ -194,13 +196,19 @@ def failure(
     *,
     transaction_id: str | None = None,
     tx_hash: str | None = None,
+    kind: str | None = None,
 ) -> ServiceError:
     """Make the failure of a movement that certainly did not take place."""
     shown: dict[str, str | None] = {"reason": reason, **details}
     if transaction_id is not None:
         shown |= {"transaction_id": transaction_id, "tx_hash": tx_hash}
-    missing = f" Missing: {details['missing']} {details['currency']}." if "missing" in details else ""
-    return _FAILURES[type_](_SENTENCES.get(reason, "It did not take place.") + missing, details=shown)
+    where = f" on {details['chain']}" if "chain" in details else ""
+    missing = f" Missing: {details['missing']} {details['currency']}{where}." if "missing" in details else ""
+    return _failure_of(type_, kind)(_SENTENCES.get(reason, "It did not take place.") + missing, details=shown)
+
+
+def _failure_of(type_: TransactionType, kind: str | None) -> type[ServiceError]:
+    return BridgeFailed if kind == Kind.BRIDGE else _FAILURES.get(type_, TransferFailed)
 
 
 def _on_fresh_facts(movement: Movement, draft: Callable[[], Draft], do: Callable[[Draft], Done]) -> Done:
@@ -208,22 +216,22 @@ def _on_fresh_facts(movement: Movement, draft: Callable[[], Draft], do: Callable
 
     Whether this look or somebody else's settles what has landed, only another draft tells what is left.
 
-    Raises: Rejected, _NotAffordable.
+    Raises: Rejected, NotAffordable.
     """
-    drafted = _payable(movement, draft)
+    drafted = payable(movement, draft)
     try:
         return do(drafted)
-    except _NotAffordable:
+    except NotAffordable:
         if drafted.sequence is not None:
             raise  # the nonce has told what the balances include
         try:
             tracking.settle_landed(provider.current().chains[movement.chain], movement.sender)
         except Unreachable as error:
             raise Rejected("chain_unreachable", details=error.details) from None
-    return do(_payable(movement, draft))
+    return do(payable(movement, draft))
 
 
-def _payable(movement: Movement, draft: Callable[[], Draft]) -> Draft:
+def payable(movement: Movement, draft: Callable[[], Draft]) -> Draft:
     """Beat 0. Raises: Rejected."""
     try:
         drafted = draft()
@@ -244,12 +252,12 @@ def _commit(
             movement.wallet.id, reference=transaction_id, value_nanos=movement.value_nanos,
             recipient=movement.payee, family=movement.chain.family,
         )  # fmt: skip
-        _assert_affordable(movement, draft)
+        assert_affordable(movement, draft)
         slot = None
         if draft.sequence is not None:
             slot = nonces.allocate(movement.chain, movement.sender, floor=draft.sequence)
         signed = sign(slot)
-        transaction = _row(transaction_id, movement)
+        transaction = row_of(transaction_id, movement)
         transaction.tx_hash = signed.tx_hash
         transaction.nonce = signed.sequence
         transaction.expires_at_height = signed.expires_at_height
@@ -264,8 +272,8 @@ def _commit(
         return history.view_of(transaction), signed
 
 
-def _assert_affordable(movement: Movement, draft: Draft) -> None:
-    """Refuse what movements that were not mined when the balances were read have used up. Raises: _NotAffordable."""
+def assert_affordable(movement: Movement, draft: Draft) -> None:
+    """Refuse what movements that were not mined when the balances were read have used up. Raises: NotAffordable."""
     token, fee_token = movement.amount.token, native(movement.chain)
     sent, fees = history.outflows_not_mined(
         movement.sender, movement.chain, since_sequence=draft.sequence, since_block=draft.as_of
@@ -276,10 +284,10 @@ def _assert_affordable(movement: Movement, draft: Draft) -> None:
     else:
         needed = movement.amount.units + sent.get(token, 0)
         if needed > draft.token_units:
-            raise _NotAffordable("insufficient_funds", token, available=draft.token_units, required=needed)
+            raise NotAffordable("insufficient_funds", token, available=draft.token_units, required=needed)
     if needed_native > draft.native_units:
         reason = "insufficient_funds" if token == fee_token else "insufficient_gas"
-        raise _NotAffordable(reason, fee_token, available=draft.native_units, required=needed_native)
+        raise NotAffordable(reason, fee_token, available=draft.native_units, required=needed_native)
 
 
 def _send_and_settle(
@@ -292,7 +300,7 @@ def _send_and_settle(
 ) -> history.TransactionView:
     """Beats 2 and 3. Whatever breaks here, the movement is on its way: it is answered as recorded, never with a 500."""
     try:
-        if _broadcast(chain, recorded.id, signed):
+        if broadcast(chain, recorded.id, signed):
             wanted = movement.output.token if movement.output else None
             watch = settlement.watch(recorded.id, movement.sender, signed, receives=wanted)
             waiting.for_outcome(chain.name, watch, seconds=wait_seconds)
@@ -302,7 +310,7 @@ def _send_and_settle(
         return recorded
 
 
-def _broadcast(chain: Chain, transaction_id: str, signed: Signed) -> bool:
+def broadcast(chain: Chain, transaction_id: str, signed: Signed) -> bool:
     """Beat 2: send, and tell whether waiting for the outcome makes sense. A refusal leaves the row pending."""
     try:
         chain.broadcast(signed.raw)
@@ -315,11 +323,12 @@ def _broadcast(chain: Chain, transaction_id: str, signed: Signed) -> bool:
     return True
 
 
-def _row(transaction_id: str, movement: Movement) -> Transaction:
+def row_of(transaction_id: str, movement: Movement) -> Transaction:
+    """Make the row of a movement that nothing was signed for yet."""
     output = movement.output
     return Transaction(
-        id=transaction_id, wallet_id=movement.wallet.id, type=movement.type.value, chain=movement.chain.value,
-        from_address=movement.sender, to_address=movement.recipient,
+        id=transaction_id, wallet_id=movement.wallet.id, type=movement.type.value, kind=movement.kind,
+        chain=movement.chain.value, from_address=movement.sender, to_address=movement.recipient,
         amount_units=movement.amount.units, currency=movement.amount.token.symbol,
         output_currency=output.token.symbol if output else None,
         output_quoted_units=output.quoted_units if output else None,
@@ -328,7 +337,8 @@ def _row(transaction_id: str, movement: Movement) -> Transaction:
     )  # fmt: skip
 
 
-def _check(movement: Movement) -> None:
+def check(movement: Movement) -> None:
+    """Let the limits decide, in the current unit, without counting. Raises: the 403 classes, PriceUnavailable."""
     spending.check(
         movement.wallet.id,
         value_nanos=movement.value_nanos,

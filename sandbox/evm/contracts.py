@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.adapters.evm.deployments import Deployment
+from sandbox.evm.bridges import CCTP, place_cctp
 from sandbox.evm.builder import Builder
 from sandbox.evm.feeds import place_feeds
 from sandbox.evm.optimism import place_predeploys
@@ -34,6 +35,7 @@ FAMILIES = (
     ContractFamily("weth", lambda chain: chain.weth, place_weth),
     ContractFamily("feeds", lambda chain: chain.usdc_usd_feed.address, place_feeds),
     ContractFamily("uniswap", lambda chain: chain.uniswap_quoter, place_uniswap),
+    ContractFamily("cctp", lambda _chain: CCTP.messenger, place_cctp),
 )
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from app.adapters.cctp import deployments as cctp_deployments
 from app.adapters.evm import deployments
 from sandbox.cache import Cache, write_atomically
 
@@ -32,9 +33,11 @@ def snapshot_file(
 
 def _fingerprint(binary: Path) -> str:
     digest = hashlib.sha256(f"{binary}:{binary.stat().st_size}".encode())
-    for source in sorted(Path(__file__).parent.glob("*.py")):
+    here = Path(__file__).parent
+    for source in [*sorted(here.glob("*.py")), *sorted(here.glob("stand_ins/*.json"))]:
         digest.update(source.read_bytes())
-    digest.update(Path(deployments.__file__).read_bytes())
+    for facts in (deployments, cctp_deployments):
+        digest.update(Path(facts.__file__).read_bytes())
     return digest.hexdigest()[:16]
 
 
