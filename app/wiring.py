@@ -23,10 +23,17 @@ from app.adapters.jupiter.exchange import JupiterExchange
 from app.adapters.openapi_reader.reader import OpenApiReader
 from app.adapters.perpdex.deployments import DEPLOYMENTS as PERPDEX_DEPLOYMENTS
 from app.adapters.perpdex.exchange import HyperliquidExchange
+from app.adapters.portal.bridge import PortalBridge
+from app.adapters.portal.deployments import PORTALS
 from app.adapters.price_coingecko import CoinGeckoPrices
 from app.adapters.price_jupiter import JupiterPrices
 from app.adapters.prices import MarketPrices, PriceSource
 from app.adapters.queue_rq import RqQueue
+from app.adapters.relay.bridge import OrderBridge
+from app.adapters.relay.deployments import LIFI_URLS, RELAY_URLS
+from app.adapters.relay.lifi_api import LifiOrders
+from app.adapters.relay.orders import OrderService
+from app.adapters.relay.relay_api import RelayOrders
 from app.adapters.shopper_browser import programs
 from app.adapters.shopper_browser.shopper import BrowserShopper
 from app.adapters.solana.chain import SolanaChain
@@ -35,7 +42,7 @@ from app.adapters.uniswap.exchange import UniswapExchange
 from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
 from app.adapters.vault_local import LocalVault
 from app.config import Network, Settings
-from app.core.chains import TOKENS_BY_SYMBOL, USDC, ChainName
+from app.core.chains import ETH, TOKENS_BY_SYMBOL, USDC, ChainName
 from app.core.money import nanos_from_usd
 from app.ports.bridges import Bridge, Route
 from app.ports.chain import Chain
@@ -110,14 +117,22 @@ def bridges_between(settings: Settings, chains: Mapping[ChainName, Chain]) -> di
             sides.append(EvmSide(chain, cctp))
         elif isinstance(chain, SolanaChain):
             sides.append(SolanaSide(chain))
-    return {
-        (source.name, destination.name, USDC): (
-            CctpBridge(source, destination, attestations, bounds=bounds),
-        )
+    ways: dict[Route, tuple[Bridge, ...]] = {
+        (source.name, destination.name, USDC): (CctpBridge(source, destination, attestations, bounds=bounds),)
         for source in sides
         for destination in sides
         if source is not destination
     }
+    ethereum, base = chains.get(ChainName.ETHEREUM), chains.get(ChainName.BASE)
+    if isinstance(ethereum, EvmChain) and isinstance(base, EvmChain):
+        ways[ChainName.ETHEREUM, ChainName.BASE, ETH] = (PortalBridge(ethereum, base, PORTALS[network]),)
+        services: list[OrderService] = [RelayOrders(settings.relay_base_url or RELAY_URLS[network])]
+        if settings.lifi_base_url or network in LIFI_URLS:
+            services.append(LifiOrders(settings.lifi_base_url or LIFI_URLS[network]))
+        ways[ChainName.BASE, ChainName.ETHEREUM, ETH] = tuple(
+            OrderBridge(base, ethereum, service) for service in services
+        )
+    return ways
 
 
 def _shopper(settings: Settings) -> Shopper | None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from app.adapters.cctp import deployments as cctp_deployments
 from app.adapters.evm import deployments
+from app.adapters.portal import deployments as portal_deployments
+from app.adapters.relay import deployments as relay_deployments
 from sandbox.cache import Cache, write_atomically
 
 _KEEP_SECONDS = 30 * 24 * 3600
@@ -36,7 +38,7 @@ def _fingerprint(binary: Path) -> str:
     here = Path(__file__).parent
     for source in [*sorted(here.glob("*.py")), *sorted(here.glob("stand_ins/*.json"))]:
         digest.update(source.read_bytes())
-    for facts in (deployments, cctp_deployments):
+    for facts in (deployments, cctp_deployments, portal_deployments, relay_deployments):
         digest.update(Path(facts.__file__).read_bytes())
     return digest.hexdigest()[:16]
 

@@ -10,14 +10,16 @@ from flask import Flask
 
 from app.adapters.evm.chain import EvmChain
 from app.adapters.solana.chain import SolanaChain
-from app.core.chains import USDC, ChainName
+from app.core.chains import ETH, USDC, ChainName
 from app.core.money import parse_amount
-from sandbox.bridges import BridgeServer
+from sandbox.bridges import BridgeServer, Derivation
+from sandbox.bridges.attester import AttesterFaults
+from sandbox.bridges.server import Faults
 from sandbox.evm import EvmNode
 from sandbox.solana import SolanaNode
 from tests.support.agents import Agent, register
 from tests.support.bridges import Workers, bridge, legs_of, running_bridges
-from tests.support.chains import fund, usdc
+from tests.support.chains import ether, fund, usdc
 from tests.support.solana import fund_solana, running_solana, solana_chain
 
 pytestmark = pytest.mark.chain
@@ -37,6 +39,14 @@ def services(ethereum_node: EvmNode, base_node: EvmNode, solana_node: SolanaNode
         yield server
 
 
+@pytest.fixture(autouse=True)
+def _well_again(services: BridgeServer) -> Iterator[None]:
+    yield
+    services.faults = Faults()
+    services.attester.faults = AttesterFaults()
+    services.relay.refunds = services.relay.sleeps = False
+
+
 @pytest.fixture
 def all_chains(
     chains: dict[ChainName, EvmChain], solana_node: SolanaNode
@@ -51,7 +61,10 @@ def app(
     all_chains: dict[ChainName, Any],
     services: BridgeServer,
 ) -> Flask:
-    settings = {"cctp_attestation_url": services.url}
+    settings = {
+        "cctp_attestation_url": services.url, "relay_base_url": services.url,
+        "lifi_base_url": services.url + "/v1",
+    }  # fmt: skip
     return build_app(sqlite_url, chains=all_chains, settings=settings)
 
 
@@ -96,4 +109,55 @@ def test_usdc_arrives_on_the_other_chain_to_the_last_unit(
     received = parse_amount(row["received_amount"], USDC).units
     assert held(all_chains, agent, destination) == usdc(100) + received
     assert usdc(49.5) < received < usdc(50)
-    print(row)
+
+
+def ether_held(chains: dict[ChainName, Any], agent: Agent, chain: str) -> int:
+    units: int = chains[ChainName(chain)].balances(agent.address).of(ETH).units
+    return units
+
+
+def test_ether_goes_through_the_portal_and_all_of_it_arrives_on_base(
+    agent: Agent,
+    all_chains: dict[ChainName, Any],
+    workers: Workers,
+    ethereum_node: EvmNode,
+    base_node: EvmNode,
+) -> None:
+    body = bridge(agent, "ethereum", "base", "0.25", "ETH").get_json()
+    assert body["status"] == "pending", body
+    assert (body["fee"], body["received_amount"]) == ("0", None)
+    workers.look()
+    assert agent.transaction(body["transaction_id"])["status"] == "pending"
+    (tx_hash,) = Derivation(ethereum_node.url, base_node.url).derive()
+    row = workers.finish(body["transaction_id"])
+    assert (row["status"], row["received_amount"], row["cost_usd"]) == ("confirmed", "0.25", 0)
+    assert row["legs"][-1]["tx_hash"] == tx_hash
+    assert legs_of(row) == {"source": "confirmed", "destination": "confirmed"}
+    assert ether_held(all_chains, agent, "base") == ether(1.25)
+    assert ether(0.74) < ether_held(all_chains, agent, "ethereum") < ether(0.75)
+
+
+def test_ether_leaves_base_by_relay_and_arrives_less_the_fee(
+    agent: Agent, all_chains: dict[ChainName, Any], workers: Workers
+) -> None:
+    body = bridge(agent, "base", "ethereum", "0.25", "ETH").get_json()
+    assert (body["status"], body["route"]) == ("pending", "Relay"), body
+    row = workers.finish(body["transaction_id"])
+    assert row["status"] == "confirmed", row
+    received = parse_amount(row["received_amount"], ETH).units
+    assert ether(0.249) < received < ether(0.25)
+    assert ether_held(all_chains, agent, "ethereum") == ether(1) + received
+    assert ether(0.74) < ether_held(all_chains, agent, "base") < ether(0.75)
+    assert agent.spent_today() == row["cost_usd"] > 0
+
+
+def test_where_relay_gives_no_quote_li_fi_is_asked(
+    agent: Agent, all_chains: dict[ChainName, Any], workers: Workers, services: BridgeServer
+) -> None:
+    services.faults.status, services.faults.paths = 503, ("/quote/v2",)
+    body = bridge(agent, "base", "ethereum", "0.25", "ETH").get_json()
+    assert (body["status"], body["route"]) == ("pending", "LI.FI, Relay"), body
+    row = workers.finish(body["transaction_id"])
+    assert row["status"] == "confirmed", row
+    received = parse_amount(row["received_amount"], ETH).units
+    assert ether_held(all_chains, agent, "ethereum") == ether(1) + received
