@@ -137,9 +137,10 @@ def _view(bridge: Bridge, parent: Transaction, rows: Sequence[Transaction]) -> B
 
 def _destination(bridge: Bridge, parent: Transaction, ours: LegView | None) -> LegView:
     has_arrived = parent.status == Status.CONFIRMED.value
-    if ours is not None and (not has_arrived or bridge.arrival_hash in (None, ours.tx_hash)):
+    if ours is not None and not has_arrived:
         return ours
-    tx_hash = bridge.arrival_hash if has_arrived else None
+    # What has arrived has, whichever transaction brought it, and whether ours is settled yet or not.
+    tx_hash = bridge.arrival_hash or (ours.tx_hash if ours is not None else None) if has_arrived else None
     return LegView(
         Leg.DESTINATION, bridge.destination_chain,
         Status.CONFIRMED if has_arrived else Status.PENDING,

@@ -38,8 +38,9 @@ def _fingerprint(binary: Path) -> str:
     here = Path(__file__).parent
     for source in [*sorted(here.glob("*.py")), *sorted(here.glob("stand_ins/*.json"))]:
         digest.update(source.read_bytes())
-    for facts in (deployments, cctp_deployments, portal_deployments, relay_deployments):
-        digest.update(Path(facts.__file__).read_bytes())
+    facts = (deployments, cctp_deployments, portal_deployments, relay_deployments)
+    for module in facts:
+        digest.update(Path(str(module.__file__)).read_bytes())
     return digest.hexdigest()[:16]
 
 

@@ -69,9 +69,7 @@ def app(
 
 
 @pytest.fixture
-def agent(
-    app: Flask, ethereum_node: EvmNode, base_node: EvmNode, solana_node: SolanaNode
-) -> Iterator[Agent]:
+def agent(app: Flask, ethereum_node: EvmNode, base_node: EvmNode, solana_node: SolanaNode) -> Iterator[Agent]:
     """An agent with 1 of the chain's own coin and 100 USDC on each chain."""
     with app.app_context():
         made = register(app.test_client())

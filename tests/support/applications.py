@@ -23,7 +23,6 @@ from app.adapters.vault_local import LocalVault
 from app.config import Settings
 from app.core.chains import ETH, SOL, ChainName
 from app.factory import create_app
-from app.wiring import bridges_between
 from app.jobs import JobName
 from app.ports.bridges import Bridge, Route
 from app.ports.chain import Chain
@@ -36,6 +35,7 @@ from app.ports.specifications import Specifications
 from app.ports.swaps import Exchange
 from app.ports.upstream import Upstream
 from app.ports.vault import Vault
+from app.wiring import bridges_between
 
 DEAD_EXCHANGE = "http://127.0.0.1:1"
 DEAD_REDIS = "redis://127.0.0.1:1/0"

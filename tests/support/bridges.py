@@ -9,17 +9,19 @@ from typing import Any
 import time_machine
 
 from app.core import clock
-from app.wallets import bridge_steps, tracking
 from app.core.chains import ChainName
+from app.wallets import bridge_steps, tracking
 from sandbox.bridges import BridgeServer
 from tests.support.agents import Agent
 
 
-def bridge(agent: Agent, source: str, destination: str, amount: object, token: str = "USDC", **more: Any) -> Any:
+def bridge(
+    agent: Agent, source: str, destination: str, amount: object, coin: str = "USDC", **more: Any
+) -> Any:
     """Ask for a bridge; headers are given by their names."""
     headers = {name: more.pop(name) for name in [*more] if name[0].isupper()}
     body = {
-        "source_chain": source, "destination_chain": destination, "token": token, "amount": amount, **more,
+        "source_chain": source, "destination_chain": destination, "token": coin, "amount": amount, **more,
     }  # fmt: skip
     return agent.post(f"{agent.wallet_url}/bridge", body, **headers)
 
