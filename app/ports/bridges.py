@@ -91,14 +91,14 @@ class Phase(StrEnum):
 class Arrival:
     """What has arrived, by the destination chain's word.
 
-    `sequence` is the wallet's nonce that the arrival used up, where it did. Hash and block are None where the chain
-    tells that it arrived and not by which transaction.
+    `takes_slot` tells whether it used up a nonce of the wallet. Hash and block are None where the chain tells that it
+    arrived and not by which transaction.
     """
 
     units: int
     tx_hash: str | None = None
     block: BlockRef | None = None
-    sequence: int | None = None
+    takes_slot: bool = False
 
 
 @dataclass(frozen=True, slots=True)

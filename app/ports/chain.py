@@ -130,13 +130,14 @@ class OwnTransaction:
 
     `native_out_units` is what it took from the native balance, fee included (negative when it brought some); None
     while its outcome is open. One that somebody else sent for us, as bridges do, has no sequence and is told by its
-    `block_number`.
+    `block_number`; `takes_slot` where it used up a nonce nevertheless.
     """
 
     tx_hash: str
     sequence: int | None
     native_out_units: int | None
     block_number: int | None = None
+    takes_slot: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ def of(chain: ChainName, wallet_ids: Sequence[str]) -> Mapping[str, list[OwnTran
         return found
     rows = db.session.execute(
         select(
-            Bridge.wallet_id, Bridge.arrival_hash, Bridge.arrival_nonce, Bridge.arrival_block,
+            Bridge.wallet_id, Bridge.arrival_hash, Bridge.arrival_takes_slot, Bridge.arrival_block,
             Bridge.received_units, Transaction.currency,
         )
         .join(Transaction, Transaction.id == Bridge.id)
@@ -50,9 +50,9 @@ def of(chain: ChainName, wallet_ids: Sequence[str]) -> Mapping[str, list[OwnTran
             Bridge.wallet_id.in_(wallet_ids),
         )
     )  # fmt: skip
-    for wallet_id, tx_hash, nonce, block, units, currency in rows:
+    for wallet_id, tx_hash, takes_slot, block, units, currency in rows:
         is_native = TOKENS_BY_SYMBOL[currency] == native(chain)
         out = -(units or 0) if is_native else 0
-        # Without a nonce of its own only what it brought is told by it; a mint of ours is told as a movement.
-        found.setdefault(wallet_id, []).append(OwnTransaction(tx_hash or "", nonce, out, block))
+        # A mint of ours is told as a movement besides, with what it cost.
+        found.setdefault(wallet_id, []).append(OwnTransaction(tx_hash or "", None, out, block, takes_slot))
     return found

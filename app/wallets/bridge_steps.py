@@ -202,7 +202,7 @@ def _arrive(state: _State, arrival: Arrival, proof: Proof | None) -> None:
         now, block = clock.now(), arrival.block
         bridge.stage = Stage.ARRIVED.value
         bridge.received_units, bridge.arrival_hash = arrival.units, arrival.tx_hash
-        bridge.arrival_nonce = arrival.sequence
+        bridge.arrival_takes_slot = arrival.takes_slot
         bridge.arrival_block = None if block is None else block.number
         bridge.arrival_block_hash = None if block is None else block.hash
         bridge.next_step_at = None if block is None else now + settlement.FINALITY_CHECK_AFTER
@@ -228,7 +228,7 @@ def _recheck(state: _State) -> None:
         _reopen(state.id, Status.CONFIRMED)
         bridge.stage = Stage.CROSSING.value
         bridge.received_units = bridge.arrival_hash = bridge.arrival_block = None
-        bridge.arrival_block_hash = bridge.arrival_nonce = None
+        bridge.arrival_block_hash, bridge.arrival_takes_slot = None, False
         bridge.next_step_at, bridge.steps = clock.now(), 0
 
 

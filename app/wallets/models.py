@@ -181,7 +181,8 @@ class Bridge(Model):
     arrival_hash: Mapped[str | None] = mapped_column(String(100))
     arrival_block: Mapped[int | None] = mapped_column(BigInteger)
     arrival_block_hash: Mapped[str | None] = mapped_column(String(100))
-    arrival_nonce: Mapped[int | None] = mapped_column(BigInteger)
+    # Whether it used up a nonce of the wallet, though none of our movements has it.
+    arrival_takes_slot: Mapped[bool] = mapped_column(default=False)
     # When the bridge worker looks again; NULL once nothing can change any more.
     next_step_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     steps: Mapped[int] = mapped_column(default=0)

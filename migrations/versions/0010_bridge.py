@@ -35,7 +35,7 @@ def upgrade() -> None:
         sa.Column("arrival_hash", sa.String(length=100), nullable=True),
         sa.Column("arrival_block", sa.BigInteger(), nullable=True),
         sa.Column("arrival_block_hash", sa.String(length=100), nullable=True),
-        sa.Column("arrival_nonce", sa.BigInteger(), nullable=True),
+        sa.Column("arrival_takes_slot", sa.Boolean(), nullable=False),
         sa.Column("next_step_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("steps", sa.Integer(), nullable=False),
         sa.PrimaryKeyConstraint("id"),

@@ -101,15 +101,17 @@ def _explained(entry: WatchedAddress, mark: Mark, *, until: int, at: int) -> int
     for ours in entry.own:
         if ours.sequence is not None and ours.native_out_units is not None:
             outs.setdefault(ours.sequence, []).append(ours.native_out_units)
-    used = range(mark.sequence, until)
-    if any(sequence not in outs for sequence in used):
-        return None
-    brought = sum(
-        ours.native_out_units or 0
+    arrived = [
+        ours
         for ours in entry.own
         if ours.sequence is None and ours.block_number is not None and mark.number < ours.block_number <= at
-    )
-    return brought + sum(units for sequence in used for units in outs[sequence])
+    ]
+    used = range(mark.sequence, until)
+    unknown = [sequence for sequence in used if sequence not in outs]
+    if len(unknown) > sum(ours.takes_slot for ours in arrived):
+        return None
+    brought = sum(ours.native_out_units or 0 for ours in arrived)
+    return brought + sum(units for sequence in used for units in outs.get(sequence, ()))
 
 
 def _deposits(

@@ -8,7 +8,7 @@ from app.adapters.evm.endpoint import Call, RpcError
 from app.adapters.evm.transactions import ContractCall
 from app.adapters.portal import deposits
 from app.ports.bridges import Arrival, Ask, Crossing, Leg, Offer, Phase, Progress, Step
-from app.ports.chain import BlockRef, Intent, Signed
+from app.ports.chain import Intent, Signed
 from app.ports.errors import Rejected
 from app.ports.vault import Signer
 
@@ -65,8 +65,8 @@ class PortalBridge:
         executed = None if looked_for.error is not None else looked_for.answer
         if executed is None:
             return Progress(Phase.WAITING)
-        block = BlockRef(executed.block_number, executed.block_hash)
-        arrival = Arrival(crossing.ask.amount.units, executed.tx_hash, block, sequence=executed.sequence)
+        # A deposit is a transaction of its sender's there, and counts among their nonces.
+        arrival = Arrival(crossing.ask.amount.units, executed.tx_hash, executed.block, takes_slot=True)
         return Progress(Phase.ARRIVED, arrival=arrival)
 
     def deliver(self, crossing: Crossing) -> Step:

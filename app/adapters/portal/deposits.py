@@ -14,6 +14,7 @@ from eth_utils.crypto import keccak
 
 from app.adapters.evm.transactions import Target
 from app.adapters.evm.wire import MalformedAnswerError, address, count, hash32, octets, quantity
+from app.ports.chain import BlockRef
 
 _DEPOSIT = bytes.fromhex("e9e05c42")  # depositTransaction(address,uint256,uint64,bool,bytes)
 _DEPOSITED_TOPIC = "0xb3813568d9991fc951961fcb4c784893574240a28925604d09fc577c55bb7c32"
@@ -28,12 +29,10 @@ _OPAQUE = 73
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A transaction on the other chain: its hash, and the nonce of its sender that it used, once it was executed."""
+    """A transaction on the other chain, once it was executed."""
 
     tx_hash: str
-    block_number: int
-    block_hash: str
-    sequence: int | None
+    block: BlockRef
 
 
 def call(portal: str, recipient: str, units: int) -> Target:
@@ -72,12 +71,9 @@ def derived(receipt: object) -> Derived | None:
     if receipt is None:
         return None
     fields = _members(receipt)
-    nonce = fields.get("depositNonce")
     return Derived(
         tx_hash=hash32(fields.get("transactionHash")),
-        block_number=count(fields.get("blockNumber")),
-        block_hash=hash32(fields.get("blockHash")),
-        sequence=None if nonce is None else count(nonce),
+        block=BlockRef(count(fields.get("blockNumber")), hash32(fields.get("blockHash"))),
     )
 
 
