@@ -44,9 +44,9 @@ from app.ports.faucet import Faucet
 from app.ports.swaps import Exchange
 from app.wallets import custody
 from sandbox.evm import EvmNode
-from tests.support.applications import RecordingQueue, make_app, settings_for
+from tests.support.applications import RecordingQueue, bridges_on, make_app, settings_for
 from tests.support.chains import CONFIRMATIONS
-from tests.support.faults import FaultyChain, FaultyExchange, When, kill
+from tests.support.faults import FaultyBridge, FaultyChain, FaultyExchange, When, kill
 from tests.support.servers import _tie_to_the_tests
 
 STORY_SECONDS = 60.0
@@ -68,9 +68,10 @@ _VERBS = (
 )
 
 _EXCHANGE_VERBS = ("quote", "draft", "sign")
+_BRIDGE_VERBS = ("quote", "prepare", "sign", "follow", "deliver")
 
 Story = Callable[[Flask], Any]
-Wired = TypeVar("Wired", FaultyChain, FaultyExchange)
+Wired = TypeVar("Wired", FaultyBridge, FaultyChain, FaultyExchange)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -192,7 +193,14 @@ class Service:
             node.name: _wired(FaultyExchange(node.exchange()), wire, verbs=_EXCHANGE_VERBS)
             for node in self.nodes
         }
-        parts: dict[str, Any] = {"chains": chains, "exchanges": exchanges, "queue": WiredQueue(wire)}
+        settings = settings_for(self.database_url, **self.settings)
+        bridges = {
+            route: tuple(_wired(FaultyBridge(way), wire, verbs=_BRIDGE_VERBS) for way in ways)
+            for route, ways in bridges_on(settings, chains).items()
+        }
+        parts: dict[str, Any] = {
+            "chains": chains, "exchanges": exchanges, "bridges": bridges, "queue": WiredQueue(wire),
+        }  # fmt: skip
         if self.faucet_url:
             parts["faucet"] = WiredFaucet(HttpFaucet(self.faucet_url), wire)
         return parts
