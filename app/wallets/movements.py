@@ -55,13 +55,14 @@ _SENTENCES: Mapping[str, str] = {
     "network_fee_too_high": "The network fee is above the operator's cap at the moment; try again later.",
     "expired": "No block took it before it expired; nothing was moved, and nothing can be any more.",
     "reverted": "The chain executed the transaction and it failed; the network fee was spent.",
-    "quote_unavailable": "The exchange gives no quote at the moment; nothing was sent. Try again later.",
+    "quote_unavailable": "No quote can be had at the moment; nothing was sent. Try again later.",
     "no_liquidity": "No market offers this exchange at the moment.",
-    "amount_too_small": "The amount is too small to bring anything in the other token.",
+    "amount_too_small": "The amount is too small to bring anything.",
     "price_deviation": "The exchange offers too much less than the market's price; nothing was sent.",
     "price_moved": "The price moved past the slippage that was allowed; nothing was sent.",
-    "unsafe_instructions": "What the exchange wanted to be signed is not what was asked for; nothing was sent.",
+    "unsafe_instructions": "What was to be signed is not what was asked for; nothing was sent.",
     "deadline_passed": "It was not executed before its deadline, and can no longer be.",
+    "bridge_fee_too_high": "Every way keeps more of the amount than the operator allows; nothing was sent.",
     "refunded": "It could not be delivered on the other chain; what left came back on the chain that it left.",
 }
 
