@@ -91,7 +91,8 @@ class Phase(StrEnum):
 class Arrival:
     """What has arrived, by the destination chain's word.
 
-    `takes_slot` tells whether it used up a nonce of the wallet. Hash and block are None where the chain tells that it
+    `takes_slot` tells whether it used up a nonce of the wallet, `is_sole` that its transaction is one payment, which
+    stands for one crossing only. Hash and block are None where the chain tells that it
     arrived and not by which transaction.
     """
 
@@ -99,6 +100,7 @@ class Arrival:
     tx_hash: str | None = None
     block: BlockRef | None = None
     takes_slot: bool = False
+    is_sole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,6 +195,10 @@ def _arrive(state: _State, arrival: Arrival, proof: Proof | None) -> None:
         bridge = _locked(state.id)
         if bridge is None or bridge.stage != Stage.CROSSING:
             return
+        if arrival.is_sole and _stands_for_another(state, arrival):
+            _set_error(state.id, "payment_not_seen")
+            bridge.next_step_at = clock.now() + timedelta(seconds=_LOOK_AGAIN_SECONDS[-1])
+            return
         if proof is not None:
             _store_proof(bridge, proof)
         if not _end(state.id, Status.CONFIRMED):
@@ -207,6 +211,17 @@ def _arrive(state: _State, arrival: Arrival, proof: Proof | None) -> None:
         bridge.arrival_block_hash = None if block is None else block.hash
         bridge.next_step_at = None if block is None else now + settlement.FINALITY_CHECK_AFTER
         bridge.steps = 0
+
+
+def _stands_for_another(state: _State, arrival: Arrival) -> bool:
+    """Tell whether a payment has been shown for another bridge of the wallet already."""
+    claimed = select(Bridge.id).where(
+        Bridge.wallet_id == state.wallet_id,
+        Bridge.destination_chain == state.crossing.ask.destination.value,
+        Bridge.arrival_hash == arrival.tx_hash,
+        Bridge.id != state.id,
+    )
+    return db.session.scalar(claimed.limit(1)) is not None
 
 
 def _recheck(state: _State) -> None:

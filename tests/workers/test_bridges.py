@@ -293,7 +293,8 @@ def test_an_order_is_paid_by_what_the_chain_shows_and_not_by_its_service_s_word(
     elsewhere = ethereum_node.fund_eth("0x00000000000000000000000000000000C0FFEE77", ether(0.25))
 
     def lie(path: str, document: Any) -> Any:
-        assert path == "/intents/status/v3"
+        if path != "/intents/status/v3":
+            return document
         return {**document, "status": "success", "txHashes": [elsewhere]}
 
     services.faults.change = lie
@@ -301,7 +302,15 @@ def test_an_order_is_paid_by_what_the_chain_shows_and_not_by_its_service_s_word(
     row = agent.transaction(bridge_id)
     assert (row["status"], row["error"]) == ("pending", "payment_not_seen")
     services.faults.change, services.relay.sleeps = None, False
-    assert workers.finish(bridge_id)["status"] == "confirmed"
+    row = workers.finish(bridge_id)
+    assert row["status"] == "confirmed"
+    # Nor does one payment stand for two orders.
+    elsewhere = row["legs"][-1]["tx_hash"]
+    services.faults.change, services.relay.sleeps = lie, True
+    second = ether_out(agent)
+    workers.look(3)
+    row = agent.transaction(second)
+    assert (row["status"], row["error"]) == ("pending", "payment_not_seen")
 
 
 @pytest.fixture

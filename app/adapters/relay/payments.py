@@ -24,7 +24,7 @@ def find(chain: EvmChain, tx_hash: str, *, recipient: str, at_least: int) -> Arr
     to, units = sent.answer
     if to != recipient.lower():
         units = _gained(chain, landed, recipient)
-    return Arrival(units, landed.tx_hash, landed.block) if units >= at_least else None
+    return Arrival(units, landed.tx_hash, landed.block, is_sole=True) if units >= at_least else None
 
 
 def _gained(chain: EvmChain, receipt: Receipt, recipient: str) -> int:
