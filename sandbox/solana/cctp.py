@@ -20,7 +20,7 @@ MESSENGER: Final = Pubkey.from_string("CCTPV2vPZJS2u2BBsUoscuikbYjnpFmbFsvVuJdgU
 TRANSMITTER: Final = Pubkey.from_string("CCTPV2Sm4AdWt5296sk4P66VBZ7bEhcARwFaaS9YPbeC")
 ATTESTER: Final = bytes.fromhex("14dc79964da2c08b23698b3d3cc7ca32193d9955")
 """The EVM address whose signature counts: that of a development account of the EVM chains."""
-_FEE_OWNER: Final = Pubkey.from_string("Fee1111111111111111111111111111111111111111")
+FEE_OWNER: Final = Pubkey.from_string("Fee1111111111111111111111111111111111111111")
 _CUSTODY_UNITS: Final = 10**15
 _TOKEN_RENT: Final = 2_039_280
 _NONCE_RENT: Final = 953_520
@@ -44,11 +44,11 @@ def cctp_accounts(usdc: Pubkey) -> dict[str, Account]:
     authority = _at(TRANSMITTER, b"message_transmitter_authority", bytes(MESSENGER))
     token_program = Pubkey.from_string(TOKEN)
     custody = tokens.token_account_data(usdc, authority, _CUSTODY_UNITS, rent=None)
-    fees = tokens.token_account_data(usdc, _FEE_OWNER, 0, rent=None)
-    messenger = _TOKEN_MESSENGER + bytes(3 * 32 + 4 + 1) + bytes(_FEE_OWNER) + bytes(32 + 4)
+    fees = tokens.token_account_data(usdc, FEE_OWNER, 0, rent=None)
+    messenger = _TOKEN_MESSENGER + bytes(3 * 32 + 4 + 1) + bytes(FEE_OWNER) + bytes(32 + 4)
     return {
         str(_at(MESSENGER, b"custody", bytes(usdc))): Account(_TOKEN_RENT, custody, token_program),
-        str(associated_token_address(_FEE_OWNER, usdc)): Account(_TOKEN_RENT, fees, token_program),
+        str(associated_token_address(FEE_OWNER, usdc)): Account(_TOKEN_RENT, fees, token_program),
         str(_at(MESSENGER, b"token_messenger")): Account(10**7, messenger, MESSENGER),
     }
 

@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 from flask import Flask
+from solders.hash import Hash
+from solders.message import MessageV0
+from solders.pubkey import Pubkey
+from solders.transaction import VersionedTransaction
 
+from app.adapters.cctp import instructions, messages
+from app.adapters.cctp.instructions import Receipt
 from app.adapters.evm.chain import EvmChain
 from app.adapters.solana.chain import SolanaChain
 from app.core.chains import ETH, USDC, ChainName
@@ -19,10 +25,14 @@ from sandbox.bridges.attester import AttesterFaults
 from sandbox.bridges.server import Faults
 from sandbox.evm import EvmNode
 from sandbox.solana import SolanaNode
+from sandbox.solana.addresses import USDC_MINT, associated_token_address
+from sandbox.solana.cctp import FEE_OWNER
+from sandbox.solana.genesis import FAUCET
 from tests.support.agents import Agent, register
 from tests.support.bridges import Workers, bridge, legs_of, running_bridges
 from tests.support.chains import ether, fund, usdc
 from tests.support.solana import fund_solana, running_solana, solana_chain
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.chain
 EVM = (ChainName.ETHEREUM, ChainName.BASE)
@@ -383,3 +393,52 @@ def test_a_frozen_wallet_bridges_nothing_and_what_is_under_way_arrives(
     answer = bridge(agent, "base", "solana", "20")
     assert (answer.status_code, answer.get_json()["code"]) == (403, "WALLET_FROZEN")
     assert workers.finish(bridge_id)["status"] == "confirmed"
+
+
+def test_a_first_usdc_account_on_solana_is_made_on_the_way(
+    app: Flask,
+    base_node: EvmNode,
+    solana_node: SolanaNode,
+    services: BridgeServer,
+    all_chains: dict[ChainName, Any],
+) -> None:
+    with app.app_context():
+        newcomer = register(app.test_client())
+        fund(base_node, newcomer.address, eth=1, dollars=100)
+        fund_solana(solana_node, newcomer.solana_address, sol=0.01)
+        bridge_id = bridge(newcomer, "base", "solana", "20").get_json()["transaction_id"]
+        row = Workers(newcomer, *ChainName).finish(bridge_id)
+        assert row["status"] == "confirmed", row
+        assert [leg["leg"] for leg in row["legs"]] == [
+            "approve", "source", "attestation", "account", "destination",
+        ]  # fmt: skip
+        assert held(all_chains, newcomer, "solana") == parse_amount(row["received_amount"], USDC).units
+        # Somebody else may have been faster: what is received is received, by whose transaction the chain tells.
+        again = bridge(newcomer, "base", "solana", "10").get_json()["transaction_id"]
+        with_hash = newcomer.transaction(again)["tx_hash"]
+        minted = mint_on_solana(services, all_chains[ChainName.SOLANA], with_hash)
+        row = Workers(newcomer, *ChainName).finish(again)
+        assert (row["status"], row["legs"][-1]["tx_hash"]) == ("confirmed", minted), row
+
+
+def mint_on_solana(services: BridgeServer, chain: SolanaChain, tx_hash: str) -> str:
+    """Have the faucet submit the mint of a burn on Base, and return the signature."""
+    found = wait_until(lambda: services.attester.messages(6, tx_hash), what="the burn")
+    assert found is not None
+    (entry,) = found["messages"]
+    message = messages.read(bytes.fromhex(entry["message"][2:]))
+    latest = chain.head()
+    receiving = instructions.receive(
+        Receipt(
+            FAUCET.pubkey(),
+            Pubkey.from_bytes(message.burn.recipient),
+            associated_token_address(FEE_OWNER, Pubkey.from_string(USDC_MINT)),
+        ),
+        Pubkey.from_string(USDC_MINT),
+        message,
+        bytes.fromhex(entry["attestation"][2:]),
+    )
+    compiled = MessageV0.try_compile(FAUCET.pubkey(), [receiving], [], Hash.from_string(latest.hash))
+    transaction = VersionedTransaction(compiled, [FAUCET])
+    chain.broadcast(bytes(transaction))
+    return str(transaction.signatures[0])
