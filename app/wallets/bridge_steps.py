@@ -7,6 +7,7 @@ What has left and not arrived stays pending, with the last obstacle as its `erro
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -37,6 +38,7 @@ _log = structlog.get_logger(__name__)
 
 _BATCH = 200
 _PASS_SECONDS = 40
+_PATIENCE = 2
 _LOOK_AGAIN_SECONDS = (1, 2, 2, 2, 4, 8, 8, 15, 15, 30)
 _SETTLED_LOOK_SECONDS = 15
 
@@ -68,17 +70,23 @@ def step_due(*, seconds: int = _PASS_SECONDS) -> int:
     """Take one step with each bridge that is due, for about so many seconds; return how many were looked at."""
     until = time.monotonic_ns() + seconds * 10**9
     with reading() as session:
-        due = session.scalars(
-            select(Bridge.id)
+        due = session.execute(
+            select(Bridge.id, Bridge.adapter, Bridge.destination_chain)
             .where(Bridge.next_step_at <= clock.now())
             .order_by(Bridge.next_step_at)
             .limit(_BATCH)
         ).all()
     looked = 0
-    for bridge_id in due:
+    silent: Counter[tuple[str, str]] = Counter()
+    for bridge_id, adapter, destination in due:
         looked += 1
+        way = (adapter, destination)
+        if silent[way] >= _PATIENCE:
+            # Whoever does not answer for one is not asked for all the others: they would keep the rest waiting.
+            _look_again(bridge_id)
+            continue
         try:
-            step(bridge_id)
+            silent[way] += not step(bridge_id)
         except Exception:
             # One poisonous row must not hold up all the others for ever.
             _log.exception("bridge_not_carried_on", transaction_id=bridge_id)
@@ -88,15 +96,18 @@ def step_due(*, seconds: int = _PASS_SECONDS) -> int:
     return looked
 
 
-def step(bridge_id: str) -> None:
-    """Take one step with a bridge. Never raises for an obstacle that may go away."""
+def step(bridge_id: str) -> bool:
+    """Take one step with a bridge; return False where somebody did not answer.
+
+    Never raises for an obstacle that may go away.
+    """
     stage = take_stock(bridge_id)
     if stage not in (Stage.CROSSING, Stage.ARRIVED):
         _look_again(bridge_id, ends=stage is None or stage is Stage.FAILED)
-        return
+        return True
     state = _read(bridge_id)
     if state is None:
-        return
+        return True
     try:
         if state.stage is Stage.ARRIVED:
             _recheck(state)
@@ -104,6 +115,8 @@ def step(bridge_id: str) -> None:
             _cross(state)
     except PortError as error:
         _note(bridge_id, _obstacle(error))
+        return not isinstance(error, Unreachable)
+    return True
 
 
 def take_stock(bridge_id: str) -> Stage | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from app.adapters.cctp.deployments import DEPLOYMENTS
 from app.adapters.evm.chain import EvmChain
 from app.core.chains import ETH, USDC, ChainName
 from app.core.money import parse_amount
-from app.wallets import deposits
+from app.wallets import bridge_steps, deposits
 from sandbox.bridges import BridgeServer, Derivation
 from sandbox.bridges.attester import AttesterFaults
 from sandbox.bridges.server import Faults
@@ -54,17 +55,23 @@ def app_on(
     return build_app(url, chains=chains, settings=settings)
 
 
+@pytest.fixture(params=["sqlite"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
 @pytest.fixture
 def agent(
     build_app: Callable[..., Flask],
-    sqlite_url: str,
+    database_url: str,
     chains: dict[ChainName, EvmChain],
     services: BridgeServer,
     ethereum_node: EvmNode,
     base_node: EvmNode,
 ) -> Iterator[Agent]:
     """An agent with 1 ETH on both chains, and 100 USDC on Base."""
-    app = app_on(build_app, sqlite_url, chains, services)
+    app = app_on(build_app, database_url, chains, services)
     with app.app_context():
         made = register(app.test_client())
         fund(base_node, made.address, eth=1, dollars=100)
@@ -174,6 +181,28 @@ def test_a_mint_that_somebody_else_made_is_the_end_and_nothing_is_minted_twice(
     assert (row["status"], row["legs"][-1]["tx_hash"]) == ("confirmed", tx_hash)
     assert dollars(chains, agent, ChainName.ETHEREUM) == parse_amount(row["received_amount"], USDC).units
     assert ethereum_node.rpc("eth_getTransactionCount", agent.address, "latest") == "0x0"
+
+
+@pytest.mark.parametrize(
+    "database_url", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
+)
+def test_workers_that_look_at_once_mint_once(
+    agent: Agent, workers: Workers, chains: dict[ChainName, EvmChain], ethereum_node: EvmNode
+) -> None:
+    bridge_id = burned(agent)
+    app = agent.client.application
+
+    def look() -> None:
+        with app.app_context():
+            bridge_steps.step(bridge_id)
+
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(look) for _ in range(4)]:
+            done.result()
+    row = workers.finish(bridge_id)
+    assert row["status"] == "confirmed", row
+    assert ethereum_node.rpc("eth_getTransactionCount", agent.address, "latest") == "0x1"
+    assert dollars(chains, agent, ChainName.ETHEREUM) == parse_amount(row["received_amount"], USDC).units
 
 
 def test_an_attestation_that_has_expired_is_renewed(
