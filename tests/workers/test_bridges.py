@@ -63,8 +63,8 @@ def database_url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def agent(
-    build_app: Callable[..., Flask],
     database_url: str,
+    build_app: Callable[..., Flask],
     chains: dict[ChainName, EvmChain],
     services: BridgeServer,
     ethereum_node: EvmNode,
