@@ -18,6 +18,7 @@ from app.core.money import parse_amount
 from app.extensions import db
 from sandbox.bridges import BridgeServer
 from sandbox.evm import EvmNode
+from sandbox.solana import SolanaNode
 from tests.support.agents import Agent, register
 from tests.support.bridges import running_bridges
 from tests.support.chains import evm_chain, fund, usdc
@@ -27,6 +28,7 @@ from tests.support.processes import (
     NodeAddress,
     Point,
     Service,
+    SolanaAddress,
     Story,
     Tripwire,
     ask,
@@ -34,6 +36,7 @@ from tests.support.processes import (
     run,
     work,
 )
+from tests.support.solana import FINALIZED, fund_solana, solana_chain
 from workers import bridges, confirmations
 
 pytestmark = pytest.mark.chain
@@ -80,7 +83,9 @@ class Scene:
     build_app: Callable[..., Flask]
     app: Flask
     agent: Agent
-    nodes: dict[ChainName, EvmNode]
+    nodes: dict[ChainName, Any]
+    source: ChainName = ChainName.BASE
+    destination: ChainName = ChainName.ETHEREUM
     now: datetime = field(default_factory=clock.now)
 
     def restart(self) -> None:
@@ -98,7 +103,9 @@ class Scene:
             return story(self.app)
 
     def request(self) -> Story:
-        body = {"source_chain": "base", "destination_chain": "ethereum", "token": "USDC", "amount": "20"}
+        body = {
+            "source_chain": self.source, "destination_chain": self.destination, "token": "USDC", "amount": "20",
+        }  # fmt: skip
         path = f"{self.agent.wallet_url}/bridge"
         return partial(
             ask, method="POST", path=path, body=body, headers=self.agent.headers(Idempotency_Key="once")
@@ -111,7 +118,16 @@ class Scene:
         return rows
 
     def held(self, chain: ChainName) -> int:
+        if chain is ChainName.SOLANA:
+            return solana_chain(self.nodes[chain]).balances(self.agent.solana_address).of(USDC).units
         return evm_chain(self.nodes[chain]).balances(self.agent.address).of(USDC).units
+
+    def pass_blocks(self) -> None:
+        for name, node in self.nodes.items():
+            if name is ChainName.SOLANA:
+                node.advance(FINALIZED)
+            else:
+                node.mine(2)
 
     def later(self) -> None:
         """Let all leases of the dead end."""
@@ -120,9 +136,9 @@ class Scene:
     def recover(self) -> None:
         for _ in range(ROUNDS):
             self.later()
-            for name, node in self.nodes.items():
+            for name in self.nodes:
                 self.tell(partial(work, job=confirmations.confirm, arguments=(name.value,)))
-                node.mine(2)
+            self.pass_blocks()
             self.tell(STEP)
             if not [row for row in self.history() if row["status"] == "pending"]:
                 return
@@ -137,8 +153,8 @@ class Scene:
         (row,) = self.history()
         assert row["id"] == body["transaction_id"]
         assert row["status"] == "confirmed", row
-        assert self.held(ChainName.BASE) == usdc(30)
-        assert self.held(ChainName.ETHEREUM) == parse_amount(row["received_amount"], USDC).units
+        assert self.held(self.source) == usdc(30)
+        assert self.held(self.destination) == parse_amount(row["received_amount"], USDC).units
         _, body = self.tell(
             partial(ask, method="GET", path=f"{self.agent.wallet_url}/controls", headers=self.agent.headers())
         )
@@ -175,6 +191,54 @@ def scene(
     fund(crash_node, agent.address, eth=1, dollars=50)
     fund(ethereum_node, agent.address, eth=1)
     return Scene(service=service, build_app=build_app, app=app, agent=agent, nodes=nodes)
+
+
+@pytest.fixture
+def solana_scene(
+    database_url: str,
+    crash_node: EvmNode,
+    solana_crash_node: SolanaNode,
+    build_app: Callable[..., Flask],
+    request: pytest.FixtureRequest,
+) -> Iterator[Scene]:
+    """An agent with money on the chain that the test names, and with gas on the other."""
+    source: ChainName = request.param
+    nodes = {ChainName.BASE: crash_node, ChainName.SOLANA: solana_crash_node}
+    with running_bridges(base=crash_node.url, solana=solana_crash_node.url) as services:
+        services.attester.faults.offers_forwarding = False
+        settings = {"cctp_attestation_url": services.url, "confirmation_wait_seconds": "2"}
+        addresses = (NodeAddress.of(crash_node), SolanaAddress(solana_crash_node.url))
+        service = Service(database_url, addresses, {**settings, "log_level": "CRITICAL"})
+        app = build_app(database_url, settings=dict(service.settings), **service.parts(Tripwire()))
+        with app.app_context():
+            agent = register(app.test_client())
+        is_base = source is ChainName.BASE
+        fund(crash_node, agent.address, eth=1, dollars=50 if is_base else 0)
+        fund_solana(solana_crash_node, agent.solana_address, sol=1, dollars=0 if is_base else 50)
+        yield Scene(
+            service=service, build_app=build_app, app=app, agent=agent, nodes=nodes, source=source,
+            destination=ChainName.SOLANA if is_base else ChainName.BASE,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("solana_scene", [ChainName.SOLANA], indirect=True)
+@pytest.mark.parametrize("point", _deaths(points("sign", "broadcast")), ids=str)
+def test_a_burn_on_solana_whose_process_is_killed_crosses_once_or_not_at_all(
+    solana_scene: Scene, point: Point
+) -> None:
+    assert solana_scene.in_child(solana_scene.request(), point).killed
+    solana_scene.restart()
+    solana_scene.assert_ends_in_one_bridge()
+
+
+@pytest.mark.parametrize("solana_scene", [ChainName.BASE], indirect=True)
+@pytest.mark.parametrize("point", _deaths(points("sign", "broadcast")), ids=str)
+def test_a_worker_killed_while_it_mints_on_solana_mints_once(solana_scene: Scene, point: Point) -> None:
+    assert solana_scene.tell(solana_scene.request())[0] == 200
+    solana_scene.later()
+    assert solana_scene.in_child(STEP, point).killed
+    solana_scene.restart()
+    solana_scene.assert_ends_in_one_bridge()
 
 
 @pytest.mark.parametrize(("database_url", "point"), EVERYWHERE, indirect=["database_url"], ids=str)
