@@ -12,7 +12,7 @@ Ground (shared, no feature)
   web/       blueprints, parsing, wire fields, failures, idempotency, documentation
 Outside
   ports/     what we need from the world, as Protocols
-  adapters/  evm, solana, vault, prices, faucet, queue, upstream_http, perpdex
+  adapters/  evm, solana, uniswap, jupiter, cctp, portal, relay, vault, prices, faucet, queue, upstream_http, perpdex
 Rooms, lowest first (a room calls the verbs of lower rooms and never touches their tables)
   identity/  API keys, master keys, who is calling, guards
   credits/   accounts and postings: grant, hold, settle, release

@@ -170,6 +170,7 @@ class Settings(_UpstreamSettings):
     max_slippage_bps: int = Field(500, ge=0, le=5000)
     max_price_deviation_bps: int = Field(200, ge=0, le=5000)
     max_network_fee_usd: Decimal = Field(Decimal(25), gt=0)
+    max_bridge_fee_bps: int = Field(100, ge=0, le=5000)
     funding_request_ttl_seconds: int = Field(604_800, ge=1)
     retired_key_ttl_seconds: int = Field(7_776_000, ge=0)
     # Limits and their audit look back two months at most.
@@ -177,6 +178,9 @@ class Settings(_UpstreamSettings):
     price_overrides: str = ""
     jupiter_base_url: str = ""
     perpdex_base_url: str = ""
+    cctp_attestation_url: str = ""
+    relay_base_url: str = ""
+    lifi_base_url: str = ""
 
     browser_executable: str = ""
     shopping_price_usd: Decimal = Field(Decimal("0.25"), ge=0, le=1000)

@@ -320,6 +320,12 @@ class SwapFailed(ServiceError):
     code = ErrorCode.SWAP_FAILED
 
 
+class BridgeFailed(ServiceError):
+    """Certain: nothing left the source chain, or all of it came back. Never for what left and has not arrived yet."""
+
+    code = ErrorCode.BRIDGE_FAILED
+
+
 class BalanceFetchError(ServiceError):
     """A chain could not be read; `details.chains` names it."""
 

@@ -41,7 +41,7 @@ from app.status import metrics, pages
 from app.status import routes as status
 from app.trading import routes as trading
 from app.usage import routes as usage
-from app.wallets import balances, controls_routes, swap_routes, waiting
+from app.wallets import balances, bridge_routes, controls_routes, swap_routes, waiting
 from app.wallets import routes as wallets
 from app.wallets import service as wallet_service
 from app.web import documentation, failures, fields, forwarding
@@ -228,6 +228,6 @@ def _serve(app: Flask, settings: Settings) -> None:
 
 # Imported for what they register: further routes of a room, and a table that no room owns.
 _REGISTERED = (
-    connections, controls_routes, leases, platform_keys, swap_routes,
+    bridge_routes, connections, controls_routes, leases, platform_keys, swap_routes,
     agent_pages, claiming, limits_form, signing_in, wording,
 )  # fmt: skip

@@ -17,6 +17,7 @@ class JobName(StrEnum):
 
     BUY = "workers.purchases.buy"
     CONFIRM = "workers.confirmations.confirm"
+    STEP_BRIDGES = "workers.bridges.step"
     FIND_DEPOSITS = "workers.deposits.find"
     PAY_FROM_FAUCET = "workers.deposits.pay_from_faucet"
     SWEEP = "workers.sweeps.sweep"

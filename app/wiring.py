@@ -9,6 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from app.adapters.cctp.attestations import Attestations
+from app.adapters.cctp.bridge import Bounds, CctpBridge
+from app.adapters.cctp.deployments import DEPLOYMENTS as CCTP_DEPLOYMENTS
+from app.adapters.cctp.evm import EvmSide
+from app.adapters.cctp.sides import Side
+from app.adapters.cctp.solana import SolanaSide
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.deployments import DEPLOYMENTS as EVM_DEPLOYMENTS
 from app.adapters.evm.feeds import ChainlinkPrices
@@ -18,10 +24,17 @@ from app.adapters.jupiter.exchange import JupiterExchange
 from app.adapters.openapi_reader.reader import OpenApiReader
 from app.adapters.perpdex.deployments import DEPLOYMENTS as PERPDEX_DEPLOYMENTS
 from app.adapters.perpdex.exchange import HyperliquidExchange
+from app.adapters.portal.bridge import PortalBridge
+from app.adapters.portal.deployments import PORTALS
 from app.adapters.price_coingecko import CoinGeckoPrices
 from app.adapters.price_jupiter import JupiterPrices
 from app.adapters.prices import MarketPrices, PriceSource
 from app.adapters.queue_rq import RqQueue
+from app.adapters.relay.bridge import OrderBridge
+from app.adapters.relay.deployments import LIFI_URLS, RELAY_URLS
+from app.adapters.relay.lifi_api import LifiOrders
+from app.adapters.relay.orders import OrderService
+from app.adapters.relay.relay_api import RelayOrders
 from app.adapters.shopper_browser import programs
 from app.adapters.shopper_browser.shopper import BrowserShopper
 from app.adapters.solana.chain import SolanaChain
@@ -32,8 +45,9 @@ from app.adapters.uniswap.exchange import UniswapExchange
 from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
 from app.adapters.vault_local import LocalVault
 from app.config import Network, Settings
-from app.core.chains import TOKENS_BY_SYMBOL, ChainName
+from app.core.chains import ETH, TOKENS_BY_SYMBOL, USDC, ChainName
 from app.core.money import nanos_from_usd
+from app.ports.bridges import Bridge, Route
 from app.ports.chain import Chain
 from app.ports.faucet import Faucet
 from app.ports.perpdex import Perpdex
@@ -55,6 +69,7 @@ class Ports:
     chains: Mapping[ChainName, Chain]
     exchanges: Mapping[ChainName, Exchange]
     tills: Mapping[ChainName, Till]
+    bridges: Mapping[Route, tuple[Bridge, ...]]
     vault: Vault
     prices: Prices
     queue: JobQueue
@@ -75,10 +90,12 @@ def build(settings: Settings) -> Ports:
     if settings.network is not Network.TESTNET:
         # Jupiter knows no pools of test networks.
         exchanges[ChainName.SOLANA] = JupiterExchange(solana, settings.jupiter_url)
+    chains: dict[ChainName, Chain] = {**evm, ChainName.SOLANA: solana}
     return Ports(
-        chains=MappingProxyType({**evm, ChainName.SOLANA: solana}),
+        chains=MappingProxyType(chains),
         exchanges=MappingProxyType(exchanges),
         tills=MappingProxyType(_tills(settings, evm, solana)),
+        bridges=MappingProxyType(bridges_between(settings, chains)),
         vault=LocalVault(settings.encryption_key_list()),
         prices=_prices(settings, evm),
         queue=RqQueue(settings.redis_url.get_secret_value()),
@@ -95,6 +112,36 @@ def build(settings: Settings) -> Ports:
         ),
         shopper=_shopper(settings),
     )
+
+
+def bridges_between(settings: Settings, chains: Mapping[ChainName, Chain]) -> dict[Route, tuple[Bridge, ...]]:
+    """Return the ways between the chains that there are, by route."""
+    network = settings.network.value
+    cctp = CCTP_DEPLOYMENTS[network]
+    attestations = Attestations(settings.cctp_attestation_url or cctp.default_url)
+    bounds = Bounds(settings.max_bridge_fee_bps, nanos_from_usd(settings.max_network_fee_usd))
+    sides: list[Side] = []
+    for chain in chains.values():
+        if isinstance(chain, EvmChain):
+            sides.append(EvmSide(chain, cctp))
+        elif isinstance(chain, SolanaChain):
+            sides.append(SolanaSide(chain))
+    ways: dict[Route, tuple[Bridge, ...]] = {
+        (source.name, destination.name, USDC): (CctpBridge(source, destination, attestations, bounds=bounds),)
+        for source in sides
+        for destination in sides
+        if source is not destination
+    }
+    ethereum, base = chains.get(ChainName.ETHEREUM), chains.get(ChainName.BASE)
+    if isinstance(ethereum, EvmChain) and isinstance(base, EvmChain):
+        ways[ChainName.ETHEREUM, ChainName.BASE, ETH] = (PortalBridge(ethereum, base, PORTALS[network]),)
+        services: list[OrderService] = [RelayOrders(settings.relay_base_url or RELAY_URLS[network])]
+        if settings.lifi_base_url or network in LIFI_URLS:
+            services.append(LifiOrders(settings.lifi_base_url or LIFI_URLS[network]))
+        ways[ChainName.BASE, ChainName.ETHEREUM, ETH] = tuple(
+            OrderBridge(base, ethereum, service) for service in services
+        )
+    return ways
 
 
 def _shopper(settings: Settings) -> Shopper | None:

@@ -14,7 +14,14 @@ from launcher.secret_file import REQUIRED_OUTSIDE_SANDBOX, ensure_secrets
 DATABASE_FILE = "purser.sqlite"
 SECRETS_FILE = "secrets.env"
 CHAIN_PORTS = {"ETHEREUM_RPC_URL": 18545, "BASE_RPC_URL": 18546, "SOLANA_RPC_URL": 18899}
-SERVICE_PORTS = {"FAUCET_URL": 18547, "PERPDEX_BASE_URL": 18548, "JUPITER_BASE_URL": 18549}
+SERVICE_PORTS = {
+    "FAUCET_URL": 18547,
+    "PERPDEX_BASE_URL": 18548,
+    "JUPITER_BASE_URL": 18549,
+    "CCTP_ATTESTATION_URL": 18550,
+}
+BESIDE_ATTESTATIONS = {"RELAY_BASE_URL": "", "LIFI_BASE_URL": "/v1"}
+"""The sandbox has all that bridges rely on at one address."""
 REDIS_PORT = 16379
 _DEFAULT_PORT = 8000
 _LAST_PORT = 65_535
@@ -96,6 +103,10 @@ def complete(plan: Plan) -> None:
             plan.sandbox_ports[name] = port
             if not settings.get(name):
                 plan.chosen[name] = f"http://{network_ports.LOOPBACK}:{port}"
+        bridges = f"http://{network_ports.LOOPBACK}:{plan.sandbox_ports['CCTP_ATTESTATION_URL']}"
+        for name, path in BESIDE_ATTESTATIONS.items():
+            if not settings.get(name):
+                plan.chosen[name] = bridges + path
     settings |= plan.chosen
 
 

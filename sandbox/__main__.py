@@ -64,6 +64,13 @@ def _read_arguments() -> Options:
     add("--perpdex-port", type=int, default=18548, metavar="N", help="the exchange's stand-in (%(default)s)")
     add("--solana-port", type=int, default=18899, metavar="N", help="JSON-RPC; N+1: WebSocket (%(default)s)")
     add("--jupiter-port", type=int, default=18549, metavar="N", help="GET /swap/v2/build (%(default)s)")
+    add(
+        "--cctp-port",
+        type=int,
+        default=18550,
+        metavar="N",
+        help="CCTP's attester, Relay and LI.FI (%(default)s)",
+    )
     add("--no-solana", action="store_true", help="leave Solana out")
     add("--block-time", type=float, metavar="S", help="seconds between blocks (Ethereum 2, Base 1)")
     add(
@@ -85,6 +92,7 @@ def _read_arguments() -> Options:
         faucet_port=arguments.faucet_port,
         perpdex_port=arguments.perpdex_port,
         jupiter_port=arguments.jupiter_port,
+        cctp_port=arguments.cctp_port,
         block_time=arguments.block_time,
         network_ids=arguments.network_ids,
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from sandbox import children
+from sandbox.bridges import BridgeServer, Derivation
 from sandbox.cache import Cache, Say
 from sandbox.errors import SandboxError
 from sandbox.evm import EvmNode
@@ -40,6 +41,7 @@ class Options:
     faucet_port: int
     perpdex_port: int
     jupiter_port: int
+    cctp_port: int
     block_time: float | None
     network_ids: str
 
@@ -104,6 +106,8 @@ class Sandbox:
         self._jupiter: JupiterServer | None = None
         self._book: Book | None = None
         self._exchange: ExchangeServer | None = None
+        self._bridges: BridgeServer | None = None
+        self._derivation: Derivation | None = None
         self._lock: IO[bytes] | None = None
 
     def start(self) -> dict[str, str]:
@@ -124,7 +128,13 @@ class Sandbox:
         self._server.start()
         self._exchange = ExchangeServer(port=options.perpdex_port)
         self._exchange.start()
-        urls |= {"faucet": self._server.url, "perpdex": self._exchange.url}
+        nodes = {node.name: node.url for node in self._nodes()}
+        kept = options.state / f"relay-{options.network_ids}.json"
+        self._bridges = BridgeServer(nodes, port=options.cctp_port, state=kept)
+        self._bridges.start()
+        self._derivation = Derivation(self._evm["ethereum"].url, self._evm["base"].url)
+        self._derivation.start()
+        urls |= {"faucet": self._server.url, "perpdex": self._exchange.url, "bridges": self._bridges.url}
         if self._solana is not None:
             self._jupiter = JupiterServer(self._solana.url, port=options.jupiter_port)
             self._jupiter.start()
@@ -145,7 +155,7 @@ class Sandbox:
 
     def stop(self) -> None:
         """Save and end everything that was started, whatever state it is in."""
-        for server in (self._server, self._exchange, self._jupiter):
+        for server in (self._derivation, self._bridges, self._server, self._exchange, self._jupiter):
             if server is not None:
                 server.stop()
         for node in self._nodes():
@@ -197,6 +207,7 @@ class Sandbox:
             ("base", options.base_port),
             ("faucet", options.faucet_port),
             ("perpdex", options.perpdex_port),
+            ("cctp", options.cctp_port),
         ]
         if options.solana_port is not None:
             wanted += [("solana", options.solana_port), ("solana", options.solana_port + 1)]  # its WebSocket

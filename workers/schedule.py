@@ -18,7 +18,7 @@ from app.jobs import JobName
 from app.ports import provider
 from app.ports.errors import Rejected, Unreachable
 from app.wallets import custody
-from workers import confirmations, deposits, sweeps
+from workers import bridges, confirmations, deposits, sweeps
 from workers.context import application
 
 _log = structlog.get_logger(__name__)
@@ -26,6 +26,7 @@ _SWEEP_SECONDS = 15.0
 
 _INLINE: dict[JobName, Callable[..., None]] = {
     JobName.CONFIRM: confirmations.confirm,
+    JobName.STEP_BRIDGES: bridges.step,
     JobName.FIND_DEPOSITS: deposits.find,
     JobName.PAY_FROM_FAUCET: deposits.pay_from_faucet,
     JobName.SWEEP: sweeps.sweep,
@@ -38,6 +39,7 @@ def tick(*, with_sweep: bool) -> None:
     due: list[tuple[JobName, tuple[str, ...]]] = []
     for chain in provider.current().chains:
         due += [(JobName.CONFIRM, (chain.value,)), (JobName.FIND_DEPOSITS, (chain.value,))]
+    due.append((JobName.STEP_BRIDGES, ()))
     if with_sweep:
         due += [(JobName.SWEEP, ()), (JobName.AUDIT, ())]
     for job, arguments in due:
@@ -75,6 +77,7 @@ def main() -> None:
             for chain in provider.current().chains:
                 _run_here(JobName.CONFIRM, (chain.value,))
                 _run_here(JobName.FIND_DEPOSITS, (chain.value,))
+            _run_here(JobName.STEP_BRIDGES, ())
             _run_here(JobName.SWEEP, ())
             _run_here(JobName.AUDIT, ())
             return

@@ -129,21 +129,28 @@ class OwnTransaction:
     """One of our own transactions from a watched address: it explains a change of balance that is no deposit.
 
     `native_out_units` is what it took from the native balance, fee included (negative when it brought some); None
-    while its outcome is open.
+    while its outcome is open. One that somebody else sent for us, as bridges do, has no sequence and is told by its
+    `block_number`; `takes_slot` where it used up a nonce nevertheless.
     """
 
     tx_hash: str
     sequence: int | None
     native_out_units: int | None
+    block_number: int | None = None
+    takes_slot: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedAddress:
-    """An address that waits for deposits, with the adapter's mark of what was seen there already."""
+    """An address that waits for deposits, with the adapter's mark of what was seen there already.
+
+    `awaits` names tokens that a bridge of its own is about to bring: what comes of them now may be no deposit.
+    """
 
     address: str
     mark: Terms
     own: tuple[OwnTransaction, ...] = ()
+    awaits: frozenset[Token] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from flask import current_app
 
 from app.core.chains import ChainName
+from app.ports.bridges import Bridge, Route
 from app.ports.chain import Chain
 from app.ports.faucet import Faucet
 from app.ports.perpdex import Perpdex
@@ -41,6 +42,11 @@ class PortSet(Protocol):
     @property
     def tills(self) -> Mapping[ChainName, Till]:
         """What reads and submits payments on each chain."""
+        ...
+
+    @property
+    def bridges(self) -> Mapping[Route, tuple[Bridge, ...]]:
+        """How tokens go from chain to chain: by route, the way that is tried first before the others."""
         ...
 
     @property

@@ -21,7 +21,7 @@ from app.extensions import db
 from app.ports import provider
 from app.ports.chain import BlockRef, Deposit, OwnTransaction, Scan, Terms, WatchedAddress
 from app.ports.errors import PortError
-from app.wallets import lifecycle, takebacks
+from app.wallets import bridge_arrivals, lifecycle, takebacks
 from app.wallets.lifecycle import Status, TransactionType
 from app.wallets.models import (
     DepositCursor,
@@ -110,18 +110,23 @@ def _watching(name: ChainName) -> _Watching:
         if cursor is not None and cursor.block_number is not None:
             at = BlockRef(cursor.block_number, cursor.block_hash or "")
         since = [row.block_number for row in wallets] + ([] if at is None else [at.number])
-        own = _own_movements(name, [row.id for row in wallets], since=min(since, default=0))
+        wallet_ids = [row.id for row in wallets]
+        own = _own_movements(name, wallet_ids, since=min(since, default=0))
+        arriving = bridge_arrivals.expected(name, wallet_ids)
+        for wallet_id, arrived in bridge_arrivals.of(name, wallet_ids).items():
+            own.setdefault(wallet_id, []).extend(arrived)
         watched, seen = [], {}
         for row in wallets:
             address = row.solana_address if name is ChainName.SOLANA else row.evm_address
             seen[address] = _Seen(row.id, row.mark, row.block_number, row.revision)
-            watched.append(WatchedAddress(address, row.mark, tuple(own.get(row.id, ()))))
+            awaits = arriving.get(row.id, frozenset())
+            watched.append(WatchedAddress(address, row.mark, tuple(own.get(row.id, ())), awaits))
         return _Watching(at, seen, tuple(watched))
 
 
 def _own_movements(
     name: ChainName, wallet_ids: Sequence[str], *, since: int
-) -> Mapping[str, list[OwnTransaction]]:
+) -> dict[str, list[OwnTransaction]]:
     """Return every hash that we signed for these wallets and that may have landed since a block."""
     if not wallet_ids:
         return {}

@@ -20,12 +20,14 @@ from app.errors import NotFound
 from app.extensions import db
 from app.ports import provider
 from app.ports.chain import Chain
-from app.wallets.lifecycle import EXCHANGE, Status, TransactionType
+from app.wallets import bridge_legs
+from app.wallets.bridge_legs import BridgeView
+from app.wallets.lifecycle import EXCHANGE, Kind, Status, TransactionType
 from app.wallets.models import SignedAttempt, Transaction, TransactionEvent
 
 _TransactionRow: TypeAlias = Transaction | Row[*tuple[Any, ...]]
 _TABLE, _ATTEMPTS = table_of(Transaction), table_of(SignedAttempt)
-_OF_WALLET = _TABLE.c.wallet_id == bindparam("of_wallet")
+_OF_WALLET = (_TABLE.c.wallet_id == bindparam("of_wallet")) & _TABLE.c.bridge_id.is_(None)
 _PAGE = (
     select(
         _TABLE.c.id, _TABLE.c.wallet_id, _TABLE.c.type, _TABLE.c.kind, _TABLE.c.chain, _TABLE.c.from_address,
@@ -79,6 +81,7 @@ class TransactionView:
     created_at: datetime
     confirmed_at: datetime | None
     events: tuple[Event, ...] = ()
+    bridge: BridgeView | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,9 @@ def page_of(wallet_id: str, page: PageRequest, *, filters: Filters, recorded: in
             total = recorded
             rows = session.execute(_PAGE, place).all()
         hashes = _hashes([row.id for row in rows if row.nonce is not None])
-        return Page([_view(row, hashes.get(row.id, ())) for row in rows], total, page)
+        bridged = _bridged(rows)
+        views = [_view(row, hashes.get(row.id, ()), bridge=bridged.get(row.id)) for row in rows]
+        return Page(views, total, page)
 
 
 def one(transaction_id: str, *, wallet_id: str | None = None) -> TransactionView:
@@ -120,7 +125,7 @@ def one(transaction_id: str, *, wallet_id: str | None = None) -> TransactionView
     canonical = identifiers.parse_id(transaction_id)
     with reading() as session:
         row = session.get(Transaction, canonical) if canonical else None
-        if row is None or (wallet_id is not None and row.wallet_id != wallet_id):
+        if row is None or (wallet_id is not None and row.wallet_id != wallet_id) or row.bridge_id is not None:
             raise NotFound("This wallet has no such transaction.")
         hashes = _hashes([row.id])
         events = session.scalars(
@@ -132,6 +137,7 @@ def one(transaction_id: str, *, wallet_id: str | None = None) -> TransactionView
             row,
             hashes.get(row.id, ()),
             tuple(Event(event.status, event.reason, event.at) for event in events),
+            bridge=_bridged([row]).get(row.id),
         )
 
 
@@ -144,12 +150,16 @@ def movement(transaction_id: str) -> TransactionView:
         row = session.get(Transaction, transaction_id)
         if row is None:
             raise NotFound("This wallet has no such transaction.")
-        return _view(row, ())
+        return _view(row, (), bridge=_bridged([row]).get(row.id))
 
 
 def view_of(row: Transaction) -> TransactionView:
     """Return a transaction that was just made, as its maker is told of it; in the current unit."""
-    return _view(row, ())
+    return _view(row, (), bridge=_bridged([row]).get(row.id))
+
+
+def _bridged(rows: Sequence[Any]) -> Mapping[str, BridgeView]:
+    return bridge_legs.views([row for row in rows if row.kind == Kind.BRIDGE])
 
 
 def outflows_not_mined(
@@ -204,7 +214,13 @@ def _chain_of(row: _TransactionRow) -> Chain | None:
     return None if row.chain == EXCHANGE else provider.current().chains.get(ChainName(row.chain))
 
 
-def _view(row: _TransactionRow, hashes: Sequence[str], events: tuple[Event, ...] = ()) -> TransactionView:
+def _view(
+    row: _TransactionRow,
+    hashes: Sequence[str],
+    events: tuple[Event, ...] = (),
+    *,
+    bridge: BridgeView | None = None,
+) -> TransactionView:
     chain = _chain_of(row)
     return TransactionView(
         id=row.id,
@@ -228,6 +244,7 @@ def _view(row: _TransactionRow, hashes: Sequence[str], events: tuple[Event, ...]
         created_at=row.created_at,
         confirmed_at=row.confirmed_at,
         events=events,
+        bridge=bridge,
     )
 
 

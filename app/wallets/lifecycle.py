@@ -14,7 +14,7 @@ from sqlalchemy import update
 
 from app.core import clock
 from app.extensions import db
-from app.wallets.models import SignedAttempt, Transaction, TransactionEvent, Wallet
+from app.wallets.models import Bridge, SignedAttempt, Transaction, TransactionEvent, Wallet
 
 
 class Status(StrEnum):
@@ -36,6 +36,14 @@ class TransactionType(StrEnum):
     TRADING_ORDER = "trading_order"
 
 
+class Kind(StrEnum):
+    """What a transaction is beyond its type."""
+
+    BRIDGE = "bridge"
+    BRIDGE_LEG = "bridge_leg"
+    """One transaction of a bridge; callers see it among the bridge's legs only."""
+
+
 EXCHANGE = "perpdex"
 """What stands for the chain of a row that no chain knows of: a question to the trading exchange."""
 
@@ -48,6 +56,7 @@ class Reason(StrEnum):
     CANCELLED = "cancelled"
     EXPIRED = "expired"
     REORGANISED = "reorganised"
+    REFUNDED = "refunded"
 
 
 _MOVES: frozenset[tuple[Status, Status]] = frozenset(
@@ -71,6 +80,8 @@ def record(transaction: Transaction, *, status: Status, attempt: SignedAttempt |
     session.add(_event(transaction.id, status, transaction.error, transaction.created_at))
     if attempt is not None:
         session.add(attempt)
+    if transaction.bridge_id is not None:
+        return
     session.execute(
         update(Wallet)
         .where(Wallet.id == transaction.wallet_id)
@@ -103,6 +114,16 @@ def move(
         return False
     db.session.add(_event(transaction_id, target, reason, clock.now()))
     return True
+
+
+def wake(bridge_id: str) -> None:
+    """Have a bridge looked at, for something became of one of its legs; in the current unit."""
+    db.session.execute(
+        update(Bridge)
+        .where(Bridge.id == bridge_id)
+        .values(next_step_at=clock.now(), steps=0)
+        .execution_options(synchronize_session=False)
+    )
 
 
 def _event(transaction_id: str, status: Status, reason: str | None, at: datetime) -> TransactionEvent:

@@ -109,6 +109,12 @@ class Transaction(Model):
             postgresql_where=text("type = 'trading_query'"),
             sqlite_where=text("type = 'trading_query'"),
         ),
+        Index(
+            "ix_transactions_bridge",
+            "bridge_id",
+            postgresql_where=text("bridge_id IS NOT NULL"),
+            sqlite_where=text("bridge_id IS NOT NULL"),
+        ),
         CheckConstraint("cost_nanos >= 0", name="ck_transactions_cost"),
     )
 
@@ -142,11 +148,44 @@ class Transaction(Model):
     block_number: Mapped[int | None] = mapped_column(BigInteger)
     block_hash: Mapped[str | None] = mapped_column(String(100))
     opened_block: Mapped[int | None] = mapped_column(BigInteger)
+
+    # A transaction that a bridge consists of: which bridge's, and which leg it is. Callers see the bridge alone.
+    bridge_id: Mapped[str | None] = mapped_column(ID)
+    leg: Mapped[str | None] = mapped_column(String(12))
     expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
     # When the confirmation worker looks again; NULL once nothing about the row can change any more.
     next_check_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     checks: Mapped[int] = mapped_column(default=0)
+
+
+class Bridge(Model):
+    """How far a bridge is; its own row in `transactions` is what callers see. `bridge_steps` alone moves it."""
+
+    __tablename__ = "bridges"
+    __table_args__ = (Index("ix_bridges_due", "next_step_at"), Index("ix_bridges_wallet_id", "wallet_id"))
+
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    wallet_id: Mapped[str] = mapped_column(ID)
+    adapter: Mapped[str] = mapped_column(String(20))
+    route: Mapped[str] = mapped_column(String(60))
+    destination_chain: Mapped[str] = mapped_column(String(20))
+    stage: Mapped[str] = mapped_column(String(12))
+    fee_units: Mapped[int] = mapped_column(Units)
+    # The adapter's own facts, and what proves the source transaction to the destination. Both are public.
+    terms: Mapped[dict[str, Any]] = mapped_column(JSON)
+    proof: Mapped[dict[str, Any]] = mapped_column(JSON)
+    attested_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    received_units: Mapped[int | None] = mapped_column(Units)
+    # By which transaction it arrived: one of ours, or somebody else's.
+    arrival_hash: Mapped[str | None] = mapped_column(String(100))
+    arrival_block: Mapped[int | None] = mapped_column(BigInteger)
+    arrival_block_hash: Mapped[str | None] = mapped_column(String(100))
+    # Whether it used up a nonce of the wallet, though none of our movements has it.
+    arrival_takes_slot: Mapped[bool] = mapped_column(default=False)
+    # When the bridge worker looks again; NULL once nothing can change any more.
+    next_step_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    steps: Mapped[int] = mapped_column(default=0)
 
 
 class TransactionEvent(Model):

@@ -18,14 +18,14 @@ from app.core.chains import ChainName, Token, native
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount, decimal_string, value_nanos
 from app.core.unit_of_work import reading, unit_of_work
-from app.errors import ServiceError, SwapFailed, TransferFailed, WithdrawalFailed
+from app.errors import BridgeFailed, ServiceError, SwapFailed, TransferFailed, WithdrawalFailed
 from app.ports import provider
 from app.ports.chain import Chain, Draft, Signed
 from app.ports.errors import OutcomeUnknown, PortError, Rejected, Unreachable
 from app.ports.vault import Signer
 from app.spending import service as spending
 from app.wallets import custody, history, lifecycle, network_fees, nonces, settlement, tracking, waiting
-from app.wallets.lifecycle import Status, TransactionType
+from app.wallets.lifecycle import Kind, Status, TransactionType
 from app.wallets.models import Transaction
 from app.wallets.service import WalletView
 from app.web import idempotency
@@ -59,13 +59,15 @@ _SENTENCES: Mapping[str, str] = {
     "reverted": "The chain executed the transaction and it failed; the network fee was spent.",
     "cancelled": "It could not be carried out any more (too late, or not payable); its slot was used up instead.",
     "slot_taken": "Another transaction used its slot, so that it can never be executed.",
-    "quote_unavailable": "The exchange gives no quote at the moment; nothing was sent. Try again later.",
+    "quote_unavailable": "No quote can be had at the moment; nothing was sent. Try again later.",
     "no_liquidity": "No market offers this exchange at the moment.",
-    "amount_too_small": "The amount is too small to bring anything in the other token.",
+    "amount_too_small": "The amount is too small to bring anything.",
     "price_deviation": "The exchange offers too much less than the market's price; nothing was sent.",
     "price_moved": "The price moved past the slippage that was allowed; nothing was sent.",
-    "unsafe_instructions": "What the exchange wanted to be signed is not what was asked for; nothing was sent.",
+    "unsafe_instructions": "What was to be signed is not what was asked for; nothing was sent.",
     "deadline_passed": "It was not executed before its deadline, and can no longer be.",
+    "bridge_fee_too_high": "Every way keeps more of the amount than the operator allows; nothing was sent.",
+    "refunded": "It could not be delivered on the other chain; what left came back on the chain that it left.",
 }
 
 
@@ -129,7 +131,7 @@ def worth_nanos(amount: TokenAmount) -> int | None:
 def assert_allowed(movement: Movement) -> None:
     """Let the limits decide without locking or counting. Raises: the 403 classes, PriceUnavailable."""
     with reading():
-        _check(movement)
+        check(movement)
 
 
 def try_out(movement: Movement, draft: Drafting) -> Draft:
@@ -137,7 +139,7 @@ def try_out(movement: Movement, draft: Drafting) -> Draft:
 
     def assert_possible(drafted: Draft) -> Draft:
         with reading():
-            _check(movement)
+            check(movement)
             assert_affordable(movement, drafted)
         return drafted
 
@@ -185,15 +187,15 @@ def refuse(movement: Movement, reason: str, details: Mapping[str, str]) -> Servi
     transaction.error = reason
     with unit_of_work():
         spending.lock_account(movement.wallet.id)
-        _check(movement)
+        check(movement)
         lifecycle.record(transaction, status=Status.FAILED)
         idempotency.bind(transaction.id)
-    return failure(movement.type, reason, details, transaction_id=transaction.id)
+    return failure(movement.type, reason, details, transaction_id=transaction.id, kind=movement.kind)
 
 
 def answer_failure(view: history.TransactionView) -> ServiceError:
     """Return the failure that a failed movement is answered with, from its record."""
-    kind = _FAILURES.get(TransactionType(view.type), TransferFailed)
+    kind = _failure_of(TransactionType(view.type), view.kind)
     details = {"reason": view.error or "failed", "transaction_id": view.id, "tx_hash": view.tx_hash}
     return kind(_SENTENCES.get(view.error or "", "It did not take place."), details=details)
 
@@ -205,13 +207,19 @@ def failure(
     *,
     transaction_id: str | None = None,
     tx_hash: str | None = None,
+    kind: str | None = None,
 ) -> ServiceError:
     """Make the failure of a movement that certainly did not take place."""
     shown: dict[str, str | None] = {"reason": reason, **details}
     if transaction_id is not None:
         shown |= {"transaction_id": transaction_id, "tx_hash": tx_hash}
-    missing = f" Missing: {details['missing']} {details['currency']}." if "missing" in details else ""
-    return _FAILURES[type_](_SENTENCES.get(reason, "It did not take place.") + missing, details=shown)
+    where = f" on {details['chain']}" if "chain" in details else ""
+    missing = f" Missing: {details['missing']} {details['currency']}{where}." if "missing" in details else ""
+    return _failure_of(type_, kind)(_SENTENCES.get(reason, "It did not take place.") + missing, details=shown)
+
+
+def _failure_of(type_: TransactionType, kind: str | None) -> type[ServiceError]:
+    return BridgeFailed if kind == Kind.BRIDGE else _FAILURES.get(type_, TransferFailed)
 
 
 def _on_fresh_facts(movement: Movement, draft: Callable[[], Draft], do: Callable[[Draft], Done]) -> Done:
@@ -221,7 +229,7 @@ def _on_fresh_facts(movement: Movement, draft: Callable[[], Draft], do: Callable
 
     Raises: Rejected, NotAffordable.
     """
-    drafted = _payable(movement, draft)
+    drafted = payable(movement, draft)
     try:
         return do(drafted)
     except NotAffordable:
@@ -231,10 +239,10 @@ def _on_fresh_facts(movement: Movement, draft: Callable[[], Draft], do: Callable
             tracking.settle_landed(provider.current().chains[movement.chain], movement.sender)
         except Unreachable as error:
             raise Rejected("chain_unreachable", details=error.details) from None
-    return do(_payable(movement, draft))
+    return do(payable(movement, draft))
 
 
-def _payable(movement: Movement, draft: Callable[[], Draft]) -> Draft:
+def payable(movement: Movement, draft: Callable[[], Draft]) -> Draft:
     """Beat 0. Raises: Rejected."""
     try:
         drafted = draft()
@@ -309,7 +317,7 @@ def send_and_settle(
 ) -> history.TransactionView:
     """Beats 2 and 3. Whatever breaks here, the movement is on its way: it is answered as recorded, never with a 500."""
     try:
-        if _broadcast(chain, recorded.id, signed):
+        if broadcast(chain, recorded.id, signed):
             watch = settlement.watch(recorded.id, recorded.from_address or "", signed, receives=receives)
             waiting.for_outcome(chain.name, watch, seconds=wait_seconds)
         return history.movement(recorded.id)
@@ -318,7 +326,7 @@ def send_and_settle(
         return recorded
 
 
-def _broadcast(chain: Chain, transaction_id: str, signed: Signed) -> bool:
+def broadcast(chain: Chain, transaction_id: str, signed: Signed) -> bool:
     """Beat 2: send, and tell whether waiting for the outcome makes sense. A refusal leaves the row pending."""
     try:
         chain.broadcast(signed.raw)
@@ -332,12 +340,12 @@ def _broadcast(chain: Chain, transaction_id: str, signed: Signed) -> bool:
 
 
 def row_of(transaction_id: str, movement: Movement) -> Transaction:
-    """Make the row of a movement."""
+    """Make the row of a movement that nothing was signed for yet."""
     output = movement.output
     return Transaction(
-        id=transaction_id, wallet_id=movement.wallet.id, type=movement.type.value, kind=movement.kind,
-        chain=movement.chain.value,
-        from_address=movement.sender, to_address=movement.recipient,
+        id=transaction_id, wallet_id=movement.wallet.id, type=movement.type.value,
+        kind=None if movement.kind is None else str(movement.kind),
+        chain=movement.chain.value, from_address=movement.sender, to_address=movement.recipient,
         amount_units=movement.amount.units, currency=movement.amount.token.symbol,
         output_currency=output.token.symbol if output else None,
         output_quoted_units=output.quoted_units if output else None,
@@ -346,7 +354,8 @@ def row_of(transaction_id: str, movement: Movement) -> Transaction:
     )  # fmt: skip
 
 
-def _check(movement: Movement) -> None:
+def check(movement: Movement) -> None:
+    """Let the limits decide, in the current unit, without counting. Raises: the 403 classes, PriceUnavailable."""
     spending.check(
         movement.wallet.id,
         value_nanos=movement.value_nanos,

@@ -47,6 +47,15 @@ class SwapOrder:
     slippage_bps: int
 
 
+@dataclass(frozen=True, slots=True)
+class BridgeOrder:
+    """A bridge that is asked for: exactly this amount leaves one chain for the wallet's address on another."""
+
+    source: ChainName
+    destination: ChainName
+    amount: TokenAmount
+
+
 def parse_deposit(*, chain: str, amount: str, currency: str) -> tuple[ChainName, TokenAmount]:
     """Read what shall be deposited where. Raises: InvalidInput naming each bad field."""
     problems: dict[str, list[str]] = {}
@@ -100,6 +109,33 @@ def to_the_service(order: Order, *, kind: str) -> Order:
     return replace(order, kind=kind, needs_allowlist=False)
 
 
+def parse_bridge(*, source_chain: str, destination_chain: str, token: str, amount: str) -> BridgeOrder:
+    """Read a bridge. Raises: InvalidInput naming each bad field, and what is possible."""
+    problems: dict[str, list[str]] = {}
+    routes = provider.current().bridges
+    served = tuple(dict.fromkeys(route[0] for route in routes))
+    source = _parse_chain(source_chain, problems, served=served, field="source_chain")
+    destination = _parse_chain(destination_chain, problems, served=served, field="destination_chain")
+    parsed = _parse_amount(None, amount, token, problems, field="token")
+    if source is not None and source == destination:
+        problems["destination_chain"] = ["must be another chain than source_chain"]
+    elif (
+        source is not None
+        and destination is not None
+        and parsed is not None
+        and (source, destination, parsed.token) not in routes
+    ):
+        symbols = ", ".join(t.symbol for s, d, t in routes if (s, d) == (source, destination))
+        problems["token"] = [f"must be {symbols or 'none'} from {source} to {destination}"]
+    if problems or source is None or destination is None or parsed is None:
+        possible = [
+            {"source_chain": s.value, "destination_chain": d.value, "token": t.symbol} for s, d, t in routes
+        ]
+        refusal = _invalid(problems)
+        raise InvalidInput(refusal.message, details={**refusal.details, "possible": possible})
+    return BridgeOrder(source, destination, parsed)
+
+
 def bad_request(reason: str, details: Mapping[str, str]) -> InvalidInput | None:
     """Return the answer to what only the chain could find wrong with a request; None for any other refusal."""
     if reason == "amount_below_rent":
@@ -112,13 +148,17 @@ def bad_request(reason: str, details: Mapping[str, str]) -> InvalidInput | None:
 
 
 def _parse_chain(
-    text: str, problems: dict[str, list[str]], *, served: Sequence[ChainName] | None = None
+    text: str,
+    problems: dict[str, list[str]],
+    *,
+    served: Sequence[ChainName] | None = None,
+    field: str = "chain",
 ) -> ChainName | None:
     names = tuple(provider.current().chains) if served is None else served
     for name in names:
         if name.value == text.lower():
             return name
-    problems["chain"] = [f"must be one of {', '.join(names)}"]
+    problems[field] = [f"must be one of {', '.join(names)}"]
     return None
 
 

@@ -166,6 +166,20 @@ class EventShape(Schema):
     at = Instant(required=True)
 
 
+class LegShape(Schema):
+    """One part of a bridge, mostly a transaction of its own."""
+
+    leg = fields.String(
+        required=True, metadata={"enum": ["approve", "source", "attestation", "account", "destination"]}
+    )
+    chain = fields.String(required=True)
+    status = fields.String(required=True, metadata={"enum": list(Status)})
+    tx_hash = fields.String(required=True, allow_none=True)
+    explorer_url = fields.String(required=True, allow_none=True)
+    error = fields.String(required=True, allow_none=True)
+    confirmed_at = Instant(required=True, allow_none=True)
+
+
 class TransactionShape(Schema):
     """A transaction."""
 
@@ -195,6 +209,15 @@ class TransactionShape(Schema):
     explorer_url = fields.String(required=True, allow_none=True)
     created_at = Instant(required=True)
     confirmed_at = Instant(required=True, allow_none=True)
+    destination_chain = fields.String(
+        attribute="bridge.destination_chain", metadata={"description": "Bridges only."}
+    )
+    received_amount = fields.String(
+        allow_none=True, attribute="bridge.received_amount", metadata={"description": "Bridges only."}
+    )
+    legs = fields.List(
+        fields.Nested(LegShape), attribute="bridge.legs", metadata={"description": "Bridges only."}
+    )
 
     @ma.post_dump
     def _omit_output_of_others(self, row: dict[str, Any], **_kwargs: object) -> dict[str, Any]:

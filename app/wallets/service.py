@@ -23,6 +23,7 @@ from app.wallets import custody
 from app.wallets.custody import NewWalletKey
 from app.wallets.lifecycle import Status, TransactionType
 from app.wallets.models import (
+    Bridge,
     DepositMark,
     FundingAllocation,
     FundingDeposit,
@@ -237,6 +238,8 @@ def _remove(wallet: Wallet) -> None:
             Transaction.type != TransactionType.FUNDING.value,
             Transaction.status == Status.PENDING.value,
         )
+        # A bridge itself rather than one of its legs, of which the caller knows no id.
+        .order_by(Transaction.bridge_id.is_not(None))
         .limit(1)
     )
     if in_flight is not None:
@@ -252,7 +255,7 @@ def _remove(wallet: Wallet) -> None:
     mine = select(Transaction.id).where(Transaction.wallet_id == wallet.id)
     for table in (TransactionEvent, SignedAttempt, FundingAllocation):
         session.execute(delete(table).where(table.transaction_id.in_(mine)))
-    for owned_table in (Transaction, FundingDeposit, DepositMark):
+    for owned_table in (Transaction, Bridge, FundingDeposit, DepositMark):
         session.execute(delete(owned_table).where(owned_table.wallet_id == wallet.id))
     spending.close_account(wallet.id)
     for listener in current_app.extensions.get(_TOLD_OF_REMOVALS, ()):

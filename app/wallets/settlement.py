@@ -107,6 +107,8 @@ def settle(looked_for: Watch, outcome: Outcome) -> bool:
         )
         if not moved:
             return False
+        if transaction.bridge_id is not None:
+            lifecycle.wake(transaction.bridge_id)
         if target is Status.CONFIRMED:
             spending.spend(transaction_id)
         else:
@@ -139,6 +141,8 @@ def reopen(transaction_id: str) -> bool:
         )
         if moved:
             spending.unspend(transaction_id)
+        if moved and transaction.bridge_id is not None:
+            lifecycle.wake(transaction.bridge_id)
         return moved
 
 

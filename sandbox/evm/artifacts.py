@@ -69,6 +69,9 @@ _MEMBERS: Mapping[str, tuple[Package, str]] = {
     "GasPriceOracle": (_OPTIMISM, "forge-artifacts/GasPriceOracle.sol/GasPriceOracle.json"),
     "L1Block": (_OPTIMISM, "forge-artifacts/L1Block.sol/L1Block.json"),
     "OptimismWeth": (_OPTIMISM, "forge-artifacts/WETH.sol/WETH.json"),
+    "OptimismPortal2": (_OPTIMISM, "forge-artifacts/OptimismPortal2.sol/OptimismPortal2.json"),
+    "SystemConfig": (_OPTIMISM, "forge-artifacts/SystemConfig.sol/SystemConfig.json"),
+    "SuperchainConfig": (_OPTIMISM, "forge-artifacts/SuperchainConfig.sol/SuperchainConfig.json"),
 }
 
 

@@ -59,11 +59,23 @@ class Builder:
                 start = offset * 2
                 linked = (libraries or {})[library].removeprefix("0x").lower()
                 creation = creation[:start] + linked + creation[start + len(linked) :]
+        self.place_code(creation, address, parameters=parameters, arguments=arguments, sender=sender)
+
+    def place_code(
+        self,
+        creation: str,
+        address: str,
+        *,
+        parameters: str = "()",
+        arguments: tuple[Argument, ...] = (),
+        sender: str | None = None,
+    ) -> None:
+        """Do with creation code (hex without 0x) what `place` does with a contract of a package."""
         creation += encode_arguments(parameters, *arguments).hex()
         self.set_code(address, "0x" + creation)
         transaction = {"from": sender or self.accounts[0], "to": address, "gas": _GAS}
         runtime = self.client.call("eth_call", transaction, "latest")
-        self._send(transaction, name)
+        self._send(transaction, "a constructor")
         self.set_code(address, runtime)
 
     def set_code(self, address: str, code: str) -> None:

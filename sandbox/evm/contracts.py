@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.adapters.evm.deployments import Deployment
+from app.adapters.relay.deployments import LIFI_DIAMOND
+from sandbox.evm.bridges import CCTP, PORTAL, place_cctp, place_portal, place_relay
 from sandbox.evm.builder import Builder
 from sandbox.evm.feeds import place_feeds
 from sandbox.evm.optimism import place_predeploys
@@ -34,6 +36,9 @@ FAMILIES = (
     ContractFamily("weth", lambda chain: chain.weth, place_weth),
     ContractFamily("feeds", lambda chain: chain.usdc_usd_feed.address, place_feeds),
     ContractFamily("uniswap", lambda chain: chain.uniswap_quoter, place_uniswap),
+    ContractFamily("cctp", lambda _chain: CCTP.messenger, place_cctp),
+    ContractFamily("portal", lambda chain: PORTAL if chain.gas_price_oracle is None else None, place_portal),
+    ContractFamily("relay", lambda _chain: LIFI_DIAMOND, place_relay),
 )
 
 

@@ -8,7 +8,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from app.adapters.cctp import deployments as cctp_deployments
 from app.adapters.evm import deployments
+from app.adapters.portal import deployments as portal_deployments
+from app.adapters.relay import deployments as relay_deployments
 from sandbox.cache import Cache, write_atomically
 
 _KEEP_SECONDS = 30 * 24 * 3600
@@ -32,9 +35,12 @@ def snapshot_file(
 
 def _fingerprint(binary: Path) -> str:
     digest = hashlib.sha256(f"{binary}:{binary.stat().st_size}".encode())
-    for source in sorted(Path(__file__).parent.glob("*.py")):
+    here = Path(__file__).parent
+    for source in [*sorted(here.glob("*.py")), *sorted(here.glob("stand_ins/*.json"))]:
         digest.update(source.read_bytes())
-    digest.update(Path(deployments.__file__).read_bytes())
+    facts = (deployments, cctp_deployments, portal_deployments, relay_deployments)
+    for module in facts:
+        digest.update(Path(str(module.__file__)).read_bytes())
     return digest.hexdigest()[:16]
 
 

@@ -37,6 +37,10 @@ class Program:
         else:
             self._emit(_ALU[name], target, immediate=value)
 
+    def swap(self, register: int) -> None:
+        """Reverse the eight bytes of a register: what was big-endian is a number after."""
+        self._emit(0xDC, register, immediate=64)
+
     def load(self, size: int, target: int, base: int, offset: int = 0) -> None:
         """Read so many bytes at a register's address plus an offset."""
         self._emit(0x61 | _SIZES[size], target, base, offset)

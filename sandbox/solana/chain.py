@@ -18,7 +18,7 @@ from solders.hash import Hash, ParseHashError
 from solders.pubkey import Pubkey
 from solders.transaction import VersionedTransaction
 
-from sandbox.solana import base58, exchange, tokens
+from sandbox.solana import base58, cctp, exchange, tokens
 from sandbox.solana.accounts import GENESIS_SLOT, AccountVersions
 from sandbox.solana.addresses import SYSTEM, USDC_MINT
 from sandbox.solana.clock import MAX_RECENT_BLOCKHASHES, BlockhashQueue, Commitment, SlotClock
@@ -54,6 +54,8 @@ class Chain:
         self.accounts = AccountVersions()
         self.runtime = Runtime()
         self.runtime.add_program(str(exchange.JUPITER), exchange.exchange_program())
+        self.runtime.add_program(str(cctp.MESSENGER), cctp.burning_program())
+        self.runtime.add_program(str(cctp.TRANSMITTER), cctp.receiving_program())
         self.usdc = Pubkey.from_string(usdc)
         self._lock = threading.RLock()
         self._lags = (0, confirmed_lag, finalized_lag)

@@ -1,4 +1,4 @@
-"""What the chain begins with: a rich faucet that owns the USDC mint, the mint of wrapped SOL, and a pool of both.
+"""What the chain begins with: a rich faucet that owns the USDC mint, the mint of wrapped SOL, a pool of both, and CCTP.
 
 The faucet's key is public. It is worth nothing on any other chain.
 """
@@ -10,7 +10,7 @@ from solders.account import Account
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
-from sandbox.solana import exchange, tokens
+from sandbox.solana import cctp, exchange, tokens
 from sandbox.solana.addresses import SYSTEM, TOKEN, WRAPPED_SOL_MINT, associated_token_address
 
 FAUCET: Final = Keypair.from_seed(hashlib.sha256(b"solana sandbox faucet").digest())
@@ -35,6 +35,7 @@ def genesis_accounts(usdc: Pubkey) -> dict[str, Account]:
         str(usdc): Account(MINT_LAMPORTS, usdc_mint, token_program),
         **_vault(Pubkey.from_string(WRAPPED_SOL_MINT), POOL_LAMPORTS, is_native=True),
         **_vault(usdc, POOL_USDC_UNITS, is_native=False),
+        **cctp.cctp_accounts(usdc),
     }
 
 

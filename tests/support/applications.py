@@ -25,6 +25,7 @@ from app.config import Settings
 from app.core.chains import ETH, SOL, ChainName
 from app.factory import create_app
 from app.jobs import JobName, QueueName
+from app.ports.bridges import Bridge, Route
 from app.ports.chain import Chain
 from app.ports.faucet import Faucet
 from app.ports.perpdex import Perpdex
@@ -37,6 +38,7 @@ from app.ports.tallies import Tallies
 from app.ports.till import Till
 from app.ports.upstream import Upstream
 from app.ports.vault import Vault
+from app.wiring import bridges_between
 
 DEAD_PLACE = ("127.0.0.1", 1)
 DEAD_EXCHANGE = "http://127.0.0.1:1"
@@ -112,6 +114,7 @@ class TestPorts:
     chains: Mapping[ChainName, Chain] = field(default_factory=lambda: MappingProxyType({}))
     exchanges: Mapping[ChainName, Exchange] = field(default_factory=lambda: MappingProxyType({}))
     tills: Mapping[ChainName, Till] = field(default_factory=lambda: MappingProxyType({}))
+    bridges: Mapping[Route, tuple[Bridge, ...]] = field(default_factory=lambda: MappingProxyType({}))
     queue: JobQueue = field(default_factory=RecordingQueue)
     tallies: Tallies = field(default_factory=KeptTallies)
     specifications: Specifications = field(default_factory=OpenApiReader)
@@ -133,6 +136,7 @@ def ports_for(settings: Settings, **parts: Any) -> TestPorts:
         ),
         "public_upstream": PublicUpstream(connect_seconds=Decimal(1), read_seconds=Decimal(5)),
         "exchanges": exchanges_on(parts.get("chains", {})),
+        "bridges": bridges_on(settings, parts.get("chains", {})),
         **parts,
     }
     return TestPorts(**usual)
@@ -142,6 +146,11 @@ def exchanges_on(chains: Mapping[ChainName, Chain]) -> dict[ChainName, Exchange]
     """Return the real exchanges of chains, also of those that can be told to fail."""
     real = {name: getattr(chain, "real", chain) for name, chain in chains.items()}
     return {name: UniswapExchange(chain) for name, chain in real.items() if isinstance(chain, EvmChain)}
+
+
+def bridges_on(settings: Settings, chains: Mapping[ChainName, Chain]) -> dict[Route, tuple[Bridge, ...]]:
+    """Return the real bridges between chains, also those that can be told to fail."""
+    return bridges_between(settings, {name: getattr(chain, "real", chain) for name, chain in chains.items()})
 
 
 def make_app(settings: Settings, **parts: Any) -> Flask:

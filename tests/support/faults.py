@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from app.core.chains import ChainName, Token
+from app.ports import bridges
+from app.ports.bridges import Bridge, Crossing, Progress, Step
 from app.ports.chain import (
     Attempt,
     Balances,
@@ -152,6 +154,38 @@ class FaultyChain(_Faulty):
 
     def deposits(self, watched: Sequence[WatchedAddress], *, cursor: BlockRef | None) -> Scan:
         answer: Scan = self._through("deposits", lambda: self.real.deposits(watched, cursor=cursor))
+        return answer
+
+
+class FaultyBridge(_Faulty):
+    """A real way between chains with faults."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        super().__init__()
+        self.real = bridge
+
+    @property
+    def name(self) -> str:
+        return self.real.name
+
+    def quote(self, ask: bridges.Ask) -> bridges.Offer:
+        answer: bridges.Offer = self._through("quote", lambda: self.real.quote(ask))
+        return answer
+
+    def prepare(self, offer: bridges.Offer) -> tuple[Step, ...]:
+        answer: tuple[Step, ...] = self._through("prepare", lambda: self.real.prepare(offer))
+        return answer
+
+    def sign(self, step: Step, signer: Signer, *, sequence: int | None) -> Signed:
+        answer: Signed = self._through("sign", lambda: self.real.sign(step, signer, sequence=sequence))
+        return answer
+
+    def follow(self, crossing: Crossing) -> Progress:
+        answer: Progress = self._through("follow", lambda: self.real.follow(crossing))
+        return answer
+
+    def deliver(self, crossing: Crossing) -> Step:
+        answer: Step = self._through("deliver", lambda: self.real.deliver(crossing))
         return answer
 
 

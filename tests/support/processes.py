@@ -44,9 +44,9 @@ from app.ports.faucet import Faucet
 from app.ports.swaps import Exchange
 from app.wallets import custody
 from sandbox.evm import EvmNode
-from tests.support.applications import RecordingQueue, make_app, settings_for
+from tests.support.applications import RecordingQueue, bridges_on, make_app, settings_for
 from tests.support.chains import CONFIRMATIONS
-from tests.support.faults import FaultyChain, FaultyExchange, When, kill
+from tests.support.faults import FaultyBridge, FaultyChain, FaultyExchange, When, kill
 from tests.support.payments import till_of
 from tests.support.servers import _tie_to_the_tests
 
@@ -69,9 +69,10 @@ _VERBS = (
 )
 
 _EXCHANGE_VERBS = ("quote", "draft", "sign")
+_BRIDGE_VERBS = ("quote", "prepare", "sign", "follow", "deliver")
 
 Story = Callable[[Flask], Any]
-Wired = TypeVar("Wired", FaultyChain, FaultyExchange)
+Wired = TypeVar("Wired", FaultyBridge, FaultyChain, FaultyExchange)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -194,12 +195,14 @@ class Service:
             for node in self.nodes
         }
         tills = {name: till_of(chain) for name, chain in chains.items()}
-        parts: dict[str, Any] = {
-            "chains": chains,
-            "exchanges": exchanges,
-            "tills": tills,
-            "queue": WiredQueue(wire),
+        settings = settings_for(self.database_url, **self.settings)
+        bridges = {
+            route: tuple(_wired(FaultyBridge(way), wire, verbs=_BRIDGE_VERBS) for way in ways)
+            for route, ways in bridges_on(settings, chains).items()
         }
+        parts: dict[str, Any] = {
+            "chains": chains, "exchanges": exchanges, "bridges": bridges, "tills": tills, "queue": WiredQueue(wire),
+        }  # fmt: skip
         if self.faucet_url:
             parts["faucet"] = WiredFaucet(HttpFaucet(self.faucet_url), wire)
         return parts

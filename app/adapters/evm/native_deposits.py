@@ -17,7 +17,7 @@ from app.adapters.evm.deployments import Deployment
 from app.adapters.evm.endpoint import Call, Endpoint, RpcError
 from app.adapters.evm.marks import Mark
 from app.adapters.evm.wire import Transaction, block_or_none, count, receipt_or_none
-from app.core.chains import Token
+from app.core.chains import USDC, Token
 from app.core.money import TokenAmount
 from app.ports.chain import BlockRef, Deposit, OwnTransaction, WatchedAddress
 
@@ -70,7 +70,7 @@ def find(
     gains: list[_Gain] = []
     for entry in moved:
         mark = Mark.of(entry.mark)
-        explained = _explained(entry, mark, until=counts[entry.address])
+        explained = _explained(entry, mark, until=counts[entry.address], at=block.number)
         if explained is None:
             continue
         units = balances[entry.address] - mark.native_units + explained
@@ -91,18 +91,27 @@ def _has_moved(own: Iterable[OwnTransaction], mark: Mark) -> bool:
     return any(ours.sequence is not None and ours.sequence >= mark.sequence for ours in own)
 
 
-def _explained(entry: WatchedAddress, mark: Mark, *, until: int) -> int | None:
+def _explained(entry: WatchedAddress, mark: Mark, *, until: int, at: int) -> int | None:
     """Return what the address's own transactions took since the mark, None while that cannot be said."""
+    if any(token != USDC for token in entry.awaits):
+        return None  # a bridge is about to bring some, and only its end tells how much
     if until < mark.sequence:
         return None  # the block of the mark was reorganised away, and its transactions are not back yet
     outs: dict[int, list[int]] = {}
     for ours in entry.own:
         if ours.sequence is not None and ours.native_out_units is not None:
             outs.setdefault(ours.sequence, []).append(ours.native_out_units)
+    arrived = [
+        ours
+        for ours in entry.own
+        if ours.sequence is None and ours.block_number is not None and mark.number < ours.block_number <= at
+    ]
     used = range(mark.sequence, until)
-    if any(sequence not in outs for sequence in used):
+    unknown = [sequence for sequence in used if sequence not in outs]
+    if len(unknown) > sum(ours.takes_slot for ours in arrived):
         return None
-    return sum(units for sequence in used for units in outs[sequence])
+    brought = sum(ours.native_out_units or 0 for ours in arrived)
+    return brought + sum(units for sequence in used for units in outs.get(sequence, ()))
 
 
 def _deposits(

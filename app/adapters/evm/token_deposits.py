@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from app.adapters.evm import contracts
 from app.adapters.evm.endpoint import Call, Endpoint, EndpointFailed, RpcError
 from app.adapters.evm.wire import TransferLog, transfer_logs
+from app.core.addresses import ZERO_EVM_ADDRESS
 from app.core.chains import USDC
 from app.core.money import TokenAmount
 from app.ports.chain import Deposit, WatchedAddress
@@ -22,12 +23,15 @@ def find(
     for start in range(0, len(watched), _ADDRESSES_PER_QUERY):
         chunk = watched[start : start + _ADDRESSES_PER_QUERY]
         own = {entry.address: frozenset(ours.tx_hash for ours in entry.own) for entry in chunk}
+        minted = frozenset(entry.address for entry in chunk if USDC in entry.awaits)
         first = min(floors[entry.address] for entry in chunk) + 1
         for log, ordinal in _numbered(_logs(endpoint, usdc, tuple(own), first=first, last=last)):
             is_new = log.block.number > floors[log.recipient]
             # A transfer to oneself brings nothing; one of nothing is what address poisoning sends.
             brings = log.payer != log.recipient and log.units > 0
-            if is_new and brings and log.tx_hash not in own[log.recipient]:
+            # A mint while a bridge is about to bring some is that bridge's.
+            is_bridged = log.payer == ZERO_EVM_ADDRESS and log.recipient in minted
+            if is_new and brings and not is_bridged and log.tx_hash not in own[log.recipient]:
                 found.append(_deposit(log, ordinal))
     return tuple(found)
 

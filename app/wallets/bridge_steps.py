@@ -1,0 +1,403 @@
+"""Carrying bridges to their true end, for workers: each look takes at most one step, and may die anywhere.
+
+source → crossing → arrived, or failed while nothing has left; back again where a reorganisation undid what decided it.
+What has left and not arrived stays pending, with the last obstacle as its `error`, for as long as it takes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+import structlog
+from sqlalchemy import select, update
+
+from app.core import clock
+from app.core.chains import TOKENS_BY_SYMBOL, ChainName
+from app.core.money import TokenAmount
+from app.core.unit_of_work import reading, unit_of_work
+from app.extensions import db
+from app.ports import provider
+from app.ports.bridges import Arrival, Ask, Crossing, Leg, Phase, Progress, Proof, Step
+from app.ports.bridges import Bridge as BridgePort
+from app.ports.chain import BlockRef
+from app.ports.errors import OutcomeUnknown, PortError, Rejected, Unreachable
+from app.ports.vault import Signer
+from app.spending import service as spending
+from app.wallets import bridge_legs, custody, lifecycle, network_fees, settlement
+from app.wallets.bridge_legs import Sent
+from app.wallets.lifecycle import Reason, Status
+from app.wallets.models import Bridge, Transaction
+
+_log = structlog.get_logger(__name__)
+
+_BATCH = 200
+_PASS_SECONDS = 40
+_PATIENCE = 2
+_LOOK_AGAIN_SECONDS = (1, 2, 2, 2, 4, 8, 8, 15, 15, 30)
+_SETTLED_LOOK_SECONDS = 15
+
+
+class Stage(StrEnum):
+    """How far a bridge is."""
+
+    SOURCE = "source"
+    CROSSING = "crossing"
+    ARRIVED = "arrived"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """A bridge as it was read; legs by their newest transaction."""
+
+    id: str
+    wallet_id: str
+    stage: Stage
+    adapter: str
+    crossing: Crossing
+    source_status: Status
+    is_delivering: bool
+    arrival_block: BlockRef | None
+
+
+def step_due(*, seconds: int = _PASS_SECONDS) -> int:
+    """Take one step with each bridge that is due, for about so many seconds; return how many were looked at."""
+    until = time.monotonic_ns() + seconds * 10**9
+    with reading() as session:
+        due = session.execute(
+            select(Bridge.id, Bridge.adapter, Bridge.destination_chain)
+            .where(Bridge.next_step_at <= clock.now())
+            .order_by(Bridge.next_step_at)
+            .limit(_BATCH)
+        ).all()
+    looked = 0
+    silent: Counter[tuple[str, str]] = Counter()
+    for bridge_id, adapter, destination in due:
+        looked += 1
+        way = (adapter, destination)
+        if silent[way] >= _PATIENCE:
+            # Whoever does not answer for one is not asked for all the others: they would keep the rest waiting.
+            _look_again(bridge_id)
+            continue
+        try:
+            silent[way] += not step(bridge_id)
+        except Exception:
+            # One poisonous row must not hold up all the others for ever.
+            _log.exception("bridge_not_carried_on", transaction_id=bridge_id)
+            _look_again(bridge_id)
+        if time.monotonic_ns() >= until:
+            break
+    return looked
+
+
+def step(bridge_id: str) -> bool:
+    """Take one step with a bridge; return False where somebody did not answer.
+
+    Never raises for an obstacle that may go away.
+    """
+    stage = take_stock(bridge_id)
+    if stage not in (Stage.CROSSING, Stage.ARRIVED):
+        _look_again(bridge_id, ends=stage is None or stage is Stage.FAILED)
+        return True
+    state = _read(bridge_id)
+    if state is None:
+        return True
+    try:
+        if state.stage is Stage.ARRIVED:
+            _recheck(state)
+        else:
+            _cross(state)
+    except PortError as error:
+        _note(bridge_id, _obstacle(error))
+        return not isinstance(error, Unreachable)
+    return True
+
+
+def take_stock(bridge_id: str) -> Stage | None:
+    """Move a bridge by what became of its source transaction, in one unit; return its stage, None when it is gone."""
+    with unit_of_work() as session:
+        wallet_id = session.scalar(select(Bridge.wallet_id).where(Bridge.id == bridge_id))
+        if wallet_id is None:
+            return None
+        # Lock order: the wallet's spending account, its bridge, its transactions.
+        spending.lock_account(wallet_id)
+        bridge = _locked(bridge_id)
+        if bridge is None:
+            return None
+        source = _source_of(bridge_legs.of(bridge_id))
+        parent = session.get(Transaction, bridge_id)
+        if source is None or parent is None:
+            return None
+        stage, status = Stage(bridge.stage), Status(source.status)
+        if stage is Stage.ARRIVED:
+            return stage
+        if source.tx_hash != parent.tx_hash:
+            parent.tx_hash = source.tx_hash
+            session.flush()
+        target = {
+            Status.PENDING: Stage.SOURCE, Status.CONFIRMED: Stage.CROSSING, Status.FAILED: Stage.FAILED,
+        }[status]  # fmt: skip
+        if target is stage:
+            return stage
+        if target is Stage.FAILED:
+            _end(bridge_id, Status.FAILED, reason=source.error or Reason.REVERTED)
+        elif stage is Stage.FAILED:
+            _reopen(bridge_id, Status.FAILED)
+        bridge.stage = target.value
+        bridge.next_step_at, bridge.steps = clock.now(), 0
+        return target
+
+
+def _cross(state: _State) -> None:
+    """Find out how far it is, and do what is ours. Raises: PortError."""
+    adapter = _adapter(state)
+    progress = adapter.follow(state.crossing)
+    if progress.phase is Phase.ARRIVED and progress.arrival is not None:
+        _arrive(state, progress.arrival, progress.proof)
+    elif progress.phase is Phase.REFUNDED:
+        _refund(state)
+    elif progress.phase is Phase.OURS and not state.is_delivering:
+        _keep(state.id, progress)
+        _deliver(state, adapter, progress)
+    else:
+        _keep(state.id, progress)
+        _look_again(state.id)
+
+
+def _deliver(state: _State, adapter: BridgePort, progress: Progress) -> None:
+    """Sign and send the next transaction of the destination chain. Raises: PortError."""
+    crossing = state.crossing
+    if progress.proof is not None:
+        crossing = Crossing(crossing.ask, crossing.terms, crossing.source_hash, progress.proof)
+    step_ = adapter.deliver(crossing)
+    if not network_fees.is_within_cap(step_.chain, step_.draft.fee_units):
+        raise Rejected("network_fee_too_high")
+    sent = _record(state, step_, adapter, custody.signer_of(state.wallet_id))
+    if sent is None:
+        return
+    _log.info("bridge_delivery", transaction_id=state.id, leg=step_.leg, tx_hash=sent.signed.tx_hash)
+    try:
+        provider.current().chains[sent.chain].broadcast(sent.signed.raw)
+    except Rejected as error:
+        settlement.note_refusal(sent.transaction_id, sent.signed.tx_hash, error.reason)
+    except (Unreachable, OutcomeUnknown) as error:
+        _log.warning("broadcast_uncertain", transaction_id=sent.transaction_id, reason=error.reason)
+
+
+def _record(state: _State, step_: Step, adapter: BridgePort, signer: Signer) -> Sent | None:
+    """Record a delivery unless somebody else did meanwhile."""
+    with unit_of_work():
+        spending.lock_account(state.wallet_id)
+        bridge = _locked(state.id)
+        if bridge is None or bridge.stage != Stage.CROSSING or _is_delivering(bridge_legs.of(state.id)):
+            return None
+        sent = bridge_legs.record(state.id, state.wallet_id, step_, adapter, signer)
+        bridge.next_step_at = clock.now() + timedelta(seconds=_LOOK_AGAIN_SECONDS[1])
+        return sent
+
+
+def _arrive(state: _State, arrival: Arrival, proof: Proof | None) -> None:
+    with unit_of_work():
+        spending.lock_account(state.wallet_id)
+        bridge = _locked(state.id)
+        if bridge is None or bridge.stage != Stage.CROSSING:
+            return
+        if arrival.is_sole and _stands_for_another(state, arrival):
+            _set_error(state.id, "payment_not_seen")
+            bridge.next_step_at = clock.now() + timedelta(seconds=_LOOK_AGAIN_SECONDS[-1])
+            return
+        if proof is not None:
+            _store_proof(bridge, proof)
+        if not _end(state.id, Status.CONFIRMED):
+            return
+        now, block = clock.now(), arrival.block
+        bridge.stage = Stage.ARRIVED.value
+        bridge.received_units, bridge.arrival_hash = arrival.units, arrival.tx_hash
+        bridge.arrival_takes_slot = arrival.takes_slot
+        bridge.arrival_block = None if block is None else block.number
+        bridge.arrival_block_hash = None if block is None else block.hash
+        bridge.next_step_at = None if block is None else now + settlement.FINALITY_CHECK_AFTER
+        bridge.steps = 0
+
+
+def _stands_for_another(state: _State, arrival: Arrival) -> bool:
+    """Tell whether a payment has been shown for another bridge of the wallet already."""
+    claimed = select(Bridge.id).where(
+        Bridge.wallet_id == state.wallet_id,
+        Bridge.destination_chain == state.crossing.ask.destination.value,
+        Bridge.arrival_hash == arrival.tx_hash,
+        Bridge.id != state.id,
+    )
+    return db.session.scalar(claimed.limit(1)) is not None
+
+
+def _recheck(state: _State) -> None:
+    """See whether the block of the arrival still stands, until it always will. Raises: Unreachable."""
+    block = state.arrival_block
+    if block is None:
+        _look_again(state.id, ends=True)
+        return
+    orphaned, safe = provider.current().chains[state.crossing.ask.destination].orphaned([block])
+    if block not in orphaned:
+        _look_again(state.id, ends=block.number <= safe, seconds=_SETTLED_LOOK_SECONDS)
+        return
+    _log.warning("bridge_arrival_reorganised", transaction_id=state.id)
+    with unit_of_work():
+        spending.lock_account(state.wallet_id)
+        bridge = _locked(state.id)
+        if bridge is None or bridge.stage != Stage.ARRIVED:
+            return
+        _reopen(state.id, Status.CONFIRMED)
+        bridge.stage = Stage.CROSSING.value
+        bridge.received_units = bridge.arrival_hash = bridge.arrival_block = None
+        bridge.arrival_block_hash, bridge.arrival_takes_slot = None, False
+        bridge.next_step_at, bridge.steps = clock.now(), 0
+
+
+def _refund(state: _State) -> None:
+    with unit_of_work():
+        spending.lock_account(state.wallet_id)
+        bridge = _locked(state.id)
+        if bridge is None or bridge.stage != Stage.CROSSING:
+            return
+        _end(state.id, Status.FAILED, reason=Reason.REFUNDED)
+        bridge.stage, bridge.next_step_at = Stage.FAILED.value, None
+
+
+def _end(bridge_id: str, target: Status, *, reason: str | None = None) -> bool:
+    changes: dict[str, Any] = {"confirmed_at": clock.now()} if target is Status.CONFIRMED else {}
+    moved = lifecycle.move(bridge_id, source=Status.PENDING, target=target, reason=reason, changes=changes)
+    if moved and target is Status.CONFIRMED:
+        spending.spend(bridge_id)
+    elif moved:
+        spending.release(bridge_id)
+    return moved
+
+
+def _reopen(bridge_id: str, source: Status) -> None:
+    moved = lifecycle.move(
+        bridge_id, source=source, target=Status.PENDING, reason=Reason.REORGANISED,
+        changes={"confirmed_at": None},
+    )  # fmt: skip
+    if moved:
+        spending.unspend(bridge_id)
+
+
+def _keep(bridge_id: str, progress: Progress) -> None:
+    """Store what a look has brought: the proof, and what is waited for."""
+    with unit_of_work():
+        bridge = _locked(bridge_id)
+        if bridge is None or bridge.stage != Stage.CROSSING:
+            return
+        if progress.proof is not None:
+            _store_proof(bridge, progress.proof)
+        _set_error(bridge_id, progress.note)
+
+
+def _store_proof(bridge: Bridge, proof: Proof) -> None:
+    bridge.proof = dict(proof)
+    if not proof:
+        bridge.attested_at = None
+    elif bridge.attested_at is None:
+        bridge.attested_at = clock.now()
+
+
+def _note(bridge_id: str, obstacle: str) -> None:
+    """Show why a bridge does not get on, and look again later."""
+    _log.warning("bridge_held_up", transaction_id=bridge_id, reason=obstacle)
+    with unit_of_work():
+        _set_error(bridge_id, obstacle)
+    _look_again(bridge_id)
+
+
+def _set_error(bridge_id: str, error: str | None) -> None:
+    db.session.execute(
+        update(Transaction)
+        .where(Transaction.id == bridge_id, Transaction.status == Status.PENDING.value)
+        .values(error=None if error is None else error[:200])
+    )
+
+
+def _look_again(bridge_id: str, *, ends: bool = False, seconds: int | None = None) -> None:
+    """Set when to look next, further away each time; or never again, until something happens to a leg."""
+    with unit_of_work() as session:
+        bridge = session.get(Bridge, bridge_id)
+        if bridge is None:
+            return
+        pause = seconds or _LOOK_AGAIN_SECONDS[min(bridge.steps, len(_LOOK_AGAIN_SECONDS) - 1)]
+        bridge.next_step_at = None if ends else clock.now() + timedelta(seconds=pause)
+        bridge.steps += 1
+
+
+def _obstacle(error: PortError) -> str:
+    details = error.details
+    if "missing" in details:
+        return f"{error.reason}: {details['missing']} {details.get('currency', '')} missing"
+    return f"{error.reason}: {details['revert']}" if "revert" in details else error.reason
+
+
+def _read(bridge_id: str) -> _State | None:
+    with reading() as session:
+        bridge, parent = session.get(Bridge, bridge_id), session.get(Transaction, bridge_id)
+        if bridge is None or parent is None:
+            return None
+        legs = bridge_legs.of(bridge_id)
+        source = _source_of(legs)
+        if source is None or parent.from_address is None:
+            return None
+        delivered = [
+            leg for leg in legs
+            if leg.leg == Leg.DESTINATION and leg.status == Status.CONFIRMED.value
+        ]  # fmt: skip
+        ask = Ask(
+            ChainName(parent.chain), ChainName(bridge.destination_chain), parent.from_address,
+            parent.to_address, TokenAmount(parent.amount_units, TOKENS_BY_SYMBOL[parent.currency]),
+        )  # fmt: skip
+        block = None
+        if bridge.arrival_block is not None and bridge.arrival_block_hash:
+            block = BlockRef(bridge.arrival_block, bridge.arrival_block_hash)
+        return _State(
+            id=bridge_id, wallet_id=bridge.wallet_id, stage=Stage(bridge.stage), adapter=bridge.adapter,
+            crossing=Crossing(
+                ask, bridge.terms, source.tx_hash or "", bridge.proof,
+                delivered[-1].tx_hash if delivered else None,
+            ),
+            source_status=Status(source.status), is_delivering=_is_delivering(legs), arrival_block=block,
+        )  # fmt: skip
+
+
+def _adapter(state: _State) -> BridgePort:
+    ask = state.crossing.ask
+    route = (ask.source, ask.destination, ask.amount.token)
+    for adapter in provider.current().bridges.get(route, ()):
+        if adapter.name == state.adapter:
+            return adapter
+    raise Rejected("way_not_configured")
+
+
+def _locked(bridge_id: str) -> Bridge | None:
+    """Lock a bridge and return it, in the current unit."""
+    session = db.session
+    # The touch takes the row lock on PostgreSQL and the write lock on SQLite.
+    session.execute(
+        update(Bridge)
+        .where(Bridge.id == bridge_id)
+        .values(steps=Bridge.steps)
+        .execution_options(synchronize_session=False)
+    )
+    return session.get(Bridge, bridge_id, populate_existing=True)
+
+
+def _source_of(legs: Sequence[Transaction]) -> Transaction | None:
+    return next((leg for leg in legs if leg.leg == Leg.SOURCE), None)
+
+
+def _is_delivering(legs: Sequence[Transaction]) -> bool:
+    ours = (Leg.ACCOUNT, Leg.DESTINATION)
+    return any(leg.leg in ours and leg.status == Status.PENDING.value for leg in legs)

@@ -1,0 +1,444 @@
+"""Bridges on real nodes: what is answered, recorded and counted, and that it arrives to the last unit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from flask import Flask
+from solders.hash import Hash
+from solders.message import MessageV0
+from solders.pubkey import Pubkey
+from solders.transaction import VersionedTransaction
+
+from app.adapters.cctp import instructions, messages
+from app.adapters.cctp.instructions import Receipt
+from app.adapters.evm.chain import EvmChain
+from app.adapters.solana.chain import SolanaChain
+from app.core.chains import ETH, USDC, ChainName
+from app.core.money import parse_amount
+from app.core.unit_of_work import unit_of_work
+from app.spending import service as spending
+from sandbox.bridges import BridgeServer, Derivation
+from sandbox.bridges.attester import AttesterFaults
+from sandbox.bridges.server import Faults
+from sandbox.evm import EvmNode
+from sandbox.solana import SolanaNode
+from sandbox.solana.addresses import USDC_MINT, associated_token_address
+from sandbox.solana.cctp import FEE_OWNER
+from sandbox.solana.genesis import FAUCET
+from tests.support.agents import Agent, register
+from tests.support.bridges import Workers, bridge, legs_of, running_bridges
+from tests.support.chains import ether, fund, usdc
+from tests.support.solana import fund_solana, running_solana, solana_chain
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.chain
+EVM = (ChainName.ETHEREUM, ChainName.BASE)
+
+
+@pytest.fixture(scope="session")
+def solana_node() -> Iterator[SolanaNode]:
+    with running_solana(slot_ms=20) as node:
+        yield node
+
+
+@pytest.fixture(scope="session")
+def services(ethereum_node: EvmNode, base_node: EvmNode, solana_node: SolanaNode) -> Iterator[BridgeServer]:
+    urls = {"ethereum": ethereum_node.url, "base": base_node.url, "solana": solana_node.url}
+    with running_bridges(**urls) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def _well_again(services: BridgeServer) -> Iterator[None]:
+    yield
+    services.faults = Faults()
+    services.attester.faults = AttesterFaults()
+    services.relay.refunds = services.relay.sleeps = False
+
+
+@pytest.fixture
+def all_chains(
+    chains: dict[ChainName, EvmChain], solana_node: SolanaNode
+) -> dict[ChainName, EvmChain | SolanaChain]:
+    return {**chains, ChainName.SOLANA: solana_chain(solana_node)}
+
+
+@pytest.fixture
+def app(
+    build_app: Callable[..., Flask],
+    sqlite_url: str,
+    all_chains: dict[ChainName, Any],
+    services: BridgeServer,
+) -> Flask:
+    settings = {
+        "cctp_attestation_url": services.url, "relay_base_url": services.url,
+        "lifi_base_url": services.url + "/v1",
+    }  # fmt: skip
+    return build_app(sqlite_url, chains=all_chains, settings=settings)
+
+
+@pytest.fixture
+def agent(app: Flask, ethereum_node: EvmNode, base_node: EvmNode, solana_node: SolanaNode) -> Iterator[Agent]:
+    """An agent with 1 of the chain's own coin and 100 USDC on each chain."""
+    with app.app_context():
+        made = register(app.test_client())
+        fund(base_node, made.address, eth=1, dollars=100)
+        fund(ethereum_node, made.address, eth=1, dollars=100)
+        fund_solana(solana_node, made.solana_address, sol=1, dollars=100)
+        yield made
+
+
+@pytest.fixture
+def workers(agent: Agent) -> Workers:
+    return Workers(agent, *ChainName)
+
+
+def held(chains: dict[ChainName, Any], agent: Agent, chain: str) -> int:
+    """Return micro-USDC."""
+    name = ChainName(chain)
+    address = agent.solana_address if name is ChainName.SOLANA else agent.address
+    units: int = chains[name].balances(address).of(USDC).units
+    return units
+
+
+@pytest.mark.parametrize(
+    ("source", "destination"), [(a.value, b.value) for a in ChainName for b in ChainName if a is not b]
+)
+def test_usdc_arrives_on_the_other_chain_to_the_last_unit(
+    source: str, destination: str, agent: Agent, all_chains: dict[ChainName, Any], workers: Workers
+) -> None:
+    answer = bridge(agent, source, destination, "50")
+    body = answer.get_json()
+    assert answer.status_code == 200, body
+    row = workers.finish(body["transaction_id"])
+    assert row["status"] == "confirmed", row
+    assert held(all_chains, agent, source) == usdc(50)
+    received = parse_amount(row["received_amount"], USDC).units
+    assert held(all_chains, agent, destination) == usdc(100) + received
+    assert usdc(49.5) < received < usdc(50)
+
+
+def ether_held(chains: dict[ChainName, Any], agent: Agent, chain: str) -> int:
+    units: int = chains[ChainName(chain)].balances(agent.address).of(ETH).units
+    return units
+
+
+def test_ether_goes_through_the_portal_and_all_of_it_arrives_on_base(
+    agent: Agent,
+    all_chains: dict[ChainName, Any],
+    workers: Workers,
+    ethereum_node: EvmNode,
+    base_node: EvmNode,
+) -> None:
+    body = bridge(agent, "ethereum", "base", "0.25", "ETH").get_json()
+    assert body["status"] == "pending", body
+    assert (body["fee"], body["received_amount"]) == ("0", None)
+    workers.look()
+    assert agent.transaction(body["transaction_id"])["status"] == "pending"
+    (tx_hash,) = Derivation(ethereum_node.url, base_node.url).derive()
+    row = workers.finish(body["transaction_id"])
+    assert (row["status"], row["received_amount"], row["cost_usd"]) == ("confirmed", "0.25", 0)
+    assert row["legs"][-1]["tx_hash"] == tx_hash
+    assert legs_of(row) == {"source": "confirmed", "destination": "confirmed"}
+    assert ether_held(all_chains, agent, "base") == ether(1.25)
+    assert ether(0.74) < ether_held(all_chains, agent, "ethereum") < ether(0.75)
+
+
+def test_ether_leaves_base_by_relay_and_arrives_less_the_fee(
+    agent: Agent, all_chains: dict[ChainName, Any], workers: Workers
+) -> None:
+    body = bridge(agent, "base", "ethereum", "0.25", "ETH").get_json()
+    assert (body["status"], body["route"]) == ("pending", "Relay"), body
+    row = workers.finish(body["transaction_id"])
+    assert row["status"] == "confirmed", row
+    received = parse_amount(row["received_amount"], ETH).units
+    assert ether(0.249) < received < ether(0.25)
+    assert ether_held(all_chains, agent, "ethereum") == ether(1) + received
+    assert ether(0.74) < ether_held(all_chains, agent, "base") < ether(0.75)
+    assert agent.spent_today() == row["cost_usd"] > 0
+
+
+def test_where_relay_gives_no_quote_li_fi_is_asked(
+    agent: Agent, all_chains: dict[ChainName, Any], workers: Workers, services: BridgeServer
+) -> None:
+    services.faults.status, services.faults.paths = 503, ("/quote/v2",)
+    body = bridge(agent, "base", "ethereum", "0.25", "ETH").get_json()
+    assert (body["status"], body["route"]) == ("pending", "LI.FI, Relay"), body
+    row = workers.finish(body["transaction_id"])
+    assert row["status"] == "confirmed", row
+    received = parse_amount(row["received_amount"], ETH).units
+    assert ether_held(all_chains, agent, "ethereum") == ether(1) + received
+
+
+BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
+    ({"source_chain": "ethereum"}, "destination_chain"),
+    ({"source_chain": "polygon"}, "source_chain"),
+    ({"destination_chain": 7}, "destination_chain"),
+    ({"token": "SOL"}, "token"),
+    ({"token": "DAI"}, "token"),
+    ({"token": "ETH", "destination_chain": "solana"}, "token"),
+    ({"amount": "0"}, "amount"),
+    ({"amount": "0.0000001"}, "amount"),
+    ({"amount": None}, "amount"),
+    ({"dry_run": 1}, "dry_run"),
+]
+
+
+def test_what_cannot_be_bridged_is_refused_and_nothing_moves(agent: Agent) -> None:
+    refused = [_refusal_of(agent, change) for change, _ in BAD_FIELDS]
+    assert refused == [(400, "INVALID_INPUT", [field]) for _, field in BAD_FIELDS]
+    assert agent.history() == []
+
+
+def _refusal_of(agent: Agent, change: dict[str, Any]) -> tuple[int, str, list[str]]:
+    body = {
+        "source_chain": "base", "destination_chain": "ethereum", "token": "USDC", "amount": "5", **change,
+    }  # fmt: skip
+    answer = agent.post(f"{agent.wallet_url}/bridge", body)
+    said = answer.get_json()
+    return answer.status_code, said["code"], list(said["details"]["fields"])
+
+
+def test_a_pair_that_is_not_served_learns_all_that_are(agent: Agent) -> None:
+    answer = bridge(agent, "ethereum", "solana", "1", "ETH").get_json()
+    assert answer["details"]["fields"] == {"token": ["must be USDC from ethereum to solana"]}
+    possible = {tuple(route.values()) for route in answer["details"]["possible"]}
+    assert len(possible) == 8
+    assert ("base", "ethereum", "ETH") in possible
+
+
+def test_both_spellings_and_a_dry_run_sign_nothing(agent: Agent, all_chains: dict[ChainName, Any]) -> None:
+    path = f"{agent.wallet_url}/bridge"
+    body = {
+        "sourceChain": "base",
+        "destinationChain": "solana",
+        "token": "usdc",
+        "amount": 20,
+        "dryRun": True,
+    }
+    found = agent.post(path, body, Idempotency_Key="k").get_json()
+    assert (found["dry_run"], found["route"], found["fee"]) == (True, "CCTP V2, fast", "0.0022")
+    assert (found["value_usd"], found["network_fee_currency"]) == (0.0022, "ETH")
+    assert 0 < found["network_fee_usd"] < 25
+    assert agent.history() == []
+    assert held(all_chains, agent, "base") == usdc(100)
+
+
+def test_the_fee_is_what_counts_and_a_limit_stops_a_bridge_before_it_is_signed(
+    agent: Agent, all_chains: dict[ChainName, Any]
+) -> None:
+    agent.controls(per_tx_limit_usd=0.001, allowed_addresses=["0x00000000000000000000000000000000C0FFEE00"])
+    answer = bridge(agent, "base", "solana", "20")
+    assert (answer.status_code, answer.get_json()["code"]) == (403, "PER_TX_LIMIT_EXCEEDED")
+    assert agent.history() == []
+    agent.controls(per_tx_limit_usd=0.01)
+    assert bridge(agent, "base", "solana", "20").get_json()["status"] == "pending"
+    assert agent.spent_today() == 0.0022
+    assert held(all_chains, agent, "base") == usdc(80)
+
+
+def test_a_repeated_request_bridges_once(agent: Agent, all_chains: dict[ChainName, Any]) -> None:
+    first, second = (bridge(agent, "base", "solana", "20", Idempotency_Key="once") for _ in range(2))
+    assert first.get_json()["transaction_id"] == second.get_json()["transaction_id"]
+    assert held(all_chains, agent, "base") == usdc(80)
+    assert len(agent.history()) == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "destination", "amount", "coin", "reason"),
+    [
+        ("base", "ethereum", "100.5", "USDC", "insufficient_funds"),
+        ("solana", "base", "100.5", "USDC", "insufficient_funds"),
+        ("ethereum", "base", "1", "ETH", "insufficient_funds"),
+        ("base", "ethereum", "1", "ETH", "insufficient_funds"),
+        ("base", "ethereum", "0.00001", "ETH", "amount_too_small"),
+    ],
+)
+def test_what_a_wallet_cannot_bridge_is_refused_before_signing_and_counts_nothing(
+    source: str, destination: str, amount: str, coin: str, reason: str, agent: Agent
+) -> None:
+    answer = bridge(agent, source, destination, amount, coin)
+    body = answer.get_json()
+    assert (answer.status_code, body["code"], body["details"]["reason"]) == (500, "BRIDGE_FAILED", reason)
+    row = agent.transaction(body["details"]["transaction_id"])
+    assert (row["status"], row["kind"], row["tx_hash"], row["error"]) == ("failed", "bridge", None, reason)
+    assert agent.spent_today() == 0
+
+
+def test_a_wallet_without_gas_on_either_side_learns_how_much_of_what_is_missing(
+    app: Flask, base_node: EvmNode, services: BridgeServer
+) -> None:
+    with app.app_context():
+        poor = register(app.test_client())
+        fund(base_node, poor.address, eth=0, dollars=10)
+        services.attester.faults.offers_forwarding = False
+        for destination, currency in (("ethereum", "ETH"), ("solana", "SOL")):
+            details = bridge(poor, "base", destination, "5").get_json()["details"]
+            assert (details["reason"], details["chain"]) == ("insufficient_gas", destination)
+            assert (details["currency"], float(details["missing"]) > 0) == (currency, True)
+        # Circle mints for a wallet that cannot, and then only the source's gas is missing.
+        services.attester.faults.offers_forwarding = True
+        details = bridge(poor, "base", "ethereum", "5").get_json()["details"]
+        assert (details["reason"], details["currency"], "chain" in details) == (
+            "insufficient_gas",
+            "ETH",
+            False,
+        )
+        fund(base_node, poor.address, eth=1)
+        assert bridge(poor, "base", "ethereum", "5", dry_run=True).get_json()["route"].endswith("forwarded")
+
+
+def test_a_quote_service_that_is_away_refuses_and_moves_nothing(
+    agent: Agent, services: BridgeServer, all_chains: dict[ChainName, Any]
+) -> None:
+    services.faults.status = 503
+    for source, destination, amount, coin in (
+        ("base", "ethereum", "5", "USDC"),
+        ("base", "ethereum", "0.1", "ETH"),
+    ):
+        body = bridge(agent, source, destination, amount, coin).get_json()
+        assert (body["code"], body["details"]["reason"]) == ("BRIDGE_FAILED", "quote_unavailable")
+    assert held(all_chains, agent, "base") == usdc(100)
+    assert ether_held(all_chains, agent, "base") == ether(1)
+
+
+def _to_a_thief(document: Any) -> None:
+    document["steps"][0]["items"][0]["data"]["to"] = "0x00000000000000000000000000000000C0FFEE66"
+
+
+def _more_value(document: Any) -> None:
+    document["steps"][0]["items"][0]["data"]["value"] = str(ether(0.5))
+
+
+def _another_function(document: Any) -> None:
+    said = document["steps"][0]["items"][0]["data"]
+    said["data"] = "0xa9059cbb" + said["data"][10:]
+
+
+def _for_another_depositor(document: Any) -> None:
+    said = document["steps"][0]["items"][0]["data"]
+    said["data"] = said["data"][:10] + "00" * 12 + "66" * 20 + said["data"][74:]
+
+
+def _an_approval_first(document: Any) -> None:
+    document["steps"].insert(0, document["steps"][0])
+
+
+def _on_another_chain(document: Any) -> None:
+    document["steps"][0]["items"][0]["data"]["chainId"] = 1
+
+
+LIES = [
+    _to_a_thief, _more_value, _another_function, _for_another_depositor, _an_approval_first, _on_another_chain,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_what_relay_wants_signed_besides_the_deposit_is_never_signed(
+    lie: Callable[[Any], None], agent: Agent, services: BridgeServer, all_chains: dict[ChainName, Any]
+) -> None:
+    def spoil(path: str, document: Any) -> Any:
+        if path == "/quote/v2":
+            lie(document)
+        else:
+            document["transactionRequest"]["to"] = "0x00000000000000000000000000000000C0FFEE66"
+        return document
+
+    services.faults.change, services.faults.paths = spoil, ("/quote/v2", "/v1/quote")
+    body = bridge(agent, "base", "ethereum", "0.1", "ETH").get_json()
+    assert (body["code"], body["details"]["reason"]) == ("BRIDGE_FAILED", "unsafe_instructions")
+    assert ether_held(all_chains, agent, "base") == ether(1)
+
+
+def test_a_service_that_keeps_too_much_is_not_taken(agent: Agent, services: BridgeServer) -> None:
+    def greedy(path: str, document: Any) -> Any:
+        if path == "/quote/v2":
+            document["details"]["currencyOut"]["minimumAmount"] = str(ether(0.05))
+        else:
+            document["estimate"]["toAmountMin"] = str(ether(0.05))
+        return document
+
+    services.faults.change, services.faults.paths = greedy, ("/quote/v2", "/v1/quote")
+    body = bridge(agent, "base", "ethereum", "0.1", "ETH").get_json()
+    assert (body["code"], body["details"]["reason"]) == ("BRIDGE_FAILED", "bridge_fee_too_high")
+
+
+def test_a_wallet_with_a_bridge_under_way_is_not_deleted(agent: Agent, services: BridgeServer) -> None:
+    services.attester.faults.holds = True
+    bridge_id = bridge(agent, "base", "solana", "20").get_json()["transaction_id"]
+    answer = agent.delete(agent.wallet_url)
+    assert (answer.status_code, answer.get_json()["code"]) == (409, "TRANSACTION_IN_PROGRESS")
+    assert answer.get_json()["details"]["transaction_id"] == bridge_id
+
+
+def test_the_legs_of_a_bridge_are_no_transactions_of_their_own(agent: Agent) -> None:
+    bridge(agent, "base", "solana", "20")
+    page = agent.get(f"{agent.wallet_url}/transactions").get_json()
+    assert (len(page["transactions"]), page["pagination"]["total"]) == (1, 1)
+    assert agent.get(agent.wallet_url).get_json()["transaction_count"] == 1
+    only = page["transactions"][0]
+    assert (only["type"], only["kind"], only["to_address"]) == ("transfer", "bridge", agent.solana_address)
+    assert {leg["leg"] for leg in only["legs"]} == {"approve", "source", "attestation", "destination"}
+
+
+def test_a_frozen_wallet_bridges_nothing_and_what_is_under_way_arrives(
+    agent: Agent, workers: Workers
+) -> None:
+    bridge_id = bridge(agent, "base", "solana", "20").get_json()["transaction_id"]
+    with unit_of_work():
+        spending.freeze(agent.id)
+    answer = bridge(agent, "base", "solana", "20")
+    assert (answer.status_code, answer.get_json()["code"]) == (403, "WALLET_FROZEN")
+    assert workers.finish(bridge_id)["status"] == "confirmed"
+
+
+def test_a_first_usdc_account_on_solana_is_made_on_the_way(
+    app: Flask,
+    base_node: EvmNode,
+    solana_node: SolanaNode,
+    services: BridgeServer,
+    all_chains: dict[ChainName, Any],
+) -> None:
+    with app.app_context():
+        newcomer = register(app.test_client())
+        fund(base_node, newcomer.address, eth=1, dollars=100)
+        fund_solana(solana_node, newcomer.solana_address, sol=0.01)
+        bridge_id = bridge(newcomer, "base", "solana", "20").get_json()["transaction_id"]
+        row = Workers(newcomer, *ChainName).finish(bridge_id)
+        assert row["status"] == "confirmed", row
+        assert [leg["leg"] for leg in row["legs"]] == [
+            "approve", "source", "attestation", "account", "destination",
+        ]  # fmt: skip
+        assert held(all_chains, newcomer, "solana") == parse_amount(row["received_amount"], USDC).units
+        # Somebody else may have been faster: what is received is received, by whose transaction the chain tells.
+        again = bridge(newcomer, "base", "solana", "10").get_json()["transaction_id"]
+        with_hash = newcomer.transaction(again)["tx_hash"]
+        minted = mint_on_solana(services, all_chains[ChainName.SOLANA], with_hash)
+        row = Workers(newcomer, *ChainName).finish(again)
+        assert (row["status"], row["legs"][-1]["tx_hash"]) == ("confirmed", minted), row
+
+
+def mint_on_solana(services: BridgeServer, chain: SolanaChain, tx_hash: str) -> str:
+    """Have the faucet submit the mint of a burn on Base, and return the signature."""
+    found = wait_until(lambda: services.attester.messages(6, tx_hash), what="the burn")
+    assert found is not None
+    (entry,) = found["messages"]
+    message = messages.read(bytes.fromhex(entry["message"][2:]))
+    latest = chain.head()
+    receiving = instructions.receive(
+        Receipt(
+            FAUCET.pubkey(),
+            Pubkey.from_bytes(message.burn.recipient),
+            associated_token_address(FEE_OWNER, Pubkey.from_string(USDC_MINT)),
+        ),
+        Pubkey.from_string(USDC_MINT),
+        message,
+        bytes.fromhex(entry["attestation"][2:]),
+    )
+    compiled = MessageV0.try_compile(FAUCET.pubkey(), [receiving], [], Hash.from_string(latest.hash))
+    transaction = VersionedTransaction(compiled, [FAUCET])
+    chain.broadcast(bytes(transaction))
+    return str(transaction.signatures[0])

@@ -1,0 +1,282 @@
+"""A process that carries a bridge dies at every point of it; what both chains, the record and the caller then have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+import time_machine
+from flask import Flask
+
+from app.core import clock
+from app.core.chains import USDC, ChainName
+from app.core.money import parse_amount
+from app.extensions import db
+from sandbox.bridges import BridgeServer
+from sandbox.evm import EvmNode
+from sandbox.solana import SolanaNode
+from tests.support.agents import Agent, register
+from tests.support.bridges import running_bridges
+from tests.support.chains import evm_chain, fund, usdc
+from tests.support.processes import (
+    COMMIT,
+    End,
+    NodeAddress,
+    Point,
+    Service,
+    SolanaAddress,
+    Story,
+    Tripwire,
+    ask,
+    points,
+    run,
+    work,
+)
+from tests.support.solana import FINALIZED, fund_solana, solana_chain
+from workers import bridges, confirmations
+
+pytestmark = pytest.mark.chain
+
+# The claim on the key; beat 0; beat 1 (approval and burn signed inside its unit); beat 2; beat 3; the stored answer.
+REQUEST = points(
+    COMMIT,
+    "quote",
+    "prepare",
+    "sign",
+    "sign",
+    COMMIT,
+    "broadcast",
+    "broadcast",
+    "outcomes",
+    COMMIT,
+    COMMIT,
+    COMMIT,
+)
+# The lease (two tries); taking stock; the attestation is there and kept; the mint is signed in its unit and sent.
+DELIVERY = points(COMMIT, COMMIT, COMMIT, "follow", COMMIT, "deliver", "sign", COMMIT, "broadcast")
+# The lease; taking stock; it has arrived.
+ARRIVAL = points(COMMIT, COMMIT, COMMIT, "follow", COMMIT)
+ON_POSTGRES = [Point("sign", "after", 2), Point(COMMIT, "after", 2), Point("broadcast", "after")]
+ROUNDS = 8
+
+
+def _deaths(passed: list[Point], *, first: int = 0) -> list[Point]:
+    """Return the points after each step: to die before one is to die after the one before it."""
+    return [point for point in passed if point.when == "after"][first:]
+
+
+EVERYWHERE = [("sqlite", point) for point in _deaths(REQUEST)] + [
+    pytest.param("postgres", point, marks=pytest.mark.postgres, id=f"postgres-{point}")
+    for point in ON_POSTGRES
+]
+
+
+@dataclass(slots=True, kw_only=True)
+class Scene:
+    """An agent with money on Base, and processes that come and go."""
+
+    service: Service
+    build_app: Callable[..., Flask]
+    app: Flask
+    agent: Agent
+    nodes: dict[ChainName, Any]
+    source: ChainName = ChainName.BASE
+    destination: ChainName = ChainName.ETHEREUM
+    now: datetime = field(default_factory=clock.now)
+
+    def restart(self) -> None:
+        with self.app.app_context():
+            db.engine.dispose()
+        self.app = self.build_app(
+            self.service.database_url, settings=dict(self.service.settings), **self.service.parts(Tripwire())
+        )
+
+    def in_child(self, story: Story, point: Point | None = None) -> End:
+        return run(self.service, story, point, at=self.now)
+
+    def tell(self, story: Story) -> Any:
+        with self.app.app_context(), time_machine.travel(self.now, tick=True):
+            return story(self.app)
+
+    def request(self) -> Story:
+        body = {
+            "source_chain": self.source, "destination_chain": self.destination, "token": "USDC", "amount": "20",
+        }  # fmt: skip
+        path = f"{self.agent.wallet_url}/bridge"
+        return partial(
+            ask, method="POST", path=path, body=body, headers=self.agent.headers(Idempotency_Key="once")
+        )
+
+    def history(self) -> list[dict[str, Any]]:
+        path = f"{self.agent.wallet_url}/transactions"
+        _status, body = self.tell(partial(ask, method="GET", path=path, headers=self.agent.headers()))
+        rows: list[dict[str, Any]] = body["transactions"]
+        return rows
+
+    def held(self, chain: ChainName) -> int:
+        if chain is ChainName.SOLANA:
+            return solana_chain(self.nodes[chain]).balances(self.agent.solana_address).of(USDC).units
+        return evm_chain(self.nodes[chain]).balances(self.agent.address).of(USDC).units
+
+    def pass_blocks(self) -> None:
+        for name, node in self.nodes.items():
+            if name is ChainName.SOLANA:
+                node.advance(FINALIZED)
+            else:
+                node.mine(2)
+
+    def later(self) -> None:
+        """Let all leases of the dead end."""
+        self.now += timedelta(seconds=61)
+
+    def recover(self) -> None:
+        for _ in range(ROUNDS):
+            self.later()
+            for name in self.nodes:
+                self.tell(partial(work, job=confirmations.confirm, arguments=(name.value,)))
+            self.pass_blocks()
+            self.tell(STEP)
+            if not [row for row in self.history() if row["status"] == "pending"]:
+                return
+        raise AssertionError(f"still pending: {self.history()}")
+
+    def assert_ends_in_one_bridge(self) -> None:
+        self.recover()
+        self.later()
+        status, body = self.tell(self.request())
+        assert status == 200, body
+        self.recover()
+        (row,) = self.history()
+        assert row["id"] == body["transaction_id"]
+        assert row["status"] == "confirmed", row
+        assert self.held(self.source) == usdc(30)
+        assert self.held(self.destination) == parse_amount(row["received_amount"], USDC).units
+        _, body = self.tell(
+            partial(ask, method="GET", path=f"{self.agent.wallet_url}/controls", headers=self.agent.headers())
+        )
+        assert body["usage_today"]["spent_usd"] == row["cost_usd"]
+
+
+STEP: Story = partial(work, job=bridges.step, arguments=())
+
+
+@pytest.fixture(scope="session")
+def crash_services(crash_node: EvmNode, ethereum_node: EvmNode) -> Iterator[BridgeServer]:
+    with running_bridges(base=crash_node.url, ethereum=ethereum_node.url) as server:
+        server.attester.faults.offers_forwarding = False
+        yield server
+
+
+@pytest.fixture
+def scene(
+    database_url: str,
+    crash_node: EvmNode,
+    ethereum_node: EvmNode,
+    crash_services: BridgeServer,
+    build_app: Callable[..., Flask],
+) -> Scene:
+    """An agent with 1 ETH on both chains, and 50 USDC on Base."""
+    settings = {
+        "cctp_attestation_url": crash_services.url, "confirmation_wait_seconds": "5", "log_level": "CRITICAL",
+    }  # fmt: skip
+    nodes = {ChainName.BASE: crash_node, ChainName.ETHEREUM: ethereum_node}
+    service = Service(database_url, tuple(NodeAddress.of(node) for node in nodes.values()), settings)
+    app = build_app(database_url, settings=dict(service.settings), **service.parts(Tripwire()))
+    with app.app_context():
+        agent = register(app.test_client())
+    fund(crash_node, agent.address, eth=1, dollars=50)
+    fund(ethereum_node, agent.address, eth=1)
+    return Scene(service=service, build_app=build_app, app=app, agent=agent, nodes=nodes)
+
+
+@pytest.fixture
+def solana_scene(
+    database_url: str,
+    crash_node: EvmNode,
+    solana_crash_node: SolanaNode,
+    build_app: Callable[..., Flask],
+    request: pytest.FixtureRequest,
+) -> Iterator[Scene]:
+    """An agent with money on the chain that the test names, and with gas on the other."""
+    source: ChainName = request.param
+    nodes = {ChainName.BASE: crash_node, ChainName.SOLANA: solana_crash_node}
+    with running_bridges(base=crash_node.url, solana=solana_crash_node.url) as services:
+        services.attester.faults.offers_forwarding = False
+        settings = {"cctp_attestation_url": services.url, "confirmation_wait_seconds": "2"}
+        addresses = (NodeAddress.of(crash_node), SolanaAddress(solana_crash_node.url))
+        service = Service(database_url, addresses, {**settings, "log_level": "CRITICAL"})
+        app = build_app(database_url, settings=dict(service.settings), **service.parts(Tripwire()))
+        with app.app_context():
+            agent = register(app.test_client())
+        is_base = source is ChainName.BASE
+        fund(crash_node, agent.address, eth=1, dollars=50 if is_base else 0)
+        fund_solana(solana_crash_node, agent.solana_address, sol=1, dollars=0 if is_base else 50)
+        yield Scene(
+            service=service, build_app=build_app, app=app, agent=agent, nodes=nodes, source=source,
+            destination=ChainName.SOLANA if is_base else ChainName.BASE,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("solana_scene", [ChainName.SOLANA], indirect=True)
+@pytest.mark.parametrize("point", _deaths(points("sign", "broadcast")), ids=str)
+def test_a_burn_on_solana_whose_process_is_killed_crosses_once_or_not_at_all(
+    solana_scene: Scene, point: Point
+) -> None:
+    assert solana_scene.in_child(solana_scene.request(), point).killed
+    solana_scene.restart()
+    solana_scene.assert_ends_in_one_bridge()
+
+
+@pytest.mark.parametrize("solana_scene", [ChainName.BASE], indirect=True)
+@pytest.mark.parametrize("point", _deaths(points("sign", "broadcast")), ids=str)
+def test_a_worker_killed_while_it_mints_on_solana_mints_once(solana_scene: Scene, point: Point) -> None:
+    assert solana_scene.tell(solana_scene.request())[0] == 200
+    solana_scene.later()
+    assert solana_scene.in_child(STEP, point).killed
+    solana_scene.restart()
+    solana_scene.assert_ends_in_one_bridge()
+
+
+@pytest.mark.parametrize(("database_url", "point"), EVERYWHERE, indirect=["database_url"], ids=str)
+def test_a_bridge_whose_process_is_killed_crosses_once_or_not_at_all(scene: Scene, point: Point) -> None:
+    assert scene.in_child(scene.request(), point).killed
+    scene.restart()
+    assert len(scene.history()) <= 1
+    # Whoever repeats the request at once is told to wait, or gets the answer; never a second bridge.
+    status, body = scene.tell(scene.request())
+    assert status == 200 or body["code"] == "IDEMPOTENCY_CONFLICT"
+    assert len(scene.history()) <= 1
+    scene.assert_ends_in_one_bridge()
+
+
+def test_the_points_of_a_bridge_are_all_that_it_passes(scene: Scene) -> None:
+    end = scene.in_child(scene.request())
+    assert [point for point in end.passed if point.step != "outcomes" or point.nth == 1] == REQUEST
+    scene.later()
+    assert list(scene.in_child(STEP).passed)[: len(DELIVERY)] == DELIVERY
+    scene.later()
+    assert list(scene.in_child(STEP).passed)[: len(ARRIVAL)] == ARRIVAL
+
+
+@pytest.mark.parametrize("point", _deaths(DELIVERY, first=2), ids=str)
+def test_a_worker_killed_while_it_delivers_mints_once(scene: Scene, point: Point) -> None:
+    assert scene.tell(scene.request())[0] == 200
+    scene.later()
+    assert scene.in_child(STEP, point).killed
+    scene.restart()
+    scene.assert_ends_in_one_bridge()
+
+
+@pytest.mark.parametrize("point", _deaths(ARRIVAL, first=2), ids=str)
+def test_a_worker_killed_while_it_sees_the_arrival_ends_the_bridge_once(scene: Scene, point: Point) -> None:
+    assert scene.tell(scene.request())[0] == 200
+    scene.later()
+    scene.tell(STEP)
+    scene.later()
+    assert scene.in_child(STEP, point).killed
+    scene.restart()
+    scene.assert_ends_in_one_bridge()

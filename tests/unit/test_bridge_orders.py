@@ -1,0 +1,74 @@
+"""What a service may have signed for ether out of Base: one deposit, written anew, or nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from eth_abi.abi import decode, encode
+
+from app.adapters.relay import calls
+from app.adapters.relay.calls import Wanted
+from app.adapters.relay.deployments import DEPOSITORY, LIFI_DIAMOND
+from app.core.chains import ETH, ChainName
+from app.core.money import TokenAmount
+from app.ports.bridges import Ask
+from app.ports.errors import Rejected
+
+OWNER = "0x70997970C51812dc3A010C7d01b50e0d17dc79C8"
+THIEF = "0x00000000000000000000000000000000C0FFEE66"
+NOBODY = "0x" + "00" * 20
+ASK = Ask(ChainName.BASE, ChainName.ETHEREUM, OWNER, OWNER, TokenAmount(10**17, ETH))
+BRIDGE = (b"\1" * 32, "relay", "purser", NOBODY, NOBODY, OWNER, 10**17, 1, False, False)
+TYPES = ("(bytes32,string,string,address,address,address,uint256,uint256,bool,bool)", "(bytes32,address)")
+
+
+def by_lifi(*, bridge: tuple[object, ...] = BRIDGE, depositor: str = OWNER, more: bytes = b"") -> Wanted:
+    said = bytes.fromhex("092e8fa4") + encode(TYPES, [bridge, (b"\2" * 32, depositor)]) + more
+    return Wanted(LIFI_DIAMOND, 10**17, said, 8453)
+
+
+def taken(wanted: Wanted) -> bytes:
+    return calls.deposit_by_lifi(wanted, ASK, source_id=8453, destination_id=1).data
+
+
+def test_li_fi_s_deposit_for_the_wallet_is_taken_without_what_hangs_on_it() -> None:
+    assert taken(by_lifi(more=b"whatever")) == by_lifi().data
+
+
+@pytest.mark.parametrize(
+    ("place", "value"), [(4, THIEF), (5, THIEF), (6, 10**16), (7, 10), (8, True), (9, True)]
+)
+def test_li_fi_s_deposit_for_anything_else_is_refused(place: int, value: object) -> None:
+    other = tuple(value if number == place else entry for number, entry in enumerate(BRIDGE))
+    with pytest.raises(Rejected, match="unsafe_instructions"):
+        taken(by_lifi(bridge=other))
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        by_lifi(depositor=THIEF),
+        replace(by_lifi(), to=THIEF),
+        replace(by_lifi(), value_units=10**18),
+        replace(by_lifi(), chain_id=1),
+        replace(by_lifi(), data=b"\0\0\0\0" + by_lifi().data[4:]),
+        replace(by_lifi(), data=by_lifi().data[:100]),
+        replace(by_lifi(), to="0x1"),
+    ],
+)
+def test_li_fi_s_other_wishes_are_refused(wanted: Wanted) -> None:
+    with pytest.raises(Rejected, match="unsafe_instructions"):
+        taken(wanted)
+
+
+def test_relay_s_deposit_names_the_wallet_also_where_the_quote_names_nobody() -> None:
+    said = bytes.fromhex("49290c1c") + encode(("address", "bytes32"), [NOBODY, b"\3" * 32])
+    target = calls.deposit(Wanted(DEPOSITORY.lower(), 10**17, said, 8453), ASK, source_id=8453)
+    depositor, order = decode(("address", "bytes32"), target.data[4:])
+    assert (target.to, target.value_units, depositor, order) == (
+        DEPOSITORY,
+        10**17,
+        OWNER.lower(),
+        b"\3" * 32,
+    )

@@ -1,0 +1,429 @@
+"""Bridges on their way: what is late, lost, refused, expired or undone, and that each ends once and right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from eth_account import Account
+from flask import Flask
+
+from app.adapters.cctp.deployments import DEPLOYMENTS
+from app.adapters.evm.chain import EvmChain
+from app.core.chains import ETH, USDC, ChainName
+from app.core.money import parse_amount
+from app.wallets import bridge_steps, deposits
+from sandbox.bridges import BridgeServer, Derivation
+from sandbox.bridges.attester import AttesterFaults
+from sandbox.bridges.server import Faults
+from sandbox.evm import EvmNode
+from sandbox.evm.abi import call_data
+from tests.support.agents import Agent, register
+from tests.support.bridges import Workers, bridge, legs_of, running_bridges
+from tests.support.chains import ether, evm_chain, fund, running_node, usdc
+from tests.support.evm import await_mined
+
+pytestmark = pytest.mark.chain
+HOUR = 3600
+
+
+@pytest.fixture(scope="session")
+def services(ethereum_node: EvmNode, base_node: EvmNode) -> Iterator[BridgeServer]:
+    with running_bridges(ethereum=ethereum_node.url, base=base_node.url) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def _well_again(services: BridgeServer) -> Iterator[None]:
+    # The wallets of most of these tests mint themselves.
+    services.attester.faults = AttesterFaults(offers_forwarding=False)
+    yield
+    services.faults = Faults()
+    services.attester.faults = AttesterFaults()
+    services.relay.refunds = services.relay.sleeps = False
+
+
+def app_on(
+    build_app: Callable[..., Flask], url: str, chains: dict[ChainName, EvmChain], services: BridgeServer
+) -> Flask:
+    settings = {
+        "cctp_attestation_url": services.url, "relay_base_url": services.url,
+        "lifi_base_url": services.url + "/v1",
+    }  # fmt: skip
+    return build_app(url, chains=chains, settings=settings)
+
+
+@pytest.fixture(params=["sqlite"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+@pytest.fixture
+def agent(
+    database_url: str,
+    build_app: Callable[..., Flask],
+    chains: dict[ChainName, EvmChain],
+    services: BridgeServer,
+    ethereum_node: EvmNode,
+    base_node: EvmNode,
+) -> Iterator[Agent]:
+    """An agent with 1 ETH on both chains, and 100 USDC on Base."""
+    app = app_on(build_app, database_url, chains, services)
+    with app.app_context():
+        made = register(app.test_client())
+        fund(base_node, made.address, eth=1, dollars=100)
+        fund(ethereum_node, made.address, eth=1)
+        yield made
+
+
+@pytest.fixture
+def workers(agent: Agent) -> Workers:
+    return Workers(agent, ChainName.BASE, ChainName.ETHEREUM)
+
+
+def dollars(chains: dict[ChainName, EvmChain], agent: Agent, chain: ChainName) -> int:
+    return chains[chain].balances(agent.address).of(USDC).units
+
+
+def burned(agent: Agent, amount: str = "50", source: str = "base", destination: str = "ethereum") -> str:
+    """Send a bridge on its way, and return its id."""
+    body = bridge(agent, source, destination, amount).get_json()
+    assert body.get("status") == "pending", body
+    made: str = body["transaction_id"]
+    return made
+
+
+def test_an_attestation_an_hour_late_is_waited_for_and_minted(
+    agent: Agent, workers: Workers, services: BridgeServer, chains: dict[ChainName, EvmChain]
+) -> None:
+    services.attester.faults.holds = True
+    bridge_id = burned(agent)
+    for _ in range(6):
+        workers.look(seconds=HOUR // 6)
+        row = agent.transaction(bridge_id)
+        assert (row["status"], row["error"]) == ("pending", "attestation_pending")
+    assert legs_of(row) == {
+        "approve": "confirmed", "source": "confirmed", "attestation": "pending", "destination": "pending",
+    }  # fmt: skip
+    services.attester.faults.holds = False
+    row = workers.finish(bridge_id)
+    assert (row["status"], row["error"]) == ("confirmed", None)
+    assert dollars(chains, agent, ChainName.ETHEREUM) == parse_amount(row["received_amount"], USDC).units
+
+
+def test_the_attestation_service_s_absence_holds_a_bridge_up_and_no_more(
+    agent: Agent, workers: Workers, services: BridgeServer
+) -> None:
+    bridge_id = burned(agent)
+    services.faults.status = 503
+    workers.look(3)
+    row = agent.transaction(bridge_id)
+    assert (row["status"], row["error"]) == ("pending", "attestation_service")
+    services.faults.status = None
+    assert workers.finish(bridge_id)["status"] == "confirmed"
+
+
+@pytest.mark.parametrize(("forwarding", "looks"), [("fails", 3), ("sleeps", 8)])
+def test_what_the_forwarder_does_not_mint_the_wallet_mints(
+    forwarding: str,
+    looks: int,
+    agent: Agent,
+    workers: Workers,
+    services: BridgeServer,
+    base_node: EvmNode,
+    ethereum_node: EvmNode,
+    chains: dict[ChainName, EvmChain],
+) -> None:
+    fund(ethereum_node, agent.address, eth=0, dollars=100)
+    services.attester.faults = AttesterFaults(forwarding=forwarding)
+    bridge_id = burned(agent, source="ethereum", destination="base")
+    assert "forwarded" in bridge(agent, "ethereum", "base", "5", dry_run=True).get_json()["route"]
+    if forwarding == "sleeps":
+        workers.look(2)
+        assert agent.transaction(bridge_id)["error"] == "forwarding_pending"
+    row = workers.finish(bridge_id, looks=looks)
+    assert row["status"] == "confirmed", row
+    minted = base_node.rpc("eth_getTransactionByHash", row["legs"][-1]["tx_hash"])
+    assert minted["from"] == agent.address.lower()
+    received = parse_amount(row["received_amount"], USDC).units
+    assert dollars(chains, agent, ChainName.BASE) == usdc(100) + received
+
+
+def stranger_mints(node: EvmNode, services: BridgeServer, tx_hash: str) -> str:
+    """Have somebody else submit the mint of a burn on Base."""
+    found = services.attester.messages(6, tx_hash)
+    assert found is not None
+    (entry,) = found["messages"]
+    message, attestation = (bytes.fromhex(entry[name][2:]) for name in ("message", "attestation"))
+    data = call_data("receiveMessage(bytes,bytes)", message, attestation)
+    somebody = node.rpc("eth_accounts")[3]
+    sent: str = node.rpc(
+        "eth_sendTransaction",
+        {"from": somebody, "to": DEPLOYMENTS["sandbox"].transmitter, "data": data, "gas": hex(500_000)},
+    )
+    await_mined(node, sent)
+    return sent
+
+
+def test_a_mint_that_somebody_else_made_is_the_end_and_nothing_is_minted_twice(
+    agent: Agent,
+    workers: Workers,
+    services: BridgeServer,
+    ethereum_node: EvmNode,
+    chains: dict[ChainName, EvmChain],
+) -> None:
+    bridge_id = burned(agent)
+    tx_hash = stranger_mints(ethereum_node, services, agent.transaction(bridge_id)["tx_hash"])
+    row = workers.finish(bridge_id)
+    assert (row["status"], row["legs"][-1]["tx_hash"]) == ("confirmed", tx_hash)
+    assert dollars(chains, agent, ChainName.ETHEREUM) == parse_amount(row["received_amount"], USDC).units
+    assert ethereum_node.rpc("eth_getTransactionCount", agent.address, "latest") == "0x0"
+
+
+@pytest.mark.parametrize(
+    "database_url", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
+)
+def test_workers_that_look_at_once_mint_once(
+    agent: Agent, workers: Workers, chains: dict[ChainName, EvmChain], ethereum_node: EvmNode
+) -> None:
+    bridge_id = burned(agent)
+    app = agent.client.application
+
+    def look() -> None:
+        with app.app_context():
+            bridge_steps.step(bridge_id)
+
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(look) for _ in range(4)]:
+            done.result()
+    row = workers.finish(bridge_id)
+    assert row["status"] == "confirmed", row
+    assert ethereum_node.rpc("eth_getTransactionCount", agent.address, "latest") == "0x1"
+    assert dollars(chains, agent, ChainName.ETHEREUM) == parse_amount(row["received_amount"], USDC).units
+
+
+def test_an_attestation_that_has_expired_is_renewed(
+    agent: Agent,
+    workers: Workers,
+    services: BridgeServer,
+    ethereum_node: EvmNode,
+    chains: dict[ChainName, EvmChain],
+) -> None:
+    head = int(ethereum_node.rpc("eth_blockNumber"), 16)
+    services.attester.faults.expires_at = head
+    bridge_id = burned(agent)
+    workers.look()
+    row = agent.transaction(bridge_id)
+    assert (row["status"], row["error"]) == ("pending", "attestation_expired")
+    assert legs_of(row)["attestation"] == "pending"
+    assert len(services.attester.renewed) >= 1
+    services.attester.faults.expires_at = None
+    row = workers.finish(bridge_id)
+    assert row["status"] == "confirmed"
+    assert dollars(chains, agent, ChainName.ETHEREUM) == parse_amount(row["received_amount"], USDC).units
+
+
+def test_a_wallet_that_lost_its_gas_after_the_burn_keeps_trying_and_says_what_is_missing(
+    agent: Agent,
+    workers: Workers,
+    services: BridgeServer,
+    ethereum_node: EvmNode,
+    chains: dict[ChainName, EvmChain],
+) -> None:
+    services.attester.faults.holds = True
+    bridge_id = burned(agent)
+    ethereum_node.rpc("anvil_setBalance", agent.address, "0x0")
+    services.attester.faults.holds = False
+    workers.look(6)
+    row = agent.transaction(bridge_id)
+    assert row["status"] == "pending"
+    assert row["error"].startswith("insufficient_gas: ")
+    assert row["error"].endswith(" ETH missing")
+    fund(ethereum_node, agent.address, eth=1)
+    row = workers.finish(bridge_id)
+    assert (row["status"], row["error"]) == ("confirmed", None)
+    assert dollars(chains, agent, ChainName.ETHEREUM) == parse_amount(row["received_amount"], USDC).units
+
+
+def test_a_message_that_says_something_else_is_never_minted(
+    agent: Agent, workers: Workers, services: BridgeServer, chains: dict[ChainName, EvmChain]
+) -> None:
+    thief = Account.create().address
+    services.attester.faults.message_change = {148 + 36: bytes(12) + bytes.fromhex(thief[2:])}
+    bridge_id = burned(agent)
+    workers.look(4)
+    row = agent.transaction(bridge_id)
+    assert (row["status"], row["error"]) == ("pending", "attestation_mismatch")
+    assert chains[ChainName.ETHEREUM].balances(thief).of(USDC).units == 0
+
+
+def test_what_a_bridge_brings_fulfils_no_funding_request(
+    agent: Agent,
+    workers: Workers,
+    services: BridgeServer,
+    ethereum_node: EvmNode,
+    base_node: EvmNode,
+) -> None:
+    asked = agent.post(
+        f"{agent.wallet_url}/fund", {"chain": "ethereum", "currency": "USDC", "amount": "10"}
+    ).get_json()
+    ether_asked = agent.post(
+        f"{agent.wallet_url}/fund", {"chain": "base", "currency": "ETH", "amount": "0.1"}
+    ).get_json()
+    bridge_id = burned(agent)
+    ether_id = bridge(agent, "ethereum", "base", "0.25", "ETH").get_json()["transaction_id"]
+    stranger_mints(ethereum_node, services, agent.transaction(bridge_id)["tx_hash"])
+    Derivation(ethereum_node.url, base_node.url).derive()
+
+    def look_for_deposits() -> None:
+        for node, name in ((ethereum_node, ChainName.ETHEREUM), (base_node, ChainName.BASE)):
+            node.mine(6)
+            deposits.find(name)
+
+    look_for_deposits()
+    for each in (bridge_id, ether_id):
+        assert workers.finish(each)["status"] == "confirmed"
+    look_for_deposits()
+    ids = (asked["funding_request_id"], ether_asked["funding_request_id"])
+    assert [agent.transaction(each)["status"] for each in ids] == ["pending", "pending"]
+    fund(ethereum_node, agent.address, eth=0, dollars=10)
+    fund(base_node, agent.address, eth=0.1)
+    look_for_deposits()
+    assert [agent.transaction(each)["status"] for each in ids] == ["confirmed", "confirmed"]
+
+
+def ether_out(agent: Agent) -> str:
+    body = bridge(agent, "base", "ethereum", "0.25", "ETH").get_json()
+    assert body.get("status") == "pending", body
+    made: str = body["transaction_id"]
+    return made
+
+
+def test_a_refunded_order_has_failed_once_the_money_is_seen_to_be_back(
+    agent: Agent, workers: Workers, services: BridgeServer, chains: dict[ChainName, EvmChain]
+) -> None:
+    services.relay.refunds = True
+    bridge_id = ether_out(agent)
+    assert agent.spent_today() > 0
+    row = workers.finish(bridge_id)
+    assert (row["status"], row["error"]) == ("failed", "refunded")
+    assert agent.spent_today() == 0
+    assert ether(0.99) < chains[ChainName.BASE].balances(agent.address).of(ETH).units < ether(1)
+
+
+def test_an_order_is_paid_by_what_the_chain_shows_and_not_by_its_service_s_word(
+    agent: Agent, workers: Workers, services: BridgeServer, ethereum_node: EvmNode
+) -> None:
+    services.relay.sleeps = True
+    bridge_id = ether_out(agent)
+    elsewhere = ethereum_node.fund_eth("0x00000000000000000000000000000000C0FFEE77", ether(0.25))
+
+    def lie(path: str, document: Any) -> Any:
+        if path != "/intents/status/v3":
+            return document
+        return {**document, "status": "success", "txHashes": [elsewhere]}
+
+    services.faults.change = lie
+    workers.look(3)
+    row = agent.transaction(bridge_id)
+    assert (row["status"], row["error"]) == ("pending", "payment_not_seen")
+    services.faults.change, services.relay.sleeps = None, False
+    row = workers.finish(bridge_id)
+    assert row["status"] == "confirmed"
+    # Nor does one payment stand for two orders.
+    elsewhere = row["legs"][-1]["tx_hash"]
+    services.faults.change, services.relay.sleeps = lie, True
+    second = ether_out(agent)
+    workers.look(3)
+    row = agent.transaction(second)
+    assert (row["status"], row["error"]) == ("pending", "payment_not_seen")
+
+
+@pytest.fixture
+def own_nodes() -> Iterator[dict[ChainName, EvmNode]]:
+    """Nodes of this test's own, for ruling their mining."""
+    with running_node(ChainName.BASE) as base, running_node(ChainName.ETHEREUM) as ethereum:
+        yield {ChainName.BASE: base, ChainName.ETHEREUM: ethereum}
+
+
+@pytest.fixture
+def own(
+    build_app: Callable[..., Flask], sqlite_url: str, own_nodes: dict[ChainName, EvmNode]
+) -> Iterator[tuple[Agent, Workers, BridgeServer, dict[ChainName, EvmChain]]]:
+    chains = {name: evm_chain(node) for name, node in own_nodes.items()}
+    with running_bridges(**{name.value: node.url for name, node in own_nodes.items()}) as services:
+        services.attester.faults.offers_forwarding = False
+        app = app_on(build_app, sqlite_url, chains, services)
+        with app.app_context():
+            agent = register(app.test_client())
+            fund(own_nodes[ChainName.BASE], agent.address, eth=1, dollars=100)
+            fund(own_nodes[ChainName.ETHEREUM], agent.address, eth=1)
+            yield agent, Workers(agent, *chains), services, chains
+
+
+def test_a_burn_that_reverts_has_failed_and_gives_its_hold_back(
+    own: tuple[Agent, Workers, BridgeServer, dict[ChainName, EvmChain]],
+    own_nodes: dict[ChainName, EvmNode],
+) -> None:
+    agent, workers, _services, chains = own
+    base = own_nodes[ChainName.BASE]
+    base.set_automine(on=False)
+    bridge_id = bridge(agent, "base", "ethereum", "50", Prefer="respond-async").get_json()["transaction_id"]
+    owner = base.rpc("eth_accounts")[0]
+    pause = {"from": owner, "to": base.deployment.usdc, "data": call_data("pause()"), "gasPrice": hex(10**12)}
+    base.rpc("eth_sendTransaction", pause)
+    base.set_automine(on=True)
+    base.mine(1)
+    row = workers.finish(bridge_id)
+    assert (row["status"], row["error"]) == ("failed", "reverted"), row
+    assert legs_of(row)["source"] == "failed"
+    assert agent.spent_today() == 0
+    assert dollars(chains, agent, ChainName.BASE) == usdc(100)
+    assert "destination" not in legs_of(row)
+
+
+def test_a_burn_that_is_reorganised_away_is_sent_again_and_minted_once(
+    own: tuple[Agent, Workers, BridgeServer, dict[ChainName, EvmChain]],
+    own_nodes: dict[ChainName, EvmNode],
+) -> None:
+    agent, workers, services, chains = own
+    services.attester.faults.holds = True
+    bridge_id = burned(agent)
+    workers.look()
+    assert legs_of(agent.transaction(bridge_id))["source"] == "confirmed"
+    own_nodes[ChainName.BASE].reorg(2)
+    own_nodes[ChainName.BASE].mine(1)
+    workers.look()
+    row = agent.transaction(bridge_id)
+    assert (row["status"], legs_of(row)["source"]) == ("pending", "pending")
+    services.attester.faults.holds = False
+    row = workers.finish(bridge_id)
+    assert row["status"] == "confirmed", row
+    assert dollars(chains, agent, ChainName.BASE) == usdc(50)
+    assert dollars(chains, agent, ChainName.ETHEREUM) == parse_amount(row["received_amount"], USDC).units
+
+
+def test_an_arrival_that_is_reorganised_away_is_pending_again_and_minted_anew(
+    own: tuple[Agent, Workers, BridgeServer, dict[ChainName, EvmChain]],
+    own_nodes: dict[ChainName, EvmNode],
+) -> None:
+    agent, workers, _services, chains = own
+    ethereum = own_nodes[ChainName.ETHEREUM]
+    bridge_id = burned(agent)
+    assert workers.finish(bridge_id)["status"] == "confirmed"
+    spent = agent.spent_today()
+    ethereum.reorg(1)
+    ethereum.mine(1)
+    assert dollars(chains, agent, ChainName.ETHEREUM) == 0
+    workers.look()
+    row = agent.transaction(bridge_id)
+    assert row["status"] == "pending", row
+    assert row["events"][-1]["reason"] == "reorganised"
+    row = workers.finish(bridge_id)
+    assert (row["status"], agent.spent_today()) == ("confirmed", spent)
+    assert dollars(chains, agent, ChainName.ETHEREUM) == parse_amount(row["received_amount"], USDC).units
+    ethereum.mine(10)
+    workers.look(2)
