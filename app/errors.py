@@ -343,9 +343,7 @@ class TradingNotImplemented(ServiceError):
     """The action passed every check and is not sent to the exchange; `payload` is what would be, unsigned."""
 
     code = ErrorCode.NOT_IMPLEMENTED
-    default_message = (
-        "Actions on the trading exchange are not executed; this is the payload that would be sent."
-    )
+    default_message = "Nothing is sent to the trading exchange; this is the payload that would be."
 
 
 class RouteNotAllowed(ServiceError):

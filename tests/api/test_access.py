@@ -25,6 +25,7 @@ UNKNOWN = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
 LETS_IN = frozenset({200, 201, 202, 204, 400, 404, 409, 413, 501, 502, 503})
 IS_THERE = LETS_IN - {404}
 MOVE = {"amount": "0.001", "currency": "ETH", "chain": "base", "to": RECIPIENT}
+BRIDGE = {"source_chain": "base", "destination_chain": "ethereum", "token": "USDC", "amount": "1"}
 SWAP = {"amount": "0.001", "input_token": "ETH", "output_token": "USDC", "chain": "base"}
 
 
@@ -128,6 +129,7 @@ TABLE: dict[str, Access] = {
     f"GET {ONE}/transactions/<string:transaction_id>": access((), owner=404, other=404, frozen=404, gateway=404),
     **dict.fromkeys((f"POST {ONE}/transfer", f"POST {ONE}/withdraw"), moves(MOVE)),
     f"POST {ONE}/swap": moves(SWAP),
+    f"POST {ONE}/bridge": moves(BRIDGE),
     "POST /v1/gateway/shopping/buy": PAID,
     **dict.fromkeys(
         (
@@ -175,10 +177,11 @@ FORWARDED = {
 def test_every_route_lets_in_whom_it_should_and_nobody_else(
     build_app: Callable[..., Flask], sqlite_url: str, part: int
 ) -> None:
-    dead = EvmChain(
-        ChainName.BASE, DEPLOYMENTS["sandbox", "base"], rpc_urls=[unused_url()], deposit_confirmations=1
-    )
-    app = build_app(sqlite_url, chains={ChainName.BASE: dead})
+    dead = {
+        name: EvmChain(name, DEPLOYMENTS["sandbox", name], rpc_urls=[unused_url()], deposit_confirmations=1)
+        for name in (ChainName.ETHEREUM, ChainName.BASE)
+    }
+    app = build_app(sqlite_url, chains=dead)
     scene, problems = _Scene(app), []
     for method, rule, row in _routes(app)[part::3]:
         if row is None:
