@@ -9,7 +9,7 @@ from sqlalchemy import select
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Token, native
 from app.extensions import db
 from app.ports.chain import OwnTransaction
-from app.wallets.bridge_steps import Stage
+from app.wallets.bridge_states import Stage
 from app.wallets.models import Bridge, Transaction
 
 

@@ -8,29 +8,24 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
 from typing import Any
 
 import structlog
 from sqlalchemy import select, update
 
 from app.core import clock
-from app.core.chains import TOKENS_BY_SYMBOL, ChainName
-from app.core.money import TokenAmount
 from app.core.unit_of_work import reading, unit_of_work
 from app.extensions import db
 from app.ports import provider
-from app.ports.bridges import Arrival, Ask, Crossing, Leg, Phase, Progress, Proof, Step
+from app.ports.bridges import Arrival, Crossing, Phase, Progress, Proof, Step
 from app.ports.bridges import Bridge as BridgePort
-from app.ports.chain import BlockRef
 from app.ports.errors import OutcomeUnknown, PortError, Rejected, Unreachable
 from app.ports.vault import Signer
 from app.spending import service as spending
-from app.wallets import bridge_legs, custody, lifecycle, network_fees, settlement
+from app.wallets import bridge_legs, bridge_states, custody, lifecycle, network_fees, settlement
 from app.wallets.bridge_legs import Sent
+from app.wallets.bridge_states import Stage, State
 from app.wallets.lifecycle import Reason, Status
 from app.wallets.models import Bridge, Transaction
 
@@ -41,29 +36,6 @@ _PASS_SECONDS = 40
 _PATIENCE = 2
 _LOOK_AGAIN_SECONDS = (1, 2, 2, 2, 4, 8, 8, 15, 15, 30)
 _SETTLED_LOOK_SECONDS = 15
-
-
-class Stage(StrEnum):
-    """How far a bridge is."""
-
-    SOURCE = "source"
-    CROSSING = "crossing"
-    ARRIVED = "arrived"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class _State:
-    """A bridge as it was read; legs by their newest transaction."""
-
-    id: str
-    wallet_id: str
-    stage: Stage
-    adapter: str
-    crossing: Crossing
-    source_status: Status
-    is_delivering: bool
-    arrival_block: BlockRef | None
 
 
 def step_due(*, seconds: int = _PASS_SECONDS) -> int:
@@ -105,7 +77,7 @@ def step(bridge_id: str) -> bool:
     if stage not in (Stage.CROSSING, Stage.ARRIVED):
         _look_again(bridge_id, ends=stage is None or stage is Stage.FAILED)
         return True
-    state = _read(bridge_id)
+    state = bridge_states.read(bridge_id)
     if state is None:
         return True
     try:
@@ -127,10 +99,10 @@ def take_stock(bridge_id: str) -> Stage | None:
             return None
         # Lock order: the wallet's spending account, its bridge, its transactions.
         spending.lock_account(wallet_id)
-        bridge = _locked(bridge_id)
+        bridge = bridge_states.locked(bridge_id)
         if bridge is None:
             return None
-        source = _source_of(bridge_legs.of(bridge_id))
+        source = bridge_states.source_of(bridge_legs.of(bridge_id))
         parent = session.get(Transaction, bridge_id)
         if source is None or parent is None:
             return None
@@ -154,7 +126,7 @@ def take_stock(bridge_id: str) -> Stage | None:
         return target
 
 
-def _cross(state: _State) -> None:
+def _cross(state: State) -> None:
     """Find out how far it is, and do what is ours. Raises: PortError."""
     adapter = _adapter(state)
     progress = adapter.follow(state.crossing)
@@ -170,7 +142,7 @@ def _cross(state: _State) -> None:
         _look_again(state.id)
 
 
-def _deliver(state: _State, adapter: BridgePort, progress: Progress) -> None:
+def _deliver(state: State, adapter: BridgePort, progress: Progress) -> None:
     """Sign and send the next transaction of the destination chain. Raises: PortError."""
     crossing = state.crossing
     if progress.proof is not None:
@@ -190,22 +162,26 @@ def _deliver(state: _State, adapter: BridgePort, progress: Progress) -> None:
         _log.warning("broadcast_uncertain", transaction_id=sent.transaction_id, reason=error.reason)
 
 
-def _record(state: _State, step_: Step, adapter: BridgePort, signer: Signer) -> Sent | None:
+def _record(state: State, step_: Step, adapter: BridgePort, signer: Signer) -> Sent | None:
     """Record a delivery unless somebody else did meanwhile."""
     with unit_of_work():
         spending.lock_account(state.wallet_id)
-        bridge = _locked(state.id)
-        if bridge is None or bridge.stage != Stage.CROSSING or _is_delivering(bridge_legs.of(state.id)):
+        bridge = bridge_states.locked(state.id)
+        if (
+            bridge is None
+            or bridge.stage != Stage.CROSSING
+            or bridge_states.is_delivering(bridge_legs.of(state.id))
+        ):
             return None
         sent = bridge_legs.record(state.id, state.wallet_id, step_, adapter, signer)
         bridge.next_step_at = clock.now() + timedelta(seconds=_LOOK_AGAIN_SECONDS[1])
         return sent
 
 
-def _arrive(state: _State, arrival: Arrival, proof: Proof | None) -> None:
+def _arrive(state: State, arrival: Arrival, proof: Proof | None) -> None:
     with unit_of_work():
         spending.lock_account(state.wallet_id)
-        bridge = _locked(state.id)
+        bridge = bridge_states.locked(state.id)
         if bridge is None or bridge.stage != Stage.CROSSING:
             return
         if arrival.is_sole and _stands_for_another(state, arrival):
@@ -226,7 +202,7 @@ def _arrive(state: _State, arrival: Arrival, proof: Proof | None) -> None:
         bridge.steps = 0
 
 
-def _stands_for_another(state: _State, arrival: Arrival) -> bool:
+def _stands_for_another(state: State, arrival: Arrival) -> bool:
     """Tell whether a payment has been shown for another bridge of the wallet already."""
     claimed = select(Bridge.id).where(
         Bridge.wallet_id == state.wallet_id,
@@ -237,7 +213,7 @@ def _stands_for_another(state: _State, arrival: Arrival) -> bool:
     return db.session.scalar(claimed.limit(1)) is not None
 
 
-def _recheck(state: _State) -> None:
+def _recheck(state: State) -> None:
     """See whether the block of the arrival still stands, until it always will. Raises: Unreachable."""
     block = state.arrival_block
     if block is None:
@@ -250,7 +226,7 @@ def _recheck(state: _State) -> None:
     _log.warning("bridge_arrival_reorganised", transaction_id=state.id)
     with unit_of_work():
         spending.lock_account(state.wallet_id)
-        bridge = _locked(state.id)
+        bridge = bridge_states.locked(state.id)
         if bridge is None or bridge.stage != Stage.ARRIVED:
             return
         _reopen(state.id, Status.CONFIRMED)
@@ -260,10 +236,10 @@ def _recheck(state: _State) -> None:
         bridge.next_step_at, bridge.steps = clock.now(), 0
 
 
-def _refund(state: _State) -> None:
+def _refund(state: State) -> None:
     with unit_of_work():
         spending.lock_account(state.wallet_id)
-        bridge = _locked(state.id)
+        bridge = bridge_states.locked(state.id)
         if bridge is None or bridge.stage != Stage.CROSSING:
             return
         _end(state.id, Status.FAILED, reason=Reason.REFUNDED)
@@ -292,7 +268,7 @@ def _reopen(bridge_id: str, source: Status) -> None:
 def _keep(bridge_id: str, progress: Progress) -> None:
     """Store what a look has brought: the proof, and what is waited for."""
     with unit_of_work():
-        bridge = _locked(bridge_id)
+        bridge = bridge_states.locked(bridge_id)
         if bridge is None or bridge.stage != Stage.CROSSING:
             return
         if progress.proof is not None:
@@ -342,62 +318,10 @@ def _obstacle(error: PortError) -> str:
     return f"{error.reason}: {details['revert']}" if "revert" in details else error.reason
 
 
-def _read(bridge_id: str) -> _State | None:
-    with reading() as session:
-        bridge, parent = session.get(Bridge, bridge_id), session.get(Transaction, bridge_id)
-        if bridge is None or parent is None:
-            return None
-        legs = bridge_legs.of(bridge_id)
-        source = _source_of(legs)
-        if source is None or parent.from_address is None:
-            return None
-        delivered = [
-            leg for leg in legs
-            if leg.leg == Leg.DESTINATION and leg.status == Status.CONFIRMED.value
-        ]  # fmt: skip
-        ask = Ask(
-            ChainName(parent.chain), ChainName(bridge.destination_chain), parent.from_address,
-            parent.to_address, TokenAmount(parent.amount_units, TOKENS_BY_SYMBOL[parent.currency]),
-        )  # fmt: skip
-        block = None
-        if bridge.arrival_block is not None and bridge.arrival_block_hash:
-            block = BlockRef(bridge.arrival_block, bridge.arrival_block_hash)
-        return _State(
-            id=bridge_id, wallet_id=bridge.wallet_id, stage=Stage(bridge.stage), adapter=bridge.adapter,
-            crossing=Crossing(
-                ask, bridge.terms, source.tx_hash or "", bridge.proof,
-                delivered[-1].tx_hash if delivered else None,
-            ),
-            source_status=Status(source.status), is_delivering=_is_delivering(legs), arrival_block=block,
-        )  # fmt: skip
-
-
-def _adapter(state: _State) -> BridgePort:
+def _adapter(state: State) -> BridgePort:
     ask = state.crossing.ask
     route = (ask.source, ask.destination, ask.amount.token)
     for adapter in provider.current().bridges.get(route, ()):
         if adapter.name == state.adapter:
             return adapter
     raise Rejected("way_not_configured")
-
-
-def _locked(bridge_id: str) -> Bridge | None:
-    """Lock a bridge and return it, in the current unit."""
-    session = db.session
-    # The touch takes the row lock on PostgreSQL and the write lock on SQLite.
-    session.execute(
-        update(Bridge)
-        .where(Bridge.id == bridge_id)
-        .values(steps=Bridge.steps)
-        .execution_options(synchronize_session=False)
-    )
-    return session.get(Bridge, bridge_id, populate_existing=True)
-
-
-def _source_of(legs: Sequence[Transaction]) -> Transaction | None:
-    return next((leg for leg in legs if leg.leg == Leg.SOURCE), None)
-
-
-def _is_delivering(legs: Sequence[Transaction]) -> bool:
-    ours = (Leg.ACCOUNT, Leg.DESTINATION)
-    return any(leg.leg in ours and leg.status == Status.PENDING.value for leg in legs)

@@ -39,7 +39,7 @@ from app.wallets import (
 )
 from app.wallets import models as tables
 from app.wallets.bridge_legs import Sent
-from app.wallets.bridge_steps import Stage
+from app.wallets.bridge_states import Stage
 from app.wallets.lifecycle import Kind, Status, TransactionType
 from app.wallets.movements import Movement, NotAffordable
 from app.wallets.orders import BridgeOrder

@@ -254,6 +254,7 @@ def test_a_tick_puts_one_job_of_each_kind_per_chain(
     with build_app(sqlite_url, queue=queue, chains=chains).app_context():
         schedule.tick(with_sweep=True)
     assert sorted(queue.put_jobs) == [
+        (JobName.STEP_BRIDGES, ()),
         (JobName.CONFIRM, ("base",)),
         (JobName.CONFIRM, ("ethereum",)),
         (JobName.FIND_DEPOSITS, ("base",)),
