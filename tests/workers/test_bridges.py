@@ -427,3 +427,34 @@ def test_an_arrival_that_is_reorganised_away_is_pending_again_and_minted_anew(
     assert dollars(chains, agent, ChainName.ETHEREUM) == parse_amount(row["received_amount"], USDC).units
     ethereum.mine(10)
     workers.look(2)
+
+
+def test_a_mint_that_comes_too_late_fails_and_the_bridge_has_arrived_all_the_same(
+    own: tuple[Agent, Workers, BridgeServer, dict[ChainName, EvmChain]],
+    own_nodes: dict[ChainName, EvmNode],
+) -> None:
+    agent, workers, services, chains = own
+    ethereum = own_nodes[ChainName.ETHEREUM]
+    bridge_id = burned(agent)
+    ethereum.set_automine(on=False)
+    workers.look()
+    assert legs_of(agent.transaction(bridge_id))["destination"] == "pending"
+    found = services.attester.messages(6, agent.transaction(bridge_id)["tx_hash"])
+    assert found is not None
+    (entry,) = found["messages"]
+    proof = [bytes.fromhex(entry[name][2:]) for name in ("message", "attestation")]
+    faster = ethereum.rpc(
+        "eth_sendTransaction",
+        {
+            "from": ethereum.rpc("eth_accounts")[3], "to": DEPLOYMENTS["sandbox"].transmitter,
+            "data": call_data("receiveMessage(bytes,bytes)", *proof), "gas": hex(500_000),
+            "gasPrice": hex(10**12),
+        },
+    )  # fmt: skip
+    ethereum.set_automine(on=True)
+    ethereum.mine(1)
+    row = workers.finish(bridge_id)
+    assert (row["status"], row["error"], row["legs"][-1]["tx_hash"]) == ("confirmed", None, faster), row
+    ours = ethereum.rpc("eth_getTransactionCount", agent.address, "latest")
+    assert ours == "0x1"
+    assert dollars(chains, agent, ChainName.ETHEREUM) == parse_amount(row["received_amount"], USDC).units
