@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -196,15 +196,15 @@ def test_a_stream_that_is_open_at_sigterm_is_finished_and_charged(
         exchange.end_stream()
 
     upstream.behave = stream
-    connection = http.client.HTTPConnection("127.0.0.1", web.port, timeout=60)
     body = {"model": "gpt-4o-mini", "stream": True, "messages": [{"role": "user", "content": "x"}]}
     sent = {"Content-Type": "application/json", "X-API-Key": key}
-    connection.request("POST", "/v1/gateway/openai/chat/completions", json.dumps(body), sent)
-    answer = connection.getresponse()
-    assert b"one" in answer.readline()
-    web.process.send_signal(signal.SIGTERM)
-    upstream.open("more")
-    assert b"[DONE]" in answer.read()
+    with closing(http.client.HTTPConnection("127.0.0.1", web.port, timeout=60)) as connection:
+        connection.request("POST", "/v1/gateway/openai/chat/completions", json.dumps(body), sent)
+        with connection.getresponse() as answer:
+            assert b"one" in answer.readline()
+            web.process.send_signal(signal.SIGTERM)
+            upstream.open("more")
+            assert b"[DONE]" in answer.read()
     assert web.process.wait(30) == 0
     logs = host.web().ask("GET", "/v1/usage", key=key)[1]["logs"]
     assert [log["provider"] for log in logs] == ["openai"]
