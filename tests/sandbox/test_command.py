@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 def free_ports() -> list[str]:
     """Choose ports for all; Solana's WebSocket takes the one after Solana's."""
     options: list[str] = []
-    for name in ("ethereum", "base", "solana", "faucet", "perpdex"):
+    for name in ("ethereum", "base", "solana", "faucet", "perpdex", "jupiter", "cctp"):
         port = usable_port(0)
         while name == "solana" and not is_free(port + 1):
             port = usable_port(0)
