@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pytest
@@ -230,6 +232,30 @@ def test_a_stream_that_its_upstream_cuts_is_charged_for_what_passed(stage: Stage
     # 100 words of five letters are likely 125 tokens; the input some dozens more.
     assert 125 * 10_000 <= stage.spent_nanos() < 200 * 10_000
     assert stage.usage()[0]["tokens_out"] >= 100
+
+
+def test_a_stream_that_drips_for_ever_is_cut_at_the_longest_that_any_may_take(
+    build_app: Callable[..., Flask], sqlite_url: str
+) -> None:
+    pace = threading.Event()
+
+    def dripping(exchange: Exchange) -> None:
+        exchange.start_stream()
+        with suppress(OSError):
+            while True:
+                exchange.chunk(chat_chunks("drop")[0])
+                pace.wait(0.05)
+        exchange.hang_up()
+
+    with gateway_stage(build_app, sqlite_url, stream_max_seconds="1") as stage:
+        stage.behave(dripping)
+        pieces: list[bytes] = []
+        with stage.stream() as arriving, pytest.raises(ConnectionResetError):
+            pieces.extend(arriving)
+        assert b"drop" in b"".join(pieces)
+        stage.assert_all_agree()
+        assert stage.open_holds() == 0
+        assert stage.spent_nanos() > 0
 
 
 def test_a_stream_that_its_caller_leaves_is_charged_and_closed_upstream(stage: Stage) -> None:
