@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from app.payments import treasury
 from sandbox.evm import EvmNode
 from sandbox.solana import SolanaNode
 from tests.support.applications import make_app, settings_for
+from tests.support.coroutines import run_apart
 from tests.support.gateway import provider_settings
 from tests.support.payments import EvmPayer, SolanaPayer
 from tests.support.published import run_node, run_python
@@ -96,7 +96,7 @@ def test_httpx_pays_and_is_served(mainnet: Scene) -> None:
             answer = await session.get(mainnet.search)
             return int(answer.status_code)
 
-    assert asyncio.run(call()) == 200
+    assert run_apart(call()) == 200
 
 
 def test_the_legacy_python_client_pays_and_is_served(mainnet: Scene) -> None:

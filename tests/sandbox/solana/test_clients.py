@@ -1,6 +1,5 @@
 """Clients we did not write, against the node: their parsers are stricter than ours."""
 
-import asyncio
 import json
 
 import pytest
@@ -15,6 +14,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from sandbox.solana import SolanaNode
 from tests.sandbox.solana.client import SOL, USDC, Client, pay_sol, pay_token
+from tests.support.coroutines import run_apart
 
 
 def test_solana_py_sends_confirms_and_reads_back() -> None:
@@ -45,7 +45,7 @@ def test_solana_py_sends_confirms_and_reads_back() -> None:
         node.airdrop(alice.pubkey(), 10 * SOL)
         node.mint_usdc(alice.pubkey(), USDC)
         node.advance(1)
-        asyncio.run(story(node, alice))
+        run_apart(story(node, alice))
 
 
 def test_a_subscriber_hears_of_a_confirmation_once(node: SolanaNode, client: Client, alice: Keypair) -> None:
