@@ -80,6 +80,18 @@ def test_requests_are_counted_by_pattern_and_no_id_or_key_is_a_label(counted: Fl
         assert secret not in text
 
 
+def test_statuses_that_a_service_makes_up_are_no_series_of_their_own(counted: Flask) -> None:
+    counted.add_url_rule("/forwarded/<int:status>", view_func=lambda status: ("", status))
+    client = counted.test_client()
+    for made_up in (299, 298, 777, 418, 204):
+        client.get(f"/forwarded/{made_up}")
+    found = read(client)
+    seen = {
+        dict(labels)["status"]: n for (name, labels), n in found.items() if name == "purser_requests_total"
+    }
+    assert seen == {"2xx": 2, "7xx": 1, "418": 1, "204": 1}
+
+
 def test_what_several_processes_counted_is_one_figure_and_what_nobody_took_is_not_lost(
     sums: KeptTallies,
 ) -> None:
