@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import sys
 import time
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ from app.web.targets import RestConverter
 ROOT = Path(__file__).resolve().parent.parent
 MAX_JSON_BYTES = 1024 * 1024
 _RECURSION_LIMIT = 1000
+_STATUSES = frozenset(HTTPStatus)
 
 _log = structlog.get_logger(__name__)
 
@@ -212,11 +214,16 @@ def _observe_requests(app: Flask, settings: Settings) -> None:
         )
         # A caller may make methods up.
         labels = {"method": request.method if route else "", "route": route or ""}
-        tallies.count("requests", **labels, status=str(response.status_code))
+        tallies.count("requests", **labels, status=_named(response.status_code))
         tallies.observe("request_seconds", microseconds, **labels)
         if not believes_proxies and "X-Forwarded-For" in request.headers:
             tallies.count("forwarded_unbelieved")
         return response
+
+
+def _named(status: int) -> str:
+    """Return a status as a label: of those that only a stranger's service makes up, the class."""
+    return str(status) if status in _STATUSES else f"{status // 100}xx"
 
 
 def _serve(app: Flask, settings: Settings) -> None:

@@ -49,7 +49,8 @@ def _run(function: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None
         function(*args, **kwargs)
     except Exception as error:
         alarms.report(error)
+        # The process of a job ends with it, and does not wait for threads.
+        alarms.deliver()
         raise
     finally:
-        # The process of a job ends with it.
         handover.hand_over(provider.current().tallies)

@@ -11,6 +11,8 @@ from sentry_sdk.types import Event, Hint
 
 from app.version import VERSION
 
+_DELIVERY_SECONDS = 2
+
 
 def begin(dsn: str, *, network: str) -> None:
     """Start telling; without an address nothing is ever told."""
@@ -36,6 +38,11 @@ def report(error: BaseException, **tags: str) -> None:
         for name, value in {**structlog.contextvars.get_contextvars(), **tags}.items():
             scope.set_tag(name, str(value))
         sentry_sdk.capture_exception(error)
+
+
+def deliver() -> None:
+    """Wait, for a moment at most, until what was told has left: a process that ends with its job ends at once."""
+    sentry_sdk.flush(_DELIVERY_SECONDS)
 
 
 def _strip(event: Event, _hint: Hint) -> Event | None:

@@ -15,6 +15,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as SqlTimeoutError
 from werkzeug.exceptions import HTTPException
 
+from app.core import alarms
 from app.errors import NotFound, RateLimited, ServiceError
 from app.identity import limits
 from app.identity.owner_keys import OwnerKeyView
@@ -167,6 +168,7 @@ def _failed(error: Exception) -> Response:
         status, text = HTTPStatus.SERVICE_UNAVAILABLE, "The service is busy at the moment."
     else:
         _log.exception("page_failed")
+        alarms.report(error, route=str(request.url_rule))
         status, text = HTTPStatus.INTERNAL_SERVER_ERROR, "Something went wrong on our side."
     body = render_template(
         "owner/problem.html",

@@ -29,7 +29,8 @@ AMOUNTS = {
 }
 LISTS = {"allowed_addresses": "Allowed addresses", "allowed_domains": "Allowed shop and service domains"}
 _PATH = "/agents/<string:agent_id>/wallets/<string:wallet_id>/limits"
-_NUMBER = re.compile(r"\$?\s*([0-9][0-9,']{0,20}(?:\.[0-9]{1,9})?)", re.ASCII)
+# A comma stands before three digits only: "12,50" is twelve dollars and a half to half of the world.
+_NUMBER = re.compile(r"\$?\s*((?:[0-9]{1,3}(?:[,'][0-9]{3}){1,6}|[0-9]{1,21})(?:\.[0-9]{1,9})?)", re.ASCII)
 _MOST_TYPED = 60_000
 _SHOWN_ENTRIES = 3
 _SHOWN_LETTERS = 60

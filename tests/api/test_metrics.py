@@ -19,6 +19,7 @@ from app.status import handover
 from tests.support.agents import register
 from tests.support.applications import KeptTallies
 from tests.support.waiting import wait_until
+from workers.context import job
 
 TOKEN = "m" * 32
 
@@ -77,6 +78,18 @@ def test_requests_are_counted_by_pattern_and_no_id_or_key_is_a_label(counted: Fl
     text = client.get("/metrics").get_data(as_text=True)
     for secret in (wallet, agent.key, "MADEUP", "nowhere"):
         assert secret not in text
+
+
+def test_statuses_that_a_service_makes_up_are_no_series_of_their_own(counted: Flask) -> None:
+    counted.add_url_rule("/forwarded/<int:status>", view_func=lambda status: ("", status))
+    client = counted.test_client()
+    for made_up in (299, 298, 777, 418, 204):
+        client.get(f"/forwarded/{made_up}")
+    found = read(client)
+    seen = {
+        dict(labels)["status"]: n for (name, labels), n in found.items() if name == "purser_requests_total"
+    }
+    assert seen == {"2xx": 2, "7xx": 1, "418": 1, "204": 1}
 
 
 def test_what_several_processes_counted_is_one_figure_and_what_nobody_took_is_not_lost(
@@ -177,6 +190,39 @@ def test_a_defect_is_told_without_a_word_of_the_request(
     assert event["tags"]["request_id"] == answer.get_json()["request_id"]
     # The line of code that fails is shown; what it had in its hands is not.
     assert not [word for word in ("path", "query", "key", "message canary") if f"canary-of-a-{word}" in text]
+
+
+def test_a_defect_of_a_page_for_people_is_told_too(
+    build_app: Callable[..., Flask], sqlite_url: str, told: tuple[str, list[bytes]]
+) -> None:
+    address, bodies = told
+    app = build_app(sqlite_url, settings={"sentry_dsn": address})
+
+    def fail() -> str:
+        raise ZeroDivisionError
+
+    # By its endpoint's name it is a page of that door, which answers for its failures.
+    app.add_url_rule("/device/broken", endpoint="owner_entrance.broken", view_func=fail)
+    answer = app.test_client().get("/device/broken")
+    assert (answer.status_code, answer.mimetype) == (500, "text/html")
+    sentry_sdk.flush(5)
+    assert b"/device/broken" in b"".join(bodies)
+
+
+def test_a_defect_of_a_job_has_left_before_the_job_ends_its_process(
+    build_app: Callable[..., Flask], sqlite_url: str, told: tuple[str, list[bytes]]
+) -> None:
+    address, bodies = told
+    app = build_app(sqlite_url, settings={"sentry_dsn": address})
+
+    @job
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    with app.app_context(), pytest.raises(ZeroDivisionError):
+        fail()
+    # A work-horse is gone by here, with all its threads.
+    assert b"ZeroDivisionError" in b"".join(bodies)
 
 
 def test_without_an_address_nothing_is_told() -> None:

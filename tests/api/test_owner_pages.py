@@ -322,6 +322,16 @@ def test_what_cannot_be_read_is_said_beside_its_field_and_nothing_is_saved(app: 
     assert "$50.00" in ada.get(page_of(made)).text
 
 
+@pytest.mark.parametrize("typed", ["12,50", "1,5", "1,2345", "1,234,5.00", ",500"])
+def test_a_decimal_comma_never_makes_a_limit_a_hundred_times_what_was_meant(app: Flask, typed: str) -> None:
+    made = register(app)
+    ada = owner_of(app, made)
+    # With the key, so that nothing but the reading of the number stands against it.
+    answer = ada.send(ada.get(limits_of(made)), limits_of(made), daily_limit_usd=typed, owner_key=ada.key)
+    assert answer.status_code == 400
+    assert "Write a number of dollars" in answer.text
+
+
 def test_lock_and_freeze_hold_against_the_agent_and_need_the_key_to_be_undone(app: Flask) -> None:
     made = register(app)
     ada = owner_of(app, made)
