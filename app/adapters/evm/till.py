@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from app.adapters.evm import contracts, eip3009, fees
@@ -191,17 +192,32 @@ class EvmTill:
         used = Call("eth_getLogs", (query,), read=_hashes_of_logs)
         endpoint.run([used])
         for tx_hash in used.answer:
-            arrived = self._arrival(endpoint, tx_hash, authorization.recipient)
-            # The payer can sign one nonce for several recipients: what counts is what came in.
-            if (
-                arrived
-                and arrived.succeeded
-                and authorization.claim in arrived.claims
-                and arrived.units >= authorization.units
-                and authorization.payer in arrived.payers
-            ):
+            found = Call("eth_getTransactionReceipt", (tx_hash,), read=_receipt_with_logs)
+            endpoint.run([found])
+            if found.answer is not None and self._is_carried_out_in(*found.answer, authorization):
                 return tx_hash
         return None
+
+    def _is_carried_out_in(
+        self, receipt: Receipt, logs: Sequence[Mapping[str, object]], authorization: Authorization
+    ) -> bool:
+        """Tell whether the use of an authorization in a transaction moved its units to its recipient.
+
+        The payer can sign one nonce for several recipients, and use many in one transaction: what else that brings
+        pays for none of them. The token logs each use just before the transfer that it made.
+        """
+        own = list(self._own(logs))
+        for (used, _), (moved, data) in pairwise(own):
+            if (
+                receipt.succeeded
+                and (used[0], len(used)) == (AUTHORIZATION_USED, _TRANSFER_TOPICS)
+                and self._claim(_address(used[1]), used[2]) == authorization.claim
+                and (moved[0], len(moved)) == (contracts.TRANSFER_TOPIC, _TRANSFER_TOPICS)
+                and (_address(moved[1]), _address(moved[2])) == (authorization.payer, authorization.recipient)
+                and int.from_bytes(data, "big") >= authorization.units
+            ):
+                return True
+        return False
 
     def _transfers(self, logs: Sequence[Mapping[str, object]]) -> Iterator[tuple[str, str, int]]:
         for topics, data in self._own(logs):
