@@ -16,8 +16,10 @@ from werkzeug.test import TestResponse
 from app.core import clock
 from app.core.chains import USDC, ChainName
 from app.core.unit_of_work import reading
+from app.payments import upkeep
 from app.ports.errors import Unreachable
 from app.ports.till import Demand
+from app.wallets import tracking
 from app.wallets.models import SignedAttempt
 from app.wallets.settlement import Purpose
 from sandbox.evm import EvmNode
@@ -104,6 +106,17 @@ def test_a_front_runner_makes_our_submission_fail_and_the_payment_counts_once(sc
     scene.node.mine(6)
     assert reason(scene.shop.ask(by_hash(first[0], BASE))) == "PAYMENT_ALREADY_USED"
     assert (scene.shop.served(), scene.received()) == (1, PRICE)
+
+
+def test_the_worker_of_one_chain_asks_no_other(scene: Scene) -> None:
+    headers = EvmPayer(scene.node).pays(scene.shop.ask())
+    assert reason(scene.shop.ask(headers)) == "settlement_pending"
+    with time_machine.travel(clock.now().timestamp() + 60, tick=True):
+        tracking.confirm(BASE)
+    upkeep.carry_on(ChainName.ETHEREUM)
+    assert [payment.status for payment in scene.shop.payments()] == ["settling"]
+    upkeep.carry_on(BASE)
+    assert [payment.status for payment in scene.shop.payments()] == ["paid"]
 
 
 def test_one_transfer_beside_many_authorizations_that_paid_another_pays_once(scene: Scene) -> None:
