@@ -12,6 +12,7 @@ from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.drafts import Drafter
 from app.adapters.evm.eip3009 import AUTHORIZATION_USED, Domain, Signed
 from app.adapters.evm.endpoint import Call, Endpoint
+from app.adapters.evm.fees import FeeTerms
 from app.adapters.evm.transactions import ContractCall, Target
 from app.adapters.evm.wire import (
     MalformedAnswerError,
@@ -34,6 +35,8 @@ _HASH = re.compile(r"0x[0-9a-fA-F]{64}", re.ASCII)
 _DOMAIN_VERSION = "2"
 # What a submission costs at most, for telling beforehand whether the settler can pay it; measured: about 86 000.
 _SUBMISSION_GAS = 130_000
+# What a submission may be given at most: room for an account's code that checks a signature, and not for more.
+_MOST_GAS = 200_000
 # Somebody else's submission of a payment that we were just submitting is a few blocks old.
 _LOOK_BACK_BLOCKS = 1_500
 _TRANSFER_TOPICS = 3
@@ -114,7 +117,11 @@ class EvmTill:
         # The token takes it while the block's time is below `validBefore`: a later one would only cost a fee.
         last = min(int(str(terms["valid_before"])) - 1, _LATEST_DEADLINE)
         call = ContractCall(Target(self._usdc, 0, bytes.fromhex(str(terms["call"]))), valid_until=last)
-        return self._drafter.submission(settler, call)
+        draft = self._drafter.submission(settler, call)
+        # A payer's account may have code (EIP-7702) that the token asks for its signature: it would burn our gas.
+        if FeeTerms.from_terms(draft.terms).gas > _MOST_GAS:
+            raise Rejected("submission_too_costly")
+        return draft
 
     def carried_out(self, authorization: Authorization) -> str | None:
         """Find the transaction in which exactly this authorization was used. Raises: Unreachable."""
