@@ -175,10 +175,15 @@ def claimless() -> list[str]:
     return list(db.session.scalars(select(Payment.id).where(Payment.status != Status.VOID.value, ~taken)))
 
 
-def settling(limit: int) -> list[str]:
-    """Return the payments whose submission has not come to its end. In a reading unit."""
-    rows = select(Payment.id).where(Payment.status == Status.SETTLING.value).order_by(Payment.created_at)
-    return list(db.session.scalars(rows.limit(limit)))
+def settling(chain: ChainName, limit: int) -> list[str]:
+    """Return the payments of a chain whose submission has not come to its end. In a reading unit."""
+    rows = (
+        select(Payment.id)
+        .where(Payment.status == Status.SETTLING.value, Payment.chain == chain.value)
+        .order_by(Payment.created_at)
+        .limit(limit)
+    )
+    return list(db.session.scalars(rows))
 
 
 def _move(payment_id: str, source: Status, target: Status, *conditions: Any, **changes: Any) -> bool:

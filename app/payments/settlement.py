@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from app.core.chains import ChainName
 from app.core.identifiers import new_id
 from app.core.unit_of_work import reading, unit_of_work
 from app.payments import claims, readiness, treasury
@@ -91,10 +92,13 @@ def resolve(payment_id: str) -> Held:
         return claims.get(payment_id)
 
 
-def resolve_all() -> int:
-    """Resolve what requests have left behind; return how many were looked at. For a worker."""
+def resolve_all(chain: ChainName) -> int:
+    """Resolve what requests have left behind on a chain; return how many were looked at. For a worker.
+
+    Chain by chain: one that cannot be read must not hold up the others' movements.
+    """
     with reading():
-        waiting = claims.settling(_RESOLVED_AT_ONCE)
+        waiting = claims.settling(chain, _RESOLVED_AT_ONCE)
     for payment_id in waiting:
         try:
             resolve(payment_id)

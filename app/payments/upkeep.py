@@ -25,7 +25,7 @@ _SANDBOX_OPENING_UNITS = 1
 
 def carry_on(chain: ChainName) -> None:
     """Resolve submissions and grant top-ups; never raises for a single one."""
-    settlement.resolve_all()
+    settlement.resolve_all(chain)
     topups.grant_due(chain)
 
 

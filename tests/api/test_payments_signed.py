@@ -134,6 +134,15 @@ def test_a_payment_says_exactly_what_is_asked(open_shop: Shop, base_node: EvmNod
     assert (open_shop.claims(), received(open_shop, BASE)) == (set(), 0)
 
 
+def test_a_payer_whose_account_has_code_burns_no_gas_of_ours(open_shop: Shop, base_node: EvmNode) -> None:
+    payer = EvmPayer(base_node)
+    # Counts to ten thousand, then calls every signature good (EIP-1271): some 260 000 gas.
+    code = "0x6127105b6001900380600357631626ba7e60e01b60005260206000f3"
+    base_node.rpc("anvil_setCode", payer.address, code)
+    assert reason(open_shop.ask(payer.pays(open_shop.ask())))[1] == "submission_too_costly"
+    assert (open_shop.claims(), received(open_shop, BASE)) == (set(), 0)
+
+
 def test_what_somebody_else_submitted_first_is_not_good_by_hash_as_well(
     open_shop: Shop, base_node: EvmNode
 ) -> None:

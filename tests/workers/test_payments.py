@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import time_machine
+from eth_abi.abi import encode
 from flask import Flask
 from sqlalchemy import select
 from werkzeug.test import TestResponse
@@ -15,8 +16,10 @@ from werkzeug.test import TestResponse
 from app.core import clock
 from app.core.chains import USDC, ChainName
 from app.core.unit_of_work import reading
+from app.payments import upkeep
 from app.ports.errors import Unreachable
 from app.ports.till import Demand
+from app.wallets import tracking
 from app.wallets.models import SignedAttempt
 from app.wallets.settlement import Purpose
 from sandbox.evm import EvmNode
@@ -58,6 +61,12 @@ class Scene:
         )
         return sent
 
+    def call(self, sender: str, to: str, data: bytes) -> str:
+        """Send a call in somebody's name."""
+        self.node.rpc("anvil_impersonateAccount", sender)
+        call = {"from": sender, "to": to, "data": "0x" + data.hex(), "gas": hex(400_000)}
+        return str(self.node.rpc("eth_sendTransaction", call))
+
     def attempts(self) -> list[SignedAttempt]:
         with reading() as session:
             return list(session.scalars(select(SignedAttempt).order_by(SignedAttempt.id)))
@@ -96,6 +105,55 @@ def test_a_front_runner_makes_our_submission_fail_and_the_payment_counts_once(sc
     assert decoded(answer.headers["PAYMENT-RESPONSE"])["transaction"] == first[0]
     scene.node.mine(6)
     assert reason(scene.shop.ask(by_hash(first[0], BASE))) == "PAYMENT_ALREADY_USED"
+    assert (scene.shop.served(), scene.received()) == (1, PRICE)
+
+
+def test_the_worker_of_one_chain_asks_no_other(scene: Scene) -> None:
+    headers = EvmPayer(scene.node).pays(scene.shop.ask())
+    assert reason(scene.shop.ask(headers)) == "settlement_pending"
+    with time_machine.travel(clock.now().timestamp() + 60, tick=True):
+        tracking.confirm(BASE)
+    upkeep.carry_on(ChainName.ETHEREUM)
+    assert [payment.status for payment in scene.shop.payments()] == ["settling"]
+    upkeep.carry_on(BASE)
+    assert [payment.status for payment in scene.shop.payments()] == ["paid"]
+
+
+def test_one_transfer_beside_many_authorizations_that_paid_another_pays_once(scene: Scene) -> None:
+    payer, told = EvmPayer(scene.node, eth=1), scene.shop.ask()
+    usdc, multicall = scene.node.deployment.usdc, scene.node.deployment.multicall3
+    approve = bytes.fromhex("095ea7b3") + encode(["address", "uint256"], [multicall, PRICE])
+    scene.call(payer.address, usdc, approve)
+    shown = [payer.authorize(offered(told)) for _ in range(2)]
+    elsewhere = scene.shop.settler(BASE)
+    till = scene.shop.app.extensions["ports"].tills[BASE]
+    calls = [
+        till.read(
+            payer.authorize(offered(told), nonce=each["authorization"]["nonce"], to=elsewhere, value="1"),
+            Demand(1, elsewhere, elsewhere),
+            now=1_800_000_000,
+        ).terms["call"]
+        for each in shown
+    ]
+    pulled = [payer.address, scene.shop.recipient(BASE), PRICE]
+    calls.append("23b872dd" + encode(["address", "address", "uint256"], pulled).hex())
+    batch = [(usdc, False, bytes.fromhex(call)) for call in calls]
+    data = bytes.fromhex("82ad56cb") + encode(["(address,bool,bytes)[]"], [batch])
+    sent: list[str] = []
+    headers = [signed_headers(offered(told), each) for each in shown]
+    scene.chain.raising("broadcast", "before", Unreachable("refused"))
+    assert reason(scene.shop.ask(headers[0])) == "settlement_pending"
+    scene.chain.fail("broadcast", "before", lambda: sent.append(scene.call(payer.address, multicall, data)))
+    assert reason(scene.shop.ask(headers[1])) == "settlement_pending"
+    scene.look()
+    scene.look()
+    assert [reason(scene.shop.ask(each)) for each in headers] == ["settlement_pending"] * 2
+    scene.node.mine(80)
+    scene.look()
+    scene.look()
+    # Neither was a payment; the transfer beside them is one, by its hash.
+    assert [payment.status for payment in scene.shop.payments()] == ["void"] * 2
+    assert scene.shop.ask(by_hash(sent[0], BASE)).status_code == 200
     assert (scene.shop.served(), scene.received()) == (1, PRICE)
 
 

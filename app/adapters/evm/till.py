@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from app.adapters.evm import contracts, eip3009, fees
@@ -11,6 +12,7 @@ from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.drafts import Drafter
 from app.adapters.evm.eip3009 import AUTHORIZATION_USED, Domain, Signed
 from app.adapters.evm.endpoint import Call, Endpoint
+from app.adapters.evm.fees import FeeTerms
 from app.adapters.evm.transactions import ContractCall, Target
 from app.adapters.evm.wire import (
     MalformedAnswerError,
@@ -33,6 +35,8 @@ _HASH = re.compile(r"0x[0-9a-fA-F]{64}", re.ASCII)
 _DOMAIN_VERSION = "2"
 # What a submission costs at most, for telling beforehand whether the settler can pay it; measured: about 86 000.
 _SUBMISSION_GAS = 130_000
+# What a submission may be given at most: room for an account's code that checks a signature, and not for more.
+_MOST_GAS = 200_000
 # Somebody else's submission of a payment that we were just submitting is a few blocks old.
 _LOOK_BACK_BLOCKS = 1_500
 _TRANSFER_TOPICS = 3
@@ -113,7 +117,11 @@ class EvmTill:
         # The token takes it while the block's time is below `validBefore`: a later one would only cost a fee.
         last = min(int(str(terms["valid_before"])) - 1, _LATEST_DEADLINE)
         call = ContractCall(Target(self._usdc, 0, bytes.fromhex(str(terms["call"]))), valid_until=last)
-        return self._drafter.submission(settler, call)
+        draft = self._drafter.submission(settler, call)
+        # A payer's account may have code (EIP-7702) that the token asks for its signature: it would burn our gas.
+        if FeeTerms.from_terms(draft.terms).gas > _MOST_GAS:
+            raise Rejected("submission_too_costly")
+        return draft
 
     def carried_out(self, authorization: Authorization) -> str | None:
         """Find the transaction in which exactly this authorization was used. Raises: Unreachable."""
@@ -191,17 +199,32 @@ class EvmTill:
         used = Call("eth_getLogs", (query,), read=_hashes_of_logs)
         endpoint.run([used])
         for tx_hash in used.answer:
-            arrived = self._arrival(endpoint, tx_hash, authorization.recipient)
-            # The payer can sign one nonce for several recipients: what counts is what came in.
-            if (
-                arrived
-                and arrived.succeeded
-                and authorization.claim in arrived.claims
-                and arrived.units >= authorization.units
-                and authorization.payer in arrived.payers
-            ):
+            found = Call("eth_getTransactionReceipt", (tx_hash,), read=_receipt_with_logs)
+            endpoint.run([found])
+            if found.answer is not None and self._is_carried_out_in(*found.answer, authorization):
                 return tx_hash
         return None
+
+    def _is_carried_out_in(
+        self, receipt: Receipt, logs: Sequence[Mapping[str, object]], authorization: Authorization
+    ) -> bool:
+        """Tell whether the use of an authorization in a transaction moved its units to its recipient.
+
+        The payer can sign one nonce for several recipients, and use many in one transaction: what else that brings
+        pays for none of them. The token logs each use just before the transfer that it made.
+        """
+        own = list(self._own(logs))
+        for (used, _), (moved, data) in pairwise(own):
+            if (
+                receipt.succeeded
+                and (used[0], len(used)) == (AUTHORIZATION_USED, _TRANSFER_TOPICS)
+                and self._claim(_address(used[1]), used[2]) == authorization.claim
+                and (moved[0], len(moved)) == (contracts.TRANSFER_TOPIC, _TRANSFER_TOPICS)
+                and (_address(moved[1]), _address(moved[2])) == (authorization.payer, authorization.recipient)
+                and int.from_bytes(data, "big") >= authorization.units
+            ):
+                return True
+        return False
 
     def _transfers(self, logs: Sequence[Mapping[str, object]]) -> Iterator[tuple[str, str, int]]:
         for topics, data in self._own(logs):
