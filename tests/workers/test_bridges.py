@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 from eth_account import Account
 from flask import Flask
+from sqlalchemy import update
 
 from app.adapters.cctp.deployments import DEPLOYMENTS
 from app.adapters.evm.chain import EvmChain
 from app.core.chains import ETH, USDC, ChainName
 from app.core.money import parse_amount
+from app.core.unit_of_work import unit_of_work
 from app.wallets import bridge_steps, deposits
+from app.wallets.models import Bridge
 from sandbox.bridges import BridgeServer, Derivation
 from sandbox.bridges.attester import AttesterFaults
 from sandbox.bridges.server import Faults
@@ -258,6 +261,43 @@ def test_a_message_that_says_something_else_is_never_minted(
     row = agent.transaction(bridge_id)
     assert (row["status"], row["error"]) == ("pending", "attestation_mismatch")
     assert chains[ChainName.ETHEREUM].balances(thief).of(USDC).units == 0
+
+
+def attested_nonce(services: BridgeServer, tx_hash: str) -> str:
+    said = services.attester.messages(6, tx_hash)
+    assert said is not None
+    nonce: str = said["messages"][0]["eventNonce"]
+    return nonce
+
+
+def test_a_used_nonce_of_another_mint_is_no_arrival(
+    agent: Agent, workers: Workers, services: BridgeServer, chains: dict[ChainName, EvmChain]
+) -> None:
+    first = burned(agent, "20")
+    assert workers.finish(first)["status"] == "confirmed"
+    nonce = attested_nonce(services, agent.transaction(first)["tx_hash"])
+    before = dollars(chains, agent, ChainName.ETHEREUM)
+    services.attester.faults.message_change = {12: bytes.fromhex(nonce[2:])}
+    second = burned(agent, "30")
+    workers.look(3)
+    row = agent.transaction(second)
+    assert (row["status"], row["error"]) == ("pending", "mint_not_seen")
+    assert dollars(chains, agent, ChainName.ETHEREUM) == before
+    services.attester.faults.message_change = {}
+    services.attester.renew(attested_nonce(services, row["tx_hash"]))
+    row = workers.finish(second)
+    assert row["status"] == "confirmed"
+    received = parse_amount(row["received_amount"], USDC).units
+    assert dollars(chains, agent, ChainName.ETHEREUM) == before + received
+
+
+def test_what_nobody_expected_holds_a_bridge_up_and_shows(agent: Agent, workers: Workers) -> None:
+    bridge_id = burned(agent)
+    with unit_of_work() as session:
+        session.execute(update(Bridge).where(Bridge.id == bridge_id).values(terms={}))
+    workers.look(2)
+    row = agent.transaction(bridge_id)
+    assert (row["status"], row["error"]) == ("pending", "internal_error")
 
 
 def test_what_a_bridge_brings_fulfils_no_funding_request(
