@@ -354,6 +354,28 @@ def test_a_refunded_order_has_failed_once_the_money_is_seen_to_be_back(
     assert ether(0.99) < chains[ChainName.BASE].balances(agent.address).of(ETH).units < ether(1)
 
 
+def test_what_was_paid_before_an_order_was_made_pays_or_refunds_nothing(
+    agent: Agent, workers: Workers, services: BridgeServer, base_node: EvmNode, ethereum_node: EvmNode
+) -> None:
+    services.relay.sleeps = True
+    older = {
+        "success": ethereum_node.fund_eth(agent.address, ether(0.25)),
+        "refund": base_node.fund_eth(agent.address, ether(0.25)),
+    }
+    for node in (base_node, ethereum_node):
+        node.mine(9)
+    bridge_id = ether_out(agent)
+    for status, note in (("success", "payment_not_seen"), ("refund", "refund_not_seen")):
+        services.faults.change = lambda path, document, status=status: (
+            {**document, "status": status, "txHashes": [older[status]]}
+            if path == "/intents/status/v3"
+            else document
+        )
+        workers.look(3)
+        row = agent.transaction(bridge_id)
+        assert (row["status"], row["error"]) == ("pending", note)
+
+
 def test_an_order_is_paid_by_what_the_chain_shows_and_not_by_its_service_s_word(
     agent: Agent, workers: Workers, services: BridgeServer, ethereum_node: EvmNode
 ) -> None:
