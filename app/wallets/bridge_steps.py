@@ -62,7 +62,7 @@ def step_due(*, seconds: int = _PASS_SECONDS) -> int:
         except Exception:
             # One poisonous row must not hold up all the others for ever.
             _log.exception("bridge_not_carried_on", transaction_id=bridge_id)
-            _look_again(bridge_id)
+            _note(bridge_id, "internal_error")
         if time.monotonic_ns() >= until:
             break
     return looked

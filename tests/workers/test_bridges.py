@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 from eth_account import Account
 from flask import Flask
+from sqlalchemy import update
 
 from app.adapters.cctp.deployments import DEPLOYMENTS
 from app.adapters.evm.chain import EvmChain
 from app.core.chains import ETH, USDC, ChainName
 from app.core.money import parse_amount
+from app.core.unit_of_work import unit_of_work
 from app.wallets import bridge_steps, deposits
+from app.wallets.models import Bridge
 from sandbox.bridges import BridgeServer, Derivation
 from sandbox.bridges.attester import AttesterFaults
 from sandbox.bridges.server import Faults
@@ -260,6 +263,43 @@ def test_a_message_that_says_something_else_is_never_minted(
     assert chains[ChainName.ETHEREUM].balances(thief).of(USDC).units == 0
 
 
+def attested_nonce(services: BridgeServer, tx_hash: str) -> str:
+    said = services.attester.messages(6, tx_hash)
+    assert said is not None
+    nonce: str = said["messages"][0]["eventNonce"]
+    return nonce
+
+
+def test_a_used_nonce_of_another_mint_is_no_arrival(
+    agent: Agent, workers: Workers, services: BridgeServer, chains: dict[ChainName, EvmChain]
+) -> None:
+    first = burned(agent, "20")
+    assert workers.finish(first)["status"] == "confirmed"
+    nonce = attested_nonce(services, agent.transaction(first)["tx_hash"])
+    before = dollars(chains, agent, ChainName.ETHEREUM)
+    services.attester.faults.message_change = {12: bytes.fromhex(nonce[2:])}
+    second = burned(agent, "30")
+    workers.look(3)
+    row = agent.transaction(second)
+    assert (row["status"], row["error"]) == ("pending", "mint_not_seen")
+    assert dollars(chains, agent, ChainName.ETHEREUM) == before
+    services.attester.faults.message_change = {}
+    services.attester.renew(attested_nonce(services, row["tx_hash"]))
+    row = workers.finish(second)
+    assert row["status"] == "confirmed"
+    received = parse_amount(row["received_amount"], USDC).units
+    assert dollars(chains, agent, ChainName.ETHEREUM) == before + received
+
+
+def test_what_nobody_expected_holds_a_bridge_up_and_shows(agent: Agent, workers: Workers) -> None:
+    bridge_id = burned(agent)
+    with unit_of_work() as session:
+        session.execute(update(Bridge).where(Bridge.id == bridge_id).values(terms={}))
+    workers.look(2)
+    row = agent.transaction(bridge_id)
+    assert (row["status"], row["error"]) == ("pending", "internal_error")
+
+
 def test_what_a_bridge_brings_fulfils_no_funding_request(
     agent: Agent,
     workers: Workers,
@@ -312,6 +352,28 @@ def test_a_refunded_order_has_failed_once_the_money_is_seen_to_be_back(
     assert (row["status"], row["error"]) == ("failed", "refunded")
     assert agent.spent_today() == 0
     assert ether(0.99) < chains[ChainName.BASE].balances(agent.address).of(ETH).units < ether(1)
+
+
+def test_what_was_paid_before_an_order_was_made_pays_or_refunds_nothing(
+    agent: Agent, workers: Workers, services: BridgeServer, base_node: EvmNode, ethereum_node: EvmNode
+) -> None:
+    services.relay.sleeps = True
+    older = {
+        "success": ethereum_node.fund_eth(agent.address, ether(0.25)),
+        "refund": base_node.fund_eth(agent.address, ether(0.25)),
+    }
+    for node in (base_node, ethereum_node):
+        node.mine(9)
+    bridge_id = ether_out(agent)
+    for status, note in (("success", "payment_not_seen"), ("refund", "refund_not_seen")):
+        services.faults.change = lambda path, document, status=status: (
+            {**document, "status": status, "txHashes": [older[status]]}
+            if path == "/intents/status/v3"
+            else document
+        )
+        workers.look(3)
+        row = agent.transaction(bridge_id)
+        assert (row["status"], row["error"]) == ("pending", note)
 
 
 def test_an_order_is_paid_by_what_the_chain_shows_and_not_by_its_service_s_word(

@@ -125,9 +125,7 @@ class CctpBridge:
             _log.error("attestation_of_something_else", source_hash=crossing.source_hash)
             return Progress(Phase.WAITING, note="attestation_mismatch")
         if self._destination.is_minted(message):
-            hint = crossing.delivery_hash or (attested.forward_hash if attested is not None else None)
-            arrival = self._destination.arrival(message, hint=hint, since=_number(crossing.terms, "since"))
-            return Progress(Phase.ARRIVED, proof=proof, arrival=arrival)
+            return self._arrived(crossing, message, attested, proof)
         if message.expires_at_block and message.expires_at_block <= self._destination.position():
             return self._renewed(message, attested)
         if self._is_forwarded(crossing) and not _forwarder_gave_up(attested, proof):
@@ -148,6 +146,16 @@ class CctpBridge:
             if is_needed:
                 raise
             return None  # what was proven stays proven
+
+    def _arrived(
+        self, crossing: Crossing, message: Message, attested: Attested | None, proof: Proof
+    ) -> Progress:
+        hint = crossing.delivery_hash or (attested.forward_hash if attested is not None else None)
+        arrival = self._destination.arrival(message, hint=hint, since=_number(crossing.terms, "since"))
+        if arrival is None:
+            # Should the nonce be another message's, only the service has the right one: it is asked anew.
+            return Progress(Phase.WAITING, note="mint_not_seen", proof={})
+        return Progress(Phase.ARRIVED, proof=proof, arrival=arrival)
 
     def _renewed(self, message: Message, attested: Attested | None) -> Progress:
         """Ask for a new attestation; the old message is forgotten, so that the next look takes the new one."""

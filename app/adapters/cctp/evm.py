@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from eth_abi.abi import encode
+from eth_abi.abi import decode, encode
+from eth_abi.exceptions import DecodingError
 
 from app.adapters.cctp import messages
 from app.adapters.cctp.deployments import Deployment
-from app.adapters.cctp.messages import Message
+from app.adapters.cctp.messages import ForeignMessageError, Message
 from app.adapters.cctp.sides import BurnOrder
 from app.adapters.evm import contracts, rehearsal
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.endpoint import Call, RpcError
 from app.adapters.evm.transactions import ContractCall, Target
-from app.adapters.evm.wire import MalformedAnswerError, Receipt, octets, receipt_or_none
+from app.adapters.evm.wire import Log, MalformedAnswerError, Receipt, octets, receipt_or_none
 from app.core.chains import USDC, ChainName, native
 from app.core.money import TokenAmount
 from app.ports.bridges import Arrival, Ask, Leg, Step
@@ -27,6 +28,8 @@ _RECEIVE = bytes.fromhex("57ecfd28")  # receiveMessage(bytes,bytes)
 _USED_NONCES = bytes.fromhex("feb61724")  # usedNonces(bytes32)
 _RECEIVED_TOPIC = "0xff48c13eda96b1cceacc6b9edeedc9e9db9d6226afbc30146b720c19d3addb1c"
 """keccak of `MessageReceived(address,uint32,bytes32,bytes32,uint32,bytes)`; the nonce is its second topic."""
+_RECEIVED_DATA = ("uint32", "bytes32", "bytes")
+"""What is not in its topics: source domain, sender, the message's body."""
 
 _APPROVE_GAS = 80_000
 _BURN_GAS = 200_000
@@ -109,14 +112,14 @@ class EvmSide:
         self._chain.rpc.run(call)
         return call.answer != 0
 
-    def arrival(self, message: Message, *, hint: str | None, since: int) -> Arrival:
-        """Find the transaction that received a message, which some transaction did. Raises: Unreachable."""
-        units = message.burn.units - message.fee_units
-        receipt = self._receipt(hint) if hint else None
-        if receipt is not None and self._received(receipt, message):
-            return Arrival(units, receipt.tx_hash, receipt.block)
-        receipt = self._searched(message, since=since)
-        return Arrival(units) if receipt is None else Arrival(units, receipt.tx_hash, receipt.block)
+    def arrival(self, message: Message, *, hint: str | None, since: int) -> Arrival | None:
+        """Find the transaction that minted this burn. Raises: Unreachable.
+
+        That a nonce is used tells of some message. None while the logs do not show that it was this one: the node may
+        be behind another, or the nonce may not be this burn's.
+        """
+        shown = self._shown(hint, message) if hint else None
+        return shown or self._searched(message, since=since)
 
     def _draft_mint(self, owner: str, message: bytes, attestation: bytes, *, simulates: bool) -> Draft:
         transmitter = self._deployment.transmitter
@@ -129,16 +132,30 @@ class EvmSide:
         self._chain.rpc.run(call)
         return None if call.error is not None else call.answer
 
-    def _received(self, receipt: Receipt, message: Message) -> bool:
-        wanted = (_RECEIVED_TOPIC, "0x" + message.nonce.hex())
-        return receipt.succeeded and any(
-            log.contract == self._deployment.transmitter and (log.topics[0], log.topics[2]) == wanted
-            for log in receipt.logs
-            if len(log.topics) == 4  # noqa: PLR2004 - the event and its three indexed fields
+    def _shown(self, tx_hash: str, message: Message) -> Arrival | None:
+        """Return what a transaction has minted for the message's burn, None where it did not or is not seen."""
+        receipt = self._receipt(tx_hash)
+        if receipt is None or not receipt.succeeded:
+            return None
+        received = (_read_received(log, message) for log in receipt.logs if self._tells_of(log, message))
+        for seen in received:
+            if seen is not None and seen.burn == message.burn:
+                return Arrival(seen.burn.units - seen.fee_units, receipt.tx_hash, receipt.block)
+        return None
+
+    def _tells_of(self, log: Log, message: Message) -> bool:
+        return (
+            log.contract == self._deployment.transmitter
+            and len(log.topics) == 4  # noqa: PLR2004 - the event and its three indexed fields
+            and (log.topics[0], log.topics[2]) == (_RECEIVED_TOPIC, "0x" + message.nonce.hex())
         )
 
-    def _searched(self, message: Message, *, since: int) -> Receipt | None:
-        """Look for the event from a block on, the newest blocks first, and not for ever."""
+    def _searched(self, message: Message, *, since: int) -> Arrival | None:
+        """Look for the event from a block on, the newest blocks first, and not for ever.
+
+        Where logs are refused or too many, it has arrived all the same, and nobody knows by which transaction.
+        """
+        unseen = Arrival(message.burn.units - message.fee_units)
         last = self._chain.head().number
         for _ in range(_MOST_RANGES):
             if last < since:
@@ -153,13 +170,21 @@ class EvmSide:
             call = Call("eth_getLogs", (query,), read=_hashes_of_logs, tolerates=_anything)
             self._chain.rpc.run(call)
             if call.error is not None:
-                return None
-            for tx_hash in call.answer:
-                receipt = self._receipt(tx_hash)
-                if receipt is not None and self._received(receipt, message):
-                    return receipt
+                return unseen
+            if call.answer:
+                return self._shown(call.answer[0], message)
             last = first - 1
+        return unseen
+
+
+def _read_received(log: Log, message: Message) -> Message | None:
+    """Read the message as the chain received it, None for one of another form or from another chain."""
+    try:
+        domain, _sender, body = decode(_RECEIVED_DATA, log.data)
+        seen = messages.with_body(message, body)
+    except (DecodingError, OverflowError, ForeignMessageError):
         return None
+    return seen if domain == message.burn.source_domain else None
 
 
 def _burn_data(units: int, usdc: str, order: BurnOrder) -> bytes:

@@ -71,6 +71,11 @@ def read(raw: bytes) -> Message:
     )
 
 
+def with_body(message: Message, body: bytes) -> Message:
+    """Read a message with another body, as a chain says that it received it. Raises: ForeignMessageError."""
+    return read(message.raw[:_BODY] + body)
+
+
 def assert_attests(message: Message, burn: Burn) -> None:
     """Make sure that a message is this burn's, and takes no more than was allowed. Raises: ForeignMessageError."""
     if message.burn != burn or message.fee_units > burn.most_fee_units:

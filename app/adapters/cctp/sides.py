@@ -63,6 +63,9 @@ class Side(Protocol):
         """Tell whether a message was received, by whomever. Raises: Unreachable."""
         ...
 
-    def arrival(self, message: Message, *, hint: str | None, since: int) -> Arrival:
-        """Find the transaction that received a message, which some transaction did. Raises: Unreachable."""
+    def arrival(self, message: Message, *, hint: str | None, since: int) -> Arrival | None:
+        """Find the transaction that minted a message whose nonce is used; None while the chain does not show it.
+
+        Raises: Unreachable.
+        """
         ...

@@ -31,7 +31,10 @@ class OrderBridge:
         return self._service.name
 
     def quote(self, ask: Ask) -> Offer:
-        """Ask for an order. Raises: Rejected("quote_unavailable", "amount_too_small", "unsafe_instructions")."""
+        """Ask for an order.
+
+        Raises: Rejected("quote_unavailable", "amount_too_small", "unsafe_instructions"), Unreachable.
+        """
         promise = self._service.promise(ask, self._chains)
         if not 0 < promise.minimum_units <= ask.amount.units:
             raise Rejected("quote_unavailable")
@@ -41,7 +44,13 @@ class OrderBridge:
             route=self._service.route,
             fee_units=ask.amount.units - promise.minimum_units,
             seconds=promise.seconds,
-            terms={**promise.terms, **call, "minimum": str(promise.minimum_units)},
+            terms={
+                **promise.terms,
+                **call,
+                "minimum": str(promise.minimum_units),
+                "since": self._destination.head().number,
+                "source_since": self._source.head().number,
+            },
         )
 
     def prepare(self, offer: Offer) -> tuple[Step, ...]:
@@ -70,12 +79,15 @@ class OrderBridge:
         if standing.fate is Fate.OPEN or standing.tx_hash is None:
             return Progress(Phase.WAITING, note=standing.note)
         if standing.fate is Fate.REFUNDED:
-            came_back = payments.find(self._source, standing.tx_hash, recipient=ask.sender, at_least=1)
+            came_back = payments.find(
+                self._source, standing.tx_hash,
+                recipient=ask.sender, at_least=1, since=int(terms.get("source_since") or 0),
+            )  # fmt: skip
             phase = Phase.WAITING if came_back is None else Phase.REFUNDED
             return Progress(phase, note="refund_not_seen")
         arrival = payments.find(
             self._destination, standing.tx_hash,
-            recipient=ask.recipient, at_least=int(str(terms["minimum"])),
+            recipient=ask.recipient, at_least=int(str(terms["minimum"])), since=int(terms.get("since") or 0),
         )  # fmt: skip
         if arrival is None:
             return Progress(Phase.WAITING, note="payment_not_seen")

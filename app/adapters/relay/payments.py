@@ -7,11 +7,15 @@ from app.adapters.evm.endpoint import Call, RpcError
 from app.adapters.evm.wire import Receipt, quantity, receipt_or_none
 from app.ports.bridges import Arrival
 
+_REORGANISED_AT_MOST = 8
+"""A block that was the newest may be replaced by one of a lower number."""
 
-def find(chain: EvmChain, tx_hash: str, *, recipient: str, at_least: int) -> Arrival | None:
+
+def find(chain: EvmChain, tx_hash: str, *, recipient: str, at_least: int, since: int) -> Arrival | None:
     """Return what a transaction brought a recipient in native coins, None while the chain does not show it.
 
-    A direct payment shows its value; one by a contract shows in the balance around its block. Raises: Unreachable.
+    What was there before block `since` pays for nothing that was asked for then. A direct payment shows its value;
+    one by a contract shows in the balance around its block. Raises: Unreachable.
     """
     receipt = Call("eth_getTransactionReceipt", (tx_hash,), read=receipt_or_none, tolerates=_anything)
     sent = Call("eth_getTransactionByHash", (tx_hash,), read=_payment, tolerates=_anything)
@@ -19,7 +23,7 @@ def find(chain: EvmChain, tx_hash: str, *, recipient: str, at_least: int) -> Arr
     if receipt.error is not None or sent.error is not None:
         return None
     landed = receipt.answer
-    if landed is None or not landed.succeeded:
+    if landed is None or not landed.succeeded or landed.block.number < since - _REORGANISED_AT_MOST:
         return None
     to, units = sent.answer
     if to != recipient.lower():
