@@ -29,9 +29,11 @@ from tests.support.services import WebService, web_service
 from tests.support.solana import fund_solana
 from tests.support.upstreams import MisbehavingUpstream, misbehaving_upstream
 
-pytestmark = pytest.mark.chain
 _SEARCH = "/v1/gateway/brave/web/search?q=agents"
 _MAINNET_GENESIS = "5eykt4UsFv8P8NJdTREpY1vzqKqZKvdpKuc147dw2N9d"
+
+# On a machine that has never seen them, the clients' own environments are made first, by one test while others wait.
+pytestmark = [pytest.mark.chain, pytest.mark.timeout(1200)]
 
 
 @dataclass(frozen=True, slots=True)
