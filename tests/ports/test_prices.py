@@ -332,7 +332,7 @@ def test_a_paying_customers_key_goes_to_the_paying_customers_host() -> None:
     "reply",
     [
         _coins(age=601),
-        _coins(made_at=str(int(time.time()) + 600)),
+        _coins(made_at=str(int(time.time()) + 86_400)),
         _coins(made_at="null"),
         _coins(made_at="true"),
         _coins(made_at="1e12"),
