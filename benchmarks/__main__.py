@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 
@@ -29,6 +30,8 @@ def main() -> int:
     if sys.platform != "linux":
         print("The benchmarks read /proc and need Linux.", file=sys.stderr)
         return 2
+    # Ended from outside, it still ends what it started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
     started = time.monotonic()
     load = os.getloadavg()[0]
     print(

@@ -237,8 +237,11 @@ def _litellm(upstream: Target) -> Iterator[Target]:
         # On a busy machine its workers need longer to start than its supervisor waits for them by default.
         "--timeout_worker_healthcheck", "240",
     ]  # fmt: skip
-    with _program(command, port, OPENAI_API_KEY="sk-benchmark", LITELLM_LOCAL_MODEL_COST_MAP="True") as pid:
-        yield Target("LiteLLM", port, "/chat/completions", {"Authorization": "Bearer none"}, pid)
+    settings = {
+        "OPENAI_API_KEY": "sk-benchmark", "LITELLM_MASTER_KEY": "sk-master", "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    }  # fmt: skip
+    with _program(command, port, **settings) as pid:
+        yield Target("LiteLLM", port, "/chat/completions", {"Authorization": "Bearer sk-master"}, pid)
 
 
 @contextlib.contextmanager
