@@ -6,6 +6,7 @@ need them, so their number is a ceiling for open streams and not a cost.
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import socket
@@ -47,9 +48,14 @@ _SEND_SECONDS = 60
 
 
 def when_ready(server: Any) -> None:
-    """Let the kernel give up on what nobody reads; connections inherit this from what they were accepted on."""
+    """Let the kernel give up on what nobody reads; connections inherit this from what they were accepted on.
+
+    And take what was loaded out of the garbage collector's sight: it is there for good, and stays shared by the forks.
+    """
     for listener in server.LISTENERS:
         listener.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_SECONDS, 0))
+    gc.collect()
+    gc.freeze()
 
 
 def post_fork(_server: object, _worker: object) -> None:

@@ -6,21 +6,14 @@ beforehand and given back. Whoever gets a failure instead of the upstream's answ
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Collection
 from http import HTTPStatus
 
 import structlog
-from flask import Flask, current_app, g
 
 from app.core import clock, money
-from app.core.identifiers import new_id
-from app.core.unit_of_work import unit_of_work
 from app.credits import service as credits_service
-from app.credits.service import Balance
 from app.errors import InsufficientCredits
 from app.gateway.dialects.answers import Answer
 from app.gateway.dialects.facts import CallFacts
@@ -31,13 +24,11 @@ from app.payments.desk import Ticket
 from app.ports import provider as ports
 from app.ports.upstream import Incoming
 from app.usage import service as usage
-from app.usage.service import Call, Receipt
+from app.usage.metering import MeteredCall, refuse_empty
+from app.usage.service import Call
 from app.web.forwarding import Ending
 
 _log = structlog.get_logger(__name__)
-_LEASE_MARGIN = timedelta(seconds=60)
-_MOST_BETWEEN_RENEWALS = timedelta(seconds=60)
-_PAUSES_BETWEEN_TRIES = (1, 3)
 # The operator's fault, not the caller's: the credential, its funds, its rate.
 _OPERATORS_FAULT = frozenset(
     {
@@ -49,29 +40,14 @@ _OPERATORS_FAULT = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Bill:
-    """What a call was charged, and what the account has left."""
-
-    cost_nanos: int
-    left_nanos: int
-
-
-class Meter(ABC):
-    """Watches one call: `begin`; then `cancel`, or `answered`, `feed`, `finish` and `end`.
-
-    Works in any thread, also when the request that began the call is over.
-    """
+class Meter(MeteredCall, ABC):
+    """Watches one call: `begin`; then `cancel`, or `answered`, `feed`, `finish` and `end`."""
 
     def __init__(self, row: Provider, caller: Caller | None, quote: Quote) -> None:
         """Take who pays for which call; nobody by an account where a payment does."""
-        self.id = new_id()
-        self._account_id = caller.account_id if caller else ""
-        self._call = Call(caller.key_id if caller else "", row.slug, quote.model)
+        call = Call(caller.key_id if caller else "", row.slug, quote.model)
+        super().__init__(caller.account_id if caller else "", call)
         self._quote = quote
-        self._request_id: str = g.request_id
-        self._app: Flask = current_app._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001 - the documented way
-        self._bill: _Bill | None = None
         self._status = 0
         self._is_streaming = False
 
@@ -110,14 +86,6 @@ class Meter(ABC):
         """Learn that the answer is passed on as it arrives."""
         self._is_streaming = True
 
-    def headers(self) -> Collection[tuple[str, str]]:
-        """Return what the caller is told of the call, as far as it is known."""
-        told = [("X-Gateway-Request-Id", self._request_id)]
-        if self._bill is not None:
-            told.append(("X-Cost-Usd", money.decimal_string(self._bill.cost_nanos, 9)))
-            told.append(("X-Credits-Remaining", money.decimal_string(self._bill.left_nanos, 9)))
-        return told
-
     def _is_unseen(self, ending: Ending) -> bool:
         """Tell whether the caller gets a failure in place of an answer that broke off before it was passed on."""
         return ending is not Ending.COMPLETE and not self._is_streaming
@@ -130,50 +98,23 @@ class Meter(ABC):
             or self._status in _OPERATORS_FAULT
         )
 
-    def _settle(self, verb: Callable[[], _Bill]) -> None:
-        """Run a settlement that returns the bill. What cannot be settled is left to the lease's end."""
-
-        def settled() -> None:
-            with unit_of_work():
-                self._bill = verb()
-
-        self._keep_trying(settled)
-
-    def _keep_trying(self, verb: Callable[[], None]) -> None:
-        for pause in (*_PAUSES_BETWEEN_TRIES, None):
-            try:
-                with self._app.app_context():
-                    verb()
-            except Exception:
-                # The caller is served all the same; repeating a settlement changes nothing.
-                _log.exception("settlement_failed", call_id=self.id, again=pause is not None)
-                if pause is not None:
-                    time.sleep(pause)
-            else:
-                return
-
-    def _bill_of_nothing(self) -> _Bill:
-        return _Bill(0, credits_service.balance(self._account_id).credits_nanos)
-
 
 class FixedMeter(Meter):
     """A call whose price is known: charged in one unit before it, given back when it fails."""
 
     def begin(self) -> None:
         """Charge the price. Raises: InsufficientCredits."""
-        with unit_of_work():
+        with self._unit():
             receipt = usage.charge(self._account_id, self._call, charge_id=self.id, metered=self._quote.worst)
-            self._bill = _bill_of(receipt)
             if not receipt.charged_nanos:
-                # What costs nothing is for those who could pay something.
-                _refuse_empty(receipt.balance)
+                refuse_empty(receipt.balance)
+        self._billed(receipt)
 
     def cancel(self) -> None:
         """Give the price back."""
 
-        def refund() -> _Bill:
+        def refund() -> None:
             usage.refund(self.id)
-            return self._bill_of_nothing()
 
         self._settle(refund)
 
@@ -240,12 +181,7 @@ class HeldMeter(Meter):
         self._prices = prices
         self._facts = facts
         self._answer: Answer | None = None
-        settings = ports.settings()
-        self._most_nanos = money.nanos_from_usd(settings.gateway_max_call_usd)
-        silence = settings.upstream_connect_timeout_seconds + settings.upstream_read_timeout_seconds
-        # Longer than an upstream may be silent: whoever lives renews it in time.
-        self._lease = timedelta(seconds=int(silence)) + _LEASE_MARGIN
-        self._renewed_at = clock.now()
+        self._most_nanos = money.nanos_from_usd(ports.settings().gateway_max_call_usd)
 
     @property
     def is_streamed(self) -> bool:
@@ -255,10 +191,9 @@ class HeldMeter(Meter):
     def begin(self) -> None:
         """Hold the worst case. Raises: InsufficientCredits with what would be affordable."""
         try:
-            with unit_of_work():
+            with self._unit():
                 if not self._quote.minimum_nanos:
-                    # What may cost nothing is for those who could pay something.
-                    _refuse_empty(credits_service.balance(self._account_id))
+                    refuse_empty(credits_service.balance(self._account_id))
                 usage.begin(
                     self._account_id,
                     self._call,
@@ -274,9 +209,8 @@ class HeldMeter(Meter):
     def cancel(self) -> None:
         """Release the hold."""
 
-        def release() -> _Bill:
+        def release() -> None:
             usage.cancel(self.id)
-            return self._bill_of_nothing()
 
         self._settle(release)
 
@@ -315,19 +249,7 @@ class HeldMeter(Meter):
         if metered.price_version is None:
             self.cancel()
             return
-        self._settle(lambda: _bill_of(usage.record(self.id, metered)))
-
-    def _renew(self) -> None:
-        now = clock.now()
-        if now - self._renewed_at < min(_MOST_BETWEEN_RENEWALS, self._lease / 3):
-            return
-        self._renewed_at = now
-        try:
-            with self._app.app_context(), unit_of_work():
-                usage.renew(self.id, lease=self._lease)
-        except Exception:
-            # The next piece tries again; a hold that lapses meanwhile is settled to its true cost all the same.
-            _log.exception("renewal_failed", call_id=self.id)
+        self._settle(lambda: usage.record(self.id, metered))
 
     def _explained(self, refusal: InsufficientCredits) -> InsufficientCredits:
         affordable = self._quote.affordable(money.nanos_from_usd(refusal.details["credits_usd"]))
@@ -337,12 +259,3 @@ class HeldMeter(Meter):
         mend = f"with max_tokens of {fitting} there are" if fitting else "not even for its input"
         message = f"There are not enough credits left for this call; {mend}."
         return InsufficientCredits(message, details={**refusal.details, **affordable})
-
-
-def _bill_of(receipt: Receipt) -> _Bill:
-    return _Bill(receipt.charged_nanos, receipt.balance.credits_nanos)
-
-
-def _refuse_empty(balance: Balance) -> None:
-    if balance.available_nanos <= 0:
-        raise InsufficientCredits(details={"credits_usd": money.usd_from_nanos(balance.available_nanos)})

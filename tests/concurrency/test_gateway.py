@@ -10,11 +10,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
+import psycopg
 import pytest
 import time_machine
 from flask import Flask
 
 from app.core import clock
+from app.core.identifiers import digest
 from app.usage import service as usage
 from tests.support.gateway import CHAT, QUESTION, gateway_stage, provider_settings
 from tests.support.services import web_service
@@ -73,6 +75,44 @@ def test_of_many_calls_at_once_exactly_the_affordable_ones_are_charged(
             assert 1 <= statuses[200] <= AFFORDABLE
         assert price_nanos * (statuses[200] - 1) < spent_nanos <= price_nanos * statuses[200]
         assert round(sum(entry["cost_usd"] for entry in logs) * 10**9) == spent_nanos
+
+
+@pytest.mark.postgres
+def test_the_calls_of_one_busy_account_do_not_take_the_connections_of_all_others(postgres_url: str) -> None:
+    def answer(exchange: Exchange) -> None:
+        exchange.json(chat_answer())
+
+    with misbehaving_upstream(answer) as upstream:
+        # One more than stands at the busy account's row, of which each process has one at a time.
+        settings = provider_settings(upstream.url, database_pool_size=2, database_pool_overflow=0)
+        with (
+            web_service(postgres_url, settings, workers=1) as service,
+            ThreadPoolExecutor(40) as threads,
+            psycopg.connect(postgres_url.replace("+psycopg", "")) as busy,
+            psycopg.connect(postgres_url.replace("+psycopg", ""), autocommit=True) as watching,
+        ):
+            one, other = service.register()["apiKey"], service.register()["apiKey"]
+
+            def call(key: str) -> int:
+                return service.ask("POST", CHAT, QUESTION, {"X-API-Key": key})[0]
+
+            with busy.transaction():
+                busy.execute(
+                    "SELECT FROM credit_accounts WHERE id = "
+                    "(SELECT account_id FROM api_keys WHERE digest = %s) FOR UPDATE",
+                    [digest(one)],
+                )
+                calls = [threads.submit(call, one) for _ in range(40)]
+                wait_until(
+                    lambda: (
+                        watching.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() > (0,)
+                    ),
+                    30,
+                    what="a call that waits for the row",
+                )
+                # With forty of them at the row, or at the pool, this one would wait until it is refused.
+                assert [call(other) for _ in range(5)] == [200] * 5
+            assert 200 in {done.result() for done in calls}
 
 
 def test_a_stream_whose_process_is_killed_is_charged_its_estimate_once_its_lease_is_over(
