@@ -184,7 +184,6 @@ def _register_rooms(app: Flask) -> None:
     app.register_blueprint(door.inside)
     app.register_blueprint(pages.pages)
     app.register_blueprint(metrics.metrics)
-    documentation.complete(api)
 
 
 def _observe_requests(app: Flask, settings: Settings) -> None:

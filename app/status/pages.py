@@ -12,11 +12,11 @@ from flask import Blueprint, Response, current_app, jsonify, make_response, rend
 from markupsafe import Markup, escape
 
 from app.core.chains import ChainName
-from app.extensions import api
 from app.ports import provider
 from app.status import reference
 from app.status.reference import Reference
 from app.version import VERSION
+from app.web import documentation
 
 pages = Blueprint("pages", __name__)
 
@@ -67,7 +67,7 @@ def for_language_models() -> Response:
 @pages.get("/openapi.json")
 def openapi_document() -> Response:
     """Serve the OpenAPI document."""
-    return jsonify(api.spec.to_dict())
+    return jsonify(documentation.read())
 
 
 def _page(template: str, **values: Any) -> Response:
@@ -84,5 +84,5 @@ def _reference() -> Reference:
     """Return the document as values, read once per application: it never changes while the service runs."""
     found: Reference | None = current_app.extensions.get("reference")
     if found is None:
-        found = current_app.extensions["reference"] = reference.read(api.spec.to_dict())
+        found = current_app.extensions["reference"] = reference.read(documentation.read())
     return found

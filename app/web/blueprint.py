@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import flask_smorest
+from flask import Flask
 
 from app.errors import InternalError, InvalidInput, RateLimited, ServiceError
+from app.web.documentation import describe_later
 from app.web.parsing import StrictParser
 
 View = TypeVar("View", bound=Callable[..., Any])
@@ -60,6 +63,13 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc, unused-ignore]
             return registered
 
         return decorate
+
+    def register_views_in_doc(
+        self, api: Any, app: Flask, spec: Any, *, name: str, parameters: list[Any] | None
+    ) -> None:
+        """Put the description off until the document is read."""
+        describe = super().register_views_in_doc
+        describe_later(app, partial(describe, api, app, spec, name=name, parameters=parameters))
 
     def raises(self, *failures: type[ServiceError]) -> Callable[[View], View]:
         """Document failures of a view from their classes."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from apispec import BasePlugin
 from apispec.ext.marshmallow import MarshmallowPlugin
 from apispec.ext.marshmallow.common import resolve_schema_cls
-from flask import Flask
+from flask import Flask, current_app
 from flask_smorest import Api
 from marshmallow import Schema
 
@@ -32,6 +33,7 @@ _WIRE_TYPES: tuple[tuple[type[Any], str, str | None], ...] = (
     (fields.Text, "string", None),
 )
 
+_EXTENSION = "openapi_document"
 _HEADERS: Mapping[str, Mapping[str, Any]] = {
     "X-Request-Id": {
         "description": "Finds the request in the logs.",
@@ -67,6 +69,33 @@ def spec_options(public_url: str, security_schemes: Mapping[str, Any]) -> dict[s
     }
 
 
+class _Document:
+    """The document of one application, made when somebody first reads it: that is most of the work of a start."""
+
+    def __init__(self, api: Api) -> None:
+        self.spec = api.spec
+        self.pending: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
+        self._made: dict[str, Any] | None = None
+
+    def read(self) -> dict[str, Any]:
+        with self._lock:
+            if self._made is None:
+                for describe in self.pending:
+                    describe()
+                self._complete()
+                self._made = self.spec.to_dict()
+        return self._made
+
+    def _complete(self) -> None:
+        """Add what no operation names by itself."""
+        schemas = self.spec.components.schemas
+        if "Error" not in schemas:
+            self.spec.components.schema("Error", schema=ErrorBody)
+        # flask-smorest's own paging, which no route uses.
+        schemas.pop("PaginationMetadataSchema", None)
+
+
 def bind(app: Flask, api: Api) -> None:
     """Bind the document to the application, with our fields and our one error body."""
     api.ERROR_SCHEMA = ErrorBody
@@ -75,18 +104,23 @@ def bind(app: Flask, api: Api) -> None:
         "extra_plugins": [_WhatAllShare()],
     }
     api.init_app(app, spec_kwargs=plugins)
+    app.extensions[_EXTENSION] = _Document(api)
     for name, header in _HEADERS.items():
         api.spec.components.header(name, dict(header))
     for field, type_, format_ in _WIRE_TYPES:
         api.register_field(field, type_, format_)
 
 
-def complete(api: Api) -> None:
-    """Add what no operation names by itself, once all rooms are registered."""
-    if "Error" not in api.spec.components.schemas:
-        api.spec.components.schema("Error", schema=ErrorBody)
-    # flask-smorest's own paging, which no route uses.
-    api.spec.components.schemas.pop("PaginationMetadataSchema", None)
+def describe_later(app: Flask, describe: Callable[[], None]) -> None:
+    """Have a room described when the document is made."""
+    document: _Document = app.extensions[_EXTENSION]
+    document.pending.append(describe)
+
+
+def read() -> dict[str, Any]:
+    """Return the running application's document. It is shared: not to be changed."""
+    document: _Document = current_app.extensions[_EXTENSION]
+    return document.read()
 
 
 def _name_of(schema: type[Schema] | Schema) -> str:

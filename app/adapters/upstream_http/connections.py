@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import select
 import socket
@@ -95,14 +96,21 @@ class Connection:
         return new
 
 
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    """Return the one context of the process: reading the authorities takes longer than a handshake."""
+    context = ssl.create_default_context(cafile=certifi.where())
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
 class ConnectionPool:
     """Idle connections by origin, the last used first; usable from many threads. Nobody waits for one."""
 
     def __init__(self, *, allows: AddressCheck | None = None) -> None:
         """Make an empty pool; `allows` checks every address that a name resolves to."""
         self._allows = allows
-        self._context = ssl.create_default_context(cafile=certifi.where())
-        self._context.set_alpn_protocols(["http/1.1"])
+        self._context = _tls()
         self._lock = threading.Lock()
         self._idle: dict[str, deque[Connection]] = {}
         self._resting = 0
