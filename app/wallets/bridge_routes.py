@@ -4,71 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from flask import jsonify, request
+from flask import jsonify
 
-from app.errors import (
-    BridgeFailed,
-    DailyLimitExceeded,
-    IdempotencyConflict,
-    MonthlyLimitExceeded,
-    NotFound,
-    PerTxLimitExceeded,
-    PriceUnavailable,
-    Unauthorized,
-    WalletFrozen,
-    WeeklyLimitExceeded,
-)
+from app.errors import BridgeFailed, IdempotencyConflict, NotFound, Unauthorized
 from app.identity import guards
 from app.ports import provider
-from app.wallets import bridge_schemas, bridges, history, movements, orders
-from app.wallets.lifecycle import Status
+from app.wallets import bridge_schemas, bridges, orders
 from app.wallets.orders import BridgeOrder
+from app.wallets.quotable import LIMITS, done_or_quoted, is_for_real, rebuilt_as
 from app.wallets.routes import IDEMPOTENCY_NOTE, PREFER_NOTE, blp
 from app.wallets.service import WalletView
-from app.web import failures, idempotency, prefer
+from app.web import idempotency, prefer
 from app.web.idempotency import idempotent
-from app.web.parsing import body_of, parse_json
-
-_LIMITS = (
-    DailyLimitExceeded,
-    WeeklyLimitExceeded,
-    MonthlyLimitExceeded,
-    PerTxLimitExceeded,
-    WalletFrozen,
-    PriceUnavailable,
-)
-_BRIDGED_OR_QUOTED = {
-    "200": {
-        "description": "The bridge, or the quote of a dry run.",
-        "content": {
-            "application/json": {
-                "schema": {"oneOf": [bridge_schemas.BridgeShape, bridge_schemas.BridgeQuoteShape]}
-            }
-        },
-    }
-}
-
-
-def _rebuild_bridge(transaction_id: str) -> tuple[int, Any]:
-    view = history.movement(transaction_id)
-    if view.status == Status.FAILED:
-        failure = movements.answer_failure(view)
-        return failure.status, failures.body_of(failure)
-    return 200, bridge_schemas.BridgeShape().dump(view)
-
-
-def _is_for_real() -> bool:
-    """Tell a bridge from a dry run, which makes nothing that a repetition could make again."""
-    body = parse_json(body_of(request) or b"{}")
-    return not (isinstance(body, dict) and any(body.get(name) is True for name in ("dry_run", "dryRun")))
 
 
 @blp.post("/<string:wallet_id>/bridge")
-@idempotent(owner=guards.require_agent, rebuild=_rebuild_bridge, applies=_is_for_real)
+@idempotent(owner=guards.require_agent, rebuild=rebuilt_as(bridge_schemas.BridgeShape), applies=is_for_real)
 @blp.arguments(bridge_schemas.BridgeBody)
 @blp.response(200, bridge_schemas.BridgeShape)
-@blp.doc(responses=_BRIDGED_OR_QUOTED)
-@blp.raises(Unauthorized, NotFound, *_LIMITS, IdempotencyConflict, BridgeFailed)
+@blp.doc(responses=done_or_quoted("bridge", bridge_schemas.BridgeShape, bridge_schemas.BridgeQuoteShape))
+@blp.raises(Unauthorized, NotFound, *LIMITS, IdempotencyConflict, BridgeFailed)
 @blp.header(idempotency.HEADER, IDEMPOTENCY_NOTE)
 @blp.header("Prefer", PREFER_NOTE)
 def bridge(body: dict[str, Any], wallet: WalletView) -> Any:

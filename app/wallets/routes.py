@@ -12,30 +12,25 @@ from app.errors import (
     AddressNotAllowed,
     BalanceFetchError,
     ControlsLocked,
-    DailyLimitExceeded,
     IdempotencyConflict,
     LimitReached,
-    MonthlyLimitExceeded,
     NotFound,
-    PerTxLimitExceeded,
-    PriceUnavailable,
     TransactionInProgress,
     TransferFailed,
     Unauthorized,
     WalletFrozen,
-    WeeklyLimitExceeded,
     WithdrawalFailed,
 )
 from app.identity import guards
 from app.ports import provider
-from app.wallets import balances, funding, history, movements, orders, schemas, service, transfers
+from app.wallets import balances, funding, history, orders, schemas, service, transfers
 from app.wallets.history import Filters, TransactionView
-from app.wallets.lifecycle import Status, TransactionType
+from app.wallets.lifecycle import TransactionType
+from app.wallets.quotable import LIMITS, done_or_quoted, is_for_real, rebuilt_as
 from app.wallets.service import WalletView
-from app.web import failures, idempotency, prefer
+from app.web import idempotency, prefer
 from app.web.blueprint import Blueprint
 from app.web.idempotency import idempotent
-from app.web.parsing import body_of, parse_json
 
 blp = Blueprint(
     "wallets",
@@ -44,26 +39,10 @@ blp = Blueprint(
     url_prefix="/v1/wallets",
     description="Wallets on Ethereum, Base and Solana, under limits that hold.",
 )
-_LIMITS = (
-    DailyLimitExceeded,
-    WeeklyLimitExceeded,
-    MonthlyLimitExceeded,
-    PerTxLimitExceeded,
-    AddressNotAllowed,
-    WalletFrozen,
-    PriceUnavailable,
-)
 IDEMPOTENCY_NOTE = (
     "Repeating a request with the same key answers with the first answer and moves nothing again."
 )
 PREFER_NOTE = "`respond-async` answers at once; `wait=N` waits up to N (at most 25) seconds for confirmation."
-
-_MOVED_OR_QUOTED = {
-    "200": {
-        "description": "The movement, or the quote of a dry run.",
-        "content": {"application/json": {"schema": {"oneOf": [schemas.MovementShape, schemas.QuoteShape]}}},
-    }
-}
 
 
 @blp.before_request
@@ -78,20 +57,6 @@ def _find_wallet() -> None:
 
 def _rebuild_wallet(wallet_id: str) -> tuple[int, Any]:
     return 201, schemas.WalletShape().dump(service.detail(wallet_id))
-
-
-def _rebuild_movement(transaction_id: str) -> tuple[int, Any]:
-    view = history.movement(transaction_id)
-    if view.status == Status.FAILED:
-        failure = movements.answer_failure(view)
-        return failure.status, failures.body_of(failure)
-    return 200, schemas.MovementShape().dump(view)
-
-
-def _is_for_real() -> bool:
-    """Tell a movement from a dry run, which makes nothing that a repetition could make again."""
-    body = parse_json(body_of(request) or b"{}")
-    return not (isinstance(body, dict) and body.get("dry_run") is True)
 
 
 def _rebuild_funding(request_id: str) -> tuple[int, Any]:
@@ -145,11 +110,11 @@ def get_balances(wallet: WalletView) -> dict[str, Any]:
 
 
 @blp.post("/<string:wallet_id>/transfer")
-@idempotent(owner=guards.require_agent, rebuild=_rebuild_movement, applies=_is_for_real)
+@idempotent(owner=guards.require_agent, rebuild=rebuilt_as(schemas.MovementShape), applies=is_for_real)
 @blp.arguments(schemas.MovementBody)
 @blp.response(200, schemas.MovementShape)
-@blp.doc(responses=_MOVED_OR_QUOTED)
-@blp.raises(Unauthorized, NotFound, *_LIMITS, IdempotencyConflict, TransferFailed)
+@blp.doc(responses=done_or_quoted("movement", schemas.MovementShape, schemas.QuoteShape))
+@blp.raises(Unauthorized, NotFound, *LIMITS, AddressNotAllowed, IdempotencyConflict, TransferFailed)
 @blp.header(idempotency.HEADER, IDEMPOTENCY_NOTE)
 @blp.header("Prefer", PREFER_NOTE)
 def transfer(body: dict[str, Any], wallet: WalletView) -> Any:
@@ -158,11 +123,11 @@ def transfer(body: dict[str, Any], wallet: WalletView) -> Any:
 
 
 @blp.post("/<string:wallet_id>/withdraw")
-@idempotent(owner=guards.require_agent, rebuild=_rebuild_movement, applies=_is_for_real)
+@idempotent(owner=guards.require_agent, rebuild=rebuilt_as(schemas.MovementShape), applies=is_for_real)
 @blp.arguments(schemas.MovementBody)
 @blp.response(200, schemas.MovementShape)
-@blp.doc(responses=_MOVED_OR_QUOTED)
-@blp.raises(Unauthorized, NotFound, *_LIMITS, IdempotencyConflict, WithdrawalFailed)
+@blp.doc(responses=done_or_quoted("movement", schemas.MovementShape, schemas.QuoteShape))
+@blp.raises(Unauthorized, NotFound, *LIMITS, AddressNotAllowed, IdempotencyConflict, WithdrawalFailed)
 @blp.header(idempotency.HEADER, IDEMPOTENCY_NOTE)
 @blp.header("Prefer", PREFER_NOTE)
 def withdraw(body: dict[str, Any], wallet: WalletView) -> Any:

@@ -4,69 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from flask import jsonify, request
+from flask import jsonify
 
-from app.errors import (
-    DailyLimitExceeded,
-    IdempotencyConflict,
-    MonthlyLimitExceeded,
-    NotFound,
-    PerTxLimitExceeded,
-    PriceUnavailable,
-    SwapFailed,
-    Unauthorized,
-    WalletFrozen,
-    WeeklyLimitExceeded,
-)
+from app.errors import IdempotencyConflict, NotFound, SwapFailed, Unauthorized
 from app.identity import guards
 from app.ports import provider
-from app.wallets import history, movements, orders, swap_schemas, swaps
-from app.wallets.lifecycle import Status
+from app.wallets import orders, swap_schemas, swaps
 from app.wallets.orders import SwapOrder
+from app.wallets.quotable import LIMITS, done_or_quoted, is_for_real, rebuilt_as
 from app.wallets.routes import IDEMPOTENCY_NOTE, PREFER_NOTE, blp
 from app.wallets.service import WalletView
-from app.web import failures, idempotency, prefer
+from app.web import idempotency, prefer
 from app.web.idempotency import idempotent
-from app.web.parsing import body_of, parse_json
-
-_LIMITS = (
-    DailyLimitExceeded,
-    WeeklyLimitExceeded,
-    MonthlyLimitExceeded,
-    PerTxLimitExceeded,
-    WalletFrozen,
-    PriceUnavailable,
-)
-_SWAPPED_OR_QUOTED = {
-    "200": {
-        "description": "The swap, or the quote of a dry run.",
-        "content": {
-            "application/json": {"schema": {"oneOf": [swap_schemas.SwapShape, swap_schemas.SwapQuoteShape]}}
-        },
-    }
-}
-
-
-def _rebuild_swap(transaction_id: str) -> tuple[int, Any]:
-    view = history.movement(transaction_id)
-    if view.status == Status.FAILED:
-        failure = movements.answer_failure(view)
-        return failure.status, failures.body_of(failure)
-    return 200, swap_schemas.SwapShape().dump(view)
-
-
-def _is_for_real() -> bool:
-    """Tell a swap from a dry run, which makes nothing that a repetition could make again."""
-    body = parse_json(body_of(request) or b"{}")
-    return not (isinstance(body, dict) and any(body.get(name) is True for name in ("dry_run", "dryRun")))
 
 
 @blp.post("/<string:wallet_id>/swap")
-@idempotent(owner=guards.require_agent, rebuild=_rebuild_swap, applies=_is_for_real)
+@idempotent(owner=guards.require_agent, rebuild=rebuilt_as(swap_schemas.SwapShape), applies=is_for_real)
 @blp.arguments(swap_schemas.SwapBody)
 @blp.response(200, swap_schemas.SwapShape)
-@blp.doc(responses=_SWAPPED_OR_QUOTED)
-@blp.raises(Unauthorized, NotFound, *_LIMITS, IdempotencyConflict, SwapFailed)
+@blp.doc(responses=done_or_quoted("swap", swap_schemas.SwapShape, swap_schemas.SwapQuoteShape))
+@blp.raises(Unauthorized, NotFound, *LIMITS, IdempotencyConflict, SwapFailed)
 @blp.header(idempotency.HEADER, IDEMPOTENCY_NOTE)
 @blp.header("Prefer", PREFER_NOTE)
 def swap(body: dict[str, Any], wallet: WalletView) -> Any:

@@ -16,7 +16,8 @@ from app.adapters.evm import fees, refusals, transactions, wire
 from app.adapters.evm.endpoint import RpcError
 from app.adapters.evm.fees import FeeTerms, Price
 from app.adapters.evm.transactions import Target, Unsigned
-from app.adapters.evm.wire import FeeHistory, MalformedAnswerError
+from app.adapters.evm.wire import FeeHistory
+from app.adapters.json_rpc import MalformedAnswerError
 from tests.support.evm import Person
 
 WEI = st.integers(min_value=0, max_value=2**96)

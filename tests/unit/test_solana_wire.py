@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
+from app.adapters import json_rpc
+from app.adapters.json_rpc import MalformedAnswerError
 from app.adapters.solana import refusals, wire
 from app.adapters.solana.marks import Mark, Trail
-from app.adapters.solana.wire import Entry, MalformedAnswerError
+from app.adapters.solana.wire import Entry
 
 _CONTEXT = {"slot": 7}
 
@@ -26,12 +28,12 @@ _CONTEXT = {"slot": 7}
 )
 def test_a_text_that_would_break_the_parser_is_refused_before_it(body: bytes) -> None:
     with pytest.raises(MalformedAnswerError):
-        wire.parsed(body)
+        json_rpc.parsed(body)
 
 
 def test_brackets_in_texts_of_strangers_do_no_harm() -> None:
     answer = {"logs": ["[" * 500 + '"\\', "}" * 900], "value": 12345678901234567890}
-    assert wire.parsed(json.dumps(answer).encode()) == answer
+    assert json_rpc.parsed(json.dumps(answer).encode()) == answer
 
 
 @pytest.mark.parametrize(

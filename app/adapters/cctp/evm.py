@@ -13,7 +13,8 @@ from app.adapters.evm import contracts, rehearsal
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.endpoint import Call, RpcError
 from app.adapters.evm.transactions import ContractCall, Target
-from app.adapters.evm.wire import Log, MalformedAnswerError, Receipt, octets, receipt_or_none
+from app.adapters.evm.wire import Log, Receipt, octets, receipt_or_none
+from app.adapters.json_rpc import MalformedAnswerError
 from app.core.chains import USDC, ChainName, native
 from app.core.money import TokenAmount
 from app.ports.bridges import Arrival, Ask, Leg, Step

@@ -8,7 +8,8 @@ from app.adapters.evm import refusals
 from app.adapters.evm.endpoint import Call, EndpointFailed, RpcError
 from app.adapters.evm.rpc import JsonRpc
 from app.adapters.evm.transactions import hash_of
-from app.adapters.evm.wire import MalformedAnswerError, hash32, receipt_or_none
+from app.adapters.evm.wire import hash32, receipt_or_none
+from app.adapters.json_rpc import MalformedAnswerError
 from app.ports.errors import OutcomeUnknown, Rejected, Unreachable
 
 

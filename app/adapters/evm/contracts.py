@@ -9,7 +9,8 @@ from eth_abi.abi import decode, encode
 from eth_abi.exceptions import DecodingError
 
 from app.adapters.evm.endpoint import Call
-from app.adapters.evm.wire import MalformedAnswerError, octets
+from app.adapters.evm.wire import octets
+from app.adapters.json_rpc import MalformedAnswerError
 
 _TRANSFER = bytes.fromhex("a9059cbb")  # ERC-20 transfer(address,uint256)
 _BALANCE_OF = bytes.fromhex("70a08231")  # ERC-20 balanceOf(address)

@@ -11,7 +11,8 @@ from app.adapters.evm.endpoint import Call, RpcError
 from app.adapters.evm.fees import FeeTerms, Price
 from app.adapters.evm.rpc import JsonRpc
 from app.adapters.evm.transactions import ContractCall, Target, Unsigned, target_of
-from app.adapters.evm.wire import MalformedAnswerError, block_time, count, fee, fee_history, fee_units
+from app.adapters.evm.wire import block_time, count, fee, fee_history, fee_units
+from app.adapters.json_rpc import MalformedAnswerError
 from app.core.chains import Token
 from app.core.money import TokenAmount
 from app.ports.chain import Attempt, Draft, Intent, Terms

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http.cookiejar import DefaultCookiePolicy
 from typing import Generic, TypeVar
@@ -23,7 +23,8 @@ from urllib3.exceptions import (
     ProtocolError,
 )
 
-from app.adapters.evm.wire import MalformedAnswerError, quantity
+from app.adapters.evm.wire import quantity
+from app.adapters.json_rpc import MalformedAnswerError, error_of, in_order, parsed
 from app.core import tallies
 from app.core.chains import ChainName
 from app.core.unit_of_work import assert_no_unit
@@ -99,7 +100,7 @@ class Call(Generic[T]):
         """Return the answer of a call that was run and has no `error`."""
         return self._answers[0]
 
-    def take(self, reply: dict[object, object]) -> None:
+    def take(self, reply: Mapping[str, object]) -> None:
         """Keep a reply. Raises: EndpointFailed, MalformedAnswerError."""
         self.error, self._answers = None, []
         error = reply.get("error")
@@ -232,7 +233,7 @@ class Endpoint:
         if status not in (requests.codes.ok, requests.codes.bad_request):
             raise EndpointFailed("http_status", perhaps_executed=status >= requests.codes.server_error)
         try:
-            replies = _parsed(received)
+            replies = parsed(received)
             if isinstance(replies, dict):
                 replies = [replies]
                 if len(chunk) > 1:
@@ -240,9 +241,8 @@ class Endpoint:
                     if not _error(replies[0].get("error")).is_rate_limit and self._smaller(chunk):
                         return False
                     raise EndpointFailed("refused", perhaps_executed=False)
-            by_number = _by_number(replies, expected=len(chunk))
-            for number, call in enumerate(chunk):
-                call.take(by_number[number])
+            for call, reply in zip(chunk, in_order(replies, expected=len(chunk)), strict=True):
+                call.take(reply)
         except MalformedAnswerError:
             raise EndpointFailed("unexpected_answer", perhaps_executed=True) from None
         return True
@@ -252,39 +252,8 @@ class Endpoint:
         return len(chunk) > 1
 
 
-def _parsed(received: bytes) -> object:
-    try:
-        parsed: object = json.loads(received)
-    except (ValueError, RecursionError):
-        raise MalformedAnswerError("expected JSON") from None
-    return parsed
-
-
-def _by_number(replies: object, *, expected: int) -> dict[int, dict[object, object]]:
-    if not isinstance(replies, list) or len(replies) != expected:
-        raise MalformedAnswerError("expected one reply per call")
-    found: dict[int, dict[object, object]] = {}
-    for reply in replies:
-        if not isinstance(reply, dict):
-            raise MalformedAnswerError("expected objects")
-        number = reply.get("id")
-        if expected == 1 and number is None:
-            number = 0  # JSON-RPC 2.0 §5: null when the node could not read the request
-        if type(number) is not int:
-            raise MalformedAnswerError("expected the ids that were sent")
-        found[number] = reply
-    if set(found) != set(range(expected)):
-        raise MalformedAnswerError("expected the ids that were sent")
-    return found
-
-
 def _error(answer: object) -> RpcError:
-    if not isinstance(answer, dict):
-        raise MalformedAnswerError("expected an error object")
-    code, message, data = answer.get("code"), answer.get("message"), answer.get("data")
-    if type(code) is not int or not isinstance(message, str):
-        raise MalformedAnswerError("expected an error object")
-    return RpcError(code, message, data if isinstance(data, str) else None)
+    return RpcError(*error_of(answer))
 
 
 def _never_sent(error: Exception) -> bool:

@@ -11,7 +11,7 @@ from app.adapters.evm import contracts
 from app.adapters.evm.deployments import Deployment, PriceFeed
 from app.adapters.evm.endpoint import Call
 from app.adapters.evm.rpc import JsonRpc
-from app.adapters.evm.wire import MalformedAnswerError
+from app.adapters.json_rpc import MalformedAnswerError
 from app.core import clock
 from app.core.chains import ETH, SOL, Token
 

@@ -14,16 +14,8 @@ from app.adapters.evm.endpoint import Call, RpcError
 from app.adapters.evm.fastlz import compressed_length
 from app.adapters.evm.rpc import JsonRpc
 from app.adapters.evm.transactions import Target, Unsigned, signed_form
-from app.adapters.evm.wire import (
-    MalformedAnswerError,
-    Receipt,
-    Transaction,
-    address,
-    block_or_none,
-    fee_units,
-    octets,
-    quantity,
-)
+from app.adapters.evm.wire import Receipt, Transaction, address, block_or_none, fee_units, octets, quantity
+from app.adapters.json_rpc import MalformedAnswerError
 
 _EIP_1559 = 2
 _SCALE = 10**12

@@ -13,13 +13,8 @@ from app.adapters.evm import l1_fees, proceeds
 from app.adapters.evm.deployments import Deployment
 from app.adapters.evm.endpoint import MAX_BATCH, Call, Endpoint, RpcError
 from app.adapters.evm.rpc import JsonRpc
-from app.adapters.evm.wire import (
-    MalformedAnswerError,
-    Receipt,
-    block_ref_or_none,
-    count,
-    receipt_or_none,
-)
+from app.adapters.evm.wire import Receipt, block_ref_or_none, count, receipt_or_none
+from app.adapters.json_rpc import MalformedAnswerError
 from app.ports.chain import BlockRef, Fate, Outcome, Watch
 
 _SAFE_DEPTH = 64

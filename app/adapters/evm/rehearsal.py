@@ -14,7 +14,8 @@ from app.adapters.evm import contracts, refusals
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.endpoint import Call, RpcError
 from app.adapters.evm.transactions import Target
-from app.adapters.evm.wire import MalformedAnswerError, quantity
+from app.adapters.evm.wire import quantity
+from app.adapters.json_rpc import MalformedAnswerError
 from app.core.addresses import ZERO_EVM_ADDRESS
 from app.ports.errors import Rejected
 

@@ -15,7 +15,6 @@ from app.adapters.evm.endpoint import Call, Endpoint
 from app.adapters.evm.fees import FeeTerms
 from app.adapters.evm.transactions import ContractCall, Target
 from app.adapters.evm.wire import (
-    MalformedAnswerError,
     Receipt,
     address,
     count,
@@ -26,6 +25,7 @@ from app.adapters.evm.wire import (
     quantity,
     receipt_or_none,
 )
+from app.adapters.json_rpc import MalformedAnswerError
 from app.core.chains import ChainName, native
 from app.ports.chain import Draft
 from app.ports.errors import Rejected

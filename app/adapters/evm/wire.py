@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from eth_utils.address import to_checksum_address
 
+from app.adapters.json_rpc import MalformedAnswerError
 from app.ports.chain import BlockRef
 
 _QUANTITY = re.compile(r"0x[0-9a-fA-F]{1,64}", re.ASCII)
@@ -20,10 +21,6 @@ _HASH = re.compile(r"0x[0-9a-fA-F]{64}", re.ASCII)
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 _COUNT_LIMIT = 2**63
 _FEE_LIMIT = 2**128
-
-
-class MalformedAnswerError(ValueError):
-    """The answer is not what was asked for; the message names the expected shape, never the answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from eth_abi.abi import encode
 from eth_utils.crypto import keccak
 
 from app.adapters.evm.transactions import Target
-from app.adapters.evm.wire import MalformedAnswerError, address, count, hash32, octets, quantity
+from app.adapters.evm.wire import address, count, hash32, octets, quantity
+from app.adapters.json_rpc import MalformedAnswerError
 from app.ports.chain import BlockRef
 
 _DEPOSIT = bytes.fromhex("e9e05c42")  # depositTransaction(address,uint256,uint64,bool,bytes)

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from solders.rpc.config import RpcSendTransactionConfig
 from solders.rpc.requests import SendRawTransaction
 
+from app.adapters.json_rpc import MalformedAnswerError
 from app.adapters.solana import refusals, transactions
 from app.adapters.solana.endpoint import Call, EndpointFailedError, RpcError
 from app.adapters.solana.rpc import SolanaRpc
-from app.adapters.solana.wire import MalformedAnswerError, text
+from app.adapters.solana.wire import text
 from app.ports.errors import OutcomeUnknown, Rejected, Unreachable
 
 # A node's own opinion and its own retries are of no use: the same bytes are sent again until they land or expire.

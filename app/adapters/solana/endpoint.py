@@ -17,8 +17,9 @@ import structlog
 from solders.rpc.requests import GetGenesisHash
 
 from app.adapters.http_client import HttpClient, TooLargeError
+from app.adapters.json_rpc import MalformedAnswerError, error_of, in_order, parsed
 from app.adapters.outage import Outage
-from app.adapters.solana.wire import MalformedAnswerError, field, parsed, text
+from app.adapters.solana.wire import field, text
 from app.core import tallies
 from app.core.chains import ChainName
 from app.ports.errors import Unreachable
@@ -238,7 +239,7 @@ class Endpoint:
                     self._halve(chunk)
                     return False
                 replies = [replies]
-            ordered = _in_order(replies, expected=len(chunk))
+            ordered = in_order(replies, expected=len(chunk))
         except MalformedAnswerError:
             raise EndpointFailedError("unexpected_answer") from None
         for call, reply in zip(chunk, ordered, strict=True):
@@ -263,29 +264,6 @@ def _body(chunk: Sequence[Call[Any]]) -> bytes:
     return json.dumps(requests if len(chunk) > 1 else requests[0], separators=(",", ":")).encode()
 
 
-def _in_order(replies: object, *, expected: int) -> Sequence[Mapping[str, object]]:
-    """Return the replies in the order of their requests; a server may answer a batch in any order."""
-    if not isinstance(replies, list) or len(replies) != expected:
-        raise MalformedAnswerError("expected one reply per call")
-    found: dict[int, Mapping[str, object]] = {}
-    for reply in replies:
-        if not isinstance(reply, dict):
-            raise MalformedAnswerError("expected objects")
-        number = reply.get("id")
-        if expected == 1 and number is None:
-            number = 0  # JSON-RPC 2.0 §5: null when the node could not read the request
-        if type(number) is not int:
-            raise MalformedAnswerError("expected the ids that were sent")
-        found[number] = reply
-    if set(found) != set(range(expected)):
-        raise MalformedAnswerError("expected the ids that were sent")
-    return [found[number] for number in range(expected)]
-
-
 def _error(answer: object) -> RpcError:
-    if not isinstance(answer, dict):
-        raise MalformedAnswerError("expected an error object")
-    code, message = answer.get("code"), answer.get("message")
-    if type(code) is not int or not isinstance(message, str):
-        raise MalformedAnswerError("expected an error object")
+    code, message, _data = error_of(answer)
     return RpcError(code, message)

@@ -27,20 +27,12 @@ from solders.rpc.requests import (
 from solders.signature import Signature
 from solders.transaction_status import UiTransactionEncoding
 
+from app.adapters.json_rpc import MalformedAnswerError
 from app.adapters.solana import arrivals, payments, refusals, tokens, transactions
 from app.adapters.solana.arrivals import Holder
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.endpoint import Call
-from app.adapters.solana.wire import (
-    Landed,
-    MalformedAnswerError,
-    accounts,
-    blockhash,
-    landed_or_none,
-    members,
-    number,
-    simulation,
-)
+from app.adapters.solana.wire import Landed, accounts, blockhash, landed_or_none, members, number, simulation
 from app.core.chains import SOL, ChainName
 from app.core.money import TokenAmount
 from app.ports.chain import Draft, Intent, Terms

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,18 +17,13 @@ from solders.pubkey import Pubkey
 from solders.signature import Signature
 from solders.transaction import VersionedTransaction
 
-from app.core.json_depth import is_nested_too_deeply
+from app.adapters.json_rpc import MalformedAnswerError
 
 LEVELS = ("processed", "confirmed", "finalized")
 """The commitment levels, the weakest first."""
 
-_DEEPEST = 64
 _U64 = 2**64
 _LONGEST_U64 = 20
-
-
-class MalformedAnswerError(ValueError):
-    """The answer is not of the shape that the method promises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,18 +118,6 @@ class Landed:
     after: tuple[int, ...]
     tokens_before: tuple[TokenBalance, ...]
     tokens_after: tuple[TokenBalance, ...]
-
-
-def parsed(body: bytes) -> object:
-    """Parse JSON of a sane depth; the parser recurses, and a deep text would end the process."""
-    if is_nested_too_deeply(body, _DEEPEST):
-        raise MalformedAnswerError("expected a shallower answer")
-    try:
-        # Fractions appear only in figures made for people, which nobody reads here.
-        value: object = json.loads(body, parse_float=str)
-    except (ValueError, RecursionError):
-        raise MalformedAnswerError("expected JSON") from None
-    return value
 
 
 def number(value: object) -> int:

@@ -15,7 +15,7 @@ from eth_utils.address import to_checksum_address
 from app.adapters.evm.contracts import Inner
 from app.adapters.evm.deployments import Deployment
 from app.adapters.evm.transactions import Target
-from app.adapters.evm.wire import MalformedAnswerError
+from app.adapters.json_rpc import MalformedAnswerError
 from app.core.chains import USDC, Token
 from app.ports.errors import Rejected
 from app.ports.swaps import Ask

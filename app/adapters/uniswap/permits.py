@@ -10,7 +10,7 @@ from eth_utils.crypto import keccak
 
 from app.adapters.evm.contracts import Inner, number, word_of_address
 from app.adapters.evm.deployments import Deployment
-from app.adapters.evm.wire import MalformedAnswerError
+from app.adapters.json_rpc import MalformedAnswerError
 from app.adapters.uniswap.calls import PermitSignature
 from app.ports.chain import Terms
 from app.ports.vault import Signer

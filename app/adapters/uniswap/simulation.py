@@ -13,7 +13,8 @@ from app.adapters.evm import contracts
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.endpoint import Call, RpcError
 from app.adapters.evm.transactions import Target
-from app.adapters.evm.wire import MalformedAnswerError, quantity
+from app.adapters.evm.wire import quantity
+from app.adapters.json_rpc import MalformedAnswerError
 from app.adapters.uniswap.calls import Swap
 from app.core.chains import USDC
 from app.ports.chain import Draft
