@@ -14,7 +14,7 @@ from flask import Flask
 from flask_smorest import Api
 from marshmallow import Schema
 
-from app.errors import PayloadTooLarge
+from app.errors import PayloadTooLarge, RequestTimeout, ServiceError
 from app.web import fields
 from app.web.schemas import ErrorBody
 
@@ -120,7 +120,8 @@ class _WhatAllShare(BasePlugin):  # type: ignore[misc, unused-ignore]
                 _without_null(parameter)
             places = {parameter["in"] for parameter in parameters}
             if "requestBody" in operation:
-                operation["responses"]["413"] = _payload_too_large()
+                for failure in (PayloadTooLarge, RequestTimeout):
+                    operation["responses"][str(failure().status)] = _failure_of_bodies(failure)
             elif not places & {"query", "header"}:
                 del operation["responses"]["400"]
             repeatable = any(parameter["name"] == "Idempotency-Key" for parameter in parameters)
@@ -141,11 +142,11 @@ def _without_null(parameter: dict[str, Any]) -> None:
         del schema["default"]
 
 
-def _payload_too_large() -> dict[str, Any]:
-    reason = inspect.getdoc(PayloadTooLarge)
+def _failure_of_bodies(failure: type[ServiceError]) -> dict[str, Any]:
+    reason = inspect.getdoc(failure)
     schema = {"$ref": "#/components/schemas/Error"}
     return {
-        "description": f"`{PayloadTooLarge.code}`: {reason}",
+        "description": f"`{failure.code}`: {reason}",
         "content": {"application/json": {"schema": schema}},
     }
 
