@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from app.adapters.openapi_reader import child, structure
@@ -71,6 +71,8 @@ def bent(draw: st.DrawFn) -> Any:
     return document
 
 
+@example(text=json.dumps({**SPEC, "x-\ud800": "\udfff"}))
+@settings(max_examples=60)
 @given(text=bent().map(json.dumps) | _VALUES.map(json.dumps) | st.text(max_size=100))
 def test_a_bent_document_is_read_or_refused_with_its_place(schemas: structure.Schemas, text: str) -> None:
     answer = child.read(text, schemas)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from flask import Flask
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from werkzeug.test import EnvironBuilder
 
@@ -24,7 +24,6 @@ from app.payments.presentation import ByHash
 from app.ports.errors import Rejected
 from app.ports.till import Demand
 from tests.support.applications import make_app, settings_for
-from tests.support.gateway import provider_settings
 from tests.support.payments import till_of
 
 _NOWHERE = "http://127.0.0.1:1"
@@ -32,14 +31,15 @@ _ADDRESS = "0x" + "ab" * 20
 
 
 @pytest.fixture(scope="module")
-def app() -> Iterator[Flask]:
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flask]:
     """An application with a till on each chain, of which none can be reached."""
     base = EvmChain(
         ChainName.BASE, DEPLOYMENTS["sandbox", ChainName.BASE], rpc_urls=[_NOWHERE], deposit_confirmations=1
     )
     solana = SolanaChain(SOLANA["sandbox"], rpc_urls=[_NOWHERE])
     tills = MappingProxyType({ChainName.BASE: till_of(base), ChainName.SOLANA: till_of(solana)})
-    made = make_app(settings_for("sqlite://", **provider_settings(_NOWHERE)), tills=tills)
+    database = tmp_path_factory.mktemp("hostile") / "nothing.sqlite"
+    made = make_app(settings_for(f"sqlite:///{database}"), tills=tills)
     with made.app_context():
         yield made
 
@@ -116,7 +116,6 @@ _CHAINS = st.sampled_from(["", "base", "BASE ", "solana", "ethereum", "bitcoin",
 @example(base64.b64encode(b'{"x402Version": 1e400}').decode(), presentation.PLAIN_HEADER, "")
 @example(base64.b64encode(b'"\\ud800"').decode(), presentation.PLAIN_HEADER, "")
 @example("A" * 100_000, presentation.PLAIN_HEADER, "")
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_payment_is_read_or_refused(app: Flask, header: str, name: str, chain: str) -> None:
     environ = EnvironBuilder(headers={name: header, presentation.CHAIN_HEADER: chain}).get_environ()
     with app.request_context(environ):
@@ -137,7 +136,6 @@ def test_a_payment_is_read_or_refused(app: Flask, header: str, name: str, chain:
 
 
 @given(st.text(max_size=140) | st.binary(min_size=64, max_size=65).map(lambda raw: "0x" + raw.hex()))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_proof_is_the_payer_s_or_none(app: Flask, proof: str) -> None:
     for till in app.extensions["ports"].tills.values():
         payer = "11111111111111111111111111111111" if till.name is ChainName.SOLANA else _ADDRESS

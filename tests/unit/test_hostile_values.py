@@ -110,6 +110,8 @@ def test_a_field_takes_a_value_that_it_takes_again_or_says_what_is_wrong(field: 
         return
     if isinstance(taken, str):
         assert field.deserialize(taken) == taken
+    # An amount is read by its token's decimals, later.
+    if isinstance(taken, str) and not isinstance(field, fields.Amount):
         taken.encode()
     json.dumps(taken, default=str)
 
