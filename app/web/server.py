@@ -1,7 +1,7 @@
 """gunicorn's threaded worker, hardened against callers that are slow, silent or malformed (decision 0100).
 
-A thread is given to a request whose head has arrived, and its body if it is small. Nothing waits in the loop that accepts and dispatches, and
-what gunicorn itself refuses is refused in our words. Loaded by gunicorn's settings, before any application.
+A thread is given to a request whose head has arrived, and its body if it is small. Nothing waits in the loop that
+accepts and dispatches, and what gunicorn itself refuses is refused in our words. Loaded by gunicorn's settings.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
         """
         try:
             connection.shutdown(socket.SHUT_WR)
-            connection.setblocking(False)
+            connection.settimeout(0)
             self.poller.register(connection, selectors.EVENT_READ, self._discard)
         except (OSError, ValueError, KeyError):
             connection.close()
@@ -165,7 +165,9 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
         if isinstance(exc, _TOO_LARGE):
             _answer(client, HeadTooLarge(), reason)
         elif isinstance(exc, http_errors.ParseException) and not isinstance(exc, _OUR_HEADERS):
-            _answer(client, InvalidInput(_SENTENCES.get(type(exc), "The request is not valid HTTP/1.1.")), reason)
+            _answer(
+                client, InvalidInput(_SENTENCES.get(type(exc), "The request is not valid HTTP/1.1.")), reason
+            )
         else:
             request_id = _answer(client, InternalError(), reason)
             _log.error("request_failed", exc_info=exc, request_id=request_id)
@@ -173,7 +175,7 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
     def _hear(self, caller: Caller) -> None:
         """Take what has arrived of a request; hand it to a thread once there is enough."""
         try:
-            caller.sock.setblocking(False)
+            caller.sock.settimeout(0)
             piece = caller.sock.recv(_CHUNK_BYTES)
         except BlockingIOError:
             self._await(caller)
@@ -209,7 +211,7 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
     def _hand_over(self, caller: Caller) -> None:
         self._forget(caller)
         caller.init()
-        caller.sock.setblocking(True)
+        caller.sock.settimeout(None)
         caller.parser.unreader.unread(bytes(caller.gathered))
         caller.gathered.clear()
         caller.awaited = 0

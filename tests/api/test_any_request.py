@@ -1,4 +1,4 @@
-"""Requests by the service's own document, right and wrong ones: the answers are those that it promises, and no others."""
+"""Requests by the service's own document, right and wrong: the answers are those that it promises, no others."""
 
 from __future__ import annotations
 
@@ -99,7 +99,6 @@ class Scene:
         assert answer.status_code == 201, answer.get_data(as_text=True)
         return str(answer.get_json()["id"])
 
-
     def complete(self, body: Any, *, but: int) -> None:
         """Put what makes sense in all fields of a body but one."""
         sensible = {
@@ -118,7 +117,10 @@ class Scene:
 
 @pytest.fixture
 def scene(
-    each_database_url: str, build_app: Callable[..., Flask], chains: dict[ChainName, EvmChain], base_node: EvmNode
+    each_database_url: str,
+    build_app: Callable[..., Flask],
+    chains: dict[ChainName, EvmChain],
+    base_node: EvmNode,
 ) -> Iterator[Scene]:
     with misbehaving_upstream() as upstream:
         own = provider_settings(upstream.url, secret_key=_SECRET)
@@ -147,7 +149,13 @@ def test_whatever_is_asked_is_answered_as_the_document_says(scene: Scene) -> Non
         written = lines()
     scene.problems += [f"logged: {line}" for line in written if line["event"] == "request_failed"]
     told = str(written)
-    for secret in (_SECRET, key_of("k1").split(":")[1], key_of("p1").split(":")[1], scene.agent.key, scene.ops.key):
+    for secret in (
+        _SECRET,
+        key_of("k1").split(":")[1],
+        key_of("p1").split(":")[1],
+        scene.agent.key,
+        scene.ops.key,
+    ):
         assert secret not in told
     assert not scene.problems, "\n".join(scene.problems)
 
@@ -192,7 +200,9 @@ def _ask(scene: Scene, operation: Any, mode: GenerationMode) -> None:
             scene.complete(case.body, but=asked // 2)
         for headers in [scene.keys(case.path), *([{}] if asked == 1 else [])]:
             answer = case.call(headers=headers)
-            scene.problems += [f"{case.method} {case.path} ({asked}): {problem}" for problem in _wrong(case, answer)]
+            scene.problems += [
+                f"{case.method} {case.path} ({asked}): {problem}" for problem in _wrong(case, answer)
+            ]
 
     # Where there is nothing to choose, there is nothing to do wrong.
     with suppress(Unsatisfiable):

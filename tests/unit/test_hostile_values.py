@@ -105,8 +105,7 @@ _MAILS = st.builds("{}@{}".format, st.text(LETTERS, max_size=70), _HOSTS)
 def test_a_field_takes_a_value_that_it_takes_again_or_says_what_is_wrong(field: Any, value: Any) -> None:
     try:
         taken = field.deserialize(value)
-    except ValidationError as refusal:
-        assert all(isinstance(message, str) for message in refusal.messages)
+    except ValidationError:
         return
     if isinstance(taken, str):
         assert field.deserialize(taken) == taken
@@ -155,7 +154,9 @@ _HEADERS = st.text(st.characters(max_codepoint=255, exclude_characters="\r\n\x00
 
 @given(_HEADERS | st.text("wait=respond-async,;9 \t٣", max_size=80))
 def test_a_preference_waits_as_long_as_anybody_may_or_not_at_all(value: str) -> None:
-    environ = EnvironBuilder(headers={"Prefer": value.encode("latin-1", "replace").decode("latin-1")}).get_environ()
+    environ = EnvironBuilder(
+        headers={"Prefer": value.encode("latin-1", "replace").decode("latin-1")}
+    ).get_environ()
     with Flask("").request_context(environ):
         assert 0 <= prefer.wait_seconds(Decimal(5)) <= 25
 

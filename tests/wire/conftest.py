@@ -55,4 +55,6 @@ def wire(
     assert made["apiKey"] not in log
     assert made["claimCode"] not in log
     assert "Traceback" not in log
-    assert "request_failed" not in [json.loads(line).get("event") for line in log.splitlines() if line[:1] == "{"]
+    assert "request_failed" not in [
+        json.loads(line).get("event") for line in log.splitlines() if line[:1] == "{"
+    ]

@@ -33,7 +33,16 @@ def arrived(upstream: MisbehavingUpstream) -> Callable[[], list[Asked]]:
 
 
 def framing(asked: Asked) -> list[tuple[str, str]]:
-    names = {"content-length", "transfer-encoding", "host", "connection", "upgrade", "expect", "te", "trailer"}
+    names = {
+        "content-length",
+        "transfer-encoding",
+        "host",
+        "connection",
+        "upgrade",
+        "expect",
+        "te",
+        "trailer",
+    }
     return sorted((name, value) for name, value in asked.headers if name in names)
 
 
@@ -97,7 +106,15 @@ def test_one_call_is_one_request_with_one_frame_of_ours(
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize(
     "rest",
-    [b"/a%0d%0aHost:%20evil", b"/a%0d%0a%0d%0aGET%20/b", b"/a%00", b"/%2e%2e/b", b"/a%250d%250a", b"/a%u000d", b"/../b"],
+    [
+        b"/a%0d%0aHost:%20evil",
+        b"/a%0d%0a%0d%0aGET%20/b",
+        b"/a%00",
+        b"/%2e%2e/b",
+        b"/a%250d%250a",
+        b"/a%u000d",
+        b"/../b",
+    ],
 )
 def test_a_path_that_is_more_than_a_path_arrives_nowhere(
     wire: Wire, paths: dict[str, bytes], arrived: Callable[[], list[Asked]], door: str, rest: bytes

@@ -109,16 +109,22 @@ def test_chunks_that_are_none_are_refused_and_end_the_connection(wire: Wire, dan
 
 def test_a_key_among_the_trailers_opens_nothing(wire: Wire) -> None:
     trailer = b"X-API-Key: " + wire.key.encode()
-    request = post(CHUNKED, b"Trailer: X-API-Key", body=b"2\r\n{}\r\n0\r\n" + trailer + b"\r\n\r\n", path=b"/v1/wallets")
+    request = post(
+        CHUNKED, b"Trailer: X-API-Key", body=b"2\r\n{}\r\n0\r\n" + trailer + b"\r\n\r\n", path=b"/v1/wallets"
+    )
     assert_refused(wire.say(request)[0], 401, "UNAUTHORIZED")
 
 
 def test_names_with_underscores_are_no_names_of_ours(wire: Wire) -> None:
     key = wire.key.encode()
     assert_refused(wire.say(get(b"/v1/balance", b"X_API_Key: " + key))[0], 401, "UNAUTHORIZED")
-    (served,) = wire.say(get(b"/v1/balance", b"X-API-Key: " + key, b"X_API_Key: mk_other", b"Content_Length: 5"))
+    (served,) = wire.say(
+        get(b"/v1/balance", b"X-API-Key: " + key, b"X_API_Key: mk_other", b"Content_Length: 5")
+    )
     assert served.status == 200
-    (same_place,) = wire.say(get(b"/v1/balance", b"SCRIPT_NAME: /v1", b"PATH_INFO: /v1/health", b"X-API-Key: " + key))
+    (same_place,) = wire.say(
+        get(b"/v1/balance", b"SCRIPT_NAME: /v1", b"PATH_INFO: /v1/health", b"X-API-Key: " + key)
+    )
     assert "credits_usd" in same_place.json()
     (elsewhere,) = wire.say(get(b"/v1/health", b"SCRIPT_NAME: /elsewhere"))
     assert elsewhere.status == 200
@@ -145,7 +151,9 @@ def test_requests_on_one_connection_are_answered_one_by_one_in_their_order(wire:
 
 @pytest.mark.parametrize("method", [b"TRACE", b"CONNECT", b"TRACK", b"DEBUG"])
 @pytest.mark.parametrize("path", [b"/v1/health", b"/v1/gateway/brave/web/search", b"/v1/balance"])
-def test_methods_that_show_or_open_what_they_should_not_do_neither(wire: Wire, method: bytes, path: bytes) -> None:
+def test_methods_that_show_or_open_what_they_should_not_do_neither(
+    wire: Wire, method: bytes, path: bytes
+) -> None:
     key = b"X-API-Key: " + wire.key.encode()
     (answer,) = wire.say(get(path, key, b"X-Canary: echoed", method=method))
     assert_refused(answer, 405, "METHOD_NOT_ALLOWED")
@@ -161,7 +169,12 @@ def test_a_tunnel_is_not_opened_and_what_follows_is_not_read(wire: Wire) -> None
     "headers",
     [
         (b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABkAAQAAP__"),
-        (b"Connection: Upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Key: x", b"Sec-WebSocket-Version: 13"),
+        (
+            b"Connection: Upgrade",
+            b"Upgrade: websocket",
+            b"Sec-WebSocket-Key: x",
+            b"Sec-WebSocket-Version: 13",
+        ),
     ],
     ids=["h2c", "websocket"],
 )
@@ -203,10 +216,24 @@ def test_odd_targets_lead_where_they_say_or_nowhere(wire: Wire, target: bytes) -
         assert answer.json()["code"]
 
 
-HOSTS = [b"", b" ", b"x:99999999", b"[::1", b"\xff\xfe", b"a b", b"x/../y", b"x@y", b"." * 300, b"xn--\x80", b"'\"<>"]
+HOSTS = [
+    b"",
+    b" ",
+    b"x:99999999",
+    b"[::1",
+    b"\xff\xfe",
+    b"a b",
+    b"x/../y",
+    b"x@y",
+    b"." * 300,
+    b"xn--\x80",
+    b"'\"<>",
+]
 
 
-@pytest.mark.parametrize("path", [b"/v1/health", b"/v1/gateway/brave/web/search", b"/device", b"/v1//x", b"/owner"])
+@pytest.mark.parametrize(
+    "path", [b"/v1/health", b"/v1/gateway/brave/web/search", b"/device", b"/v1//x", b"/owner"]
+)
 def test_whatever_the_host_is_said_to_be_it_is_not_repeated(wire: Wire, path: bytes) -> None:
     for host in HOSTS:
         (answer,) = wire.say(b"GET " + path + b" HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")

@@ -62,7 +62,9 @@ def test_a_head_that_does_not_end_is_waited_for_seconds_only(wire: Wire) -> None
 def test_who_sends_half_a_body_holds_up_nobody(wire: Wire) -> None:
     with crowd(wire) as callers:
         for number, caller in enumerate(callers):
-            path = [b"/v1/keys", b"/v1/gateway/openai/chat/completions", b"/v1/health", b"/device"][number % 4]
+            path = [b"/v1/keys", b"/v1/gateway/openai/chat/completions", b"/v1/health", b"/device"][
+                number % 4
+            ]
             # A small body is gathered; a large one and one of unknown length are read by a thread.
             frame = [b"Content-Length: 1000", b"Content-Length: 1000000", CHUNKED][number % 3]
             caller.sendall(post(frame, FORM, body=b"1", path=path))

@@ -111,7 +111,9 @@ def _check_values(document: dict[str, Any]) -> None:
         texts = current.value if isinstance(current.value, dict) else (current.value,)
         if any(isinstance(text, str) and not _is_text(text) for text in texts):
             # JSON's escapes can name half of a letter, which nothing can write down again.
-            raise InvalidDocumentError("A text of the document holds half of a letter.", pointer(current.place))
+            raise InvalidDocumentError(
+                "A text of the document holds half of a letter.", pointer(current.place)
+            )
         if isinstance(current.value, dict):
             for name in _REFERENCES:
                 if name in current.value:
