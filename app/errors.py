@@ -83,10 +83,7 @@ STATUS: Mapping[ErrorCode, int] = {
         ),
         409,
     ),
-    _C.REQUEST_TIMEOUT: 408,
-    _C.PAYLOAD_TOO_LARGE: 413,
-    _C.HEAD_TOO_LARGE: 431,
-    _C.RATE_LIMITED: 429,
+    _C.REQUEST_TIMEOUT: 408, _C.PAYLOAD_TOO_LARGE: 413, _C.RATE_LIMITED: 429, _C.HEAD_TOO_LARGE: 431,
     **dict.fromkeys(
         (_C.INTERNAL_ERROR, _C.TRANSFER_FAILED, _C.WITHDRAWAL_FAILED, _C.SWAP_FAILED, _C.BRIDGE_FAILED), 500
     ),
@@ -175,20 +172,6 @@ class PayloadTooLarge(ServiceError):
 
     code = ErrorCode.PAYLOAD_TOO_LARGE
     default_message = "The request body is too large: at most 1 MiB of JSON."
-
-
-class HeadTooLarge(ServiceError):
-    """The request line or the headers are larger than any request's."""
-
-    code = ErrorCode.HEAD_TOO_LARGE
-    default_message = "The request line or the headers are too large: 8190 bytes for each line, 100 headers."
-
-
-class RequestTimeout(ServiceError):
-    """The request did not arrive in the time that it may take; nothing was done."""
-
-    code = ErrorCode.REQUEST_TIMEOUT
-    default_message = "The request took too long to arrive; nothing was done."
 
 
 class RateLimited(ServiceError):

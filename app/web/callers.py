@@ -14,6 +14,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from app.errors import ErrorCode, ServiceError
+
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
@@ -22,6 +24,20 @@ WRITING_MS = 60_000
 BYTES_PER_SECOND = 8192
 _MS = 1000
 _NANOS_PER_MS = 1_000_000
+
+
+class HeadTooLarge(ServiceError):
+    """The request line or the headers are larger than any request's."""
+
+    code = ErrorCode.HEAD_TOO_LARGE
+    default_message = "The request line or the headers are too large: 8190 bytes for each line, 100 headers."
+
+
+class RequestTimeout(ServiceError):
+    """The request did not arrive in the time that it may take; nothing was done."""
+
+    code = ErrorCode.REQUEST_TIMEOUT
+    default_message = "The request took too long to arrive; nothing was done."
 
 
 class TooSlowError(TimeoutError):

@@ -14,8 +14,9 @@ from flask import Flask
 from flask_smorest import Api
 from marshmallow import Schema
 
-from app.errors import PayloadTooLarge, RequestTimeout, ServiceError
+from app.errors import PayloadTooLarge, ServiceError
 from app.web import fields
+from app.web.callers import RequestTimeout
 from app.web.schemas import ErrorBody
 
 _WIRE_TYPES: tuple[tuple[type[Any], str, str | None], ...] = (

@@ -23,10 +23,9 @@ from app.errors import (
     Overloaded,
     PayloadTooLarge,
     RateLimited,
-    RequestTimeout,
     ServiceError,
 )
-from app.web.callers import TooSlowError
+from app.web.callers import RequestTimeout, TooSlowError
 
 _log = structlog.get_logger(__name__)
 _BY_STATUS: dict[int, type[ServiceError]] = {

@@ -16,7 +16,8 @@ from webargs import core
 from webargs.flaskparser import FlaskParser
 
 from app.core.json_depth import is_nested_too_deeply
-from app.errors import InvalidInput, PayloadTooLarge, RequestTimeout
+from app.errors import InvalidInput, PayloadTooLarge
+from app.web.callers import RequestTimeout
 
 _MAX_DEPTH = 32
 _MESSAGE_OF_MANY = "Several fields are not valid."

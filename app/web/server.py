@@ -26,8 +26,8 @@ from gunicorn.workers.gthread import TConn, ThreadWorker
 
 from app.core import tallies
 from app.core.identifiers import new_id
-from app.errors import HeadTooLarge, InternalError, InvalidInput, RequestTimeout, ServiceError
-from app.web.callers import CallerSocket, Company
+from app.errors import InternalError, InvalidInput, ServiceError
+from app.web.callers import CallerSocket, Company, HeadTooLarge, RequestTimeout
 
 _log = structlog.get_logger(__name__)
 
