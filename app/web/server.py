@@ -124,6 +124,12 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
         conn.sock.begin()
         return super().handle(conn)
 
+    def finish_request(self, conn: Caller, fs: Any) -> None:
+        """Keep or end a connection; where there are too many, one that only rests gives way, so that others come in."""
+        super().finish_request(conn, fs)
+        if self.nr_conns >= self.worker_connections:
+            self._let_one_go()
+
     def murder_pending(self) -> None:
         """Let go of whose time to send a head is over; called by the loop each second."""
         now = time.monotonic_ns()

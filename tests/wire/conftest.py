@@ -26,6 +26,8 @@ _SECRETS = {
     "bootstrap_master_key": MASTER_KEY,
     "canary_of_the_environment": "canary-of-the-environment",
 }
+# Whoever waits for connections that rest to end by themselves waits for longer than any test.
+_OPTIONS = {"gunicorn_cmd_args": "--keep-alive 600"}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +42,7 @@ def wire(
 ) -> Iterator[Wire]:
     database = tmp_path_factory.mktemp("canary-of-the-database") / "wire.sqlite"
     shutil.copy(_sqlite_template, database)
-    settings = provider_settings(upstream.url, **_SECRETS)
+    settings = provider_settings(upstream.url, **_SECRETS, **_OPTIONS)
     with web_service(f"sqlite:///{database}", settings, workers=1, threads=THREADS) as service:
         made = service.register()
         attacked = Wire(service, made["apiKey"])
