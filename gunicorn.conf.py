@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 bind = f"0.0.0.0:{os.environ.get('PORT') or '8000'}"
-worker_class = "gthread"
+# Threads, with patience for slow callers and our words for malformed ones.
+worker_class = "app.web.server.Worker"
 workers = int(os.environ.get("WEB_CONCURRENCY") or 2)
 threads = int(os.environ.get("WEB_THREADS") or 1100)
 # Every thread may hold a connection, and as many again may wait between two requests of theirs.
@@ -40,6 +41,10 @@ timeout = 60
 graceful_timeout = 25
 control_socket_disable = True
 worker_tmp_dir = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - the heartbeat must not wait for a disk
+# By default a proxy's caller could name the path that it is served under: routers pass such headers on.
+forwarder_headers = ""
+# What sends files in the kernel waits for a slow reader without end.
+sendfile = False
 forwarded_allow_ips = os.environ.get("FORWARDED_ALLOW_IPS") or "127.0.0.1"
 # The service writes its own log line for each request, without secrets.
 accesslog = None

@@ -9,7 +9,7 @@ jobs         names of queues and jobs
 
 Ground (shared, no feature)
   core/      money, addresses, chains, clock, identifiers, leases, unit of work
-  web/       blueprints, parsing, wire fields, failures, idempotency, documentation
+  web/       blueprints, parsing, wire fields, failures, idempotency, documentation, gunicorn's worker
 Outside
   ports/     what we need from the world, as Protocols
   adapters/  evm, solana, uniswap, jupiter, cctp, portal, relay, vault, prices, faucet, queue, upstream_http, perpdex

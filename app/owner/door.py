@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 from flask import Blueprint, Response, g, make_response, redirect, render_template, request, url_for
+from gunicorn.http.errors import ParseException
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as SqlTimeoutError
 from werkzeug.exceptions import HTTPException
@@ -163,6 +164,8 @@ def _failed(error: Exception) -> Response:
         if status < HTTPStatus.BAD_REQUEST:
             return error.get_response()  # type: ignore[return-value]
         text = "This request could not be understood."
+    elif isinstance(error, ParseException):
+        status, text = HTTPStatus.BAD_REQUEST, "This request could not be read."
     elif isinstance(error, OperationalError | SqlTimeoutError):
         _log.exception("database_not_available")
         status, text = HTTPStatus.SERVICE_UNAVAILABLE, "The service is busy at the moment."

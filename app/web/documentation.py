@@ -15,8 +15,9 @@ from flask import Flask, current_app
 from flask_smorest import Api
 from marshmallow import Schema
 
-from app.errors import PayloadTooLarge
+from app.errors import PayloadTooLarge, ServiceError
 from app.web import fields
+from app.web.callers import RequestTimeout
 from app.web.schemas import ErrorBody
 
 _WIRE_TYPES: tuple[tuple[type[Any], str, str | None], ...] = (
@@ -154,7 +155,8 @@ class _WhatAllShare(BasePlugin):  # type: ignore[misc, unused-ignore]
                 _without_null(parameter)
             places = {parameter["in"] for parameter in parameters}
             if "requestBody" in operation:
-                operation["responses"]["413"] = _payload_too_large()
+                for failure in (PayloadTooLarge, RequestTimeout):
+                    operation["responses"][str(failure().status)] = _failure_of_bodies(failure)
             elif not places & {"query", "header"}:
                 del operation["responses"]["400"]
             repeatable = any(parameter["name"] == "Idempotency-Key" for parameter in parameters)
@@ -175,11 +177,11 @@ def _without_null(parameter: dict[str, Any]) -> None:
         del schema["default"]
 
 
-def _payload_too_large() -> dict[str, Any]:
-    reason = inspect.getdoc(PayloadTooLarge)
+def _failure_of_bodies(failure: type[ServiceError]) -> dict[str, Any]:
+    reason = inspect.getdoc(failure)
     schema = {"$ref": "#/components/schemas/Error"}
     return {
-        "description": f"`{PayloadTooLarge.code}`: {reason}",
+        "description": f"`{failure.code}`: {reason}",
         "content": {"application/json": {"schema": schema}},
     }
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import structlog
 from flask import Flask, Response, g, jsonify, request
+from gunicorn.http.errors import ParseException
 from sqlalchemy.exc import InternalError as SqlInternalError
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as SqlTimeoutError
@@ -24,6 +25,7 @@ from app.errors import (
     RateLimited,
     ServiceError,
 )
+from app.web.callers import RequestTimeout, TooSlowError
 
 _log = structlog.get_logger(__name__)
 _BY_STATUS: dict[int, type[ServiceError]] = {
@@ -45,6 +47,8 @@ def install(app: Flask) -> None:
     app.register_error_handler(SqlTimeoutError, _answer_overload)
     app.register_error_handler(OperationalError, _answer_overload)
     app.register_error_handler(SqlInternalError, _answer_ended_session)
+    # Forms are read by the framework, which lets the server's word for a broken body through.
+    app.register_error_handler(ParseException, _answer_unreadable)
     app.register_error_handler(Exception, _answer_defect)
 
 
@@ -74,7 +78,11 @@ def _answer_http(error: HTTPException) -> Response:
     status = error.code or 500
     if status < HTTPStatus.BAD_REQUEST and error.response is not None:
         return error.get_response()  # type: ignore[return-value]
-    if status in _BY_STATUS:
+    failure: ServiceError
+    if isinstance(error.__context__, TooSlowError):
+        # The framework takes whoever sends no more for gone.
+        failure = RequestTimeout()
+    elif status in _BY_STATUS:
         failure = _BY_STATUS[status]()
     elif status < HTTPStatus.INTERNAL_SERVER_ERROR:
         failure = InvalidInput("The request could not be understood.")
@@ -88,6 +96,10 @@ def _answer_http(error: HTTPException) -> Response:
         if name == "Retry-After":
             response.headers["Retry-After"] = value
     return response
+
+
+def _answer_unreadable(_error: Exception) -> Response:
+    return answer(InvalidInput("The request body could not be read."))
 
 
 def _answer_overload(_error: Exception) -> Response:

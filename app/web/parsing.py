@@ -17,6 +17,7 @@ from webargs.flaskparser import FlaskParser
 
 from app.core.json_depth import is_nested_too_deeply
 from app.errors import InvalidInput, PayloadTooLarge
+from app.web.callers import RequestTimeout
 
 _MAX_DEPTH = 32
 _MESSAGE_OF_MANY = "Several fields are not valid."
@@ -35,9 +36,14 @@ class JsonNumber(Decimal):
 
 
 def body_of(request: Request) -> bytes:
-    """Read a request's body, once for all who ask. Raises: PayloadTooLarge, InvalidInput when it breaks off."""
+    """Read a request's body, once for all who ask.
+
+    Raises: PayloadTooLarge; InvalidInput when it breaks off; RequestTimeout when it takes too long.
+    """
     try:
         body: bytes = request.get_data(cache=True)
+    except TimeoutError:
+        raise RequestTimeout from None
     except (OSError, ParseException):
         # The server's own words for a client that went away, and for chunks that are none.
         raise InvalidInput("The request body could not be read.") from None

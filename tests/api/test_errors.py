@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,6 +19,7 @@ from app.core import heartbeats, identifiers
 from app.errors import STATUS
 from tests.support.agents import Agent, register
 from tests.support.applications import RecordingQueue, make_app, settings_for
+from tests.support.logs import written_logs
 
 _MEBIBYTE = 1024 * 1024
 DEAD_POSTGRES = "postgresql://purser:canary-password@127.0.0.1:1/purser"
@@ -29,18 +28,6 @@ DEAD_POSTGRES = "postgresql://purser:canary-password@127.0.0.1:1/purser"
 @pytest.fixture
 def agent(client: FlaskClient) -> Agent:
     return register(client)
-
-
-@contextmanager
-def written_logs() -> Iterator[Callable[[], list[dict[str, Any]]]]:
-    """Read what the service writes to its output, line by line."""
-    buffer = io.StringIO()
-    handler = next(each for each in logging.getLogger().handlers if type(each) is logging.StreamHandler)
-    before = handler.setStream(buffer)
-    try:
-        yield lambda: [json.loads(line) for line in buffer.getvalue().splitlines()]
-    finally:
-        handler.setStream(before or io.StringIO())
 
 
 def assert_failure(answer: TestResponse, status: int, code: str) -> dict[str, Any]:

@@ -118,6 +118,8 @@ INVALID: list[tuple[Any, str]] = [
     (document(paths={f"/p{number}": {"get": ANSWER} for number in range(501)}), "#/paths/~1p500"),
     (one({}, path="/" + "x" * 500), "#/paths/~1" + "x" * 490),
     (one({}, path="/\u0007"), "#/paths/~1\u0007"),
+    (document(info={**INFO, "x-a": ["\ud800"]}), "#/info/x-a/0"),
+    (document(info={**INFO, "x-\udfff": 1}), "#/info"),
 ]  # type: ignore[list-item]
 
 

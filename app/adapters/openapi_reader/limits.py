@@ -108,6 +108,12 @@ def _check_values(document: dict[str, Any]) -> None:
             raise InvalidDocumentError(
                 f"The document is nested deeper than {MAX_DEPTH} levels.", pointer(current.place)
             )
+        texts = current.value if isinstance(current.value, dict) else (current.value,)
+        if any(isinstance(text, str) and not _is_text(text) for text in texts):
+            # JSON's escapes can name half of a letter, which nothing can write down again.
+            raise InvalidDocumentError(
+                "A text of the document holds half of a letter.", pointer(current.place)
+            )
         if isinstance(current.value, dict):
             for name in _REFERENCES:
                 if name in current.value:
@@ -120,6 +126,10 @@ def _check_values(document: dict[str, Any]) -> None:
             open_values += [
                 Value(inner, (*current.place, str(index))) for index, inner in enumerate(current.value)
             ]
+
+
+def _is_text(text: str) -> bool:
+    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _check_reference(document: dict[str, Any], current: Value, name: str) -> None:

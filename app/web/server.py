@@ -1,0 +1,299 @@
+"""gunicorn's threaded worker, hardened against callers that are slow, silent or malformed (decision 0100).
+
+A thread is given to a request whose head has arrived, and its body if it is small. Nothing waits in the loop that
+accepts and dispatches, and what gunicorn itself refuses is refused in our words. Loaded by gunicorn's settings.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+import selectors
+import socket
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+from gunicorn import util
+from gunicorn.http import errors as http_errors
+from gunicorn.workers.gthread import TConn, ThreadWorker
+
+from app.core import tallies
+from app.core.identifiers import new_id
+from app.errors import InternalError, InvalidInput, ServiceError
+from app.web.callers import CallerSocket, Company, HeadTooLarge, RequestTimeout
+
+_log = structlog.get_logger(__name__)
+
+HEAD_SECONDS = 10
+_LINGER_SECONDS = 2
+_MAX_GATHERED_BYTES = 64 * 1024
+_MAX_LINGERING = 512
+_MAX_DISCARDED_BYTES = 256 * 1024
+_CHUNK_BYTES = 16_384
+_THREADS_KEPT = 100
+_END = b"\r\n\r\n"
+# Only how much is worth waiting for: what frames a body is for the parser to say.
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,5})[ \t]*\r\n", re.IGNORECASE)
+_EXPECTS = re.compile(rb"\r\nexpect:", re.IGNORECASE)
+_FULL = frozenset({errno.EMFILE, errno.ENFILE})
+_NOT_ACCEPTED = frozenset({errno.EAGAIN, errno.EWOULDBLOCK, errno.ECONNABORTED})
+
+# Fixed words: what was sent may hold a key, and goes neither into an answer nor into a log.
+_TOO_LARGE = (http_errors.LimitRequestLine, http_errors.LimitRequestHeaders)
+_OUR_HEADERS = (http_errors.InvalidResponseHeader, http_errors.InvalidResponseHeaderName)
+_SENTENCES: Mapping[type[Exception], str] = {
+    http_errors.ExpectationFailed: "Nothing but 100-continue can be expected.",
+    http_errors.UnsupportedTransferCoding: "The body's transfer coding is not known; only chunked is.",
+}
+
+
+@dataclass(slots=True)
+class _End:
+    """What is left of a connection that we have closed on our side."""
+
+    deadline: int
+    discarded_bytes: int = 0
+
+
+class Caller(TConn):  # type: ignore[misc, unused-ignore]
+    """A connection whose end does not hold the worker up."""
+
+    def __init__(self, worker: Worker, *connection: Any) -> None:
+        """Take a connection that was accepted."""
+        super().__init__(*connection)
+        self.worker = worker
+        self.gathered = bytearray()
+        # How much there has to be of it before a thread is worth its while; nothing until the head is whole.
+        self.awaited = 0
+
+    def close(self, graceful: bool = False) -> None:  # noqa: FBT001, FBT002 - gunicorn's own signature
+        """Close it; gracefully, so that a caller who is still sending gets to read its answer."""
+        if graceful:
+            self.worker.linger(self.sock)
+        else:
+            self.sock.close()
+
+
+class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
+    """Gathers heads in its loop, gives them to threads, and lets go of who takes too long."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """Make the worker."""
+        super().__init__(*arguments, **options)
+        threads = self.cfg.threads
+        self._company = Company(max(threads - _THREADS_KEPT, threads // 2, 1))
+        self._gathering: dict[Caller, int] = {}
+        self._lingering: dict[socket.socket, _End] = {}
+        self._stop_at: int | None = None
+
+    def accept(self, listener: socket.socket) -> None:
+        """Accept a connection; where there are too many, the one that has been silent for longest gives way."""
+        try:
+            accepted, address = listener.accept()
+        except OSError as error:
+            if error.errno in _FULL:
+                self._let_one_go()
+            elif error.errno not in _NOT_ACCEPTED:
+                raise
+            return
+        self.nr_conns += 1
+        connection = CallerSocket.of(accepted, self._company)
+        caller = Caller(self, self.cfg, connection, address, listener.getsockname())
+        self._hear(caller)
+        if self.nr_conns >= self.worker_connections:
+            self._let_one_go(but=caller)
+
+    def on_client_socket_readable(self, conn: Caller, client: socket.socket) -> None:
+        """Hear the next request of a connection that was kept, if it has not just given way to another."""
+        try:
+            self.keepalived_conns.remove(conn)
+        except ValueError:
+            return
+        self.poller.unregister(client)
+        self._hear(conn)
+
+    def handle(self, conn: Caller) -> Any:
+        """Serve a request, in a thread."""
+        conn.sock.begin()
+        return super().handle(conn)
+
+    def finish_request(self, conn: Caller, fs: Any) -> None:
+        """Keep or end a connection; where there are too many, one that only rests gives way, so that others come in."""
+        super().finish_request(conn, fs)
+        if self.nr_conns >= self.worker_connections:
+            self._let_one_go()
+
+    def murder_pending(self) -> None:
+        """Let go of whose time to send a head is over; called by the loop each second."""
+        now = time.monotonic_ns()
+        if not self.alive and self._stop_at is None:
+            self._stop_at = now + _LINGER_SECONDS * 10**9
+        for caller, deadline in list(self._gathering.items()):
+            if min(deadline, self._stop_at or deadline) > now:
+                break
+            self._forget(caller)
+            if caller.gathered:
+                self._refuse(caller, RequestTimeout())
+            else:
+                self._drop(caller)
+        for connection, end in list(self._lingering.items()):
+            if end.deadline > now:
+                break
+            self._end(connection)
+
+    def linger(self, connection: socket.socket) -> None:
+        """Say that nothing more is coming, and close when the other side has, or soon.
+
+        gunicorn waits for that in its loop, where one caller who says nothing would hold up all others.
+        """
+        try:
+            connection.shutdown(socket.SHUT_WR)
+            connection.settimeout(0)
+            self.poller.register(connection, selectors.EVENT_READ, self._discard)
+        except (OSError, ValueError, KeyError):
+            connection.close()
+            return
+        self._lingering[connection] = _End(time.monotonic_ns() + _LINGER_SECONDS * 10**9)
+        if len(self._lingering) > _MAX_LINGERING:
+            self._end(next(iter(self._lingering)))
+
+    def handle_error(self, req: Any, client: socket.socket, addr: object, exc: BaseException) -> None:
+        """Answer what never reached the application, in the one shape that failures have."""
+        del req, addr
+        reason = type(exc).__name__
+        if isinstance(exc, _TOO_LARGE):
+            _answer(client, HeadTooLarge(), reason)
+        elif isinstance(exc, http_errors.ParseException) and not isinstance(exc, _OUR_HEADERS):
+            _answer(
+                client, InvalidInput(_SENTENCES.get(type(exc), "The request is not valid HTTP/1.1.")), reason
+            )
+        else:
+            request_id = _answer(client, InternalError(), reason)
+            _log.error("request_failed", exc_info=exc, request_id=request_id)
+
+    def _hear(self, caller: Caller) -> None:
+        """Take what has arrived of a request; hand it to a thread once there is enough."""
+        try:
+            caller.sock.settimeout(0)
+            piece = caller.sock.recv(_CHUNK_BYTES)
+        except BlockingIOError:
+            self._await(caller)
+            return
+        except OSError:
+            piece = b""
+        if not piece:
+            self._forget(caller)
+            self._drop(caller)
+            return
+        caller.gathered += piece
+        if not caller.awaited:
+            caller.awaited = _worth_awaiting(caller.gathered, since=len(caller.gathered) - len(piece))
+        if 0 < caller.awaited <= len(caller.gathered):
+            self._hand_over(caller)
+        elif len(caller.gathered) > _MAX_GATHERED_BYTES:
+            self._forget(caller)
+            self._refuse(caller, HeadTooLarge())
+        else:
+            self._await(caller)
+
+    def _await(self, caller: Caller) -> None:
+        if caller in self._gathering:
+            return
+        self._gathering[caller] = time.monotonic_ns() + HEAD_SECONDS * 10**9
+        self.poller.register(caller.sock, selectors.EVENT_READ, lambda _socket: self._hear_more(caller))
+
+    def _hear_more(self, caller: Caller) -> None:
+        # Of those that became readable at once, an earlier one may have made this one give way.
+        if caller in self._gathering:
+            self._hear(caller)
+
+    def _hand_over(self, caller: Caller) -> None:
+        self._forget(caller)
+        caller.init()
+        caller.sock.settimeout(None)
+        caller.parser.unreader.unread(bytes(caller.gathered))
+        caller.gathered.clear()
+        caller.awaited = 0
+        caller.data_ready = True
+        self.enqueue_req(caller)
+
+    def _forget(self, caller: Caller) -> None:
+        if self._gathering.pop(caller, None) is not None:
+            self.poller.unregister(caller.sock)
+
+    def _drop(self, caller: Caller) -> None:
+        self.nr_conns -= 1
+        caller.close()
+
+    def _refuse(self, caller: Caller, failure: ServiceError) -> None:
+        _answer(caller.sock, failure, type(failure).__name__)
+        self.nr_conns -= 1
+        caller.close(graceful=True)
+
+    def _let_one_go(self, *, but: Caller | None = None) -> None:
+        kept: deque[Caller] = self.keepalived_conns
+        silent = next(iter(self._gathering), None)
+        if silent is not None and silent is not but:
+            self._forget(silent)
+            self._drop(silent)
+        elif kept:
+            caller = kept.popleft()
+            self.poller.unregister(caller.sock)
+            self._drop(caller)
+
+    def _discard(self, connection: socket.socket) -> None:
+        end = self._lingering.get(connection)
+        with suppress(OSError):
+            piece = connection.recv(_CHUNK_BYTES)
+            if end is not None and piece:
+                end.discarded_bytes += len(piece)
+                if end.discarded_bytes < _MAX_DISCARDED_BYTES:
+                    return
+        self._end(connection)
+
+    def _end(self, connection: socket.socket) -> None:
+        if self._lingering.pop(connection, None) is not None:
+            self.poller.unregister(connection)
+        connection.close()
+
+
+def _worth_awaiting(gathered: bytearray, *, since: int) -> int:
+    """Return how many bytes there are to be before anybody looks at them: a head and a small body, else 0 as yet.
+
+    A head that can only be refused is not waited for, nor a body that its sender keeps back or does not measure.
+    """
+    looked_at = max(0, since - len(_END))
+    end = gathered.find(_END, looked_at)
+    if end < 0:
+        return len(gathered) if gathered.find(b"\n\n", looked_at) >= 0 else 0
+    head = bytes(gathered[: end + len(_END)])
+    stated = _LENGTH.search(head)
+    if stated is None or _EXPECTS.search(head):
+        return len(head)
+    whole = len(head) + int(stated[1])
+    return whole if whole <= _MAX_GATHERED_BYTES else len(head)
+
+
+def _answer(client: socket.socket, failure: ServiceError, reason: str) -> str:
+    """Write a failure if the caller reads it at once; return its id."""
+    request_id = new_id()
+    status = HTTPStatus(failure.status)
+    _log.warning("request_refused", reason=reason, status=failure.status, request_id=request_id)
+    tallies.count("requests", method="", route="", status=str(failure.status))
+    members = {"error": failure.message, "code": failure.code.value, "request_id": request_id}
+    body = json.dumps(members).encode()
+    head = (
+        f"HTTP/1.1 {failure.status} {status.phrase}\r\nDate: {util.http_date()}\r\nConnection: close\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nX-Request-Id: {request_id}\r\n"
+        "X-Content-Type-Options: nosniff\r\n\r\n"
+    )
+    with suppress(OSError):
+        util.write_nonblock(client, head.encode() + body)
+    return request_id

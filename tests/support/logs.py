@@ -1,0 +1,22 @@
+"""What the service writes to its output."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def written_logs() -> Iterator[Callable[[], list[dict[str, Any]]]]:
+    """Read what the service writes to its output, line by line."""
+    buffer = io.StringIO()
+    handler = next(each for each in logging.getLogger().handlers if type(each) is logging.StreamHandler)
+    before = handler.setStream(buffer)
+    try:
+        yield lambda: [json.loads(line) for line in buffer.getvalue().splitlines()]
+    finally:
+        handler.setStream(before or io.StringIO())

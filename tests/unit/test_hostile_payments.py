@@ -1,0 +1,141 @@
+"""What strangers present as payment: read for what it is, or refused in the standard's words; nothing else happens."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from flask import Flask
+from hypothesis import example, given
+from hypothesis import strategies as st
+from werkzeug.test import EnvironBuilder
+
+from app.adapters.evm.chain import EvmChain
+from app.adapters.evm.deployments import DEPLOYMENTS
+from app.adapters.solana.chain import SolanaChain
+from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA
+from app.core.chains import ChainName
+from app.payments import presentation
+from app.payments.presentation import ByHash
+from app.ports.errors import Rejected
+from app.ports.till import Demand
+from tests.support.applications import make_app, settings_for
+from tests.support.payments import till_of
+
+_NOWHERE = "http://127.0.0.1:1"
+_ADDRESS = "0x" + "ab" * 20
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flask]:
+    """An application with a till on each chain, of which none can be reached."""
+    base = EvmChain(
+        ChainName.BASE, DEPLOYMENTS["sandbox", ChainName.BASE], rpc_urls=[_NOWHERE], deposit_confirmations=1
+    )
+    solana = SolanaChain(SOLANA["sandbox"], rpc_urls=[_NOWHERE])
+    tills = MappingProxyType({ChainName.BASE: till_of(base), ChainName.SOLANA: till_of(solana)})
+    database = tmp_path_factory.mktemp("hostile") / "nothing.sqlite"
+    made = make_app(settings_for(f"sqlite:///{database}"), tills=tills)
+    with made.app_context():
+        yield made
+
+
+def networks() -> list[str | None]:
+    return ["eip155:908453", "base-sandbox", "base", "solana:sandbox", "solana", None]
+
+
+_WILD = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(min_value=10**80, max_value=10**90)
+    | st.floats()
+    | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
+    max_leaves=8,
+)
+_NUMBERS = st.integers(min_value=0, max_value=2**256).map(str) | st.sampled_from(
+    ["0", "00", "-1", "1e3", "٣", ""]
+)
+_HEX = st.binary(max_size=70).map(lambda raw: "0x" + raw.hex())
+_AUTHORIZATION = st.fixed_dictionaries(
+    {
+        "from": st.just(_ADDRESS) | _HEX | _WILD,
+        "to": st.just(_ADDRESS) | _HEX | _WILD,
+        "value": _NUMBERS | _WILD,
+        "validAfter": _NUMBERS | st.integers() | _WILD,
+        "validBefore": _NUMBERS | st.integers() | _WILD,
+        "nonce": st.binary(min_size=32, max_size=32).map(lambda raw: "0x" + raw.hex()) | _WILD,
+    }
+)
+_PAYLOADS = st.fixed_dictionaries(
+    {
+        "signature": st.binary(min_size=65, max_size=65).map(lambda raw: "0x" + raw.hex()) | _WILD,
+        "authorization": _AUTHORIZATION | _WILD,
+        "transaction": st.binary(max_size=300).map(lambda raw: base64.b64encode(raw).decode()) | _WILD,
+    }
+)
+
+
+def _documents() -> st.SearchStrategy[Any]:
+    terms = {"scheme": st.just("exact") | _WILD, "network": st.sampled_from(networks()) | _WILD}
+    return st.fixed_dictionaries(
+        {
+            "x402Version": st.sampled_from([1, 2]) | _WILD,
+            "payload": _PAYLOADS | _WILD,
+            "accepted": st.fixed_dictionaries(terms) | _WILD,
+            **terms,
+        }
+    )
+
+
+def _encoded(document: Any) -> str:
+    return base64.b64encode(json.dumps(document).encode(errors="surrogatepass")).decode()
+
+
+HEADERS = (
+    _documents().map(_encoded)
+    | _WILD.map(_encoded)
+    | st.binary(max_size=200).map(lambda raw: base64.b64encode(raw).decode())
+    | st.text(st.characters(min_codepoint=32, max_codepoint=255), max_size=200)
+    | st.text("123456789ABCDEFGHJKLMNPQRSTUVWXYZabc", min_size=60, max_size=92)
+    | st.text("0123456789abcdefABCDEF", min_size=62, max_size=66).map(lambda text: f"0x{text}")
+)
+_CHAINS = st.sampled_from(["", "base", "BASE ", "solana", "ethereum", "bitcoin", "b\xe4se"])
+
+
+@given(HEADERS, st.sampled_from([presentation.PLAIN_HEADER, presentation.SIGNED_HEADER]), _CHAINS)
+@example(base64.b64encode(b"[" * 12_000).decode(), presentation.PLAIN_HEADER, "")
+@example(base64.b64encode(b'{"x402Version":' * 800).decode(), presentation.SIGNED_HEADER, "")
+@example(base64.b64encode(b'{"x402Version":' + b"1" * 6_000 + b"}").decode(), presentation.SIGNED_HEADER, "")
+@example(base64.b64encode(b'{"x402Version": NaN}').decode(), presentation.PLAIN_HEADER, "")
+@example(base64.b64encode(b'{"x402Version": 1e400}').decode(), presentation.PLAIN_HEADER, "")
+@example(base64.b64encode(b'"\\ud800"').decode(), presentation.PLAIN_HEADER, "")
+@example("A" * 100_000, presentation.PLAIN_HEADER, "")
+def test_a_payment_is_read_or_refused(app: Flask, header: str, name: str, chain: str) -> None:
+    environ = EnvironBuilder(headers={name: header, presentation.CHAIN_HEADER: chain}).get_environ()
+    with app.request_context(environ):
+        try:
+            presented = presentation.read()
+        except Rejected:
+            return
+        if isinstance(presented, ByHash):
+            assert presented.till.canonical_hash(presented.tx_hash) == presented.tx_hash
+            return
+        # Made up at random, none of it is signed by anybody.
+        demand = Demand(10_000, _ADDRESS, _ADDRESS)
+        with pytest.raises(Rejected):
+            presented.till.claim_of(presented.payload)
+        with pytest.raises(Rejected):
+            presented.till.read(presented.payload, demand, now=1)
+
+
+@given(st.text(max_size=140) | st.binary(min_size=64, max_size=65).map(lambda raw: "0x" + raw.hex()))
+def test_a_proof_is_the_payer_s_or_none(app: Flask, proof: str) -> None:
+    for till in app.extensions["ports"].tills.values():
+        payer = "11111111111111111111111111111111" if till.name is ChainName.SOLANA else _ADDRESS
+        assert not till.is_signed_by(payer, "0x00|fingerprint", proof)

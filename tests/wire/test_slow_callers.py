@@ -1,0 +1,142 @@
+"""Callers who send, read or leave slowly: they hold up neither the others nor, for long, anything at all.
+
+The server has twenty threads, and each of these comes in hundreds.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from app.web.server import HEAD_SECONDS
+from tests.support.upstreams import Exchange, MisbehavingUpstream
+from tests.support.waiting import wait_until
+from tests.support.wire import CHUNKED, Wire, get, post
+from tests.wire.conftest import THREADS
+
+pytestmark = pytest.mark.timeout(300)
+CROWD = 200
+FORM = b"Content-Type: application/x-www-form-urlencoded"
+# For a machine under load. Threads that are held are never given back, and a loop that is held takes two seconds for
+# each of the crowd.
+PROMPT_SECONDS = 90.0
+
+
+@contextmanager
+def crowd(
+    wire: Wire, count: int = CROWD, *, receive_bytes: int | None = None
+) -> Iterator[list[socket.socket]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(wire.connection(receive_bytes=receive_bytes)) for _ in range(count)]
+
+
+def assert_others_are_served(wire: Wire) -> None:
+    began = time.monotonic()
+    for _ in range(5):
+        assert wire.is_well()
+        status, _, _ = wire.service.ask("GET", "/v1/balance", headers={"X-API-Key": wire.key})
+        assert status == 200
+        status, _, _ = wire.service.ask("POST", "/v1/agents/register", {"name": "other"})
+        assert status == 201
+    assert time.monotonic() - began < PROMPT_SECONDS
+
+
+def test_who_says_nothing_or_half_a_head_holds_up_nobody(wire: Wire) -> None:
+    with crowd(wire) as callers:
+        for number, caller in enumerate(callers):
+            caller.sendall(b"GET /v1/health HTTP/1.1\r\nHost: x\r\nX-Slow: "[: number % 40])
+        assert_others_are_served(wire)
+
+
+def test_a_head_that_does_not_end_is_waited_for_seconds_only(wire: Wire) -> None:
+    with wire.connection() as silent, wire.connection() as slow:
+        began = time.monotonic()
+        slow.sendall(b"GET /v1/health HTTP/1.1\r\n")
+        (answer,) = wire.hear(slow)
+        assert (answer.status, answer.json()["code"]) == (408, "REQUEST_TIMEOUT")
+        assert wire.hear(silent) == []
+        assert time.monotonic() - began >= HEAD_SECONDS - 1
+
+
+def test_who_sends_half_a_body_holds_up_nobody(wire: Wire) -> None:
+    with crowd(wire) as callers:
+        for number, caller in enumerate(callers):
+            path = [b"/v1/keys", b"/v1/gateway/openai/chat/completions", b"/v1/health", b"/device"][
+                number % 4
+            ]
+            # A small body is gathered; a large one and one of unknown length are read by a thread.
+            frame = [b"Content-Length: 1000", b"Content-Length: 1000000", CHUNKED][number % 3]
+            caller.sendall(post(frame, FORM, body=b"1", path=path))
+        assert_others_are_served(wire)
+
+
+def test_who_is_let_go_for_the_sake_of_others_is_told_so(wire: Wire) -> None:
+    with crowd(wire) as callers:
+        for caller in callers:
+            caller.sendall(post(b"Content-Length: 1000000", body=b"{"))
+        # Some wait; for the rest there is no place, and they hear of it at once.
+        last = callers[-1]
+        (answer,) = wire.hear(last)
+        assert (answer.status, answer.json()["code"]) == (408, "REQUEST_TIMEOUT")
+
+
+def test_who_does_not_leave_after_its_answer_holds_up_nobody(wire: Wire) -> None:
+    with crowd(wire) as callers:
+        for number, caller in enumerate(callers):
+            # Answered and closed from our side, for whichever reason; these stay.
+            caller.sendall([get(b"/v1/health", b"Connection: close"), b"nonsense\r\n\r\n"][number % 2])
+        assert_others_are_served(wire)
+
+
+def test_who_asks_for_much_and_reads_nothing_holds_up_nobody(wire: Wire) -> None:
+    with crowd(wire, 3 * THREADS, receive_bytes=1024) as callers:
+        for caller in callers:
+            caller.sendall(get(b"/openapi.json") * 10)
+        assert_others_are_served(wire)
+
+
+def test_who_does_not_read_its_stream_holds_up_nobody(wire: Wire, upstream: MisbehavingUpstream) -> None:
+    def stream(exchange: Exchange) -> None:
+        exchange.start_stream()
+        while not exchange.is_over(0):
+            exchange.chunk(b"data: " + b"x" * 60_000 + b"\n\n")
+
+    upstream.behave = stream
+    key = b"X-API-Key: " + wire.key.encode()
+    with crowd(wire, 3 * THREADS, receive_bytes=1024) as callers:
+        for caller in callers:
+            caller.sendall(get(b"/v1/gateway/brave/web/search", key))
+        assert_others_are_served(wire)
+
+
+def test_connections_that_rest_give_way_to_new_ones(wire: Wire) -> None:
+    with ExitStack() as stack:
+        for _ in range(5 * THREADS):
+            caller = stack.enter_context(wire.connection())
+            caller.sendall(get(b"/v1/health"))
+            assert caller.recv(12) == b"HTTP/1.1 200"
+        assert_others_are_served(wire)
+
+
+def test_a_body_that_comes_in_small_pieces_is_read_all_the_same(wire: Wire) -> None:
+    with wire.connection() as made:
+        body = b'{"name": "slow but honest"}'
+        request = post(
+            b"Content-Length: %d" % len(body), b"Connection: close", body=body, path=b"/v1/agents/register"
+        )
+        for place in range(len(request)):
+            made.sendall(request[place : place + 1])
+            time.sleep(0.005)
+        (answer,) = wire.hear(made)
+        assert answer.status == 201
+        assert answer.json()["wallet"]
+
+
+@pytest.fixture(autouse=True)
+def _nobody_is_left(wire: Wire) -> Iterator[None]:
+    yield
+    wait_until(wire.is_well, PROMPT_SECONDS, what="an answer after the crowd has left")
