@@ -17,7 +17,7 @@ from app.core.unit_of_work import reading, unit_of_work
 from app.device import service as device
 from app.errors import AlreadyClaimed, EmailMismatch, InvalidInput, NotFound, ServiceError
 from app.identity import owner_keys
-from app.platform import actors, keys, service
+from app.platform import actors, keys, service, verification
 from tests.support.machines import Ground, Machine, ground_for, walk
 
 ANN, BOB = "ann@example.org", "bob@example.org"
@@ -57,6 +57,8 @@ class Registered:
 
 class Claims(Machine):
     """Agents, their codes and whoever types them."""
+
+    audits = (verification.check,)
 
     registered = Bundle("registered")
 

@@ -15,8 +15,8 @@ from hypothesis.stateful import invariant, precondition, rule
 from sqlalchemy import select
 
 from app.agents import service as agents
-from app.core import clock
-from app.core.chains import ETH, USDC
+from app.core import addresses, clock
+from app.core.chains import ETH, USDC, ChainName
 from app.core.unit_of_work import reading, unit_of_work
 from app.errors import (
     AddressNotAllowed,
@@ -30,17 +30,19 @@ from app.errors import (
     WithdrawalFailed,
 )
 from app.ports.chain import BlockRef
+from app.spending import audit as spending_audit
 from app.spending import service as spending
 from app.spending.models import SpendingHold
 from app.spending.service import Changes
 from app.wallets import orders, tracking, transfers
 from app.wallets.lifecycle import Status, TransactionType
 from app.wallets.models import SignedAttempt, Transaction
-from tests.support.chains import RECIPIENT
 from tests.support.machines import HOURS, Ground, Machine, ground_for, walk
+from tests.support.simulated_chain import SAFE_DEPTH
 
 USD = 10**9
 UNIT = 10**6
+FRIEND = addresses.for_chain("0xde709f2102306220921060314715629080e2fb77", ChainName.BASE)
 STRANGER = "0x52908400098527886E0F7030069857D2E4169EE7"
 NO_WAIT = Decimal(0)
 _HELD_AS = {Status.PENDING: "held", Status.CONFIRMED: "spent", Status.FAILED: "released"}
@@ -60,6 +62,8 @@ class Moved:
 
 class Movements(Machine):
     """One wallet. The model is a list of movements, the limits, and the chain, whose word is the truth."""
+
+    audits = (spending_audit.check,)
 
     def begin(self) -> None:
         made = agents.register(name=None, email=None)
@@ -109,12 +113,13 @@ class Movements(Machine):
 
     @rule(
         dollars=st.integers(1, 18),
-        to=st.sampled_from((RECIPIENT, RECIPIENT, STRANGER)),
+        to=st.sampled_from((FRIEND, FRIEND, STRANGER)),
         type_=st.sampled_from((TransactionType.TRANSFER, TransactionType.WITHDRAWAL)),
         mishap=st.sampled_from(("none", "none", "none", "loses_answers", "swallows", "away")),
     )
     def send(self, dollars: int, to: str, type_: TransactionType, mishap: str) -> None:
         order = orders.parse_movement(type_, chain="base", to=to, amount=str(dollars), currency="USDC")
+        to = order.recipient
         expected = self.refusal(dollars, to)
         if expected is not None:
             with pytest.raises(expected):
@@ -134,6 +139,17 @@ class Movements(Machine):
         assert view.status == Status.PENDING
         self.moved[view.id] = Moved(clock.now().date(), dollars, self.row(view.id).nonce or 0, to)
 
+    @rule(
+        dollars=st.integers(1, 9),
+        blocks=st.integers(1, 6),
+        how=st.sampled_from(("full", "full", "reverting")),
+    )
+    def one_goes_its_usual_way(self, dollars: int, blocks: int, how: str) -> None:
+        """Most steps of a random walk come to nothing; this one is what most callers do."""
+        self.send(dollars, FRIEND, TransactionType.TRANSFER, "none")
+        self.blocks_come(blocks, how)
+        self.workers_look(away=False)
+
     @rule(hours=st.sampled_from(HOURS))
     def time_passes(self, hours: int) -> None:
         self.let_pass(hours=hours)
@@ -142,9 +158,11 @@ class Movements(Machine):
     def blocks_come(self, blocks: int, how: str) -> None:
         self.ground.chain.mine(blocks, reverting=how == "reverting", empty=how == "empty")
 
-    @rule(depth=st.integers(1, 3), keep=st.booleans())
-    def a_reorganisation_comes(self, depth: int, keep: bool) -> None:
+    @rule(depth=st.integers(1, 3), keep=st.booleans(), looks=st.integers(0, 2))
+    def a_reorganisation_comes(self, depth: int, keep: bool, looks: int) -> None:
         self.ground.chain.reorganise(depth, keep=keep)
+        for _ in range(looks):
+            self.workers_look(away=False)
 
     @rule()
     def the_nodes_forget(self) -> None:
@@ -154,6 +172,8 @@ class Movements(Machine):
     @rule()
     def somebody_else_uses_a_slot(self) -> None:
         self.ground.chain.take_slot(self.address)
+        self.ground.chain.mine(SAFE_DEPTH + 1)
+        self.workers_look(away=False)
 
     @rule(away=st.sampled_from((False, False, False, True)))
     def workers_look(self, away: bool) -> None:
@@ -202,7 +222,7 @@ class Movements(Machine):
         with unit_of_work():
             spending.put_controls(self.wallet.id, changes, by_agent=True)
 
-    @rule(allowed=st.sampled_from(((), (), (RECIPIENT,))))
+    @rule(allowed=st.sampled_from(((), (), (FRIEND,))))
     def the_allowlist_changes(self, allowed: tuple[str, ...]) -> None:
         self.allowed = list(allowed)
         with unit_of_work():
@@ -247,7 +267,7 @@ class Movements(Machine):
 
     @invariant()
     def no_movement_ever_pays_twice(self) -> None:
-        for recipient in (RECIPIENT, STRANGER):
+        for recipient in (FRIEND, STRANGER):
             paid = self.ground.chain.owned(recipient, USDC)
             ordered = sum(m.dollars for m in self.moved.values() if m.recipient == recipient)
             assert paid <= ordered * UNIT

@@ -18,14 +18,17 @@ from app.agents import service as agents
 from app.core import clock
 from app.core.chains import ETH, USDC
 from app.core.unit_of_work import reading
+from app.credits import audit as credits_audit
 from app.credits import service as credits_service
 from app.errors import PaymentAlreadyUsed, PaymentInvalid
+from app.payments import audit as payments_audit
 from app.payments import claims, desk, topups, treasury, upkeep
 from app.payments.claims import MOST_TRIES, RETRY_WITHIN, Status
 from app.payments.desk import Ticket
 from app.payments.models import Payment, PaymentClaim
 from app.payments.terms import Price
 from app.payments.treasury import Role
+from app.spending import audit as spending_audit
 from app.wallets import history, submissions, tracking
 from tests.support.machines import Ground, Machine, ground_for, walk
 from tests.support.simulated_chain import DEPOSIT_DEPTH
@@ -61,6 +64,8 @@ class Offered:
 
 class Payments(Machine):
     """Payers, strangers and one agent that tops up. The model is what each claim was taken for."""
+
+    audits = (payments_audit.check, credits_audit.check, spending_audit.check)
 
     offered = Bundle("offered")
     tickets = Bundle("tickets")
@@ -238,6 +243,20 @@ class Payments(Machine):
         if row is not None:
             paid = Paid(request, offer.claim, Status.SETTLING, row.transaction_id)
             self.taken[offer.claim] = self.taken[self.key(row.tx_hash or "")] = paid
+
+    @rule(target=tickets, request=st.sampled_from(_REQUESTS), signs=st.booleans(), served=st.booleans())
+    def one_goes_its_usual_way(self, request: str, signs: bool, served: bool) -> object:
+        """Most steps of a random walk come to nothing; this one is what most callers do."""
+        offer = self.somebody_signs() if signs else self.somebody_pays(PRICE_UNITS)
+        if signs:
+            self.it_is_presented(offer, request)
+        self.blocks_come(2, reverting=False)
+        self.workers_look()
+        held = self.it_is_presented(offer, request)
+        if isinstance(held, tuple):
+            self.its_call_begins(held)
+            (self.its_call_is_served if served else self.its_call_certainly_failed)(held)
+        return held
 
     @rule(held=tickets)
     def its_call_begins(self, held: tuple[Ticket, Paid]) -> None:

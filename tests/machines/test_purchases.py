@@ -17,6 +17,7 @@ from sqlalchemy import select
 from app.agents import service as agents
 from app.core import clock
 from app.core.unit_of_work import reading, unit_of_work
+from app.credits import audit as credits_audit
 from app.credits import service as credits_service
 from app.errors import PurchaseInProgress
 from app.identity import service as identity
@@ -26,9 +27,11 @@ from app.shopping import carrying, service, sweeping
 from app.shopping.lifecycle import OPEN, Status
 from app.shopping.models import Purchase
 from app.shopping.orders import Order
+from app.spending import audit as spending_audit
 from app.spending import service as spending
 from app.spending.models import SpendingHold
 from app.spending.service import Changes
+from app.usage import audit as usage_audit
 from tests.support.fake_shopper import trouble
 from tests.support.machines import HOURS, Ground, Machine, ground_for, walk
 
@@ -71,6 +74,8 @@ class Bought:
 
 class Purchases(Machine):
     """One agent and one shop. `presses` counts what the shop has seen of each purchase."""
+
+    audits = (credits_audit.check, spending_audit.check, usage_audit.check)
 
     purchases = Bundle("purchases")
 
@@ -124,6 +129,17 @@ class Purchases(Machine):
         lease = clock.now().timestamp() + _FIRST_LEASE_SECONDS
         self.bought[view.id] = Bought(user, quantity, dry_run, lease)
         return view.id
+
+    @rule(
+        ending=st.sampled_from(_ENDINGS), dies_at=st.sampled_from((None, None, *_POINTS)),
+        late_at=st.sampled_from((None, None, *_POINTS)),
+    )  # fmt: skip
+    def one_goes_its_usual_way(self, ending: str, dies_at: str | None, late_at: str | None) -> None:
+        """Most steps of a random walk come to nothing; this one is what most callers do."""
+        self.let_pass(hours=24)
+        made = self.order(None, 1, dry_run=False, twice=True)
+        assert isinstance(made, str)
+        self.a_worker_takes_it(made, ending, dies_at, late_at)
 
     @rule(
         purchase_id=purchases,

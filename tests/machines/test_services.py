@@ -11,16 +11,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, invariant, rule
 
 from app.agents import service as agents
+from app.catalog import audit as catalog_audit
 from app.catalog import services, subscriptions
 from app.catalog.metering import CallMeter
 from app.core import clock
 from app.core.unit_of_work import reading
+from app.credits import audit as credits_audit
 from app.credits import service as credits_service
 from app.errors import AlreadySubscribed, InsufficientCredits, NotFound
 from app.identity import service as identity
 from app.identity.caller import Caller
 from app.platform import actors
 from app.platform import service as platform
+from app.usage import audit as usage_audit
 from app.usage import service as usage
 from app.wallets import service as wallets
 from app.web.forwarding import Ending
@@ -56,6 +59,8 @@ class Called:
 
 class Services(Machine):
     """A seller with services, a buyer with wallets and credits."""
+
+    audits = (catalog_audit.check, credits_audit.check, usage_audit.check)
 
     offers = Bundle("offers")
     calls = Bundle("calls")

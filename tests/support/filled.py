@@ -129,7 +129,7 @@ def shape(connection: Connection) -> dict[str, Any]:
 
 def _condition(index: Any) -> str:
     options = index.get("dialect_options", {})
-    return str(options.get("postgresql_where") or options.get("sqlite_where") or "")
+    return " ".join(str(options[name]) for name in ("postgresql_where", "sqlite_where") if name in options)
 
 
 def _as_it_is(there: Inspector, table: Table) -> Table:
