@@ -315,7 +315,7 @@ class Payments(Machine):
 
 
 @pytest.fixture
-def ground(build_app: Callable[..., Flask], each_database_url: str) -> Ground:
+def ground(each_database_url: str, build_app: Callable[..., Flask]) -> Ground:
     return ground_for(build_app, each_database_url)
 
 
