@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import time
+
 from alembic import context
 from flask import current_app
 from sqlalchemy import Table
+from sqlalchemy.exc import OperationalError
 
 config = context.config
 database = current_app.extensions["migrate"].db
 
+
+# A change of a table waits for those who read it, and everybody else then waits behind the change: for so long at
+# most. Then it gives way and tries again. What it does once it has its lock may take its time.
+_LOCK_SECONDS = 2
+_SECONDS_BETWEEN_TRIES = 3
+_TRIES = 20
+_LOCK_NOT_AVAILABLE = "55P03"
 
 # A migration must say the same in ten years: it spells out types instead of importing the application's.
 _PLAIN_TYPES = {
@@ -31,9 +41,28 @@ def run_offline() -> None:
 
 def run_online() -> None:
     """Run the migrations on the application's database."""
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            _run_once()
+        except OperationalError as error:
+            if getattr(error.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE or not tries_left:
+                raise
+            time.sleep(_SECONDS_BETWEEN_TRIES)
+        else:
+            return
+
+
+def _run_once() -> None:
+    """Run what is left to run; each migration is a transaction, so that a repetition goes on where one gave up."""
     arguments = current_app.extensions["migrate"].configure_args
     arguments.setdefault("process_revision_directives", _skip_empty)
     with database.engine.connect() as connection:
+        if connection.dialect.name == "postgresql":
+            # Nobody else gets this connection afterwards.
+            connection.detach()
+            connection.exec_driver_sql(f"SET lock_timeout = '{_LOCK_SECONDS}s'")
+            connection.exec_driver_sql("SET statement_timeout = 0")
+            connection.commit()
         context.configure(
             connection=connection,
             target_metadata=database.metadata,

@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from numbers import Number
 from typing import Any
 
@@ -54,6 +55,23 @@ def configure(level: str) -> None:
     # These log whole requests, URLs with credentials or SQL parameters when they are let down to DEBUG.
     for noisy in ("urllib3", "web3", "sqlalchemy.engine", "rq", "hpack", "httpx2", "asyncio"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))
+
+
+def origin() -> str | None:
+    """Return the id of the request that the present work goes back to; None for what nobody has asked for."""
+    bound = structlog.contextvars.get_contextvars()
+    found = bound.get("caused_by") or bound.get("request_id")
+    return str(found) if found else None
+
+
+@contextmanager
+def caused_by(request_id: str | None) -> Iterator[None]:
+    """Let all lines tell which request the work goes back to, so that one search finds all of it."""
+    if request_id is None:
+        yield
+        return
+    with structlog.contextvars.bound_contextvars(caused_by=request_id):
+        yield
 
 
 def aside() -> None:

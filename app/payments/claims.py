@@ -15,14 +15,17 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+import structlog
 from flask import current_app
 from sqlalchemy import delete, select, update
 
-from app.core import clock
+from app.core import clock, logs
 from app.core.chains import ChainName
+from app.core.unit_of_work import after_commit
 from app.extensions import db
 from app.payments.models import Payment, PaymentClaim
 
+_log = structlog.get_logger(__name__)
 MOST_TRIES = 4
 RETRY_WITHIN = timedelta(hours=24)
 
@@ -122,6 +125,7 @@ def open_payment(payment: Payment, *, status: Status) -> None:
     """Add a new payment, in the current unit."""
     now = clock.now()
     payment.status = status.value
+    payment.request_id = logs.origin()
     payment.created_at = now
     payment.tries = 0
     payment.paid_at = now if status is Status.PAID else None
@@ -191,10 +195,18 @@ def _move(payment_id: str, source: Status, target: Status, *conditions: Any, **c
         update(Payment)
         .where(Payment.id == payment_id, Payment.status == source.value, *conditions)
         .values(status=target.value, **changes)
-        .returning(Payment.id)
+        .returning(Payment.request_id)
         .execution_options(synchronize_session=False)
-    )
-    return moved.first() is not None
+    ).one_or_none()
+    if moved is None:
+        return False
+    after_commit(lambda: _tell(moved.request_id, payment_id, target))
+    return True
+
+
+def _tell(request_id: str | None, payment_id: str, status: Status) -> None:
+    with logs.caused_by(request_id):
+        _log.info("payment_moved", payment_id=payment_id, status=status.value)
 
 
 def _held(row: Payment) -> Held:

@@ -40,6 +40,8 @@ class Payment(Model):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     paid_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     served_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    # The request that it was taken for, for the logs.
+    request_id: Mapped[str | None] = mapped_column(String(40))
 
 
 class PaymentClaim(Model):

@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from app.core import logs
 from app.core.chains import ChainName
 from app.core.identifiers import new_id
 from app.core.unit_of_work import reading, unit_of_work
@@ -23,6 +24,7 @@ from app.ports import provider
 from app.ports.errors import PortError, Rejected
 from app.ports.till import Authorization, Till
 from app.wallets import custody, history, network_fees, submissions
+from app.wallets.history import TransactionView
 
 _log = structlog.get_logger(__name__)
 KIND = "settlement"
@@ -69,6 +71,11 @@ def resolve(payment_id: str) -> Held:
     if held.status is not claims.Status.SETTLING or held.transaction_id is None:
         return held
     view = history.movement(held.transaction_id)
+    with logs.caused_by(view.request_id):
+        return _resolve(held, held.transaction_id, view)
+
+
+def _resolve(held: Held, transaction_id: str, view: TransactionView) -> Held:
     landed: str | None = None
     if view.status == "pending":
         return held
@@ -79,17 +86,17 @@ def resolve(payment_id: str) -> Held:
             # Somebody else may have submitted it first, which makes ours fail and is a payment all the same.
             landed = provider.current().tills[held.chain].carried_out(_authorization(held))
         except PortError as error:
-            _log.warning("payment_unreadable", payment_id=payment_id, reason=error.reason)
+            _log.warning("payment_unreadable", payment_id=held.id, reason=error.reason)
             return held
     with unit_of_work():
         if landed is None:
             # A reorganisation can still make a failure a success, after claims that were given back.
-            if submissions.is_beyond_change(held.transaction_id):
-                claims.void(payment_id)
+            if submissions.is_beyond_change(transaction_id):
+                claims.void(held.id)
         else:
-            claims.arrive(payment_id, tx_hash=landed)
+            claims.arrive(held.id, tx_hash=landed)
     with reading():
-        return claims.get(payment_id)
+        return claims.get(held.id)
 
 
 def resolve_all(chain: ChainName) -> int:

@@ -10,7 +10,7 @@ from decimal import Decimal
 import structlog
 from sqlalchemy import select
 
-from app.core import clock
+from app.core import clock, logs
 from app.core.chains import USDC, ChainName
 from app.core.money import NANOS_PER_USD
 from app.core.unit_of_work import reading, unit_of_work
@@ -123,4 +123,6 @@ def _close(transaction_id: str) -> bool:
         credits_service.grant(row.account_id, units * _NANOS_PER_UNIT, reference=reference_of(transaction_id))
         row.granted_nanos = units * _NANOS_PER_UNIT
         row.closed_at = clock.now()
+    with logs.caused_by(view.request_id):
+        _log.info("topup_closed", transaction_id=transaction_id, granted_nanos=units * _NANOS_PER_UNIT)
     return True

@@ -18,7 +18,7 @@ from app.core.unit_of_work import reading, snapshot
 from app.errors import ServiceError
 from app.identity import api_keys
 from app.identity import master_keys as identity_keys
-from app.platform import actors, keys, verification
+from app.platform import actors, keys, lost_bridges, verification
 from app.platform.trail import Head
 from app.ports.errors import PortError
 from app.web.fields import Email, Name
@@ -33,12 +33,13 @@ owner_keys = AppGroup("owner-keys", callback=logs.aside, help="Keys of the peopl
 retired_keys = AppGroup(
     "retired-keys", callback=logs.aside, help="Keys of deleted wallets, kept for a while for rescues."
 )
+bridges = AppGroup("bridges", callback=logs.aside, help="Bridges that were never paid out.")
 audit = AppGroup("audit", callback=logs.aside, help="The trail of administrative acts.")
 
 
 def register(app: Flask) -> None:
     """Add the commands to an application."""
-    for group in (master_keys, owner_keys, retired_keys, audit):
+    for group in (master_keys, owner_keys, retired_keys, bridges, audit):
         app.cli.add_command(group)
 
 
@@ -130,6 +131,17 @@ def purge_retired_keys(limit: int) -> None:
     """Do now what the sweep does: forget keys that are due and whose addresses are certainly empty."""
     purged = keys.purge_retired_keys(actors.at_the_shell(), limit=limit)
     click.echo(f"{len(purged)} keys were purged.")
+
+
+@bridges.command("write-off")
+@click.argument("transaction_id")
+def write_off_bridge(transaction_id: str) -> None:
+    """Close a bridge whose service names a payment that is final and not the wallet's. Its amount is gone."""
+    try:
+        lost_bridges.write_off(actors.at_the_shell(), transaction_id)
+    except ServiceError as error:
+        raise click.ClickException(error.message) from None
+    click.echo(f"{transaction_id} has failed: written off.")
 
 
 @audit.command("verify")

@@ -31,7 +31,7 @@ from app.ports import provider
 from app.ports.vault import Place
 
 _log = structlog.get_logger(__name__)
-_NAME = "platform"
+NAME = "platform"
 _MAX_LISTED = 50
 _INSERTED_AT_ONCE = 200
 _UNHASHED = frozenset({"hash"})
@@ -59,6 +59,7 @@ class Action(StrEnum):
     MASTER_KEY_REVOKED = "master_key.revoked"
     RETIRED_KEY_EXPORTED = "retired_key.exported"
     RETIRED_KEY_PURGED = "retired_key.purged"
+    BRIDGE_WRITTEN_OFF = "bridge.written_off"
     ENCRYPTION_ROTATION_BEGUN = "encryption.rotation_begun"
     ENCRYPTION_ROTATED = "encryption.rotated"
 
@@ -71,6 +72,7 @@ class SubjectKind(StrEnum):
     MASTER_KEY = "master_key"
     WALLET = "wallet"
     SERVICE = "service"
+    TRANSACTION = "transaction"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,7 @@ def record(actor: Actor, *acts: Act) -> None:
         db.session.execute(insert(AuditEntry), rows[start : start + _INSERTED_AT_ONCE])
     db.session.execute(
         update(AuditHead)
-        .where(AuditHead.name == _NAME)
+        .where(AuditHead.name == NAME)
         .values(hash=previous, proof=chain_of_hashes.proof_of(key, last, previous))
         .execution_options(synchronize_session=False)
     )
@@ -189,7 +191,7 @@ def one(entry_id: str) -> Entry:
 def head_of_trail() -> Head:
     """Return the end of the trail as the database has it. Works in a reading unit."""
     row = db.session.execute(
-        select(AuditHead.number, AuditHead.hash).where(AuditHead.name == _NAME)
+        select(AuditHead.number, AuditHead.hash).where(AuditHead.name == NAME)
     ).one_or_none()
     return Head(0, chain_of_hashes.GENESIS) if row is None else Head(row.number, row.hash)
 
@@ -227,7 +229,7 @@ def _extend(by: int) -> tuple[int, str, bytes]:
     """Lock the head and count so many entries; return the last number, the hash before the first, and the key."""
     locked = (
         update(AuditHead)
-        .where(AuditHead.name == _NAME)
+        .where(AuditHead.name == NAME)
         .values(number=AuditHead.number + by)
         .returning(AuditHead.number, AuditHead.hash, AuditHead.sealed)
         .execution_options(synchronize_session=False)
@@ -245,7 +247,7 @@ def _begin() -> None:
     db.session.execute(
         insert_(AuditHead)
         .values(
-            name=_NAME,
+            name=NAME,
             number=0,
             hash=chain_of_hashes.GENESIS,
             proof=chain_of_hashes.proof_of(key, 0, chain_of_hashes.GENESIS),
@@ -256,7 +258,7 @@ def _begin() -> None:
 
 
 def _place() -> Place:
-    return Place(AuditHead.__tablename__, "sealed", _NAME)
+    return Place(AuditHead.__tablename__, "sealed", NAME)
 
 
 def _entries() -> Any:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Row, select
 
 from app.extensions import db
 from app.platform import chain_of_hashes, trail
@@ -22,9 +23,22 @@ def check(*, newest: int | None = None, expected: Head | None = None) -> list[st
     `newest` looks at so many entries of the end only. `expected` is a head that was noted earlier, outside of the
     database: only that shows a trail that was set back, head and all, to an earlier state of itself.
     """
-    row = db.session.execute(
-        select(AuditHead.number, AuditHead.hash, AuditHead.proof, AuditHead.sealed)
-    ).one_or_none()
+    rows = db.session.execute(
+        select(AuditHead.name, AuditHead.number, AuditHead.hash, AuditHead.proof, AuditHead.sealed)
+    ).all()
+    # One chain has one head. Another row was never written by this service, whatever it says.
+    strange = [
+        f"there is a head of the name {row.name[:_SHOWN]!r}, which this service has not written"
+        for row in rows
+        if row.name != trail.NAME
+    ]
+    return [
+        *strange[:_SHOWN],
+        *_check(next((row for row in rows if row.name == trail.NAME), None), newest, expected),
+    ]
+
+
+def _check(row: Row[*tuple[Any, ...]] | None, newest: int | None, expected: Head | None) -> list[str]:
     if row is None:
         found = db.session.scalar(select(AuditEntry.number).limit(1)) is not None
         return (

@@ -45,13 +45,17 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """How it would cross now: `fee_units` of the token at most are kept on the way; `terms` are the adapter's own."""
+    """How it would cross now: `fee_units` of the token at most are kept on the way; `terms` are the adapter's own.
+
+    `may_return` tells that what does not arrive can come back by a payment on the source chain.
+    """
 
     ask: Ask
     route: str
     fee_units: int
     seconds: int
     terms: Terms
+    may_return: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +109,17 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a crossing is; a `proof` replaces the one that was kept, `arrival` is set with ARRIVED."""
+    """How far a crossing is; a `proof` replaces the one that was kept.
+
+    `arrival` is set with ARRIVED, and with REFUNDED where a payment on the source chain brought it back. `is_lost`
+    with WAITING: who was to pay names a payment that is beyond reorganisation and is none for this crossing.
+    """
 
     phase: Phase
     note: str | None = None
     proof: Proof | None = None
     arrival: Arrival | None = None
+    is_lost: bool = False
 
 
 Route = tuple[ChainName, ChainName, Token]

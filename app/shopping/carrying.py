@@ -15,7 +15,7 @@ import structlog
 from sqlalchemy import update
 from sqlalchemy.exc import IntegrityError
 
-from app.core import clock, money
+from app.core import clock, logs, money
 from app.core.identifiers import new_id
 from app.core.unit_of_work import reading, unit_of_work
 from app.errors import ServiceError
@@ -52,13 +52,14 @@ def carry_out(purchase_id: str) -> None:
     claimed = _claim(purchase_id, holder)
     if claimed is None:
         return
-    desk = Desk(claimed, holder)
-    try:
-        errand = _errand_of(claimed)
-    except (Rejected, ValueError, KeyError, TypeError):
-        desk.fail(Failed(Trouble.BROWSER_ERROR, "The sealed order could not be opened."))
-        return
-    _send(shopper, errand, desk)
+    with logs.caused_by(claimed.request_id):
+        desk = Desk(claimed, holder)
+        try:
+            errand = _errand_of(claimed)
+        except (Rejected, ValueError, KeyError, TypeError):
+            desk.fail(Failed(Trouble.BROWSER_ERROR, "The sealed order could not be opened."))
+            return
+        _send(shopper, errand, desk)
 
 
 def _send(shopper: Shopper, errand: Errand, desk: Desk) -> None:

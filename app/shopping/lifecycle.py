@@ -11,11 +11,15 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
+import structlog
 from sqlalchemy import update
 
-from app.core import clock
+from app.core import clock, logs
+from app.core.unit_of_work import after_commit
 from app.extensions import db
 from app.shopping.models import Purchase, PurchaseEvent
+
+_log = structlog.get_logger(__name__)
 
 
 class Status(StrEnum):
@@ -47,6 +51,7 @@ _MOVES: Mapping[Status, frozenset[Status]] = {
 
 def record(purchase: Purchase) -> None:
     """Add a new purchase with its first event, in the current unit."""
+    purchase.request_id = logs.origin()
     db.session.add(purchase)
     db.session.add(_event(purchase.id, Status(purchase.status), None))
     db.session.flush()
@@ -77,12 +82,22 @@ def move(
     if holder is not None:
         conditions.append(Purchase.holder == holder)
     moved = db.session.execute(
-        update(Purchase).where(*conditions).values(**values).execution_options(synchronize_session=False)
-    )
-    if moved.rowcount != 1:  # type: ignore[attr-defined]
+        update(Purchase)
+        .where(*conditions)
+        .values(**values)
+        .returning(Purchase.request_id)
+        .execution_options(synchronize_session=False)
+    ).one_or_none()
+    if moved is None:
         return False
     db.session.add(_event(purchase_id, target, reason))
+    after_commit(lambda: _tell(moved.request_id, purchase_id, target, reason))
     return True
+
+
+def _tell(request_id: str | None, purchase_id: str, status: Status, reason: str | None) -> None:
+    with logs.caused_by(request_id):
+        _log.info("purchase_moved", purchase_id=purchase_id, status=status.value, reason=reason)
 
 
 def _event(purchase_id: str, status: Status, reason: str | None) -> PurchaseEvent:

@@ -58,6 +58,8 @@ class Purchase(Model):
     lease_until: Mapped[datetime] = mapped_column(UtcDateTime)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    # The request that it goes back to, for the logs.
+    request_id: Mapped[str | None] = mapped_column(String(40))
 
 
 class PurchaseEvent(Model):

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 import structlog
 from sqlalchemy import delete, select, update
 
+from app.core import logs
 from app.core.unit_of_work import reading, unit_of_work
 from app.jobs import JobName
 from app.ports import provider
@@ -25,14 +26,15 @@ def sweep(now: datetime) -> None:
     with reading() as session:
         open_states = [status.value for status in OPEN]
         rows = session.execute(
-            select(Purchase.id, Purchase.status, Purchase.lease_until)
+            select(Purchase.id, Purchase.status, Purchase.lease_until, Purchase.request_id)
             .where(Purchase.status.in_(open_states))
             .order_by(Purchase.created_at)
             .limit(_BATCH)
         ).all()
-    for purchase_id, status, lease_until in rows:
+    for purchase_id, status, lease_until, request_id in rows:
         try:
-            _look_after(purchase_id, Status(status), overdue=lease_until <= now)
+            with logs.caused_by(request_id):
+                _look_after(purchase_id, Status(status), overdue=lease_until <= now)
         except Exception:
             # One odd purchase must not keep the others from ending.
             _log.exception("purchase_sweep_failed", purchase_id=purchase_id)

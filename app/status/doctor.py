@@ -5,9 +5,12 @@ It changes nothing. What it finds is told with the place in the settings, never 
 
 from __future__ import annotations
 
+import functools
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import click
@@ -78,25 +81,39 @@ def doctor() -> None:
 
 def examine() -> Iterator[Finding]:
     """Yield what is found, part by part."""
-    yield from _settings(provider.settings())
-    yield from _guarded("database", _database)
-    yield from _redis()
+    yield from _guarded("settings", lambda: _settings(provider.settings()))
+    yield from _guarded("database", _in_the_database)
+    yield from _guarded("redis", _redis)
     for chain in provider.current().chains.values():
-        yield from _chain(chain)
-    yield from _prices()
-    yield from _settlement()
-    yield from _upstreams()
+        yield from _guarded(chain.name.value, functools.partial(_chain, chain))
+    yield from _guarded("prices", _prices)
+    yield from _guarded("payments", _settlement)
+    yield from _guarded("upstreams", _upstreams)
 
 
 def _guarded(part: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """Yield what a look finds; a look that fails is a finding like others, and the rest is looked at all the same."""
+    found: list[Finding] = []
     try:
-        with reading():
-            found = list(look())
+        for finding in look():
+            found.append(finding)  # noqa: PERF402 - what was found before a failure counts
     except SQLAlchemyError as error:
-        found = [
+        found.append(
             Finding(Level.FAIL, part, f"it does not answer ({type(error).__name__})", "see DATABASE_URL")
-        ]
+        )
+    except Exception as error:
+        # Its text may quote an address with a key; its class and place say enough.
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{type(error).__name__}, {Path(place.filename).name}:{place.lineno}"
+        found.append(
+            Finding(Level.FAIL, part, f"looking at it failed ({where})", "this is a defect: report it")
+        )
     yield from found
+
+
+def _in_the_database() -> Iterator[Finding]:
+    with reading():
+        yield from _database()
 
 
 def _settings(settings: Settings) -> Iterator[Finding]:

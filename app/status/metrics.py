@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
+import structlog
 from flask import Blueprint, Response, request
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -31,6 +32,7 @@ from app.status import handover
 from app.wallets import backlog
 
 metrics = Blueprint("metrics", __name__)
+_log = structlog.get_logger(__name__)
 
 _MICRO = 1_000_000
 _COUNTERS = {
@@ -146,19 +148,28 @@ def _standing() -> Iterator[Metric]:
     try:
         with reading():
             found = list(_stored())
-        left = readiness.submissions_left()
-        found.append(
-            _gauge(
-                "settlements_left",
-                "Signed payments that the settlement key can still submit, by what it holds for gas.",
-                {(chain.value,): number for chain, number in left.items()},
-                "chain",
-            )
-        )
+        found.append(_settlements_left())
     except SQLAlchemyError:
         found = []
     yield _gauge("database_up", "Whether the database answers.", {(): int(bool(found))})
     yield from found
+
+
+def _settlements_left() -> Metric:
+    try:
+        left = {chain.value: number for chain, number in readiness.submissions_left().items()}
+    except SQLAlchemyError:
+        raise
+    except Exception:
+        # One figure less is better than no figures at all.
+        _log.exception("settlements_unreadable")
+        left = {}
+    return _gauge(
+        "settlements_left",
+        "Signed payments that the settlement key can still submit, by what it holds for gas.",
+        _keyed(left),
+        "chain",
+    )
 
 
 def _stored() -> Iterator[Metric]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import structlog
 from marshmallow import fields
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
@@ -15,6 +16,7 @@ from app.version import VERSION
 from app.web.blueprint import OPEN, Blueprint
 from app.web.schemas import Schema
 
+_log = structlog.get_logger(__name__)
 blp = Blueprint("status", __name__, guard=OPEN, url_prefix="/v1", description="Whether the service is well.")
 
 
@@ -45,6 +47,10 @@ def get_health() -> tuple[dict[str, Any], int]:
             worker = "ok" if heartbeats.is_fresh() else "silent"
         database = "ok"
     except SQLAlchemyError:
+        database, worker = "unreachable", "silent"
+    except Exception:
+        # Whoever asks wants to know whether it works, and it does not.
+        _log.exception("health_unreadable")
         database, worker = "unreachable", "silent"
     redis = "ok" if provider.current().queue.ping() else "unreachable"
     healthy = database == "ok"

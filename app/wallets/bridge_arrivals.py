@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from sqlalchemy import select
+from sqlalchemy import and_, or_, select
 
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Token, native
 from app.extensions import db
@@ -14,7 +14,7 @@ from app.wallets.models import Bridge, Transaction
 
 
 def expected(chain: ChainName, wallet_ids: Sequence[str]) -> Mapping[str, frozenset[Token]]:
-    """Return the tokens that are on their way to wallets on a chain; in the current unit."""
+    """Return the tokens that are on their way to wallets on a chain, or may come back there; in the current unit."""
     found: dict[str, frozenset[Token]] = {}
     if not wallet_ids:
         return found
@@ -22,7 +22,10 @@ def expected(chain: ChainName, wallet_ids: Sequence[str]) -> Mapping[str, frozen
         select(Bridge.wallet_id, Transaction.currency)
         .join(Transaction, Transaction.id == Bridge.id)
         .where(
-            Bridge.destination_chain == chain.value,
+            or_(
+                Bridge.destination_chain == chain.value,
+                and_(Transaction.chain == chain.value, Bridge.may_return.is_(True)),
+            ),
             Bridge.stage.in_([Stage.SOURCE.value, Stage.CROSSING.value]),
             Bridge.wallet_id.in_(wallet_ids),
         )
@@ -33,7 +36,7 @@ def expected(chain: ChainName, wallet_ids: Sequence[str]) -> Mapping[str, frozen
 
 
 def of(chain: ChainName, wallet_ids: Sequence[str]) -> Mapping[str, list[OwnTransaction]]:
-    """Return what has arrived on a chain, by wallet; in the current unit."""
+    """Return what has arrived or come back on a chain, by wallet; in the current unit."""
     found: dict[str, list[OwnTransaction]] = {}
     if not wallet_ids:
         return found
@@ -55,4 +58,27 @@ def of(chain: ChainName, wallet_ids: Sequence[str]) -> Mapping[str, list[OwnTran
         out = -(units or 0) if is_native else 0
         # A mint of ours is told as a movement besides, with what it cost.
         found.setdefault(wallet_id, []).append(OwnTransaction(tx_hash or "", None, out, block, takes_slot))
+    for wallet_id, came_back in _refunds(chain, wallet_ids):
+        found.setdefault(wallet_id, []).append(came_back)
     return found
+
+
+def _refunds(chain: ChainName, wallet_ids: Sequence[str]) -> Iterator[tuple[str, OwnTransaction]]:
+    rows = db.session.execute(
+        select(
+            Bridge.wallet_id,
+            Bridge.refund_hash,
+            Bridge.refund_block,
+            Bridge.refund_units,
+            Transaction.currency,
+        )
+        .join(Transaction, Transaction.id == Bridge.id)
+        .where(
+            Transaction.chain == chain.value,
+            Bridge.refund_hash.is_not(None),
+            Bridge.wallet_id.in_(wallet_ids),
+        )
+    )
+    for wallet_id, tx_hash, block, units, currency in rows:
+        out = -(units or 0) if TOKENS_BY_SYMBOL[currency] == native(chain) else 0
+        yield wallet_id, OwnTransaction(tx_hash or "", None, out, block)

@@ -14,8 +14,9 @@ from typing import Any
 import structlog
 from sqlalchemy import select, update
 
-from app.core import clock
+from app.core import clock, logs
 from app.core.unit_of_work import reading, unit_of_work
+from app.errors import NotFound, TransactionInProgress
 from app.extensions import db
 from app.ports import provider
 from app.ports.bridges import Arrival, Crossing, Phase, Progress, Proof, Step
@@ -43,26 +44,28 @@ def step_due(*, seconds: int = _PASS_SECONDS) -> int:
     until = time.monotonic_ns() + seconds * 10**9
     with reading() as session:
         due = session.execute(
-            select(Bridge.id, Bridge.adapter, Bridge.destination_chain)
+            select(Bridge.id, Bridge.adapter, Bridge.destination_chain, Transaction.request_id)
+            .join(Transaction, Transaction.id == Bridge.id)
             .where(Bridge.next_step_at <= clock.now())
             .order_by(Bridge.next_step_at)
             .limit(_BATCH)
         ).all()
     looked = 0
     silent: Counter[tuple[str, str]] = Counter()
-    for bridge_id, adapter, destination in due:
+    for bridge_id, adapter, destination, request_id in due:
         looked += 1
         way = (adapter, destination)
         if silent[way] >= _PATIENCE:
             # Whoever does not answer for one is not asked for all the others: they would keep the rest waiting.
             _look_again(bridge_id)
             continue
-        try:
-            silent[way] += not step(bridge_id)
-        except Exception:
-            # One poisonous row must not hold up all the others for ever.
-            _log.exception("bridge_not_carried_on", transaction_id=bridge_id)
-            _note(bridge_id, "internal_error")
+        with logs.caused_by(request_id):
+            try:
+                silent[way] += not step(bridge_id)
+            except Exception:
+                # One poisonous row must not hold up all the others for ever.
+                _log.exception("bridge_not_carried_on", transaction_id=bridge_id)
+                _note(bridge_id, "internal_error")
         if time.monotonic_ns() >= until:
             break
     return looked
@@ -133,7 +136,7 @@ def _cross(state: State) -> None:
     if progress.phase is Phase.ARRIVED and progress.arrival is not None:
         _arrive(state, progress.arrival, progress.proof)
     elif progress.phase is Phase.REFUNDED:
-        _refund(state)
+        _refund(state, progress.arrival)
     elif progress.phase is Phase.OURS and not state.is_delivering:
         _keep(state.id, progress)
         _deliver(state, adapter, progress)
@@ -236,7 +239,7 @@ def _recheck(state: State) -> None:
         bridge.next_step_at, bridge.steps = clock.now(), 0
 
 
-def _refund(state: State) -> None:
+def _refund(state: State, came_back: Arrival | None) -> None:
     with unit_of_work():
         spending.lock_account(state.wallet_id)
         bridge = bridge_states.locked(state.id)
@@ -244,6 +247,44 @@ def _refund(state: State) -> None:
             return
         _end(state.id, Status.FAILED, reason=Reason.REFUNDED)
         bridge.stage, bridge.next_step_at = Stage.FAILED.value, None
+        if came_back is not None:
+            bridge.refund_hash, bridge.refund_units = came_back.tx_hash, came_back.units
+            bridge.refund_block = None if came_back.block is None else came_back.block.number
+
+
+def assert_lost(bridge_id: str) -> None:
+    """See that a bridge certainly pays nobody any more. Asks the network.
+
+    Raises: NotFound; TransactionInProgress while it may arrive or come back, or nobody can tell.
+    """
+    state = bridge_states.read(bridge_id)
+    if state is None:
+        raise NotFound("There is no such bridge.")
+    try:
+        progress = _adapter(state).follow(state.crossing)
+    except PortError:
+        raise TransactionInProgress("Nobody can tell at the moment where this bridge is.") from None
+    if state.stage is not Stage.CROSSING or not progress.is_lost:
+        raise TransactionInProgress(
+            "This bridge may still arrive or come back: who was to pay names no payment that is final and not its own."
+        )
+
+
+def write_off(bridge_id: str) -> None:
+    """Close a bridge that `assert_lost` has seen, in the current unit; what it counted stays counted.
+
+    Raises: NotFound, TransactionInProgress when it came to another end meanwhile.
+    """
+    wallet_id = db.session.scalar(select(Bridge.wallet_id).where(Bridge.id == bridge_id))
+    if wallet_id is None:
+        raise NotFound("There is no such bridge.")
+    spending.lock_account(wallet_id)
+    bridge = bridge_states.locked(bridge_id)
+    if bridge is None or bridge.stage != Stage.CROSSING:
+        raise TransactionInProgress("This bridge came to another end meanwhile.")
+    lifecycle.move(bridge_id, source=Status.PENDING, target=Status.FAILED, reason=Reason.WRITTEN_OFF)
+    spending.spend(bridge_id)
+    bridge.stage, bridge.next_step_at = Stage.FAILED.value, None
 
 
 def _end(bridge_id: str, target: Status, *, reason: str | None = None) -> bool:

@@ -213,6 +213,7 @@ def _commit(plan: _Plan, signer: Signer) -> tuple[history.TransactionView, tuple
                 id=bridge_id, wallet_id=wallet.id, adapter=plan.adapter.name, route=plan.offer.route,
                 destination_chain=plan.offer.ask.destination.value, stage=Stage.SOURCE.value,
                 fee_units=plan.offer.fee_units, terms=dict(plan.offer.terms), proof={},
+                may_return=plan.offer.may_return,
                 next_step_at=now + settlement.FIRST_CHECK_AFTER, steps=0,
             )
         )  # fmt: skip

@@ -16,7 +16,7 @@ import structlog
 from sqlalchemy import func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from app.core import clock
+from app.core import clock, logs
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount
@@ -27,6 +27,7 @@ from app.jobs import JobName
 from app.ports import provider
 from app.ports.chain import BlockRef
 from app.ports.errors import PortError, Rejected, Unreachable
+from app.ports.faucet import Faucet
 from app.spending import service as spending
 from app.wallets import lifecycle, orders
 from app.wallets.lifecycle import Reason, Status, TransactionType
@@ -168,23 +169,31 @@ def pay_from_faucet(request_id: str) -> None:
     faucet = provider.current().faucet
     if faucet is None:
         return
-    with reading():
+    with reading() as session:
         wanted = as_first_answered(request_id)
+        origin = session.scalar(select(Transaction.request_id).where(Transaction.id == request_id))
     if wanted is None:
         return
+    with logs.caused_by(origin):
+        _ask(faucet, wanted)
+
+
+def _ask(faucet: Faucet, wanted: FundingRequest) -> None:
     try:
         faucet.pay(wanted.id, chain=wanted.chain, address=wanted.deposit_address, amount=wanted.amount)
     except Rejected as error:
         # Told to its maker, and not asked again: a deposit from elsewhere still fulfils the request.
-        _log.warning("faucet_refused", transaction_id=request_id, reason=error.reason)
+        _log.warning("faucet_refused", transaction_id=wanted.id, reason=error.reason)
         with unit_of_work() as session:
             session.execute(
                 update(Transaction)
-                .where(Transaction.id == request_id, Transaction.status == Status.PENDING.value)
+                .where(Transaction.id == wanted.id, Transaction.status == Status.PENDING.value)
                 .values(error=error.reason[:200])
             )
     except Unreachable as error:
-        _log.warning("faucet_did_not_pay", transaction_id=request_id, reason=error.reason)
+        _log.warning("faucet_did_not_pay", transaction_id=wanted.id, reason=error.reason)
+    else:
+        _log.info("faucet_asked", transaction_id=wanted.id)
 
 
 def _count_open(wallet_id: str) -> int:

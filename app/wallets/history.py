@@ -34,6 +34,7 @@ _PAGE = (
         _TABLE.c.to_address, _TABLE.c.amount_units, _TABLE.c.currency, _TABLE.c.tx_hash, _TABLE.c.status,
         _TABLE.c.error, _TABLE.c.cost_nanos, _TABLE.c.created_at, _TABLE.c.confirmed_at, _TABLE.c.nonce,
         _TABLE.c.output_currency, _TABLE.c.output_units, _TABLE.c.output_quoted_units, _TABLE.c.output_minimum_units,
+        _TABLE.c.request_id,
     )
     .where(_OF_WALLET)
     .order_by(_TABLE.c.created_at.desc(), _TABLE.c.id.desc())
@@ -80,6 +81,7 @@ class TransactionView:
     explorer_url: str | None
     created_at: datetime
     confirmed_at: datetime | None
+    request_id: str | None
     events: tuple[Event, ...] = ()
     bridge: BridgeView | None = None
 
@@ -243,6 +245,7 @@ def _view(
         explorer_url=chain.explorer_url(row.tx_hash) if chain and row.tx_hash else None,
         created_at=row.created_at,
         confirmed_at=row.confirmed_at,
+        request_id=row.request_id,
         events=events,
         bridge=bridge,
     )

@@ -10,11 +10,15 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+import structlog
 from sqlalchemy import update
 
-from app.core import clock
+from app.core import clock, logs
+from app.core.unit_of_work import after_commit
 from app.extensions import db
 from app.wallets.models import Bridge, SignedAttempt, Transaction, TransactionEvent, Wallet
+
+_log = structlog.get_logger(__name__)
 
 
 class Status(StrEnum):
@@ -57,6 +61,7 @@ class Reason(StrEnum):
     EXPIRED = "expired"
     REORGANISED = "reorganised"
     REFUNDED = "refunded"
+    WRITTEN_OFF = "written_off"
 
 
 _MOVES: frozenset[tuple[Status, Status]] = frozenset(
@@ -76,6 +81,7 @@ def record(transaction: Transaction, *, status: Status, attempt: SignedAttempt |
     """
     session = db.session
     transaction.status = status.value
+    transaction.request_id = logs.origin()
     session.add(transaction)
     session.add(_event(transaction.id, status, transaction.error, transaction.created_at))
     if attempt is not None:
@@ -109,10 +115,13 @@ def move(
         update(Transaction)
         .where(Transaction.id == transaction_id, Transaction.status == source.value)
         .values(**values)
-    )
-    if moved.rowcount != 1:  # type: ignore[attr-defined]
+        .returning(Transaction.request_id, Transaction.chain)
+    ).one_or_none()
+    if moved is None:
         return False
     db.session.add(_event(transaction_id, target, reason, clock.now()))
+    told = {"transaction_id": transaction_id, "chain": moved.chain, "status": target.value}
+    after_commit(lambda: _tell(moved.request_id, {**told, "reason": reason}))
     return True
 
 
@@ -124,6 +133,11 @@ def wake(bridge_id: str) -> None:
         .values(next_step_at=clock.now(), steps=0)
         .execution_options(synchronize_session=False)
     )
+
+
+def _tell(request_id: str | None, told: dict[str, str | None]) -> None:
+    with logs.caused_by(request_id):
+        _log.info("transaction_moved", **told)
 
 
 def _event(transaction_id: str, status: Status, reason: str | None, at: datetime) -> TransactionEvent:

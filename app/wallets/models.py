@@ -14,6 +14,7 @@ from sqlalchemy import (
     LargeBinary,
     String,
     UniqueConstraint,
+    false,
     text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
@@ -157,6 +158,8 @@ class Transaction(Model):
     # When the confirmation worker looks again; NULL once nothing about the row can change any more.
     next_check_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     checks: Mapped[int] = mapped_column(default=0)
+    # The request that it goes back to: whoever carries it on says so in the logs.
+    request_id: Mapped[str | None] = mapped_column(String(40))
 
 
 class Bridge(Model):
@@ -183,6 +186,11 @@ class Bridge(Model):
     arrival_block_hash: Mapped[str | None] = mapped_column(String(100))
     # Whether it used up a nonce of the wallet, though none of our movements has it.
     arrival_takes_slot: Mapped[bool] = mapped_column(default=False)
+    # Whether it can come back on its source chain, and by which transaction it did: that is no deposit.
+    may_return: Mapped[bool] = mapped_column(default=False, server_default=false())
+    refund_hash: Mapped[str | None] = mapped_column(String(100))
+    refund_block: Mapped[int | None] = mapped_column(BigInteger)
+    refund_units: Mapped[int | None] = mapped_column(Units)
     # When the bridge worker looks again; NULL once nothing can change any more.
     next_step_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     steps: Mapped[int] = mapped_column(default=0)

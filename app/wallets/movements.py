@@ -67,6 +67,7 @@ _SENTENCES: Mapping[str, str] = {
     "unsafe_instructions": "What was to be signed is not what was asked for; nothing was sent.",
     "deadline_passed": "It was not executed before its deadline, and can no longer be.",
     "bridge_fee_too_high": "Every way keeps more of the amount than the operator allows; nothing was sent.",
+    "written_off": "It left, and whoever was to pay it out has not: the operator has closed it.",
     "refunded": "It could not be delivered on the other chain; what left came back on the chain that it left.",
 }
 

@@ -49,6 +49,7 @@ class OpenMovement:
     checks: int
     block: BlockRef | None
     fee_units: int | None
+    request_id: str | None
     watch: Watch
     attempts: tuple[SignedBytes, ...]
     intent: Intent
@@ -168,6 +169,7 @@ def _movement(row: Transaction, attempts: list[SignedBytes]) -> OpenMovement:
     return OpenMovement(
         id=row.id, wallet_id=row.wallet_id, chain=ChainName(row.chain), sender=sender,
         status=Status(row.status), nonce=row.nonce, checks=row.checks, block=block, fee_units=row.fee_units,
+        request_id=row.request_id,
         watch=Watch(
             row.id, sender, row.nonce, tuple(a.tx_hash for a in attempts), row.expires_at_height,
             TOKENS_BY_SYMBOL[row.output_currency] if row.output_currency else None,

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 import structlog
 from sqlalchemy import update
 
-from app.core import clock
+from app.core import clock, logs
 from app.core.chains import ChainName
 from app.core.unit_of_work import unit_of_work
 from app.ports import provider
@@ -127,12 +127,13 @@ def _each(movements: Iterable[OpenMovement], do: Callable[[OpenMovement], bool],
     done = 0
     failed: list[OpenMovement] = []
     for movement in movements:
-        try:
-            done += do(movement)
-        except Exception:
-            # One poisonous row must not hold up all the others of its chain for ever.
-            _log.exception("movement_not_carried_on", transaction_id=movement.id, chain=movement.chain)
-            failed.append(movement)
+        with logs.caused_by(movement.request_id):
+            try:
+                done += do(movement)
+            except Exception:
+                # One poisonous row must not hold up all the others of its chain for ever.
+                _log.exception("movement_not_carried_on", transaction_id=movement.id, chain=movement.chain)
+                failed.append(movement)
         if time.monotonic_ns() >= until:
             break
     _look_again(failed, clock.now())
@@ -146,7 +147,8 @@ def _recheck(
     gone = [m for m in decided if m.block in blocks.orphaned]
     standing = [m for m in decided if m.block not in blocks.orphaned]
     for movement in gone:
-        _log.warning("movement_reorganised", transaction_id=movement.id, chain=movement.chain)
+        with logs.caused_by(movement.request_id):
+            _log.warning("movement_reorganised", transaction_id=movement.id, chain=movement.chain)
     reopened = _each(gone, lambda m: settlement.reopen(m.id), until=until)
     lacking = [m for m in standing if m.lacks_fee]
     _each(lacking, lambda m: settlement.note_fee(m.id, outcomes[m.id]), until=until)
@@ -204,6 +206,9 @@ def _send_again(chain: Chain, waiting: Sequence[OpenMovement], now: datetime) ->
             .where(SignedAttempt.id.in_([movement.latest.id for movement in stale]))
             .values(sent_at=now)
         )
+    for movement in stale:
+        with logs.caused_by(movement.request_id):
+            _log.info("movement_sent_again", transaction_id=movement.id, tx_hash=movement.latest.tx_hash)
     return len(stale)
 
 

@@ -14,7 +14,7 @@ from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.deployments import DEPLOYMENTS
 from app.adapters.prices import MarketPrices
 from app.core import heartbeats, tallies
-from app.core.chains import ChainName
+from app.core.chains import ChainName, Token
 from app.core.unit_of_work import reading, unit_of_work
 from app.wallets.models import KeyStore
 from tests.support.agents import register
@@ -105,6 +105,24 @@ def test_keys_that_the_settings_cannot_open_are_found_before_money_is_needed(
     result = doctor(restored)
     assert "1 of the oldest and newest" in result.output or "2 of the oldest and newest" in result.output
     assert "ENCRYPTION_KEYS" in result.output
+
+
+class BrokenPrices:
+    """A part with a defect: neither a database nor a port fails like this."""
+
+    def nanos_per_token(self, _token: Token) -> int | None:
+        raise LookupError("https://user:canary-password@prices.example")
+
+
+def test_a_part_that_cannot_even_be_looked_at_is_a_finding_and_the_rest_is_looked_at(
+    build_app: Callable[..., Flask], sqlite_url: str
+) -> None:
+    result = doctor(build_app(sqlite_url, prices=BrokenPrices()))
+    assert "FAIL  prices: looking at it failed (LookupError, test_doctor.py:" in result.output
+    assert "ok    gateway" in result.output
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit)
+    assert "canary" not in result.output
 
 
 def test_keys_of_another_network_are_found(build_app: Callable[..., Flask], sqlite_url: str) -> None:

@@ -11,7 +11,7 @@ from click.testing import Result
 from flask import Flask
 from flask.testing import FlaskClient
 from pydantic import SecretStr
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, func, insert, select, update
 
 from app.adapters import derivation
 from app.core.unit_of_work import reading, unit_of_work
@@ -146,6 +146,8 @@ def test_whatever_is_changed_or_taken_from_the_trail_shows(ops: Operator) -> Non
     assert tampered(delete(AuditEntry).where(AuditEntry.number >= 3)) == [f"entries 3 to {last} are missing"]
     assert tampered(entry.values(number=0)) == ["entry 0 lies before the first", "entry 3 is missing"]
     assert tampered(delete(AuditHead)) == ["the head of the trail is missing, its entries are there"]
+    second = insert(AuditHead).values(name="another", number=0, hash="0" * 64, proof="0" * 64, sealed="")
+    assert tampered(second) == ["there is a head of the name 'another', which this service has not written"]
     (swapped,) = tampered(update(AuditHead).values(sealed="k1.AAAA"))
     assert "key cannot be opened" in swapped
 

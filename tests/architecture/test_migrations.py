@@ -5,19 +5,25 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from flask import Flask
 from flask_migrate import downgrade, upgrade
-from sqlalchemy import inspect
+from sqlalchemy import Connection, inspect, text
 
 from app.extensions import db
+from tests.support import filled
 from tests.support.applications import make_app, settings_for
 from tests.support.servers import Postgres
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,6 +63,101 @@ def test_migrations_go_up_down_and_up_again_without_drift(empty_app: Flask) -> N
         upgrade()
         assert drift() == []
         db.engine.dispose()
+
+
+def revisions() -> list[str]:
+    """Return all revisions, the oldest first."""
+    directory = ScriptDirectory(str(ROOT / "migrations"))
+    return [script.revision for script in reversed(list(directory.walk_revisions()))]
+
+
+@contextmanager
+def looking() -> Iterator[Connection]:
+    with db.engine.connect() as connection:
+        yield connection
+
+
+def test_what_is_in_the_tables_survives_every_step_down_and_up(empty_app: Flask) -> None:
+    with empty_app.app_context():
+        upgrade()
+        with looking() as connection:
+            filled.fill(connection)
+            before = filled.held(connection)
+        assert set(before) == set(db.metadata.tables)
+        assert all(len(next(iter(columns.values()))) == filled.ROWS for columns in before.values())
+        for target in [*reversed(revisions()[:-1]), "base"]:
+            downgrade(revision=target)
+            with looking() as connection:
+                after = filled.held(connection)
+            assert filled.kept(before, after) == []
+            before = after
+        assert before == {}
+        db.engine.dispose()
+
+
+def test_a_database_of_any_age_comes_to_the_newest_schema_and_loses_nothing(empty_app: Flask) -> None:
+    with empty_app.app_context():
+        upgrade()
+        with looking() as connection:
+            fresh = filled.shape(connection)
+        downgrade(revision="base")
+        before: dict[str, dict[str, list[Any]]] = {}
+        for revision in revisions():
+            upgrade(revision=revision)
+            with looking() as connection:
+                assert filled.kept(before, filled.held(connection)) == []
+                # Rows of this age: those that a later step finds are not only the ones that it made itself.
+                filled.fill(connection)
+                before = filled.held(connection)
+        assert drift() == []
+        with looking() as connection:
+            assert filled.shape(connection) == fresh
+        db.engine.dispose()
+
+
+@pytest.mark.postgres
+def test_an_upgrade_beside_a_long_reader_keeps_nobody_waiting_for_long(postgres: Postgres) -> None:
+    """A change of a table waits for its readers, and all others wait behind it: so it gives way and comes again."""
+    app = make_app(settings_for(postgres.create_database("purser_busy_migrations")))
+    with app.app_context():
+        upgrade(revision=_before_a_change_of("transactions"))
+        ended = threading.Event()
+
+        def run() -> None:
+            with app.app_context():
+                upgrade()
+            ended.set()
+
+        migrating = threading.Thread(target=run)
+        with db.engine.connect() as reader:
+            reader.execute(text("SELECT count(*) FROM transactions"))
+            migrating.start()
+            wait_until(_somebody_waits_for_a_lock, 30, what="the upgrade to wait for the reader")
+            with db.engine.connect() as other:
+                # Without the upgrade's patience ending this would wait as long as the reader reads.
+                other.execute(text("SELECT count(*) FROM transactions"))
+            assert not ended.is_set()
+        migrating.join(timeout=90)
+        assert ended.is_set()
+        assert drift() == []
+        db.engine.dispose()
+
+
+def _before_a_change_of(table: str) -> str:
+    """Return the revision before the newest migration that adds a column to a table."""
+    for script in ScriptDirectory(str(ROOT / "migrations")).walk_revisions():
+        said = Path(script.path).read_text()
+        if "add_column" in said and f'"{table}"' in said:
+            return str(script.down_revision)
+    raise LookupError(table)
+
+
+def _somebody_waits_for_a_lock() -> bool:
+    with db.engine.connect() as connection:
+        waiting = text(
+            "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'transactions'::regclass"
+        )
+        return bool(connection.execute(waiting).scalar_one())
 
 
 def test_migrations_do_not_depend_on_the_application_of_their_day() -> None:

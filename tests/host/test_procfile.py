@@ -243,6 +243,37 @@ def test_a_transfer_that_is_under_way_at_sigterm_is_answered_and_pays_once(
     wait_until(lambda: rows(after) == ["confirmed"], 60, what="the transfer to be confirmed")
 
 
+def test_the_request_behind_a_movement_is_told_in_the_lines_of_whoever_carries_it_on(
+    host: Host, base_node: EvmNode
+) -> None:
+    web = host.web()
+    made = web.ask("POST", "/v1/agents/register", {})[1]
+    key, wallet = made["apiKey"], made["wallet"]
+    base_node.rpc("anvil_setBalance", wallet["addresses"]["base"], hex(10**18))
+    body = {"amount": "0.001", "currency": "ETH", "chain": "base", "to": RECIPIENT}
+    with closing(http.client.HTTPConnection("127.0.0.1", web.port, timeout=60)) as connection:
+        sent = {"Content-Type": "application/json", "X-API-Key": key, "Prefer": "respond-async"}
+        connection.request("POST", f"/v1/wallets/{wallet['id']}/transfer", json.dumps(body), sent)
+        answer = connection.getresponse()
+        request_id, transaction_id = (
+            answer.headers["X-Request-Id"],
+            json.loads(answer.read())["transaction_id"],
+        )
+    # Whoever started it is gone: only the database can tell the worker.
+    assert web.terminate() == 0
+    host.start("worker")
+    host.start("scheduler")
+
+    def told() -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in host.logs().splitlines() if line.startswith("{")]
+        return [line for line in lines if line.get("caused_by") == request_id]
+
+    wait_until(told, 60, what="a line of the worker about the request")
+    (moved,) = [line for line in told() if line["event"] == "transaction_moved"]
+    assert (moved["transaction_id"], moved["status"]) == (transaction_id, "confirmed")
+    assert moved["request_id"] != request_id
+
+
 def test_a_new_release_under_load_fails_no_request(host: Host) -> None:
     current = [host.web()]
     key = current[0].ask("POST", "/v1/agents/register", {})[1]["apiKey"]

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from click.testing import Result
 from eth_account import Account
 from flask import Flask
 from sqlalchemy import update
@@ -354,6 +355,28 @@ def test_a_refunded_order_has_failed_once_the_money_is_seen_to_be_back(
     assert ether(0.99) < chains[ChainName.BASE].balances(agent.address).of(ETH).units < ether(1)
 
 
+def test_a_refund_fulfils_no_funding_request(
+    agent: Agent, workers: Workers, services: BridgeServer, base_node: EvmNode
+) -> None:
+    asked = agent.post(f"{agent.wallet_url}/fund", {"amount": "0.2", "currency": "ETH", "chain": "base"})
+    request_id = asked.get_json()["funding_request_id"]
+    services.relay.refunds = True
+    bridge_id = ether_out(agent)
+    workers.look()
+    # The refund is on the chain, and nobody has told the bridge yet.
+    base_node.mine(9)
+    deposits.find(ChainName.BASE)
+    assert agent.transaction(request_id)["status"] == "pending"
+    assert workers.finish(bridge_id)["error"] == "refunded"
+    base_node.mine(9)
+    deposits.find(ChainName.BASE)
+    assert agent.transaction(request_id)["status"] == "pending"
+    base_node.fund_eth(agent.address, ether(0.2))
+    base_node.mine(9)
+    deposits.find(ChainName.BASE)
+    assert agent.transaction(request_id)["status"] == "confirmed"
+
+
 def test_what_was_paid_before_an_order_was_made_pays_or_refunds_nothing(
     agent: Agent, workers: Workers, services: BridgeServer, base_node: EvmNode, ethereum_node: EvmNode
 ) -> None:
@@ -402,6 +425,40 @@ def test_an_order_is_paid_by_what_the_chain_shows_and_not_by_its_service_s_word(
     workers.look(3)
     row = agent.transaction(second)
     assert (row["status"], row["error"]) == ("pending", "payment_not_seen")
+
+
+def test_a_bridge_that_was_paid_to_somebody_else_is_closed_by_an_operator_once_that_is_final(
+    agent: Agent, workers: Workers, services: BridgeServer, ethereum_node: EvmNode
+) -> None:
+    services.relay.sleeps = True
+    bridge_id = ether_out(agent)
+    elsewhere = ethereum_node.fund_eth("0x00000000000000000000000000000000C0FFEE77", ether(0.25))
+    await_mined(ethereum_node, elsewhere)
+
+    def close() -> Result:
+        app = agent.client.application
+        return app.test_cli_runner().invoke(args=["bridges", "write-off", bridge_id])
+
+    workers.look(2)
+    # Its service is silent: it may still pay.
+    assert close().exit_code == 1
+    services.faults.change = lambda path, document: (
+        {**document, "status": "success", "txHashes": [elsewhere]}
+        if path == "/intents/status/v3"
+        else document
+    )
+    workers.look(2)
+    assert agent.transaction(bridge_id)["error"] == "payment_not_seen"
+    counted = agent.spent_today()
+    ethereum_node.mine(70)
+    closed = close()
+    assert closed.exit_code == 0, closed.output
+    row = agent.transaction(bridge_id)
+    assert (row["status"], row["error"]) == ("failed", "written_off")
+    assert agent.spent_today() == counted > 0
+    workers.look(2)
+    assert agent.transaction(bridge_id)["status"] == "failed"
+    assert close().exit_code == 1
 
 
 @pytest.fixture

@@ -158,6 +158,20 @@ def test_what_lands_in_the_last_moment_before_it_expires_is_not_declared_failed(
     assert stage.received() == (0, 2_000_000)
 
 
+def test_a_cluster_that_stands_still_for_an_hour_is_waited_for_and_lands_it_once(stage: Stage) -> None:
+    transaction_id = stage.send()
+    stage.later += timedelta(hours=1)
+    for _ in range(5):
+        assert stage.look().settled == 0
+    assert stage.status(transaction_id)[0] == "pending"
+    assert stage.agent.spent_today() == 2
+    stage.node.advance(CONFIRMED)
+    stage.look()
+    assert stage.status(transaction_id) == ("confirmed", None)
+    assert stage.received() == (0, 2_000_000)
+    assert len(_signed()) == 1
+
+
 def test_a_transfer_that_the_chain_executes_and_refuses_fails_with_its_hash_and_is_given_back(
     stage: Stage,
 ) -> None:

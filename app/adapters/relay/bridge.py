@@ -51,6 +51,7 @@ class OrderBridge:
                 "since": self._destination.head().number,
                 "source_since": self._source.head().number,
             },
+            may_return=True,
         )
 
     def prepare(self, offer: Offer) -> tuple[Step, ...]:
@@ -83,19 +84,24 @@ class OrderBridge:
                 self._source, standing.tx_hash,
                 recipient=ask.sender, at_least=1, since=int(terms.get("source_since") or 0),
             )  # fmt: skip
-            phase = Phase.WAITING if came_back is None else Phase.REFUNDED
-            return Progress(phase, note="refund_not_seen")
+            if came_back is None:
+                return _not_seen(self._source, standing.tx_hash, "refund_not_seen")
+            return Progress(Phase.REFUNDED, arrival=came_back)
         arrival = payments.find(
             self._destination, standing.tx_hash,
             recipient=ask.recipient, at_least=int(str(terms["minimum"])), since=int(terms.get("since") or 0),
         )  # fmt: skip
         if arrival is None:
-            return Progress(Phase.WAITING, note="payment_not_seen")
+            return _not_seen(self._destination, standing.tx_hash, "payment_not_seen")
         return Progress(Phase.ARRIVED, arrival=arrival)
 
     def deliver(self, crossing: Crossing) -> Step:
         """Refuse: the service delivers. Raises: Rejected."""
         raise Rejected("nothing_to_deliver", details={"source_hash": crossing.source_hash})
+
+
+def _not_seen(chain: EvmChain, tx_hash: str, note: str) -> Progress:
+    return Progress(Phase.WAITING, note=note, is_lost=payments.is_final(chain, tx_hash))
 
 
 def _target_in(offer: Offer) -> Target:

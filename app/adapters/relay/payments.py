@@ -31,6 +31,17 @@ def find(chain: EvmChain, tx_hash: str, *, recipient: str, at_least: int, since:
     return Arrival(units, landed.tx_hash, landed.block, is_sole=True) if units >= at_least else None
 
 
+def is_final(chain: EvmChain, tx_hash: str) -> bool:
+    """Tell whether a transaction is in a block that no reorganisation takes away. Raises: Unreachable."""
+    receipt = Call("eth_getTransactionReceipt", (tx_hash,), read=receipt_or_none, tolerates=_anything)
+    chain.rpc.run(receipt)
+    if receipt.error is not None or receipt.answer is None:
+        return False
+    block = receipt.answer.block
+    gone, safe = chain.orphaned([block])
+    return block not in gone and block.number <= safe
+
+
 def _gained(chain: EvmChain, receipt: Receipt, recipient: str) -> int:
     """Return what the block of a transaction brought a recipient; 0 where the state is pruned."""
     number = receipt.block.number

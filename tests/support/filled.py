@@ -1,0 +1,192 @@
+"""Databases with something in every table, whatever revision they are at, and what they then hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    Column,
+    Connection,
+    Date,
+    DateTime,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Numeric,
+    String,
+    Table,
+    Uuid,
+    insert,
+    inspect,
+    select,
+)
+
+from app.core.columns import Units, UtcDateTime
+from app.extensions import db
+
+ROWS = 3
+_AT = datetime(2026, 11, 21, 12, 0, 0, 123456, tzinfo=UTC)
+_LARGEST_UNITS = 2**255
+_LARGEST_NANOS = 9 * 10**18
+
+# What no type tells: words that checks ask for, and sums that have to be right.
+_VALUES: Mapping[tuple[str, str], Callable[[int], Any]] = {
+    ("api_keys", "kind"): lambda _: "ak",
+    ("services", "status"): lambda n: ("active", "paused", "retired")[n],
+    ("services", "price_nanos"): lambda n: n,
+    ("subscriptions", "status"): lambda n: ("active", "cancelled", "active")[n],
+    ("spending_holds", "state"): lambda n: ("held", "spent", "released")[n],
+    ("credit_holds", "state"): lambda n: ("held", "lapsed", "settled")[n],
+    ("credit_accounts", "available_nanos"): lambda n: 7 + n,
+    ("credit_accounts", "held_nanos"): lambda n: 3 + n,
+    ("credit_accounts", "granted_nanos"): lambda n: 20 + 2 * n,
+    ("credit_accounts", "spent_nanos"): lambda _: 10,
+    ("credit_postings", "debit"): lambda _: "issuance",
+    ("credit_postings", "credit"): lambda _: "available",
+    ("transactions", "type"): lambda n: ("transfer", "funding", "trading_query")[n],
+    ("transactions", "status"): lambda n: ("pending", "confirmed", "failed")[n],
+    ("purchases", "status"): lambda n: ("queued", "completed", "unknown")[n],
+    ("audit_heads", "name"): lambda n: f"head {n}",
+}
+
+
+def is_ours(table: str) -> bool:
+    """Tell whether a table is one of the application's; the search index makes some of its own."""
+    return table != "alembic_version" and not table.startswith("search_trigrams")
+
+
+def fill(connection: Connection) -> None:
+    """Put rows into every table that is there and empty, with the columns that it has now."""
+    # All at once: table by table, the questions would take longer than the migrations.
+    there = {name: columns for (_, name), columns in inspect(connection).get_multi_columns().items()}
+    for table in db.metadata.sorted_tables:
+        if table.name not in there:
+            continue
+        now = _as_it_is(there[table.name], table)
+        if connection.execute(select(now).limit(1)).first() is None:
+            connection.execute(insert(now), [_row(table, now, n) for n in range(ROWS)])
+    connection.commit()
+
+
+def held(connection: Connection) -> dict[str, dict[str, list[Any]]]:
+    """Return what every table holds, column by column, as the database gives it; rows in the order of their keys."""
+    found: dict[str, dict[str, list[Any]]] = {}
+    there = MetaData()
+    there.reflect(connection, only=lambda name, _: is_ours(name))
+    for name, table in there.tables.items():
+        rows = connection.execute(select(table).order_by(*table.primary_key.columns)).all()
+        found[name] = {
+            column.name: [_plain(row[place]) for row in rows] for place, column in enumerate(table.columns)
+        }
+    connection.rollback()
+    return found
+
+
+def kept(
+    before: Mapping[str, Mapping[str, list[Any]]], after: Mapping[str, Mapping[str, list[Any]]]
+) -> list[str]:
+    """Return which columns that are there before and after do not hold the same."""
+    return [
+        f"{table}.{column}"
+        for table, columns in before.items()
+        for column, values in columns.items()
+        if column in after.get(table, {}) and after[table][column] != values
+    ]
+
+
+def shape(connection: Connection) -> dict[str, Any]:
+    """Return what a schema is: columns, keys, indexes and checks of every table, in no order."""
+    there = inspect(connection)
+    found = {
+        name: {
+            "columns": sorted(
+                (c["name"], str(c["type"]), c["nullable"], str(c.get("default")))
+                for c in there.get_columns(name)
+            ),
+            "key": sorted(there.get_pk_constraint(name)["constrained_columns"]),
+            "indexes": sorted(
+                (str(i["name"]), tuple(map(str, i["column_names"])), bool(i["unique"]), _condition(i))
+                for i in there.get_indexes(name)
+                if not str(i["name"]).startswith("search_trigrams")
+            ),
+            "unique": sorted(tuple(u["column_names"]) for u in there.get_unique_constraints(name)),
+            "foreign": sorted(
+                (tuple(f["constrained_columns"]), f["referred_table"], str(f["options"].get("ondelete")))
+                for f in there.get_foreign_keys(name)
+            ),
+            "checks": sorted(c["sqltext"] for c in there.get_check_constraints(name)),
+        }
+        for name in filter(is_ours, there.get_table_names())
+    }
+    connection.rollback()
+    return found
+
+
+def _condition(index: Any) -> str:
+    options = index.get("dialect_options", {})
+    return " ".join(str(options[name]) for name in ("postgresql_where", "sqlite_where") if name in options)
+
+
+def _as_it_is(there: Sequence[Any], table: Table) -> Table:
+    """Return a table with those of its columns that the database has, and what else it has."""
+    known = table.columns
+    columns: list[Column[Any]] = []
+    for column in there:
+        name = column["name"]
+        kind = known[name].type if name in known else column["type"]
+        columns.append(Column(name, kind, primary_key=name in known and known[name].primary_key))
+    return Table(table.name, MetaData(), *columns)
+
+
+def _row(table: Table, now: Table, n: int) -> dict[str, Any]:
+    return {column.name: _value(table, column, n) for column in now.columns}
+
+
+def _value(table: Table, column: Column[Any], n: int) -> Any:
+    made = _VALUES.get((table.name, column.name))
+    if made is not None:
+        return made(n)
+    known = table.columns.get(column.name)
+    refers = next(iter(known.foreign_keys), None) if known is not None else None
+    if refers is not None:
+        of = refers.column
+        return _value(of.table, of, n)
+    return _of_type(column.type, f"{table.name}.{column.name}", n)
+
+
+def _of_type(kind: Any, name: str, n: int) -> Any:  # noqa: C901, PLR0911 - one line for each type
+    if isinstance(kind, Units):
+        return _LARGEST_UNITS + n
+    if isinstance(kind, Uuid):
+        return str(UUID(int=(abs(hash_of(name)) % 2**64 << 32) + n))
+    if isinstance(kind, UtcDateTime | DateTime):
+        return _AT.replace(minute=n)
+    if isinstance(kind, Date):
+        return date(2026, 11, 1 + n)
+    if isinstance(kind, Boolean):
+        return bool(n % 2)
+    if isinstance(kind, LargeBinary):
+        return bytes([n, 0, 255])
+    if isinstance(kind, JSON):
+        return {"text": f"{name} é", "number": n, "none": None}
+    if isinstance(kind, Integer):
+        return _LARGEST_NANOS - n if name.endswith("_nanos") else n + 1
+    if isinstance(kind, Numeric):
+        return n
+    if isinstance(kind, String):
+        return f"{n} {name} é"[: kind.length or 80]
+    raise TypeError(f"nothing is known of {kind!r}, the type of {name}")
+
+
+def hash_of(name: str) -> int:
+    """Return a number that is the same in every process."""
+    return int.from_bytes(name.encode()[-8:], "big")
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, UUID) else value
