@@ -61,6 +61,7 @@ class Action(StrEnum):
     RETIRED_KEY_PURGED = "retired_key.purged"
     ENCRYPTION_ROTATION_BEGUN = "encryption.rotation_begun"
     ENCRYPTION_ROTATED = "encryption.rotated"
+    DATABASE_SET_BACK = "database.set_back"
 
 
 class SubjectKind(StrEnum):

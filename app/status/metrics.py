@@ -146,15 +146,6 @@ def _standing() -> Iterator[Metric]:
     try:
         with reading():
             found = list(_stored())
-        left = readiness.submissions_left()
-        found.append(
-            _gauge(
-                "settlements_left",
-                "Signed payments that the settlement key can still submit, by what it holds for gas.",
-                {(chain.value,): number for chain, number in left.items()},
-                "chain",
-            )
-        )
     except SQLAlchemyError:
         found = []
     yield _gauge("database_up", "Whether the database answers.", {(): int(bool(found))})
@@ -192,6 +183,19 @@ def _stored() -> Iterator[Metric]:
         {(each.type, each.chain): each.oldest_seconds for each in pending},
         "type", "chain",
     )  # fmt: skip
+    supplies = readiness.noted()
+    yield _gauge(
+        "settlements_left",
+        "Signed payments that the settlement key could still submit, by the gas that it held when last looked at.",
+        {(chain,): number for chain, (number, _) in supplies.items()},
+        "chain",
+    )
+    yield _gauge(
+        "settlements_left_age_seconds",
+        "Seconds since the settlement key's gas was looked at.",
+        {(chain,): age for chain, (_, age) in supplies.items()},
+        "chain",
+    )
     yield _gauge("open_purchases", "Purchases under way.", _keyed(purchases.open_by_status()), "status")
     yield _gauge(
         "heartbeat_age_seconds",
