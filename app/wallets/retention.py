@@ -11,6 +11,7 @@ from datetime import datetime
 
 from sqlalchemy import bindparam, delete, select, text, update
 
+from app.core.tables import among
 from app.core.unit_of_work import reading, unit_of_work
 from app.spending import service as spending
 from app.wallets.lifecycle import Status
@@ -52,12 +53,12 @@ def _prune_queries(before: datetime, limit: int) -> int:
         # The wallets first, as everybody does who takes rows away from several.
         spending.lock_accounts({row.wallet_id for row in old})
         gone = session.scalars(
-            delete(Transaction).where(Transaction.id.in_(ids)).returning(Transaction.wallet_id),
+            delete(Transaction).where(among(Transaction.id, ids)).returning(Transaction.wallet_id),
             execution_options={"synchronize_session": False},
         ).all()
         session.execute(
             delete(TransactionEvent)
-            .where(TransactionEvent.transaction_id.in_(ids))
+            .where(among(TransactionEvent.transaction_id, ids))
             .execution_options(synchronize_session=False)
         )
         fewer = (
