@@ -272,11 +272,14 @@ def _print(
         )
     for place, name in enumerate(("who reads", "who is charged")):
         ours, by_itself = [pair[place] for pair in beside], alone[place]
+        rate, p50, p99 = (
+            figures.median([getattr(each, figure) for each in ours])
+            for figure in ("per_second", "p50_ms", "p99_ms")
+        )
+        worst = max(each.p99_ms for each in ours)
         figures.note(
-            f"{name:15} alone {by_itself.per_second:5.0f}/s, p50 / p99 {by_itself.p50_ms:.0f} / {by_itself.p99_ms:.0f} ms;"
-            f" beside it {figures.median([each.per_second for each in ours]):5.0f}/s,"
-            f" {figures.median([each.p50_ms for each in ours]):.0f} / {figures.median([each.p99_ms for each in ours]):.0f} ms"
-            f" (worst p99 {max(each.p99_ms for each in ours):.0f})"
+            f"{name:15} alone {by_itself.per_second:5.0f}/s, p50 / p99 {by_itself.p50_ms:.0f} /"
+            f" {by_itself.p99_ms:.0f} ms; beside it {rate:5.0f}/s, {p50:.0f} / {p99:.0f} ms (worst p99 {worst:.0f})"
         )
 
 

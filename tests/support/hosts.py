@@ -68,15 +68,6 @@ class Host:
             wait_until(web.is_up, START_SECONDS, what="an answer of the service")
         return started
 
-    def command(self, *words: str) -> str:
-        """Run one of our commands on the host and return what it prints."""
-        done = subprocess.run(
-            ["flask", "--app", "wsgi", *words], cwd=ROOT, env=self.environment, capture_output=True, text=True,
-            check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
     def logs(self) -> str:
         return "".join(path.read_text(errors="replace") for path in self.folder.glob("*.log"))
 
