@@ -43,8 +43,10 @@ _TABLES = (
 )
 _SUMS = (
     "SELECT id, available_nanos, held_nanos, granted_nanos, spent_nanos FROM credit_accounts WHERE id <> :own",
-    "SELECT account_id, provider, calls, cost_nanos, tokens_in, tokens_out FROM usage_by_provider"
-    " WHERE account_id <> :own",
+    (
+        "SELECT account_id, provider, calls, cost_nanos, tokens_in, tokens_out FROM usage_by_provider"
+        " WHERE account_id <> :own"
+    ),
     "SELECT wallet_id, day_nanos, week_nanos, month_nanos FROM spending_accounts",
 )
 _AUDITS: Mapping[str, Callable[[], list[str]]] = {

@@ -38,6 +38,14 @@ Lanes = Sequence[Sequence[Request]]
 
 
 @dataclass(frozen=True, slots=True)
+class _Idle:
+    """What the workers and the scheduler do each second while nobody asks for anything."""
+
+    commits: float
+    redis_commands: float
+
+
+@dataclass(frozen=True, slots=True)
 class _Counted:
     """Totals of the machine and its servers at a moment."""
 
@@ -63,10 +71,11 @@ def measure(made: Parts, *, quick: bool) -> list[Promise]:
         figures.heading(f"{_WEBS} web hosts, {_WORKERS} workers, 1 scheduler on one PostgreSQL and one Redis")
         with stack.running(made, environment, webs=_WEBS, workers=_WORKERS) as service:
             agents = throughput.make_agents(made, service, 8 if quick else 32)
+            idle = _idle(made, service, seconds=2 * seconds)
             failures = 0
             for name, lanes_of in _loads(agents, master_key).items():
                 for count in connections:
-                    failures += _round(made, service, name, lanes_of(count), seconds=seconds)
+                    failures += _round(made, service, name, lanes_of(count), seconds=seconds, idle=idle)
             _movements(made, service, agents, seconds=seconds)
     return [figures.at_most("requests that failed on any of these loads", failures, 0, "")]
 
@@ -109,13 +118,28 @@ def _loads(agents: Sequence[Agent], master_key: str) -> dict[str, Callable[[int]
     }
 
 
-def _round(made: Parts, service: Service, name: str, lanes: Lanes, *, seconds: float) -> int:
+def _idle(made: Parts, service: Service, *, seconds: float) -> _Idle:
+    _drain(made)
+    before, began = _counted(made, service), time.monotonic()
+    time.sleep(seconds)
+    after, spent = _counted(made, service), time.monotonic() - began
+    idle = _Idle(
+        (after.commits - before.commits) / spent,
+        (after.redis_commands - before.redis_commands) / spent,
+    )
+    figures.note(
+        f"at rest: {idle.commits:.0f} commits and {idle.redis_commands:.0f} Redis commands a second, taken off below"
+    )
+    return idle
+
+
+def _round(made: Parts, service: Service, name: str, lanes: Lanes, *, seconds: float, idle: _Idle) -> int:
     """Put one load on, print a line on it, and return how many requests failed."""
     before = _counted(made, service)
     with waits.watched(made.database, _DATABASE) as seen:
         result = load.run(service.ports, lanes, seconds=seconds)
     after = _counted(made, service)
-    _print(name, len(lanes), result, seen, before=before, after=after)
+    _print(name, len(lanes), result, seen, before=before, after=after, idle=idle)
     return sum(result.failures.values())
 
 
@@ -136,9 +160,13 @@ def _counted(made: Parts, service: Service) -> _Counted:
     return _Counted(row[0], commands, spent, processes.machine_seconds())
 
 
-def _print(name: str, count: int, result: Result, seen: Seen, *, before: _Counted, after: _Counted) -> None:
+def _print(
+    name: str, count: int, result: Result, seen: Seen, *, before: _Counted, after: _Counted, idle: _Idle
+) -> None:
     answered = max(1, result.answered)
     parts = {group: after.processor[group] - before.processor[group] for group in after.processor}
+    commits = max(0.0, after.commits - before.commits - idle.commits * result.seconds) / answered
+    commands = after.redis_commands - before.redis_commands - idle.redis_commands * result.seconds
     busy = max(0.01, after.machine - before.machine)
     shares = ", ".join(
         f"{group} {spent / busy:.0%}" for group, spent in parts.items() if spent / busy >= _LEAST_SHARE
@@ -148,8 +176,7 @@ def _print(name: str, count: int, result: Result, seen: Seen, *, before: _Counte
         f"{name:26} {count:3} connections {result.per_second:6.0f}/s"
         f"  p50 / p99 {result.p50_ms:5.0f} / {result.p99_ms:5.0f} ms"
         f"  web {parts['web'] * 1000 / answered:5.1f} ms, database {parts['database'] * 1000 / answered:4.1f} ms,"
-        f" {(after.commits - before.commits) / answered:4.1f} commits,"
-        f" {(after.redis_commands - before.redis_commands) / answered:4.1f} Redis commands each; failed: {failed}"
+        f" {commits:4.1f} commits, {max(0.0, commands) / answered:4.1f} Redis commands each; failed: {failed}"
     )
     figures.note(
         f"{'':26} processors: {shares}; {seen.busy:.1f} of {seen.sessions} sessions busy: {seen.shares(4)};"
