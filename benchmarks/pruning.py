@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from app.config import Settings
-from app.core import clock
+from app.core import clock, pacing
 from app.factory import create_app
 from app.ports import provider
 from app.spending import retention as spending_retention
@@ -38,8 +38,7 @@ def main() -> None:
         while busy:
             busy = False
             for name, step in steps.items():
-                # As in the sweep, where ten units of the calls are one pass.
-                for _ in range(10):
+                for _ in pacing.units(50):
                     started = time.perf_counter()
                     rows = step()
                     spent = (time.perf_counter() - started) * 1000

@@ -226,7 +226,7 @@ def _sums(own: str) -> str:
 
 def _left_over() -> int:
     """Count what is older than the retention and still there."""
-    past = "now() - interval '400 days'" if _is_postgresql() else "datetime('now', '-400 days')"
+    past = "now() - interval '401 days'" if _is_postgresql() else "datetime('now', '-401 days')"
     count = 0
     with db.engine.connect() as connection:
         for table, more in (

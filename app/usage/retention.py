@@ -9,6 +9,7 @@ from typing import TypeAlias
 import structlog
 from sqlalchemy import delete
 
+from app.core import pacing
 from app.core.tables import add_to, among, table_of
 from app.core.unit_of_work import unit_of_work
 from app.credits import retention
@@ -16,8 +17,8 @@ from app.credits.retention import UnbalancedError
 from app.extensions import db
 from app.usage.models import UsageByProvider, UsageLog
 
-_PER_UNIT = 500
-_UNITS = 10
+_PER_UNIT = 100
+_UNITS = 50
 _Sums: TypeAlias = dict[tuple[str, str], list[int]]
 """Calls, cost, tokens in and tokens out, by account and provider."""
 _CARRIED = ("carried_calls", "carried_cost_nanos", "carried_tokens_in", "carried_tokens_out")
@@ -30,7 +31,7 @@ def prune(before: datetime, *, per_unit: int = _PER_UNIT, units: int = _UNITS) -
     Accounts that do not add up are left as they are, and told.
     """
     pruned, unbalanced = 0, set[str]()
-    for _ in range(units):
+    for _ in pacing.units(units):
         try:
             with unit_of_work():
                 taken = retention.take_ended(before, limit=per_unit, except_accounts=unbalanced)

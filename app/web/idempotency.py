@@ -22,7 +22,7 @@ from sqlalchemy import ColumnElement, Index, String, Text, delete, select, updat
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import InstrumentedAttribute, Mapped, mapped_column
 
-from app.core import clock
+from app.core import clock, pacing
 from app.core.columns import ID, UtcDateTime
 from app.core.identifiers import new_id
 from app.core.unit_of_work import after_commit, unit_of_work
@@ -152,7 +152,7 @@ def prune(now: datetime, *, per_unit: int = _PER_UNIT, units: int = _UNITS) -> i
         .limit(per_unit)
     )
     pruned = 0
-    for _ in range(units):
+    for _ in pacing.units(units):
         with unit_of_work() as session:
             gone = session.execute(
                 delete(IdempotencyKey)
