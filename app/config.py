@@ -138,6 +138,7 @@ class Settings(_UpstreamSettings):
     redis_url: SecretStr = SecretStr("redis://127.0.0.1:16379/0")
 
     secret_key: SecretStr = SecretStr("")
+    secret_key_fallbacks: SecretStr = SecretStr("")
     code_peppers: SecretStr = SecretStr("")
     encryption_keys: SecretStr = SecretStr("")
     bootstrap_master_key: SecretStr = SecretStr("")
@@ -282,6 +283,13 @@ class Settings(_UpstreamSettings):
     def jupiter_url(self) -> str:
         """Return Jupiter's base address; in the sandbox that of its stand-in."""
         return self.jupiter_base_url or (_SANDBOX_JUPITER if self.is_sandbox else _JUPITER)
+
+    def secret_key_list(self) -> tuple[str, ...]:
+        """Return the secret for new tokens and digests, then those that are still believed."""
+        return (
+            self.secret_key.get_secret_value(),
+            *_split(self.secret_key_fallbacks.get_secret_value()),
+        )
 
     def encryption_key_list(self) -> tuple[tuple[str, bytes], ...]:
         """Return `(id, 32 bytes)` pairs, the one for new data first."""

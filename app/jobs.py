@@ -30,5 +30,5 @@ class JobName(StrEnum):
 
     @property
     def seconds(self) -> int:
-        """Return how long this job may run. A purchase ends itself before."""
-        return 240 if self is JobName.BUY else 60
+        """Return how long this job may run. A purchase ends itself before; an audit reads all that there is."""
+        return {JobName.BUY: 240, JobName.AUDIT: 900}.get(self, 60)

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 
 from benchmarks import (
     catalog,
@@ -16,12 +17,12 @@ from benchmarks import (
     limit_checks,
     memory,
     platform,
+    retention,
+    scaling,
     stack,
     throughput,
 )
 from benchmarks.figures import Promise
-
-_PARTS = ("throughput", "limits", "confirmations", "platform", "gateway", "catalog")
 
 
 def main() -> int:
@@ -39,24 +40,9 @@ def main() -> int:
     )
     promises: list[Promise] = []
     with stack.parts() as made:
-        if "throughput" in chosen.only:
-            promises += _throughput(made, quick=chosen.quick)
-        if "limits" in chosen.only:
-            promises += limit_checks.measure(
-                made, many=20_000 if chosen.quick else 1_000_000, rounds=10 if chosen.quick else 40
-            )
-        if "confirmations" in chosen.only:
-            promises += confirmations.measure(made, pending=100 if chosen.quick else 1000)
-        if "platform" in chosen.only:
-            promises += platform.measure(
-                made, agents=2_000 if chosen.quick else 100_000, rounds=2 if chosen.quick else 20
-            )
-        if "gateway" in chosen.only:
-            promises += gateway.measure(made, quick=chosen.quick)
-        if "catalog" in chosen.only:
-            promises += catalog.measure(
-                made, many=5_000 if chosen.quick else 100_000, rounds=3 if chosen.quick else 9
-            )
+        for name, take in _PARTS.items():
+            if name in chosen.only:
+                promises += take(made, quick=chosen.quick)
     figures.heading(f"Promises ({time.monotonic() - started:.0f} s)")
     for promise in promises:
         figures.note(promise.line())
@@ -75,6 +61,40 @@ def _throughput(made: stack.Parts, *, quick: bool) -> list[Promise]:
         if not quick:
             promises += throughput.burst(service, agents, seconds=5)
         return promises + memory.measure(service, seconds=1 if quick else 10)
+
+
+def _limits(made: stack.Parts, *, quick: bool) -> list[Promise]:
+    return limit_checks.measure(made, many=20_000 if quick else 1_000_000, rounds=10 if quick else 40)
+
+
+def _confirmations(made: stack.Parts, *, quick: bool) -> list[Promise]:
+    return confirmations.measure(made, pending=100 if quick else 1000)
+
+
+def _platform(made: stack.Parts, *, quick: bool) -> list[Promise]:
+    return platform.measure(made, agents=2_000 if quick else 100_000, rounds=2 if quick else 20)
+
+
+def _catalog(made: stack.Parts, *, quick: bool) -> list[Promise]:
+    return catalog.measure(made, many=5_000 if quick else 100_000, rounds=3 if quick else 9)
+
+
+def _retention(made: stack.Parts, *, quick: bool) -> list[Promise]:
+    return retention.measure(
+        made, amounts=retention.FEW if quick else retention.MANY, seconds=1 if quick else 10
+    )
+
+
+_PARTS: dict[str, Callable[..., list[Promise]]] = {
+    "throughput": _throughput,
+    "limits": _limits,
+    "confirmations": _confirmations,
+    "platform": _platform,
+    "gateway": gateway.measure,
+    "catalog": _catalog,
+    "scaling": scaling.measure,
+    "retention": _retention,
+}
 
 
 def _options() -> argparse.Namespace:

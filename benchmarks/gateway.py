@@ -27,7 +27,7 @@ from tests.support.servers import free_port
 CONNECTIONS = (1, 16, 64, 256)
 _COMPARED = 16
 _OPENING_SECONDS = 240.0
-_CHAT = {"model": "gpt-5-mini", "messages": [{"role": "user", "content": "Hello there"}], "max_tokens": 100}
+CHAT = {"model": "gpt-5-mini", "messages": [{"role": "user", "content": "Hello there"}], "max_tokens": 100}
 _CREDITS_USD = "100000"
 _LOCAL = "127.0.0.1"
 
@@ -44,7 +44,7 @@ class Target:
 
     def request(self, *, stream: bool = False) -> Request:
         """Return one chat."""
-        return Request("POST", self.path, self.headers, {**_CHAT, "stream": True} if stream else _CHAT)
+        return Request("POST", self.path, self.headers, {**CHAT, "stream": True} if stream else CHAT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +62,22 @@ def measure(made: Parts, *, quick: bool) -> list[Promise]:
     """Take all figures of the gateway. Only what is compared runs at the same time: idle servers are not idle."""
     seconds, rounds = (0.5, 1) if quick else (3.0, 3)
     promises: list[Promise] = []
-    with _upstream() as upstream:
+    with upstream() as standing:
         settings = {
-            "OPENAI_API_KEY": "sk-benchmark", "OPENAI_BASE_URL": f"http://{_LOCAL}:{upstream.port}/v1",
+            "OPENAI_API_KEY": "sk-benchmark", "OPENAI_BASE_URL": f"http://{_LOCAL}:{standing.port}/v1",
             "INITIAL_CREDITS_USD": _CREDITS_USD, "LOG_LEVEL": "WARNING",
         }  # fmt: skip
         with contextlib.ExitStack() as running:
             mine = running.enter_context(
                 _service(made, "gateway, PostgreSQL", made.migrated("gateway", **settings))
             )
-            others = [running.enter_context(_litellm(upstream))] if os.environ.get("LITELLM") else []
-            found = _rates([upstream, mine, *others], seconds=seconds, rounds=rounds)
-            _first_bytes([upstream, mine, *others], times=5 if quick else 40)
+            others = [running.enter_context(_litellm(standing))] if os.environ.get("LITELLM") else []
+            found = _rates([standing, mine, *others], seconds=seconds, rounds=rounds)
+            _first_bytes([standing, mine, *others], times=5 if quick else 40)
             promises += _compared(found, mine, others)
         with _service(made, "gateway, SQLite", made.migrated_sqlite("gateway", **settings)) as sqlite:
-            _rates([upstream, sqlite], seconds=seconds, rounds=rounds)
-            _first_bytes([upstream, sqlite], times=5 if quick else 40)
+            _rates([standing, sqlite], seconds=seconds, rounds=rounds)
+            _first_bytes([standing, sqlite], times=5 if quick else 40)
         # The kernel deals connections out unevenly, so one of the two processes gets more than half of them.
         unevenly = {**settings, "WEB_THREADS": "2200"}
         with _service(made, "gateway, PostgreSQL", made.migrated("streams", **unevenly)) as holding:
@@ -221,7 +221,8 @@ def _service(made: Parts, name: str, environment: Mapping[str, str]) -> Iterator
 
 
 @contextlib.contextmanager
-def _upstream() -> Iterator[Target]:
+def upstream() -> Iterator[Target]:
+    """Run the upstream that answers at once."""
     port = free_port()
     # Its streams last until their reader goes, however long it takes to open all of them.
     lasting = str(int(_OPENING_SECONDS) * 2)

@@ -55,13 +55,17 @@ class Result:
     failures: Mapping[str, int]
 
 
-def run(port: int, lanes: Sequence[Sequence[Request]], *, seconds: float, most: int = 10**9) -> Result:
+def run(
+    port: int | Sequence[int], lanes: Sequence[Sequence[Request]], *, seconds: float, most: int = 10**9
+) -> Result:
     """Put a load on a local port: one connection per lane, for so long or so many requests.
+
+    Of several ports, each lane asks one after the other, as a router would have it.
 
     Raises: subprocess.CalledProcessError, subprocess.TimeoutExpired.
     """
     order = {
-        "port": port,
+        "ports": [port] if isinstance(port, int) else list(port),
         "seconds": seconds,
         "most": most,
         "lanes": [[asdict(request) for request in lane] for lane in lanes],
@@ -78,8 +82,8 @@ def run(port: int, lanes: Sequence[Sequence[Request]], *, seconds: float, most: 
 
 
 class _Load:
-    def __init__(self, port: int, *, seconds: float, most: int) -> None:
-        self._port = port
+    def __init__(self, ports: Sequence[int], *, seconds: float, most: int) -> None:
+        self._ports = ports
         self._left = most
         self._lock = threading.Lock()
         self._seconds = seconds
@@ -110,28 +114,31 @@ class _Load:
     def _lane(self, requests: Sequence[bytes]) -> None:
         latencies: list[float] = []
         failures: Counter[str] = Counter()
-        connection: socket.socket | None = None
+        kept_open: dict[int, socket.socket] = {}
         turn = 0
         while self._goes_on():
             began = time.perf_counter()
+            port = self._ports[turn % len(self._ports)]
             try:
+                connection = kept_open.pop(port, None)
                 if connection is None:
-                    connection = socket.create_connection((_LOOPBACK, self._port), timeout=_ANSWER_SECONDS)
+                    connection = socket.create_connection((_LOOPBACK, port), timeout=_ANSWER_SECONDS)
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connection.sendall(requests[turn % len(requests)])
                 status, kept = _receive(connection)
             except (OSError, ValueError) as error:
                 failures[type(error).__name__] += 1
-                connection = None
+                turn += 1
                 continue
             turn += 1
             if status in _OK:
                 latencies.append(time.perf_counter() - began)
             else:
                 failures[str(status)] += 1
-            if not kept:
+            if kept:
+                kept_open[port] = connection
+            else:
                 connection.close()
-                connection = None
         with self._lock:
             self._latencies += latencies
             self._failures += failures
@@ -162,8 +169,8 @@ def _receive(connection: socket.socket) -> tuple[int, bool]:
 def main() -> None:
     """Read an order, drive it, write the result."""
     order = json.load(sys.stdin)
-    lanes = [[Request(**request).encoded(order["port"]) for request in lane] for lane in order["lanes"]]
-    load = _Load(order["port"], seconds=order["seconds"], most=order["most"])
+    lanes = [[Request(**request).encoded(order["ports"][0]) for request in lane] for lane in order["lanes"]]
+    load = _Load(order["ports"], seconds=order["seconds"], most=order["most"])
     json.dump(asdict(load.drive(lanes)), sys.stdout)
 
 

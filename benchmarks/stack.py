@@ -78,12 +78,32 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The service's running processes."""
+    """The service's running processes: one or more web hosts, each with its port, and the others' ids."""
 
-    port: int
-    web: int
-    worker: int
-    scheduler: int
+    ports: tuple[int, ...]
+    webs: tuple[int, ...]
+    workers: tuple[int, ...]
+    schedulers: tuple[int, ...]
+
+    @property
+    def port(self) -> int:
+        """The first web host's port."""
+        return self.ports[0]
+
+    @property
+    def web(self) -> int:
+        """The first web host."""
+        return self.webs[0]
+
+    @property
+    def worker(self) -> int:
+        """The first worker."""
+        return self.workers[0]
+
+    @property
+    def scheduler(self) -> int:
+        """The first scheduler."""
+        return self.schedulers[0]
 
     def call(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, bytes]:
         """Make one request and return status and body."""
@@ -114,9 +134,11 @@ def parts() -> Iterator[Parts]:
 
 
 @contextlib.contextmanager
-def running(made: Parts, environment: Mapping[str, str]) -> Iterator[Service]:
-    """Run web, worker and scheduler with the Procfile's commands until the context ends."""
-    port = free_port()
+def running(
+    made: Parts, environment: Mapping[str, str], *, webs: int = 1, workers: int = 1, schedulers: int = 1
+) -> Iterator[Service]:
+    """Run so many of web, worker and scheduler with the Procfile's commands until the context ends."""
+    ports = tuple(free_port() for _ in range(webs))
     started: list[subprocess.Popen[bytes]] = []
     log = made.folder / "service.log"
     with log.open("ab") as output:
@@ -130,9 +152,14 @@ def running(made: Parts, environment: Mapping[str, str]) -> Iterator[Service]:
             return process.pid
 
         try:
-            web = start("web", "--bind", f"127.0.0.1:{port}", PORT=str(port))
-            service = Service(port, web, start("worker"), start("scheduler"))
-            _await_answer(port, "/v1/health", log)
+            service = Service(
+                ports,
+                tuple(start("web", "--bind", f"127.0.0.1:{port}", PORT=str(port)) for port in ports),
+                tuple(start("worker") for _ in range(workers)),
+                tuple(start("scheduler") for _ in range(schedulers)),
+            )
+            for port in ports:
+                _await_answer(port, "/v1/health", log)
             yield service
         finally:
             _stop(*started)

@@ -37,6 +37,7 @@ from workers.context import job
 _log = structlog.get_logger(__name__)
 _LEASE = timedelta(seconds=60)
 _AUDIT_EVERY = timedelta(hours=1)
+_AUDIT_LEASE = timedelta(seconds=JobName.AUDIT.seconds)
 _NEWEST_ENTRIES = 1000
 
 
@@ -59,7 +60,7 @@ def audit() -> list[str]:
 @job
 def audit_hourly() -> None:
     """Audit when the last one that came to its end is an hour old. A job of its own, so no sweep keeps it waiting."""
-    with once_in(_AUDIT_EVERY, "audit", duration=_LEASE) as due:
+    with once_in(_AUDIT_EVERY, "audit", duration=_AUDIT_LEASE) as due:
         if due:
             audit()
 

@@ -26,6 +26,7 @@ class _Unit:
     after_commit: list[Callable[[], object]] = field(default_factory=list)
 
 
+_SNAPSHOT_SECONDS = 900
 _current: ContextVar[_Unit | None] = ContextVar("unit_of_work", default=None)
 
 
@@ -92,7 +93,9 @@ def snapshot() -> Iterator[Session]:
     session = db.session()
     try:
         if session.get_bind().dialect.name == "postgresql":
-            session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
+            connection = session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
+            # It reads whole tables, and keeps nobody waiting: the limit for requests is none for it.
+            connection.exec_driver_sql(f"SET LOCAL statement_timeout = {_SNAPSHOT_SECONDS * 1000}")
         else:
             session.connection().exec_driver_sql("BEGIN DEFERRED")
         yield session

@@ -11,8 +11,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import bindparam, delete, select, text, update
+from sqlalchemy import delete, select, text
 
+from app.core.tables import add_to, among, table_of
 from app.credits import holds
 from app.credits.models import CreditAccount, CreditHold, CreditPosting
 from app.credits.postings import Bucket
@@ -49,10 +50,20 @@ class _Sums:
         return (self.available_nanos, self.held_nanos, self.revenue_nanos) == (-charged, 0, charged)
 
 
-def prune_ended(before: datetime, *, limit: int, except_accounts: Collection[str] = ()) -> list[str]:
-    """Forget holds that ended and were made before an instant, with their postings; return their ids.
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Holds that were taken away with their postings, and what they had charged each account: to be carried forward."""
 
-    In the caller's unit, which holds the accounts concerned from then on. Raises: UnbalancedError.
+    hold_ids: list[str]
+    charged_nanos: Mapping[str, int]
+
+
+def take_ended(before: datetime, *, limit: int, except_accounts: Collection[str] = ()) -> Taken:
+    """Take holds away that ended and were made before an instant, with their postings.
+
+    In the caller's unit, which must `carry` them, too: at its end, for that locks accounts, and charges wait for them.
+
+    Raises: UnbalancedError.
     """
     old = (
         select(CreditHold.id)
@@ -67,14 +78,14 @@ def prune_ended(before: datetime, *, limit: int, except_accounts: Collection[str
         .execution_options(synchronize_session=False)
     ).all()
     if not gone:
-        return []
+        return Taken([], {})
     sums: Mapping[str, _Sums] = defaultdict(_Sums)
     for row in gone:
         sums[row.account_id].charged_nanos += row.settled_nanos
     references = [reference for row in gone for reference in holds.references_of(row.id)]
     postings = db.session.execute(
         delete(CreditPosting)
-        .where(CreditPosting.reference.in_(references))
+        .where(among(CreditPosting.reference, references))
         .returning(
             CreditPosting.account_id, CreditPosting.debit, CreditPosting.credit, CreditPosting.amount_nanos
         )
@@ -88,12 +99,12 @@ def prune_ended(before: datetime, *, limit: int, except_accounts: Collection[str
     unbalanced = [account_id for account_id, each in sums.items() if not each.balanced]
     if unbalanced:
         raise UnbalancedError(unbalanced)
-    carry = (
-        update(CreditAccount)
-        .where(CreditAccount.id == bindparam("account"))
-        .values(carried_nanos=CreditAccount.carried_nanos + bindparam("nanos"))
+    return Taken(
+        [row.id for row in gone], {account_id: each.charged_nanos for account_id, each in sums.items()}
     )
-    db.session.connection().execute(
-        carry, [{"account": each, "nanos": sums[each].charged_nanos} for each in sorted(sums)]
-    )
-    return [row.id for row in gone]
+
+
+def carry(taken: Taken) -> None:
+    """Add to the accounts what was taken away, in the current unit."""
+    rows = [{"id": each, "carried_nanos": nanos} for each, nanos in sorted(taken.charged_nanos.items())]
+    add_to(table_of(CreditAccount), ["id"], rows)

@@ -58,4 +58,5 @@ def _nonce() -> str:
 
 
 def _serializer() -> URLSafeTimedSerializer:
-    return URLSafeTimedSerializer(provider.settings().secret_key.get_secret_value(), salt="owner-form")
+    # The library signs with the last one and believes all.
+    return URLSafeTimedSerializer([*reversed(provider.settings().secret_key_list())], salt="owner-form")

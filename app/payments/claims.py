@@ -16,7 +16,6 @@ from enum import StrEnum
 from typing import Any
 
 import structlog
-from flask import current_app
 from sqlalchemy import delete, select, update
 
 from app.core import clock, logs
@@ -24,6 +23,7 @@ from app.core.chains import ChainName
 from app.core.unit_of_work import after_commit
 from app.extensions import db
 from app.payments.models import Payment, PaymentClaim
+from app.ports import provider
 
 _log = structlog.get_logger(__name__)
 MOST_TRIES = 4
@@ -84,8 +84,13 @@ def key_of_hash(chain: ChainName, tx_hash: str) -> str:
 
 def binding_of(fingerprint: str) -> str:
     """Return what is kept of a request's fingerprint: bodies hold passwords, which a plain digest would tell."""
-    secret = hashlib.sha256(b"payments" + str(current_app.secret_key).encode()).digest()
-    return hmac.new(secret, fingerprint.encode(), hashlib.sha256).hexdigest()
+    return _binding(provider.settings().secret_key_list()[0], fingerprint)
+
+
+def is_bound(held: Held, fingerprint: str) -> bool:
+    """Tell whether a payment was taken for the request of this fingerprint."""
+    secrets = provider.settings().secret_key_list()
+    return any(hmac.compare_digest(held.fingerprint, _binding(secret, fingerprint)) for secret in secrets)
 
 
 def find(key: str) -> Held | None:
@@ -156,6 +161,18 @@ def reopen(payment_id: str) -> bool:
     return _move(payment_id, Status.SERVED, Status.PAID)
 
 
+def use_up_open() -> int:
+    """Let no payment that is open be tried again; return how many that ends. In the current unit."""
+    open_states = (Status.SETTLING.value, Status.PAID.value)
+    ended = db.session.execute(
+        update(Payment)
+        .where(Payment.status.in_(open_states), Payment.tries < MOST_TRIES)
+        .values(tries=MOST_TRIES)
+        .execution_options(synchronize_session=False)
+    )
+    return int(ended.rowcount)  # type: ignore[attr-defined]
+
+
 def arrive(payment_id: str, *, tx_hash: str) -> bool:
     """Note that a signed payment took place, in which transaction. In the current unit."""
     return _move(payment_id, Status.SETTLING, Status.PAID, paid_at=clock.now(), tx_hash=tx_hash)
@@ -188,6 +205,11 @@ def settling(chain: ChainName, limit: int) -> list[str]:
         .limit(limit)
     )
     return list(db.session.scalars(rows))
+
+
+def _binding(secret: str, fingerprint: str) -> str:
+    key = hashlib.sha256(b"payments" + secret.encode()).digest()
+    return hmac.new(key, fingerprint.encode(), hashlib.sha256).hexdigest()
 
 
 def _move(payment_id: str, source: Status, target: Status, *conditions: Any, **changes: Any) -> bool:

@@ -34,6 +34,8 @@ _SENTENCES: Mapping[str, str] = {
     "nothing_received": "This transaction brought no USDC to the recipient.",
     "amount_too_low": "This transaction brought less than this call costs. Nothing was consumed.",
     "too_old": "This transaction is too old.",
+    "before_restore": "This payment is from before the service was set back to an earlier state, and may have been used"
+    " already. Its operator can look into it.",
     "proof_not_by_payer": "X-Payment-Signature is not the payer's signature over this hash and this request.",
     "payer_is_a_wallet_of_another": "This payment came from a wallet of this service; only its own agent can use it.",
     "hash_of_another_chain": "This is not a transaction's hash on that chain.",
@@ -203,7 +205,7 @@ def _again(held: Held, price: Price, presented: ByHash | Signed) -> Held:
 
 def _is_for(held: Held, price: Price, presented: ByHash | Signed) -> bool:
     """Tell whether a payment was taken for this very request, and comes from its payer where that was proven."""
-    if held.fingerprint != claims.binding_of(price.fingerprint):
+    if not claims.is_bound(held, price.fingerprint):
         return False
     if isinstance(presented, Signed) or not held.signed:
         return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, CheckConstraint, ForeignKey, Index, String
+from sqlalchemy import JSON, BigInteger, CheckConstraint, ForeignKey, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.core.columns import ID, Units, UtcDateTime
@@ -54,6 +54,25 @@ class PaymentClaim(Model):
     # A payment, or a top-up.
     holder_id: Mapped[str] = mapped_column(ID)
     claimed_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class PaymentHorizon(Model):
+    """Since when payments count: one row, written when the database was set back to an earlier state."""
+
+    __tablename__ = "payment_horizons"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    drawn_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class PaymentSupply(Model):
+    """How many submissions the settlement key could still pay for on a chain, when it was looked at last."""
+
+    __tablename__ = "payment_supplies"
+
+    chain: Mapped[str] = mapped_column(String(20), primary_key=True)
+    submissions_left: Mapped[int] = mapped_column(BigInteger)
+    looked_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class PaymentWallet(Model):

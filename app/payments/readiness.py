@@ -11,10 +11,14 @@ from datetime import datetime, timedelta
 
 import structlog
 from flask import current_app
+from sqlalchemy import select
 
 from app.core import clock
 from app.core.chains import ChainName
+from app.core.unit_of_work import unit_of_work
+from app.extensions import db
 from app.payments import treasury
+from app.payments.models import PaymentSupply
 from app.ports import provider
 from app.ports.errors import PortError
 from app.ports.till import Readiness
@@ -90,16 +94,35 @@ def is_supplied(state: Readiness) -> bool:
     return state.native_units >= _SUBMISSIONS_AHEAD * state.fee_units
 
 
+def note(chain: ChainName, state: Readiness) -> None:
+    """Keep what a look has shown, for who must not wait for a chain; in one unit."""
+    with unit_of_work() as session:
+        session.merge(
+            PaymentSupply(
+                chain=chain.value, submissions_left=_submissions(state), looked_at=clock.now()
+            )
+        )  # fmt: skip
+
+
+def noted() -> dict[str, tuple[int, int]]:
+    """Return by chain how many submissions the settler could pay for, and how many seconds ago. In the current unit."""
+    now = clock.now()
+    return {
+        row.chain: (row.submissions_left, max(0, int((now - row.looked_at).total_seconds())))
+        for row in db.session.scalars(select(PaymentSupply).order_by(PaymentSupply.chain))
+    }
+
+
 def submissions_left() -> dict[ChainName, int]:
     """Return how many signed payments the settler can still submit, by chain that can be read."""
     if not treasury.is_made():
         return {}
     states = {chain: board().of(chain) for chain in provider.current().tills}
-    return {
-        chain: state.native_units // max(state.fee_units, 1)
-        for chain, state in states.items()
-        if state is not None
-    }
+    return {chain: _submissions(state) for chain, state in states.items() if state is not None}
+
+
+def _submissions(state: Readiness) -> int:
+    return state.native_units // max(state.fee_units, 1)
 
 
 def read(chain: ChainName) -> Readiness | None:

@@ -48,6 +48,7 @@ def _look(chain: ChainName) -> None:
     state = readiness.read(chain)
     if state is None:
         return
+    readiness.note(chain, state)
     if not readiness.is_supplied(state):
         if not _fill_in_sandbox(chain, state):
             # The chain is not among those that are offered for signed payments while this lasts.

@@ -6,7 +6,7 @@ from app.core import clock
 from app.core.chains import USDC
 from app.core.money import decimal_string
 from app.core.unit_of_work import reading
-from app.payments import claims, treasury
+from app.payments import claims, horizon, treasury
 from app.payments.presentation import ByHash
 from app.payments.terms import Price
 from app.ports import provider
@@ -55,15 +55,24 @@ def verify(presented: ByHash, price: Price, *, agent_id: str | None) -> Arrival:
         raise Rejected("too_old")
     if presented.proof is not None and payer_of(presented, price, arrival) is None:
         raise Rejected("proof_not_by_payer")
+    _assert_unused(presented, arrival, agent_id)
+    if not arrival.is_final:
+        raise Rejected(NOT_YET)
+    return arrival
+
+
+def _assert_unused(presented: ByHash, arrival: Arrival, agent_id: str | None) -> None:
+    """See that nobody else has a right to it, and that it was not taken before. Raises: Rejected."""
+    till = presented.till
     with reading():
         holders = {service.holder_of(payer) for payer in arrival.payers} - {None}
         ours = submissions.kind_of(till.name, presented.tx_hash)
         taken = claims.is_claimed(arrival.claims)
+        counts_from = horizon.drawn_at()
     # Whoever watches the chain sees it: only the agent itself can have meant a payment from its wallet.
     if holders - {agent_id}:
         raise Rejected("payer_is_a_wallet_of_another")
     if ours is not None or taken:
         raise Rejected("already_used")
-    if not arrival.is_final:
-        raise Rejected(NOT_YET)
-    return arrival
+    if counts_from is not None and arrival.landed_at <= counts_from.timestamp():
+        raise Rejected("before_restore")

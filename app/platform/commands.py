@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 from flask import Flask
-from flask.cli import AppGroup
+from flask.cli import AppGroup, with_appcontext
 from marshmallow import ValidationError, fields
 
 from app.core import clock, logs
@@ -18,7 +18,7 @@ from app.core.unit_of_work import reading, snapshot
 from app.errors import ServiceError
 from app.identity import api_keys
 from app.identity import master_keys as identity_keys
-from app.platform import actors, keys, lost_bridges, verification
+from app.platform import actors, keys, lost_bridges, restoration, verification
 from app.platform.trail import Head
 from app.ports.errors import PortError
 from app.web.fields import Email, Name
@@ -41,6 +41,7 @@ def register(app: Flask) -> None:
     """Add the commands to an application."""
     for group in (master_keys, owner_keys, retired_keys, bridges, audit):
         app.cli.add_command(group)
+    app.cli.add_command(restored)
 
 
 @master_keys.command("create")
@@ -157,6 +158,35 @@ def verify(expect: str | None) -> None:
     if wrong:
         raise click.ClickException("The audit trail is not whole.")
     click.echo(f"The audit trail is whole. Note its head: {head.number}:{head.hash}")
+
+
+@click.command("restored")
+@click.option("--look", is_flag=True, help="Change nothing, only say what the chains know.")
+@click.option(
+    "--list", "listed", default=200, show_default=True, type=click.IntRange(min=0),
+    help="Look up at most so many unknown transactions.",
+)  # fmt: skip
+@with_appcontext
+def restored(*, look: bool, listed: int) -> None:
+    """Make a database safe that was set back to an earlier state; run it before any process of the service.
+
+    Says what happened after the backup, as far as the chains know. Ends with 1 while something has to be looked into.
+    """
+    logs.aside()
+    if not look:
+        closed = restoration.close(actors.at_the_shell())
+        click.echo(
+            f"payments: what was paid until {clock.isoformat(closed.at)} pays for nothing more;"
+            f" {closed.payments} open ones are used up"
+        )
+        for purchase_id in closed.purchases:
+            click.echo(f"purchases: {purchase_id} may have been bought since; it is unknown")
+    unclear = False
+    for line in restoration.compare(mends=not look, most=listed):
+        click.echo(line.said)
+        unclear |= line.open
+    if unclear:
+        raise SystemExit(1)
 
 
 def _head(text: str | None) -> Head | None:

@@ -62,6 +62,7 @@ class Action(StrEnum):
     BRIDGE_WRITTEN_OFF = "bridge.written_off"
     ENCRYPTION_ROTATION_BEGUN = "encryption.rotation_begun"
     ENCRYPTION_ROTATED = "encryption.rotated"
+    DATABASE_SET_BACK = "database.set_back"
 
 
 class SubjectKind(StrEnum):

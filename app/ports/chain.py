@@ -124,6 +124,29 @@ class Outcome:
     received_units: int | None = None
 
 
+class Does(StrEnum):
+    """What a transaction that took a slot does, against what was to be done there."""
+
+    SAME = "same"
+    NOTHING = "nothing"
+    """An empty transaction to oneself: the slot was used up on purpose."""
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A transaction of one of our addresses as the chain shows it; `amount` is None for more than a plain payment.
+
+    `raw` are its signed bytes, None where they cannot be had.
+    """
+
+    tx_hash: str
+    recipient: str | None
+    amount: TokenAmount | None
+    does: Does
+    raw: bytes | None
+
+
 @dataclass(frozen=True, slots=True)
 class OwnTransaction:
     """One of our own transactions from a watched address: it explains a change of balance that is no deposit.
@@ -272,6 +295,17 @@ class Chain(Protocol):
 
     def orphaned(self, blocks: Sequence[BlockRef]) -> tuple[frozenset[BlockRef], int]:
         """Return which of these blocks were reorganised away, and the number of the newest `safe` block."""
+        ...
+
+    def sent_counts(self, addresses: Sequence[str]) -> Mapping[str, int]:
+        """Return how many nonce slots each address has used so far; nothing on chains without nonces."""
+        ...
+
+    def sent_in_slot(self, sender: str, sequence: int, *, instead_of: Attempt | None = None) -> Sent | None:
+        """Find what used a slot, and whether it does what the attempt was to do; None where no node can tell.
+
+        Takes two dozen requests: for an operator, not for requests or passes.
+        """
         ...
 
     def head(self) -> BlockRef:

@@ -1,8 +1,9 @@
 """The state machine of purchases: the only writer of `status`, with an event row for every move.
 
 queued → running → submitting → completed | unknown; running → preview | action_required | failed | unknown;
-queued → cancelled | failed; unknown → completed when the shop's confirmation is seen late. `submitting` is committed
-before the order button may be pressed and is entered once: whoever finds it has no right to press again.
+queued → cancelled | failed, and unknown where the database was set back; unknown → completed when the shop's
+confirmation is seen late. `submitting` is committed before the order button may be pressed and is entered once: whoever
+finds it has no right to press again.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ OPEN = frozenset({Status.QUEUED, Status.RUNNING, Status.SUBMITTING})
 """The states that a purchase leaves by itself."""
 
 _MOVES: Mapping[Status, frozenset[Status]] = {
-    Status.QUEUED: frozenset({Status.RUNNING, Status.CANCELLED, Status.FAILED}),
+    Status.QUEUED: frozenset({Status.RUNNING, Status.CANCELLED, Status.FAILED, Status.UNKNOWN}),
     Status.RUNNING: frozenset(
         {Status.SUBMITTING, Status.PREVIEW, Status.ACTION_REQUIRED, Status.FAILED, Status.UNKNOWN}
     ),

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from urllib.parse import SplitResult, urlsplit
 
-from flask import current_app
-
 from app.core.unit_of_work import reading
 from app.errors import DomainNotAllowed, InvalidInput
 from app.identity.caller import Caller
@@ -39,15 +37,19 @@ class Order:
     max_total_nanos: int | None
     dry_run: bool
 
-    def order_digest(self) -> str:
-        """Return what tells whether two requests order the same: not kept in a form that could be read back."""
-        return _digest(
-            "order", self.url, self.username or "", self.quantity, sorted(self.options.items()), self.dry_run
-        )
+    def order_digests(self) -> list[str]:
+        """Return what tells whether two requests order the same: not kept in a form that could be read back.
+
+        The first is kept; the others are what it was under secrets that are still believed.
+        """
+        parts = (self.url, self.username or "", self.quantity, sorted(self.options.items()), self.dry_run)
+        return [_digest(secret, "order", *parts) for secret in provider.settings().secret_key_list()]
 
     def shop_account_digest(self, purchase_id: str) -> str:
         """Return what two purchases share that work with one account of a shop; guests share nothing."""
-        return _digest("shop-account", self.host, self.username or purchase_id)
+        return _digest(
+            provider.settings().secret_key_list()[0], "shop-account", self.host, self.username or purchase_id
+        )
 
     def seal(self, purchase_id: str) -> str:
         """Return credentials, address and options, sealed for the purchase's row."""
@@ -149,9 +151,9 @@ def _assert_public(parts: SplitResult, host: str, port: int | None) -> None:
         )
 
 
-def _digest(*parts: object) -> str:
-    secret = hashlib.sha256(b"shopping" + str(current_app.secret_key).encode()).digest()
-    return hmac.new(secret, json.dumps(parts).encode(), hashlib.sha256).hexdigest()
+def _digest(secret: str, *parts: object) -> str:
+    key = hashlib.sha256(b"shopping" + secret.encode()).digest()
+    return hmac.new(key, json.dumps(parts).encode(), hashlib.sha256).hexdigest()
 
 
 def _place(purchase_id: str) -> Place:

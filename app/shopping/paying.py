@@ -11,7 +11,7 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 
-from flask import current_app, g, request
+from flask import g, request
 
 from app.credits import service as credits_service
 from app.errors import InsufficientCredits, Unauthorized
@@ -58,7 +58,11 @@ def check_reader() -> None:
 
 def address_suffix(purchase_id: str) -> str:
     """Return what makes a purchase's address readable without a key, nothing for whoever has one."""
-    return f"?{PARAMETER}={_token(purchase_id)}" if g.get("shops_by_payment") else ""
+    return (
+        f"?{PARAMETER}={_token(purchase_id, provider.settings().secret_key_list()[0])}"
+        if g.get("shops_by_payment")
+        else ""
+    )
 
 
 def buy(caller: Caller | None, order: Order, *, twice: bool) -> tuple[PurchaseView, Mapping[str, str]]:
@@ -118,7 +122,8 @@ def _price(*, obstacle: str | None = None) -> Price:
 def _holder_of_token() -> Caller | None:
     purchase_id = str((request.view_args or {}).get("purchase_id", ""))
     given = request.args.get(PARAMETER, "")
-    if not hmac.compare_digest(given.encode(), _token(purchase_id).encode()):
+    secrets = provider.settings().secret_key_list()
+    if not any(hmac.compare_digest(given.encode(), _token(purchase_id, each).encode()) for each in secrets):
         return None
     account_id = service.account_of(purchase_id)
     if account_id is None:
@@ -127,7 +132,7 @@ def _holder_of_token() -> Caller | None:
     return Caller(KeyKind.GATEWAY, account_id, account_id, None)
 
 
-def _token(purchase_id: str) -> str:
-    secret = hashlib.sha256(b"purchases" + str(current_app.secret_key).encode()).digest()
-    digest = hmac.new(secret, purchase_id.encode(), hashlib.sha256).digest()
+def _token(purchase_id: str, secret: str) -> str:
+    key = hashlib.sha256(b"purchases" + secret.encode()).digest()
+    digest = hmac.new(key, purchase_id.encode(), hashlib.sha256).digest()
     return base64.urlsafe_b64encode(digest).decode()[:_TOKEN_LETTERS]

@@ -136,14 +136,14 @@ def buy(caller: Caller, order: Order, *, twice: bool, fund: Callable[[], None] |
             charge_id=purchase_id,
             metered=Metered(cost_nanos),
         )
-        digest = order.order_digest()
+        digests = order.order_digests()
         if not twice:
-            _assert_not_ordered_already(caller.account_id, digest)
+            _assert_not_ordered_already(caller.account_id, digests)
         lifecycle.record(
             Purchase(
                 id=purchase_id, account_id=caller.account_id, wallet_id=wallet_id, status=Status.QUEUED.value,
                 url=order.url, host=order.host, quantity=order.quantity, dry_run=order.dry_run,
-                max_total_nanos=order.max_total_nanos, sealed=sealed, order_digest=digest,
+                max_total_nanos=order.max_total_nanos, sealed=sealed, order_digest=digests[0],
                 shop_account_digest=order.shop_account_digest(purchase_id), first_page=False,
                 cost_nanos=cost_nanos, lease_until=now + _FIRST_LEASE, created_at=now,
             )
@@ -271,13 +271,13 @@ def open_by_status() -> dict[str, int]:
     return found
 
 
-def _assert_not_ordered_already(account_id: str, digest: str) -> None:
+def _assert_not_ordered_already(account_id: str, digests: Sequence[str]) -> None:
     in_question = [Status.QUEUED, Status.RUNNING, Status.SUBMITTING, Status.UNKNOWN]
     same = db.session.execute(
         select(Purchase.id, Purchase.status)
         .where(
             Purchase.account_id == account_id,
-            Purchase.order_digest == digest,
+            Purchase.order_digest.in_(digests),
             Purchase.status.in_([status.value for status in in_question]),
         )
         .limit(1)

@@ -9,6 +9,7 @@ from sqlalchemy import delete, select, update
 
 from app.core import logs
 from app.core.unit_of_work import reading, unit_of_work
+from app.extensions import db
 from app.jobs import JobName
 from app.ports import provider
 from app.ports.shopper import Failed, Trouble
@@ -39,6 +40,32 @@ def sweep(now: datetime) -> None:
             # One odd purchase must not keep the others from ending.
             _log.exception("purchase_sweep_failed", purchase_id=purchase_id)
     _forget(now)
+
+
+def leave_all_open() -> list[str]:
+    """End every open purchase as unknown, in the current unit; return their ids.
+
+    For a database that was set back: what it calls queued may have been bought since, and must not be bought again.
+    """
+    message = (
+        "The service was set back to an earlier state meanwhile. Look at the orders of the shop's account."
+    )
+    error = carrying.error_of(Failed(Trouble.OUTCOME_UNKNOWN, message), None)
+    open_states = [status.value for status in OPEN]
+    rows = db.session.execute(
+        select(Purchase.id, Purchase.status).where(Purchase.status.in_(open_states)).order_by(Purchase.id)
+    ).all()
+    return [
+        purchase_id
+        for purchase_id, status in rows
+        if lifecycle.move(
+            purchase_id,
+            source=Status(status),
+            target=Status.UNKNOWN,
+            reason=Trouble.OUTCOME_UNKNOWN.value,
+            changes={"error": error},
+        )
+    ]
 
 
 def _look_after(purchase_id: str, status: Status, *, overdue: bool) -> None:

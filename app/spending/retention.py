@@ -6,6 +6,7 @@ from datetime import date
 
 from sqlalchemy import delete, select, text
 
+from app.core import pacing
 from app.core.unit_of_work import unit_of_work
 from app.spending.models import SpendingHold
 
@@ -21,7 +22,7 @@ def prune(before: date, *, per_unit: int = _PER_UNIT, units: int = _UNITS) -> in
     The day must lie before every window that the audit still looks at: two months are enough.
     """
     pruned = 0
-    for _ in range(units):
+    for _ in pacing.units(units):
         old = (
             select(SpendingHold.reference)
             .where(_ENDED, SpendingHold.made_on < before)

@@ -31,7 +31,8 @@ from app.gateway import providers
 from app.payments import readiness, treasury
 from app.ports import provider
 from app.ports.chain import Chain
-from app.wallets import backlog, custody
+from app.ports.errors import PortError
+from app.wallets import backlog, custody, unrecorded
 
 _SAMPLE = 5
 _FEW_SUBMISSIONS = 20
@@ -86,6 +87,7 @@ def examine() -> Iterator[Finding]:
     yield from _guarded("redis", _redis)
     for chain in provider.current().chains.values():
         yield from _guarded(chain.name.value, functools.partial(_chain, chain))
+        yield from _guarded(chain.name.value, functools.partial(_unrecorded, chain))
     yield from _guarded("prices", _prices)
     yield from _guarded("payments", _settlement)
     yield from _guarded("upstreams", _upstreams)
@@ -267,6 +269,22 @@ def _chain(chain: Chain) -> Iterator[Finding]:
         )
     if provider.settings().network is Network.MAINNET and len(diagnosis.endpoints) == 1:
         yield Finding(Level.WARN, part, "it hangs on one endpoint", f"name a second provider in {setting}")
+
+
+def _unrecorded(chain: Chain) -> Iterator[Finding]:
+    """Say where the chain has seen transactions of ours that the database does not know: it was set back."""
+    try:
+        gaps = unrecorded.recent_gaps(chain.name)
+    except (PortError, SQLAlchemyError):
+        return  # said already
+    if gaps:
+        number = sum(len(gap.slots) for gap in gaps)
+        yield Finding(
+            Level.FAIL, chain.name.value,
+            f"it knows {number} transactions of {len(gaps)} of our addresses that this database does not",
+            "was a backup restored? Stop all processes and run `flask --app wsgi restored`;"
+            " if not, somebody else has these keys",
+        )  # fmt: skip
 
 
 def _prices() -> Iterator[Finding]:

@@ -148,28 +148,10 @@ def _standing() -> Iterator[Metric]:
     try:
         with reading():
             found = list(_stored())
-        found.append(_settlements_left())
     except SQLAlchemyError:
         found = []
     yield _gauge("database_up", "Whether the database answers.", {(): int(bool(found))})
     yield from found
-
-
-def _settlements_left() -> Metric:
-    try:
-        left = {chain.value: number for chain, number in readiness.submissions_left().items()}
-    except SQLAlchemyError:
-        raise
-    except Exception:
-        # One figure less is better than no figures at all.
-        _log.exception("settlements_unreadable")
-        left = {}
-    return _gauge(
-        "settlements_left",
-        "Signed payments that the settlement key can still submit, by what it holds for gas.",
-        _keyed(left),
-        "chain",
-    )
 
 
 def _stored() -> Iterator[Metric]:
@@ -203,6 +185,19 @@ def _stored() -> Iterator[Metric]:
         {(each.type, each.chain): each.oldest_seconds for each in pending},
         "type", "chain",
     )  # fmt: skip
+    supplies = readiness.noted()
+    yield _gauge(
+        "settlements_left",
+        "Signed payments that the settlement key could still submit, by the gas that it held when last looked at.",
+        {(chain,): number for chain, (number, _) in supplies.items()},
+        "chain",
+    )
+    yield _gauge(
+        "settlements_left_age_seconds",
+        "Seconds since the settlement key's gas was looked at.",
+        {(chain,): age for chain, (_, age) in supplies.items()},
+        "chain",
+    )
     yield _gauge("open_purchases", "Purchases under way.", _keyed(purchases.open_by_status()), "status")
     yield _gauge(
         "heartbeat_age_seconds",

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from datetime import datetime
+from typing import TypeAlias
 
 import structlog
-from sqlalchemy import bindparam, delete, update
+from sqlalchemy import delete
 
+from app.core import pacing
+from app.core.tables import add_to, among, table_of
 from app.core.unit_of_work import unit_of_work
 from app.credits import retention
 from app.credits.retention import UnbalancedError
 from app.extensions import db
 from app.usage.models import UsageByProvider, UsageLog
 
-_PER_UNIT = 500
-_UNITS = 10
+_PER_UNIT = 100
+_UNITS = 50
+_Sums: TypeAlias = dict[tuple[str, str], list[int]]
+"""Calls, cost, tokens in and tokens out, by account and provider."""
+_CARRIED = ("carried_calls", "carried_cost_nanos", "carried_tokens_in", "carried_tokens_out")
 _log = structlog.get_logger(__name__)
 
 
@@ -25,27 +31,32 @@ def prune(before: datetime, *, per_unit: int = _PER_UNIT, units: int = _UNITS) -
     Accounts that do not add up are left as they are, and told.
     """
     pruned, unbalanced = 0, set[str]()
-    for _ in range(units):
+    for _ in pacing.units(units):
         try:
             with unit_of_work():
-                ids = retention.prune_ended(before, limit=per_unit, except_accounts=unbalanced)
-                _carry(ids)
+                taken = retention.take_ended(before, limit=per_unit, except_accounts=unbalanced)
+                lines = _take(taken.hold_ids)
+                # Accounts before sums, as a charge locks them; and both last, so that charges wait for a moment only.
+                retention.carry(taken)
+                _carry(lines)
         except UnbalancedError as error:
             _log.exception("ledger_not_pruned", accounts=sorted(error.account_ids))
             unbalanced |= error.account_ids
             continue
-        pruned += len(ids)
-        if len(ids) < per_unit:
+        pruned += len(taken.hold_ids)
+        if len(taken.hold_ids) < per_unit:
             break
     return pruned
 
 
-def _carry(log_ids: list[str]) -> None:
+def _take(log_ids: list[str]) -> _Sums:
+    """Take lines of the log away, and return what they add up to."""
+    sums: _Sums = defaultdict(lambda: [0, 0, 0, 0])
     if not log_ids:
-        return
+        return sums
     lines = db.session.execute(
         delete(UsageLog)
-        .where(UsageLog.id.in_(log_ids))
+        .where(among(UsageLog.id, log_ids))
         .returning(
             UsageLog.account_id,
             UsageLog.provider,
@@ -55,35 +66,16 @@ def _carry(log_ids: list[str]) -> None:
         )
         .execution_options(synchronize_session=False)
     )
-    sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     for account_id, provider, *amounts in lines:
         of_provider = sums[account_id, provider]
         for place, amount in enumerate((1, *amounts)):
             of_provider[place] += amount
-    if not sums:
-        return
-    carry = (
-        update(UsageByProvider)
-        .where(
-            UsageByProvider.account_id == bindparam("account"),
-            UsageByProvider.provider == bindparam("called"),
-        )
-        .values(
-            carried_calls=UsageByProvider.carried_calls + bindparam("more_calls"),
-            carried_cost_nanos=UsageByProvider.carried_cost_nanos + bindparam("more_cost"),
-            carried_tokens_in=UsageByProvider.carried_tokens_in + bindparam("more_in"),
-            carried_tokens_out=UsageByProvider.carried_tokens_out + bindparam("more_out"),
-        )
-    )
-    names = ("more_calls", "more_cost", "more_in", "more_out")
-    db.session.connection().execute(
-        carry,
-        [
-            {
-                "account": account_id,
-                "called": provider,
-                **dict(zip(names, sums[account_id, provider], strict=True)),
-            }
-            for account_id, provider in sorted(sums)
-        ],
-    )
+    return sums
+
+
+def _carry(sums: _Sums) -> None:
+    rows = [
+        {"account_id": account_id, "provider": provider, **dict(zip(_CARRIED, amounts, strict=True))}
+        for (account_id, provider), amounts in sorted(sums.items())
+    ]
+    add_to(table_of(UsageByProvider), ["account_id", "provider"], rows)

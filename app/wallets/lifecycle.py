@@ -1,7 +1,8 @@
 """The state machine of transactions: the only writer of `status`, with an event row for every move.
 
 pending → confirmed | failed; confirmed → pending and failed → pending only when a reorganisation took the
-block away that decided it (decisions 5).
+block away that decided it, and failed → pending when the chain shows that it was carried out by bytes that a database
+which was set back does not know.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class Reason(StrEnum):
     CANCELLED = "cancelled"
     EXPIRED = "expired"
     REORGANISED = "reorganised"
+    FOUND = "found_on_chain"
     REFUNDED = "refunded"
     WRITTEN_OFF = "written_off"
 

@@ -32,6 +32,7 @@ def allocate(chain: ChainName, address: str, *, floor: int) -> int:
     ).returning(Nonce.next_nonce)
     high = int(session.execute(locked).scalar_one())
     # The keys are ours alone: a chain that counts far more than was ever handed out here is not believed.
+    # A database that was set back further is told by `flask restored`.
     if floor > high + _FURTHEST_AHEAD:
         raise Rejected("chain_unreachable")
     slot = floor
@@ -55,3 +56,17 @@ def allocate(chain: ChainName, address: str, *, floor: int) -> int:
             .execution_options(synchronize_session=False)
         )
     return slot
+
+
+def learn(chain: ChainName, address: str, *, used: int) -> None:
+    """Note that a chain counts so many used slots though fewer were handed out here, in the current unit."""
+    session = db.session
+    insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
+    new = insert(Nonce).values(chain=chain.value, address=address, next_nonce=used)
+    session.execute(
+        new.on_conflict_do_update(
+            index_elements=[Nonce.chain, Nonce.address],
+            set_={"next_nonce": new.excluded.next_nonce},
+            where=Nonce.next_nonce < new.excluded.next_nonce,
+        ).execution_options(synchronize_session=False)
+    )

@@ -14,7 +14,7 @@ from app.core.money import TokenAmount
 from app.core.unit_of_work import reading
 from app.extensions import db
 from app.ports.chain import Attempt, BlockRef, Intent, Terms, Watch
-from app.wallets.lifecycle import Status
+from app.wallets.lifecycle import Reason, Status
 from app.wallets.models import SignedAttempt, Transaction
 
 _log = structlog.get_logger(__name__)
@@ -110,6 +110,22 @@ def pending_of(sender: str, chain: ChainName) -> list[OpenMovement]:
             )
             .order_by(Transaction.created_at)
             .limit(BATCH)
+        ).all()
+        return [entry for entry in _with_attempts(rows) if isinstance(entry, OpenMovement)]
+
+
+def undone_by_others(chain: ChainName) -> list[OpenMovement]:
+    """Return what is pending in a slot, or failed because something unknown had used it: for an operator, not fast."""
+    lost = (Transaction.status == Status.FAILED.value) & (Transaction.error == Reason.SLOT_TAKEN.value)
+    with reading() as session:
+        rows = session.scalars(
+            select(Transaction)
+            .where(
+                Transaction.chain == chain.value,
+                Transaction.nonce.is_not(None),
+                lost | (Transaction.status == Status.PENDING.value),
+            )
+            .order_by(Transaction.from_address, Transaction.nonce)
         ).all()
         return [entry for entry in _with_attempts(rows) if isinstance(entry, OpenMovement)]
 

@@ -9,15 +9,17 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 
-from sqlalchemy import bindparam, delete, select, text, update
+from sqlalchemy import delete, select, text
 
+from app.core import pacing
+from app.core.tables import add_to, among, table_of
 from app.core.unit_of_work import reading, unit_of_work
 from app.spending import service as spending
 from app.wallets.lifecycle import Status
 from app.wallets.models import Transaction, TransactionEvent, Wallet
 
-_PER_UNIT = 500
-_UNITS = 10
+_PER_UNIT = 100
+_UNITS = 50
 # In the words of the index, which covers queries only.
 _QUERIES = text("transactions.type = 'trading_query'")
 
@@ -29,7 +31,7 @@ def prune(before: datetime, *, per_unit: int = _PER_UNIT, units: int = _UNITS) -
 
 def _repeat(step: Callable[[datetime, int], int], before: datetime, per_unit: int, units: int) -> int:
     pruned = 0
-    for _ in range(units):
+    for _ in pacing.units(units):
         count = step(before, per_unit)
         pruned += count
         if count < per_unit:
@@ -52,22 +54,16 @@ def _prune_queries(before: datetime, limit: int) -> int:
         # The wallets first, as everybody does who takes rows away from several.
         spending.lock_accounts({row.wallet_id for row in old})
         gone = session.scalars(
-            delete(Transaction).where(Transaction.id.in_(ids)).returning(Transaction.wallet_id),
+            delete(Transaction).where(among(Transaction.id, ids)).returning(Transaction.wallet_id),
             execution_options={"synchronize_session": False},
         ).all()
         session.execute(
             delete(TransactionEvent)
-            .where(TransactionEvent.transaction_id.in_(ids))
+            .where(among(TransactionEvent.transaction_id, ids))
             .execution_options(synchronize_session=False)
         )
-        fewer = (
-            update(Wallet)
-            .where(Wallet.id == bindparam("wallet"))
-            .values(transaction_count=Wallet.transaction_count - bindparam("queries"))
-        )
-        counts = [{"wallet": each, "queries": count} for each, count in sorted(Counter(gone).items())]
-        if counts:
-            session.connection().execute(fewer, counts)
+        counts = [{"id": each, "transaction_count": -count} for each, count in sorted(Counter(gone).items())]
+        add_to(table_of(Wallet), ["id"], counts)
     return len(old)
 
 

@@ -116,8 +116,8 @@ def settle(looked_for: Watch, outcome: Outcome) -> bool:
         return True
 
 
-def reopen(transaction_id: str) -> bool:
-    """Put a decided movement back to pending, for its block was reorganised away; its value is held again."""
+def reopen(transaction_id: str, *, reason: Reason = Reason.REORGANISED) -> bool:
+    """Put a decided movement back to pending, for what decided it does not stand; its value is held again."""
     with unit_of_work() as session:
         transaction = session.get(Transaction, transaction_id)
         if transaction is None or transaction.status == Status.PENDING.value:
@@ -127,7 +127,7 @@ def reopen(transaction_id: str) -> bool:
             transaction_id,
             source=Status(transaction.status),
             target=Status.PENDING,
-            reason=Reason.REORGANISED,
+            reason=reason,
             changes={
                 "block_number": None,
                 "block_hash": None,

@@ -17,12 +17,12 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import structlog
-from flask import Response, current_app, g, jsonify, make_response, request
+from flask import Response, g, jsonify, make_response, request
 from sqlalchemy import ColumnElement, Index, String, Text, delete, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import InstrumentedAttribute, Mapped, mapped_column
 
-from app.core import clock
+from app.core import clock, pacing
 from app.core.columns import ID, UtcDateTime
 from app.core.identifiers import new_id
 from app.core.unit_of_work import after_commit, unit_of_work
@@ -39,7 +39,8 @@ View = TypeVar("View", bound=Callable[..., Any])
 HEADER = "Idempotency-Key"
 KEPT = timedelta(hours=24)
 _LEASE = timedelta(seconds=60)
-_PRUNED_AT_ONCE = 1000
+_PER_UNIT = 1000
+_UNITS = 10
 _VISIBLE_ASCII = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
 
 
@@ -142,11 +143,16 @@ def _remember_bound() -> None:
     g.idempotency_bound = True
 
 
-def prune(now: datetime) -> int:
-    """Forget keys past their 24 hours, in short units; return how many."""
-    old = select(IdempotencyKey.id).where(IdempotencyKey.created_at < now - KEPT).limit(_PRUNED_AT_ONCE)
+def prune(now: datetime, *, per_unit: int = _PER_UNIT, units: int = _UNITS) -> int:
+    """Forget keys past their 24 hours, in a bounded number of short units; return how many."""
+    old = (
+        select(IdempotencyKey.id)
+        .where(IdempotencyKey.created_at < now - KEPT)
+        .order_by(IdempotencyKey.created_at)
+        .limit(per_unit)
+    )
     pruned = 0
-    while True:
+    for _ in pacing.units(units):
         with unit_of_work() as session:
             gone = session.execute(
                 delete(IdempotencyKey)
@@ -154,8 +160,9 @@ def prune(now: datetime) -> int:
                 .execution_options(synchronize_session=False)
             )
         pruned += int(gone.rowcount)  # type: ignore[attr-defined]
-        if gone.rowcount < _PRUNED_AT_ONCE:  # type: ignore[attr-defined]
-            return pruned
+        if gone.rowcount < per_unit:  # type: ignore[attr-defined]
+            break
+    return pruned
 
 
 def _run(view: Callable[..., Any], claim: _Claim, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -196,7 +203,7 @@ def _replay(
 
 def _claim(owner_id: str, key: str) -> _Claim | _Stored:
     now, holder, row_id = clock.now(), new_id(), new_id()
-    body_hmac = _fingerprint(body_of(request))
+    body_hmac, *older = _fingerprints(body_of(request))
     scope = {"owner_id": owner_id, "method": request.method, "path": request.path[:200], "key": key}
     try:
         with unit_of_work() as session:
@@ -220,7 +227,7 @@ def _claim(owner_id: str, key: str) -> _Claim | _Stored:
             raise _still_running()
         if row.created_at < now - KEPT:
             return _take_over(row, holder=holder, now=now, body_hmac=body_hmac)
-        if not hmac.compare_digest(row.body_hmac, body_hmac):
+        if not any(hmac.compare_digest(row.body_hmac, each) for each in (body_hmac, *older)):
             raise IdempotencyConflict(f"This {HEADER} was used for a request with another body.")
         if row.answer_status is None and row.lease_until > now:
             raise _still_running()
@@ -299,6 +306,9 @@ def _place(row_id: str) -> Place:
     return Place("idempotency_keys", "answer_sealed", row_id)
 
 
-def _fingerprint(body: bytes) -> str:
-    secret = str(current_app.secret_key).encode()
-    return hmac.new(hashlib.sha256(b"idempotency" + secret).digest(), body, hashlib.sha256).hexdigest()
+def _fingerprints(body: bytes) -> list[str]:
+    """Return what is kept of a body, under the present secret and those that are still believed."""
+    keys = (
+        hashlib.sha256(b"idempotency" + secret.encode()) for secret in provider.settings().secret_key_list()
+    )
+    return [hmac.new(key.digest(), body, hashlib.sha256).hexdigest() for key in keys]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -14,10 +16,16 @@ from flask import Flask
 from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.adapters.evm.chain import EvmChain
 from app.core import alarms, tallies
+from app.core.chains import ChainName
+from app.payments import upkeep
 from app.status import handover
+from sandbox.evm import EvmNode
 from tests.support.agents import register
 from tests.support.applications import KeptTallies
+from tests.support.chains import evm_chain
+from tests.support.payments import till_of
 from tests.support.waiting import wait_until
 from workers.context import job
 
@@ -137,6 +145,26 @@ def test_credits_are_told_to_the_cent_and_nothing_is_zero_that_could_not_be_read
     found = read(client)
     assert found[("purser_redis_up", ())] == 0
     assert not [name for name, _ in found if name.startswith("purser_requests")]
+
+
+@pytest.mark.chain
+def test_a_scrape_asks_no_chain_so_that_none_can_keep_it_waiting(
+    build_app: Callable[..., Flask], sqlite_url: str, base_node: EvmNode
+) -> None:
+    chain = evm_chain(base_node)
+    app = build_app(sqlite_url, chains={ChainName.BASE: chain}, tills={ChainName.BASE: till_of(chain)})
+    with app.app_context():
+        upkeep.supply()
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        gone = EvmChain(
+            ChainName.BASE, base_node.deployment, rpc_urls=[url], deposit_confirmations=1, read_seconds=100
+        )
+        after = build_app(sqlite_url, chains={ChainName.BASE: gone}, tills={ChainName.BASE: till_of(gone)})
+        client = after.test_client()
+        found = read(client)
+    assert found[("purser_settlements_left", (("chain", "base"),))] == 0
+    assert found[("purser_settlements_left_age_seconds", (("chain", "base"),))] < 60
 
 
 @pytest.fixture

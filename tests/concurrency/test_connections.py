@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from app.core import clock, connections
 from app.core.heartbeats import Heartbeat
 from app.core.tables import table_of
-from app.core.unit_of_work import UnitError, reading, unit_of_work
+from app.core.unit_of_work import UnitError, reading, snapshot, unit_of_work
 from app.extensions import db
 
 
@@ -119,3 +119,14 @@ def test_a_unit_after_a_reading_one_still_rolls_back_as_a_whole(outsider: psycop
     with pytest.raises(ZeroDivisionError):
         fail()
     assert beats(outsider) == 0
+
+
+def test_an_audit_may_read_for_longer_than_a_request_and_takes_its_time_from_nobody_else(
+    on_postgres: Flask,
+) -> None:
+    asked = text("SHOW statement_timeout")
+    with snapshot() as session:
+        assert session.scalar(asked) == "15min"
+    with unit_of_work() as session:
+        assert session.scalar(asked) == "1min"
+    assert on_postgres.testing

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
-import shlex
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -20,99 +16,14 @@ from typing import Any
 import pytest
 
 from sandbox.evm.node import EvmNode
-from tests.support.applications import key_of
 from tests.support.chains import RECIPIENT
 from tests.support.gateway import provider_settings
-from tests.support.servers import Postgres, _tie_to_the_tests, free_port
+from tests.support.hosts import ROOT, START_SECONDS, Host, Web, as_hosts_write_it, environment_of
+from tests.support.servers import Postgres, free_port
 from tests.support.upstreams import Exchange, MisbehavingUpstream, misbehaving_upstream
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.timeout(300)]
-
-ROOT = Path(__file__).resolve().parents[2]
-_START_SECONDS = 90.0
-
-
-def _procfile() -> dict[str, str]:
-    lines = (ROOT / "Procfile").read_text().splitlines()
-    return {name: command.strip() for name, _, command in (line.partition(":") for line in lines if line)}
-
-
-@dataclass
-class Host:
-    """A host with the configuration of one application; it starts what the Procfile names."""
-
-    environment: dict[str, str]
-    folder: Path
-    stack: ExitStack
-
-    def release(self) -> None:
-        done = subprocess.run(
-            shlex.split(_procfile()["release"]),
-            cwd=ROOT,
-            env=self.environment,
-            capture_output=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    def start(self, kind: str, **more: str) -> subprocess.Popen[bytes]:
-        command = shlex.split(_procfile()[kind])
-        command[0] = str(Path(sys.executable).parent / command[0])
-        log = self.stack.enter_context((self.folder / f"{kind}-{free_port()}.log").open("wb"))
-        process = subprocess.Popen(
-            [*_tie_to_the_tests(), *command], cwd=ROOT, env={**self.environment, **more},
-            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
-        self.stack.callback(_end, process)
-        return process
-
-    def web(self) -> Web:
-        port = free_port()
-        web = Web(port, self.start("web", PORT=str(port)))
-        wait_until(web.is_up, _START_SECONDS, what="an answer of the service")
-        return web
-
-    def logs(self) -> str:
-        return "".join(path.read_text(errors="replace") for path in self.folder.glob("*.log"))
-
-
-@dataclass
-class Web:
-    """A web process and where it listens."""
-
-    port: int
-    process: subprocess.Popen[bytes]
-
-    def is_up(self) -> bool:
-        assert self.process.poll() is None, "the web process ended"
-        try:
-            return self.ask("GET", "/v1/health")[0] == 200
-        except OSError:
-            return False
-
-    def ask(
-        self, method: str, path: str, body: object = None, key: str = "", **headers: str
-    ) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        try:
-            sent = {"Content-Type": "application/json", "X-API-Key": key, **headers}
-            connection.request(method, path, None if body is None else json.dumps(body), sent)
-            answer = connection.getresponse()
-            return answer.status, json.loads(answer.read())
-        finally:
-            connection.close()
-
-    def terminate(self) -> int:
-        """Ask it to end as hosts do, and return how it ended; they kill after thirty seconds."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 @pytest.fixture
@@ -132,33 +43,18 @@ def empty_database(postgres: Postgres) -> Iterator[str]:
 def host(
     postgres_url: str, redis_url: str, base_node: EvmNode, upstream: MisbehavingUpstream, tmp_path: Path
 ) -> Iterator[Host]:
-    environment = {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
-        "NETWORK": "sandbox",
-        "DATABASE_URL": _as_hosts_write_it(postgres_url),
-        "REDIS_URL": redis_url,
-        "SECRET_KEY": "s" * 32,
-        "CODE_PEPPERS": key_of("p1"),
-        "ENCRYPTION_KEYS": key_of("k1"),
-        "PRICE_OVERRIDES": "ETH:3000,SOL:150",
-        "BASE_RPC_URL": base_node.url,
-        "POLL_INTERVAL_SECONDS": "0.5",
-        "WEB_CONCURRENCY": "1",
-        "WEB_THREADS": "50",
+    environment = environment_of(
+        postgres_url, redis_url, BASE_RPC_URL=base_node.url,
         **{name.upper(): str(value) for name, value in provider_settings(upstream.url).items()},
-    }
+    )  # fmt: skip
     with ExitStack() as stack:
         yield Host(environment, tmp_path, stack)
-
-
-def _as_hosts_write_it(url: str) -> str:
-    return url.replace("postgresql+psycopg://", "postgres://")
 
 
 def test_release_first_then_every_process_starts_and_a_doctor_finds_nothing_broken(
     host: Host, empty_database: str
 ) -> None:
-    host.environment["DATABASE_URL"] = _as_hosts_write_it(empty_database)
+    host.environment["DATABASE_URL"] = as_hosts_write_it(empty_database)
     host.release()
     web = host.web()
     host.start("worker")
@@ -168,7 +64,7 @@ def test_release_first_then_every_process_starts_and_a_doctor_finds_nothing_brok
         checks = web.ask("GET", "/v1/health")[1]["checks"]
         return all(state == "ok" for state in checks.values())
 
-    wait_until(is_well, _START_SECONDS, what="workers to be alive")
+    wait_until(is_well, START_SECONDS, what="workers to be alive")
     doctor = subprocess.run(
         ["flask", "--app", "wsgi", "doctor"],
         cwd=ROOT,

@@ -25,6 +25,7 @@ from app.ports.chain import (
     Intent,
     Outcome,
     Scan,
+    Sent,
     Signed,
     Terms,
     Watch,
@@ -143,6 +144,12 @@ class FaultyChain(_Faulty):
             "orphaned", lambda: self.real.orphaned(blocks)
         )
         return answer
+
+    def sent_counts(self, addresses: Sequence[str]) -> Mapping[str, int]:
+        return self.real.sent_counts(addresses)
+
+    def sent_in_slot(self, sender: str, sequence: int, *, instead_of: Attempt | None = None) -> Sent | None:
+        return self.real.sent_in_slot(sender, sequence, instead_of=instead_of)
 
     def head(self) -> BlockRef:
         answer: BlockRef = self._through("head", self.real.head)

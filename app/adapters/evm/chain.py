@@ -13,6 +13,7 @@ from app.adapters.evm.endpoint import Call
 from app.adapters.evm.fees import FeeTerms
 from app.adapters.evm.outcomes import Lookout
 from app.adapters.evm.rpc import JsonRpc
+from app.adapters.evm.slots import SlotReader
 from app.adapters.evm.transactions import ContractCall, Unsigned
 from app.adapters.evm.wire import block_ref
 from app.core.addresses import ZERO_EVM_ADDRESS
@@ -27,6 +28,7 @@ from app.ports.chain import (
     Intent,
     Outcome,
     Scan,
+    Sent,
     Signed,
     Terms,
     Watch,
@@ -62,6 +64,7 @@ class EvmChain:
         self._drafter = Drafter(self.rpc, deployment, self._native)
         self._broadcaster = Broadcaster(self.rpc)
         self._lookout = Lookout(self.rpc, deployment)
+        self._slots = SlotReader(self.rpc, deployment, self._native)
         self._scanner = DepositScanner(
             self.rpc, deployment, native_token=self._native, confirmations=deposit_confirmations
         )
@@ -163,6 +166,14 @@ class EvmChain:
     def orphaned(self, blocks: Sequence[BlockRef]) -> tuple[frozenset[BlockRef], int]:
         """Return the blocks that were reorganised away and the newest `safe` number. Raises: Unreachable."""
         return self._lookout.orphaned(blocks)
+
+    def sent_counts(self, addresses: Sequence[str]) -> Mapping[str, int]:
+        """Return how many nonces each address has used. Raises: Unreachable."""
+        return self._slots.counts(addresses)
+
+    def sent_in_slot(self, sender: str, sequence: int, *, instead_of: Attempt | None = None) -> Sent | None:
+        """Find the transaction that used a nonce. Raises: Unreachable."""
+        return self._slots.sent(sender, sequence, instead_of=instead_of)
 
     def head(self) -> BlockRef:
         """Return the newest block. Raises: Unreachable."""

@@ -9,7 +9,7 @@ from eth_abi.abi import decode, encode
 from eth_abi.exceptions import DecodingError
 
 from app.adapters.evm.endpoint import Call
-from app.adapters.evm.wire import octets
+from app.adapters.evm.wire import address, octets
 from app.adapters.json_rpc import MalformedAnswerError
 
 _TRANSFER = bytes.fromhex("a9059cbb")  # ERC-20 transfer(address,uint256)
@@ -47,6 +47,13 @@ class Round:
 def transfer(recipient: str, units: int) -> bytes:
     """Return the calldata that moves ERC-20 tokens."""
     return _TRANSFER + word_of_address(recipient) + units.to_bytes(_WORD, "big")
+
+
+def read_transfer(data: bytes) -> tuple[str, int] | None:
+    """Return recipient and units of calldata that moves ERC-20 tokens, None for any other."""
+    if len(data) != len(_TRANSFER) + 2 * _WORD or not data.startswith(_TRANSFER) or any(data[4:16]):
+        return None
+    return address("0x" + data[16:36].hex()), int.from_bytes(data[36:], "big")
 
 
 def balance_of(token: str, holder: str) -> Inner:

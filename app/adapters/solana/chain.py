@@ -33,6 +33,7 @@ from app.ports.chain import (
     Intent,
     Outcome,
     Scan,
+    Sent,
     Signed,
     Terms,
     Watch,
@@ -185,6 +186,20 @@ class SolanaChain:
     def orphaned(self, blocks: Sequence[BlockRef]) -> tuple[frozenset[BlockRef], int]:
         """Return which transactions are gone from their slots and the newest finalized one. Raises: Unreachable."""
         return self._lookout.orphaned(blocks)
+
+    def sent_counts(self, addresses: Sequence[str]) -> Mapping[str, int]:  # noqa: ARG002 - whatever they are
+        """Return nothing: there are no slots to count."""
+        return {}
+
+    def sent_in_slot(
+        self,
+        sender: str,  # noqa: ARG002 - whatever it is
+        sequence: int,  # noqa: ARG002
+        *,
+        instead_of: Attempt | None = None,  # noqa: ARG002
+    ) -> Sent | None:
+        """Return None: there are no slots."""
+        return None
 
     def head(self) -> BlockRef:
         """Return the newest confirmed slot with its blockhash. Raises: Unreachable."""

@@ -1,0 +1,176 @@
+"""Keys that change while requests run on two hosts: nobody notices, and nothing is left under an old one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Flask
+from sqlalchemy import text
+
+from app.core.unit_of_work import reading
+from app.identity import rotation
+from app.platform import actors, keys
+from app.wallets import custody
+from tests.support.applications import key_of
+from tests.support.gateway import SEARCH, provider_settings
+from tests.support.hosts import Host, Web, environment_of
+from tests.support.upstreams import MisbehavingUpstream, misbehaving_upstream
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.timeout(300), pytest.mark.slow]
+_PLACES = 2
+_PAUSE_SECONDS = 0.5
+OLD, NEW = "s" * 32, "n" * 32
+
+
+@dataclass
+class Load:
+    """People who use both hosts all the while: what one host seals, the other opens."""
+
+    hosts: list[Web]
+    master_key: str
+    stop: threading.Event = field(default_factory=threading.Event)
+    failed: list[str] = field(default_factory=list)
+    rounds: list[int] = field(default_factory=lambda: [0] * _PLACES)
+    _turns: Iterator[int] = field(default_factory=count)
+
+    def ask(self, method: str, path: str, body: object = None, key: str = "", **headers: str) -> Any:
+        """Ask the next host. Whatever is no success is a failure."""
+        web = self.hosts[next(self._turns) % len(self.hosts)]
+        status, answer = web.ask(method, path, body, key, **headers)
+        if status >= HTTPStatus.BAD_REQUEST:
+            raise AssertionError(f"{method} {path}: {status} {answer}")
+        return answer
+
+    def live(self, place: int) -> None:
+        while not self.stop.is_set():
+            try:
+                self._round(place)
+            except (AssertionError, OSError) as error:
+                self.failed.append(repr(error))
+            self.rounds[place] += 1
+            # The machine is there for the hosts, which start meanwhile.
+            self.stop.wait(_PAUSE_SECONDS)
+
+    def _round(self, place: int) -> None:
+        master = {"X-Master-Key": self.master_key}
+        made = self.ask("POST", "/v1/agents/register", {})
+        old = made["apiKey"]
+        again = {"Idempotency-Key": f"{place}-{self.rounds[place]}"}
+        first = self.ask("POST", "/v1/wallets", {"name": "w"}, old, **again)
+        assert self.ask("POST", "/v1/wallets", {"name": "w"}, old, **again)["id"] == first["id"]
+        seen = self.ask("GET", f"/v1/platform/agents/{made['agentId']}", **master)
+        assert old in str(seen)
+        new = self.ask(
+            "POST", f"/v1/platform/agents/{made['agentId']}/rotate-key", {"grace_seconds": 600}, **master
+        )
+        for key in (old, new["apiKey"]):
+            self.ask("GET", "/v1/balance", key=key)
+        self.ask("GET", SEARCH, key=old)
+
+    def everybody_goes_on(self) -> None:
+        before = list(self.rounds)
+        wait_until(
+            lambda: all(now >= then + 2 for now, then in zip(self.rounds, before, strict=True)), 60,
+            what="requests to go on",
+        )  # fmt: skip
+
+
+@pytest.fixture
+def upstream() -> Iterator[MisbehavingUpstream]:
+    with misbehaving_upstream() as server:
+        server.behave = lambda exchange: exchange.json({"results": []})
+        yield server
+
+
+def test_keys_are_rotated_under_load_on_two_hosts_and_no_request_fails(
+    postgres_url: str,
+    redis_url: str,
+    upstream: MisbehavingUpstream,
+    build_app: Callable[..., Flask],
+    tmp_path: Path,
+) -> None:
+    before = build_app(postgres_url, settings={"encryption_keys": f"{key_of('k1')},{key_of('k2')}"})
+    shell = build_app(postgres_url, settings={"encryption_keys": f"{key_of('k2')},{key_of('k1')}"})
+    with before.app_context():
+        first_master = keys.create_master_key(actors.at_the_shell(), name="first", owner_email=None)
+        wallet = before.test_client().post("/v1/agents/register", json={}).get_json()["wallet"]
+    providers = {name.upper(): str(value) for name, value in provider_settings(upstream.url).items()}
+    with ExitStack() as stack:
+        # As after the first round: everybody believes what the new keys make, and nobody uses them yet.
+        both = {
+            "ENCRYPTION_KEYS": f"{key_of('k1')},{key_of('k2')}",
+            "SECRET_KEY": OLD,
+            "SECRET_KEY_FALLBACKS": NEW,
+        }
+        host = Host(environment_of(postgres_url, redis_url, **providers) | both, tmp_path, stack)
+        load = Load(host.webs(2), first_master.key)
+        threads = [threading.Thread(target=load.live, args=[place]) for place in range(_PLACES)]
+        for thread in threads:
+            thread.start()
+
+        def restart_one_after_the_other(**settings: str) -> None:
+            host.environment |= settings
+            for place, web in enumerate(host.webs(len(load.hosts))):
+                old, load.hosts[place] = load.hosts[place], web
+                load.everybody_goes_on()
+                assert old.terminate() == 0
+
+        try:
+            load.everybody_goes_on()
+            restart_one_after_the_other(
+                ENCRYPTION_KEYS=f"{key_of('k2')},{key_of('k1')}", SECRET_KEY=NEW, SECRET_KEY_FALLBACKS=OLD
+            )
+            assert not _rotated(shell).startswith("0 ")
+            assert _rotated(shell).startswith("0 ")
+
+            made = load.ask(
+                "POST", "/v1/platform/master-keys", {"name": "second"}, **{"X-Master-Key": load.master_key}
+            )
+            load.master_key = made["key"]
+            load.everybody_goes_on()
+            revoked = f"/v1/platform/master-keys/{first_master.id}"
+            load.ask("DELETE", revoked, **{"X-Master-Key": load.master_key})
+            # At last without the old ones; one host is enough to see that.
+            ended = load.hosts.pop()
+            load.everybody_goes_on()
+            assert ended.terminate() == 0
+            restart_one_after_the_other(
+                ENCRYPTION_KEYS=key_of("k2"), SECRET_KEY_FALLBACKS="", BRAVE_API_KEY="operator-brave-2"
+            )
+            upstream.asked.clear()
+            load.everybody_goes_on()
+        finally:
+            load.stop.set()
+            for thread in threads:
+                thread.join()
+        assert load.failed == []
+        assert {asked.header("x-subscription-token") for asked in upstream.asked} == {"operator-brave-2"}
+    after = build_app(postgres_url, settings={"encryption_keys": key_of("k2")})
+    with after.app_context():
+        assert custody.signer_of(wallet["id"]).evm_address == wallet["addresses"]["base"]
+        assert {sealed.split(".")[0] for sealed in _everything_sealed()} == {"k2"}
+
+
+def _rotated(shell: Flask) -> str:
+    done = shell.test_cli_runner().invoke(args=["keys", "rotate"])
+    assert done.exit_code == 0, done.output
+    return str(done.output).splitlines()[-1]
+
+
+def _everything_sealed() -> list[str]:
+    with reading() as session:
+        return [
+            sealed
+            for table, column in rotation.sealed_columns()
+            for sealed in session.execute(text(f"SELECT {column.name} FROM {table.name}")).scalars()  # noqa: S608
+            if sealed is not None
+        ]

@@ -1,0 +1,133 @@
+"""A host that runs the Procfile's processes, as test after test needs it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.support.applications import key_of
+from tests.support.servers import _tie_to_the_tests, free_port
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+START_SECONDS = 90.0
+
+
+def _procfile() -> dict[str, str]:
+    lines = (ROOT / "Procfile").read_text().splitlines()
+    return {name: command.strip() for name, _, command in (line.partition(":") for line in lines if line)}
+
+
+@dataclass
+class Host:
+    """A host with the configuration of one application; it starts what the Procfile names."""
+
+    environment: dict[str, str]
+    folder: Path
+    stack: ExitStack
+
+    def release(self) -> None:
+        done = subprocess.run(
+            shlex.split(_procfile()["release"]),
+            cwd=ROOT,
+            env=self.environment,
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def start(self, kind: str, **more: str) -> subprocess.Popen[bytes]:
+        command = shlex.split(_procfile()[kind])
+        command[0] = str(Path(sys.executable).parent / command[0])
+        log = self.stack.enter_context((self.folder / f"{kind}-{free_port()}.log").open("wb"))
+        process = subprocess.Popen(
+            [*_tie_to_the_tests(), *command], cwd=ROOT, env={**self.environment, **more},
+            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        self.stack.callback(_end, process)
+        return process
+
+    def web(self) -> Web:
+        (web,) = self.webs(1)
+        return web
+
+    def webs(self, count: int) -> list[Web]:
+        """Start so many at the same time, and wait until all of them answer."""
+        ports = [free_port() for _ in range(count)]
+        started = [Web(port, self.start("web", PORT=str(port))) for port in ports]
+        for web in started:
+            wait_until(web.is_up, START_SECONDS, what="an answer of the service")
+        return started
+
+    def logs(self) -> str:
+        return "".join(path.read_text(errors="replace") for path in self.folder.glob("*.log"))
+
+
+@dataclass
+class Web:
+    """A web process and where it listens."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+
+    def is_up(self) -> bool:
+        assert self.process.poll() is None, "the web process ended"
+        try:
+            return self.ask("GET", "/v1/health")[0] == 200
+        except OSError:
+            return False
+
+    def ask(
+        self, method: str, path: str, body: object = None, key: str = "", **headers: str
+    ) -> tuple[int, Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            sent = {"Content-Type": "application/json", "X-API-Key": key, **headers}
+            connection.request(method, path, None if body is None else json.dumps(body), sent)
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+        finally:
+            connection.close()
+
+    def terminate(self) -> int:
+        """Ask it to end as hosts do, and return how it ended; they kill after thirty seconds."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def environment_of(database_url: str, redis_url: str, **more: str) -> dict[str, str]:
+    """Return the settings of a host that has one web process with few threads."""
+    return {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
+        "NETWORK": "sandbox",
+        "DATABASE_URL": as_hosts_write_it(database_url),
+        "REDIS_URL": redis_url,
+        "SECRET_KEY": "s" * 32,
+        "CODE_PEPPERS": key_of("p1"),
+        "ENCRYPTION_KEYS": key_of("k1"),
+        "PRICE_OVERRIDES": "ETH:3000,SOL:150",
+        "POLL_INTERVAL_SECONDS": "0.5",
+        "WEB_CONCURRENCY": "1",
+        "WEB_THREADS": "50",
+        **more,
+    }
+
+
+def as_hosts_write_it(url: str) -> str:
+    """Return a database's URL as most hosts hand it out."""
+    return url.replace("postgresql+psycopg://", "postgres://")

@@ -1,0 +1,243 @@
+"""A database that was set back to a backup: what happened since is not in it, and is neither done nor taken twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import time_machine
+from click.testing import Result
+from flask import Flask
+
+from app.core import clock, heartbeats
+from app.core.chains import USDC, ChainName
+from app.core.heartbeats import Heart
+from app.core.unit_of_work import unit_of_work
+from app.ports import provider
+from app.ports.errors import Unreachable
+from app.wallets import custody, tracking
+from app.wallets.models import Nonce
+from sandbox.evm import EvmNode
+from tests.support import backups
+from tests.support.agents import Agent, register
+from tests.support.chains import RECIPIENT, evm_chain, fund
+from tests.support.evm import sent as pay
+from tests.support.fake_shopper import FakeShopper
+from tests.support.faults import FaultyChain
+from tests.support.gateway import SEARCH, provider_settings
+from tests.support.payments import PRICE, by_hash, person_with, till_of
+from tests.support.servers import Postgres
+from tests.support.upstreams import MisbehavingUpstream, misbehaving_upstream
+from workers import purchases, sweeps
+
+BASE = ChainName.BASE
+ELSEWHERE = "0x00000000000000000000000000000000C0FFEE01"
+BUY = "/v1/gateway/shopping/buy"
+ORDER: dict[str, Any] = {
+    "url": "https://shop.example/p/1",
+    "credentials": {"username": "ada@example.com", "password": "secret"},
+    "shippingAddress": {"name": "Ada Buyer", "zip": "94107"},
+}
+
+
+@dataclass
+class World:
+    """A chain and an upstream that go on, and the databases that the service has stood on one after the other."""
+
+    node: EvmNode
+    upstream: MisbehavingUpstream
+    shopper: FakeShopper
+    build: Callable[..., Flask]
+    chain: FaultyChain = field(init=False)
+
+    def service(self, database_url: str) -> Flask:
+        chain = self.chain = FaultyChain(evm_chain(self.node))
+        return self.build(
+            database_url, chains={BASE: chain}, tills={BASE: till_of(chain)}, shopper=self.shopper,
+            settings=provider_settings(
+                self.upstream.url, base_stuck_blocks=3, confirmation_wait_seconds="0"
+            ),
+        )  # fmt: skip
+
+    def paid_to(self, address: str) -> int:
+        return self.chain.real.balances(address).of(USDC).units
+
+    def pending(self, agent: Agent) -> dict[str, Any]:
+        """Make a movement that nobody mines."""
+        self.node.set_automine(False)
+        body: dict[str, Any] = agent.move("2", "USDC").get_json()
+        self.node.rpc("anvil_dropTransaction", body["tx_hash"])
+        return body
+
+    def lands_at_a_higher_fee(self) -> None:
+        """Let the worker sign what is pending again, and the chain take that."""
+
+        def drop() -> None:
+            raise Unreachable("dropped")
+
+        self.chain.fail("rebroadcast", "before", drop, times=3)
+        look(1)
+        self.node.mine(4)
+        assert look(2).replaced == 1
+        self.node.set_automine(True)
+        self.node.mine(70)
+        look(3)
+
+
+@pytest.fixture
+def world(own_base_node: EvmNode, build_app: Callable[..., Flask]) -> Iterator[World]:
+    with misbehaving_upstream() as upstream:
+        upstream.behave = lambda exchange: exchange.json({"results": []})
+        yield World(own_base_node, upstream, FakeShopper(), build_app)
+
+
+@pytest.fixture
+def elsewhere(each_database_url: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty database of the same kind."""
+    server: Postgres | None = None
+    if not each_database_url.startswith("sqlite"):
+        server = request.getfixturevalue("postgres")
+    name = f"{each_database_url.rpartition('/')[2].removesuffix('.sqlite')}_restored"
+    yield backups.empty_beside(each_database_url, server, tmp_path, name)
+    if server is not None:
+        server.drop_database(name)
+
+
+def look(minutes: int = 1) -> tracking.Pass:
+    """Let the worker look, later, when everything is due."""
+    with time_machine.travel(clock.now().timestamp() + 60 * minutes, tick=True):
+        return tracking.confirm(BASE)
+
+
+def restored(app: Flask, *options: str) -> Result:
+    return app.test_cli_runner().invoke(args=["restored", *options])
+
+
+def doctor(app: Flask) -> str:
+    done = app.test_cli_runner().invoke(args=["doctor"])
+    assert isinstance(done.exception, SystemExit | None), done.exception
+    return str(done.output)
+
+
+def known_at_the_backup(app: Flask, agent: Agent) -> dict[str, Any]:
+    return {
+        "balance": agent.get("/v1/balance").get_json(),
+        "controls": agent.get(f"{agent.wallet_url}/controls").get_json(),
+        "address": custody.signer_of(agent.wallet_id).evm_address,
+        "audit": sweeps.audit(),
+        "deeds": app.test_cli_runner().invoke(args=["audit", "verify"]).exit_code,
+    }
+
+
+def test_what_was_sent_used_and_bought_after_the_backup_is_not_sent_used_and_bought_again(
+    each_database_url: str, elsewhere: str, world: World, tmp_path: Path
+) -> None:
+    app = world.service(each_database_url)
+    with app.app_context():
+        heartbeats.beat(Heart.SHOPPER)
+        agent = register(app.test_client())
+        fund(world.node, agent.address, eth=1, dollars=100)
+        agent.unlimited()
+        assert agent.move("1", "USDC").status_code == 200
+        look()
+        recipient = app.test_client().get(SEARCH).get_json()["payment"]["recipient"]
+        stuck = world.pending(agent)
+        order = agent.post(BUY, {**ORDER, "max_total_usd": 500}).get_json()
+        before = known_at_the_backup(app, agent)
+        backup = backups.dump(each_database_url, tmp_path / "backup")
+
+        # After it what is pending lands at a higher fee, another movement is made, a payment used, a thing bought.
+        world.lands_at_a_higher_fee()
+        landed = agent.transaction(stuck["transaction_id"])
+        unknown = agent.move("3", "USDC", to=ELSEWHERE).get_json()["tx_hash"]
+        payment = pay(evm_chain(world.node), person_with(world.node), recipient, PRICE, token=USDC).tx_hash
+        world.node.mine(6)
+        assert app.test_client().get(SEARCH, headers=by_hash(payment, BASE)).status_code == 200
+        purchases.buy(order["id"])
+        done_before = (world.paid_to(RECIPIENT), world.paid_to(ELSEWHERE), len(world.shopper.errands))
+    assert landed["status"] == "confirmed"
+    assert landed["previous_hashes"] == [stuck["tx_hash"]]
+
+    backups.restore(backup, elsewhere)
+    app = world.service(elsewhere)
+    with app.app_context():
+        agent = Agent(
+            app.test_client(), agent.id, agent.key, agent.wallet_id, agent.address, agent.solana_address
+        )
+        assert known_at_the_backup(app, agent) == before
+        assert "transactions of 1 of our addresses that this database does not" in doctor(app)
+        assert unknown in restored(app, "--look").output
+        done = restored(app)
+        assert done.exit_code == 0, done.output
+        assert f"{unknown}, 3 USDC to {ELSEWHERE}" in done.output
+        assert f"after the backup by {landed['tx_hash']}" in done.output
+        assert "that this database does not" not in doctor(app)
+
+        look(5)
+        found = agent.transaction(stuck["transaction_id"])
+        assert (found["status"], found["tx_hash"]) == ("confirmed", landed["tx_hash"])
+        answer = app.test_client().get(SEARCH, headers=by_hash(payment, BASE))
+        assert (answer.status_code, answer.get_json()["details"]["reason"]) == (402, "before_restore")
+        sweeps.sweep()
+        purchases.buy(order["id"])
+        seen = agent.get(f"/v1/gateway/shopping/purchases/{order['id']}").get_json()
+        assert seen["status"] == "unknown"
+        assert (world.paid_to(RECIPIENT), world.paid_to(ELSEWHERE), len(world.shopper.errands)) == done_before
+
+        again = agent.move("4", "USDC", to=ELSEWHERE)
+        assert again.status_code == 200
+        look(7)
+        assert agent.transaction(again.get_json()["transaction_id"])["status"] == "confirmed"
+        assert sweeps.audit() == []
+
+
+def test_a_movement_that_a_worker_took_for_lost_after_a_restore_is_found_to_have_been_paid(
+    world: World, sqlite_url: str, tmp_path: Path
+) -> None:
+    app = world.service(sqlite_url)
+    with app.app_context():
+        agent = register(app.test_client())
+        fund(world.node, agent.address, eth=1, dollars=100)
+        agent.unlimited()
+        stuck = world.pending(agent)
+        backup = backups.dump(sqlite_url, tmp_path / "backup")
+        world.lands_at_a_higher_fee()
+        assert world.paid_to(RECIPIENT) == 2_000_000
+    set_back = f"sqlite:///{tmp_path / 'restored.sqlite'}"
+    backups.restore(backup, set_back)
+    app = world.service(set_back)
+    with app.app_context():
+        agent = Agent(
+            app.test_client(), agent.id, agent.key, agent.wallet_id, agent.address, agent.solana_address
+        )
+        look(3)
+        assert agent.transaction(stuck["transaction_id"])["error"] == "slot_taken"
+        assert agent.spent_today() == 0
+        assert restored(app).exit_code == 0
+        look(5)
+        assert agent.transaction(stuck["transaction_id"])["status"] == "confirmed"
+        assert agent.spent_today() == 2
+
+
+def test_an_address_far_ahead_of_a_restored_database_moves_again_once_its_slots_are_learnt(
+    world: World, sqlite_url: str
+) -> None:
+    app = world.service(sqlite_url)
+    with app.app_context():
+        agent = register(app.test_client())
+        fund(world.node, agent.address, eth=1, dollars=10)
+        agent.unlimited()
+        world.node.rpc("anvil_setNonce", agent.address, hex(150))
+        refused = agent.move("1", "USDC")
+        assert refused.get_json()["details"]["reason"] == "chain_unreachable"
+        found = restored(app, "--list", "2")
+        assert "has sent 150 transactions that are not in this database" in found.output
+        assert "and 148 more" in found.output
+        moved = agent.move("1", "USDC")
+        assert moved.status_code == 200
+        with unit_of_work() as session:
+            assert session.get_one(Nonce, ("base", agent.address)).next_nonce == 151
+        assert provider.current().chains[BASE].sent_counts([agent.address])[agent.address] == 151
