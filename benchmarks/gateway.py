@@ -15,7 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 
 from benchmarks import figures, load, processes, stack
@@ -34,17 +34,22 @@ _LOCAL = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Something that answers chats: where, and with which headers."""
+    """Something that answers chats: where, and with which headers, one after the other for each connection."""
 
     name: str
     port: int
     path: str
-    headers: Mapping[str, str]
+    headers: Sequence[Mapping[str, str]]
     pid: int
 
-    def request(self, *, stream: bool = False) -> Request:
+    def lanes(self, connections: int) -> list[list[Request]]:
+        """Return what each of so many connections asks."""
+        return [[self.request(of=number)] for number in range(connections)]
+
+    def request(self, *, stream: bool = False, of: int = 0) -> Request:
         """Return one chat."""
-        return Request("POST", self.path, self.headers, {**CHAT, "stream": True} if stream else CHAT)
+        headers = self.headers[of % len(self.headers)]
+        return Request("POST", self.path, headers, {**CHAT, "stream": True} if stream else CHAT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +73,14 @@ def measure(made: Parts, *, quick: bool) -> list[Promise]:
             "INITIAL_CREDITS_USD": _CREDITS_USD, "LOG_LEVEL": "WARNING",
         }  # fmt: skip
         with contextlib.ExitStack() as running:
-            mine = running.enter_context(
-                _service(made, "gateway, PostgreSQL", made.migrated("gateway", **settings))
+            many = running.enter_context(
+                _service(made, "gateway, PostgreSQL", made.migrated("gateway", **settings), agents=_COMPARED)
             )
+            one = replace(many, name="gateway, one agent", headers=many.headers[:1])
             others = [running.enter_context(_litellm(standing))] if os.environ.get("LITELLM") else []
-            found = _rates([standing, mine, *others], seconds=seconds, rounds=rounds)
-            _first_bytes([standing, mine, *others], times=5 if quick else 40)
-            promises += _compared(found, mine, others)
+            found = _rates([standing, many, one, *others], seconds=seconds, rounds=rounds)
+            _first_bytes([standing, many, *others], times=5 if quick else 40)
+            promises += _compared(found, many, others)
         with _service(made, "gateway, SQLite", made.migrated_sqlite("gateway", **settings)) as sqlite:
             _rates([standing, sqlite], seconds=seconds, rounds=rounds)
             _first_bytes([standing, sqlite], times=5 if quick else 40)
@@ -115,7 +121,7 @@ def _rates(targets: Sequence[Target], *, seconds: float, rounds: int) -> dict[tu
         for _ in range(rounds):
             for target in targets:
                 before = processes.processor_seconds(target.pid)
-                result = load.run(target.port, [[target.request()]] * count, seconds=seconds)
+                result = load.run(target.port, target.lanes(count), seconds=seconds)
                 spent = processes.processor_seconds(target.pid) - before
                 results[target.name].append((result, spent * 1000 / max(1, result.answered)))
         for name, all_of in results.items():
@@ -210,14 +216,14 @@ def _open_stream(target: Target) -> Iterator[socket.socket]:
 
 
 @contextlib.contextmanager
-def _service(made: Parts, name: str, environment: Mapping[str, str]) -> Iterator[Target]:
+def _service(made: Parts, name: str, environment: Mapping[str, str], *, agents: int = 1) -> Iterator[Target]:
     with stack.running(made, environment) as service:
-        status, body = service.call("POST", "/v1/keys", b"{}")
-        assert status == HTTPStatus.CREATED, body
-        key = json.loads(body)["api_key"]
-        yield Target(
-            name, service.port, "/v1/gateway/openai/chat/completions", {"X-API-Key": key}, service.web
-        )
+        keys: list[dict[str, str]] = []
+        for _ in range(agents):
+            status, body = service.call("POST", "/v1/keys", b"{}")
+            assert status == HTTPStatus.CREATED, body
+            keys.append({"X-API-Key": json.loads(body)["api_key"]})
+        yield Target(name, service.port, "/v1/gateway/openai/chat/completions", keys, service.web)
 
 
 @contextlib.contextmanager
@@ -228,7 +234,7 @@ def upstream() -> Iterator[Target]:
     lasting = str(int(_OPENING_SECONDS) * 2)
     command = [sys.executable, "-m", "benchmarks.upstream", str(port)]
     with _program(command, port, STREAM_SECONDS=lasting) as pid:
-        yield Target("the upstream itself", port, "/v1/chat/completions", {}, pid)
+        yield Target("the upstream itself", port, "/v1/chat/completions", [{}], pid)
 
 
 @contextlib.contextmanager
@@ -244,7 +250,7 @@ def _litellm(upstream: Target) -> Iterator[Target]:
         "OPENAI_API_KEY": "sk-benchmark", "LITELLM_MASTER_KEY": "sk-master", "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     }  # fmt: skip
     with _program(command, port, **settings) as pid:
-        yield Target("LiteLLM", port, "/chat/completions", {"Authorization": "Bearer sk-master"}, pid)
+        yield Target("LiteLLM", port, "/chat/completions", [{"Authorization": "Bearer sk-master"}], pid)
 
 
 @contextlib.contextmanager
