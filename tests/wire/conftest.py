@@ -1,4 +1,4 @@
-"""One real server for each file of attacks; when they are over, nothing secret was said and nothing crashed."""
+"""One real server for all attacks of a process; when they are over, nothing secret was said and nothing crashed."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _SECRETS = {
 _OPTIONS = {"gunicorn_cmd_args": "--keep-alive 600"}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def upstream() -> Iterator[MisbehavingUpstream]:
     with misbehaving_upstream() as server:
         yield server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def wire(
     _sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory, upstream: MisbehavingUpstream
 ) -> Iterator[Wire]:
