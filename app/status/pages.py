@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from flask import Blueprint, Response, current_app, jsonify, make_response, render_template
+from flask import Blueprint, Response, current_app, make_response, render_template
 from markupsafe import Markup, escape
 
 from app.core.chains import ChainName
@@ -67,7 +67,7 @@ def for_language_models() -> Response:
 @pages.get("/openapi.json")
 def openapi_document() -> Response:
     """Serve the OpenAPI document."""
-    return jsonify(documentation.read())
+    return Response(documentation.text(), mimetype="application/json")
 
 
 def _page(template: str, **values: Any) -> Response:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import json
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -88,6 +90,10 @@ class _Document:
                 self._made = self.spec.to_dict()
         return self._made
 
+    @functools.cached_property
+    def text(self) -> str:
+        return json.dumps(self.read(), separators=(",", ":"))
+
     def _complete(self) -> None:
         """Add what no operation names by itself."""
         schemas = self.spec.components.schemas
@@ -122,6 +128,12 @@ def read() -> dict[str, Any]:
     """Return the running application's document. It is shared: not to be changed."""
     document: _Document = current_app.extensions[_EXTENSION]
     return document.read()
+
+
+def text() -> str:
+    """Return the running application's document as JSON."""
+    document: _Document = current_app.extensions[_EXTENSION]
+    return document.text
 
 
 def _name_of(schema: type[Schema] | Schema) -> str:
