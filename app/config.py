@@ -19,6 +19,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from app.core import addresses
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Family
 
+GOOD_SECRET = 32
+"""Characters that a secret needs, so that nobody guesses it."""
 _KEY_BYTES = 32
 _JUPITER = "https://api.jup.ag"
 _SANDBOX_JUPITER = "http://127.0.0.1:18549"
@@ -246,6 +248,12 @@ class Settings(_UpstreamSettings):
         if missing:
             names = ", ".join(name.upper() for name in missing)
             msg = f"set {names} (`./run` makes them for the sandbox; docs/configuration.md says how)"
+            raise ValueError(msg)
+        # Whoever guesses one can write what only we should: a short one may be a piece of one with a comma in it.
+        if any(len(each) < GOOD_SECRET for each in self.secret_key_list()[1:]):
+            msg = (
+                f"SECRET_KEY_FALLBACKS are separated by commas and have {GOOD_SECRET} characters or more each"
+            )
             raise ValueError(msg)
         _keys(self.code_peppers.get_secret_value(), "CODE_PEPPERS")
         _keys(self.encryption_keys.get_secret_value(), "ENCRYPTION_KEYS")

@@ -21,7 +21,7 @@ from flask.cli import with_appcontext
 from sqlalchemy import func, select, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.config import Network, Settings
+from app.config import GOOD_SECRET, Network, Settings
 from app.core import clock, heartbeats, logs
 from app.core.chains import TOKENS_BY_SYMBOL
 from app.core.heartbeats import Heart
@@ -40,7 +40,6 @@ _FAR_BEHIND = 20
 _SKEWED_SECONDS = 5
 _OLD_SECONDS = 3600
 _FRESH_SECONDS = 60
-_GOOD_SECRET = 32
 
 
 class Level(StrEnum):
@@ -132,8 +131,10 @@ def _settings(settings: Settings) -> Iterator[Finding]:
          "BASE_URL is no https:// address", "callers send keys and codes to it"),
         (settings.allow_private_upstreams, Level.FAIL,
          "ALLOW_PRIVATE_UPSTREAMS lets services of strangers lead inside", "take it away"),
-        (len(settings.secret_key.get_secret_value()) < _GOOD_SECRET, Level.FAIL,
-         f"SECRET_KEY is shorter than {_GOOD_SECRET} characters", "docs/configuration.md says how to make one"),
+        (len(settings.secret_key.get_secret_value()) < GOOD_SECRET, Level.FAIL,
+         f"SECRET_KEY is shorter than {GOOD_SECRET} characters", "docs/configuration.md says how to make one"),
+        ("," in settings.secret_key.get_secret_value(), Level.WARN,
+         "SECRET_KEY holds a comma", "it could not stand among SECRET_KEY_FALLBACKS, so replace it early"),
         (bool(settings.price_overrides), Level.WARN,
          "PRICE_OVERRIDES fixes prices", "limits count in dollars: take it away"),
         (not settings.registration_rate_limit, Level.WARN,

@@ -11,7 +11,7 @@ from marshmallow import fields
 from app.core.chains import ChainName
 from app.wallets.lifecycle import EXCHANGE, Status, TransactionType
 from app.web.fields import Address, Amount, Domain, Flag, Instant, Name, Text, Usd, UsdText
-from app.web.schemas import Pagination, Schema, page_query
+from app.web.schemas import EitherSpelling, Pagination, Schema, page_query
 
 _ALLOWLIST_LENGTH = ma.validate.Length(max=500, error="must have at most 500 entries")
 CHAIN = {"enum": [name.value for name in ChainName], "example": "base"}
@@ -92,7 +92,7 @@ class BalancesShape(Schema):
     balances = fields.List(fields.Nested(HoldingShape), required=True)
 
 
-class MovementBody(Schema):
+class MovementBody(EitherSpelling):
     """A transfer or withdrawal."""
 
     chain = Text(required=True, metadata=CHAIN)

@@ -199,6 +199,19 @@ def test_a_dry_run_does_not_use_up_the_idempotency_key(agent: Agent) -> None:
     )
 
 
+@pytest.mark.parametrize("route", ["transfer", "withdraw"])
+@pytest.mark.parametrize("spelling", ["dry_run", "dryRun"])
+def test_a_dry_run_repeated_under_a_key_moves_nothing_however_it_is_spelled(
+    agent: Agent, route: str, spelling: str
+) -> None:
+    body = {"amount": "1", "currency": "USDC", "chain": "base", "to": RECIPIENT, spelling: True}
+    for _ in range(2):
+        quoted = agent.post(f"{agent.wallet_url}/{route}", body, Idempotency_Key="k").get_json()
+        assert quoted["dry_run"] is True
+    assert agent.history() == []
+    assert agent.spent_today() == 0
+
+
 def test_limits_come_in_their_order_and_say_what_is_left(agent: Agent) -> None:
     agent.controls(daily_limit_usd=20, weekly_limit_usd=500, monthly_limit_usd=1000, per_tx_limit_usd=15)
     over = agent.move("15.000001", "USDC").get_json()
