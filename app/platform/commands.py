@@ -163,17 +163,24 @@ def verify(expect: str | None) -> None:
 @click.command("restored")
 @click.option("--look", is_flag=True, help="Change nothing, only say what the chains know.")
 @click.option(
+    "--mend", is_flag=True,
+    help="Compare and mend only: for later, while the service runs. Payments and purchases are left alone.",
+)  # fmt: skip
+@click.option(
     "--list", "listed", default=200, show_default=True, type=click.IntRange(min=0),
     help="Look up at most so many unknown transactions.",
 )  # fmt: skip
 @with_appcontext
-def restored(*, look: bool, listed: int) -> None:
+def restored(*, look: bool, mend: bool, listed: int) -> None:
     """Make a database safe that was set back to an earlier state; run it before any process of the service.
 
+    What was waiting in the memory of a node then may land later: --mend looks again, beside the running service.
     Says what happened after the backup, as far as the chains know. Ends with 1 while something has to be looked into.
     """
     logs.aside()
-    if not look:
+    if look and mend:
+        raise click.UsageError("--look changes nothing and --mend does: choose one.")
+    if not look and not mend:
         closed = restoration.close(actors.at_the_shell())
         click.echo(
             f"payments: what was paid until {clock.isoformat(closed.at)} pays for nothing more;"

@@ -17,11 +17,10 @@ from app.platform import trail
 from app.platform.actors import Actor
 from app.platform.trail import Act, Action, SubjectKind
 from app.ports import provider
-from app.ports.chain import Sent
+from app.ports.chain import Does, Sent
 from app.ports.errors import PortError
 from app.shopping import sweeping as purchases
 from app.wallets import unrecorded
-from app.wallets.settlement import Purpose
 from app.wallets.unrecorded import Gap, Overtaken
 
 
@@ -59,9 +58,15 @@ def compare(*, mends: bool, most: int) -> Iterator[Line]:
     Of the transactions that nothing here knows at most so many are looked up one by one.
     """
     for name in provider.current().chains:
+        held: list[str] = []
         try:
             for found in unrecorded.overtaken(name):
+                if mends and found.is_untold:
+                    unrecorded.hold(found)
+                    held.append(found.movement.id)
                 yield _overtaken(found, mends=mends)
+            if mends:
+                unrecorded.let_go(name, but=held)
             for gap in unrecorded.gaps(name):
                 if mends:
                     unrecorded.catch_up(gap)
@@ -79,14 +84,27 @@ def _overtaken(found: Overtaken, *, mends: bool) -> Line:
             f"{what}: the slot is used, and no node can tell by what; name one that keeps old states",
             open=True,
         )
+    done = "was cancelled" if sent.does is Does.NOTHING else "was carried out"
+    by = f"after the backup by {sent.tx_hash}"
+    if sent.does is Does.OTHER:
+        return Line(
+            f"{what}: another transaction used the slot, {sent.tx_hash}; look whether it stands for this movement",
+            open=True,
+        )
     if found.purpose is None:
-        return Line(f"{what}: another transaction used the slot, {sent.tx_hash}; it did not take place")
-    done = "was carried out" if found.purpose is Purpose.PAYMENT else "was cancelled"
-    if mends:
-        unrecorded.adopt(found)
-    return Line(
-        f"{what}: {done} after the backup by {sent.tx_hash}" + ("; a worker settles it" if mends else "")
-    )
+        return Line(
+            f"{what}: {done} {by}, whose signed bytes no node tells in full; name another one, until then it is"
+            f" {movement.status.value} here",
+            open=True,
+        )
+    if not mends or not found.is_mended_by_adoption:
+        return Line(f"{what}: {done} {by}")
+    if not unrecorded.adopt(found):
+        return Line(
+            f"{what}: {done} {by}, and could not be changed (deleted, or moving at this moment); run this again",
+            open=True,
+        )
+    return Line(f"{what}: {done} {by}; a worker settles it")
 
 
 def _gap(gap: Gap, *, most: int) -> Iterator[Line]:

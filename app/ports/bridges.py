@@ -112,7 +112,7 @@ class Progress:
     """How far a crossing is; a `proof` replaces the one that was kept.
 
     `arrival` is set with ARRIVED, and with REFUNDED where a payment on the source chain brought it back. `is_lost`
-    with WAITING: who was to pay names a payment that is beyond reorganisation and is none for this crossing.
+    with WAITING: who was to pay names a payment that is beyond reorganisation and certainly brought nothing.
     """
 
     phase: Phase

@@ -6,6 +6,7 @@ It changes nothing. What it finds is told with the place in the settings, never 
 from __future__ import annotations
 
 import functools
+import itertools
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ _FAR_BEHIND = 20
 _SKEWED_SECONDS = 5
 _OLD_SECONDS = 3600
 _FRESH_SECONDS = 60
+_MANY_OVERTAKEN = 20
 
 
 class Level(StrEnum):
@@ -274,10 +276,17 @@ def _chain(chain: Chain) -> Iterator[Finding]:
 
 def _unrecorded(chain: Chain) -> Iterator[Finding]:
     """Say where the chain has seen transactions of ours that the database does not know: it was set back."""
+    gaps, lost = [], []
     try:
         gaps = unrecorded.recent_gaps(chain.name)
-    except (PortError, SQLAlchemyError):
+        lost = list(itertools.islice(unrecorded.overtaken(chain.name), _MANY_OVERTAKEN))
+    except SQLAlchemyError:
         return  # said already
+    except PortError as error:
+        yield Finding(
+            Level.WARN, chain.name.value,
+            f"it cannot tell whether this database knows all that was sent ({error.reason})", "run this again",
+        )  # fmt: skip
     if gaps:
         number = sum(len(gap.slots) for gap in gaps)
         yield Finding(
@@ -285,6 +294,19 @@ def _unrecorded(chain: Chain) -> Iterator[Finding]:
             f"it knows {number} transactions of {len(gaps)} of our addresses that this database does not",
             "was a backup restored? Stop all processes and run `flask --app wsgi restored`;"
             " if not, somebody else has these keys",
+        )  # fmt: skip
+    if number := sum(found.is_mended_by_adoption for found in lost):
+        yield Finding(
+            Level.FAIL, chain.name.value,
+            f"{number} movements were carried out or cancelled by bytes that this database does not know",
+            "`flask --app wsgi restored --mend`, at once: they pass for failed, and would be paid again",
+        )  # fmt: skip
+    if number := sum(found.is_untold for found in lost):
+        yield Finding(
+            Level.WARN, chain.name.value,
+            f"the slots of {number} movements were used, and it cannot be told whether for them",
+            "`flask --app wsgi restored --look` names them;"
+            f" add a node that keeps old states to {chain.name.value.upper()}_RPC_URL",
         )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 import structlog
-from sqlalchemy import select, update
+from sqlalchemy import or_, select, update
 
 from app.core import clock, logs
 from app.core.unit_of_work import reading, unit_of_work
@@ -207,10 +207,10 @@ def _arrive(state: State, arrival: Arrival, proof: Proof | None) -> None:
 
 def _stands_for_another(state: State, arrival: Arrival) -> bool:
     """Tell whether a payment has been shown for another bridge of the wallet already."""
+    # One payment may be named as an arrival for one bridge and as a refund for another: a hash is of one chain.
     claimed = select(Bridge.id).where(
         Bridge.wallet_id == state.wallet_id,
-        Bridge.destination_chain == state.crossing.ask.destination.value,
-        Bridge.arrival_hash == arrival.tx_hash,
+        or_(Bridge.arrival_hash == arrival.tx_hash, Bridge.refund_hash == arrival.tx_hash),
         Bridge.id != state.id,
     )
     return db.session.scalar(claimed.limit(1)) is not None
@@ -245,6 +245,10 @@ def _refund(state: State, came_back: Arrival | None) -> None:
         bridge = bridge_states.locked(state.id)
         if bridge is None or bridge.stage != Stage.CROSSING:
             return
+        if came_back is not None and came_back.is_sole and _stands_for_another(state, came_back):
+            _set_error(state.id, "refund_not_seen")
+            bridge.next_step_at = clock.now() + timedelta(seconds=_LOOK_AGAIN_SECONDS[-1])
+            return
         _end(state.id, Status.FAILED, reason=Reason.REFUNDED)
         bridge.stage, bridge.next_step_at = Stage.FAILED.value, None
         if came_back is not None:
@@ -266,7 +270,8 @@ def assert_lost(bridge_id: str) -> None:
         raise TransactionInProgress("Nobody can tell at the moment where this bridge is.") from None
     if state.stage is not Stage.CROSSING or not progress.is_lost:
         raise TransactionInProgress(
-            "This bridge may still arrive or come back: who was to pay names no payment that is final and not its own."
+            "This bridge may still arrive or come back: who was to pay names no payment that is final and certainly"
+            " brought nothing. Where it is `…_unreadable`, name a node that keeps old states."
         )
 
 

@@ -14,6 +14,7 @@ from sqlalchemy import select, update
 from app.core import clock
 from app.core.chains import ChainName, Token, native
 from app.core.unit_of_work import unit_of_work
+from app.extensions import db
 from app.ports import provider
 from app.ports.chain import Fate, Outcome, Signed, Watch
 from app.spending import service as spending
@@ -123,27 +124,37 @@ def reopen(transaction_id: str, *, reason: Reason = Reason.REORGANISED) -> bool:
         if transaction is None or transaction.status == Status.PENDING.value:
             return False
         spending.lock_account(transaction.wallet_id)
-        moved = lifecycle.move(
-            transaction_id,
-            source=Status(transaction.status),
-            target=Status.PENDING,
-            reason=reason,
-            changes={
-                "block_number": None,
-                "block_hash": None,
-                "confirmed_at": None,
-                "fee_units": None,
-                "native_out_units": None,
-                "output_units": None,
-                "next_check_at": clock.now(),
-                "checks": 0,
-            },
-        )
-        if moved:
-            spending.unspend(transaction_id)
-        if moved and transaction.bridge_id is not None:
-            lifecycle.wake(transaction.bridge_id)
-        return moved
+        return _reopen(transaction, Status(transaction.status), reason)
+
+
+def reopen_failed(transaction_id: str, *, reason: Reason) -> bool:
+    """Put a failed movement back to pending, in the current unit, which has locked its account."""
+    transaction = db.session.get(Transaction, transaction_id)
+    return transaction is not None and _reopen(transaction, Status.FAILED, reason)
+
+
+def _reopen(transaction: Transaction, source: Status, reason: Reason) -> bool:
+    moved = lifecycle.move(
+        transaction.id,
+        source=source,
+        target=Status.PENDING,
+        reason=reason,
+        changes={
+            "block_number": None,
+            "block_hash": None,
+            "confirmed_at": None,
+            "fee_units": None,
+            "native_out_units": None,
+            "output_units": None,
+            "next_check_at": clock.now(),
+            "checks": 0,
+        },
+    )
+    if moved:
+        spending.unspend(transaction.id)
+    if moved and transaction.bridge_id is not None:
+        lifecycle.wake(transaction.bridge_id)
+    return moved
 
 
 def note_fee(transaction_id: str, outcome: Outcome) -> bool:

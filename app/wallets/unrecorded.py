@@ -6,16 +6,19 @@ The keys are ours alone, so nothing is ever found in a database that was not. Re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from sqlalchemy import select, update
 
 from app.core import clock
 from app.core.chains import ChainName, Family
 from app.core.unit_of_work import reading, unit_of_work
+from app.errors import NotFound
 from app.ports import provider
-from app.ports.chain import Does, Fate, Sent
+from app.ports.chain import Does, Fate, Outcome, Sent
+from app.spending import service as spending
 from app.wallets import nonces, open_movements, settlement
 from app.wallets.lifecycle import Reason, Status
 from app.wallets.models import Nonce, SignedAttempt, Transaction, Wallet
@@ -24,6 +27,8 @@ from app.wallets.settlement import Purpose
 
 _PER_LOOK = 500
 _RECENT = 200
+_HELD = datetime(9999, 1, 1, tzinfo=UTC)
+"""When a movement is looked at that no worker shall settle: it counts among what is pending, and is never due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +57,23 @@ class Overtaken:
 
     @property
     def purpose(self) -> Purpose | None:
-        """Return what the unknown bytes were for; None where they are none of this movement's."""
+        """Return what the unknown bytes were for; None where they cannot be had, or are none of this movement's."""
         if self.sent is None or self.sent.raw is None:
             return None
         return {Does.SAME: Purpose.PAYMENT, Does.NOTHING: Purpose.CANCELLATION}.get(self.sent.does)
+
+    @property
+    def is_untold(self) -> bool:
+        """Tell whether it may have been carried out for all that is known."""
+        return self.purpose is None and (self.sent is None or self.sent.does is not Does.OTHER)
+
+    @property
+    def is_mended_by_adoption(self) -> bool:
+        """Tell whether the record is wrong, or will be, until the unknown bytes are watched."""
+        # Where a cancellation used the slot, a movement that has failed has failed.
+        return self.purpose is Purpose.PAYMENT or (
+            self.purpose is Purpose.CANCELLATION and self.movement.status is Status.PENDING
+        )
 
 
 def gaps(chain: ChainName) -> Iterator[Gap]:
@@ -103,15 +121,20 @@ def overtaken(chain: ChainName) -> Iterator[Overtaken]:
     for start in range(0, len(found), _PER_LOOK):
         some = found[start : start + _PER_LOOK]
         used = served.sent_counts(sorted({movement.sender for movement in some}))
-        past = [each for each in some if each.nonce is not None and each.nonce < used.get(each.sender, 0)]
+        past = [each for each in some if each.nonce is not None and each.nonce < used[each.sender]]
         told = served.outcomes([each.watch for each in past])
         for movement in past:
-            outcome = told.get(movement.id)
-            if outcome is None or outcome.fate in (Fate.WAITING, Fate.VOID):
+            if not _has_landed(told, movement):
                 sent = served.sent_in_slot(
                     movement.sender, movement.nonce or 0, instead_of=movement.attempt()
                 )
-                if sent is None or sent.tx_hash not in movement.watch.tx_hashes:
+                # Beside a running service it may land, or be signed again, while this looks.
+                is_known = (
+                    _has_landed(served.outcomes([movement.watch]), movement)
+                    if sent is None
+                    else _is_known(chain, sent.tx_hash)
+                )
+                if not is_known:
                     yield Overtaken(movement, sent)
 
 
@@ -122,14 +145,17 @@ def adopt(found: Overtaken) -> bool:
     anything was done.
     """
     movement, sent, purpose = found.movement, found.sent, found.purpose
-    if sent is None or sent.raw is None or purpose is None:
+    if sent is None or sent.raw is None or purpose is None or not found.is_mended_by_adoption:
         return False
-    if movement.status is Status.FAILED:
-        if purpose is not Purpose.PAYMENT:
-            return False  # what used the slot up moved nothing, so failed is true
-        settlement.reopen(movement.id, reason=Reason.FOUND)
     now = clock.now()
     with unit_of_work() as session:
+        # As a settlement locks: a worker that calls it lost has done so before, or sees these bytes.
+        try:
+            spending.lock_account(movement.wallet_id)
+        except NotFound:
+            return False  # its wallet was deleted
+        if purpose is Purpose.PAYMENT:
+            settlement.reopen_failed(movement.id, reason=Reason.FOUND)
         locked = session.execute(
             update(Transaction)
             .where(Transaction.id == movement.id, Transaction.status == Status.PENDING.value)
@@ -153,6 +179,31 @@ def adopt(found: Overtaken) -> bool:
     return True
 
 
+def hold(found: Overtaken) -> None:
+    """Let no worker settle a pending movement of which nobody can tell whether it took place."""
+    with unit_of_work() as session:
+        session.execute(
+            update(Transaction)
+            .where(Transaction.id == found.movement.id, Transaction.status == Status.PENDING.value)
+            .values(next_check_at=_HELD)
+        )
+
+
+def let_go(chain: ChainName, *, but: Collection[str]) -> None:
+    """Let workers settle what was held and is clear by now."""
+    with unit_of_work() as session:
+        session.execute(
+            update(Transaction)
+            .where(
+                Transaction.chain == chain.value,
+                Transaction.status == Status.PENDING.value,
+                Transaction.next_check_at == _HELD,
+                Transaction.id.not_in(but),
+            )
+            .values(next_check_at=clock.now(), checks=0)
+        )
+
+
 def sent_in(gap: Gap, slot: int) -> Sent | None:
     """Find what used a slot that nothing here knows of. Raises: PortError."""
     return provider.current().chains[gap.chain].sent_in_slot(gap.address, slot)
@@ -162,6 +213,20 @@ def catch_up(gap: Gap) -> None:
     """Hand out no slot that is used already, however many there are, in one unit."""
     with unit_of_work():
         nonces.learn(gap.chain, gap.address, used=gap.used)
+
+
+def _has_landed(told: Mapping[str, Outcome], movement: OpenMovement) -> bool:
+    outcome = told.get(movement.id)
+    return outcome is not None and outcome.fate not in (Fate.WAITING, Fate.VOID)
+
+
+def _is_known(chain: ChainName, tx_hash: str) -> bool:
+    """Tell whether bytes are recorded, also since the movement was read."""
+    with reading() as session:
+        known = select(SignedAttempt.id).where(
+            SignedAttempt.chain == chain.value, SignedAttempt.tx_hash == tx_hash
+        )
+        return session.scalar(known) is not None
 
 
 def _gaps(chain: ChainName, wallets: Sequence[tuple[str, str, str]]) -> Iterator[Gap]:
@@ -177,5 +242,5 @@ def _gaps(chain: ChainName, wallets: Sequence[tuple[str, str, str]]) -> Iterator
         handed_out = {row.address: row.next_nonce for row in rows}
     for wallet_id, agent_id, address in wallets:
         known = handed_out.get(address, 0)
-        if used.get(address, 0) > known:
+        if used[address] > known:
             yield Gap(chain, wallet_id, agent_id, address, known, used[address])

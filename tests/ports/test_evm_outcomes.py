@@ -308,3 +308,15 @@ def test_a_thousand_movements_cost_at_most_twenty_requests(node: EvmNode, mined:
     assert all(found[each.key].fee_units for each in watches[:mined])
     assert requests <= 20
     assert max(len(calls) for calls in front.requests) <= 100
+
+
+def test_a_node_that_lags_or_refuses_does_not_hide_what_was_sent(base_node: EvmNode) -> None:
+    person = funded(base_node)
+    sent(chain_at(base_node), person, Person().address, 1)
+    with proxy(base_node.url) as lagging:
+        lagging.after = spoil("eth_getTransactionCount", "0x0")
+        for urls in ((lagging.url, base_node.url), (base_node.url, lagging.url)):
+            assert chain_at(base_node, *urls).sent_counts([person.address]) == {person.address: 1}
+        lagging.after = refuse("eth_getTransactionCount", "header not found")
+        with pytest.raises(Unreachable):
+            chain_at(base_node, lagging.url).sent_counts([person.address])

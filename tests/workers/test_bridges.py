@@ -16,7 +16,7 @@ from app.adapters.cctp.deployments import DEPLOYMENTS
 from app.adapters.evm.chain import EvmChain
 from app.core.chains import ETH, USDC, ChainName
 from app.core.money import parse_amount
-from app.core.unit_of_work import unit_of_work
+from app.core.unit_of_work import reading, unit_of_work
 from app.wallets import bridge_steps, deposits
 from app.wallets.models import Bridge
 from sandbox.bridges import BridgeServer, Derivation
@@ -353,6 +353,24 @@ def test_a_refunded_order_has_failed_once_the_money_is_seen_to_be_back(
     assert (row["status"], row["error"]) == ("failed", "refunded")
     assert agent.spent_today() == 0
     assert ether(0.99) < chains[ChainName.BASE].balances(agent.address).of(ETH).units < ether(1)
+
+
+def test_one_refund_does_not_stand_for_two_bridges(
+    agent: Agent, workers: Workers, services: BridgeServer
+) -> None:
+    services.relay.refunds = True
+    first = ether_out(agent)
+    assert workers.finish(first)["error"] == "refunded"
+    with reading() as session:
+        refund = session.get_one(Bridge, first).refund_hash
+    services.relay.refunds, services.relay.sleeps = False, True
+    services.faults.change = lambda path, document: (
+        {**document, "status": "refund", "txHashes": [refund]} if path == "/intents/status/v3" else document
+    )
+    second = ether_out(agent)
+    workers.look(3)
+    row = agent.transaction(second)
+    assert (row["status"], row["error"]) == ("pending", "refund_not_seen")
 
 
 def test_a_refund_fulfils_no_funding_request(

@@ -15,8 +15,11 @@ from flask import Flask
 from app.core import clock, heartbeats
 from app.core.chains import USDC, ChainName
 from app.core.heartbeats import Heart
-from app.core.unit_of_work import unit_of_work
+from app.core.money import TokenAmount
+from app.core.unit_of_work import reading, unit_of_work
+from app.payments import horizon
 from app.ports import provider
+from app.ports.chain import Intent
 from app.ports.errors import Unreachable
 from app.wallets import custody, tracking
 from app.wallets.models import Nonce
@@ -24,6 +27,7 @@ from sandbox.evm import EvmNode
 from tests.support import backups
 from tests.support.agents import Agent, register
 from tests.support.chains import RECIPIENT, evm_chain, fund
+from tests.support.evm import Calls, Proxy, chain_at, proxy, refuse
 from tests.support.evm import sent as pay
 from tests.support.fake_shopper import FakeShopper
 from tests.support.faults import FaultyChain
@@ -51,10 +55,11 @@ class World:
     upstream: MisbehavingUpstream
     shopper: FakeShopper
     build: Callable[..., Flask]
+    urls: tuple[str, ...] = ()
     chain: FaultyChain = field(init=False)
 
     def service(self, database_url: str) -> Flask:
-        chain = self.chain = FaultyChain(evm_chain(self.node))
+        chain = self.chain = FaultyChain(chain_at(self.node, *self.urls, deposit_confirmations=5))
         return self.build(
             database_url, chains={BASE: chain}, tills={BASE: till_of(chain)}, shopper=self.shopper,
             settings=provider_settings(
@@ -72,8 +77,8 @@ class World:
         self.node.rpc("anvil_dropTransaction", body["tx_hash"])
         return body
 
-    def lands_at_a_higher_fee(self) -> None:
-        """Let the worker sign what is pending again, and the chain take that."""
+    def is_signed_again(self) -> None:
+        """Let the worker sign what is pending again; it waits in the memory of the node then."""
 
         def drop() -> None:
             raise Unreachable("dropped")
@@ -82,9 +87,16 @@ class World:
         look(1)
         self.node.mine(4)
         assert look(2).replaced == 1
+
+    def lands_at_a_higher_fee(self) -> None:
+        """Let the worker sign what is pending again, and the chain take that."""
+        self.is_signed_again()
+        self.lands()
+        look(3)
+
+    def lands(self) -> None:
         self.node.set_automine(True)
         self.node.mine(70)
-        look(3)
 
 
 @pytest.fixture
@@ -104,6 +116,11 @@ def elsewhere(each_database_url: str, request: pytest.FixtureRequest, tmp_path: 
     yield backups.empty_beside(each_database_url, server, tmp_path, name)
     if server is not None:
         server.drop_database(name)
+
+
+def again_of(agent: Agent, app: Flask) -> Agent:
+    """Return the agent as a caller of another application."""
+    return Agent(app.test_client(), agent.id, agent.key, agent.wallet_id, agent.address, agent.solana_address)
 
 
 def look(minutes: int = 1) -> tracking.Pass:
@@ -164,9 +181,7 @@ def test_what_was_sent_used_and_bought_after_the_backup_is_not_sent_used_and_bou
     backups.restore(backup, elsewhere)
     app = world.service(elsewhere)
     with app.app_context():
-        agent = Agent(
-            app.test_client(), agent.id, agent.key, agent.wallet_id, agent.address, agent.solana_address
-        )
+        agent = again_of(agent, app)
         assert known_at_the_backup(app, agent) == before
         assert "transactions of 1 of our addresses that this database does not" in doctor(app)
         assert unknown in restored(app, "--look").output
@@ -210,9 +225,7 @@ def test_a_movement_that_a_worker_took_for_lost_after_a_restore_is_found_to_have
     backups.restore(backup, set_back)
     app = world.service(set_back)
     with app.app_context():
-        agent = Agent(
-            app.test_client(), agent.id, agent.key, agent.wallet_id, agent.address, agent.solana_address
-        )
+        agent = again_of(agent, app)
         look(3)
         assert agent.transaction(stuck["transaction_id"])["error"] == "slot_taken"
         assert agent.spent_today() == 0
@@ -241,3 +254,112 @@ def test_an_address_far_ahead_of_a_restored_database_moves_again_once_its_slots_
         with unit_of_work() as session:
             assert session.get_one(Nonce, ("base", agent.address)).next_nonce == 151
         assert provider.current().chains[BASE].sent_counts([agent.address])[agent.address] == 151
+
+
+def leaves_out_signatures(calls: Calls, replies: Calls) -> Calls:
+    """Answer as a node does that tells neither whole signatures nor signed bytes."""
+    told = refuse("eth_getRawTransactionByHash", "the method does not exist", code=-32601)(calls, replies)
+    assert isinstance(told, list)
+    for reply in told:
+        result = reply.get("result")
+        for each in result.get("transactions", []) if isinstance(result, dict) else []:
+            if isinstance(each, dict):
+                each.pop("r")
+                each["yParity"] = None
+    return told
+
+
+@pytest.fixture
+def node_proxy(world: World) -> Iterator[Proxy]:
+    with proxy(world.node.url) as before_the_node:
+        yield before_the_node
+
+
+def test_what_no_node_tells_after_a_restore_is_said_and_left_open_until_one_does(
+    world: World, node_proxy: Proxy, sqlite_url: str, tmp_path: Path
+) -> None:
+    app = world.service(sqlite_url)
+    with app.app_context():
+        agent = register(app.test_client())
+        fund(world.node, agent.address, eth=1, dollars=100)
+        agent.unlimited()
+        stuck = world.pending(agent)
+        backup = backups.dump(sqlite_url, tmp_path / "backup")
+        world.lands_at_a_higher_fee()
+    set_back = f"sqlite:///{tmp_path / 'restored.sqlite'}"
+    backups.restore(backup, set_back)
+    world.urls = (node_proxy.url,)
+    app = world.service(set_back)
+    with app.app_context():
+        agent = again_of(agent, app)
+        node_proxy.after = refuse("eth_getTransactionCount", "header not found")
+        silent = restored(app)
+        assert (silent.exit_code, "base: cannot be read" in silent.output) == (1, True), silent.output
+        assert "cannot tell whether this database knows" in doctor(app)
+
+        node_proxy.after = leaves_out_signatures
+        untold = restored(app)
+        assert untold.exit_code == 1, untold.output
+        assert "whose signed bytes no node tells in full" in untold.output
+        assert "it cannot be told whether for them" in doctor(app)
+        look(3)
+        assert agent.transaction(stuck["transaction_id"])["status"] == "pending"
+
+        node_proxy.after = lambda _calls, replies: replies
+        told = restored(app, "--mend")
+        assert told.exit_code == 0, told.output
+        look(5)
+        assert agent.transaction(stuck["transaction_id"])["status"] == "confirmed"
+
+
+def test_what_lands_after_the_comparison_is_found_beside_the_running_service_and_nothing_else_is_touched(
+    world: World, sqlite_url: str, tmp_path: Path
+) -> None:
+    app = world.service(sqlite_url)
+    with app.app_context():
+        agent = register(app.test_client())
+        fund(world.node, agent.address, eth=1, dollars=100)
+        agent.unlimited()
+        stuck = world.pending(agent)
+        backup = backups.dump(sqlite_url, tmp_path / "backup")
+        world.is_signed_again()
+    set_back = f"sqlite:///{tmp_path / 'restored.sqlite'}"
+    backups.restore(backup, set_back)
+    app = world.service(set_back)
+    with app.app_context():
+        agent = again_of(agent, app)
+        assert restored(app).exit_code == 0
+        world.lands()
+        look(3)
+        assert agent.transaction(stuck["transaction_id"])["error"] == "slot_taken"
+        heartbeats.beat(Heart.SHOPPER)
+        order = agent.post(BUY, {**ORDER, "max_total_usd": 50}).get_json()
+        with reading():
+            drawn = horizon.drawn_at()
+        assert "1 movements were carried out or cancelled by bytes" in doctor(app)
+        mended = restored(app, "--mend")
+        assert mended.exit_code == 0, mended.output
+        assert "a worker settles it" in mended.output
+        look(5)
+        assert agent.transaction(stuck["transaction_id"])["status"] == "confirmed"
+        assert "carried out or cancelled" not in doctor(app)
+        assert agent.get(f"/v1/gateway/shopping/purchases/{order['id']}").get_json()["status"] == "queued"
+        with reading():
+            assert horizon.drawn_at() == drawn
+
+
+def test_a_slot_that_something_else_used_is_for_somebody_to_look_at(world: World, sqlite_url: str) -> None:
+    app = world.service(sqlite_url)
+    with app.app_context():
+        agent = register(app.test_client())
+        fund(world.node, agent.address, eth=1, dollars=10)
+        agent.unlimited()
+        world.pending(agent)
+        owner, chain = custody.signer_of(agent.wallet_id), evm_chain(world.node)
+        draft = chain.draft(Intent(agent.address, ELSEWHERE, TokenAmount(1, USDC)))
+        other = chain.sign(draft, owner, sequence=0)
+        chain.broadcast(other.raw)
+        world.lands()
+        found = restored(app)
+        assert found.exit_code == 1
+        assert f"another transaction used the slot, {other.tx_hash}; look whether" in found.output

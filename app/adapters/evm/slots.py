@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from app.adapters.evm import contracts, transactions
 from app.adapters.evm.deployments import Deployment
-from app.adapters.evm.endpoint import Call, Endpoint, RpcError
+from app.adapters.evm.endpoint import Call, Endpoint, EndpointFailed, RpcError
 from app.adapters.evm.rpc import JsonRpc
 from app.adapters.evm.transactions import Target, Unsigned
 from app.adapters.evm.wire import Transaction, block_or_none, count, octets, quantity
@@ -18,6 +18,7 @@ from app.adapters.json_rpc import MalformedAnswerError
 from app.core.chains import USDC, Token
 from app.core.money import TokenAmount
 from app.ports.chain import Attempt, Does, Sent
+from app.ports.errors import Unreachable
 
 
 class SlotReader:
@@ -30,17 +31,52 @@ class SlotReader:
         self._native = native_token
 
     def counts(self, addresses: Sequence[str]) -> Mapping[str, int]:
-        """Return how many transactions each address has sent, by the latest block. Raises: Unreachable."""
-        calls = {address: _count(address, "latest") for address in addresses}
-        self._rpc.run(*calls.values())
-        return {address: call.answer for address, call in calls.items() if call.error is None}
+        """Return how many transactions each address has sent, by the latest block. Raises: Unreachable.
+
+        All endpoints are asked, and the highest count is believed: one that lags would hide what was sent.
+        """
+        highest: dict[str, int] = {}
+        answered = not addresses
+        for endpoint in self._rpc.candidates() if addresses else ():
+            calls = {
+                address: Call("eth_getTransactionCount", (address, "latest"), read=count)
+                for address in addresses
+            }
+            try:
+                endpoint.run(list(calls.values()))
+            except EndpointFailed as failure:
+                self._rpc.note_failure(endpoint, failure)
+                continue
+            answered = True
+            for address, call in calls.items():
+                highest[address] = max(call.answer, highest.get(address, 0))
+        if not answered:
+            raise Unreachable("chain_unreachable")
+        return highest
 
     def sent(self, sender: str, sequence: int, *, instead_of: Attempt | None) -> Sent | None:
         """Return what took a slot, None where no node can tell. Raises: Unreachable."""
-        found = self._rpc.first(lambda endpoint: _taker(endpoint, sender, sequence))
-        return None if found is None else self._described(found, sender, instead_of)
+        best: Sent | None = None
+        answered = False
+        # An endpoint may lag, keep no old states, or leave fields out: another one may know all.
+        for endpoint in self._rpc.candidates():
+            try:
+                found = _taker(endpoint, sender, sequence)
+                told = None if found is None else self._described(endpoint, found, sender, instead_of)
+            except EndpointFailed as failure:
+                self._rpc.note_failure(endpoint, failure)
+                continue
+            answered = True
+            best = told or best
+            if told is not None and (told.raw is not None or told.does is Does.OTHER):
+                return told
+        if not answered:
+            raise Unreachable("chain_unreachable")
+        return best
 
-    def _described(self, found: Transaction, sender: str, instead_of: Attempt | None) -> Sent:
+    def _described(
+        self, endpoint: Endpoint, found: Transaction, sender: str, instead_of: Attempt | None
+    ) -> Sent:
         data = _data(found)
         target = Target(found.recipient or "", found.value_units, data)
         recipient, amount = found.recipient, None
@@ -55,7 +91,10 @@ class SlotReader:
             instead_of.intent, instead_of.terms, usdc=self._deployment.usdc
         ):
             does = Does.SAME
-        return Sent(found.tx_hash, recipient, amount, does, self._raw(found, target))
+        raw = self._raw(found, target)
+        if raw is None and does is not Does.OTHER:
+            raw = _raw_by_hash(endpoint, found.tx_hash)
+        return Sent(found.tx_hash, recipient, amount, does, raw)
 
     def _raw(self, found: Transaction, target: Target) -> bytes | None:
         """Put the signed bytes together again; None where they are not of the form that we sign."""
@@ -69,7 +108,8 @@ class SlotReader:
                 gas=quantity(fields.get("gas")),
                 target=target,
             )
-            y_parity = quantity(fields.get("yParity", fields.get("v")))
+            told = fields.get("yParity")
+            y_parity = quantity(fields.get("v") if told is None else told)
             raw = transactions.signed_form(
                 unsigned, y_parity, quantity(fields.get("r")), quantity(fields.get("s"))
             )
@@ -98,6 +138,18 @@ def _taker(endpoint: Endpoint, sender: str, sequence: int) -> Transaction | None
         if each.sender == sender and quantity(each.fields.get("nonce")) == sequence:
             return each
     return None
+
+
+def _raw_by_hash(endpoint: Endpoint, tx_hash: str) -> bytes | None:
+    """Ask for signed bytes as they are; not every node has the method."""
+    asked = Call("eth_getRawTransactionByHash", (tx_hash,), read=_octets_or_none, tolerates=_anything)
+    endpoint.run([asked])
+    raw = None if asked.error is not None else asked.answer
+    return raw if raw and transactions.hash_of(raw) == tx_hash else None
+
+
+def _octets_or_none(answer: object) -> bytes | None:
+    return None if answer is None else octets(answer)
 
 
 def _data(found: Transaction) -> bytes:

@@ -7,6 +7,7 @@ from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.transactions import ContractCall, Target
 from app.adapters.relay import payments
 from app.adapters.relay.orders import Chains, Fate, OrderService
+from app.adapters.relay.payments import Missing
 from app.ports.bridges import Ask, Crossing, Leg, Offer, Phase, Progress, Step
 from app.ports.chain import Intent, Signed
 from app.ports.errors import Rejected
@@ -84,24 +85,26 @@ class OrderBridge:
                 self._source, standing.tx_hash,
                 recipient=ask.sender, at_least=1, since=int(terms.get("source_since") or 0),
             )  # fmt: skip
-            if came_back is None:
-                return _not_seen(self._source, standing.tx_hash, "refund_not_seen")
+            if isinstance(came_back, Missing):
+                return Progress(
+                    Phase.WAITING, note=f"refund_{came_back}",
+                    is_lost=payments.brings_nothing(self._source, standing.tx_hash, recipient=ask.sender),
+                )  # fmt: skip
             return Progress(Phase.REFUNDED, arrival=came_back)
         arrival = payments.find(
             self._destination, standing.tx_hash,
             recipient=ask.recipient, at_least=int(str(terms["minimum"])), since=int(terms.get("since") or 0),
         )  # fmt: skip
-        if arrival is None:
-            return _not_seen(self._destination, standing.tx_hash, "payment_not_seen")
+        if isinstance(arrival, Missing):
+            return Progress(
+                Phase.WAITING, note=f"payment_{arrival}",
+                is_lost=payments.brings_nothing(self._destination, standing.tx_hash, recipient=ask.recipient),
+            )  # fmt: skip
         return Progress(Phase.ARRIVED, arrival=arrival)
 
     def deliver(self, crossing: Crossing) -> Step:
         """Refuse: the service delivers. Raises: Rejected."""
         raise Rejected("nothing_to_deliver", details={"source_hash": crossing.source_hash})
-
-
-def _not_seen(chain: EvmChain, tx_hash: str, note: str) -> Progress:
-    return Progress(Phase.WAITING, note=note, is_lost=payments.is_final(chain, tx_hash))
 
 
 def _target_in(offer: Offer) -> Target:
