@@ -121,15 +121,22 @@ def test_a_stream_that_was_paid_for_is_not_cut_for_the_sake_of_who_sends_nothing
 ) -> None:
     # More than all buffers on its way hold.
     pieces, piece = 400, b"x" * 60_000
+    sent: list[int] = []
+    looked_at = [0]
 
     def stream(exchange: Exchange) -> None:
         exchange.start_stream()
-        for _ in range(pieces):
+        for number in range(pieces):
             exchange.chunk(piece)
+            sent.append(number)
         exchange.end_stream()
 
+    def stands_still() -> bool:
+        before, looked_at[0] = looked_at[0], len(sent)
+        return before == len(sent) > 0
+
     upstream.behave = stream
-    with crowd(wire, 2 * THREADS - 5) as callers, wire.connection(receive_bytes=65_536) as paying:
+    with crowd(wire, 2 * THREADS - 5) as callers, wire.connection(receive_bytes=200_000) as paying:
         for caller in callers:
             caller.sendall(post(b"Content-Length: 70000"))
         # Who is told to go shows that no place is left.
@@ -137,6 +144,7 @@ def test_a_stream_that_was_paid_for_is_not_cut_for_the_sake_of_who_sends_nothing
         assert selectable
         key = b"X-API-Key: " + wire.key.encode()
         paying.sendall(get(b"/v1/gateway/brave/web/search", key, b"Connection: close"))
+        wait_until(stands_still, PROMPT_SECONDS, interval=0.3, what="a stream that waits to be read")
         (answer,) = wire.hear(paying)
     assert len(answer.body) == pieces * len(piece)
 
