@@ -49,7 +49,7 @@ class TooSlowError(TimeoutError):
 
 
 class Company:
-    """How many threads wait for their callers at once: so many below all of them that others are still served."""
+    """How many threads wait at once for callers to send, or to read: so few that others are still served."""
 
     def __init__(self, most: int) -> None:
         """Let so many wait."""
@@ -69,6 +69,7 @@ class Company:
 class _Pace:
     """How a request goes in one direction: what has passed, and how long it was waited for in all."""
 
+    company: Company
     allowed_ms: int
     passed_bytes: int = 0
     waited_ms: int = 0
@@ -81,21 +82,23 @@ class _Pace:
 class CallerSocket(socket.socket):
     """A connection that was accepted. Waiting for the caller is counted; the time that we take ourselves is not."""
 
-    _company: Company
+    _readers: Company
+    _writers: Company
     _reading: _Pace
     _writing: _Pace
 
     @classmethod
-    def of(cls, accepted: socket.socket, company: Company) -> Self:
-        """Take a connection over."""
+    def of(cls, accepted: socket.socket, readers: Company, writers: Company) -> Self:
+        """Take a connection over. Anybody can be waited for to send; that is not to cut answers that were paid for."""
         made = cls(accepted.family, accepted.type, accepted.proto, fileno=accepted.detach())
-        made._company = company
+        made._readers, made._writers = readers, writers
         made.begin()
         return made
 
     def begin(self) -> None:
         """Begin to count anew: a request's time is its own."""
-        self._reading, self._writing = _Pace(READING_MS), _Pace(WRITING_MS)
+        self._reading = _Pace(self._readers, READING_MS)
+        self._writing = _Pace(self._writers, WRITING_MS)
 
     def recv(self, size: int, flags: int = 0, /) -> bytes:
         """Read what there is, waiting for it unless the socket is not to wait. Raises: TooSlowError."""
@@ -130,7 +133,7 @@ class CallerSocket(socket.socket):
         if allowed_ms <= 0:
             raise TooSlowError
         began = time.monotonic_ns()
-        with self._company:
+        with pace.company:
             ready = poll.poll(allowed_ms)
         pace.waited_ms += (time.monotonic_ns() - began) // _NANOS_PER_MS
         if not ready:

@@ -15,7 +15,6 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -28,20 +27,23 @@ from app.core import tallies
 from app.core.identifiers import new_id
 from app.errors import InternalError, InvalidInput, ServiceError
 from app.web.callers import CallerSocket, Company, HeadTooLarge, RequestTimeout
+from app.web.lingering import Lingering
 
 _log = structlog.get_logger(__name__)
 
 HEAD_SECONDS = 10
-_LINGER_SECONDS = 2
+_STOP_SECONDS = 2
 _MAX_GATHERED_BYTES = 64 * 1024
-_MAX_LINGERING = 512
-_MAX_DISCARDED_BYTES = 256 * 1024
+# Of a whole process: nobody has shown a key yet.
+_MOST_GATHERED_BYTES = 16 * 1024 * 1024
 _CHUNK_BYTES = 16_384
 _THREADS_KEPT = 100
 _END = b"\r\n\r\n"
 # Only how much is worth waiting for: what frames a body is for the parser to say.
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,5})[ \t]*\r\n", re.IGNORECASE)
 _EXPECTS = re.compile(rb"\r\nexpect:", re.IGNORECASE)
+# How long nobody is accepted where there is no descriptor for one, nor anybody to take it from.
+_FULL_SECONDS = 1
 _FULL = frozenset({errno.EMFILE, errno.ENFILE})
 _NOT_ACCEPTED = frozenset({errno.EAGAIN, errno.EWOULDBLOCK, errno.ECONNABORTED})
 
@@ -52,14 +54,6 @@ _SENTENCES: Mapping[type[Exception], str] = {
     http_errors.ExpectationFailed: "Nothing but 100-continue can be expected.",
     http_errors.UnsupportedTransferCoding: "The body's transfer coding is not known; only chunked is.",
 }
-
-
-@dataclass(slots=True)
-class _End:
-    """What is left of a connection that we have closed on our side."""
-
-    deadline: int
-    discarded_bytes: int = 0
 
 
 class Caller(TConn):  # type: ignore[misc, unused-ignore]
@@ -76,7 +70,7 @@ class Caller(TConn):  # type: ignore[misc, unused-ignore]
     def close(self, graceful: bool = False) -> None:  # noqa: FBT001, FBT002 - gunicorn's own signature
         """Close it; gracefully, so that a caller who is still sending gets to read its answer."""
         if graceful:
-            self.worker.linger(self.sock)
+            self.worker.lingering.add(self.sock)
         else:
             self.sock.close()
 
@@ -84,14 +78,29 @@ class Caller(TConn):  # type: ignore[misc, unused-ignore]
 class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
     """Gathers heads in its loop, gives them to threads, and lets go of who takes too long."""
 
+    lingering: Lingering
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """Make the worker."""
         super().__init__(*arguments, **options)
         threads = self.cfg.threads
-        self._company = Company(max(threads - _THREADS_KEPT, threads // 2, 1))
+        places = max(max(threads - _THREADS_KEPT, threads // 2) // 2, 1)
+        self._readers, self._writers = Company(places), Company(places)
         self._gathering: dict[Caller, int] = {}
-        self._lingering: dict[socket.socket, _End] = {}
+        self._gathered_bytes = 0
+        self._accept_at = 0
         self._stop_at: int | None = None
+
+    def run(self) -> None:
+        """Serve until told to stop, and until the last answers have been read."""
+        self.lingering = Lingering()
+        self.poller.register(self.lingering, selectors.EVENT_READ, lambda lingering: lingering.discard())
+        super().run()
+        self.lingering.see_off()
+
+    def set_accept_enabled(self, enabled: bool) -> None:  # noqa: FBT001 - gunicorn's own signature
+        """Listen or not; gunicorn's loop asks for it at each turn."""
+        super().set_accept_enabled(enabled and time.monotonic_ns() >= self._accept_at)
 
     def accept(self, listener: socket.socket) -> None:
         """Accept a connection; where there are too many, the one that has been silent for longest gives way."""
@@ -99,12 +108,12 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
             accepted, address = listener.accept()
         except OSError as error:
             if error.errno in _FULL:
-                self._let_one_go()
+                self._find_a_descriptor()
             elif error.errno not in _NOT_ACCEPTED:
                 raise
             return
         self.nr_conns += 1
-        connection = CallerSocket.of(accepted, self._company)
+        connection = CallerSocket.of(accepted, self._readers, self._writers)
         caller = Caller(self, self.cfg, connection, address, listener.getsockname())
         self._hear(caller)
         if self.nr_conns >= self.worker_connections:
@@ -126,7 +135,13 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
 
     def finish_request(self, conn: Caller, fs: Any) -> None:
         """Keep or end a connection; where there are too many, one that only rests gives way, so that others come in."""
-        super().finish_request(conn, fs)
+        kept = not fs.cancelled() and fs.exception() is None and fs.result()
+        if kept and (ahead := conn.parser.unreader.take_buffered()):
+            # Of the next request, for which no thread waits either.
+            conn.sock.settimeout(0)
+            self._take(conn, ahead)
+        else:
+            super().finish_request(conn, fs)
         if self.nr_conns >= self.worker_connections:
             self._let_one_go()
 
@@ -134,35 +149,15 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
         """Let go of whose time to send a head is over; called by the loop each second."""
         now = time.monotonic_ns()
         if not self.alive and self._stop_at is None:
-            self._stop_at = now + _LINGER_SECONDS * 10**9
+            self._stop_at = now + _STOP_SECONDS * 10**9
         for caller, deadline in list(self._gathering.items()):
             if min(deadline, self._stop_at or deadline) > now:
                 break
-            self._forget(caller)
-            if caller.gathered:
+            if self._forget(caller):
                 self._refuse(caller, RequestTimeout())
             else:
                 self._drop(caller)
-        for connection, end in list(self._lingering.items()):
-            if end.deadline > now:
-                break
-            self._end(connection)
-
-    def linger(self, connection: socket.socket) -> None:
-        """Say that nothing more is coming, and close when the other side has, or soon.
-
-        gunicorn waits for that in its loop, where one caller who says nothing would hold up all others.
-        """
-        try:
-            connection.shutdown(socket.SHUT_WR)
-            connection.settimeout(0)
-            self.poller.register(connection, selectors.EVENT_READ, self._discard)
-        except (OSError, ValueError, KeyError):
-            connection.close()
-            return
-        self._lingering[connection] = _End(time.monotonic_ns() + _LINGER_SECONDS * 10**9)
-        if len(self._lingering) > _MAX_LINGERING:
-            self._end(next(iter(self._lingering)))
+        self.lingering.end_overdue()
 
     def handle_error(self, req: Any, client: socket.socket, addr: object, exc: BaseException) -> None:
         """Answer what never reached the application, in the one shape that failures have."""
@@ -178,8 +173,14 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
             request_id = _answer(client, InternalError(), reason)
             _log.error("request_failed", exc_info=exc, request_id=request_id)
 
+    def _keepalive_after(self, conn: Caller, keepalive: bool) -> bool:  # noqa: FBT001 - gunicorn's own signature
+        """Read what is left of a body. One that cannot be read has had its answer, and ends without another."""
+        try:
+            return bool(super()._keepalive_after(conn, keepalive))
+        except http_errors.ParseException:
+            return False
+
     def _hear(self, caller: Caller) -> None:
-        """Take what has arrived of a request; hand it to a thread once there is enough."""
         try:
             caller.sock.settimeout(0)
             piece = caller.sock.recv(_CHUNK_BYTES)
@@ -191,8 +192,13 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
         if not piece:
             self._forget(caller)
             self._drop(caller)
-            return
+        else:
+            self._take(caller, piece)
+
+    def _take(self, caller: Caller, piece: bytes) -> None:
+        """Add to a request; hand it to a thread once there is enough."""
         caller.gathered += piece
+        self._gathered_bytes += len(piece)
         if not caller.awaited:
             caller.awaited = _worth_awaiting(caller.gathered, since=len(caller.gathered) - len(piece))
         if 0 < caller.awaited <= len(caller.gathered):
@@ -202,6 +208,10 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
             self._refuse(caller, HeadTooLarge())
         else:
             self._await(caller)
+            while self._gathered_bytes > _MOST_GATHERED_BYTES:
+                largest = max(self._gathering, key=lambda one: len(one.gathered))
+                self._forget(largest)
+                self._refuse(largest, RequestTimeout())
 
     def _await(self, caller: Caller) -> None:
         if caller in self._gathering:
@@ -215,18 +225,22 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
             self._hear(caller)
 
     def _hand_over(self, caller: Caller) -> None:
-        self._forget(caller)
+        gathered = self._forget(caller)
         caller.init()
         caller.sock.settimeout(None)
-        caller.parser.unreader.unread(bytes(caller.gathered))
-        caller.gathered.clear()
-        caller.awaited = 0
+        caller.parser.unreader.unread(gathered)
         caller.data_ready = True
         self.enqueue_req(caller)
 
-    def _forget(self, caller: Caller) -> None:
+    def _forget(self, caller: Caller) -> bytes:
+        """Gather no more of a request; return what there is of it."""
         if self._gathering.pop(caller, None) is not None:
             self.poller.unregister(caller.sock)
+        gathered = bytes(caller.gathered)
+        self._gathered_bytes -= len(gathered)
+        caller.gathered.clear()
+        caller.awaited = 0
+        return gathered
 
     def _drop(self, caller: Caller) -> None:
         self.nr_conns -= 1
@@ -237,7 +251,7 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
         self.nr_conns -= 1
         caller.close(graceful=True)
 
-    def _let_one_go(self, *, but: Caller | None = None) -> None:
+    def _let_one_go(self, *, but: Caller | None = None) -> bool:
         kept: deque[Caller] = self.keepalived_conns
         silent = next(iter(self._gathering), None)
         if silent is not None and silent is not but:
@@ -247,21 +261,16 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
             caller = kept.popleft()
             self.poller.unregister(caller.sock)
             self._drop(caller)
+        else:
+            return False
+        return True
 
-    def _discard(self, connection: socket.socket) -> None:
-        end = self._lingering.get(connection)
-        with suppress(OSError):
-            piece = connection.recv(_CHUNK_BYTES)
-            if end is not None and piece:
-                end.discarded_bytes += len(piece)
-                if end.discarded_bytes < _MAX_DISCARDED_BYTES:
-                    return
-        self._end(connection)
-
-    def _end(self, connection: socket.socket) -> None:
-        if self._lingering.pop(connection, None) is not None:
-            self.poller.unregister(connection)
-        connection.close()
+    def _find_a_descriptor(self) -> None:
+        if self._let_one_go() or self.lingering.end_oldest():
+            return
+        # Who cannot be accepted is announced again and again.
+        self._accept_at = time.monotonic_ns() + _FULL_SECONDS * 10**9
+        self.set_accept_enabled(enabled=False)
 
 
 def _worth_awaiting(gathered: bytearray, *, since: int) -> int:

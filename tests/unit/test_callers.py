@@ -21,7 +21,7 @@ def company() -> Company:
 def ends(company: Company) -> Iterator[tuple[CallerSocket, socket.socket]]:
     """Our end of a connection and the caller's."""
     accepted, caller = socket.socketpair()
-    with CallerSocket.of(accepted, company) as ours, caller:
+    with CallerSocket.of(accepted, company, Company(1)) as ours, caller:
         yield ours, caller
 
 

@@ -107,6 +107,13 @@ def test_chunks_that_are_none_are_refused_and_end_the_connection(wire: Wire, dan
     assert (page.status, page.headers["content-type"]) == (400, "text/html; charset=utf-8")
 
 
+def test_a_request_that_was_answered_is_not_answered_again(wire: Wire) -> None:
+    # Nobody reads this body before the answer.
+    for path in (b"/v1/health", b"/v1/nowhere"):
+        (answer,) = wire.say(post(CHUNKED, body=b"+2\r\n{}\r\n0\r\n\r\n", path=path) + SECOND)
+        assert answer.status in {404, 405}
+
+
 def test_a_key_among_the_trailers_opens_nothing(wire: Wire) -> None:
     trailer = b"X-API-Key: " + wire.key.encode()
     request = post(

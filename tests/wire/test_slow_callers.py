@@ -5,6 +5,7 @@ The server has twenty threads, and each of these comes in hundreds.
 
 from __future__ import annotations
 
+import select
 import socket
 import time
 from collections.abc import Iterator
@@ -53,12 +54,14 @@ def test_who_says_nothing_or_half_a_head_holds_up_nobody(wire: Wire) -> None:
 
 
 def test_a_head_that_does_not_end_is_waited_for_seconds_only(wire: Wire) -> None:
-    with wire.connection() as silent, wire.connection() as slow:
+    with wire.connection() as silent, wire.connection() as slow, wire.connection() as next_one:
         began = time.monotonic()
         slow.sendall(b"GET /v1/health HTTP/1.1\r\n")
+        next_one.sendall(get(b"/v1/health") + b"G")
         (answer,) = wire.hear(slow)
         assert (answer.status, answer.json()["code"]) == (408, "REQUEST_TIMEOUT")
         assert wire.hear(silent) == []
+        assert [answer.status for answer in wire.hear(next_one)] == [200, 408]
         assert time.monotonic() - began >= HEAD_SECONDS - 1
 
 
@@ -111,6 +114,39 @@ def test_who_does_not_read_its_stream_holds_up_nobody(wire: Wire, upstream: Misb
         for caller in callers:
             caller.sendall(get(b"/v1/gateway/brave/web/search", key))
         assert_others_are_served(wire)
+
+
+def test_a_stream_that_was_paid_for_is_not_cut_for_the_sake_of_who_sends_nothing(
+    wire: Wire, upstream: MisbehavingUpstream
+) -> None:
+    # More than all buffers on its way hold.
+    pieces, piece = 400, b"x" * 60_000
+    sent: list[int] = []
+    looked_at = [0]
+
+    def stream(exchange: Exchange) -> None:
+        exchange.start_stream()
+        for number in range(pieces):
+            exchange.chunk(piece)
+            sent.append(number)
+        exchange.end_stream()
+
+    def stands_still() -> bool:
+        before, looked_at[0] = looked_at[0], len(sent)
+        return before == len(sent) > 0
+
+    upstream.behave = stream
+    with crowd(wire, 2 * THREADS - 5) as callers, wire.connection(receive_bytes=200_000) as paying:
+        for caller in callers:
+            caller.sendall(post(b"Content-Length: 70000"))
+        # Who is told to go shows that no place is left.
+        selectable, _, _ = select.select(callers, [], [], PROMPT_SECONDS)
+        assert selectable
+        key = b"X-API-Key: " + wire.key.encode()
+        paying.sendall(get(b"/v1/gateway/brave/web/search", key, b"Connection: close"))
+        wait_until(stands_still, PROMPT_SECONDS, interval=0.3, what="a stream that waits to be read")
+        (answer,) = wire.hear(paying)
+    assert len(answer.body) == pieces * len(piece)
 
 
 def test_connections_that_rest_give_way_to_new_ones(wire: Wire) -> None:
