@@ -15,7 +15,7 @@ SECONDS = 2
 _MOST = 512
 _MAX_DISCARDED_BYTES = 256 * 1024
 _CHUNK_BYTES = 16_384
-_TICK_SECONDS = 0.1
+_TICK_MS = 100
 
 
 @dataclass(slots=True)
@@ -54,9 +54,9 @@ class Lingering:
         if len(self._ends) > _MOST:
             self.end_oldest()
 
-    def discard(self, seconds: float = 0) -> None:
+    def discard(self, wait_ms: int = 0) -> None:
         """Read what they send for nothing."""
-        for key, _ in self._selector.select(seconds):
+        for key, _ in self._selector.select(wait_ms / 1000):
             if isinstance(key.fileobj, socket.socket):
                 self._discard(key.fileobj)
 
@@ -79,7 +79,7 @@ class Lingering:
     def see_off(self) -> None:
         """Wait for all of them."""
         while self._ends:
-            self.discard(_TICK_SECONDS)
+            self.discard(_TICK_MS)
             self.end_overdue()
         self._selector.close()
 
