@@ -120,7 +120,8 @@ class Usd(fields.Field[int]):
     def _deserialize(
         self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **_kwargs: Any
     ) -> int:
-        if isinstance(value, bool) or not isinstance(value, int | Decimal):
+        # No comparison with what is not a number is answered: Decimal raises.
+        if isinstance(value, bool) or not isinstance(value, int | Decimal) or Decimal(value).is_nan():
             msg = "must be a number"
             raise ValidationError(msg)
         if not 0 <= value <= _MAX_USD:

@@ -102,6 +102,7 @@ _MAILS = st.builds("{}@{}".format, st.text(LETTERS, max_size=70), _HOSTS)
 
 @pytest.mark.parametrize("field", _FIELDS, ids=lambda field: type(field).__name__)
 @given(value=VALUES | _HOSTS | _MAILS)
+@example(value=Decimal("NaN"))
 def test_a_field_takes_a_value_that_it_takes_again_or_says_what_is_wrong(field: Any, value: Any) -> None:
     try:
         taken = field.deserialize(value)
