@@ -24,7 +24,6 @@ from app.ports import provider
 from app.ports.shopper import ShippingAddress
 from app.shopping import orders, paying, schemas, service
 from app.shopping.orders import Order
-from app.shopping.schemas import ADVICE
 from app.shopping.service import PurchaseView
 from app.web import idempotency, prefer
 from app.web.blueprint import Blueprint, Guard
@@ -97,7 +96,9 @@ def _shape(purchase: PurchaseView) -> dict[str, Any]:
             },
             "shipping_method": purchase.outcome["shipping_method"],
         }
-    error = None if purchase.error is None else {**purchase.error, "advice": ADVICE[purchase.error["code"]]}
+    error = (
+        None if purchase.error is None else {**purchase.error, "advice": schemas.advice_on(purchase.error)}
+    )
     values = {
         "id": purchase.id,
         "status": purchase.status.value,
