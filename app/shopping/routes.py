@@ -39,7 +39,7 @@ def _is_purchase() -> bool:
 def _check() -> None:
     """Let in whoever can pay for a purchase, and whoever may read one."""
     if _is_purchase():
-        paying.check_payer()
+        paying.check_payer(_read_order)
     else:
         paying.check_reader()
 
@@ -211,6 +211,11 @@ def _order(body: dict[str, Any]) -> Order:
         password=credentials["password"],
         quantity=body["quantity"],
         options=body["options"],
+def _read_order() -> Order:
+    """Read the order of the present request as its view does. Raises: InvalidInput, DomainNotAllowed."""
+    return _order(shopping.ARGUMENTS_PARSER.parse(schemas.BuyBody(), request, location="json"))
+
+
         max_total_nanos=body["max_total_usd"],
         dry_run=body["dry_run"],
     )
