@@ -138,7 +138,15 @@ def _owner() -> str:
 @shopping.arguments(schemas.BuyBody)
 @shopping.response(202, schemas.PurchaseShape, description="Accepted; ask for it at `Location`.")
 @shopping.alt_response(
-    200, schema=schemas.PurchaseShape, description="It has ended within the time of `Prefer: wait`."
+    200,
+    schema=schemas.PurchaseShape,
+    description="It has ended within the time of `Prefer: wait`.",
+    headers={
+        prefer.APPLIED: {
+            "description": "`wait=N`: how long was waited at most.",
+            "schema": {"type": "string"},
+        }
+    },
 )
 @shopping.raises(
     Unauthorized, ProviderNotConfigured, DomainNotAllowed, WalletFrozen, NotFound, InsufficientCredits,
@@ -154,7 +162,8 @@ def buy(body: dict[str, Any]) -> Response:
     purchase, settled = paying.buy(
         guards.find_caller(), _order(body), twice=idempotency.HEADER in request.headers
     )
-    purchase = service.wait(purchase, seconds=prefer.wait_seconds(service.NO_WAIT))
+    seconds = prefer.wait_seconds(service.NO_WAIT)
+    purchase = service.wait(purchase, seconds=seconds)
     response = jsonify(_shape(purchase))
     response.status_code = 202 if purchase.is_open else 200
     response.headers.extend(settled)
@@ -163,6 +172,8 @@ def buy(body: dict[str, Any]) -> Response:
             f"/v1/gateway/shopping/purchases/{purchase.id}{paying.address_suffix(purchase.id)}"
         )
         response.headers["Retry-After"] = str(_POLL_SECONDS)
+    elif seconds:
+        response.headers[prefer.APPLIED] = f"wait={seconds}"
     return response
 
 
@@ -200,6 +211,11 @@ def get_purchase_evidence(evidence_id: str, purchase: PurchaseView) -> Response:
     return response
 
 
+def _read_order() -> Order:
+    """Read the order of the present request as its view does. Raises: InvalidInput, DomainNotAllowed."""
+    return _order(shopping.ARGUMENTS_PARSER.parse(schemas.BuyBody(), request, location="json"))
+
+
 def _order(body: dict[str, Any]) -> Order:
     url, host = orders.parse_url(body["url"])
     credentials = body["credentials"] or {"username": None, "password": None}
@@ -211,11 +227,6 @@ def _order(body: dict[str, Any]) -> Order:
         password=credentials["password"],
         quantity=body["quantity"],
         options=body["options"],
-def _read_order() -> Order:
-    """Read the order of the present request as its view does. Raises: InvalidInput, DomainNotAllowed."""
-    return _order(shopping.ARGUMENTS_PARSER.parse(schemas.BuyBody(), request, location="json"))
-
-
         max_total_nanos=body["max_total_usd"],
         dry_run=body["dry_run"],
     )

@@ -502,6 +502,7 @@ def test_waiting_answers_with_the_end_when_it_comes_in_time(app: Flask, agent: A
     answer = agent.post(BUY, BODY, Prefer="wait=10")
     thread.join()
     assert (answer.status_code, answer.get_json()["status"]) == (200, "completed")
+    assert answer.headers["Preference-Applied"] == "wait=10"
 
 
 def _ids() -> list[str]:
