@@ -14,7 +14,7 @@ from app.catalog.services import ServiceStatus
 from app.catalog.subscriptions import SubscriptionStatus
 from app.core import money
 from app.web.fields import Instant, Name, Text, Usd, json_default
-from app.web.schemas import Pagination, Schema, page_query
+from app.web.schemas import EXAMPLE_ID, Pagination, Schema, page_query
 
 _MAX_PRICE_NANOS = 100 * money.NANOS_PER_USD
 _MAX_DESCRIPTION = 4_000
@@ -347,14 +347,14 @@ class SubscribeBody(Schema):
     """Which wallet subscribes."""
 
     wallet_id = Text(
-        required=True, metadata={"description": "A wallet of the caller's.", "example": "$WALLET"}
+        required=True, metadata={"description": "A wallet of the caller's.", "example": EXAMPLE_ID}
     )
 
 
 class UnsubscribeBody(Schema):
     """Which wallet's subscription ends; the query may say it instead."""
 
-    wallet_id = Text(load_default=None, metadata={"example": "$WALLET"})
+    wallet_id = Text(load_default=None, metadata={"example": EXAMPLE_ID})
 
 
 class UnsubscribeQuery(Schema):
