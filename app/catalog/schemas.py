@@ -67,15 +67,16 @@ class Category(RequiredName):
 
 
 class Document(fields.Field[str]):
-    """An OpenAPI document, taken as an object or as JSON text, and handed on as text."""
+    """An OpenAPI document, taken as an object or as JSON text, and handed on as text.
+
+    What is neither is handed on as well: whoever reads documents says what is wrong with it, as INVALID_SPEC.
+    """
 
     def _deserialize(
         self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
     ) -> str:
         if isinstance(value, str):
             return value
-        if not isinstance(value, dict):
-            raise ma.ValidationError("must be an OpenAPI document: an object, or a string of JSON")
         del attr, data, kwargs
         return json.dumps(value, default=json_default)
 
