@@ -112,7 +112,7 @@ def _digits(value: int) -> str:
 
 
 class Usd(fields.Field[int]):
-    """US dollars: a JSON number outside, integer nano-dollars inside."""
+    """US dollars: a JSON number outside, integer nano-dollars inside. A double's noise is taken off."""
 
     def _serialize(self, value: int | None, attr: str | None, obj: Any, **_kwargs: Any) -> float | None:
         return None if value is None else float(money.usd_from_nanos(value))
@@ -128,7 +128,7 @@ class Usd(fields.Field[int]):
             msg = f"must be between 0 and {_MAX_USD}"
             raise ValidationError(msg)
         try:
-            return money.nanos_from_usd(Decimal(value))
+            return money.nanos_from_usd(money.usd_as_meant(Decimal(value)))
         except money.AmountError as error:
             raise ValidationError(str(error)) from None
 
