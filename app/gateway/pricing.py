@@ -79,6 +79,9 @@ class Quote:
         affordable = self.affordable(most_nanos)
         fitting = affordable.get("affordable_max_tokens")
         mend = f" Ask for at most {fitting} tokens of output." if fitting else ""
+        blamed = (
+            {"max_tokens": [f"must be at most {fitting}"]} if fitting else {"body": ["asks for too much"]}
+        )
         raise InvalidInput(
             f"This call may cost up to {money.usd_from_nanos(self.worst.cost_nanos):f} USD, and one call may cost "
             f"{money.usd_from_nanos(most_nanos):f} USD.{mend}",
@@ -86,6 +89,7 @@ class Quote:
                 "worst_case_usd": money.usd_from_nanos(self.worst.cost_nanos),
                 "limit_usd": money.usd_from_nanos(most_nanos),
                 **affordable,
+                "fields": blamed,
             },
         )
 
