@@ -17,6 +17,10 @@ from app.core import addresses, clock, money
 from app.web.parsing import JsonNumber
 
 _MAX_USD = 1_000_000_000
+_REFUSED_ADDRESSES = (
+    "Refused are domains without a dot, and special-use ones: "
+    "`.test`, `.invalid`, `.local`, `.localhost`, `.onion`, `.arpa`."
+)
 _DIRECTION_MARKS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _MAX_NAME_LETTERS = 100
 _MAX_UNIT_BITS = 256
@@ -62,6 +66,12 @@ class Name(Text):
 
 class Email(Text):
     """A syntactically valid e-mail address, lower-cased, without a DNS look-up; null and blank count as absent."""
+
+    def __init__(self, **options: Any) -> None:
+        """Take what every field takes; the description says what is refused, too."""
+        metadata = options.pop("metadata", None) or {}
+        described = " ".join(filter(None, (metadata.get("description"), _REFUSED_ADDRESSES)))
+        super().__init__(metadata={**metadata, "description": described}, **options)
 
     def _deserialize(
         self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
