@@ -40,6 +40,6 @@ def test_who_cannot_be_accepted_ends_no_process(name: str) -> None:
         worker.accept(_Listener(name))
         # Where there is no room for anybody, nobody is tried again at once.
         worker.set_accept_enabled(enabled=True)
-        assert worker._accepting is (name in OF_THE_CONNECTION)  # noqa: SLF001 - gunicorn's own
+        assert worker._accepting is (name in OF_THE_CONNECTION)
     worker.lingering.see_off()
     worker.tmp.close()
