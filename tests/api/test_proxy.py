@@ -543,7 +543,7 @@ def _open_hold() -> CreditHold:
 def test_a_whole_answer_that_arrives_slowly_keeps_its_price_held(stage: Market) -> None:
     meter = _begun(stage)
     started = clock.now()
-    meter.answered(200)
+    meter.answered(_Bewildering())
     for minute in range(1, 6):
         with time_machine.travel(started + timedelta(minutes=minute), tick=False):
             meter.feed(b"1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import select
 import shutil
@@ -17,8 +16,8 @@ import pytest
 
 from app.web import lingering
 from app.web.server import HEAD_SECONDS
-from tests.support.services import WebService, web_service
-from tests.support.wire import PATIENCE_SECONDS, Wire, get, post
+from tests.support.services import web_service
+from tests.support.wire import PATIENCE_SECONDS, Wire, cpu_seconds, get, post, worker_of
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -29,16 +28,6 @@ def own(_sqlite_template: Path, tmp_path: Path) -> Iterator[Wire]:
     shutil.copy(_sqlite_template, database)
     with web_service(f"sqlite:///{database}", workers=1, threads=250) as service:
         yield Wire(service, "")
-
-
-def worker_of(service: WebService) -> int:
-    (worker,) = Path(f"/proc/{service.process.pid}/task/{service.process.pid}/children").read_text().split()
-    return int(worker)
-
-
-def cpu_seconds(process: int) -> float:
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
