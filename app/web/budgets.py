@@ -1,7 +1,7 @@
 """What a process has little of, and who may have how much of it: threads that wait for others, and memory for bodies.
 
 One budget of threads for all who wait (callers, upstreams, chains, shops), because bounds that are counted apart add
-up to more than there is. What nobody waits in keeps the threads that are never given out.
+up to more than there is. The threads that it never gives out are for requests that wait for nobody.
 """
 
 from __future__ import annotations
