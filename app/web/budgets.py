@@ -20,7 +20,9 @@ STRANGERS = ""
 """All who have shown no key yet: they are many, and nobody can tell them apart, so they count as one."""
 
 _EXTENSION = "thread_budget"
-_THREADS_KEPT = 100
+# Beside the lanes: as many threads, of few the half. Some are never given out, the others are of the small uses.
+_THREADS_BESIDE_LANES = 100
+_OWN_BESIDE_LANES = 20
 _MOST_TIMES_WHAT_IS_LEFT = 4
 _BODY_BYTES = 256 * 2**20
 
@@ -40,8 +42,7 @@ class Use(StrEnum):
     """Bytes of a body that was read."""
 
 
-# Of all threads that may wait, one in so many belongs to this use alone; what is left over, to whoever comes first.
-_OWN_ONE_IN = {Use.UPSTREAM: 2, Use.STRANGER: 20, Use.CALLER: 20, Use.OUTCOME: 20}
+_SMALL = (Use.STRANGER, Use.CALLER, Use.OUTCOME)
 
 
 class Budget:
@@ -57,9 +58,13 @@ class Budget:
 
     @classmethod
     def of_threads(cls, threads: int) -> Budget:
-        """Of so many threads, those that may wait: all but a hundred, of few threads half."""
-        places = max(threads - _THREADS_KEPT, threads // 2, 1)
-        return cls(places, {use: places // one_in for use, one_in in _OWN_ONE_IN.items()})
+        """Of so many threads, those that may wait: lanes all but a hundred, of few threads half.
+
+        Each small use has a fifth of these others for itself, and two fifths are never given out.
+        """
+        lanes = max(threads - _THREADS_BESIDE_LANES, threads // 2, 1)
+        own = min(_OWN_BESIDE_LANES, lanes // 5)
+        return cls(lanes + own * len(_SMALL), {Use.UPSTREAM: lanes // 2, **dict.fromkeys(_SMALL, own)})
 
     @classmethod
     def of_bodies(cls) -> Budget:

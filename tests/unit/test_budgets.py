@@ -25,7 +25,13 @@ def test_all_who_wait_together_leave_threads_to_those_who_do_not(threads: int) -
     for first in range(len(WAITS)):
         budget = Budget.of_threads(threads)
         waiting = sum(take_all_by_many(budget, use) for use in WAITS[first:] + WAITS[:first])
-        assert 1 <= waiting <= max(threads - 100, threads // 2, 1)
+        assert 1 <= waiting <= max(threads - min(40, threads // 5), 1)
+
+
+@pytest.mark.parametrize(("threads", "lanes"), [(1, 1), (20, 10), (200, 100), (1100, 1000), (2200, 2100)])
+def test_streams_are_capped_a_hundred_below_the_threads(threads: int, lanes: int) -> None:
+    budget = Budget.of_threads(threads)
+    assert take_all_by_many(budget, Use.UPSTREAM) == budget.most(Use.UPSTREAM) == lanes
 
 
 @pytest.mark.parametrize("use", WAITS)
@@ -34,7 +40,7 @@ def test_whatever_all_others_take_each_use_has_its_own(use: Use) -> None:
     for other in WAITS:
         if other is not use:
             take_all_by_many(budget, other)
-    assert take_all_by_many(budget, use) == (500 if use is Use.UPSTREAM else 50)
+    assert take_all_by_many(budget, use) == (500 if use is Use.UPSTREAM else 20)
 
 
 def test_strangers_leave_half_to_calls_that_are_paid_for_and_places_to_slow_callers_with_a_key() -> None:
@@ -47,7 +53,7 @@ def test_strangers_leave_half_to_calls_that_are_paid_for_and_places_to_slow_call
 def test_one_agent_leaves_a_fifth_to_the_next_one_and_so_on() -> None:
     budget = Budget.of_threads(1100)
     taken = [take_all(budget, Use.UPSTREAM, f"account-{number}") for number in range(3)]
-    assert taken == [680, 136, 28]
+    assert taken == [800, 160, 32]
     assert sum(taken) < budget.most(Use.UPSTREAM)
 
 
