@@ -9,10 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import resource
-import socket
-import struct
 from pathlib import Path
-from typing import Any
 
 bind = f"0.0.0.0:{os.environ.get('PORT') or '8000'}"
 # Threads, with patience for slow callers and our words for malformed ones.
@@ -48,17 +45,10 @@ sendfile = False
 forwarded_allow_ips = os.environ.get("FORWARDED_ALLOW_IPS") or "127.0.0.1"
 # The service writes its own log line for each request, without secrets.
 accesslog = None
-# A caller who stops reading keeps a thread, and a stream its lane, for no longer than this.
-_SEND_SECONDS = 60
 
 
-def when_ready(server: Any) -> None:
-    """Let the kernel give up on what nobody reads; connections inherit this from what they were accepted on.
-
-    And take what was loaded out of the garbage collector's sight: it is there for good, and stays shared by the forks.
-    """
-    for listener in server.LISTENERS:
-        listener.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_SECONDS, 0))
+def when_ready(_server: object) -> None:
+    """Take what was loaded out of the garbage collector's sight: it is for good, and stays shared by the forks."""
     gc.collect()
     gc.freeze()
 

@@ -45,7 +45,7 @@ from app.usage import routes as usage
 from app.wallets import balances, bridge_routes, controls_routes, swap_routes, waiting
 from app.wallets import routes as wallets
 from app.wallets import service as wallet_service
-from app.web import documentation, failures, fields, forwarding
+from app.web import budgets, documentation, failures, fields, forwarding
 from app.web.targets import RestConverter
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -77,6 +77,7 @@ def create_app(settings: Settings | None = None, *, ports: PortSet | None = None
     failures.install(app)
     commands.register(app)
     with app.app_context():
+        budgets.open_threads()
         waiting.open_rooms()
         balances.open_readers()
         forwarding.open_lanes()

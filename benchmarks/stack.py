@@ -169,7 +169,16 @@ def running(
 def doing_nothing(made: Parts) -> Iterator[int]:
     """Run an application that does nothing under the same server; yield its port."""
     port = free_port()
-    options = ["--worker-class", "gthread", "--workers", "2", "--threads", "1100", "--keep-alive", "30"]
+    options = [
+        "--worker-class",
+        "app.web.server.Worker",
+        "--workers",
+        "2",
+        "--threads",
+        "1100",
+        "--keep-alive",
+        "30",
+    ]
     options += ["--worker-connections", "2200", "--no-control-socket", "--preload"]
     gunicorn = str(Path(sys.executable).parent / "gunicorn")
     command = [gunicorn, "benchmarks.nothing:app", "-c", os.devnull, "--bind", f"127.0.0.1:{port}", *options]

@@ -14,6 +14,7 @@ from app.catalog import statistics
 from app.catalog.services import CallableService
 from app.credits import service as credits_service
 from app.identity.caller import Caller
+from app.ports.upstream import Incoming
 from app.usage import service as usage
 from app.usage.metering import MeteredCall, refuse_empty
 from app.usage.service import Call, Metered, Receipt
@@ -62,10 +63,10 @@ class CallMeter(MeteredCall):
 
         self._settle(release)
 
-    def answered(self, status: int) -> None:
+    def answered(self, incoming: Incoming) -> None:
         """Learn the head of the answer."""
         self._microseconds = (time.monotonic_ns() - self._sent_at) // 1000
-        self._status = status
+        self._status = incoming.status
 
     def feed(self, piece: bytes) -> bytes:
         """Pass a piece on as it is, and show that the call lives."""

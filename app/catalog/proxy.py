@@ -23,24 +23,20 @@ from app.errors import (
     DomainNotAllowed,
     InvalidInput,
     NotFound,
-    PayloadTooLarge,
     PerTxLimitExceeded,
-    ServiceError,
     UpstreamError,
 )
 from app.identity.caller import Caller
 from app.ports import provider
-from app.ports.errors import PortError
 from app.ports.upstream import Incoming, Outgoing
 from app.spending import policy
 from app.wallets import service as wallets
 from app.wallets.service import WalletView
-from app.web import forwarding, relayed_headers
+from app.web import calls, relayed_headers
+from app.web.calls import Way
 from app.web.forwarding import Share
-from app.web.parsing import body_of
 from app.web.targets import Target, target_below, upper_path
 
-MAX_BODY_BYTES = 32 * 2**20
 SIGNATURE_HEADER = "X-Gateway-Signature"
 TIMESTAMP_HEADER = "X-Gateway-Timestamp"
 MAX_PRICE_HEADER = "X-Max-Price-Usd"
@@ -74,37 +70,17 @@ def forward(service_id: str, caller: Caller) -> Response:
         raise UpstreamError("This service's address leads to this service itself; it cannot be called.")
     _check_domain(wallet, url)
     _check_price(service)
-    outgoing = _signed(service, caller, url, target, _body())
+    outgoing = _signed(service, caller, url, target, calls.body())
     _keep_key(outgoing)
     model = f"/{upper_path(target.path)}"
     meter = CallMeter(service, caller, wallet_id=None if wallet is None else wallet.id, model=model)
-    lane = forwarding.enter_lane(*_shares(service, caller))
-    try:
-        meter.begin()
-        return _answered(meter, lane, outgoing)
-    except BaseException:
-        lane.leave()
-        raise
-
-
-def _answered(meter: CallMeter, lane: forwarding.Lane, outgoing: Outgoing) -> Response:
-    try:
-        incoming = provider.current().public_upstream.send(outgoing)
-    except PortError as error:
-        meter.unanswered(counts=True)
-        raise forwarding.failure_of(error) from None
-    except BaseException:
-        meter.unanswered(counts=False)
-        raise
-    try:
-        meter.answered(incoming.status)
-        return forwarding.relay(incoming, meter, lane, streamed=_is_text_in_the_making(incoming))
-    except ServiceError:
-        raise  # the relay has ended the call
-    except BaseException:
-        incoming.close()
-        meter.unanswered(counts=False)
-        raise
+    way = Way(
+        provider.current().public_upstream,
+        _is_text_in_the_making,
+        whose=caller.account_id,
+        shares=_shares(service, caller),
+    )
+    return calls.forward(outgoing, meter, way)
 
 
 def _is_text_in_the_making(incoming: Incoming) -> bool:
@@ -163,16 +139,6 @@ def _check_price(service: CallableService) -> None:
         )
 
 
-def _body() -> bytes:
-    request.max_content_length = MAX_BODY_BYTES
-    try:
-        return body_of(request)
-    except PayloadTooLarge:
-        raise PayloadTooLarge(
-            f"The request body is too large: at most {MAX_BODY_BYTES // 2**20} MiB."
-        ) from None
-
-
 def _signed(service: CallableService, caller: Caller, url: BaseUrl, target: Target, body: bytes) -> Outgoing:
     """Write the request that goes out, signed so that the service can refuse everybody else's."""
     line = target.below(url.path)
@@ -185,11 +151,7 @@ def _signed(service: CallableService, caller: Caller, url: BaseUrl, target: Targ
     authorization = request.headers.get("X-Upstream-Authorization")
     if authorization:
         ours["Authorization"] = authorization
-    key = request.headers.get("Idempotency-Key")
-    if key:
-        # The same word of two callers must not be one request there.
-        scoped = hashlib.sha256(f"{caller.account_id}\n{service.id}\n{key}".encode()).hexdigest()
-        ours["Idempotency-Key"] = f"purser-{scoped[:48]}"
+    ours |= calls.idempotency_key(caller.account_id, service.id)
     headers = relayed_headers.for_upstream(request.headers.items(), ours=ours)
     return Outgoing(request.method, url.origin, line, headers, body)
 

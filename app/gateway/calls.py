@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-
 from flask import Response, request
 
-from app.errors import InsufficientCredits, InvalidInput, PayloadTooLarge, ProviderNotConfigured, ServiceError
+from app.errors import InsufficientCredits, InvalidInput, ProviderNotConfigured
 from app.gateway import denials, paying
 from app.gateway.dialects.requests import read_call
 from app.gateway.metering import FixedMeter, HeldMeter, Meter, PaidMeter
@@ -17,13 +15,11 @@ from app.identity.caller import Caller
 from app.identity.guards import presented_keys
 from app.payments import desk, presentation
 from app.ports import provider as ports
-from app.ports.errors import PortError
 from app.ports.upstream import Outgoing
-from app.web import forwarding, relayed_headers
-from app.web.parsing import body_of
+from app.web import calls, relayed_headers
+from app.web.calls import MAX_BODY_BYTES, Way
 from app.web.targets import target_below
 
-MAX_BODY_BYTES = 32 * 2**20
 # Whoever has no key is unknown, and to be told a price costs nothing: reading for it has to be cheap.
 MAX_KEYLESS_BODY_BYTES = 4 * 2**20
 _LEAST_KEY_LETTERS = 20
@@ -65,7 +61,8 @@ def forward(row: Provider, caller: Caller | None, *, named: str) -> Response:
         return _forward_paid(row, asked, None)
     meter, body = _priced(row, caller, asked)
     try:
-        return _made(row, meter, _outgoing(row, asked, body, scope=caller.account_id))
+        outgoing = _outgoing(row, asked, body, scope=caller.account_id)
+        return _made(row, meter, outgoing, whose=caller.account_id)
     except InsufficientCredits as refusal:
         if has_payment:
             return _forward_paid(row, asked, caller)
@@ -76,17 +73,20 @@ def _forward_paid(row: Provider, asked: Asked, caller: Caller | None) -> Respons
     bill = paying.bill(row, asked)
     ticket = desk.accept(bill.price, agent_id=caller.agent_id if caller else None)
     meter = PaidMeter(row, bill.quote, ticket, is_streamed=bill.is_streamed)
-    return _made(row, meter, _outgoing(row, asked, bill.body, scope=ticket.payment_id))
+    # Who pays by the call holds no more than was paid for: each payment is somebody of its own.
+    outgoing = _outgoing(row, asked, bill.body, scope=ticket.payment_id)
+    return _made(row, meter, outgoing, whose=ticket.payment_id)
 
 
-def _made(row: Provider, meter: Meter, outgoing: Outgoing) -> Response:
-    lane = forwarding.enter_lane()
-    try:
-        meter.begin()
-        return _answered(row, meter, lane, outgoing)
-    except BaseException:
-        lane.leave()
-        raise
+def _made(row: Provider, meter: Meter, outgoing: Outgoing, *, whose: str) -> Response:
+    way = Way(
+        ports.current().upstream,
+        lambda _incoming: meter.is_streamed,
+        whose=whose,
+        drains=isinstance(meter, HeldMeter),
+        secrets=(row.api_key,) if row.api_key else (),
+    )
+    return calls.forward(outgoing, meter, way)
 
 
 def _asked(row: Provider, named: str, *, most: int) -> Asked:
@@ -110,44 +110,12 @@ def _asked(row: Provider, named: str, *, most: int) -> Asked:
     return Asked(place, body, facts)
 
 
-def _answered(row: Provider, meter: Meter, lane: forwarding.Lane, outgoing: Outgoing) -> Response:
-    try:
-        incoming = ports.current().upstream.send(outgoing)
-    except PortError as error:
-        meter.cancel()
-        raise forwarding.failure_of(error) from None
-    except BaseException:
-        meter.cancel()
-        raise
-    try:
-        meter.answered(incoming)
-        secrets = (row.api_key,) if row.api_key else ()
-        return forwarding.relay(
-            incoming,
-            meter,
-            lane,
-            streamed=meter.is_streamed,
-            drains=isinstance(meter, HeldMeter),
-            secrets=secrets,
-        )
-    except ServiceError:
-        raise  # the relay has ended the call
-    except BaseException:
-        incoming.close()
-        meter.cancel()
-        raise
-
-
 def _body(most: int) -> bytes:
-    request.max_content_length = most
     if request.headers.get("Content-Encoding", "identity").strip().lower() not in {"", "identity"}:
         raise InvalidInput(
             "Send the request body without a Content-Encoding: it has to be read to be priced."
         )
-    try:
-        return body_of(request)
-    except PayloadTooLarge:
-        raise PayloadTooLarge(f"The request body is too large: at most {most // 2**20} MiB.") from None
+    return calls.body(most)
 
 
 def _priced(row: Provider, caller: Caller, asked: Asked) -> tuple[Meter, bytes]:
@@ -167,11 +135,8 @@ def _outgoing(row: Provider, asked: Asked, body: bytes, *, scope: str) -> Outgoi
 
 def _headers(row: Provider, scope: str) -> list[tuple[str, str]]:
     ours = dict(row.credential_headers())
-    key = request.headers.get("Idempotency-Key")
-    if key:
-        # All callers share one account: the same word of two of them must not be one request there.
-        scoped = hashlib.sha256(f"{scope}\n{row.slug}\n{key}".encode()).hexdigest()
-        ours["Idempotency-Key"] = f"purser-{scoped[:48]}"
+    # All callers share one account there.
+    ours |= calls.idempotency_key(scope, row.slug)
     # Not a placeholder that a client puts where its key would stand: that may be in any header.
     keys = [key for key in presented_keys() if len(key) >= _LEAST_KEY_LETTERS]
     given = [

@@ -41,7 +41,7 @@ _OPERATORS_FAULT = frozenset(
 
 
 class Meter(MeteredCall, ABC):
-    """Watches one call: `begin`; then `cancel`, or `answered`, `feed`, `finish` and `end`."""
+    """Watches one call: `begin`; then `unanswered`, or `answered`, `feed`, `finish` and `end`."""
 
     def __init__(self, row: Provider, caller: Caller | None, quote: Quote) -> None:
         """Take who pays for which call; nobody by an account where a payment does."""
@@ -59,6 +59,11 @@ class Meter(MeteredCall, ABC):
     @abstractmethod
     def begin(self) -> None:
         """Take the money for the call. Raises: InsufficientCredits."""
+
+    def unanswered(self, *, counts: bool) -> None:
+        """Give everything back, whosever fault it is that there is no answer."""
+        del counts
+        self.cancel()
 
     @abstractmethod
     def cancel(self) -> None:

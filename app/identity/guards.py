@@ -10,7 +10,9 @@ from flask import g, request
 from app.errors import Unauthorized
 from app.identity import limits, service
 from app.identity.caller import Caller, MasterCaller
+from app.web import callers
 from app.web.blueprint import Guard
+from app.web.budgets import STRANGERS
 
 API_KEY_SCHEME = "ApiKey"
 BEARER_SCHEME = "Bearer"
@@ -81,6 +83,13 @@ def admit(found: Caller) -> None:
     """
     limits.count_call_of_key(found.account_id)
     g.caller = found
+    _introduce(found.account_id)
+
+
+def account_or_stranger() -> str:
+    """Return whose budget the present request draws from: its caller's account, or that of all without a key."""
+    found = find_caller()
+    return STRANGERS if found is None else found.account_id
 
 
 def admit_without_key() -> None:
@@ -130,6 +139,14 @@ def _check_master_key() -> None:
         raise _no_master()
     limits.count_call_of_key(found.key_id)
     g.master_caller = found
+    _introduce(found.key_id)
+
+
+def _introduce(whose: str) -> None:
+    """Tell the server whose request this is, so that a crowd without keys takes nothing from those who have one."""
+    connection = callers.present(request.environ)
+    if connection is not None:
+        connection.whose = whose
 
 
 def _no_master() -> Unauthorized:

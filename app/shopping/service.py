@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
-from threading import BoundedSemaphore
 from typing import Any
 
 from sqlalchemy import func, select
@@ -18,6 +17,7 @@ from app.core.money import nanos_from_usd
 from app.core.unit_of_work import after_commit, reading, unit_of_work
 from app.errors import NotFound, ProviderNotConfigured, PurchaseInProgress, TransactionInProgress
 from app.extensions import db
+from app.identity import guards
 from app.identity.caller import Caller
 from app.jobs import JobName
 from app.payments import desk
@@ -28,14 +28,13 @@ from app.shopping.models import Purchase, PurchaseEvidence, PurchaseStep
 from app.shopping.orders import Order
 from app.usage import service as usage
 from app.usage.service import Call, Metered
-from app.web import idempotency
+from app.web import budgets, idempotency
+from app.web.budgets import Use
 
 PROVIDER = "shopping"
 NO_WAIT = Decimal(0)
 _FIRST_LEASE = timedelta(minutes=15)
-_MAX_WAITING = 100
 _LOOKS_PER_SECOND = 4
-_waiting = BoundedSemaphore(_MAX_WAITING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,19 +218,17 @@ def cancel(purchase: PurchaseView) -> PurchaseView:
 
 
 def wait(purchase: PurchaseView, *, seconds: Decimal) -> PurchaseView:
-    """Wait for a purchase to end, as long as asked and while there is room for waiting."""
-    if seconds <= 0 or not _waiting.acquire(blocking=False):
+    """Wait for a purchase to end, as long as asked and while there is a thread for it."""
+    if seconds <= 0:
         return purchase
-    try:
-        for _ in range(int(seconds) * _LOOKS_PER_SECOND):
+    with budgets.threads().place(Use.OUTCOME, guards.account_or_stranger()) as has_place:
+        for _ in range(int(seconds) * _LOOKS_PER_SECOND if has_place else 0):
             if not purchase.is_open:
                 break
             time.sleep(1 / _LOOKS_PER_SECOND)
             if not _is_open(purchase.id):
                 purchase = view(purchase.id)
-        return purchase
-    finally:
-        _waiting.release()
+    return purchase
 
 
 def evidence(purchase: PurchaseView, evidence_id: str) -> bytes:

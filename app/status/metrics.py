@@ -37,6 +37,7 @@ _log = structlog.get_logger(__name__)
 _MICRO = 1_000_000
 _COUNTERS = {
     "requests": "Requests answered, by route and status.",
+    "callers_let_go": "Callers who were given up, by reason.",
     "rpc_failures": "Exchanges with a chain's endpoint that gave no usable answer.",
     "forwarded_unbelieved": "Requests that name a proxy before us while TRUSTED_PROXY_HOPS is 0.",
 }

@@ -1,7 +1,7 @@
 """Waiting for outcomes inside web requests: all waiting requests of a process share their RPC calls.
 
-One thread per chain asks for all that are due, and the requests only wait. How many may wait is bounded; when the
-room is full the answer is `pending` at once and the workers finish.
+One thread per chain asks for all that are due, and the requests only wait. How many may wait the budget of threads
+says; when there is no place the answer is `pending` at once and the workers finish.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ import structlog
 from flask import current_app
 
 from app.core.chains import ChainName
+from app.identity import guards
 from app.ports import provider
 from app.ports.chain import Chain, Outcome, Watch
 from app.ports.errors import PortError
 from app.wallets import settlement
+from app.web import budgets
+from app.web.budgets import Use
 
 _log = structlog.get_logger(__name__)
-_MAX_WAITING = 400
 _SECONDS_BETWEEN_LOOKS = (0.05, 1.0)
 _SHARED_WITHIN_SECONDS = 0.05
 
@@ -52,12 +54,10 @@ class WaitingRoom:
         self._asker = ThreadPoolExecutor(1, thread_name_prefix=f"outcomes-{chain.name}")
 
     def wait(self, watch: Watch, *, seconds: float) -> Outcome | None:
-        """Return the decided outcome of a movement, or None when time or room ran out; never later than asked."""
+        """Return the decided outcome of a movement, or None when time ran out; never later than asked."""
         deadline = time.monotonic() + seconds
         waiter = _Waiter(watch, due=time.monotonic())
         with self._changed:
-            if len(self._waiters) >= _MAX_WAITING:
-                return None
             self._waiters[watch.key] = waiter
             try:
                 while waiter.outcome is None and (now := time.monotonic()) < deadline:
@@ -95,11 +95,12 @@ class WaitingRoom:
 
 
 def for_outcome(chain: ChainName, watch: Watch, *, seconds: Decimal) -> None:
-    """Wait for a movement's outcome up to `seconds` and settle it when it is decided."""
+    """Wait for a movement's outcome up to `seconds`, while there is a thread for it; settle it when it is decided."""
     if seconds <= 0:
         return
     rooms: dict[ChainName, WaitingRoom] = current_app.extensions["waiting_rooms"]
-    outcome = rooms[chain].wait(watch, seconds=float(seconds))
+    with budgets.threads().place(Use.OUTCOME, guards.account_or_stranger()) as has_place:
+        outcome = rooms[chain].wait(watch, seconds=float(seconds)) if has_place else None
     if outcome is not None:
         settlement.settle(watch, outcome)
 

@@ -17,7 +17,7 @@ from flask import Flask, current_app
 from flask_smorest import Api
 from marshmallow import Schema
 
-from app.errors import PayloadTooLarge, ServiceError
+from app.errors import Overloaded, PayloadTooLarge, ServiceError
 from app.web import fields
 from app.web.callers import RequestTimeout
 from app.web.schemas import ErrorBody
@@ -171,6 +171,7 @@ class _WhatAllShare(BasePlugin):  # type: ignore[misc, unused-ignore]
             if "requestBody" in operation:
                 for failure in (PayloadTooLarge, RequestTimeout):
                     operation["responses"][str(failure().status)] = _failure_of_bodies(failure)
+                operation["responses"].setdefault(str(Overloaded().status), _failure_of_bodies(Overloaded))
             elif not places & {"query", "header"}:
                 del operation["responses"]["400"]
             repeatable = any(parameter["name"] == "Idempotency-Key" for parameter in parameters)

@@ -25,7 +25,7 @@ from app.errors import (
     RateLimited,
     ServiceError,
 )
-from app.web.callers import RequestTimeout, TooSlowError
+from app.web import callers
 
 _log = structlog.get_logger(__name__)
 _BY_STATUS: dict[int, type[ServiceError]] = {
@@ -79,9 +79,8 @@ def _answer_http(error: HTTPException) -> Response:
     if status < HTTPStatus.BAD_REQUEST and error.response is not None:
         return error.get_response()  # type: ignore[return-value]
     failure: ServiceError
-    if isinstance(error.__context__, TooSlowError):
-        # The framework takes whoever sends no more for gone.
-        failure = RequestTimeout()
+    if (let_go := callers.failure_of(error)) is not None:
+        failure = let_go
     elif status in _BY_STATUS:
         failure = _BY_STATUS[status]()
     elif status < HTTPStatus.INTERNAL_SERVER_ERROR:

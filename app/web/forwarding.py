@@ -21,13 +21,14 @@ from app.errors import Overloaded, UpstreamError, UpstreamTimeout
 from app.ports import provider
 from app.ports.errors import OutcomeUnknown, PortError
 from app.ports.upstream import Incoming
-from app.web import relayed_headers
+from app.web import budgets, callers, relayed_headers
+from app.web.budgets import Budget, Use
+from app.web.callers import CallerSocket
 
 # Seconds of the monotonic clock.
 Deadline: TypeAlias = float
 
 _EXTENSION = "forwarding_lanes"
-_THREADS_KEPT = 100
 _LEAST_SHARE = 4
 _RETRY_SECONDS = 2
 _MAX_WHOLE_BYTES = 16 * 2**20
@@ -81,32 +82,31 @@ class Share:
 
 
 class Lanes:
-    """How many calls a process forwards at once: so many below its threads that other requests are still served."""
+    """Whose calls a process forwards, of as many as its budget of threads has places for."""
 
-    def __init__(self, capacity: int) -> None:
-        """Open so many lanes."""
-        self._capacity = capacity
-        self._free = capacity
+    def __init__(self, threads: Budget) -> None:
+        """Let calls draw from a budget."""
+        self._threads = threads
+        self._most = threads.most(Use.UPSTREAM)
         self._taken: Counter[str] = Counter()
         self._lock = threading.Lock()
 
-    def enter(self, *shares: Share) -> Lane:
+    def enter(self, whose: str, shares: Collection[Share]) -> Lane:
         """Take a lane. Raises: Overloaded when all are taken, or all that one of the shares allows."""
         with self._lock:
-            if self._free <= 0:
-                raise _too_many("")
             for share in shares:
                 # Where there are few lanes at all, a handful is everybody's.
-                if self._taken[share.key] >= max(_LEAST_SHARE, self._capacity // share.one_in):
+                if self._taken[share.key] >= max(_LEAST_SHARE, self._most // share.one_in):
                     raise _too_many(f" {share.whom}")
-            self._free -= 1
+            if not self._threads.take(Use.UPSTREAM, whose):
+                raise _too_many("")
             self._taken.update(share.key for share in shares)
-        return Lane(self, shares)
+        return Lane(self, whose, shares)
 
-    def give_back(self, shares: Collection[Share]) -> None:
+    def give_back(self, whose: str, shares: Collection[Share]) -> None:
         """Free a lane."""
         with self._lock:
-            self._free += 1
+            self._threads.give_back(Use.UPSTREAM, whose)
             for share in shares:
                 self._taken[share.key] -= 1
                 if not self._taken[share.key]:
@@ -120,27 +120,52 @@ def _too_many(whom: str) -> Overloaded:
 class Lane:
     """One lane, to be left once on every way out."""
 
-    def __init__(self, lanes: Lanes, shares: Collection[Share]) -> None:
+    def __init__(self, lanes: Lanes, whose: str, shares: Collection[Share]) -> None:
         self._lanes: Lanes | None = lanes
+        self._whose = whose
         self._shares = shares
+        self._caller: CallerSocket | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Tell whether it has not been left."""
+        return self._lanes is not None
+
+    def lend_to(self, caller: CallerSocket) -> None:
+        """Let a caller's connection have it until the answer is written, which takes the same thread."""
+        self._caller = caller
+        caller.hold(self)
+
+    def end_at(self, moment: int) -> None:
+        """Bound the time in which the caller may read, where the server counts it (ns of the monotonic clock)."""
+        if self._caller is not None:
+            self._caller.end_at(moment)
 
     def leave(self) -> None:
         """Give the lane back. May be repeated."""
         lanes, self._lanes = self._lanes, None
         if lanes is not None:
-            lanes.give_back(self._shares)
+            lanes.give_back(self._whose, self._shares)
+
+    def leave_with_answer(self) -> None:
+        """Give it back once the answer is written, for which a caller who was lent it sees; else at once."""
+        if self._caller is None:
+            self.leave()
 
 
 def open_lanes() -> None:
     """Make this application's lanes; the factory calls it once."""
-    threads = provider.settings().web_threads
-    current_app.extensions[_EXTENSION] = Lanes(max(threads - _THREADS_KEPT, threads // 2, 1))
+    current_app.extensions[_EXTENSION] = Lanes(budgets.threads())
 
 
-def enter_lane(*shares: Share) -> Lane:
-    """Take a lane of the running application. Raises: Overloaded."""
+def enter_lane(whose: str, *shares: Share) -> Lane:
+    """Take a lane of the running application for somebody. Raises: Overloaded."""
     lanes: Lanes = current_app.extensions[_EXTENSION]
-    return lanes.enter(*shares)
+    lane = lanes.enter(whose, shares)
+    caller = callers.present(request.environ)
+    if caller is not None:
+        lane.lend_to(caller)
+    return lane
 
 
 def failure_of(error: PortError) -> UpstreamError | UpstreamTimeout:
@@ -167,7 +192,8 @@ def relay(
 
     Raises: UpstreamError, UpstreamTimeout when a plain answer breaks off.
     """
-    deadline = time.monotonic() + provider.settings().stream_max_seconds
+    most_seconds = provider.settings().stream_max_seconds
+    deadline = time.monotonic() + most_seconds
     head: deque[bytes] = deque()
     # Before anything is settled: what cannot be passed on must not be paid for.
     headers = relayed_headers.for_caller(incoming.headers, secrets=secrets)
@@ -176,7 +202,7 @@ def relay(
     has_type = "Content-Type" in headers
     response: Response
     if whole:
-        lane.leave()
+        lane.leave_with_answer()
         body = b"".join(head)
         for secret in secrets:
             if secret and secret.encode() in body:
@@ -185,6 +211,7 @@ def relay(
         _mend_length(response, incoming, body)
     else:
         watcher.stream()
+        lane.end_at(time.monotonic_ns() + most_seconds * 10**9)
         stream = _Stream(incoming, watcher, lane, head, deadline, drains=drains)
         response = Response(stream, status=incoming.status, headers=headers, direct_passthrough=True)
         # Proxies in front of us must not collect it either.
@@ -337,4 +364,4 @@ class _Stream:
             self._incoming.close()
             self._watcher.end(ending)
         finally:
-            self._lane.leave()
+            self._lane.leave_with_answer()

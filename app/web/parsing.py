@@ -17,7 +17,7 @@ from webargs.flaskparser import FlaskParser
 
 from app.core.json_depth import is_nested_too_deeply
 from app.errors import InvalidInput, PayloadTooLarge
-from app.web.callers import RequestTimeout
+from app.web import callers
 
 _MAX_DEPTH = 32
 _MESSAGE_OF_MANY = "Several fields are not valid."
@@ -38,15 +38,15 @@ class JsonNumber(Decimal):
 def body_of(request: Request) -> bytes:
     """Read a request's body, once for all who ask.
 
-    Raises: PayloadTooLarge; InvalidInput when it breaks off; RequestTimeout when it takes too long.
+    Raises: PayloadTooLarge; InvalidInput when it breaks off; RequestTimeout when it takes too long; Overloaded when
+    there is no memory for it.
     """
     try:
         body: bytes = request.get_data(cache=True)
-    except TimeoutError:
-        raise RequestTimeout from None
-    except (OSError, ParseException):
+    except (OSError, ParseException) as error:
         # The server's own words for a client that went away, and for chunks that are none.
-        raise InvalidInput("The request body could not be read.") from None
+        failure = callers.failure_of(error) or InvalidInput("The request body could not be read.")
+        raise failure from None
     limit = request.max_content_length
     if request.content_length is None and limit is not None and len(body) >= limit:
         # A chunked body is cut off at the limit without a word (werkzeug's LimitedStream).

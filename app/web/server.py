@@ -12,7 +12,7 @@ import re
 import selectors
 import socket
 import time
-from collections import deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Mapping
 from contextlib import suppress
 from http import HTTPStatus
@@ -26,7 +26,9 @@ from gunicorn.workers.gthread import TConn, ThreadWorker
 from app.core import tallies
 from app.core.identifiers import new_id
 from app.errors import InternalError, InvalidInput, ServiceError
-from app.web.callers import CallerSocket, Company, HeadTooLarge, RequestTimeout
+from app.web import budgets
+from app.web.budgets import Budget
+from app.web.callers import CallerSocket, HeadTooLarge, RequestTimeout, Why, count_let_go
 from app.web.lingering import Lingering
 
 _log = structlog.get_logger(__name__)
@@ -37,15 +39,21 @@ _MAX_GATHERED_BYTES = 64 * 1024
 # Of a whole process: nobody has shown a key yet.
 _MOST_GATHERED_BYTES = 16 * 1024 * 1024
 _CHUNK_BYTES = 16_384
-_THREADS_KEPT = 100
 _END = b"\r\n\r\n"
 # Only how much is worth waiting for: what frames a body is for the parser to say.
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,5})[ \t]*\r\n", re.IGNORECASE)
 _EXPECTS = re.compile(rb"\r\nexpect:", re.IGNORECASE)
 # How long nobody is accepted where there is no descriptor for one, nor anybody to take it from.
 _FULL_SECONDS = 1
-_FULL = frozenset({errno.EMFILE, errno.ENFILE})
-_NOT_ACCEPTED = frozenset({errno.EAGAIN, errno.EWOULDBLOCK, errno.ECONNABORTED})
+# What accept(2) may fail with: for want of descriptors or memory, and for what became of that one connection.
+_FULL = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_NOT_ACCEPTED = frozenset(
+    {
+        errno.EAGAIN, errno.EWOULDBLOCK, errno.ECONNABORTED, errno.EPERM, errno.EPROTO, errno.ETIMEDOUT,
+        errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOPROTOOPT,
+        errno.EOPNOTSUPP, getattr(errno, "ENONET", errno.ENETDOWN),
+    }
+)  # fmt: skip
 
 # Fixed words: what was sent may hold a key, and goes neither into an answer nor into a log.
 _TOO_LARGE = (http_errors.LimitRequestLine, http_errors.LimitRequestHeaders)
@@ -79,14 +87,17 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
     """Gathers heads in its loop, gives them to threads, and lets go of who takes too long."""
 
     lingering: Lingering
+    threads: Budget
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """Make the worker."""
         super().__init__(*arguments, **options)
-        threads = self.cfg.threads
-        places = max(max(threads - _THREADS_KEPT, threads // 2) // 2, 1)
-        self._readers, self._writers = Company(places), Company(places)
+        self._bodies = Budget.of_bodies()
+        # Those whose request is not whole: with the end of their time, by when it began, and by their last byte.
         self._gathering: dict[Caller, int] = {}
+        self._silent: OrderedDict[Caller, None] = OrderedDict()
+        self._given_way: Counter[Why] = Counter()
+        self._told_at = 0
         self._gathered_bytes = 0
         self._accept_at = 0
         self._stop_at: int | None = None
@@ -94,6 +105,8 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
     def run(self) -> None:
         """Serve until told to stop, and until the last answers have been read."""
         self.lingering = Lingering()
+        # The application's own, from which its forwarded calls and its waits draw, too.
+        self.threads = budgets.threads_of(self.wsgi, otherwise=self.cfg.threads)
         self.poller.register(self.lingering, selectors.EVENT_READ, lambda lingering: lingering.discard())
         super().run()
         self.lingering.see_off()
@@ -103,7 +116,7 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
         super().set_accept_enabled(enabled and time.monotonic_ns() >= self._accept_at)
 
     def accept(self, listener: socket.socket) -> None:
-        """Accept a connection; where there are too many, the one that has been silent for longest gives way."""
+        """Accept a connection; where there are too many, another one gives way."""
         try:
             accepted, address = listener.accept()
         except OSError as error:
@@ -113,7 +126,7 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
                 raise
             return
         self.nr_conns += 1
-        connection = CallerSocket.of(accepted, self._readers, self._writers)
+        connection = CallerSocket.of(accepted, self.threads, self._bodies)
         caller = Caller(self, self.cfg, connection, address, listener.getsockname())
         self._hear(caller)
         if self.nr_conns >= self.worker_connections:
@@ -130,8 +143,12 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
 
     def handle(self, conn: Caller) -> Any:
         """Serve a request, in a thread."""
+        structlog.contextvars.clear_contextvars()
         conn.sock.begin()
-        return super().handle(conn)
+        try:
+            return super().handle(conn)
+        finally:
+            conn.sock.end()
 
     def finish_request(self, conn: Caller, fs: Any) -> None:
         """Keep or end a connection; where there are too many, one that only rests gives way, so that others come in."""
@@ -158,6 +175,7 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
             else:
                 self._drop(caller)
         self.lingering.end_overdue()
+        self._tell_who_gave_way(now)
 
     def handle_error(self, req: Any, client: socket.socket, addr: object, exc: BaseException) -> None:
         """Answer what never reached the application, in the one shape that failures have."""
@@ -214,6 +232,8 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
                 self._refuse(largest, RequestTimeout())
 
     def _await(self, caller: Caller) -> None:
+        self._silent[caller] = None
+        self._silent.move_to_end(caller)
         if caller in self._gathering:
             return
         self._gathering[caller] = time.monotonic_ns() + HEAD_SECONDS * 10**9
@@ -235,6 +255,7 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
     def _forget(self, caller: Caller) -> bytes:
         """Gather no more of a request; return what there is of it."""
         if self._gathering.pop(caller, None) is not None:
+            del self._silent[caller]
             self.poller.unregister(caller.sock)
         gathered = bytes(caller.gathered)
         self._gathered_bytes -= len(gathered)
@@ -252,21 +273,44 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
         caller.close(graceful=True)
 
     def _let_one_go(self, *, but: Caller | None = None) -> bool:
+        """End a connection that only rests; where none does, the one in the middle of a request silent for longest."""
+        return self._let_resting_go() or self._let_silent_go(but=but)
+
+    def _let_resting_go(self) -> bool:
         kept: deque[Caller] = self.keepalived_conns
-        silent = next(iter(self._gathering), None)
-        if silent is not None and silent is not but:
-            self._forget(silent)
-            self._drop(silent)
-        elif kept:
-            caller = kept.popleft()
-            self.poller.unregister(caller.sock)
-            self._drop(caller)
-        else:
+        if not kept:
             return False
+        caller = kept.popleft()
+        self.poller.unregister(caller.sock)
+        self._drop(caller)
+        self._note(Why.RESTED)
         return True
 
+    def _let_silent_go(self, *, but: Caller | None = None) -> bool:
+        silent = next((caller for caller in self._silent if caller is not but), None)
+        if silent is None:
+            return False
+        if self._forget(silent):
+            self._refuse(silent, RequestTimeout())
+        else:
+            self._drop(silent)
+        self._note(Why.HALF_SENT)
+        return True
+
+    def _note(self, why: Why) -> None:
+        count_let_go(why)
+        self._given_way[why] += 1
+
+    def _tell_who_gave_way(self, now: int) -> None:
+        """Log it, in one line for a second: where there are too many, each newcomer makes another one go."""
+        if self._given_way and now >= self._told_at + 10**9:
+            _log.warning("callers_gave_way", **{why.value: count for why, count in self._given_way.items()})
+            self._given_way.clear()
+            self._told_at = now
+
     def _find_a_descriptor(self) -> None:
-        if self._let_one_go() or self.lingering.end_oldest():
+        # Who lingers has its answer; who is told of its end while it sends lingers.
+        if self._let_resting_go() or self.lingering.end_oldest() or self._let_silent_go():
             return
         # Who cannot be accepted is announced again and again.
         self._accept_at = time.monotonic_ns() + _FULL_SECONDS * 10**9

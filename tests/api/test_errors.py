@@ -17,6 +17,7 @@ from werkzeug.test import TestResponse
 from app.config import Settings
 from app.core import heartbeats, identifiers
 from app.errors import STATUS
+from app.web.callers import LetGoError, Why
 from tests.support.agents import Agent, register
 from tests.support.applications import RecordingQueue, make_app, settings_for
 from tests.support.logs import written_logs
@@ -139,6 +140,21 @@ def test_chunks_that_are_none_are_the_caller_s_mistake(error: Exception, agent: 
         environ_overrides={"wsgi.input": _Broken(error), "wsgi.input_terminated": True},
     )
     assert_failure(answer, 400, "INVALID_INPUT")
+
+
+@pytest.mark.parametrize("path", ["/v1/wallets", "/v1/device/claim", "/v1/agents/register"])
+def test_a_body_for_which_there_is_no_memory_is_told_to_come_back(path: str, agent: Agent) -> None:
+    def send(why: Why) -> TestResponse:
+        return agent.client.post(
+            path,
+            headers=agent.headers(Transfer_Encoding="chunked"),
+            environ_overrides={"wsgi.input": _Broken(LetGoError(why)), "wsgi.input_terminated": True},
+        )
+
+    refused = send(Why.BODIES)
+    assert_failure(refused, 503, "OVERLOADED")
+    assert int(refused.headers["Retry-After"]) >= 1
+    assert_failure(send(Why.SENDS_SLOWLY), 408, "REQUEST_TIMEOUT")
 
 
 BROKEN = [

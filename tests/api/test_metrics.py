@@ -21,6 +21,7 @@ from app.core import alarms, tallies
 from app.core.chains import ChainName
 from app.payments import upkeep
 from app.status import handover
+from app.web.callers import Why, count_let_go
 from sandbox.evm import EvmNode
 from tests.support.agents import register
 from tests.support.applications import KeptTallies
@@ -70,6 +71,15 @@ def test_with_a_token_only_who_shows_it_is_let_in(build_app: Callable[..., Flask
     away = {"REMOTE_ADDR": "192.0.2.1"}
     shown = {"Authorization": f"bearer {TOKEN}"}
     assert client.get("/metrics", headers=shown, environ_overrides=away).status_code == 200
+
+
+def test_callers_who_were_let_go_are_counted_by_reason(counted: Flask) -> None:
+    client = counted.test_client()
+    for why in (Why.CROWD, Why.RESTED, Why.CROWD):
+        count_let_go(why)
+    told = read(client)
+    assert told["purser_callers_let_go_total", (("why", "too_many_wait"),)] == 2
+    assert told["purser_callers_let_go_total", (("why", "rested"),)] == 1
 
 
 def test_requests_are_counted_by_pattern_and_no_id_or_key_is_a_label(counted: Flask) -> None:

@@ -40,7 +40,7 @@ def test_of_many_calls_at_once_exactly_the_affordable_ones_are_charged(
 ) -> None:
     price_nanos = 5_000_000 if fixed else 1_000 * 1_250 + 500 * 10_000
     credits_usd = f"{price_nanos * AFFORDABLE // 1000 / 10**6:.6f}"
-    settings = {"initial_credits_usd": credits_usd, "database_pool_size": 5, "web_threads": 300}
+    settings = {"initial_credits_usd": credits_usd, "database_pool_size": 5, "web_threads": 450}
 
     def answer(exchange: Exchange) -> None:
         exchange.json(chat_answer())
@@ -197,7 +197,7 @@ def test_a_caller_who_hangs_up_ends_the_upstream_s_work(database_url: str) -> No
         with _streaming(service.port, key) as answer:
             assert b"word" in answer.read1(4096)
         upstream.await_hang_ups()
-        wait_until(lambda: service.get("/v1/usage", key)["logs"], what="the charge for what was streamed")
+        wait_until(lambda: service.get("/v1/usage", key)["logs"], 30, what="the charge for what was streamed")
         balance = service.get("/v1/balance", key)
         assert 0 < balance["total_spent"] < 10
 

@@ -128,7 +128,9 @@ class MisbehavingUpstream:
         wait_until(lambda: len(self.asked) >= count, what=f"{count} requests at the upstream")
 
     def await_hang_ups(self, count: int = 1) -> None:
-        wait_until(lambda: self.hang_ups >= count, what=f"{count} hang-ups seen by the upstream")
+        # What is drained first is read for ten seconds.
+        seen = f"{count} hang-ups seen by the upstream"
+        wait_until(lambda: self.hang_ups >= count, 2 * _PATIENCE_SECONDS, what=seen)
 
     def await_ended(self, count: int = 1) -> None:
         wait_until(lambda: self.ended >= count, what=f"{count} connections closed by the upstream")

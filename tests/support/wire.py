@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tests.support.services import WebService
@@ -80,6 +82,18 @@ class Wire:
         status, _, body = self.service.ask("GET", "/v1/health")
         self.heard += body
         return status == 200
+
+
+def worker_of(service: WebService) -> int:
+    """Return the id of a service's only process that serves."""
+    (worker,) = Path(f"/proc/{service.process.pid}/task/{service.process.pid}/children").read_text().split()
+    return int(worker)
+
+
+def cpu_seconds(process: int) -> float:
+    """Return what a process has computed so far."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def answers_in(raw: bytes) -> list[Answer]:

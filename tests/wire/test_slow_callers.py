@@ -5,6 +5,7 @@ The server has twenty threads, and each of these comes in hundreds.
 
 from __future__ import annotations
 
+import json
 import select
 import socket
 import time
@@ -13,10 +14,11 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from app.web.callers import READING_MS
 from app.web.server import HEAD_SECONDS
 from tests.support.upstreams import Exchange, MisbehavingUpstream
 from tests.support.waiting import wait_until
-from tests.support.wire import CHUNKED, Wire, get, post
+from tests.support.wire import CHUNKED, Wire, cpu_seconds, get, post, worker_of
 from tests.wire.conftest import THREADS
 
 pytestmark = pytest.mark.timeout(300)
@@ -85,6 +87,52 @@ def test_who_is_let_go_for_the_sake_of_others_is_told_so(wire: Wire) -> None:
         last = callers[-1]
         (answer,) = wire.hear(last)
         assert (answer.status, answer.json()["code"]) == (408, "REQUEST_TIMEOUT")
+    lines = wire.service.log.read_text(errors="replace").splitlines()
+    logged = [json.loads(line) for line in lines if '"caller_let_go"' in line]
+    assert answer.headers["x-request-id"] in {
+        line["request_id"] for line in logged if line["reason"] == "too_many_wait"
+    }
+
+
+def test_full_lanes_and_crowds_who_send_and_read_nothing_leave_threads_to_others(
+    wire: Wire, upstream: MisbehavingUpstream
+) -> None:
+    def stream(exchange: Exchange) -> None:
+        exchange.start_stream()
+        while not exchange.is_over(0.5):
+            exchange.chunk(b": \n\n")
+
+    upstream.behave = stream
+    before, worker = len(upstream.asked), worker_of(wire.service)
+    looked_at = [0.0]
+
+    def stands_still() -> bool:
+        past, looked_at[0] = looked_at[0], cpu_seconds(worker)
+        return looked_at[0] - past < 0.03
+
+    keys = [wire.service.register()["apiKey"].encode() for _ in range(3)]
+    with crowd(wire, THREADS) as paying:
+        for number, caller in enumerate(paying):
+            caller.sendall(get(b"/v1/gateway/brave/web/search", b"X-API-Key: " + keys[number % len(keys)]))
+        # Of few threads half may wait.
+        wait_until(
+            lambda: len(upstream.asked) - before >= THREADS // 2 - 2, PROMPT_SECONDS, what="full lanes"
+        )
+        with ExitStack() as stack:
+            began = time.monotonic()
+            for _ in range(THREADS // 2):
+                deaf = stack.enter_context(wire.connection(receive_bytes=1024))
+                # More than all buffers on their way hold.
+                deaf.sendall(get(b"/openapi.json") * 40)
+                half = stack.enter_context(wire.connection())
+                half.sendall(post(b"Content-Length: 1000000", body=b"{"))
+            # Until all of them are waited for, or were let go.
+            wait_until(stands_still, PROMPT_SECONDS, interval=0.3, what="a process that only waits")
+            assert wire.is_well()
+            status, _, _ = wire.service.ask("GET", "/v1/balance", headers={"X-API-Key": wire.key})
+            assert status == 200
+            # Before anybody's patience is at its end.
+            assert (time.monotonic() - began) * 1000 < READING_MS
 
 
 def test_who_does_not_leave_after_its_answer_holds_up_nobody(wire: Wire) -> None:
@@ -156,6 +204,38 @@ def test_connections_that_rest_give_way_to_new_ones(wire: Wire) -> None:
             caller.sendall(get(b"/v1/health"))
             assert caller.recv(12) == b"HTTP/1.1 200"
         assert_others_are_served(wire)
+
+
+def test_who_rests_gives_way_before_whoever_is_in_the_middle_of_a_request(wire: Wire) -> None:
+    with wire.connection() as begun, ExitStack() as stack:
+        begun.sendall(get(b"/v1/health", b"Connection: close")[:-2])
+        resting = [stack.enter_context(wire.connection()) for _ in range(THREADS - 5)]
+        for caller in resting:
+            caller.sendall(get(b"/nowhere", method=b"HEAD"))
+            assert caller.recv(65_536).endswith(b"\r\n\r\n")
+        stack.enter_context(crowd(wire, THREADS + 10))
+        left, _, _ = select.select(resting, [], [], HEAD_SECONDS)
+        assert left
+        begun.sendall(b"\r\n")
+        assert [answer.status for answer in wire.hear(begun)] == [200]
+    wait_until(
+        lambda: '"callers_gave_way"' in wire.service.log.read_text(errors="replace"), what="a line in the log"
+    )
+
+
+def test_of_half_requests_the_one_silent_for_longest_gives_way_and_is_told(wire: Wire) -> None:
+    with wire.connection() as busy, crowd(wire, 2 * THREADS - 5) as silent:
+        busy.sendall(b"GET /v1/health HTTP/1.1\r\n")
+        for caller in silent:
+            caller.sendall(b"G")
+        # Whoever is answered came after them.
+        assert wire.is_well()
+        busy.sendall(b"Host: x\r\nConnection: close\r\n")
+        with crowd(wire, 8):
+            told, _, _ = select.select(silent, [], [], HEAD_SECONDS)
+            busy.sendall(b"\r\n")
+            assert [answer.status for answer in wire.hear(busy)] == [200]
+            assert [answer.status for answer in wire.hear(told[0])] == [408]
 
 
 def test_a_body_that_comes_in_small_pieces_is_read_all_the_same(wire: Wire) -> None:
