@@ -6,7 +6,7 @@ The keys are ours alone, so nothing is ever found in a database that was not. Re
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -138,11 +138,11 @@ def overtaken(chain: ChainName) -> Iterator[Overtaken]:
                     yield Overtaken(movement, sent)
 
 
-def adopt(found: Overtaken) -> bool:
+def adopt(found: Overtaken, *, reopen_beside: Callable[[str], None]) -> bool:
     """Keep bytes that were signed for a movement after the backup among those that are watched for it.
 
-    A movement that was taken for failed is pending again, until the worker settles it by what landed. Tells whether
-    anything was done.
+    A movement that was taken for failed is pending again, until the worker settles it by what landed, and whatever
+    hangs on it is reopened in the same unit. Tells whether anything was done.
     """
     movement, sent, purpose = found.movement, found.sent, found.purpose
     if sent is None or sent.raw is None or purpose is None or not found.is_mended_by_adoption:
@@ -154,8 +154,8 @@ def adopt(found: Overtaken) -> bool:
             spending.lock_account(movement.wallet_id)
         except NotFound:
             return False  # its wallet was deleted
-        if purpose is Purpose.PAYMENT:
-            settlement.reopen_failed(movement.id, reason=Reason.FOUND)
+        if purpose is Purpose.PAYMENT and settlement.reopen_failed(movement.id, reason=Reason.FOUND):
+            reopen_beside(movement.id)
         locked = session.execute(
             update(Transaction)
             .where(Transaction.id == movement.id, Transaction.status == Status.PENDING.value)
