@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from sqlalchemy import select, update
 
@@ -22,13 +21,11 @@ from app.spending import service as spending
 from app.wallets import nonces, open_movements, settlement
 from app.wallets.lifecycle import Reason, Status
 from app.wallets.models import Nonce, SignedAttempt, Transaction, Wallet
-from app.wallets.open_movements import OpenMovement
+from app.wallets.open_movements import HELD, OpenMovement
 from app.wallets.settlement import Purpose
 
 _PER_LOOK = 500
 _RECENT = 200
-_HELD = datetime(9999, 1, 1, tzinfo=UTC)
-"""When a movement is looked at that no worker shall settle: it counts among what is pending, and is never due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +179,15 @@ def adopt(found: Overtaken, *, reopen_beside: Callable[[str], None]) -> bool:
 def hold(found: Overtaken) -> None:
     """Let no worker settle a pending movement of which nobody can tell whether it took place."""
     with unit_of_work() as session:
+        # As a settlement locks: one that calls it lost has done so before, or sees this.
+        try:
+            spending.lock_account(found.movement.wallet_id)
+        except NotFound:
+            return  # its wallet was deleted
         session.execute(
             update(Transaction)
             .where(Transaction.id == found.movement.id, Transaction.status == Status.PENDING.value)
-            .values(next_check_at=_HELD)
+            .values(next_check_at=HELD)
         )
 
 
@@ -197,7 +199,7 @@ def let_go(chain: ChainName, *, but: Collection[str]) -> None:
             .where(
                 Transaction.chain == chain.value,
                 Transaction.status == Status.PENDING.value,
-                Transaction.next_check_at == _HELD,
+                Transaction.next_check_at == HELD,
                 Transaction.id.not_in(but),
             )
             .values(next_check_at=clock.now(), checks=0)

@@ -346,6 +346,50 @@ def test_what_no_node_tells_after_a_restore_is_said_and_left_open_until_one_does
         assert agent.transaction(stuck["transaction_id"])["status"] == "confirmed"
 
 
+@pytest.mark.parametrize("knew", ["that it has landed", "that it waits"])
+def test_what_is_held_back_is_not_let_go_by_a_pass_that_is_already_running(
+    world: World, node_proxy: Proxy, sqlite_url: str, tmp_path: Path, knew: str
+) -> None:
+    app = world.service(sqlite_url)
+    with app.app_context():
+        agent = register(app.test_client())
+        fund(world.node, agent.address, eth=1, dollars=100)
+        agent.unlimited()
+        stuck = world.pending(agent)
+        backup = backups.dump(sqlite_url, tmp_path / "backup")
+        world.is_signed_again()
+    set_back = f"sqlite:///{tmp_path / 'restored.sqlite'}"
+    backups.restore(backup, set_back)
+    world.urls = (node_proxy.url,)
+    app = world.service(set_back)
+    with app.app_context():
+        agent = again_of(agent, app)
+        node_proxy.after = leaves_out_signatures
+
+        def hold_back() -> None:
+            if knew == "that it waits":
+                world.lands()
+            untold = restored(app, "--mend")
+            assert "whose signed bytes no node tells" in untold.output, untold.output
+
+        if knew == "that it has landed":
+            world.lands()
+        world.chain.fail("outcomes", "after", hold_back)
+        look(3)
+        for minutes in (5, 7):
+            look(minutes)
+            assert agent.transaction(stuck["transaction_id"])["status"] == "pending"
+        # Nor does it keep what is stuck behind it from being signed again.
+        world.pending(agent)
+        world.is_signed_again()
+        world.node.set_automine(True)
+        node_proxy.after = lambda _calls, replies: replies
+        told = restored(app, "--mend")
+        assert told.exit_code == 0, told.output
+        look(9)
+        assert agent.transaction(stuck["transaction_id"])["status"] == "confirmed"
+
+
 def test_what_lands_after_the_comparison_is_found_beside_the_running_service_and_nothing_else_is_touched(
     world: World, sqlite_url: str, tmp_path: Path
 ) -> None:
