@@ -187,8 +187,10 @@ def _arrive(state: State, arrival: Arrival, proof: Proof | None) -> None:
         bridge = bridge_states.locked(state.id)
         if bridge is None or bridge.stage != Stage.CROSSING:
             return
-        if arrival.is_sole and _stands_for_another(state, arrival):
-            _set_error(state.id, "payment_not_seen")
+        if _stands_for_another(state, arrival):
+            _set_error(state.id, "payment_not_seen" if arrival.is_sole else "mint_not_seen")
+            # Whoever has proven it with another's proof is asked anew.
+            _store_proof(bridge, {})
             bridge.next_step_at = clock.now() + timedelta(seconds=_LOOK_AGAIN_SECONDS[-1])
             return
         if proof is not None:
@@ -207,13 +209,19 @@ def _arrive(state: State, arrival: Arrival, proof: Proof | None) -> None:
 
 def _stands_for_another(state: State, arrival: Arrival) -> bool:
     """Tell whether a payment has been shown for another bridge of the wallet already."""
+    if not arrival.is_sole and arrival.part is None:
+        return False
     # One payment may be named as an arrival for one bridge and as a refund for another: a hash is of one chain.
-    claimed = select(Bridge.id).where(
+    claimed = select(Bridge.proof).where(
         Bridge.wallet_id == state.wallet_id,
         or_(Bridge.arrival_hash == arrival.tx_hash, Bridge.refund_hash == arrival.tx_hash),
         Bridge.id != state.id,
     )
-    return db.session.scalar(claimed.limit(1)) is not None
+    # Of several in one transaction, the one that proved another bridge's arrival is that bridge's.
+    return any(
+        arrival.is_sole or any(str(arrival.part) in said for said in proof.values())
+        for proof in db.session.scalars(claimed)
+    )
 
 
 def _recheck(state: State) -> None:
@@ -245,7 +253,7 @@ def _refund(state: State, came_back: Arrival | None) -> None:
         bridge = bridge_states.locked(state.id)
         if bridge is None or bridge.stage != Stage.CROSSING:
             return
-        if came_back is not None and came_back.is_sole and _stands_for_another(state, came_back):
+        if came_back is not None and _stands_for_another(state, came_back):
             _set_error(state.id, "refund_not_seen")
             bridge.next_step_at = clock.now() + timedelta(seconds=_LOOK_AGAIN_SECONDS[-1])
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,11 +13,16 @@ from eth_account import Account
 from flask import Flask
 from sqlalchemy import update
 
+from app.adapters.cctp import messages
 from app.adapters.cctp.deployments import DEPLOYMENTS
+from app.adapters.cctp.evm_mints import Search
+from app.adapters.cctp.messages import Message
+from app.adapters.cctp.sides import Unseen
 from app.adapters.evm.chain import EvmChain
 from app.core.chains import ETH, USDC, ChainName
 from app.core.money import parse_amount
 from app.core.unit_of_work import reading, unit_of_work
+from app.ports.bridges import Arrival
 from app.wallets import bridge_steps, deposits
 from app.wallets.models import Bridge
 from sandbox.bridges import BridgeServer, Derivation
@@ -27,7 +33,7 @@ from sandbox.evm.abi import call_data
 from tests.support.agents import Agent, register
 from tests.support.bridges import Workers, bridge, legs_of, running_bridges
 from tests.support.chains import ether, evm_chain, fund, running_node, usdc
-from tests.support.evm import await_mined
+from tests.support.evm import Calls, await_mined, chain_at, proxy, refuse
 
 pytestmark = pytest.mark.chain
 HOUR = 3600
@@ -290,6 +296,55 @@ def test_a_used_nonce_of_another_mint_is_no_arrival(
     assert row["status"] == "confirmed"
     received = parse_amount(row["received_amount"], USDC).units
     assert dollars(chains, agent, ChainName.ETHEREUM) == before + received
+
+
+def few_logs(calls: Calls, replies: Calls) -> Calls:
+    """Answer as a node does that gives the logs of ten blocks at most."""
+    wide = {
+        call["id"]
+        for call in calls
+        if call["method"] == "eth_getLogs"
+        and int(call["params"][0]["toBlock"], 16) - int(call["params"][0]["fromBlock"], 16) >= 10
+    }
+    error = {"code": -32600, "message": "up to a 10 block range"}
+    return [
+        {"jsonrpc": "2.0", "id": reply["id"], "error": error} if reply["id"] in wide else reply
+        for reply in replies
+    ]
+
+
+def test_a_mint_by_somebody_else_is_found_or_waited_for_where_nodes_tell_little(
+    agent: Agent, workers: Workers, services: BridgeServer, ethereum_node: EvmNode
+) -> None:
+    bridge_id = burned(agent)
+    since = evm_chain(ethereum_node).head().number
+    ethereum_node.mine(15)
+    tx_hash = agent.transaction(bridge_id)["tx_hash"]
+    minted = stranger_mints(ethereum_node, services, tx_hash)
+    ethereum_node.mine(15)
+    said = services.attester.messages(6, tx_hash)
+    assert said is not None
+    message = messages.read(bytes.fromhex(said["messages"][0]["message"][2:]))
+    other = replace(message, burn=replace(message.burn, units=message.burn.units + 1))
+
+    def found(looked_for: Message) -> Arrival | Unseen:
+        search = Search(DEPLOYMENTS["sandbox"].transmitter, looked_for, since)
+        return search.run(chain_at(ethereum_node, limited.url).rpc, hint=None)
+
+    with proxy(ethereum_node.url) as limited:
+        limited.after = few_logs
+        arrival = found(message)
+        assert isinstance(arrival, Arrival)
+        assert arrival.tx_hash == minted
+        assert found(other) is Unseen.NOT_SEEN
+        # Without logs nobody knows whose message used the nonce.
+        limited.after = refuse("eth_getLogs", "query returned more than 10000 results")
+        assert found(message) is Unseen.UNREADABLE
+        limited.after = lambda calls, replies: few_logs(
+            calls, refuse("eth_call", "missing trie node")(calls, replies)
+        )
+        assert found(message) is Unseen.UNREADABLE
+    assert workers.finish(bridge_id)["status"] == "confirmed"
 
 
 def test_what_nobody_expected_holds_a_bridge_up_and_shows(agent: Agent, workers: Workers) -> None:
