@@ -13,6 +13,7 @@ from datetime import datetime
 from app.core import clock
 from app.core.unit_of_work import unit_of_work
 from app.payments import horizon, topups, treasury
+from app.payments.treasury import Role
 from app.platform import trail
 from app.platform.actors import Actor
 from app.platform.trail import Act, Action, SubjectKind
@@ -129,4 +130,4 @@ def _described(sent: Sent | None, gap: Gap) -> str:
 
 
 def _is_treasury(sent: Sent, gap: Gap) -> bool:
-    return treasury.is_made() and sent.recipient == treasury.recipient(gap.chain)
+    return treasury.is_made(Role.TREASURY) and sent.recipient == treasury.recipient(gap.chain)

@@ -156,6 +156,16 @@ def holder_of(address: str) -> str | None:
     return None
 
 
+def with_address(address: str, *, agent_id: str) -> WalletView | None:
+    """Return the wallet of an agent that has an address, if there is one. In a reading unit."""
+    wallet = db.session.scalar(
+        select(Wallet).where(
+            or_(Wallet.evm_address == address, Wallet.solana_address == address), Wallet.agent_id == agent_id
+        )
+    )
+    return None if wallet is None else _view(wallet, {})
+
+
 def list_of(agent_id: str | None, page: PageRequest) -> Page[WalletView]:
     """Return an agent's wallets, oldest first; a gateway-only key has none."""
     if agent_id is None:
