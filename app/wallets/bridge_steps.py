@@ -118,7 +118,9 @@ def take_stock(bridge_id: str) -> Stage | None:
         target = {
             Status.PENDING: Stage.SOURCE, Status.CONFIRMED: Stage.CROSSING, Status.FAILED: Stage.FAILED,
         }[status]  # fmt: skip
-        if target is stage:
+        ended_itself = stage is Stage.FAILED and parent.error in (Reason.REFUNDED, Reason.WRITTEN_OFF)
+        # What left and is at its end stays there; only a source that is undone undoes that, too.
+        if target is stage or (ended_itself and target is Stage.CROSSING):
             return stage
         if target is Stage.FAILED:
             _end(bridge_id, Status.FAILED, reason=source.error or Reason.REVERTED)
@@ -356,9 +358,10 @@ def _set_error(bridge_id: str, error: str | None) -> None:
 
 def _look_again(bridge_id: str, *, ends: bool = False, seconds: int | None = None) -> None:
     """Set when to look next, further away each time; or never again, until something happens to a leg."""
-    with unit_of_work() as session:
-        bridge = session.get(Bridge, bridge_id)
-        if bridge is None:
+    with unit_of_work():
+        bridge = bridge_states.locked(bridge_id)
+        # An operator may have closed it while this look went on.
+        if bridge is None or (bridge.stage == Stage.FAILED and not ends):
             return
         pause = seconds or _LOOK_AGAIN_SECONDS[min(bridge.steps, len(_LOOK_AGAIN_SECONDS) - 1)]
         bridge.next_step_at = None if ends else clock.now() + timedelta(seconds=pause)

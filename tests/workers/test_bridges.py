@@ -534,6 +534,37 @@ def test_a_bridge_that_was_paid_to_somebody_else_is_closed_by_an_operator_once_t
     assert close().exit_code == 1
 
 
+def test_a_bridge_that_is_written_off_while_a_worker_looks_at_it_stays_so(
+    agent: Agent, workers: Workers, services: BridgeServer, ethereum_node: EvmNode
+) -> None:
+    services.relay.sleeps = True
+    bridge_id = ether_out(agent)
+    elsewhere = ethereum_node.fund_eth("0x00000000000000000000000000000000C0FFEE77", ether(0.25))
+    await_mined(ethereum_node, elsewhere)
+    ethereum_node.mine(70)
+    closed: list[int] = []
+
+    def change(path: str, document: Any) -> Any:
+        if path != "/intents/status/v3":
+            return document
+        if not closed:
+            # The pass has the bridge in hand, and asks its service.
+            closed.append(-1)
+            done = agent.client.application.test_cli_runner().invoke(args=["bridges", "write-off", bridge_id])
+            closed.append(done.exit_code)
+        return {**document, "status": "success", "txHashes": [elsewhere]}
+
+    services.faults.change = change
+    workers.look(3)
+    assert closed == [-1, 0]
+    # A pass that had listed it before comes to it only now.
+    bridge_steps.step(bridge_id)
+    row = agent.transaction(bridge_id)
+    assert (row["status"], row["error"]) == ("failed", "written_off")
+    with reading() as session:
+        assert session.get_one(Bridge, bridge_id).next_step_at is None
+
+
 @pytest.fixture
 def own_nodes() -> Iterator[dict[ChainName, EvmNode]]:
     """Nodes of this test's own, for ruling their mining."""
