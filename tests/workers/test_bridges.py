@@ -406,8 +406,39 @@ def test_a_refunded_order_has_failed_once_the_money_is_seen_to_be_back(
     assert agent.spent_today() > 0
     row = workers.finish(bridge_id)
     assert (row["status"], row["error"]) == ("failed", "refunded")
+    assert 0.24 < float(row["refunded_amount"]) <= 0.25
     assert agent.spent_today() == 0
     assert ether(0.99) < chains[ChainName.BASE].balances(agent.address).of(ETH).units < ether(1)
+
+
+def test_a_payment_of_less_than_left_is_no_refund_until_an_operator_lets_the_rest_go(
+    agent: Agent, workers: Workers, services: BridgeServer, base_node: EvmNode
+) -> None:
+    services.relay.sleeps = True
+    bridge_id = ether_out(agent)
+    counted = agent.spent_today()
+    dust = base_node.fund_eth(agent.address, ether(0.01))
+    await_mined(base_node, dust)
+    services.faults.change = lambda path, document: (
+        {**document, "status": "refund", "txHashes": [dust]} if path == "/intents/status/v3" else document
+    )
+
+    def close(*options: str) -> int:
+        app = agent.client.application
+        return app.test_cli_runner().invoke(args=["bridges", "write-off", bridge_id, *options]).exit_code
+
+    workers.look(3)
+    row = agent.transaction(bridge_id)
+    assert (row["status"], row["error"]) == ("pending", "refund_short: 0.01 ETH came back")
+    assert (agent.spent_today(), row["refunded_amount"]) == (counted, None)
+    # Not before it is final, and not unless it is said.
+    assert (close(), close("--short")) == (1, 1)
+    base_node.mine(70)
+    assert (close(), close("--short")) == (1, 0)
+    workers.look(2)
+    row = agent.transaction(bridge_id)
+    assert (row["status"], row["error"], row["refunded_amount"]) == ("failed", "written_off", "0.01")
+    assert agent.spent_today() == counted
 
 
 def test_one_refund_does_not_stand_for_two_bridges(
