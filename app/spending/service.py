@@ -28,7 +28,7 @@ from app.spending.controls import (
     set_default,
     standing,
 )
-from app.spending.holds import Hold, check, hold, record, release, spend, unspend
+from app.spending.holds import Hold, check, hold, record, release, spend, states_of, unspend
 from app.spending.models import HoldState
 
 __all__ = [
@@ -59,6 +59,7 @@ __all__ = [
     "set_default",
     "spend",
     "standing",
+    "states_of",
     "unfreeze",
     "unspend",
 ]
