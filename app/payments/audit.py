@@ -33,7 +33,14 @@ def _wrong_grants() -> list[str]:
         if recorded.get(reference) != granted.get(reference)
     ]
     beyond = [row for row in closed if (row.granted_nanos or 0) > row.units * _NANOS_PER_UNIT]
-    return [*wrong, *(f"top-up {row.transaction_id} granted more than was moved" for row in beyond)]
+    return [
+        *wrong,
+        *(f"top-up {row.transaction_id} granted more than was moved" for row in beyond),
+        *(
+            f"top-up {each} has arrived for good and granted nothing"
+            for each in topups.confirmed_for_nothing()
+        ),
+    ]
 
 
 def _unclaimed() -> list[str]:

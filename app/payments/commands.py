@@ -13,7 +13,7 @@ from app.errors import ServiceError
 from app.payments import readiness, treasury
 from app.payments.treasury import Role
 from app.ports import provider
-from app.ports.errors import PortError
+from app.ports.errors import PortError, Rejected
 from app.wallets import orders, transfers
 from app.wallets.lifecycle import TransactionType
 
@@ -32,8 +32,13 @@ def register(app: Flask) -> None:
 def show() -> None:
     """Show recipients, the settlement key's addresses and what they hold."""
     for chain in provider.current().tills:
-        recipient, settler = treasury.recipient(chain), treasury.settler(chain)
+        recipient = treasury.recipient(chain)
         click.echo(f"{chain.value}: payments go to {recipient} ({_holdings(chain, recipient)})")
+        try:
+            settler = treasury.settler(chain)
+        except Rejected as refusal:
+            click.echo(f"{chain.value}: signed payments are not offered: {refusal.reason}")
+            continue
         click.echo(f"{chain.value}: signed ones are submitted by {settler} ({_holdings(chain, settler)})")
         click.echo(f"{chain.value}: {_standing(chain)}")
 
@@ -50,7 +55,9 @@ def withdraw(chain: str, to: str, amount: str, currency: str, role: str) -> None
         order = orders.parse_movement(
             TransactionType.WITHDRAWAL, chain=chain, to=to, amount=amount, currency=currency
         )
-        view = transfers.send(treasury.wallet(Role(role)), order, wait_seconds=_WAIT_SECONDS)
+        view = transfers.send(
+            treasury.wallet(Role(role), ChainName(chain)), order, wait_seconds=_WAIT_SECONDS
+        )
     except ServiceError as failure:
         raise click.ClickException(failure.message) from None
     click.echo(

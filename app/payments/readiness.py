@@ -127,8 +127,8 @@ def _submissions(state: Readiness) -> int:
 
 def read(chain: ChainName) -> Readiness | None:
     """Ask the chain now; None when it cannot be read."""
-    settler, recipient = treasury.settler(chain), treasury.recipient(chain)
     try:
+        settler, recipient = treasury.settler(chain), treasury.recipient(chain)
         return provider.current().tills[chain].readiness(settler, recipient)
     except PortError as error:
         _log.warning("payment_readiness_unreadable", chain=chain, reason=error.reason)

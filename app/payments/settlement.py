@@ -41,7 +41,7 @@ def settle(till: Till, authorization: Authorization, price: Price) -> Held:
     Raises: Rejected before anything was claimed; Unreachable; IntegrityError when it was claimed meanwhile.
     """
     chain = provider.current().chains[till.name]
-    wallet = treasury.wallet(Role.SETTLEMENT)
+    wallet = treasury.wallet(Role.SETTLEMENT, till.name)
     draft = till.draft(authorization, settler=wallet.address_on(till.name))
     if not network_fees.is_within_cap(till.name, draft.fee_units):
         raise Rejected("network_fee_too_high")

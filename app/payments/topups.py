@@ -22,7 +22,7 @@ from app.payments.models import TopUp
 from app.ports import provider
 from app.wallets import history, orders, submissions, transfers
 from app.wallets.history import TransactionView
-from app.wallets.lifecycle import TransactionType
+from app.wallets.lifecycle import Status, TransactionType
 from app.wallets.service import WalletView
 
 _log = structlog.get_logger(__name__)
@@ -89,23 +89,43 @@ def grant_due(chain: ChainName) -> int:
             .order_by(TopUp.created_at)
             .limit(_AT_ONCE)
         ).all()
-        final = [each for each in open_ones if submissions.is_beyond_change(each)]
+        ends = {each: submissions.final_status(each) for each in open_ones}
     closed = 0
-    for transaction_id in final:
+    for transaction_id, end in ends.items():
+        if end is None:
+            continue
         try:
-            closed += _close(transaction_id)
+            closed += _close(transaction_id, end)
         except Exception:
             # One odd top-up must not keep the others from their end.
             _log.exception("topup_not_closed", transaction_id=transaction_id)
     return closed
 
 
-def _close(transaction_id: str) -> bool:
+def reopen(transaction_id: str) -> None:
+    """Grant by the next end of a movement, for the one that it had does not stand; in the current unit.
+
+    What was granted something, and what is no top-up, is left alone.
+    """
+    topup = db.session.get(TopUp, transaction_id, with_for_update=True)
+    if topup is not None and not topup.granted_nanos:
+        topup.granted_nanos = topup.closed_at = None
+
+
+def confirmed_for_nothing() -> list[str]:
+    """Return top-ups whose movement stands for good and that were closed without a grant. In a reading unit."""
+    closed = db.session.scalars(
+        select(TopUp.transaction_id).where(TopUp.closed_at.is_not(None), TopUp.granted_nanos == 0)
+    )
+    return [each for each in closed if submissions.final_status(each) == Status.CONFIRMED]
+
+
+def _close(transaction_id: str, end: Status) -> bool:
     view = history.movement(transaction_id)
     with reading() as session:
         topup = session.get_one(TopUp, transaction_id)
     units, keys = 0, []
-    if view.status == "confirmed" and view.tx_hash is not None:
+    if end is Status.CONFIRMED and view.tx_hash is not None:
         chain = ChainName(topup.chain)
         arrival = provider.current().tills[chain].arrival(view.tx_hash, topup.recipient)
         if arrival is None or not arrival.is_final:
@@ -115,7 +135,8 @@ def _close(transaction_id: str) -> bool:
         keys = [claims.key_of_hash(chain, view.tx_hash)]
     with unit_of_work() as session:
         row = session.get_one(TopUp, transaction_id, with_for_update=True)
-        if row.closed_at is not None:
+        # A movement that was taken for failed may have been reopened while the chain was asked.
+        if row.closed_at is not None or submissions.final_status(transaction_id) is not end:
             return False
         # Sent again at a higher fee, it has another hash than the one that was claimed when it was made.
         if keys and not claims.is_claimed(keys):

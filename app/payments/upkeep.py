@@ -78,7 +78,7 @@ def _open_recipient(chain: ChainName) -> None:
         amount = TokenAmount(_SANDBOX_OPENING_UNITS, USDC)
         faucet.pay(f"x402:open:{recipient}", chain=chain, address=recipient, amount=amount)
         return
-    wallet = treasury.wallet(Role.SETTLEMENT)
+    wallet = treasury.wallet(Role.SETTLEMENT, chain)
     draft = provider.current().tills[chain].opening(wallet.address_on(chain), recipient)
     if draft is None:
         return

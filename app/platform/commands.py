@@ -136,10 +136,11 @@ def purge_retired_keys(limit: int) -> None:
 
 @bridges.command("write-off")
 @click.argument("transaction_id")
-def write_off_bridge(transaction_id: str) -> None:
+@click.option("--short", is_flag=True, help="Also where a part came back (refund_short): the rest is gone.")
+def write_off_bridge(transaction_id: str, *, short: bool) -> None:
     """Close a bridge whose service names a payment that is final and not the wallet's. Its amount is gone."""
     try:
-        lost_bridges.write_off(actors.at_the_shell(), transaction_id)
+        lost_bridges.write_off(actors.at_the_shell(), transaction_id, takes_part=short)
     except ServiceError as error:
         raise click.ClickException(error.message) from None
     click.echo(f"{transaction_id} has failed: written off.")

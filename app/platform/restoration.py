@@ -12,7 +12,8 @@ from datetime import datetime
 
 from app.core import clock
 from app.core.unit_of_work import unit_of_work
-from app.payments import horizon, treasury
+from app.payments import horizon, topups, treasury
+from app.payments.treasury import Role
 from app.platform import trail
 from app.platform.actors import Actor
 from app.platform.trail import Act, Action, SubjectKind
@@ -99,7 +100,7 @@ def _overtaken(found: Overtaken, *, mends: bool) -> Line:
         )
     if not mends or not found.is_mended_by_adoption:
         return Line(f"{what}: {done} {by}")
-    if not unrecorded.adopt(found):
+    if not unrecorded.adopt(found, reopen_beside=topups.reopen):
         return Line(
             f"{what}: {done} {by}, and could not be changed (deleted, or moving at this moment); run this again",
             open=True,
@@ -129,4 +130,4 @@ def _described(sent: Sent | None, gap: Gap) -> str:
 
 
 def _is_treasury(sent: Sent, gap: Gap) -> bool:
-    return treasury.is_made() and sent.recipient == treasury.recipient(gap.chain)
+    return treasury.is_made(Role.TREASURY) and sent.recipient == treasury.recipient(gap.chain)

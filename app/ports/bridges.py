@@ -96,8 +96,8 @@ class Arrival:
     """What has arrived, by the destination chain's word.
 
     `takes_slot` tells whether it used up a nonce of the wallet, `is_sole` that its transaction is one payment, which
-    stands for one crossing only. Hash and block are None where the chain tells that it
-    arrived and not by which transaction.
+    stands for one crossing only; where a transaction may be several, `part` names the one of them that this is. Hash
+    and block are None where the chain tells that it arrived and not by which transaction.
     """
 
     units: int
@@ -105,6 +105,7 @@ class Arrival:
     block: BlockRef | None = None
     takes_slot: bool = False
     is_sole: bool = False
+    part: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

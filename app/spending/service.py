@@ -28,7 +28,8 @@ from app.spending.controls import (
     set_default,
     standing,
 )
-from app.spending.holds import Hold, HoldState, check, hold, record, release, spend, states_of, unspend
+from app.spending.holds import Hold, check, hold, record, release, spend, states_of, unspend
+from app.spending.models import HoldState
 
 __all__ = [
     "MAX_COUNTED_NANOS",

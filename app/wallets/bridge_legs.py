@@ -55,6 +55,7 @@ class BridgeView:
     route: str
     fee: str
     received_amount: str | None
+    refunded_amount: str | None
     legs: tuple[LegView, ...]
 
 
@@ -131,6 +132,7 @@ def _view(bridge: Bridge, parent: Transaction, rows: Sequence[Transaction]) -> B
         route=bridge.route,
         fee=str(TokenAmount(bridge.fee_units if received is None else parent.amount_units - received, token)),
         received_amount=None if received is None else str(TokenAmount(received, token)),
+        refunded_amount=None if bridge.refund_units is None else str(TokenAmount(bridge.refund_units, token)),
         legs=tuple(legs),
     )
 

@@ -67,6 +67,12 @@ class BridgeShape(Schema):
         attribute="bridge.received_amount",
         metadata={"description": "What has arrived, by the destination chain's word; null until then."},
     )
+    refunded_amount = fields.String(
+        required=True,
+        allow_none=True,
+        attribute="bridge.refunded_amount",
+        metadata={"description": "What came back on the source chain, by its word, where it did not arrive."},
+    )
     legs = fields.List(fields.Nested(LegShape), required=True, attribute="bridge.legs")
     explorer_url = fields.String(allow_none=True)
     error = fields.String(

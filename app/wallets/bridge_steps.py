@@ -15,8 +15,8 @@ import structlog
 from sqlalchemy import or_, select, update
 
 from app.core import clock, logs
+from app.core.money import TokenAmount
 from app.core.unit_of_work import reading, unit_of_work
-from app.errors import NotFound, TransactionInProgress
 from app.extensions import db
 from app.ports import provider
 from app.ports.bridges import Arrival, Crossing, Phase, Progress, Proof, Step
@@ -24,7 +24,7 @@ from app.ports.bridges import Bridge as BridgePort
 from app.ports.errors import OutcomeUnknown, PortError, Rejected, Unreachable
 from app.ports.vault import Signer
 from app.spending import service as spending
-from app.wallets import bridge_legs, bridge_states, custody, lifecycle, network_fees, settlement
+from app.wallets import bridge_fees, bridge_legs, bridge_states, custody, lifecycle, network_fees, settlement
 from app.wallets.bridge_legs import Sent
 from app.wallets.bridge_states import Stage, State
 from app.wallets.lifecycle import Reason, Status
@@ -118,7 +118,9 @@ def take_stock(bridge_id: str) -> Stage | None:
         target = {
             Status.PENDING: Stage.SOURCE, Status.CONFIRMED: Stage.CROSSING, Status.FAILED: Stage.FAILED,
         }[status]  # fmt: skip
-        if target is stage:
+        ended_itself = stage is Stage.FAILED and parent.error in (Reason.REFUNDED, Reason.WRITTEN_OFF)
+        # What left and is at its end stays there; only a source that is undone undoes that, too.
+        if target is stage or (ended_itself and target is Stage.CROSSING):
             return stage
         if target is Stage.FAILED:
             _end(bridge_id, Status.FAILED, reason=source.error or Reason.REVERTED)
@@ -131,7 +133,7 @@ def take_stock(bridge_id: str) -> Stage | None:
 
 def _cross(state: State) -> None:
     """Find out how far it is, and do what is ours. Raises: PortError."""
-    adapter = _adapter(state)
+    adapter = adapter_of(state)
     progress = adapter.follow(state.crossing)
     if progress.phase is Phase.ARRIVED and progress.arrival is not None:
         _arrive(state, progress.arrival, progress.proof)
@@ -187,8 +189,10 @@ def _arrive(state: State, arrival: Arrival, proof: Proof | None) -> None:
         bridge = bridge_states.locked(state.id)
         if bridge is None or bridge.stage != Stage.CROSSING:
             return
-        if arrival.is_sole and _stands_for_another(state, arrival):
-            _set_error(state.id, "payment_not_seen")
+        if stands_for_another(bridge, arrival):
+            _set_error(state.id, "payment_not_seen" if arrival.is_sole else "mint_not_seen")
+            # Whoever has proven it with another's proof is asked anew.
+            _store_proof(bridge, {})
             bridge.next_step_at = clock.now() + timedelta(seconds=_LOOK_AGAIN_SECONDS[-1])
             return
         if proof is not None:
@@ -205,15 +209,21 @@ def _arrive(state: State, arrival: Arrival, proof: Proof | None) -> None:
         bridge.steps = 0
 
 
-def _stands_for_another(state: State, arrival: Arrival) -> bool:
-    """Tell whether a payment has been shown for another bridge of the wallet already."""
+def stands_for_another(bridge: Bridge, arrival: Arrival) -> bool:
+    """Tell whether a payment has been shown for another bridge of the wallet already. In the current unit."""
+    if not arrival.is_sole and arrival.part is None:
+        return False
     # One payment may be named as an arrival for one bridge and as a refund for another: a hash is of one chain.
-    claimed = select(Bridge.id).where(
-        Bridge.wallet_id == state.wallet_id,
+    claimed = select(Bridge.proof).where(
+        Bridge.wallet_id == bridge.wallet_id,
         or_(Bridge.arrival_hash == arrival.tx_hash, Bridge.refund_hash == arrival.tx_hash),
-        Bridge.id != state.id,
+        Bridge.id != bridge.id,
     )
-    return db.session.scalar(claimed.limit(1)) is not None
+    # Of several in one transaction, the one that proved another bridge's arrival is that bridge's.
+    return any(
+        arrival.is_sole or any(str(arrival.part) in said for said in proof.values())
+        for proof in db.session.scalars(claimed)
+    )
 
 
 def _recheck(state: State) -> None:
@@ -240,56 +250,33 @@ def _recheck(state: State) -> None:
 
 
 def _refund(state: State, came_back: Arrival | None) -> None:
+    amount = state.crossing.ask.amount
+    is_short = came_back is not None and not bridge_fees.are_fair(amount.units - came_back.units, amount)
     with unit_of_work():
         spending.lock_account(state.wallet_id)
         bridge = bridge_states.locked(state.id)
         if bridge is None or bridge.stage != Stage.CROSSING:
             return
-        if came_back is not None and came_back.is_sole and _stands_for_another(state, came_back):
+        if came_back is not None and stands_for_another(bridge, came_back):
             _set_error(state.id, "refund_not_seen")
+            bridge.next_step_at = clock.now() + timedelta(seconds=_LOOK_AGAIN_SECONDS[-1])
+            return
+        if came_back is not None and is_short:
+            # Any later payment could be called a refund: what is missing is not given up by a service's word.
+            what = f"{TokenAmount(came_back.units, amount.token)} {amount.token.symbol}"
+            _set_error(state.id, f"refund_short: {what} came back")
             bridge.next_step_at = clock.now() + timedelta(seconds=_LOOK_AGAIN_SECONDS[-1])
             return
         _end(state.id, Status.FAILED, reason=Reason.REFUNDED)
         bridge.stage, bridge.next_step_at = Stage.FAILED.value, None
         if came_back is not None:
-            bridge.refund_hash, bridge.refund_units = came_back.tx_hash, came_back.units
-            bridge.refund_block = None if came_back.block is None else came_back.block.number
+            note_refund(bridge, came_back)
 
 
-def assert_lost(bridge_id: str) -> None:
-    """See that a bridge certainly pays nobody any more. Asks the network.
-
-    Raises: NotFound; TransactionInProgress while it may arrive or come back, or nobody can tell.
-    """
-    state = bridge_states.read(bridge_id)
-    if state is None:
-        raise NotFound("There is no such bridge.")
-    try:
-        progress = _adapter(state).follow(state.crossing)
-    except PortError:
-        raise TransactionInProgress("Nobody can tell at the moment where this bridge is.") from None
-    if state.stage is not Stage.CROSSING or not progress.is_lost:
-        raise TransactionInProgress(
-            "This bridge may still arrive or come back: who was to pay names no payment that is final and certainly"
-            " brought nothing. Where it is `…_unreadable`, name a node that keeps old states."
-        )
-
-
-def write_off(bridge_id: str) -> None:
-    """Close a bridge that `assert_lost` has seen, in the current unit; what it counted stays counted.
-
-    Raises: NotFound, TransactionInProgress when it came to another end meanwhile.
-    """
-    wallet_id = db.session.scalar(select(Bridge.wallet_id).where(Bridge.id == bridge_id))
-    if wallet_id is None:
-        raise NotFound("There is no such bridge.")
-    spending.lock_account(wallet_id)
-    bridge = bridge_states.locked(bridge_id)
-    if bridge is None or bridge.stage != Stage.CROSSING:
-        raise TransactionInProgress("This bridge came to another end meanwhile.")
-    lifecycle.move(bridge_id, source=Status.PENDING, target=Status.FAILED, reason=Reason.WRITTEN_OFF)
-    spending.spend(bridge_id)
-    bridge.stage, bridge.next_step_at = Stage.FAILED.value, None
+def note_refund(bridge: Bridge, came_back: Arrival) -> None:
+    """Keep what came back, which is no deposit, with a locked bridge."""
+    bridge.refund_hash, bridge.refund_units = came_back.tx_hash, came_back.units
+    bridge.refund_block = None if came_back.block is None else came_back.block.number
 
 
 def _end(bridge_id: str, target: Status, *, reason: str | None = None) -> bool:
@@ -348,9 +335,10 @@ def _set_error(bridge_id: str, error: str | None) -> None:
 
 def _look_again(bridge_id: str, *, ends: bool = False, seconds: int | None = None) -> None:
     """Set when to look next, further away each time; or never again, until something happens to a leg."""
-    with unit_of_work() as session:
-        bridge = session.get(Bridge, bridge_id)
-        if bridge is None:
+    with unit_of_work():
+        bridge = bridge_states.locked(bridge_id)
+        # An operator may have closed it while this look went on.
+        if bridge is None or (bridge.stage == Stage.FAILED and not ends):
             return
         pause = seconds or _LOOK_AGAIN_SECONDS[min(bridge.steps, len(_LOOK_AGAIN_SECONDS) - 1)]
         bridge.next_step_at = None if ends else clock.now() + timedelta(seconds=pause)
@@ -364,7 +352,8 @@ def _obstacle(error: PortError) -> str:
     return f"{error.reason}: {details['revert']}" if "revert" in details else error.reason
 
 
-def _adapter(state: State) -> BridgePort:
+def adapter_of(state: State) -> BridgePort:
+    """Return the way that a bridge took. Raises: Rejected("way_not_configured")."""
     ask = state.crossing.ask
     route = (ask.source, ask.destination, ask.amount.token)
     for adapter in provider.current().bridges.get(route, ()):

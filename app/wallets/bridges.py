@@ -16,7 +16,7 @@ import structlog
 from app.core import clock
 from app.core.chains import ChainName, native
 from app.core.identifiers import new_id
-from app.core.money import TokenAmount, nanos_from_usd
+from app.core.money import TokenAmount
 from app.core.unit_of_work import reading, unit_of_work
 from app.extensions import db
 from app.ports import provider
@@ -26,6 +26,7 @@ from app.ports.errors import PortError, Rejected, Unreachable
 from app.ports.vault import Signer
 from app.spending import service as spending
 from app.wallets import (
+    bridge_fees,
     bridge_legs,
     bridge_steps,
     custody,
@@ -49,7 +50,6 @@ from app.web import idempotency
 Done = TypeVar("Done")
 
 _log = structlog.get_logger(__name__)
-_WHOLE_BPS = 10_000
 # With these, what one way cannot do another may.
 _TRY_THE_NEXT = frozenset({"quote_unavailable", "unsafe_instructions", "bridge_fee_too_high"})
 
@@ -181,12 +181,8 @@ def _plan(wallet: WalletView, order: BridgeOrder, adapter: Bridge) -> _Plan:
 
 def _assert_fair(offer: Offer) -> None:
     """Refuse a way that keeps more than a share of the amount and the operator's cap for network fees together."""
-    settings, amount = provider.settings(), offer.ask.amount
-    over = offer.fee_units - amount.units * settings.max_bridge_fee_bps // _WHOLE_BPS
-    if over <= 0:
-        return
-    worth = movements.worth_nanos(TokenAmount(over, amount.token))
-    if worth is None or worth > nanos_from_usd(settings.max_network_fee_usd):
+    amount = offer.ask.amount
+    if not bridge_fees.are_fair(offer.fee_units, amount):
         raise Rejected(
             "bridge_fee_too_high", details={"fee": str(TokenAmount(offer.fee_units, amount.token))}
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 import structlog
 from sqlalchemy import func, select
@@ -20,6 +20,8 @@ from app.wallets.models import SignedAttempt, Transaction
 _log = structlog.get_logger(__name__)
 
 BATCH = 1000
+HELD = datetime(9999, 1, 1, tzinfo=UTC)
+"""When a movement is looked at that no worker shall settle: it counts among what is pending, and is never due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,7 @@ def undone_by_others(chain: ChainName) -> list[OpenMovement]:
 
 
 def lowest_nonces(chain: ChainName, senders: Sequence[str]) -> dict[str, int]:
-    """Return the lowest slot of each sender that is pending."""
+    """Return the lowest slot of each sender that is pending, but for those that are held: theirs are used up."""
     if not senders:
         return {}
     with reading() as session:
@@ -142,6 +144,7 @@ def lowest_nonces(chain: ChainName, senders: Sequence[str]) -> dict[str, int]:
                 Transaction.from_address.in_(sorted(set(senders))),
                 Transaction.status == Status.PENDING.value,
                 Transaction.nonce.is_not(None),
+                Transaction.next_check_at.is_distinct_from(HELD),
             )
             .group_by(Transaction.from_address)
         )

@@ -215,6 +215,9 @@ class TransactionShape(Schema):
     received_amount = fields.String(
         allow_none=True, attribute="bridge.received_amount", metadata={"description": "Bridges only."}
     )
+    refunded_amount = fields.String(
+        allow_none=True, attribute="bridge.refunded_amount", metadata={"description": "Bridges only."}
+    )
     legs = fields.List(
         fields.Nested(LegShape), attribute="bridge.legs", metadata={"description": "Bridges only."}
     )

@@ -74,7 +74,7 @@ def create(
 ) -> WalletView:
     """Store a wallet whose key was made before, in the current unit; that of a `frozen` agent is born frozen.
 
-    A further wallet of an agent whose controls are locked inherits them.
+    A further wallet of an agent whose controls are locked inherits them: those of the first wallet that has such.
     """
     session = db.session
     wallet = Wallet(
@@ -88,9 +88,11 @@ def create(
     spending.open_account(wallet.id, agent_id, frozen=frozen)
     if controls == "default":
         spending.set_default(wallet.id)
-    locked = [other for other, found in spending.controls_of(list(others)).items() if found.locked]
+    found = spending.controls_of(list(others))
+    locked = [other for other in others if other in found and found[other].locked]
     if locked:
-        spending.inherit(wallet.id, min(locked))
+        # A later one may have been made without any, and be locked as it was: unlimited.
+        spending.inherit(wallet.id, locked[0])
     return _view(wallet, spending.controls_of([wallet.id]))
 
 
@@ -154,6 +156,16 @@ def holder_of(address: str) -> str | None:
         if agent_id is not None:
             return agent_id
     return None
+
+
+def with_address(address: str, *, agent_id: str) -> WalletView | None:
+    """Return the wallet of an agent that has an address, if there is one. In a reading unit."""
+    wallet = db.session.scalar(
+        select(Wallet).where(
+            or_(Wallet.evm_address == address, Wallet.solana_address == address), Wallet.agent_id == agent_id
+        )
+    )
+    return None if wallet is None else _view(wallet, {})
 
 
 def list_of(agent_id: str | None, page: PageRequest) -> Page[WalletView]:
@@ -264,7 +276,12 @@ def _remove(wallet: Wallet) -> None:
 
 
 def _names_by_id(agent_id: str) -> dict[str, str]:
-    rows = db.session.execute(select(Wallet.id, Wallet.name).where(Wallet.agent_id == agent_id))
+    """Return an agent's wallets, the oldest first."""
+    rows = db.session.execute(
+        select(Wallet.id, Wallet.name)
+        .where(Wallet.agent_id == agent_id)
+        .order_by(Wallet.created_at, Wallet.id)
+    )
     return {row.id: row.name for row in rows}
 
 

@@ -18,7 +18,7 @@ from app.extensions import db
 from app.ports import provider
 from app.ports.chain import Fate, Outcome, Signed, Watch
 from app.spending import service as spending
-from app.wallets import lifecycle
+from app.wallets import lifecycle, open_movements
 from app.wallets.lifecycle import Reason, Status
 from app.wallets.models import SignedAttempt, Transaction
 
@@ -78,7 +78,8 @@ def settle(looked_for: Watch, outcome: Outcome) -> bool:
     """Carry a decided outcome into the record, in one unit; tell whether this call did it.
 
     That nothing can land any more is only believed of all that was ever signed: while somebody looked for the
-    first hash, a replacement may have been signed and have landed.
+    first hash, a replacement may have been signed and have landed. Nor of what was held back meanwhile: after a
+    restore, bytes that nobody here knows may have landed.
     """
     transaction_id = looked_for.key
     with unit_of_work() as session:
@@ -95,7 +96,9 @@ def settle(looked_for: Watch, outcome: Outcome) -> bool:
                 )
             )
         }
-        if outcome.fate is Fate.VOID and set(looked_for.tx_hashes) != set(purposes):
+        if outcome.fate is Fate.VOID and (
+            set(looked_for.tx_hashes) != set(purposes) or _is_held(transaction_id)
+        ):
             return False
         purpose = purposes.get(outcome.tx_hash or "")
         target, reason = _end(outcome, purpose, transaction)
@@ -205,6 +208,11 @@ def note_refusal(transaction_id: str, tx_hash: str, reason: str) -> None:
             .where(Transaction.id == transaction_id, Transaction.status == Status.PENDING.value)
             .values(error=reason[:200])
         )
+
+
+def _is_held(transaction_id: str) -> bool:
+    due = db.session.scalar(select(Transaction.next_check_at).where(Transaction.id == transaction_id))
+    return due == open_movements.HELD
 
 
 def _end(outcome: Outcome, purpose: str | None, transaction: Transaction) -> tuple[Status, str | None]:

@@ -77,6 +77,14 @@ def kind_of(chain: ChainName, tx_hash: str) -> str | None:
     )
 
 
+def final_status(transaction_id: str) -> Status | None:
+    """Return how a movement ended once no reorganisation can change that, None before. In the current unit."""
+    row = db.session.get(Transaction, transaction_id)
+    if row is None or row.status == Status.PENDING.value or row.next_check_at is not None:
+        return None
+    return Status(row.status)
+
+
 def failed_hashes(agent_id: str, chain: ChainName, *, kind: str, since: datetime) -> list[str]:
     """Return every hash of an agent's movements since then that failed beyond change. In the current unit."""
     rows = (
@@ -97,5 +105,4 @@ def failed_hashes(agent_id: str, chain: ChainName, *, kind: str, since: datetime
 
 def is_beyond_change(transaction_id: str) -> bool:
     """Tell whether a movement is at its end and no reorganisation can change that. In the current unit."""
-    row = db.session.get(Transaction, transaction_id)
-    return row is not None and row.status != Status.PENDING.value and row.next_check_at is None
+    return final_status(transaction_id) is not None

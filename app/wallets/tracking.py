@@ -166,7 +166,7 @@ def _recheck(
 
 
 def _look_again(movements: Sequence[OpenMovement | Unreadable], now: datetime) -> None:
-    """Set when to look next, further away each time."""
+    """Set when to look next, further away each time, unless somebody else has set that meanwhile."""
     by_pause: dict[int, list[str]] = {}
     for movement in movements:
         expires = (
@@ -181,7 +181,7 @@ def _look_again(movements: Sequence[OpenMovement | Unreadable], now: datetime) -
         for pause, ids in by_pause.items():
             session.execute(
                 update(Transaction)
-                .where(Transaction.id.in_(ids), Transaction.next_check_at.is_not(None))
+                .where(Transaction.id.in_(ids), Transaction.next_check_at <= now)
                 .values(next_check_at=now + timedelta(seconds=pause), checks=Transaction.checks + 1)
             )
 

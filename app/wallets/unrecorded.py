@@ -6,9 +6,8 @@ The keys are ours alone, so nothing is ever found in a database that was not. Re
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from sqlalchemy import select, update
 
@@ -22,13 +21,11 @@ from app.spending import service as spending
 from app.wallets import nonces, open_movements, settlement
 from app.wallets.lifecycle import Reason, Status
 from app.wallets.models import Nonce, SignedAttempt, Transaction, Wallet
-from app.wallets.open_movements import OpenMovement
+from app.wallets.open_movements import HELD, OpenMovement
 from app.wallets.settlement import Purpose
 
 _PER_LOOK = 500
 _RECENT = 200
-_HELD = datetime(9999, 1, 1, tzinfo=UTC)
-"""When a movement is looked at that no worker shall settle: it counts among what is pending, and is never due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +135,11 @@ def overtaken(chain: ChainName) -> Iterator[Overtaken]:
                     yield Overtaken(movement, sent)
 
 
-def adopt(found: Overtaken) -> bool:
+def adopt(found: Overtaken, *, reopen_beside: Callable[[str], None]) -> bool:
     """Keep bytes that were signed for a movement after the backup among those that are watched for it.
 
-    A movement that was taken for failed is pending again, until the worker settles it by what landed. Tells whether
-    anything was done.
+    A movement that was taken for failed is pending again, until the worker settles it by what landed, and whatever
+    hangs on it is reopened in the same unit. Tells whether anything was done.
     """
     movement, sent, purpose = found.movement, found.sent, found.purpose
     if sent is None or sent.raw is None or purpose is None or not found.is_mended_by_adoption:
@@ -154,8 +151,8 @@ def adopt(found: Overtaken) -> bool:
             spending.lock_account(movement.wallet_id)
         except NotFound:
             return False  # its wallet was deleted
-        if purpose is Purpose.PAYMENT:
-            settlement.reopen_failed(movement.id, reason=Reason.FOUND)
+        if purpose is Purpose.PAYMENT and settlement.reopen_failed(movement.id, reason=Reason.FOUND):
+            reopen_beside(movement.id)
         locked = session.execute(
             update(Transaction)
             .where(Transaction.id == movement.id, Transaction.status == Status.PENDING.value)
@@ -182,10 +179,15 @@ def adopt(found: Overtaken) -> bool:
 def hold(found: Overtaken) -> None:
     """Let no worker settle a pending movement of which nobody can tell whether it took place."""
     with unit_of_work() as session:
+        # As a settlement locks: one that calls it lost has done so before, or sees this.
+        try:
+            spending.lock_account(found.movement.wallet_id)
+        except NotFound:
+            return  # its wallet was deleted
         session.execute(
             update(Transaction)
             .where(Transaction.id == found.movement.id, Transaction.status == Status.PENDING.value)
-            .values(next_check_at=_HELD)
+            .values(next_check_at=HELD)
         )
 
 
@@ -197,7 +199,7 @@ def let_go(chain: ChainName, *, but: Collection[str]) -> None:
             .where(
                 Transaction.chain == chain.value,
                 Transaction.status == Status.PENDING.value,
-                Transaction.next_check_at == _HELD,
+                Transaction.next_check_at == HELD,
                 Transaction.id.not_in(but),
             )
             .values(next_check_at=clock.now(), checks=0)

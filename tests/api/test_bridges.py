@@ -7,15 +7,21 @@ from typing import Any
 
 import pytest
 from flask import Flask
+from solders.commitment_config import CommitmentLevel
 from solders.hash import Hash
+from solders.instruction import Instruction
 from solders.message import MessageV0
 from solders.pubkey import Pubkey
+from solders.system_program import TransferParams, transfer
 from solders.transaction import VersionedTransaction
 
 from app.adapters.cctp import instructions, messages
 from app.adapters.cctp.instructions import Receipt
+from app.adapters.cctp.messages import Message
 from app.adapters.evm.chain import EvmChain
+from app.adapters.solana import histories
 from app.adapters.solana.chain import SolanaChain
+from app.adapters.solana.wire import Landed
 from app.core.chains import ETH, USDC, ChainName
 from app.core.money import parse_amount
 from app.core.unit_of_work import unit_of_work
@@ -417,17 +423,76 @@ def test_a_first_usdc_account_on_solana_is_made_on_the_way(
         again = bridge(newcomer, "base", "solana", "10").get_json()["transaction_id"]
         with_hash = newcomer.transaction(again)["tx_hash"]
         minted = mint_on_solana(services, all_chains[ChainName.SOLANA], with_hash)
+        # Who names the account of its nonce later has brought nothing.
+        name_the_nonce_of(services, all_chains[ChainName.SOLANA], with_hash)
         row = Workers(newcomer, *ChainName).finish(again)
         assert (row["status"], row["legs"][-1]["tx_hash"]) == ("confirmed", minted), row
 
 
-def mint_on_solana(services: BridgeServer, chain: SolanaChain, tx_hash: str) -> str:
-    """Have the faucet submit the mint of a burn on Base, and return the signature."""
+def test_a_nonce_that_another_burn_has_used_is_no_arrival_on_solana(
+    agent: Agent, all_chains: dict[ChainName, Any], workers: Workers, services: BridgeServer
+) -> None:
+    first = bridge(agent, "base", "solana", "20").get_json()["transaction_id"]
+    assert workers.finish(first)["status"] == "confirmed"
+    used = attested(services, agent.transaction(first)["tx_hash"])[0].nonce
+    before, counted = held(all_chains, agent, "solana"), agent.spent_today()
+    # Of another amount; and of the same, so that only the nonce tells the burns apart.
+    services.attester.faults.message_change = {12: used}
+    others = [bridge(agent, "base", "solana", each).get_json()["transaction_id"] for each in ("30", "20")]
+    workers.look(3)
+    for each in others:
+        row = agent.transaction(each)
+        assert (row["status"], row["error"], row["received_amount"]) == ("pending", "mint_not_seen", None)
+    assert held(all_chains, agent, "solana") == before
+    services.attester.faults.message_change = {}
+    for each in others:
+        services.attester.renew(entry_of(services, agent.transaction(each)["tx_hash"])["eventNonce"])
+    rows = [workers.finish(each) for each in others]
+    assert [row["status"] for row in rows] == ["confirmed", "confirmed"]
+    received = sum(parse_amount(row["received_amount"], USDC).units for row in rows)
+    assert held(all_chains, agent, "solana") == before + received
+    assert agent.spent_today() > counted
+
+
+def entry_of(services: BridgeServer, tx_hash: str) -> dict[str, Any]:
     found = wait_until(lambda: services.attester.messages(6, tx_hash), what="the burn")
     assert found is not None
-    (entry,) = found["messages"]
-    message = messages.read(bytes.fromhex(entry["message"][2:]))
-    latest = chain.head()
+    entry: dict[str, Any] = found["messages"][0]
+    return entry
+
+
+def attested(services: BridgeServer, tx_hash: str) -> tuple[Message, bytes]:
+    """Return message and attestation of a burn on Base."""
+    entry = entry_of(services, tx_hash)
+    return messages.read(bytes.fromhex(entry["message"][2:])), bytes.fromhex(entry["attestation"][2:])
+
+
+def name_the_nonce_of(services: BridgeServer, chain: SolanaChain, tx_hash: str) -> None:
+    """Have the faucet send a transaction that names the account of a burn's nonce."""
+    account = instructions.used_nonce(attested(services, tx_hash)[0])
+    paying = TransferParams(from_pubkey=FAUCET.pubkey(), to_pubkey=account, lamports=1)
+    sent_by_the_faucet(chain, transfer(paying))
+
+
+def sent_by_the_faucet(chain: SolanaChain, instruction: Instruction) -> str:
+    """Send what the faucet signs, wait until it has landed, and return the signature."""
+    compiled = MessageV0.try_compile(FAUCET.pubkey(), [instruction], [], Hash.from_string(chain.head().hash))
+    transaction = VersionedTransaction(compiled, [FAUCET])
+    signature = str(transaction.signatures[0])
+    chain.broadcast(bytes(transaction))
+
+    def landed() -> Landed | None:
+        call = histories.transaction(signature, CommitmentLevel.Confirmed)
+        chain.rpc.run(call)
+        return histories.shown(call)
+
+    wait_until(landed, what="the transaction")
+    return signature
+
+
+def mint_on_solana(services: BridgeServer, chain: SolanaChain, tx_hash: str) -> str:
+    """Have the faucet submit the mint of a burn on Base, and return the signature."""
+    message, attestation = attested(services, tx_hash)
     receiving = instructions.receive(
         Receipt(
             FAUCET.pubkey(),
@@ -436,9 +501,6 @@ def mint_on_solana(services: BridgeServer, chain: SolanaChain, tx_hash: str) -> 
         ),
         Pubkey.from_string(USDC_MINT),
         message,
-        bytes.fromhex(entry["attestation"][2:]),
+        attestation,
     )
-    compiled = MessageV0.try_compile(FAUCET.pubkey(), [receiving], [], Hash.from_string(latest.hash))
-    transaction = VersionedTransaction(compiled, [FAUCET])
-    chain.broadcast(bytes(transaction))
-    return str(transaction.signatures[0])
+    return sent_by_the_faucet(chain, receiving)

@@ -10,15 +10,19 @@ import pytest
 import time_machine
 from eth_account import Account
 from flask import Flask
+from solders.keypair import Keypair
 from werkzeug.test import TestResponse
 
 from app.adapters.evm.chain import EvmChain
 from app.core import clock
 from app.core.chains import USDC, ChainName
-from app.payments import readiness, upkeep
+from app.core.unit_of_work import unit_of_work
+from app.payments import readiness, treasury, upkeep
 from app.ports.till import Demand
+from app.wallets import custody, service
 from sandbox.evm import EvmNode
 from sandbox.solana import SolanaNode
+from tests.support.agents import register
 from tests.support.chains import ether
 from tests.support.payments import (
     PRICE,
@@ -342,3 +346,48 @@ def test_an_operators_own_keys_submit_payments(
         supplied(made, base_node)
         answer = made.ask(EvmPayer(base_node).pays(made.ask()))
         assert answer.status_code == 200, answer.get_data(as_text=True)
+
+
+def test_settlement_keys_change_one_by_one_and_back_while_processes_with_the_former_ones_go_on(
+    build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain]
+) -> None:
+    evm = ["0x" + bytes(Account.create().key).hex() for _ in range(2)]
+    solana = [str(Keypair()) for _ in range(2)]
+    tills = dict(chains)
+    told: dict[tuple[int, int], tuple[str, str]] = {}
+    # The first pair; the second for one family, for both; the first again; and no key of the operator's.
+    for pair in ((0, 0), (1, 0), (1, 1), (0, 1), (0, 0)):
+        keys = {"x402_settlement_key_evm": evm[pair[0]], "x402_settlement_key_solana": solana[pair[1]]}
+        with shop(build_app, sqlite_url, tills, **keys) as made:
+            answer = made.ask()
+            assert (answer.status_code, answer.get_json()["code"]) == (402, "PAYMENT_REQUIRED")
+            told.setdefault(pair, (made.settler(BASE), made.settler(SOLANA)))
+            assert told[pair] == (made.settler(BASE), made.settler(SOLANA))
+            assert treasury.is_made()
+            assert made.app.test_cli_runner().invoke(args=["treasury", "show"]).exit_code == 0
+    assert told[0, 0] == (
+        Account.from_key(evm[0]).address,
+        str(Keypair.from_base58_string(solana[0]).pubkey()),
+    )
+    assert told[1, 0] == (Account.from_key(evm[1]).address, told[0, 0][1])
+    assert told[0, 1] == (told[0, 0][0], told[1, 1][1])
+    with shop(build_app, sqlite_url, tills) as made:
+        assert made.settler(BASE) not in {each for each, _ in told.values()}
+
+
+def test_a_settlement_key_that_is_an_agents_offers_no_signed_payments_and_breaks_nothing(
+    build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain]
+) -> None:
+    own = Account.create()
+    with shop(build_app, sqlite_url, chains) as made:
+        agent, key = register(made.app.test_client()), custody.adopted_key(evm=bytes(own.key), solana=None)
+        with unit_of_work():
+            service.create(agent.id, key, name=None)
+    with shop(build_app, sqlite_url, chains, x402_settlement_key_evm="0x" + bytes(own.key).hex()) as made:
+        answer = made.ask()
+        assert (answer.status_code, answer.get_json()["code"]) == (402, "PAYMENT_REQUIRED")
+        assert (
+            "PAYMENT-REQUIRED" not in answer.headers
+            or not decoded(answer.headers["PAYMENT-REQUIRED"])["accepts"]
+        )
+        assert "settlement_key_in_use" in made.app.test_cli_runner().invoke(args=["treasury", "show"]).output

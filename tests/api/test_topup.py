@@ -81,13 +81,18 @@ def test_a_wallet_stays_until_its_top_up_is_granted_and_audits_see_what_was_not_
     kept = agent.client.delete(agent.wallet_url, headers=agent.headers())
     assert (kept.status_code, kept.get_json()["code"]) == (409, "TRANSACTION_IN_PROGRESS")
     work(base_node)
-    assert agent.client.delete(agent.wallet_url, headers=agent.headers()).status_code == 200
-    assert credits_of(agent) == 2
 
     def note(nanos: int) -> None:
         with unit_of_work() as session:
             session.get_one(TopUp, moved["transaction_id"]).granted_nanos = nanos
 
+    note(0)
+    with reading():
+        said = audit.check()
+    assert any("has arrived for good and granted nothing" in sentence for sentence in said), said
+    note(2 * 10**9)
+    assert agent.client.delete(agent.wallet_url, headers=agent.headers()).status_code == 200
+    assert credits_of(agent) == 2
     note(3 * 10**9)
     with reading():
         assert len(audit.check()) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -374,6 +375,21 @@ def test_a_new_wallet_inherits_locked_controls_and_the_freeze_so_that_neither_is
         ["shop.example"],
     )
     assert agent.delete(f"/v1/wallets/{wallet['id']}").get_json()["code"] == "WALLET_FROZEN"
+
+
+def test_a_new_wallet_inherits_from_the_first_one_and_not_from_one_that_was_locked_without_limits(
+    agent: Agent,
+) -> None:
+    agent.controls(daily_limit_usd=7)
+    # The lowest id that there is.
+    key = replace(custody.new_key(), wallet_id="00000000-0000-4000-8000-000000000001")
+    with unit_of_work():
+        service.create(agent.id, key, name=None)
+    with unit_of_work():
+        for wallet_id in (agent.wallet_id, key.wallet_id):
+            spending.put_controls(wallet_id, Changes(locked=True), by_agent=False)
+    controls = created(agent)["spending_controls"]
+    assert (controls["daily_limit_usd"], controls["locked"]) == (7, True)
 
 
 def test_a_retired_key_is_kept_as_long_as_the_operator_says(

@@ -82,7 +82,9 @@ class Payments(Machine):
         chain.give(address, ETH, 10**18)
         self.recipient = treasury.recipient(chain.name)
         chain.give(treasury.settler(chain.name), ETH, 10**18)
-        assert treasury.wallet(Role.SETTLEMENT).address_on(chain.name) == treasury.settler(chain.name)
+        assert treasury.wallet(Role.SETTLEMENT, chain.name).address_on(chain.name) == treasury.settler(
+            chain.name
+        )
         self.taken: dict[str, Paid | None] = {}
         self.granted = 0
         self.topups: dict[str, int] = {}

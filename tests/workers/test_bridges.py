@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,11 +13,16 @@ from eth_account import Account
 from flask import Flask
 from sqlalchemy import update
 
+from app.adapters.cctp import messages
 from app.adapters.cctp.deployments import DEPLOYMENTS
+from app.adapters.cctp.evm_mints import Search
+from app.adapters.cctp.messages import Message
+from app.adapters.cctp.sides import Unseen
 from app.adapters.evm.chain import EvmChain
 from app.core.chains import ETH, USDC, ChainName
 from app.core.money import parse_amount
 from app.core.unit_of_work import reading, unit_of_work
+from app.ports.bridges import Arrival
 from app.wallets import bridge_steps, deposits
 from app.wallets.models import Bridge
 from sandbox.bridges import BridgeServer, Derivation
@@ -27,7 +33,7 @@ from sandbox.evm.abi import call_data
 from tests.support.agents import Agent, register
 from tests.support.bridges import Workers, bridge, legs_of, running_bridges
 from tests.support.chains import ether, evm_chain, fund, running_node, usdc
-from tests.support.evm import await_mined
+from tests.support.evm import Calls, await_mined, chain_at, proxy, refuse
 
 pytestmark = pytest.mark.chain
 HOUR = 3600
@@ -292,6 +298,55 @@ def test_a_used_nonce_of_another_mint_is_no_arrival(
     assert dollars(chains, agent, ChainName.ETHEREUM) == before + received
 
 
+def few_logs(calls: Calls, replies: Calls) -> Calls:
+    """Answer as a node does that gives the logs of ten blocks at most."""
+    wide = {
+        call["id"]
+        for call in calls
+        if call["method"] == "eth_getLogs"
+        and int(call["params"][0]["toBlock"], 16) - int(call["params"][0]["fromBlock"], 16) >= 10
+    }
+    error = {"code": -32600, "message": "up to a 10 block range"}
+    return [
+        {"jsonrpc": "2.0", "id": reply["id"], "error": error} if reply["id"] in wide else reply
+        for reply in replies
+    ]
+
+
+def test_a_mint_by_somebody_else_is_found_or_waited_for_where_nodes_tell_little(
+    agent: Agent, workers: Workers, services: BridgeServer, ethereum_node: EvmNode
+) -> None:
+    bridge_id = burned(agent)
+    since = evm_chain(ethereum_node).head().number
+    ethereum_node.mine(15)
+    tx_hash = agent.transaction(bridge_id)["tx_hash"]
+    minted = stranger_mints(ethereum_node, services, tx_hash)
+    ethereum_node.mine(15)
+    said = services.attester.messages(6, tx_hash)
+    assert said is not None
+    message = messages.read(bytes.fromhex(said["messages"][0]["message"][2:]))
+    other = replace(message, burn=replace(message.burn, units=message.burn.units + 1))
+
+    def found(looked_for: Message) -> Arrival | Unseen:
+        search = Search(DEPLOYMENTS["sandbox"].transmitter, looked_for, since)
+        return search.run(chain_at(ethereum_node, limited.url).rpc, hint=None)
+
+    with proxy(ethereum_node.url) as limited:
+        limited.after = few_logs
+        arrival = found(message)
+        assert isinstance(arrival, Arrival)
+        assert arrival.tx_hash == minted
+        assert found(other) is Unseen.NOT_SEEN
+        # Without logs nobody knows whose message used the nonce.
+        limited.after = refuse("eth_getLogs", "query returned more than 10000 results")
+        assert found(message) is Unseen.UNREADABLE
+        limited.after = lambda calls, replies: few_logs(
+            calls, refuse("eth_call", "missing trie node")(calls, replies)
+        )
+        assert found(message) is Unseen.UNREADABLE
+    assert workers.finish(bridge_id)["status"] == "confirmed"
+
+
 def test_what_nobody_expected_holds_a_bridge_up_and_shows(agent: Agent, workers: Workers) -> None:
     bridge_id = burned(agent)
     with unit_of_work() as session:
@@ -351,8 +406,39 @@ def test_a_refunded_order_has_failed_once_the_money_is_seen_to_be_back(
     assert agent.spent_today() > 0
     row = workers.finish(bridge_id)
     assert (row["status"], row["error"]) == ("failed", "refunded")
+    assert 0.24 < float(row["refunded_amount"]) <= 0.25
     assert agent.spent_today() == 0
     assert ether(0.99) < chains[ChainName.BASE].balances(agent.address).of(ETH).units < ether(1)
+
+
+def test_a_payment_of_less_than_left_is_no_refund_until_an_operator_lets_the_rest_go(
+    agent: Agent, workers: Workers, services: BridgeServer, base_node: EvmNode
+) -> None:
+    services.relay.sleeps = True
+    bridge_id = ether_out(agent)
+    counted = agent.spent_today()
+    dust = base_node.fund_eth(agent.address, ether(0.01))
+    await_mined(base_node, dust)
+    services.faults.change = lambda path, document: (
+        {**document, "status": "refund", "txHashes": [dust]} if path == "/intents/status/v3" else document
+    )
+
+    def close(*options: str) -> int:
+        app = agent.client.application
+        return app.test_cli_runner().invoke(args=["bridges", "write-off", bridge_id, *options]).exit_code
+
+    workers.look(3)
+    row = agent.transaction(bridge_id)
+    assert (row["status"], row["error"]) == ("pending", "refund_short: 0.01 ETH came back")
+    assert (agent.spent_today(), row["refunded_amount"]) == (counted, None)
+    # Not before it is final, and not unless it is said.
+    assert (close(), close("--short")) == (1, 1)
+    base_node.mine(70)
+    assert (close(), close("--short")) == (1, 0)
+    workers.look(2)
+    row = agent.transaction(bridge_id)
+    assert (row["status"], row["error"], row["refunded_amount"]) == ("failed", "written_off", "0.01")
+    assert agent.spent_today() == counted
 
 
 def test_one_refund_does_not_stand_for_two_bridges(
@@ -477,6 +563,37 @@ def test_a_bridge_that_was_paid_to_somebody_else_is_closed_by_an_operator_once_t
     workers.look(2)
     assert agent.transaction(bridge_id)["status"] == "failed"
     assert close().exit_code == 1
+
+
+def test_a_bridge_that_is_written_off_while_a_worker_looks_at_it_stays_so(
+    agent: Agent, workers: Workers, services: BridgeServer, ethereum_node: EvmNode
+) -> None:
+    services.relay.sleeps = True
+    bridge_id = ether_out(agent)
+    elsewhere = ethereum_node.fund_eth("0x00000000000000000000000000000000C0FFEE77", ether(0.25))
+    await_mined(ethereum_node, elsewhere)
+    ethereum_node.mine(70)
+    closed: list[int] = []
+
+    def change(path: str, document: Any) -> Any:
+        if path != "/intents/status/v3":
+            return document
+        if not closed:
+            # The pass has the bridge in hand, and asks its service.
+            closed.append(-1)
+            done = agent.client.application.test_cli_runner().invoke(args=["bridges", "write-off", bridge_id])
+            closed.append(done.exit_code)
+        return {**document, "status": "success", "txHashes": [elsewhere]}
+
+    services.faults.change = change
+    workers.look(3)
+    assert closed == [-1, 0]
+    # A pass that had listed it before comes to it only now.
+    bridge_steps.step(bridge_id)
+    row = agent.transaction(bridge_id)
+    assert (row["status"], row["error"]) == ("failed", "written_off")
+    with reading() as session:
+        assert session.get_one(Bridge, bridge_id).next_step_at is None
 
 
 @pytest.fixture

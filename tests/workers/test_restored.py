@@ -17,7 +17,7 @@ from app.core.chains import USDC, ChainName
 from app.core.heartbeats import Heart
 from app.core.money import TokenAmount
 from app.core.unit_of_work import reading, unit_of_work
-from app.payments import horizon
+from app.payments import horizon, topups
 from app.ports import provider
 from app.ports.chain import Intent
 from app.ports.errors import Unreachable
@@ -235,6 +235,40 @@ def test_a_movement_that_a_worker_took_for_lost_after_a_restore_is_found_to_have
         assert agent.spent_today() == 2
 
 
+def test_a_top_up_that_a_worker_took_for_lost_after_a_restore_gets_its_credits(
+    world: World, sqlite_url: str, tmp_path: Path
+) -> None:
+    app = world.service(sqlite_url)
+    with app.app_context():
+        agent = register(app.test_client())
+        fund(world.node, agent.address, eth=1, dollars=100)
+        agent.unlimited()
+        world.node.set_automine(False)
+        topup = {"wallet_id": agent.wallet_id, "chain": "base", "amount": "5"}
+        stuck = agent.post("/v1/credits/topup", topup).get_json()
+        world.node.rpc("anvil_dropTransaction", stuck["tx_hash"])
+        backup = backups.dump(sqlite_url, tmp_path / "backup")
+        world.lands_at_a_higher_fee()
+        assert world.paid_to(stuck["to"]) == 5_000_000
+    set_back = f"sqlite:///{tmp_path / 'restored.sqlite'}"
+    backups.restore(backup, set_back)
+    app = world.service(set_back)
+    with app.app_context():
+        agent = again_of(agent, app)
+        had = agent.get("/v1/balance").get_json()["credits_usd"]
+        look(3)
+        assert agent.transaction(stuck["transaction_id"])["error"] == "slot_taken"
+        assert topups.grant_due(BASE) == 1
+        assert restored(app, "--mend").exit_code == 0
+        look(5)
+        world.node.mine(70)
+        look(7)
+        assert agent.transaction(stuck["transaction_id"])["status"] == "confirmed"
+        assert topups.grant_due(BASE) == 1
+        assert agent.get("/v1/balance").get_json()["credits_usd"] == had + 5
+        assert sweeps.audit() == []
+
+
 def test_an_address_far_ahead_of_a_restored_database_moves_again_once_its_slots_are_learnt(
     world: World, sqlite_url: str
 ) -> None:
@@ -309,6 +343,50 @@ def test_what_no_node_tells_after_a_restore_is_said_and_left_open_until_one_does
         told = restored(app, "--mend")
         assert told.exit_code == 0, told.output
         look(5)
+        assert agent.transaction(stuck["transaction_id"])["status"] == "confirmed"
+
+
+@pytest.mark.parametrize("knew", ["that it has landed", "that it waits"])
+def test_what_is_held_back_is_not_let_go_by_a_pass_that_is_already_running(
+    world: World, node_proxy: Proxy, sqlite_url: str, tmp_path: Path, knew: str
+) -> None:
+    app = world.service(sqlite_url)
+    with app.app_context():
+        agent = register(app.test_client())
+        fund(world.node, agent.address, eth=1, dollars=100)
+        agent.unlimited()
+        stuck = world.pending(agent)
+        backup = backups.dump(sqlite_url, tmp_path / "backup")
+        world.is_signed_again()
+    set_back = f"sqlite:///{tmp_path / 'restored.sqlite'}"
+    backups.restore(backup, set_back)
+    world.urls = (node_proxy.url,)
+    app = world.service(set_back)
+    with app.app_context():
+        agent = again_of(agent, app)
+        node_proxy.after = leaves_out_signatures
+
+        def hold_back() -> None:
+            if knew == "that it waits":
+                world.lands()
+            untold = restored(app, "--mend")
+            assert "whose signed bytes no node tells" in untold.output, untold.output
+
+        if knew == "that it has landed":
+            world.lands()
+        world.chain.fail("outcomes", "after", hold_back)
+        look(3)
+        for minutes in (5, 7):
+            look(minutes)
+            assert agent.transaction(stuck["transaction_id"])["status"] == "pending"
+        # Nor does it keep what is stuck behind it from being signed again.
+        world.pending(agent)
+        world.is_signed_again()
+        world.node.set_automine(True)
+        node_proxy.after = lambda _calls, replies: replies
+        told = restored(app, "--mend")
+        assert told.exit_code == 0, told.output
+        look(9)
         assert agent.transaction(stuck["transaction_id"])["status"] == "confirmed"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 import structlog
@@ -11,7 +11,7 @@ from app.adapters.cctp import messages
 from app.adapters.cctp.attestations import Attestations, Attested, Fees
 from app.adapters.cctp.deployments import DOMAINS
 from app.adapters.cctp.messages import Burn, Message
-from app.adapters.cctp.sides import BurnOrder, Side
+from app.adapters.cctp.sides import BurnOrder, Side, Unseen
 from app.core import clock
 from app.core.chains import USDC, ChainName, Family
 from app.core.money import TokenAmount, value_nanos
@@ -152,10 +152,13 @@ class CctpBridge:
     ) -> Progress:
         hint = crossing.delivery_hash or (attested.forward_hash if attested is not None else None)
         arrival = self._destination.arrival(message, hint=hint, since=_number(crossing.terms, "since"))
-        if arrival is None:
+        if isinstance(arrival, Unseen):
             # Should the nonce be another message's, only the service has the right one: it is asked anew.
-            return Progress(Phase.WAITING, note="mint_not_seen", proof={})
-        return Progress(Phase.ARRIVED, proof=proof, arrival=arrival)
+            return Progress(
+                Phase.WAITING, note=arrival.value, proof={} if arrival is Unseen.NOT_SEEN else proof
+            )
+        # One transaction may receive many messages, and one message is one burn's: two may be alike but for it.
+        return Progress(Phase.ARRIVED, proof=proof, arrival=replace(arrival, part=message.nonce.hex()))
 
     def _renewed(self, message: Message, attested: Attested | None) -> Progress:
         """Ask for a new attestation; the old message is forgotten, so that the next look takes the new one."""

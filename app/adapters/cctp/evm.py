@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from eth_abi.abi import decode, encode
-from eth_abi.exceptions import DecodingError
+from eth_abi.abi import encode
 
-from app.adapters.cctp import messages
+from app.adapters.cctp import evm_mints, messages
 from app.adapters.cctp.deployments import Deployment
-from app.adapters.cctp.messages import ForeignMessageError, Message
-from app.adapters.cctp.sides import BurnOrder
+from app.adapters.cctp.messages import Message
+from app.adapters.cctp.sides import BurnOrder, Unseen
 from app.adapters.evm import contracts, rehearsal
 from app.adapters.evm.chain import EvmChain
-from app.adapters.evm.endpoint import Call, RpcError
 from app.adapters.evm.transactions import ContractCall, Target
-from app.adapters.evm.wire import Log, Receipt, octets, receipt_or_none
-from app.adapters.json_rpc import MalformedAnswerError
 from app.core.chains import USDC, ChainName, native
 from app.core.money import TokenAmount
 from app.ports.bridges import Arrival, Ask, Leg, Step
@@ -26,11 +22,6 @@ _APPROVE = bytes.fromhex("095ea7b3")  # ERC-20 approve(address,uint256)
 _BURN = bytes.fromhex("8e0250ee")  # depositForBurn(uint256,uint32,bytes32,address,bytes32,uint256,uint32)
 _BURN_WITH_HOOK = bytes.fromhex("779b432d")  # depositForBurnWithHook(…, bytes)
 _RECEIVE = bytes.fromhex("57ecfd28")  # receiveMessage(bytes,bytes)
-_USED_NONCES = bytes.fromhex("feb61724")  # usedNonces(bytes32)
-_RECEIVED_TOPIC = "0xff48c13eda96b1cceacc6b9edeedc9e9db9d6226afbc30146b720c19d3addb1c"
-"""keccak of `MessageReceived(address,uint32,bytes32,bytes32,uint32,bytes)`; the nonce is its second topic."""
-_RECEIVED_DATA = ("uint32", "bytes32", "bytes")
-"""What is not in its topics: source domain, sender, the message's body."""
 
 _APPROVE_GAS = 80_000
 _BURN_GAS = 200_000
@@ -38,8 +29,6 @@ _MINT_GAS = 300_000
 """Half more than each was measured at: a burn cannot be estimated before its approval is mined."""
 _PLACEHOLDER = b"\xa5" * 376, b"\xa5" * 130
 """As long as a message and two attestations; bytes that do not compress."""
-_LOG_RANGE = 2_000
-_MOST_RANGES = 50
 
 
 class EvmSide:
@@ -104,88 +93,20 @@ class EvmSide:
 
     def is_minted(self, message: Message) -> bool:
         """Tell whether a message was received, by whomever. Raises: Unreachable."""
-        data = "0x" + (_USED_NONCES + message.nonce).hex()
-        call = Call(
-            "eth_call",
-            ({"to": self._deployment.transmitter, "data": data}, "latest"),
-            read=lambda answer: contracts.number(octets(answer)),
-        )
-        self._chain.rpc.run(call)
-        return call.answer != 0
+        used = evm_mints.is_used(self._deployment.transmitter, message)
+        self._chain.rpc.run(used)
+        return used.answer
 
-    def arrival(self, message: Message, *, hint: str | None, since: int) -> Arrival | None:
-        """Find the transaction that minted this burn. Raises: Unreachable.
-
-        That a nonce is used tells of some message. None while the logs do not show that it was this one: the node may
-        be behind another, or the nonce may not be this burn's.
-        """
-        shown = self._shown(hint, message) if hint else None
-        return shown or self._searched(message, since=since)
+    def arrival(self, message: Message, *, hint: str | None, since: int) -> Arrival | Unseen:
+        """Find the transaction that minted this burn, or say why it is not found."""
+        search = evm_mints.Search(self._deployment.transmitter, message, since)
+        return search.run(self._chain.rpc, hint=hint)
 
     def _draft_mint(self, owner: str, message: bytes, attestation: bytes, *, simulates: bool) -> Draft:
         transmitter = self._deployment.transmitter
         target = Target(transmitter, 0, _RECEIVE + encode(["bytes", "bytes"], [message, attestation]))
         nothing = Intent(owner, transmitter, TokenAmount(0, USDC))
         return self._chain.draft_call(nothing, ContractCall(target), gas=_MINT_GAS, simulates=simulates)
-
-    def _receipt(self, tx_hash: str) -> Receipt | None:
-        call = Call("eth_getTransactionReceipt", (tx_hash,), read=receipt_or_none, tolerates=_anything)
-        self._chain.rpc.run(call)
-        return None if call.error is not None else call.answer
-
-    def _shown(self, tx_hash: str, message: Message) -> Arrival | None:
-        """Return what a transaction has minted for the message's burn, None where it did not or is not seen."""
-        receipt = self._receipt(tx_hash)
-        if receipt is None or not receipt.succeeded:
-            return None
-        received = (_read_received(log, message) for log in receipt.logs if self._tells_of(log, message))
-        for seen in received:
-            if seen is not None and seen.burn == message.burn:
-                return Arrival(seen.burn.units - seen.fee_units, receipt.tx_hash, receipt.block)
-        return None
-
-    def _tells_of(self, log: Log, message: Message) -> bool:
-        return (
-            log.contract == self._deployment.transmitter
-            and len(log.topics) == 4  # noqa: PLR2004 - the event and its three indexed fields
-            and (log.topics[0], log.topics[2]) == (_RECEIVED_TOPIC, "0x" + message.nonce.hex())
-        )
-
-    def _searched(self, message: Message, *, since: int) -> Arrival | None:
-        """Look for the event from a block on, the newest blocks first, and not for ever.
-
-        Where logs are refused or too many, it has arrived all the same, and nobody knows by which transaction.
-        """
-        unseen = Arrival(message.burn.units - message.fee_units)
-        last = self._chain.head().number
-        for _ in range(_MOST_RANGES):
-            if last < since:
-                return None
-            first = max(since, last - _LOG_RANGE + 1)
-            query = {
-                "address": self._deployment.transmitter,
-                "topics": [_RECEIVED_TOPIC, None, "0x" + message.nonce.hex()],
-                "fromBlock": hex(first),
-                "toBlock": hex(last),
-            }
-            call = Call("eth_getLogs", (query,), read=_hashes_of_logs, tolerates=_anything)
-            self._chain.rpc.run(call)
-            if call.error is not None:
-                return unseen
-            if call.answer:
-                return self._shown(call.answer[0], message)
-            last = first - 1
-        return unseen
-
-
-def _read_received(log: Log, message: Message) -> Message | None:
-    """Read the message as the chain received it, None for one of another form or from another chain."""
-    try:
-        domain, _sender, body = decode(_RECEIVED_DATA, log.data)
-        seen = messages.with_body(message, body)
-    except (DecodingError, OverflowError, ForeignMessageError):
-        return None
-    return seen if domain == message.burn.source_domain else None
 
 
 def _burn_data(units: int, usdc: str, order: BurnOrder) -> bytes:
@@ -210,13 +131,3 @@ def _require_gas(draft: Draft, *, also: int, token_chain: ChainName) -> None:
                 "missing": str(TokenAmount(required - draft.native_units, token)),
             },
         )
-
-
-def _hashes_of_logs(answer: object) -> tuple[str, ...]:
-    if not isinstance(answer, list) or not all(isinstance(entry, dict) for entry in answer):
-        raise MalformedAnswerError("expected logs")
-    return tuple(str(entry.get("transactionHash")) for entry in answer)
-
-
-def _anything(_error: RpcError) -> bool:
-    return True

@@ -103,6 +103,15 @@ def receive(receipt: Receipt, mint: Pubkey, message: Message, attestation: bytes
     )
 
 
+def received(said: bytes) -> bytes | None:
+    """Read the message that an instruction to the transmitter receives, None where it does something else."""
+    if not said.startswith(_RECEIVE):
+        return None
+    at = len(_RECEIVE) + 4
+    length = int.from_bytes(said[len(_RECEIVE) : at], "little")
+    return said[at : at + length] if len(said) >= at + length else None
+
+
 def used_nonce(message: Message) -> Pubkey:
     """Return the account that is there once a message was received."""
     return _at(TRANSMITTER, b"used_nonce", message.nonce)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from app.adapters.cctp.messages import Message
@@ -21,6 +22,15 @@ class BurnOrder:
     most_fee_units: int
     finality: int
     is_forwarded: bool
+
+
+class Unseen(StrEnum):
+    """Why a mint is not found though the message's nonce is used; the words are shown with the bridge."""
+
+    NOT_SEEN = "mint_not_seen"
+    """The node is behind, or another message used the nonce."""
+    UNREADABLE = "mint_unreadable"
+    """No node can tell by which transaction it was used."""
 
 
 class Side(Protocol):
@@ -63,9 +73,9 @@ class Side(Protocol):
         """Tell whether a message was received, by whomever. Raises: Unreachable."""
         ...
 
-    def arrival(self, message: Message, *, hint: str | None, since: int) -> Arrival | None:
-        """Find the transaction that minted a message whose nonce is used; None while the chain does not show it.
+    def arrival(self, message: Message, *, hint: str | None, since: int) -> Arrival | Unseen:
+        """Find the transaction that minted a message whose nonce is used.
 
-        Raises: Unreachable.
+        That it is used tells of some message: what was received must be this burn's. Raises: Unreachable.
         """
         ...

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from solders.account_decoder import UiAccountEncoding
-from solders.commitment_config import CommitmentLevel
 from solders.compute_budget import set_compute_unit_limit, set_compute_unit_price
 from solders.hash import Hash
 from solders.instruction import AccountMeta, Instruction
@@ -30,11 +29,11 @@ from solders.rpc.requests import (
 from solders.signature import Signature
 from solders.transaction import VersionedTransaction
 
-from app.adapters.cctp import instructions
+from app.adapters.cctp import instructions, solana_mints
 from app.adapters.cctp.instructions import Receipt
 from app.adapters.cctp.messages import Message
-from app.adapters.cctp.sides import BurnOrder
-from app.adapters.solana import fees, histories, refusals, tokens, transactions
+from app.adapters.cctp.sides import BurnOrder, Unseen
+from app.adapters.solana import fees, refusals, tokens, transactions
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.drafts import refuse_dust, require
 from app.adapters.solana.endpoint import Call
@@ -52,14 +51,13 @@ from app.adapters.solana.wire import (
 from app.core.chains import SOL, USDC, ChainName
 from app.core.money import TokenAmount
 from app.ports.bridges import Arrival, Ask, Leg, Step
-from app.ports.chain import BlockRef, Draft, Intent, Signed, Terms
+from app.ports.chain import Draft, Intent, Signed, Terms
 from app.ports.errors import Rejected, Unreachable
 from app.ports.vault import Signer
 
 _MOST_BYTES = 1232
 _NO_BLOCKHASH = Hash.default()
 _U64 = 2**64
-_LOOKED_AT = 5
 _KEPT_TERMS = ("last_valid_block_height", "blockhash_slot")
 
 
@@ -194,19 +192,9 @@ class SolanaSide:
         (state,) = used.answer.states
         return state is not None and state.owner == instructions.TRANSMITTER
 
-    def arrival(self, message: Message, *, hint: str | None, since: int) -> Arrival:  # noqa: ARG002 - its account tells
-        """Find the transaction that received a message, which some transaction did. Raises: Unreachable."""
-        units = message.burn.units - message.fee_units
-        history = histories.newest(str(instructions.used_nonce(message)))
-        self._chain.rpc.run(history)
-        oldest = history.answer[-_LOOKED_AT:]
-        calls = {entry: histories.transaction(entry.signature, CommitmentLevel.Confirmed) for entry in oldest}
-        self._chain.rpc.run(*calls.values())
-        for entry, call in reversed(calls.items()):
-            shown = histories.shown(call)
-            if shown is not None and not shown.failed:  # a replay fails, and names the account as well
-                return Arrival(units, entry.signature, BlockRef(entry.slot, entry.signature))
-        return Arrival(units)
+    def arrival(self, message: Message, *, hint: str | None, since: int) -> Arrival | Unseen:  # noqa: ARG002 - its account tells
+        """Find the transaction that received this burn's message, or say why it is not found."""
+        return solana_mints.find(self._chain.rpc, message, hint=hint)
 
     def _drafted(
         self, intent: Intent, work: Sequence[Instruction], *, makes_token_account: bool = False

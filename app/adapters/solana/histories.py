@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from solders.commitment_config import CommitmentLevel
 from solders.pubkey import Pubkey
@@ -15,8 +16,12 @@ from solders.transaction_status import UiTransactionEncoding
 
 from app.adapters.solana.endpoint import MAX_LARGE_BATCH, Call, Endpoint
 from app.adapters.solana.marks import Trail
-from app.adapters.solana.wire import Entry, Landed, history, landed_or_none
+from app.adapters.solana.wire import Called, Entry, Landed, called_or_none, history, landed_or_none
 
+T = TypeVar("T")
+
+LONGEST_PAGE = 1_000
+"""The longest list that `getSignaturesForAddress` gives."""
 PATIENCE_SLOTS = 1_500
 """How long, about ten minutes, a node is given to show what it says that there is."""
 _READING_NANOSECONDS = 20 * 10**9
@@ -27,13 +32,13 @@ _READING_NANOSECONDS = 20 * 10**9
 class Portion:
     """What one pass reads at most: transactions of all addresses together, and pages of each history.
 
-    A page is the longest list that `getSignaturesForAddress` gives. There must be two at least, and one must be
+    A page is as long as nodes give at most. There must be two at least, and one must be
     longer than what a trail remembers: then a walk through a long history ends with something unread.
     """
 
     transactions: int = 400
     pages: int = 10
-    page: int = 1_000
+    page: int = LONGEST_PAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,11 @@ class _Walk:
 def newest(account: str) -> Call[tuple[Entry, ...]]:
     """Return a call for the newest confirmed entry of an account."""
     return _page(account, CommitmentLevel.Confirmed, limit=1)
+
+
+def page_before(account: str, before: str | None) -> Call[tuple[Entry, ...]]:
+    """Return a call for a whole page of an account's confirmed history, the newest first, older than an entry."""
+    return _page(account, CommitmentLevel.Confirmed, limit=LONGEST_PAGE, before=before)
 
 
 def read_on(
@@ -88,14 +98,19 @@ def read_on(
 
 def transaction(signature: str, commitment: CommitmentLevel) -> Call[Landed | None]:
     """Return a call for a transaction, whose answer `shown` reads."""
+    return _transaction(signature, commitment, landed_or_none(signature))
+
+
+def called(signature: str, commitment: CommitmentLevel) -> Call[Called | None]:
+    """Return a call for a transaction with all that it called, also from within; it may have an error."""
+    return _transaction(signature, commitment, called_or_none(signature))
+
+
+def _transaction(signature: str, commitment: CommitmentLevel, read: Callable[[object], T]) -> Call[T]:
     config = RpcTransactionConfig(
         encoding=UiTransactionEncoding.Base64, commitment=commitment, max_supported_transaction_version=0
     )
-    return Call(
-        GetTransaction(Signature.from_string(signature), config),
-        landed_or_none(signature),
-        tolerates=lambda _error: True,
-    )
+    return Call(GetTransaction(Signature.from_string(signature), config), read, tolerates=lambda _error: True)
 
 
 def shown(call: Call[Landed | None]) -> Landed | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from solders.errors import BincodeError, SerdeJSONError
@@ -18,12 +18,15 @@ from solders.signature import Signature
 from solders.transaction import VersionedTransaction
 
 from app.adapters.json_rpc import MalformedAnswerError
+from app.core.addresses import base58_bytes
 
 LEVELS = ("processed", "confirmed", "finalized")
 """The commitment levels, the weakest first."""
 
 _U64 = 2**64
 _LONGEST_U64 = 20
+_LONGEST_SAID = 14_000
+"""Letters of base58: programs tell each other 10 KiB at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,14 @@ class Landed:
     after: tuple[int, ...]
     tokens_before: tuple[TokenBalance, ...]
     tokens_after: tuple[TokenBalance, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A landed transaction with the programs that it called, also from within, and what was said to them."""
+
+    landed: Landed
+    calls: tuple[tuple[str, bytes], ...]
 
 
 def number(value: object) -> int:
@@ -242,6 +253,31 @@ def landed_or_none(signature: str) -> Callable[[object], Landed | None]:
         return found
 
     return read
+
+
+def called_or_none(signature: str) -> Callable[[object], Called | None]:
+    """Return a reader of `getTransaction` in base64 that reads what programs called, too."""
+    landed_in = landed_or_none(signature)
+
+    def read(answer: object) -> Called | None:
+        landed = landed_in(answer)
+        return None if landed is None else Called(landed, tuple(_calls(answer, landed)))
+
+    return read
+
+
+def _calls(answer: object, landed: Landed) -> Iterator[tuple[str, bytes]]:
+    for each in landed.transaction.message.instructions:
+        yield landed.keys[each.program_id_index], bytes(each.data)
+    for group in entries(members(field(answer, "meta")).get("innerInstructions") or []):
+        for inner in entries(field(group, "instructions")):
+            place, said = number(field(inner, "programIdIndex")), text(field(inner, "data"))
+            if place >= len(landed.keys) or len(said) > _LONGEST_SAID:
+                raise MalformedAnswerError("expected what a program was told")
+            try:
+                yield landed.keys[place], base58_bytes(said)
+            except ValueError:
+                raise MalformedAnswerError("expected base58") from None
 
 
 def _landed(answer: object) -> Landed:
