@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import re
+import select
 import selectors
 import socket
 import time
@@ -101,6 +102,9 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
     def set_accept_enabled(self, enabled: bool) -> None:  # noqa: FBT001 - gunicorn's own signature
         """Listen or not; gunicorn's loop asks for it at each turn."""
         super().set_accept_enabled(enabled and time.monotonic_ns() >= self._accept_at)
+        if not self.alive:
+            for listener in self.sockets:
+                self._close_door(listener)
 
     def accept(self, listener: socket.socket) -> None:
         """Accept a connection; where there are too many, the one that has been silent for longest gives way."""
@@ -264,6 +268,16 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
         else:
             return False
         return True
+
+    def _close_door(self, listener: Any) -> None:
+        """Let in who knocked before we were told to end, whom the kernel would reset; refuse who comes after."""
+        knocks = select.poll()
+        knocks.register(listener, select.POLLIN)
+        for _ in range(self.cfg.backlog):
+            if not knocks.poll(0):
+                break
+            self.accept(listener)
+        listener.close()
 
     def _find_a_descriptor(self) -> None:
         if self._let_one_go() or self.lingering.end_oldest():
