@@ -32,6 +32,7 @@ from tests.support.hosts import (
     as_hosts_write_it,
     environment_of,
 )
+from tests.support.loopback_http import unused_url
 from tests.support.servers import Postgres, free_port
 from tests.support.upstreams import Exchange, MisbehavingUpstream, misbehaving_upstream
 from tests.support.waiting import wait_until
@@ -57,7 +58,8 @@ def host(
     postgres_url: str, redis_url: str, base_node: EvmNode, upstream: MisbehavingUpstream, tmp_path: Path
 ) -> Iterator[Host]:
     environment = environment_of(
-        postgres_url, redis_url, BASE_RPC_URL=base_node.url,
+        postgres_url, redis_url, BASE_RPC_URL=base_node.url, ETHEREUM_RPC_URL=unused_url(),
+        SOLANA_RPC_URL=unused_url(),
         **{name.upper(): str(value) for name, value in provider_settings(upstream.url).items()},
     )  # fmt: skip
     with ExitStack() as stack:
@@ -88,7 +90,10 @@ def test_release_first_then_every_process_starts_and_a_doctor_finds_nothing_brok
     )
     assert "ok    database" in doctor.stdout
     assert "ok    workers" in doctor.stdout
-    assert "FAIL  base" not in doctor.stdout
+    # There is a node for Base alone.
+    failed = [line.split(":")[0] for line in doctor.stdout.splitlines() if line.startswith("FAIL")]
+    assert failed == ["FAIL  ethereum", "FAIL  solana"], doctor.stdout
+    assert doctor.returncode == 1
 
 
 def test_a_stream_that_is_open_at_sigterm_is_finished_and_charged(
