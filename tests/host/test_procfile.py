@@ -243,7 +243,7 @@ class Load:
             except (OSError, http.client.HTTPException) as error:
                 self.failed.append(f"{name}: {error!r}")
             self.done[name] += 1
-            self.stop.wait(pause)
+            self.stop.wait(pause if not self.failed else 1)
 
     @contextmanager
     def going_on(self) -> Iterator[None]:
@@ -325,6 +325,7 @@ def test_a_new_release_under_load_fails_no_request(
         own_base_node.mine(1)
         assert old.process.wait(30) == 0
         load.everybody_goes_on()
+        assert new.process.poll() is None, host.logs()[-3000:]
     assert load.failed == []
     calls = load.done["one who calls an upstream"] + load.done["one who also does"]
     assert (
