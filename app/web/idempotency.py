@@ -147,24 +147,23 @@ def _remember_bound() -> None:
 
 def prune(now: datetime, *, per_unit: int = _PER_UNIT, units: int = _UNITS) -> int:
     """Forget keys past their 24 hours, in a bounded number of short units; return how many."""
-    old = (
-        select(IdempotencyKey.id)
-        .where(IdempotencyKey.created_at < now - KEPT)
-        .order_by(IdempotencyKey.created_at)
-        .limit(per_unit)
-    )
-    pruned = 0
-    for _ in pacing.units(units):
+
+    def step(limit: int) -> int:
+        old = (
+            select(IdempotencyKey.id)
+            .where(IdempotencyKey.created_at < now - KEPT)
+            .order_by(IdempotencyKey.created_at)
+            .limit(limit)
+        )
         with unit_of_work() as session:
             gone = session.execute(
                 delete(IdempotencyKey)
                 .where(IdempotencyKey.id.in_(old.scalar_subquery()))
                 .execution_options(synchronize_session=False)
             )
-        pruned += int(gone.rowcount)  # type: ignore[attr-defined]
-        if gone.rowcount < per_unit:  # type: ignore[attr-defined]
-            break
-    return pruned
+        return int(gone.rowcount)  # type: ignore[attr-defined]
+
+    return pacing.repeat(step, per_unit=per_unit, most=units)
 
 
 def _run(view: Callable[..., Any], claim: _Claim, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
