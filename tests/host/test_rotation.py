@@ -104,7 +104,8 @@ def test_keys_are_rotated_under_load_on_two_hosts_and_no_request_fails(
     build_app: Callable[..., Flask],
     tmp_path: Path,
 ) -> None:
-    before = build_app(postgres_url, settings={"encryption_keys": key_of("k1")})
+    # It seals with the old one; the new one is there for the audit at the end.
+    before = build_app(postgres_url, settings={"encryption_keys": f"{key_of('k1')},{key_of('k2')}"})
     shell = build_app(postgres_url, settings={"encryption_keys": f"{key_of('k2')},{key_of('k1')}"})
     with before.app_context():
         first_master = keys.create_master_key(actors.at_the_shell(), name="first", owner_email=None)

@@ -30,6 +30,12 @@ def _procfile() -> dict[str, str]:
     return {name: command.strip() for name, _, command in (line.partition(":") for line in lines if line)}
 
 
+def command_of(kind: str) -> list[str]:
+    """Return what the Procfile runs under a name, with the programs of this environment."""
+    program, *arguments = shlex.split(_procfile()[kind])
+    return [str(Path(sys.executable).parent / program), *arguments]
+
+
 @dataclass
 class Host:
     """A host with the configuration of one application; it starts what the Procfile names."""
@@ -40,7 +46,7 @@ class Host:
 
     def release(self, *more: str) -> None:
         done = subprocess.run(
-            [*shlex.split(_procfile()["release"]), *more],
+            [*command_of("release"), *more],
             cwd=ROOT,
             env=self.environment,
             capture_output=True,
@@ -49,11 +55,10 @@ class Host:
         assert done.returncode == 0, done.stdout + done.stderr
 
     def start(self, kind: str, **more: str) -> subprocess.Popen[bytes]:
-        command = shlex.split(_procfile()[kind])
-        command[0] = str(Path(sys.executable).parent / command[0])
-        log = self.stack.enter_context((self.folder / f"{kind}-{free_port()}.log").open("wb"))
+        name = f"{kind}-{more.get('PORT') or free_port()}.log"
+        log = self.stack.enter_context((self.folder / name).open("wb"))
         process = subprocess.Popen(
-            [*_tie_to_the_tests(), *command], cwd=ROOT, env={**self.environment, **more},
+            [*_tie_to_the_tests(), *command_of(kind)], cwd=ROOT, env={**self.environment, **more},
             stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         self.stack.callback(_end, process)
@@ -66,7 +71,9 @@ class Host:
     def webs(self, number: int) -> list[Web]:
         """Start so many at the same time, and wait until all of them answer."""
         ports = [free_port() for _ in range(number)]
-        started = [Web(port, self.start("web", PORT=str(port))) for port in ports]
+        started = [
+            Web(port, self.start("web", PORT=str(port)), self.folder / f"web-{port}.log") for port in ports
+        ]
         for web in started:
             wait_until(web.is_up, START_SECONDS, what="an answer of the service")
         return started
@@ -81,11 +88,12 @@ class Web:
 
     port: int
     process: subprocess.Popen[bytes]
+    log: Path
 
     def is_up(self) -> bool:
-        assert self.process.poll() is None, "the web process ended"
+        assert self.process.poll() is None, f"it did not start:\n{self.log.read_text()[-3000:]}"
         try:
-            return self.ask("GET", "/v1/health")[0] == 200
+            return self.ask("GET", "/v1/health")[0] in (200, 503)
         except OSError:
             return False
 
