@@ -6,7 +6,7 @@ SQLite has one writer at a time and lets those who wait look now and then; witho
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 _SECOND = 10**9
 _LONGEST_REST = _SECOND // 10
@@ -22,3 +22,14 @@ def units(most: int, *, seconds: int = 8) -> Iterator[None]:
         if now >= ends:
             return
         time.sleep(min(now - began, _LONGEST_REST) / _SECOND)
+
+
+def repeat(step: Callable[[int], int], *, per_unit: int, most: int) -> int:
+    """Do a step of at most `per_unit` in one unit after another, until one finds fewer; return how many in all."""
+    done = 0
+    for _ in units(most):
+        count = step(per_unit)
+        done += count
+        if count < per_unit:
+            break
+    return done

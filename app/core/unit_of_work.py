@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import structlog
 from sqlalchemy import event
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import ORMExecuteState, Session
 
 from app.extensions import db
@@ -34,20 +35,25 @@ class UnitError(RuntimeError):
     """A rule of the unit of work was broken: a defect in our code, never the caller's fault."""
 
 
+class CommitUnknownError(SQLAlchemyError):
+    """The database went away before it answered to COMMIT: all of the unit was done, or nothing."""
+
+
 @contextmanager
 def unit_of_work() -> Iterator[Session]:
     """Open the transaction of one story step, commit it on return and roll it back on an exception.
 
     Callbacks given to `after_commit` run once the commit is done, outside the unit.
 
-    Raises: UnitError when a unit is open already.
+    Raises: UnitError when a unit is open already; CommitUnknownError.
     """
     unit = _enter()
     token = _current.set(unit)
     session = db.session()
     try:
         yield session
-        session.commit()
+        session.flush()
+        _commit(session)
     except BaseException:
         session.rollback()
         raise
@@ -125,6 +131,15 @@ def assert_no_unit() -> None:
     if _current.get() is not None:
         msg = "no network call inside a unit of work: it would hold locks while waiting for others"
         raise UnitError(msg)
+
+
+def _commit(session: Session) -> None:
+    try:
+        session.commit()
+    except DBAPIError as error:
+        if error.connection_invalidated:
+            raise CommitUnknownError from error
+        raise
 
 
 def _enter() -> _Unit:

@@ -21,13 +21,13 @@ def prune(before: date, *, per_unit: int = _PER_UNIT, units: int = _UNITS) -> in
 
     The day must lie before every window that the audit still looks at: two months are enough.
     """
-    pruned = 0
-    for _ in pacing.units(units):
+
+    def step(limit: int) -> int:
         old = (
             select(SpendingHold.reference)
             .where(_ENDED, SpendingHold.made_on < before)
             .order_by(SpendingHold.made_on)
-            .limit(per_unit)
+            .limit(limit)
             .with_for_update(skip_locked=True)
         )
         with unit_of_work() as session:
@@ -36,8 +36,6 @@ def prune(before: date, *, per_unit: int = _PER_UNIT, units: int = _UNITS) -> in
                 .where(SpendingHold.reference.in_(old.scalar_subquery()))
                 .execution_options(synchronize_session=False)
             )
-        count = int(gone.rowcount)  # type: ignore[attr-defined]
-        pruned += count
-        if count < per_unit:
-            break
-    return pruned
+        return int(gone.rowcount)  # type: ignore[attr-defined]
+
+    return pacing.repeat(step, per_unit=per_unit, most=units)

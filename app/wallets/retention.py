@@ -6,8 +6,8 @@ Movements, funding requests and what was signed for them stay.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 
 from sqlalchemy import delete, select, text
 
@@ -26,17 +26,10 @@ _QUERIES = text("transactions.type = 'trading_query'")
 
 def prune(before: datetime, *, per_unit: int = _PER_UNIT, units: int = _UNITS) -> int:
     """Forget old trading queries, then old events of ended transactions, in short units; return how many."""
-    return sum(_repeat(step, before, per_unit, units) for step in (_prune_queries, _prune_events))
-
-
-def _repeat(step: Callable[[datetime, int], int], before: datetime, per_unit: int, units: int) -> int:
-    pruned = 0
-    for _ in pacing.units(units):
-        count = step(before, per_unit)
-        pruned += count
-        if count < per_unit:
-            break
-    return pruned
+    return sum(
+        pacing.repeat(partial(step, before), per_unit=per_unit, most=units)
+        for step in (_prune_queries, _prune_events)
+    )
 
 
 def _prune_queries(before: datetime, limit: int) -> int:

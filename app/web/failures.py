@@ -15,6 +15,7 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.exceptions import MethodNotAllowed as WerkzeugMethodNotAllowed
 
 from app.core import alarms
+from app.core.unit_of_work import CommitUnknownError
 from app.errors import (
     InternalError,
     InvalidInput,
@@ -46,6 +47,7 @@ def install(app: Flask) -> None:
     app.register_error_handler(HTTPException, _answer_http)
     app.register_error_handler(SqlTimeoutError, _answer_overload)
     app.register_error_handler(OperationalError, _answer_overload)
+    app.register_error_handler(CommitUnknownError, _answer_unknown)
     app.register_error_handler(SqlInternalError, _answer_ended_session)
     # Forms are read by the framework, which lets the server's word for a broken body through.
     app.register_error_handler(ParseException, _answer_unreadable)
@@ -102,9 +104,24 @@ def _answer_unreadable(_error: Exception) -> Response:
 
 
 def _answer_overload(_error: Exception) -> Response:
-    # No connection was free, a lock was not given in time, or the database is away: nothing was done, come back.
+    # No connection was free, a lock was not given in time, or the database is away. Nothing was done, so come back;
+    # unless a record was made before, which goes on without this request.
+    if g.get("idempotency_bound"):
+        return _answer_unknown(_error)
     _log.exception("database_not_available")
     return answer(Overloaded(retry_after_seconds=1))
+
+
+def _answer_unknown(_error: Exception) -> Response:
+    # Nobody is told to come back: a client that does so by itself would do it twice.
+    _log.exception("outcome_unknown")
+    return answer(
+        Overloaded(
+            "The database went away, and it is not certain whether this was done. With an Idempotency-Key, send it"
+            " again with the same key in a minute; without one, look first.",
+            details={"outcome": "unknown"},
+        )
+    )
 
 
 def _answer_ended_session(error: Exception) -> Response:

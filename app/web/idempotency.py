@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import structlog
 from flask import Response, g, jsonify, make_response, request
 from sqlalchemy import ColumnElement, Index, String, Text, delete, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import InstrumentedAttribute, Mapped, mapped_column
 
 from app.core import clock, pacing
@@ -122,10 +122,13 @@ def idempotent(
 
 
 def bind(subject_id: str) -> None:
-    """Tie the record that the current unit makes to the request's key; nothing to do without one.
+    """Tie the record that the current unit makes to the request's key, where it has one.
+
+    From then on a failure of the database leaves unknown what becomes of the record, and the answer says so.
 
     Raises: IdempotencyConflict when another request took the claim over: the unit must roll back.
     """
+    after_commit(_remember_bound)
     claim: _Claim | None = g.get("idempotency_claim")
     if claim is None:
         return
@@ -136,7 +139,6 @@ def bind(subject_id: str) -> None:
     )
     if done.rowcount != 1:  # type: ignore[attr-defined]
         raise IdempotencyConflict("A repetition of this request has taken its place.")
-    after_commit(_remember_bound)
 
 
 def _remember_bound() -> None:
@@ -145,24 +147,23 @@ def _remember_bound() -> None:
 
 def prune(now: datetime, *, per_unit: int = _PER_UNIT, units: int = _UNITS) -> int:
     """Forget keys past their 24 hours, in a bounded number of short units; return how many."""
-    old = (
-        select(IdempotencyKey.id)
-        .where(IdempotencyKey.created_at < now - KEPT)
-        .order_by(IdempotencyKey.created_at)
-        .limit(per_unit)
-    )
-    pruned = 0
-    for _ in pacing.units(units):
+
+    def step(limit: int) -> int:
+        old = (
+            select(IdempotencyKey.id)
+            .where(IdempotencyKey.created_at < now - KEPT)
+            .order_by(IdempotencyKey.created_at)
+            .limit(limit)
+        )
         with unit_of_work() as session:
             gone = session.execute(
                 delete(IdempotencyKey)
                 .where(IdempotencyKey.id.in_(old.scalar_subquery()))
                 .execution_options(synchronize_session=False)
             )
-        pruned += int(gone.rowcount)  # type: ignore[attr-defined]
-        if gone.rowcount < per_unit:  # type: ignore[attr-defined]
-            break
-    return pruned
+        return int(gone.rowcount)  # type: ignore[attr-defined]
+
+    return pacing.repeat(step, per_unit=per_unit, most=units)
 
 
 def _run(view: Callable[..., Any], claim: _Claim, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -291,6 +292,15 @@ def _store(claim: _Claim, response: Response) -> None:
 
 
 def _forget(claim: _Claim) -> None:
+    """Let go of a claim for which nothing was recorded; where that fails, its lease ends by itself."""
+    try:
+        _let_go(claim)
+    except SQLAlchemyError:
+        # What failed before says more to the caller.
+        _log.exception("idempotency_key_not_forgotten")
+
+
+def _let_go(claim: _Claim) -> None:
     with unit_of_work() as session:
         session.execute(
             delete(IdempotencyKey).where(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import re
+import select
 import selectors
 import socket
 import time
@@ -100,6 +101,7 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
         self._told_at = 0
         self._gathered_bytes = 0
         self._accept_at = 0
+        self._has_closed = False
         self._stop_at: int | None = None
 
     def run(self) -> None:
@@ -113,7 +115,12 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
 
     def set_accept_enabled(self, enabled: bool) -> None:  # noqa: FBT001 - gunicorn's own signature
         """Listen or not; gunicorn's loop asks for it at each turn."""
-        super().set_accept_enabled(enabled and time.monotonic_ns() >= self._accept_at)
+        super().set_accept_enabled(enabled and self.alive and time.monotonic_ns() >= self._accept_at)
+        if not self.alive and not self._has_closed:
+            # Once, also where who knocks cannot be let in and this is asked for again meanwhile.
+            self._has_closed = True
+            for listener in self.sockets:
+                self._close_door(listener)
 
     def accept(self, listener: socket.socket) -> None:
         """Accept a connection; where there are too many, another one gives way."""
@@ -307,6 +314,16 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
             _log.warning("callers_gave_way", **{why.value: count for why, count in self._given_way.items()})
             self._given_way.clear()
             self._told_at = now
+
+    def _close_door(self, listener: Any) -> None:
+        """Let in who knocked before we were told to end, whom the kernel would reset; refuse who comes after."""
+        knocks = select.poll()
+        knocks.register(listener, select.POLLIN)
+        for _ in range(self.cfg.backlog):
+            if not knocks.poll(0):
+                break
+            self.accept(listener)
+        listener.close()
 
     def _find_a_descriptor(self) -> None:
         # Who lingers has its answer; who is told of its end while it sends lingers.

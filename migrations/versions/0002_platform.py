@@ -27,8 +27,23 @@ def _counter(name: str) -> sa.Column[int]:
     return sa.Column(name, sa.BigInteger(), server_default=sa.text("0"), nullable=False)
 
 
+def _take_locks() -> None:
+    if op.get_context().dialect.name != "postgresql":
+        return
+    # All at once: while one is waited for, nobody can use those before it.
+    op.execute("SET LOCAL statement_timeout = '2s'")
+    op.execute(
+        "DO $$ BEGIN"
+        " LOCK TABLE agents, retired_keys, credit_accounts, usage_by_provider IN ACCESS EXCLUSIVE MODE;"
+        " LOCK TABLE api_keys, credit_holds, spending_holds, transactions, transaction_events IN SHARE MODE;"
+        " END $$"
+    )
+    op.execute("SET LOCAL statement_timeout = 0")
+
+
 def upgrade() -> None:
     """Go forward."""
+    _take_locks()
     op.create_table(
         "audit_heads",
         sa.Column("name", sa.String(length=20), nullable=False),

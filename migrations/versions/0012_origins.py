@@ -19,6 +19,11 @@ _UNITS = sa.Numeric(78, 0).with_variant(sa.String(80), "sqlite")
 
 def upgrade() -> None:
     """Add the columns; rows that are there already go back to nothing that is known."""
+    if op.get_context().dialect.name == "postgresql":
+        # All at once: while the second is waited for, nobody can read the first.
+        op.execute("SET LOCAL statement_timeout = '2s'")
+        op.execute("LOCK TABLE transactions, purchases, payments, bridges IN ACCESS EXCLUSIVE MODE")
+        op.execute("SET LOCAL statement_timeout = 0")
     for table in _TABLES:
         op.add_column(table, sa.Column("request_id", sa.String(length=40), nullable=True))
     op.add_column("bridges", sa.Column("may_return", sa.Boolean(), server_default=sa.false(), nullable=False))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+import time_machine
 from alembic.migration import MigrationContext
 from click.testing import Result
 from flask import Flask
@@ -13,14 +15,17 @@ from sqlalchemy import select, text, update
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.deployments import DEPLOYMENTS
 from app.adapters.prices import MarketPrices
-from app.core import heartbeats, tallies
+from app.core import clock, heartbeats, tallies
 from app.core.chains import ChainName, Token
 from app.core.unit_of_work import reading, unit_of_work
+from app.payments import treasury
 from app.wallets.models import KeyStore
 from tests.support.agents import register
 from tests.support.applications import KeptTallies, RecordingQueue, key_of, make_app, settings_for
+from tests.support.chains import fund
 from tests.support.evm import EvmNode
 from tests.support.loopback_http import unused_url
+from tests.support.payments import till_of
 
 
 def doctor(app: Flask) -> Result:
@@ -156,20 +161,70 @@ def test_a_proxy_that_nobody_believes_is_noticed(build_app: Callable[..., Flask]
     assert "TRUSTED_PROXY_HOPS is 0" in doctor(app).output
 
 
+def failures(result: Result) -> list[str]:
+    return [
+        line.removeprefix("FAIL").strip() for line in result.output.splitlines() if line.startswith("FAIL")
+    ]
+
+
 def test_dangerous_settings_outside_the_sandbox_are_said(
     build_app: Callable[..., Flask], sqlite_url: str
 ) -> None:
     settings = {
         "network": "testnet", "base_url": "http://purser.test", "allow_private_upstreams": "1",
-        "secret_key": "short", "registration_rate_limit": "",
+        "secret_key": "sho,rt", "registration_rate_limit": "", "grant_budget_usd_per_day": "",
     }  # fmt: skip
     result = doctor(build_app(sqlite_url, settings=settings))
-    for name in (
-        "BASE_URL",
-        "ALLOW_PRIVATE_UPSTREAMS",
-        "SECRET_KEY",
-        "REGISTRATION_RATE_LIMIT",
-        "PRICE_OVERRIDES",
-    ):
-        assert name in result.output
+    for said in (
+        "REGISTRATION_RATE_LIMIT is off", "GRANT_BUDGET_USD_PER_DAY is off", "PRICE_OVERRIDES fixes",
+        "SECRET_KEY holds a comma", "the database is SQLite", "METRICS_TOKEN is not set",
+    ):  # fmt: skip
+        assert f"warn  settings: {said}" in result.output
+    failed = failures(result)
+    assert [line.split()[1] for line in failed if line.startswith("settings")] == [
+        "BASE_URL", "ALLOW_PRIVATE_UPSTREAMS", "SECRET_KEY",
+    ]  # fmt: skip
+    assert [line.split(":")[0] for line in failed[3:]] == ["workers"]
+    assert result.exit_code == 1
+
+
+def test_one_endpoint_alone_is_said_where_money_is_real(
+    build_app: Callable[..., Flask], sqlite_url: str
+) -> None:
+    for urls, hangs in (([unused_url()], True), ([unused_url(), unused_url()], False)):
+        chains = chain_at(*urls, network="mainnet")
+        result = doctor(build_app(sqlite_url, settings={"network": "mainnet"}, chains=chains))
+        assert ("warn  base: it hangs on one endpoint" in result.output) is hangs
+
+
+@pytest.mark.chain
+@pytest.mark.postgres
+def test_what_is_behind_runs_low_or_waits_for_long_is_said(
+    postgres_url: str, build_app: Callable[..., Flask], base_node: EvmNode, own_base_node: EvmNode
+) -> None:
+    (behind,) = chain_at(base_node.url).values()
+    (ahead,) = chain_at(own_base_node.url).values()
+    own_base_node.mine(max(0, behind.head().number - ahead.head().number) + 25)
+    chains = chain_at(own_base_node.url, base_node.url)
+    tills = {ChainName.BASE: till_of(chains[ChainName.BASE])}
+    app = build_app(postgres_url, chains=chains, tills=tills, settings={"base_url": "http://127.0.0.1:8000"})
+    with app.app_context():
+        settler, _ = treasury.settler(ChainName.BASE), treasury.recipient(ChainName.BASE)
+        agent = register(app.test_client())
+        fund(own_base_node, agent.address)
+        own_base_node.set_automine(False)
+        assert agent.move("0.001", "ETH", Prefer="respond-async").get_json()["status"] == "pending"
+        agent.post(f"{agent.wallet_url}/fund", {"chain": "base", "amount": "1", "currency": "USDC"})
+        with time_machine.travel(clock.now().timestamp() + 3660, tick=True):
+            heartbeats.beat()
+            result = doctor(app)
+            warned = [line for line in result.output.splitlines() if line.startswith("warn")]
+        own_base_node.set_automine(True)
+    assert "warn  base: endpoint 2 is 2" in result.output
+    assert "warn  movements: a transfer on base is pending for 61 minutes" in warned
+    assert "warn  payments: the settlement key on base has gas for 0 payments" in warned
+    assert f"send native coins to {settler}" in result.output
+    assert len(warned) == 3, result.output
+    (failed,) = failures(result)
+    assert failed.startswith("database: its clock and this machine's are 36")
     assert result.exit_code == 1

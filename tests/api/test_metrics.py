@@ -4,33 +4,51 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import fields, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
 
 import pytest
 import sentry_sdk
+import time_machine
 from flask import Flask
 from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
 
+from app import wiring
 from app.adapters.evm.chain import EvmChain
-from app.core import alarms, tallies
+from app.core import alarms, clock, heartbeats, tallies
 from app.core.chains import ChainName
-from app.payments import upkeep
+from app.core.heartbeats import Heart
+from app.jobs import JobName
+from app.payments import treasury, upkeep
 from app.status import handover
 from app.web.callers import Why, count_let_go
 from sandbox.evm import EvmNode
 from tests.support.agents import register
-from tests.support.applications import KeptTallies
+from tests.support.applications import KeptTallies, make_app, settings_for
 from tests.support.chains import evm_chain
+from tests.support.fake_shopper import FakeShopper
+from tests.support.gateway import CHAT, QUESTION, provider_settings
+from tests.support.loopback_http import unused_url
 from tests.support.payments import till_of
+from tests.support.servers import free_port, redis_server
+from tests.support.upstreams import Exchange, chat_answer, misbehaving_upstream
 from tests.support.waiting import wait_until
 from workers.context import job
 
 TOKEN = "m" * 32
+ROOT = Path(__file__).resolve().parents[2]
+ORDER: dict[str, Any] = {
+    "url": "https://shop.example/p/1", "credentials": {"username": "ada@example.com", "password": "secret"},
+    "shippingAddress": {"name": "Ada Buyer", "zip": "94107"}, "max_total_usd": 30,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -267,6 +285,107 @@ def test_without_an_address_nothing_is_told() -> None:
     alarms.begin("", network="sandbox")
     alarms.report(ZeroDivisionError("nobody hears"))
     assert not sentry_sdk.get_client().is_active()
+
+
+def emitted(client: FlaskClient) -> set[str]:
+    text = client.get("/metrics").get_data(as_text=True)
+    return {family.name for family in text_string_to_metric_families(text)}
+
+
+def wired(build_app: Callable[..., Flask], database_url: str, settings: dict[str, Any]) -> Flask:
+    """Make an application on the parts of a service in use, but for a browser."""
+    ports = wiring.build(settings_for(database_url, **settings))
+    parts = {port.name: getattr(ports, port.name) for port in fields(ports)}
+    return build_app(database_url, settings=settings, **{**parts, "shopper": FakeShopper()})
+
+
+def documented() -> set[str]:
+    told = re.findall(r"`(purser_[a-z_]+)", (ROOT / "docs" / "operations.md").read_text())
+    return {name.removesuffix("_total") for name in told}
+
+
+def value(found: Mapping[tuple[str, tuple[tuple[str, str], ...]], float], name: str, **labels: str) -> float:
+    return found[f"purser_{name}", tuple(sorted(labels.items()))]
+
+
+@pytest.mark.chain
+@pytest.mark.redis
+def test_every_figure_is_that_of_the_real_part_that_it_is_about_and_every_one_is_documented(
+    each_database_url: str, build_app: Callable[..., Flask], base_node: EvmNode
+) -> None:
+    tallies.take()
+    with redis_server(port=free_port()) as redis_url, misbehaving_upstream() as upstream:
+        settings = provider_settings(
+            upstream.url, redis_url=redis_url, base_rpc_url=f"{unused_url()},{base_node.url}",
+            ethereum_rpc_url=unused_url(), solana_rpc_url=unused_url(),
+        )  # fmt: skip
+        app = wired(build_app, each_database_url, settings)
+        client = app.test_client()
+        agent = register(client)
+        client.get("/v1/health", headers={"X-Forwarded-For": "192.0.2.1"})
+        # One dead endpoint before a good one, one request that waits, one purchase, one job, gas for payments.
+        asked = agent.post(f"{agent.wallet_url}/fund", {"chain": "base", "amount": "1", "currency": "USDC"})
+        assert asked.status_code == 200, asked.text
+        with app.app_context():
+            heartbeats.beat()
+            heartbeats.beat(Heart.SHOPPER)
+            base_node.fund_eth(treasury.settler(ChainName.BASE), 10**16)
+            upkeep.supply()
+            assert agent.post("/v1/gateway/shopping/buy", ORDER).status_code == 202
+            assert app.extensions["ports"].queue.put(JobName.CONFIRM, "base")
+
+        def slowly(exchange: Exchange) -> None:
+            exchange.is_over(0.3)
+            exchange.wait_for("looked")
+            exchange.json(chat_answer())
+
+        upstream.behave = slowly
+        calling = threading.Thread(
+            target=replace(agent, client=app.test_client()).post, args=[CHAT, QUESTION]
+        )
+        calling.start()
+        upstream.await_asked()
+        before = read(client)
+        upstream.open("looked")
+        calling.join()
+        with time_machine.travel(clock.now().timestamp() + 700, tick=True):
+            found = read(client)
+        names = emitted(client)
+
+    failures = {labels: n for (name, labels), n in found.items() if name == "purser_rpc_failures_total"}
+    assert (
+        sum(n for labels, n in failures.items() if {("chain", "base"), ("endpoint", "1")} <= set(labels)) >= 1
+    )
+    assert not [labels for labels in failures if {("chain", "base"), ("endpoint", "2")} <= set(labels)]
+    assert value(found, "rpc_seconds_count", chain="base", endpoint="2") >= 1
+    timed = {"upstream": "127.0.0.1", "outcome": "2xx"}
+    assert value(found, "upstream_seconds_count", **timed) == 1
+    assert value(found, "upstream_seconds_bucket", le="0.25", **timed) == 0
+    assert value(found, "upstream_seconds_sum", **timed) >= 0.3
+    # The worst case while nobody knew, then what it was; and what a purchase costs.
+    assert value(before, "credits_usd", bucket="held") > 0.01
+    assert value(found, "credits_usd", bucket="held") == 0
+    spent = value(found, "credits_usd", bucket="spent")
+    assert 0.25 < spent < 0.26 < value(found, "credits_usd", bucket="available")
+    jobs = {dict(labels)["queue"]: n for (name, labels), n in found.items() if name == "purser_queue_jobs"}
+    assert jobs[JobName.CONFIRM.queue.value] == 1
+    assert value(found, "open_purchases", status="queued") == 1
+    assert value(found, "pending_transactions", type="funding", chain="base", older_than="600") == 1
+    for age in (
+        value(found, "pending_oldest_seconds", type="funding", chain="base"),
+        value(found, "heartbeat_age_seconds", process="worker"),
+        value(found, "settlements_left_age_seconds", chain="base"),
+    ):
+        assert 700 <= age < 1400
+    assert value(found, "settlements_left", chain="base") > 0
+    assert value(found, "database_up") == value(found, "redis_up") == 1
+    assert names == documented()
+
+
+def test_a_database_that_is_away_is_told_as_such_and_nothing_of_it_as_zero() -> None:
+    found = read(make_app(settings_for("postgresql://purser@127.0.0.1:1/purser")).test_client())
+    assert value(found, "database_up") == 0
+    assert not [name for name, _ in found if name.startswith(("purser_credits", "purser_pending"))]
 
 
 def test_what_is_pending_is_told_by_age(chain_app: Flask) -> None:

@@ -6,8 +6,8 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from flask import Flask
 from flask_migrate import downgrade, upgrade
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, event, inspect, text
+from sqlalchemy.exc import OperationalError
 
 from app.extensions import db
 from tests.support import filled
@@ -116,48 +117,99 @@ def test_a_database_of_any_age_comes_to_the_newest_schema_and_loses_nothing(empt
 
 
 @pytest.mark.postgres
-def test_an_upgrade_beside_a_long_reader_keeps_nobody_waiting_for_long(postgres: Postgres) -> None:
-    """A change of a table waits for its readers, and all others wait behind it: so it gives way and comes again."""
+def test_an_upgrade_beside_long_readers_keeps_nobody_waiting_for_long(postgres: Postgres) -> None:
+    """A change of tables waits for their readers, and all others wait behind it: so it gives way and comes again.
+
+    Two seconds for all that it changes: with two for each, whoever wants the first waits for the readers of the rest.
+    """
     app = make_app(settings_for(postgres.create_database("purser_busy_migrations")))
     with app.app_context():
-        upgrade(revision=_before_a_change_of("transactions"))
-        ended = threading.Event()
+        upgrade(revision="0011")
+        upgraded, answered = threading.Event(), threading.Event()
+        failed: list[OperationalError] = []
 
-        def run() -> None:
+        def migrate() -> None:
             with app.app_context():
-                upgrade()
-            ended.set()
+                upgrade(revision="0012")
+            upgraded.set()
 
-        migrating = threading.Thread(target=run)
-        with db.engine.connect() as reader:
-            reader.execute(text("SELECT count(*) FROM transactions"))
+        def ask() -> None:
+            with app.app_context(), db.engine.connect() as other:
+                other.exec_driver_sql("SET statement_timeout = '4s'")
+                try:
+                    other.execute(text("SELECT count(*) FROM transactions"))
+                except OperationalError as error:
+                    failed.append(error)
+            answered.set()
+
+        migrating, asking = threading.Thread(target=migrate), threading.Thread(target=ask)
+        with ExitStack() as stack:
+            readers = {table: stack.enter_context(_reading(table)) for table in _CHANGED[1:]}
             migrating.start()
-            wait_until(_somebody_waits_for_a_lock, 30, what="the upgrade to wait for the reader")
-            with db.engine.connect() as other:
-                # Without the upgrade's patience ending this would wait as long as the reader reads.
-                other.execute(text("SELECT count(*) FROM transactions"))
-            assert not ended.is_set()
+            wait_until(lambda: _waits_for(_CHANGED[1:]), 30, what="the upgrade to wait for a reader")
+            asking.start()
+            for table, reader in readers.items():
+                # Each lets it go on just before it would have had enough of this one alone.
+                wait_until(
+                    lambda table=table: answered.is_set() or _waits_for([table], ms=1500), 30,
+                    what=f"the upgrade to wait for {table}, or to have given way",
+                )  # fmt: skip
+                if not answered.is_set():
+                    reader.close()
+            asking.join(timeout=30)
+            assert failed == []
+            assert answered.is_set()
+            assert not upgraded.is_set()
         migrating.join(timeout=90)
-        assert ended.is_set()
+        assert upgraded.is_set()
+        upgrade()
         assert drift() == []
         db.engine.dispose()
 
 
-def _before_a_change_of(table: str) -> str:
-    """Return the revision before the newest migration that adds a column to a table."""
-    for script in ScriptDirectory(str(ROOT / "migrations")).walk_revisions():
-        said = Path(script.path).read_text()
-        if "add_column" in said and f'"{table}"' in said:
-            return str(script.down_revision)
-    raise LookupError(table)
+# As migration 0012 takes them.
+_CHANGED = ("transactions", "purchases", "payments", "bridges")
 
 
-def _somebody_waits_for_a_lock() -> bool:
+@contextmanager
+def _reading(table: str) -> Iterator[Connection]:
+    with db.engine.connect() as reader:
+        reader.execute(text(f"SELECT count(*) FROM {table}"))  # noqa: S608
+        yield reader
+
+
+def _waits_for(tables: Sequence[str], *, ms: int = 0) -> bool:
     with db.engine.connect() as connection:
         waiting = text(
-            "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'transactions'::regclass"
+            "SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'"
+            " AND relation = ANY(CAST(:tables AS regclass[]))"
+            " AND clock_timestamp() - waitstart >= :ms * interval '1 ms'"
         )
-        return bool(connection.execute(waiting).scalar_one())
+        return bool(connection.execute(waiting, {"tables": list(tables), "ms": ms}).scalar_one())
+
+
+@pytest.mark.postgres
+def test_a_migration_that_changes_several_tables_takes_them_all_at_once(postgres: Postgres) -> None:
+    """One by one, each waits for its readers while nobody can use those before it."""
+    app = make_app(settings_for(postgres.create_database("purser_migrations")))
+    with app.app_context():
+        said: list[str] = []
+        event.listen(db.engine, "before_cursor_execute", lambda *sent: said.append(sent[2]))
+        for revision in revisions():
+            before = tables()
+            said.clear()
+            upgrade(revision=revision)
+            changed = {name for name in _CHANGES.findall("\n".join(said)) if name in before}
+            if len(changed) > 1:
+                locks = next(place for place, statement in enumerate(said) if "LOCK TABLE" in statement)
+                assert "SET LOCAL statement_timeout = '2s'" in said[locks - 1], revision
+                assert "SET LOCAL statement_timeout = 0" in said[locks + 1], revision
+                assert changed <= set(re.findall(r"\w+", said[locks])), revision
+                assert not _CHANGES.search("\n".join(said[:locks])), revision
+        db.engine.dispose()
+
+
+_CHANGES = re.compile(r"(?:ALTER TABLE|CREATE (?:UNIQUE )?INDEX \w+ ON) (\w+)")
 
 
 def test_migrations_do_not_depend_on_the_application_of_their_day() -> None:

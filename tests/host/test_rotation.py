@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,8 @@ from app.platform import actors, keys
 from app.wallets import custody
 from tests.support.applications import key_of
 from tests.support.gateway import SEARCH, provider_settings
-from tests.support.hosts import Host, Web, environment_of
-from tests.support.upstreams import MisbehavingUpstream, misbehaving_upstream
+from tests.support.hosts import Host, Router, environment_of
+from tests.support.upstreams import Exchange, MisbehavingUpstream, misbehaving_upstream
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.timeout(300), pytest.mark.slow]
@@ -35,17 +34,15 @@ OLD, NEW = "s" * 32, "n" * 32
 class Load:
     """People who use both hosts all the while: what one host seals, the other opens."""
 
-    hosts: list[Web]
+    router: Router
     master_key: str
     stop: threading.Event = field(default_factory=threading.Event)
     failed: list[str] = field(default_factory=list)
     rounds: list[int] = field(default_factory=lambda: [0] * _PLACES)
-    _turns: Iterator[int] = field(default_factory=count)
 
     def ask(self, method: str, path: str, body: object = None, key: str = "", **headers: str) -> Any:
         """Ask the next host. Whatever is no success is a failure."""
-        web = self.hosts[next(self._turns) % len(self.hosts)]
-        status, answer = web.ask(method, path, body, key, **headers)
+        status, answer = self.router.ask(method, path, body, key, **headers)
         if status >= HTTPStatus.BAD_REQUEST:
             raise AssertionError(f"{method} {path}: {status} {answer}")
         return answer
@@ -64,6 +61,9 @@ class Load:
         master = {"X-Master-Key": self.master_key}
         made = self.ask("POST", "/v1/agents/register", {})
         old = made["apiKey"]
+        # What one host made of a code, another one finds.
+        for _ in range(_PLACES):
+            self.ask("GET", f"/v1/device/info?code={made['claimCode']}")
         again = {"Idempotency-Key": f"{place}-{self.rounds[place]}"}
         first = self.ask("POST", "/v1/wallets", {"name": "w"}, old, **again)
         assert self.ask("POST", "/v1/wallets", {"name": "w"}, old, **again)["id"] == first["id"]
@@ -87,7 +87,13 @@ class Load:
 @pytest.fixture
 def upstream() -> Iterator[MisbehavingUpstream]:
     with misbehaving_upstream() as server:
-        server.behave = lambda exchange: exchange.json({"results": []})
+
+        def take_a_while(exchange: Exchange) -> None:
+            # So that there are always some under way on a host that ends.
+            exchange.is_over(0.5)
+            exchange.json({"results": []})
+
+        server.behave = take_a_while
         yield server
 
 
@@ -98,37 +104,41 @@ def test_keys_are_rotated_under_load_on_two_hosts_and_no_request_fails(
     build_app: Callable[..., Flask],
     tmp_path: Path,
 ) -> None:
+    # It seals with the old one; the new one is there for the audit at the end.
     before = build_app(postgres_url, settings={"encryption_keys": f"{key_of('k1')},{key_of('k2')}"})
     shell = build_app(postgres_url, settings={"encryption_keys": f"{key_of('k2')},{key_of('k1')}"})
     with before.app_context():
         first_master = keys.create_master_key(actors.at_the_shell(), name="first", owner_email=None)
-        wallet = before.test_client().post("/v1/agents/register", json={}).get_json()["wallet"]
+        first_agent = before.test_client().post("/v1/agents/register", json={}).get_json()
+    wallet = first_agent["wallet"]
     providers = {name.upper(): str(value) for name, value in provider_settings(upstream.url).items()}
     with ExitStack() as stack:
-        # As after the first round: everybody believes what the new keys make, and nobody uses them yet.
-        both = {
-            "ENCRYPTION_KEYS": f"{key_of('k1')},{key_of('k2')}",
-            "SECRET_KEY": OLD,
-            "SECRET_KEY_FALLBACKS": NEW,
-        }
-        host = Host(environment_of(postgres_url, redis_url, **providers) | both, tmp_path, stack)
-        load = Load(host.webs(2), first_master.key)
+        only_old = {"ENCRYPTION_KEYS": key_of("k1"), "SECRET_KEY": OLD, "CODE_PEPPERS": key_of("p1")}
+        host = Host(environment_of(postgres_url, redis_url, **providers) | only_old, tmp_path, stack)
+        webs = host.webs(2)
+        load = Load(Router(*webs), first_master.key)
         threads = [threading.Thread(target=load.live, args=[place]) for place in range(_PLACES)]
         for thread in threads:
             thread.start()
 
         def restart_one_after_the_other(**settings: str) -> None:
             host.environment |= settings
-            for place, web in enumerate(host.webs(len(load.hosts))):
-                old, load.hosts[place] = load.hosts[place], web
+            for place, web in enumerate(host.webs(len(webs))):
+                old, webs[place] = webs[place], web
+                # At once, with all that it has in hand.
+                assert load.router.leave(old, web).terminate() == 0
                 load.everybody_goes_on()
-                assert old.terminate() == 0
 
         try:
             load.everybody_goes_on()
             restart_one_after_the_other(
-                ENCRYPTION_KEYS=f"{key_of('k2')},{key_of('k1')}", SECRET_KEY=NEW, SECRET_KEY_FALLBACKS=OLD
-            )
+                ENCRYPTION_KEYS=f"{key_of('k1')},{key_of('k2')}", SECRET_KEY_FALLBACKS=NEW,
+                CODE_PEPPERS=f"{key_of('p1')},{key_of('p2')}",
+            )  # fmt: skip
+            restart_one_after_the_other(
+                ENCRYPTION_KEYS=f"{key_of('k2')},{key_of('k1')}", SECRET_KEY=NEW, SECRET_KEY_FALLBACKS=OLD,
+                CODE_PEPPERS=f"{key_of('p2')},{key_of('p1')}",
+            )  # fmt: skip
             assert not _rotated(shell).startswith("0 ")
             assert _rotated(shell).startswith("0 ")
 
@@ -140,12 +150,12 @@ def test_keys_are_rotated_under_load_on_two_hosts_and_no_request_fails(
             revoked = f"/v1/platform/master-keys/{first_master.id}"
             load.ask("DELETE", revoked, **{"X-Master-Key": load.master_key})
             # At last without the old ones; one host is enough to see that.
-            ended = load.hosts.pop()
-            load.everybody_goes_on()
-            assert ended.terminate() == 0
+            assert load.router.leave(webs.pop()).terminate() == 0
             restart_one_after_the_other(
                 ENCRYPTION_KEYS=key_of("k2"), SECRET_KEY_FALLBACKS="", BRAVE_API_KEY="operator-brave-2"
             )
+            # An old pepper stays for as long as a code of its time may be claimed.
+            load.ask("GET", f"/v1/device/info?code={first_agent['claimCode']}")
             upstream.asked.clear()
             load.everybody_goes_on()
         finally:

@@ -9,8 +9,11 @@ import shlex
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,12 @@ def _procfile() -> dict[str, str]:
     return {name: command.strip() for name, _, command in (line.partition(":") for line in lines if line)}
 
 
+def command_of(kind: str) -> list[str]:
+    """Return what the Procfile runs under a name, with the programs of this environment."""
+    program, *arguments = shlex.split(_procfile()[kind])
+    return [str(Path(sys.executable).parent / program), *arguments]
+
+
 @dataclass
 class Host:
     """A host with the configuration of one application; it starts what the Procfile names."""
@@ -35,9 +44,9 @@ class Host:
     folder: Path
     stack: ExitStack
 
-    def release(self) -> None:
+    def release(self, *more: str) -> None:
         done = subprocess.run(
-            shlex.split(_procfile()["release"]),
+            [*command_of("release"), *more],
             cwd=ROOT,
             env=self.environment,
             capture_output=True,
@@ -46,11 +55,10 @@ class Host:
         assert done.returncode == 0, done.stdout + done.stderr
 
     def start(self, kind: str, **more: str) -> subprocess.Popen[bytes]:
-        command = shlex.split(_procfile()[kind])
-        command[0] = str(Path(sys.executable).parent / command[0])
-        log = self.stack.enter_context((self.folder / f"{kind}-{free_port()}.log").open("wb"))
+        name = f"{kind}-{more.get('PORT') or free_port()}.log"
+        log = self.stack.enter_context((self.folder / name).open("wb"))
         process = subprocess.Popen(
-            [*_tie_to_the_tests(), *command], cwd=ROOT, env={**self.environment, **more},
+            [*_tie_to_the_tests(), *command_of(kind)], cwd=ROOT, env={**self.environment, **more},
             stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         self.stack.callback(_end, process)
@@ -60,10 +68,12 @@ class Host:
         (web,) = self.webs(1)
         return web
 
-    def webs(self, count: int) -> list[Web]:
+    def webs(self, number: int) -> list[Web]:
         """Start so many at the same time, and wait until all of them answer."""
-        ports = [free_port() for _ in range(count)]
-        started = [Web(port, self.start("web", PORT=str(port))) for port in ports]
+        ports = [free_port() for _ in range(number)]
+        started = [
+            Web(port, self.start("web", PORT=str(port)), self.folder / f"web-{port}.log") for port in ports
+        ]
         for web in started:
             wait_until(web.is_up, START_SECONDS, what="an answer of the service")
         return started
@@ -78,30 +88,120 @@ class Web:
 
     port: int
     process: subprocess.Popen[bytes]
+    log: Path
 
     def is_up(self) -> bool:
-        assert self.process.poll() is None, "the web process ended"
+        assert self.process.poll() is None, f"it did not start:\n{self.log.read_text()[-3000:]}"
         try:
-            return self.ask("GET", "/v1/health")[0] == 200
+            return self.ask("GET", "/v1/health")[0] in (200, 503)
         except OSError:
             return False
+
+    def connect(self) -> http.client.HTTPConnection:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.connect()
+        return connection
 
     def ask(
         self, method: str, path: str, body: object = None, key: str = "", **headers: str
     ) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        with closing(self.connect()) as connection:
+            return asked(connection, method, path, body, key, **headers)
+
+    @contextmanager
+    def stopped_workers(self) -> Iterator[None]:
+        """Keep those that serve from doing anything until the block ends."""
+        listing = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], check=True, capture_output=True, text=True)
+        pairs = (map(int, line.split()) for line in listing.stdout.splitlines())
+        workers = [pid for pid, parent in pairs if parent == self.process.pid]
+        assert workers
+        for pid in workers:
+            os.kill(pid, signal.SIGSTOP)
+        yield
+        for pid in workers:
+            os.kill(pid, signal.SIGCONT)
+
+    def listens(self) -> bool:
         try:
-            sent = {"Content-Type": "application/json", "X-API-Key": key, **headers}
-            connection.request(method, path, None if body is None else json.dumps(body), sent)
-            answer = connection.getresponse()
-            return answer.status, json.loads(answer.read())
-        finally:
-            connection.close()
+            self.connect().close()
+        except ConnectionRefusedError:
+            return False
+        return True
 
     def terminate(self) -> int:
         """Ask it to end as hosts do, and return how it ended; they kill after thirty seconds."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(30)
+
+
+class Router:
+    """Sends each new connection to one of the processes that serve, as a host's router does."""
+
+    def __init__(self, *webs: Web) -> None:
+        self._webs = list(webs)
+        self._lock = threading.Lock()
+        self._turns = count()
+
+    def connect(self) -> http.client.HTTPConnection:
+        with self._lock:
+            return self._webs[next(self._turns) % len(self._webs)].connect()
+
+    def ask(
+        self, method: str, path: str, body: object = None, key: str = "", **headers: str
+    ) -> tuple[int, Any]:
+        with closing(self.connect()) as connection:
+            return asked(connection, method, path, body, key, **headers)
+
+    def leave(self, old: Web, new: Web | None = None) -> Web:
+        """Send nobody there any more, but to another one in its place; return what was left."""
+        with self._lock:
+            place = self._webs.index(old)
+            self._webs[place : place + 1] = [] if new is None else [new]
+        return old
+
+
+@dataclass
+class KeptConnection:
+    """A caller who keeps its connection for as long as the service lets it."""
+
+    router: Router
+    _connection: http.client.HTTPConnection | None = None
+
+    def ask(self, path: str, key: str) -> tuple[int, Any]:
+        """Ask; on a new connection where the one that was kept ends without an answer: RFC 9112, 9.3.1."""
+        answer: http.client.HTTPResponse | None = None
+        if self._connection is not None and self._connection.sock is not None:
+            with suppress(http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
+                answer = self._asked(self._connection, path, key)
+        if answer is None:
+            self.close()
+            self._connection = self.router.connect()
+            answer = self._asked(self._connection, path, key)
+        return answer.status, json.loads(answer.read())
+
+    @staticmethod
+    def _asked(connection: http.client.HTTPConnection, path: str, key: str) -> http.client.HTTPResponse:
+        connection.request("GET", path, headers={"X-API-Key": key})
+        return connection.getresponse()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+
+def asked(
+    connection: http.client.HTTPConnection,
+    method: str,
+    path: str,
+    body: object = None,
+    key: str = "",
+    **headers: str,
+) -> tuple[int, Any]:
+    """Ask on a connection."""
+    sent = {"Content-Type": "application/json", "X-API-Key": key, **headers}
+    connection.request(method, path, None if body is None else json.dumps(body), sent)
+    answer = connection.getresponse()
+    return answer.status, json.loads(answer.read())
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

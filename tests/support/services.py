@@ -7,20 +7,15 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.applications import key_of
-from tests.support.servers import _tie_to_the_tests, free_port
-from tests.support.waiting import wait_until
-
-ROOT = Path(__file__).resolve().parents[2]
-_START_SECONDS = 60.0
+from tests.support.applications import DEAD_REDIS
+from tests.support.hosts import Host, environment_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,47 +65,12 @@ class WebService:
 def web_service(
     database_url: str, settings: Mapping[str, Any] | None = None, *, workers: int = 2, threads: int = 300
 ) -> Iterator[WebService]:
-    """Run the service's web processes as the Procfile does, until the block ends."""
-    port = free_port()
-    environment = {
-        "PATH": os.environ.get("PATH", os.defpath),
-        "PYTHONPATH": str(ROOT),
-        "NETWORK": "sandbox",
-        "DATABASE_URL": database_url,
-        "REDIS_URL": "redis://127.0.0.1:1/0",
-        "SECRET_KEY": "s" * 32,
-        "CODE_PEPPERS": key_of("p1"),
-        "ENCRYPTION_KEYS": key_of("k1"),
-        "PRICE_OVERRIDES": "ETH:3000,SOL:150",
+    """Run the service's web processes as the Procfile does, without Redis, until the block ends."""
+    environment = environment_of(database_url, DEAD_REDIS) | {
         "WEB_CONCURRENCY": str(workers),
         "WEB_THREADS": str(threads),
-        "PORT": str(port),
         **{name.upper(): str(value) for name, value in (settings or {}).items()},
     }
-    with tempfile.TemporaryDirectory(prefix="purser-test-web-") as folder:
-        log = Path(folder) / "log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [
-                    *_tie_to_the_tests(), str(Path(sys.executable).parent / "gunicorn"), "wsgi:app",
-                    "--bind", f"127.0.0.1:{port}",
-                ],
-                cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )  # fmt: skip
-        service = WebService(port, process, log)
-
-        def answers() -> bool:
-            if process.poll() is not None:
-                raise RuntimeError(f"the service did not start:\n{log.read_text()[-3000:]}")
-            try:
-                return service.ask("GET", "/v1/health")[0] in (200, 503)
-            except OSError:
-                return False
-
-        try:
-            wait_until(answers, _START_SECONDS, what="an answer of the service")
-            yield service
-        finally:
-            if process.poll() is None:
-                service.kill()
+    with tempfile.TemporaryDirectory(prefix="purser-test-web-") as folder, ExitStack() as stack:
+        web = Host(environment, Path(folder), stack).web()
+        yield WebService(web.port, web.process, web.log)

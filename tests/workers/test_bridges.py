@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from sandbox.bridges.attester import AttesterFaults
 from sandbox.bridges.server import Faults
 from sandbox.evm import EvmNode
 from sandbox.evm.abi import call_data
+from tests.support import backups
 from tests.support.agents import Agent, register
 from tests.support.bridges import Workers, bridge, legs_of, running_bridges
 from tests.support.chains import ether, evm_chain, fund, running_node, usdc
@@ -712,3 +714,28 @@ def test_a_mint_that_comes_too_late_fails_and_the_bridge_has_arrived_all_the_sam
     ours = ethereum.rpc("eth_getTransactionCount", agent.address, "latest")
     assert ours == "0x1"
     assert dollars(chains, agent, ChainName.ETHEREUM) == parse_amount(row["received_amount"], USDC).units
+
+
+def test_a_bridge_that_went_on_after_a_backup_is_minted_once(
+    agent: Agent,
+    workers: Workers,
+    services: BridgeServer,
+    chains: dict[ChainName, EvmChain],
+    build_app: Callable[..., Flask],
+    database_url: str,
+    tmp_path: Path,
+) -> None:
+    bridge_id = burned(agent)
+    backup = backups.dump(database_url, tmp_path / "backup")
+    assert workers.finish(bridge_id)["status"] == "confirmed"
+    held = [dollars(chains, agent, chain) for chain in chains]
+    set_back = f"sqlite:///{tmp_path / 'restored.sqlite'}"
+    backups.restore(backup, set_back)
+    app = app_on(build_app, set_back, chains, services)
+    with app.app_context():
+        again = replace(agent, client=app.test_client())
+        assert again.transaction(bridge_id)["status"] == "pending"
+        assert app.test_cli_runner().invoke(args=["restored"]).exit_code == 0
+        row = Workers(again, ChainName.BASE, ChainName.ETHEREUM).finish(bridge_id)
+        assert (row["status"], row["error"]) == ("confirmed", None)
+    assert [dollars(chains, agent, chain) for chain in chains] == held

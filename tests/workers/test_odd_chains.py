@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from flask import Flask
 
+from app.core.chains import ChainName
+from sandbox.evm import EvmNode
 from tests.support.chains import RECIPIENT, usdc
 from tests.support.evm import GWEI, Calls, chain_at, proxy
+from tests.support.logs import written_logs
+from tests.support.loopback_http import unused_url
 from tests.support.stages import Stage
+from workers import schedule
 
 pytestmark = pytest.mark.chain
 
@@ -125,3 +132,22 @@ def test_a_chain_whose_clock_runs_back_is_followed_by_the_numbers_of_its_blocks(
         assert stage.agent.transaction(body["transaction_id"])["status"] == "confirmed"
         assert stage.look().looked_at == 0
     assert stage.paid_to(RECIPIENT) == usdc(2)
+
+
+def test_the_scheduler_says_at_its_start_which_endpoint_serves_another_chain(
+    build_app: Callable[..., Flask], sqlite_url: str, base_node: EvmNode, ethereum_node: EvmNode
+) -> None:
+    good, wrong = chain_at(base_node), chain_at(base_node, base_node.url, ethereum_node.url)
+    for chain, told in (
+        (good, set()),
+        (wrong, {"wrong_chain"}),
+        (chain_at(base_node, unused_url()), {"chain_unreachable"}),
+    ):
+        app = build_app(sqlite_url, chains={ChainName.BASE: chain})
+        with app.app_context(), written_logs() as lines:
+            schedule._verify_chains()
+            said = {
+                line["event"]: line["level"] for line in lines() if line["event"] != "rpc_endpoint_failed"
+            }
+        assert set(said) == told
+        assert said.get("wrong_chain", "critical") == "critical"

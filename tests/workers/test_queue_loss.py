@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.applications import settings_for
 from tests.support.chains import fund
+from tests.support.hosts import ROOT, command_of
 from tests.support.loopback_http import unused_url
 from tests.support.processes import Program
 from tests.support.servers import Postgres, free_port
@@ -35,7 +35,6 @@ pytestmark = [pytest.mark.chain, pytest.mark.postgres, pytest.mark.redis, pytest
 FAST_SECONDS = 1.5
 # A worker that is killed outright in the middle of a pass keeps its lease on the chain for a minute.
 SETTLED_SECONDS = 100.0
-_ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @dataclass(slots=True)
@@ -93,8 +92,8 @@ def fleet(
         made = Fleet(
             settings,
             Program([str(program), *arguments], environment, Path(folder)),
-            Program([sys.executable, "-m", "workers"], environment, _ROOT),
-            Program([sys.executable, "-m", "workers.schedule"], environment, _ROOT),
+            Program(command_of("worker"), environment, ROOT),
+            Program(command_of("scheduler"), environment, ROOT),
         )
         made.heal()
         yield made

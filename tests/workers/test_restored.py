@@ -67,6 +67,16 @@ class World:
             ),
         )  # fmt: skip
 
+    def somebody(self, app: Flask) -> Agent:
+        """Register an agent with coins and without limits."""
+        agent = register(app.test_client())
+        fund(self.node, agent.address, eth=1, dollars=100)
+        agent.unlimited()
+        return agent
+
+    def paid_and_bought(self) -> tuple[int, int, int]:
+        return self.paid_to(RECIPIENT), self.paid_to(ELSEWHERE), len(self.shopper.errands)
+
     def paid_to(self, address: str) -> int:
         return self.chain.real.balances(address).of(USDC).units
 
@@ -129,6 +139,12 @@ def look(minutes: int = 1) -> tracking.Pass:
         return tracking.confirm(BASE)
 
 
+def top_up(agent: Agent, amount: str) -> str:
+    body = {"wallet_id": agent.wallet_id, "chain": "base", "amount": amount}
+    tx_hash: str = agent.post("/v1/credits/topup", body).get_json()["tx_hash"]
+    return tx_hash
+
+
 def restored(app: Flask, *options: str) -> Result:
     return app.test_cli_runner().invoke(args=["restored", *options])
 
@@ -155,9 +171,7 @@ def test_what_was_sent_used_and_bought_after_the_backup_is_not_sent_used_and_bou
     app = world.service(each_database_url)
     with app.app_context():
         heartbeats.beat(Heart.SHOPPER)
-        agent = register(app.test_client())
-        fund(world.node, agent.address, eth=1, dollars=100)
-        agent.unlimited()
+        agent = world.somebody(app)
         assert agent.move("1", "USDC").status_code == 200
         look()
         recipient = app.test_client().get(SEARCH).get_json()["payment"]["recipient"]
@@ -174,7 +188,8 @@ def test_what_was_sent_used_and_bought_after_the_backup_is_not_sent_used_and_bou
         world.node.mine(6)
         assert app.test_client().get(SEARCH, headers=by_hash(payment, BASE)).status_code == 200
         purchases.buy(order["id"])
-        done_before = (world.paid_to(RECIPIENT), world.paid_to(ELSEWHERE), len(world.shopper.errands))
+        topped_up = top_up(agent, "5")
+        done_before = world.paid_and_bought()
     assert landed["status"] == "confirmed"
     assert landed["previous_hashes"] == [stuck["tx_hash"]]
 
@@ -189,18 +204,19 @@ def test_what_was_sent_used_and_bought_after_the_backup_is_not_sent_used_and_bou
         assert done.exit_code == 0, done.output
         assert f"{unknown}, 3 USDC to {ELSEWHERE}" in done.output
         assert f"after the backup by {landed['tx_hash']}" in done.output
+        assert f"{topped_up}, 5 USDC to the treasury: credits may be owed" in done.output
         assert "that this database does not" not in doctor(app)
 
         look(5)
         found = agent.transaction(stuck["transaction_id"])
         assert (found["status"], found["tx_hash"]) == ("confirmed", landed["tx_hash"])
-        answer = app.test_client().get(SEARCH, headers=by_hash(payment, BASE))
-        assert (answer.status_code, answer.get_json()["details"]["reason"]) == (402, "before_restore")
+        refused = app.test_client().get(SEARCH, headers=by_hash(payment, BASE)).get_json()
+        assert refused["details"]["reason"] == "before_restore"
         sweeps.sweep()
+        assert agent.get("/v1/balance").get_json() == before["balance"]
         purchases.buy(order["id"])
-        seen = agent.get(f"/v1/gateway/shopping/purchases/{order['id']}").get_json()
-        assert seen["status"] == "unknown"
-        assert (world.paid_to(RECIPIENT), world.paid_to(ELSEWHERE), len(world.shopper.errands)) == done_before
+        assert agent.get(f"/v1/gateway/shopping/purchases/{order['id']}").get_json()["status"] == "unknown"
+        assert world.paid_and_bought() == done_before
 
         again = agent.move("4", "USDC", to=ELSEWHERE)
         assert again.status_code == 200
@@ -210,20 +226,17 @@ def test_what_was_sent_used_and_bought_after_the_backup_is_not_sent_used_and_bou
 
 
 def test_a_movement_that_a_worker_took_for_lost_after_a_restore_is_found_to_have_been_paid(
-    world: World, sqlite_url: str, tmp_path: Path
+    each_database_url: str, elsewhere: str, world: World, tmp_path: Path
 ) -> None:
-    app = world.service(sqlite_url)
+    app = world.service(each_database_url)
     with app.app_context():
-        agent = register(app.test_client())
-        fund(world.node, agent.address, eth=1, dollars=100)
-        agent.unlimited()
+        agent = world.somebody(app)
         stuck = world.pending(agent)
-        backup = backups.dump(sqlite_url, tmp_path / "backup")
+        backup = backups.dump(each_database_url, tmp_path / "backup")
         world.lands_at_a_higher_fee()
         assert world.paid_to(RECIPIENT) == 2_000_000
-    set_back = f"sqlite:///{tmp_path / 'restored.sqlite'}"
-    backups.restore(backup, set_back)
-    app = world.service(set_back)
+    backups.restore(backup, elsewhere)
+    app = world.service(elsewhere)
     with app.app_context():
         agent = again_of(agent, app)
         look(3)
@@ -270,9 +283,9 @@ def test_a_top_up_that_a_worker_took_for_lost_after_a_restore_gets_its_credits(
 
 
 def test_an_address_far_ahead_of_a_restored_database_moves_again_once_its_slots_are_learnt(
-    world: World, sqlite_url: str
+    each_database_url: str, world: World
 ) -> None:
-    app = world.service(sqlite_url)
+    app = world.service(each_database_url)
     with app.app_context():
         agent = register(app.test_client())
         fund(world.node, agent.address, eth=1, dollars=10)
@@ -314,9 +327,7 @@ def test_what_no_node_tells_after_a_restore_is_said_and_left_open_until_one_does
 ) -> None:
     app = world.service(sqlite_url)
     with app.app_context():
-        agent = register(app.test_client())
-        fund(world.node, agent.address, eth=1, dollars=100)
-        agent.unlimited()
+        agent = world.somebody(app)
         stuck = world.pending(agent)
         backup = backups.dump(sqlite_url, tmp_path / "backup")
         world.lands_at_a_higher_fee()
@@ -395,9 +406,7 @@ def test_what_lands_after_the_comparison_is_found_beside_the_running_service_and
 ) -> None:
     app = world.service(sqlite_url)
     with app.app_context():
-        agent = register(app.test_client())
-        fund(world.node, agent.address, eth=1, dollars=100)
-        agent.unlimited()
+        agent = world.somebody(app)
         stuck = world.pending(agent)
         backup = backups.dump(sqlite_url, tmp_path / "backup")
         world.is_signed_again()
@@ -426,8 +435,10 @@ def test_what_lands_after_the_comparison_is_found_beside_the_running_service_and
             assert horizon.drawn_at() == drawn
 
 
-def test_a_slot_that_something_else_used_is_for_somebody_to_look_at(world: World, sqlite_url: str) -> None:
-    app = world.service(sqlite_url)
+def test_a_slot_that_something_else_used_is_for_somebody_to_look_at(
+    each_database_url: str, world: World
+) -> None:
+    app = world.service(each_database_url)
     with app.app_context():
         agent = register(app.test_client())
         fund(world.node, agent.address, eth=1, dollars=10)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import time_machine
@@ -23,6 +24,7 @@ from app.wallets import tracking
 from app.wallets.models import SignedAttempt, Transaction
 from sandbox.solana import SolanaNode
 from sandbox.solana.addresses import USDC_MINT
+from tests.support import backups
 from tests.support.agents import Agent, register
 from tests.support.evm import proxy, spoil
 from tests.support.faults import FaultyChain
@@ -262,3 +264,27 @@ def test_many_equal_payments_in_one_blockhash_are_as_many_payments(stage: Stage)
     assert stage.look().settled == 20
     assert {stage.status(identifier)[0] for identifier in ids} == {"confirmed"}
     assert stage.received() == (LAMPORTS // 5, 0)
+
+
+def test_what_landed_after_a_backup_is_confirmed_by_its_own_bytes_and_not_paid_again(
+    stage: Stage, build_app: Callable[..., Flask], sqlite_url: str, tmp_path: Path
+) -> None:
+    transaction_id = stage.send()
+    backup = backups.dump(sqlite_url, tmp_path / "backup")
+    stage.node.advance(FINALIZED)
+    assert stage.look().settled == 1
+    stage.send("3")
+    stage.node.advance(FINALIZED)
+    assert stage.received() == (0, 5_000_000)
+    set_back = f"sqlite:///{tmp_path / 'restored.sqlite'}"
+    backups.restore(backup, set_back)
+    app = build_app(
+        set_back, chains={ChainName.SOLANA: stage.chain}, settings={"confirmation_wait_seconds": "0"}
+    )
+    with app.app_context():
+        again = Stage(replace(stage.agent, client=app.test_client()), stage.chain, stage.node, stage.to)
+        done = app.test_cli_runner().invoke(args=["restored"])
+        assert (done.exit_code, "solana" in done.output) == (0, False), done.output
+        again.look()
+        assert again.status(transaction_id) == ("confirmed", None)
+        assert again.received() == (0, 5_000_000)
