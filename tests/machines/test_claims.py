@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from flask import Flask
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, invariant, rule
 
@@ -18,10 +16,7 @@ from app.device import service as device
 from app.errors import AlreadyClaimed, EmailMismatch, InvalidInput, NotFound, ServiceError
 from app.identity import owner_keys
 from app.platform import actors, keys, service, verification
-from tests.support.machines import Ground, Machine, ground_for, walk
-
-# A walk that takes seconds takes a minute where many others are at work.
-pytestmark = pytest.mark.timeout(300)
+from tests.support.machines import Ground, Machine, walk
 
 ANN, BOB = "ann@example.org", "bob@example.org"
 ACTOR = actors.the_service("a test")
@@ -195,11 +190,6 @@ class Claims(Machine):
                 else:
                     said = device.describe(code.text, network="192.0.2.1")
                     assert (said.agent_id, said.claimed) == (agent.id, code.claimed is not None)
-
-
-@pytest.fixture
-def ground(build_app: Callable[..., Flask], sqlite_url: str) -> Ground:
-    return ground_for(build_app, sqlite_url)
 
 
 def test_whoever_types_which_code_an_agent_has_one_owner_at_most(ground: Ground) -> None:

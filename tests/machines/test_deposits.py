@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from flask import Flask
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 from sqlalchemy import select
@@ -20,11 +18,8 @@ from app.errors import LimitReached
 from app.wallets import deposits, funding
 from app.wallets.lifecycle import Status
 from app.wallets.models import FundingAllocation, FundingDeposit, Transaction
-from tests.support.machines import Ground, Machine, ground_for, walk
+from tests.support.machines import Ground, Machine, walk
 from tests.support.simulated_chain import DEPOSIT_DEPTH
-
-# A walk that takes seconds takes a minute where many others are at work.
-pytestmark = pytest.mark.timeout(300)
 
 _TTL_SECONDS = 604_800
 
@@ -173,11 +168,6 @@ class Funding(Machine):
             given = sum(share for _, currency, share in shares if currency == symbol)
             assert given <= sum(row.units for row in found if row.currency == token.symbol)
         assert len({row.tx_hash for row in found}) == len(found)
-
-
-@pytest.fixture
-def ground(build_app: Callable[..., Flask], sqlite_url: str) -> Ground:
-    return ground_for(build_app, sqlite_url)
 
 
 def test_whatever_happens_a_deposit_counts_once_and_for_requests_made_before_it(ground: Ground) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 
 import pytest
-from flask import Flask
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, invariant, multiple, rule
 from sqlalchemy import select
@@ -30,11 +28,8 @@ from app.payments.terms import Price
 from app.payments.treasury import Role
 from app.spending import audit as spending_audit
 from app.wallets import history, submissions, tracking
-from tests.support.machines import Ground, Machine, ground_for, walk
+from tests.support.machines import Ground, Machine, walk
 from tests.support.simulated_chain import DEPOSIT_DEPTH
-
-# A walk that takes seconds takes a minute where many others are at work.
-pytestmark = pytest.mark.timeout(300)
 
 UNIT = 10**6
 PRICE_UNITS = 10_000
@@ -314,10 +309,5 @@ class Payments(Machine):
         assert balance.granted_nanos == INITIAL_NANOS + self.granted * 10**9
 
 
-@pytest.fixture
-def ground(each_database_url: str, build_app: Callable[..., Flask]) -> Ground:
-    return ground_for(build_app, each_database_url)
-
-
-def test_whatever_is_presented_each_payment_counts_once(ground: Ground) -> None:
-    walk(Payments, ground, walks=10, steps=35)
+def test_whatever_is_presented_each_payment_counts_once(each_ground: Ground) -> None:
+    walk(Payments, each_ground, walks=10, steps=35)

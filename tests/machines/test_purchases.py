@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 
 import pytest
-from flask import Flask
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, invariant, multiple, rule
 from sqlalchemy import select
@@ -33,10 +31,7 @@ from app.spending.models import SpendingHold
 from app.spending.service import Changes
 from app.usage import audit as usage_audit
 from tests.support.fake_shopper import trouble
-from tests.support.machines import HOURS, Ground, Machine, ground_for, walk
-
-# A walk that takes seconds takes a minute where many others are at work.
-pytestmark = pytest.mark.timeout(300)
+from tests.support.machines import HOURS, Ground, Machine, walk
 
 USD = 10**9
 PRICE_NANOS = USD // 4
@@ -304,11 +299,6 @@ class Purchases(Machine):
         assert balance.spent_nanos == charged * PRICE_NANOS
         assert balance.held_nanos == 0
         assert standing.today.spent_nanos == self.counted() * USD
-
-
-@pytest.fixture
-def ground(build_app: Callable[..., Flask], sqlite_url: str) -> Ground:
-    return ground_for(build_app, sqlite_url)
 
 
 def test_whatever_becomes_of_workers_a_purchase_is_ordered_at_most_once(ground: Ground) -> None:

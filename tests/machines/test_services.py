@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from flask import Flask, g
+from flask import g
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, invariant, rule
 
@@ -27,10 +26,7 @@ from app.usage import audit as usage_audit
 from app.usage import service as usage
 from app.wallets import service as wallets
 from app.web.forwarding import Ending
-from tests.support.machines import Ground, Machine, ground_for, walk
-
-# A walk that takes seconds takes a minute where many others are at work.
-pytestmark = pytest.mark.timeout(300)
+from tests.support.machines import Ground, Machine, walk
 
 USD = 10**9
 INITIAL = 10
@@ -235,11 +231,6 @@ class Services(Machine):
         assert balance.granted_nanos == self.granted * USD
         assert balance.spent_nanos == charged * USD == sum(o.revenue for o in self.offered) * USD
         assert balance.available_nanos == self.available() * USD
-
-
-@pytest.fixture
-def ground(build_app: Callable[..., Flask], sqlite_url: str) -> Ground:
-    return ground_for(build_app, sqlite_url)
 
 
 def test_whatever_becomes_of_services_and_calls_what_is_charged_is_what_is_earned(ground: Ground) -> None:
