@@ -174,7 +174,8 @@ def go_as_written(machine: type[Machine], ground: Ground) -> None:
         walker.leave()
         raise
     walker.teardown()
-    assert machine.reaches - ground.reached.keys() == set()
+    missed = machine.reaches - ground.reached.keys()
+    assert not missed, f"the walk that is written out has not come to: {sorted(missed)}"
 
 
 def walk(machine: type[Machine], ground: Ground, *, walks: int, steps: int) -> None:

@@ -361,6 +361,7 @@ class Movements(Machine):
 
     def come_to_rest(self) -> None:
         """Let blocks and workers come until nothing is pending: then the wallet has what the ends say."""
+        self.workers_look(away=False)
         for _ in range(_ROUNDS_TO_REST):
             if all(moved.status is not Status.PENDING for moved in self.moved.values()):
                 break
