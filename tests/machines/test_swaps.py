@@ -53,7 +53,8 @@ class Swaps(Movements):
         wanted = ETH if given == USDC else USDC
         amount = TokenAmount(int(dollars / _DOLLARS_PER_UNIT[given]), given)
         order = orders.parse_swap(
-            chain="base", amount=str(amount), input_token=given.symbol, output_token=wanted.symbol, slippage_bps=slippage
+            chain="base", amount=str(amount), input_token=given.symbol, output_token=wanted.symbol,
+            slippage_bps=slippage,
         )  # fmt: skip
         self.exchange.bps = bps
         quoted = Fraction(dollars * (_WHOLE + bps), _WHOLE)
@@ -102,7 +103,8 @@ class Swaps(Movements):
         self.exchange.bps = bps
 
     @rule(
-        given=st.sampled_from((USDC, ETH)), slippage=st.sampled_from((50, 500)), then=st.sampled_from((0, 0, -50, -1000))
+        given=st.sampled_from((USDC, ETH)), slippage=st.sampled_from((50, 500)),
+        then=st.sampled_from((0, 0, -50, -1000)),
     )  # fmt: skip
     def one_swap_goes_its_usual_way(self, given: Token, slippage: int, then: int) -> None:
         self.swap(given, 10, slippage, 0, "none")
