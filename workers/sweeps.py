@@ -29,6 +29,7 @@ from app.spending import retention as spending_retention
 from app.usage import audit as usage_audit
 from app.usage import retention as usage_retention
 from app.usage import service as usage
+from app.wallets import audit as wallets_audit
 from app.wallets import funding
 from app.wallets import retention as wallets_retention
 from app.web import idempotency
@@ -51,6 +52,7 @@ def audit() -> list[str]:
             *verification.check(newest=_NEWEST_ENTRIES),
             *catalog_audit.check(),
             *payments_audit.check(),
+            *wallets_audit.check(),
         ]
     for violation in broken:
         _log.error("audit_violation", violation=violation)

@@ -28,7 +28,7 @@ from app.spending.controls import (
     set_default,
     standing,
 )
-from app.spending.holds import Hold, HoldState, check, hold, record, release, spend, unspend
+from app.spending.holds import Hold, HoldState, check, hold, record, release, spend, states_of, unspend
 
 __all__ = [
     "MAX_COUNTED_NANOS",
@@ -58,6 +58,7 @@ __all__ = [
     "set_default",
     "spend",
     "standing",
+    "states_of",
     "unfreeze",
     "unspend",
 ]

@@ -146,6 +146,20 @@ def test_a_database_that_cannot_be_prepared_ends_the_start(launcher: Launcher) -
     assert "web pid" not in launcher.output()
 
 
+def test_who_died_is_named_and_not_whom_it_kept_waiting(launcher: Launcher) -> None:
+    for name in ("ETHEREUM_RPC_URL", "BASE_RPC_URL", "SOLANA_RPC_URL"):
+        del launcher.settings[name]
+    # What starts the chains.
+    python = launcher.root / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\necho 'sandbox: npm was not found'\nexit 1\n")
+    python.chmod(0o755)
+    (launcher.root / "web.py").write_text("import time; time.sleep(600)")
+    launcher.start()
+    assert launcher.wait(60) == 1
+    assert launcher.output().splitlines()[-1] == "Sandbox did not start: see the lines above."
+
+
 def test_the_embedded_redis_keeps_its_data_and_moves_when_its_port_is_taken(launcher: Launcher) -> None:
     del launcher.settings["REDIS_URL"]
     (launcher.root / "worker.py").write_text(

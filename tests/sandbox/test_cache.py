@@ -4,7 +4,6 @@ import base64
 import hashlib
 import io
 import os
-import sys
 import tarfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from sandbox import npm
 from sandbox.cache import Cache, Package, default_cache_root
 from sandbox.errors import SandboxError
 
@@ -104,12 +104,35 @@ def test_what_npm_says_is_passed_on_in_one_line(tmp_path: Path, npm_log: Path) -
     assert npm_log.exists()
 
 
-def test_a_machine_without_npm_is_told_the_mend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_npm_gets_one_from_the_package_index_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine with Python and nothing else runs the sandbox; what came with a wrong hash would be refused by pip."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("npm_config_offline", "true")
+    (tmp_path / "package.json").write_text('{"name": "tool", "version": "1.0.0"}')
+    (tmp_path / "data.json").write_text("{}")
+    said: list[str] = []
+    cache = Cache()
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        with cache.locked("packages"):
+            made = npm.pack(str(tmp_path), tmp_path / name, kept_in=cache.root, say=said.append)
+        assert made.name == "tool-1.0.0.tgz"
+    # None where an earlier run has fetched it: as everything else that the sandbox fetches, it is kept.
+    assert [line.partition(":")[0] for line in said] in ([], ["npm was not found"])
+
+
+def test_a_machine_without_npm_and_without_an_index_is_told_the_mend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    cache = Cache(tmp_path / "cache")
     with pytest.raises(SandboxError, match=r"install Node\.js") as failure:
-        Cache(tmp_path / "cache").files(Package("tool", "1.0.0", None), ("data.json",))
+        cache.files(Package("tool", "1.0.0", None), ("data.json",))
     assert "\n" not in str(failure.value)
+    assert {path.name for path in cache.root.iterdir()} == {".packages.lock"}
 
 
 def test_a_warm_cache_needs_no_npm(
