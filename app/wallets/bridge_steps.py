@@ -269,8 +269,8 @@ def _recheck_refund(state: State, refund: Refund) -> None:
     stands = found.fate is Fate.SUCCEEDED and found.block is not None and found.block.number == refund.block
     # A node that has not come so far knows nothing of it.
     if stands or chain.head().number < refund.block:
-        _, safe = chain.orphaned([])
-        _look_again(state.id, ends=stands and refund.block <= safe, seconds=_SETTLED_LOOK_SECONDS)
+        ends = stands and refund.block <= chain.orphaned([])[1]
+        _look_again(state.id, ends=ends, seconds=_SETTLED_LOOK_SECONDS)
         return
     _log.warning("bridge_refund_reorganised", transaction_id=state.id)
     with unit_of_work():
@@ -374,13 +374,10 @@ def _set_error(bridge_id: str, error: str | None) -> None:
 
 
 def _look_again(bridge_id: str, *, ends: bool = False, seconds: int | None = None) -> None:
-    """Set when to look next, further away each time; or never again, until something happens to a leg.
-
-    One that came to its end while somebody asked about it stays there.
-    """
+    """Set when to look next, further away each time; or never again, until something happens to a leg."""
     with unit_of_work():
         bridge = bridge_states.locked(bridge_id)
-        if bridge is None or bridge.next_step_at is None:
+        if bridge is None or bridge.next_step_at is None:  # it came to its end while somebody asked about it
             return
         pause = seconds or _LOOK_AGAIN_SECONDS[min(bridge.steps, len(_LOOK_AGAIN_SECONDS) - 1)]
         bridge.next_step_at = None if ends else clock.now() + timedelta(seconds=pause)

@@ -37,6 +37,7 @@ from app.spending import audit as spending_audit
 from app.spending import service as spending
 from app.spending.models import SpendingHold
 from app.spending.service import Changes
+from app.wallets import audit as wallets_audit
 from app.wallets import bridge_steps, bridges, orders, tracking
 from app.wallets.lifecycle import Kind, Reason, Status
 from app.wallets.models import Bridge, SignedAttempt, Transaction
@@ -107,7 +108,7 @@ class Bridges(Machine):
     """One wallet. What a bridge must be follows from both chains, what services have named, and what operators did."""
 
     ground: Bridged
-    audits = (spending_audit.check, verification.check)
+    audits = (spending_audit.check, verification.check, wallets_audit.check)
 
     def begin(self) -> None:
         ground = self.ground

@@ -18,6 +18,7 @@ from app.core.unit_of_work import reading
 from app.credits import audit as credits_audit
 from app.errors import LimitReached
 from app.spending import audit as spending_audit
+from app.wallets import audit as wallets_audit
 from app.wallets import deposits, funding
 from app.wallets.lifecycle import Status
 from app.wallets.models import FundingAllocation, FundingDeposit, Transaction
@@ -42,7 +43,7 @@ class Asked:
 class Funding(Machine):
     """One wallet, its requests in order, and the deposits that the chain shows."""
 
-    audits = (credits_audit.check, spending_audit.check)
+    audits = (credits_audit.check, spending_audit.check, wallets_audit.check)
     reaches = frozenset(
         {"funding: confirmed", "funding: pending, reorganised", "funding: failed, expired", "partly given"}
     )

@@ -29,6 +29,7 @@ from app.payments.models import Payment, PaymentClaim
 from app.payments.terms import Price
 from app.payments.treasury import Role
 from app.spending import audit as spending_audit
+from app.wallets import audit as wallets_audit
 from app.wallets import history, submissions, tracking
 from tests.support.machines import Ground, Machine, walk
 from tests.support.simulated_chain import DEPOSIT_DEPTH
@@ -65,7 +66,7 @@ class Offered:
 class Payments(Machine):
     """Payers, strangers and one agent that tops up. The model is what each claim was taken for."""
 
-    audits = (payments_audit.check, credits_audit.check, spending_audit.check)
+    audits = (payments_audit.check, credits_audit.check, spending_audit.check, wallets_audit.check)
 
     reaches = frozenset({"payment: served", "payment: paid", "payment: void", "payment: settling", "granted"})
 

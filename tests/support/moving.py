@@ -34,6 +34,7 @@ from app.spending import audit as spending_audit
 from app.spending import service as spending
 from app.spending.models import SpendingHold
 from app.spending.service import Changes
+from app.wallets import audit as wallets_audit
 from app.wallets import orders, tracking, transfers
 from app.wallets.lifecycle import Status, TransactionType
 from app.wallets.models import SignedAttempt, Transaction
@@ -72,7 +73,7 @@ class Moved:
 class Movements(Machine):
     """One wallet. The model is a list of movements, the limits, and the chain, whose word is the truth."""
 
-    audits = (spending_audit.check,)
+    audits = (spending_audit.check, wallets_audit.check)
 
     def begin(self) -> None:
         made = agents.register(name=None, email=None)
