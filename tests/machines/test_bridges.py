@@ -582,6 +582,8 @@ class Bridges(Machine):
             elif row.status == Status.PENDING:
                 assert not self.has_failed(crossing, mine)
                 if left is not None:
+                    # What an operator has closed stays closed, whoever was looking at the time.
+                    assert crossing.written_off != left.hash
                     self.judge_pending(crossing, mine, taken)
             elif row.error == _REFUNDED:
                 entry = self.pays(crossing, mine, bridge.refund_hash, back=True)
