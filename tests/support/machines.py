@@ -160,7 +160,8 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def the_audits_are_green(self) -> None:
         with snapshot():
-            assert [broken for audit in self.audits for broken in audit()] == []
+            broken = [each for audit in self.audits for each in audit()]
+        assert not broken, broken
 
 
 def go_as_written(machine: type[Machine], ground: Ground) -> None:
