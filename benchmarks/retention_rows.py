@@ -18,7 +18,7 @@ _ACCOUNT_OFFSET = 10**9
 _GRANTED = 10**15
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Amounts:
     """How many of what there shall be."""
 

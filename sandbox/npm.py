@@ -74,7 +74,9 @@ def _install(target: Path) -> None:
 
 
 def _run(command: list[str]) -> None:
-    subprocess.run(command, check=True, capture_output=True, timeout=_TIMEOUT_SECONDS, env=dict(os.environ))
+    # As pip does, trust what the machine trusts: a company's proxy has a certificate of its own.
+    trusting = {"NODE_USE_SYSTEM_CA": "1", **os.environ}
+    subprocess.run(command, check=True, capture_output=True, timeout=_TIMEOUT_SECONDS, env=trusting)
 
 
 def _reason(error: subprocess.CalledProcessError) -> str:

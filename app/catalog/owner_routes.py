@@ -124,7 +124,10 @@ def get_service(service: ServiceView) -> OwnerDetail:
 def update_service(body: dict[str, Any], service: ServiceView) -> dict[str, Any]:
     """Change a service; what is left out keeps its value. Paused, it leaves the catalog until it is active again."""
     if not body:
-        raise InvalidInput("There is nothing to change: send at least one field of the service.")
+        raise InvalidInput(
+            "There is nothing to change: send at least one field of the service.",
+            details={"fields": {"body": ["has no field to change"]}},
+        )
     replaces_document = "openapi_spec" in body
     document = body.pop("openapi_spec", None)
     services.change(

@@ -38,7 +38,7 @@ from app.wallets.service import WalletView
 from app.web import forwarding, relayed_headers
 from app.web.forwarding import Share
 from app.web.parsing import body_of
-from app.web.targets import Target, target_below
+from app.web.targets import Target, target_below, upper_path
 
 MAX_BODY_BYTES = 32 * 2**20
 SIGNATURE_HEADER = "X-Gateway-Signature"
@@ -47,7 +47,6 @@ MAX_PRICE_HEADER = "X-Max-Price-Usd"
 WALLET_HEADER = "X-Wallet-Id"
 _WALLET_PARAMETER = "wallet_id"
 _USD = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?", re.ASCII)
-_NAMED_SEGMENTS = 2
 
 
 def refuse_loops() -> None:
@@ -77,7 +76,8 @@ def forward(service_id: str, caller: Caller) -> Response:
     _check_price(service)
     outgoing = _signed(service, caller, url, target, _body())
     _keep_key(outgoing)
-    meter = CallMeter(service, caller, wallet_id=None if wallet is None else wallet.id, model=_model(target))
+    model = f"/{upper_path(target.path)}"
+    meter = CallMeter(service, caller, wallet_id=None if wallet is None else wallet.id, model=model)
     lane = forwarding.enter_lane(*_shares(service, caller))
     try:
         meter.begin()
@@ -214,7 +214,3 @@ def signature(secret: bytes, timestamp: str, method: str, target: str, body: byt
     """Return `v1=` and the hexadecimal HMAC-SHA256 over timestamp, method, target and the body's SHA-256, by lines."""
     message = "\n".join((timestamp, method, target, hashlib.sha256(body).hexdigest()))
     return "v1=" + hmac.new(secret, message.encode(), hashlib.sha256).hexdigest()
-
-
-def _model(target: Target) -> str:
-    return "/" + "/".join(target.path.split("/")[:_NAMED_SEGMENTS])

@@ -22,13 +22,8 @@ from app.errors import (
 )
 from app.identity import guards
 from app.web.blueprint import Blueprint
+from app.web.targets import DOCUMENTED_METHODS, FURTHER_METHODS
 
-_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
-# Forwarded like the others; an OpenAPI document has no words for them, or gains nothing from them.
-_FURTHER_METHODS = (
-    "OPTIONS", "TRACE", "QUERY", "SEARCH", "REPORT", "PROPFIND", "PROPPATCH", "MKCOL", "COPY", "MOVE", "LOCK",
-    "UNLOCK", "PURGE", "LINK", "UNLINK",
-)  # fmt: skip
 _RULE = "/<service_id>/<rest:path>"
 _SHORT_RULE = "/<service_id>"
 
@@ -65,7 +60,7 @@ _NOTES = (
     ("X-Upstream-Authorization", "Passed on as `Authorization`, for services that have given you a key."),
 )
 
-for _method in _METHODS:
+for _method in DOCUMENTED_METHODS:
     _view = proxy.response(200, schemas.ProxiedAnswer, description="What the service answered.")(
         proxy.raises(
             Unauthorized, InsufficientCredits, PerTxLimitExceeded, DomainNotAllowed, NotFound, PayloadTooLarge,
@@ -78,7 +73,7 @@ for _method in _METHODS:
     _view.provide_automatic_options = False
     proxy.route(_RULE, methods=[_method])(_view)
 
-for _rule, _methods in ((_RULE, _FURTHER_METHODS), (_SHORT_RULE, (*_METHODS, *_FURTHER_METHODS))):
+for _rule, _methods in ((_RULE, FURTHER_METHODS), (_SHORT_RULE, (*DOCUMENTED_METHODS, *FURTHER_METHODS))):
     flask.Blueprint.add_url_rule(
         proxy,
         _rule,

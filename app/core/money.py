@@ -1,14 +1,15 @@
 """Exact money: token amounts in base units and US dollars in nano-dollars (10^-9 USD), both integers.
 
 Nothing here ever rounds silently: parsing refuses what does not fit, and the one place that must round
-(a token's dollar value) rounds up, so that a limit is never passed by a fraction.
+(a token's dollar value) rounds up, so that a limit is never passed by a fraction. What binary arithmetic has left
+behind the ninth decimal of a dollar number is no part of it (`usd_as_meant`).
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
+from decimal import ROUND_HALF_EVEN, Context, Decimal, DecimalException, Inexact, InvalidOperation
 
 from app.core.chains import Token
 
@@ -17,6 +18,10 @@ NANOS_PER_USD = 10**9
 _AMOUNT = re.compile(r"[0-9]{1,60}(?:\.[0-9]{1,40})?", re.ASCII)
 # The default context rounds at 28 digits without a word; this one refuses instead.
 _EXACT = Context(prec=120, traps=[Inexact, InvalidOperation])
+_COMPARING = Context(prec=120, rounding=ROUND_HALF_EVEN, traps=[InvalidOperation])
+_ONE_NANO = Decimal("1E-9")
+# A double has 53 bits. A sum of a few that were written in decimals differs in the last of them.
+_NOISE_BITS = 48
 
 
 class AmountError(ValueError):
@@ -89,6 +94,17 @@ def nanos_from_usd(usd: Decimal) -> int:
     except (DecimalException, ValueError, OverflowError):
         msg = "must be a finite number with at most 9 decimals"
         raise AmountError(msg) from None
+
+
+def usd_as_meant(usd: Decimal) -> Decimal:
+    """Return the dollars that a finite number from 0 to 10^9 stands for, where binary arithmetic wrote it.
+
+    0.1 + 0.2 comes as 0.30000000000000004: the number of nine decimals that it differs from by less than 2^-48 of
+    itself. Any other number comes back as it is. Never zero for what is not: as a limit that would be none.
+    """
+    meant = _COMPARING.quantize(usd, _ONE_NANO)
+    noise = _COMPARING.multiply(_COMPARING.abs(_COMPARING.subtract(usd, meant)), Decimal(2**_NOISE_BITS))
+    return meant if noise < usd else usd
 
 
 def usd_from_nanos(nanos: int) -> Decimal:

@@ -22,6 +22,7 @@ from app.gateway.price_table import Rates
 from app.gateway.token_cost import EXACT, Fallback, cost, estimated, is_silent_on_output, up
 from app.usage.service import Metered
 from app.web.parsing import parse_json
+from app.web.targets import upper_path
 
 # Of a call that may be cut short for want of credits, this much must still fit.
 LEAST_TOKENS_OUT = 256
@@ -78,6 +79,9 @@ class Quote:
         affordable = self.affordable(most_nanos)
         fitting = affordable.get("affordable_max_tokens")
         mend = f" Ask for at most {fitting} tokens of output." if fitting else ""
+        blamed = (
+            {"max_tokens": [f"must be at most {fitting}"]} if fitting else {"body": ["asks for too much"]}
+        )
         raise InvalidInput(
             f"This call may cost up to {money.usd_from_nanos(self.worst.cost_nanos):f} USD, and one call may cost "
             f"{money.usd_from_nanos(most_nanos):f} USD.{mend}",
@@ -85,6 +89,7 @@ class Quote:
                 "worst_case_usd": money.usd_from_nanos(self.worst.cost_nanos),
                 "limit_usd": money.usd_from_nanos(most_nanos),
                 **affordable,
+                "fields": blamed,
             },
         )
 
@@ -97,7 +102,7 @@ class FixedPrice:
 
     def quote(self, request: Request) -> Quote:
         """Return the price."""
-        return _fixed(request.path.strip("/"), self.nanos)
+        return _fixed(upper_path(request.path), self.nanos)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +117,7 @@ class PerPath:
         path = request.path.strip("/")
         named = {beginning.strip("/"): nanos for beginning, nanos in self.by_beginning.items()}
         fitting = [beginning for beginning in named if f"{path}/".startswith(f"{beginning}/")]
-        return _fixed(path, named[max(fitting, key=len)] if fitting else self.default_nanos)
+        return _fixed(upper_path(path), named[max(fitting, key=len)] if fitting else self.default_nanos)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +156,7 @@ class TokenPrices:
         if facts is None:
             raise LookupError("a call that costs by its tokens needs its facts")
         if facts.is_free:
-            return _fixed(facts.model or request.path.strip("/"), 0)
+            return _fixed(facts.model or upper_path(request.path), 0)
         with localcontext(EXACT):
             quotes = [
                 self._quote(facts, model, at) for model in dict.fromkeys((facts.model, *facts.alternatives))

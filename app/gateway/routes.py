@@ -25,8 +25,10 @@ from app.errors import (
 from app.gateway import calls, doors, listing, schemas
 from app.identity import guards
 from app.web.blueprint import OPEN, Blueprint
+from app.web.targets import DOCUMENTED_METHODS, FURTHER_METHODS
 
-_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+# Whoever answers a TRACE repeats the request, in which the operator's credential is.
+_FURTHER_METHODS = tuple(method for method in FURTHER_METHODS if method != "TRACE")
 
 gateway = Blueprint(
     "gateway",
@@ -57,7 +59,7 @@ def _forwarding(method: str) -> Callable[..., Response]:
     return forward
 
 
-for _method in _METHODS:
+for _method in DOCUMENTED_METHODS:
     _view = gateway.response(200, schemas.UpstreamAnswerShape, description="What the upstream answered.")(
         gateway.raises(
             Unauthorized, InsufficientCredits, PaymentRequired, PaymentInvalid, PaymentAlreadyUsed, RouteNotAllowed,
@@ -67,13 +69,12 @@ for _method in _METHODS:
     # HEAD comes with GET; OPTIONS would, too, but is the upstream's to answer.
     _view.provide_automatic_options = False
     gateway.route("/<provider>/<rest:path>", methods=[_method])(_view)
-# Forwarded like the others; an OpenAPI document gains nothing from it.
 flask.Blueprint.add_url_rule(
     gateway,
     "/<provider>/<rest:path>",
-    "forward_options",
-    _forwarding("OPTIONS"),
-    methods=["OPTIONS"],
+    "forward_others",
+    _forwarding("call"),
+    methods=list(_FURTHER_METHODS),
     provide_automatic_options=False,
 )
 

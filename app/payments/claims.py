@@ -1,8 +1,8 @@
 """The life of a payment once it is claimed, and the claims that make it count once.
 
 settling → paid → serving → served; serving → paid when the call was certainly not served, served → paid when what was
-paid for is given back; settling → void when the payment certainly did not take place, which alone gives claims back.
-The only writer of `status`.
+paid for is given back; settling → void when the payment certainly did not take place, which alone gives claims back;
+from paid on → lost when a reorganisation undid it for good. The only writer of `status`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Any
 
 import structlog
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, func, select, update
 
 from app.core import clock, logs
 from app.core.chains import ChainName
@@ -38,6 +38,7 @@ class Status(StrEnum):
     SERVING = "serving"
     SERVED = "served"
     VOID = "void"
+    LOST = "lost"
 
 
 class Rail(StrEnum):
@@ -45,6 +46,9 @@ class Rail(StrEnum):
 
     HASH = "hash"
     SIGNED = "signed"
+
+
+_TAKEN = (Status.PAID, Status.SERVING, Status.SERVED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +192,43 @@ def void(payment_id: str) -> bool:
         .execution_options(synchronize_session=False)
     )
     return True
+
+
+def landed_elsewhere(payment_id: str, *, tx_hash: str) -> None:
+    """Note that a payment stands by another transaction than it did, in the current unit."""
+    db.session.execute(
+        update(Payment)
+        .where(Payment.id == payment_id)
+        .values(tx_hash=tx_hash)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def lose(payment_id: str) -> bool:
+    """Note that a payment that was taken is gone for good. In the current unit.
+
+    Its claims stay: what was served is not to be paid for with what others do with the same authorization.
+    """
+    return any(_move(payment_id, each, Status.LOST) for each in _TAKEN)
+
+
+def taken_by(hashes: Iterable[str], *, since: datetime) -> list[Held]:
+    """Return the signed payments since then that count as made by one of these transactions. In a reading unit."""
+    rows = select(Payment).where(
+        Payment.status.in_([each.value for each in _TAKEN]),
+        Payment.created_at >= since,
+        Payment.rail == Rail.SIGNED.value,
+        Payment.tx_hash.in_(list(hashes)),
+    )
+    return [_held(row) for row in db.session.scalars(rows)]
+
+
+def lost_by_chain() -> dict[str, int]:
+    """Return how many payments were lost on each chain. In a reading unit."""
+    rows = (
+        select(Payment.chain, func.count()).where(Payment.status == Status.LOST.value).group_by(Payment.chain)
+    )
+    return dict(db.session.execute(rows).all())
 
 
 def claimless() -> list[str]:

@@ -7,11 +7,12 @@ land. The workers carry on what a process left behind.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 import structlog
 
-from app.core import logs
+from app.core import clock, logs
 from app.core.chains import ChainName
 from app.core.identifiers import new_id
 from app.core.unit_of_work import reading, unit_of_work
@@ -30,6 +31,8 @@ _log = structlog.get_logger(__name__)
 KIND = "settlement"
 OPENING = "opening"
 _RESOLVED_AT_ONCE = 200
+# No reorganisation of these chains reaches that far back, and no authorization is sent again for so long.
+_LOST_WITHIN = timedelta(hours=24)
 
 
 def settle(till: Till, authorization: Authorization, price: Price) -> Held:
@@ -113,6 +116,38 @@ def resolve_all(chain: ChainName) -> int:
             # One odd payment must not keep the others from their end.
             _log.exception("payment_not_resolved", payment_id=payment_id)
     return len(waiting)
+
+
+def look_for_lost(chain: ChainName) -> int:
+    """Tell of payments that were served, and whose submission a reorganisation undid and nothing repeats.
+
+    The same bytes are sent again by whoever watches movements; what is found here failed for good in spite of that,
+    because its payer had moved the money meanwhile. Returns how many. For a worker.
+    """
+    since = clock.now() - _LOST_WITHIN
+    with reading():
+        failed = submissions.failed_hashes(treasury.OWNER, chain, kind=KIND, since=since)
+        undone = claims.taken_by(failed, since=since) if failed else []
+    return sum(_look_into(held) for held in undone)
+
+
+def _look_into(held: Held) -> bool:
+    try:
+        landed = provider.current().tills[held.chain].carried_out(_authorization(held))
+    except PortError as error:
+        _log.warning("payment_unreadable", payment_id=held.id, reason=error.reason)
+        return False
+    with unit_of_work():
+        if landed is not None:
+            claims.landed_elsewhere(held.id, tx_hash=landed)
+            return False
+        lost = claims.lose(held.id)
+    if lost:
+        _log.critical(
+            "payment_lost", payment_id=held.id, chain=held.chain, units=held.units, payer=held.payer,
+            tx_hash=held.tx_hash,
+        )  # fmt: skip
+    return lost
 
 
 def _authorization(held: Held) -> Authorization:

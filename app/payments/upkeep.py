@@ -27,6 +27,9 @@ def carry_on(chain: ChainName) -> None:
     """Resolve submissions and grant top-ups; never raises for a single one."""
     settlement.resolve_all(chain)
     topups.grant_due(chain)
+    with once_in(_LOOK_EVERY, f"payments-lost-{chain.value}", duration=_LOOK_EVERY) as due:
+        if due:
+            settlement.look_for_lost(chain)
 
 
 def supply() -> None:

@@ -93,6 +93,8 @@ class Desk:
         self._goods_nanos: int | None = None
         self._step: Step | None = None
         self._pictures = 0
+        # Kept here, for a refusal comes back through the browser's process, which is not believed.
+        self._refusal: ServiceError | None = None
 
     def first_page(self) -> None:
         """Note that the shop was read: from here on the price is earned."""
@@ -136,7 +138,7 @@ class Desk:
                         Trouble.BROWSER_ERROR, "The purchase was given up before it could be ordered."
                     )
         except ServiceError as refusal:
-            raise _over(refusal) from None
+            raise self._over(refusal) from None
 
     def stepped(self, step: Step) -> None:
         """Note a step."""
@@ -194,13 +196,13 @@ class Desk:
         """End a purchase that came to no order; one that may have been ordered is left open."""
         target = Status.ACTION_REQUIRED if failure.trouble in _FOR_THE_CALLER else Status.FAILED
         if not end_running(
-            self.purchase_id, target=target, error=error_of(failure, self._step), holder=self._holder
+            self.purchase_id, target=target, error=self._error_of(failure), holder=self._holder
         ):
             self.leave_open(failure.message)
 
     def leave_open(self, message: str) -> None:
         """End a purchase that may have been ordered; what it holds stays held."""
-        error = error_of(Failed(Trouble.OUTCOME_UNKNOWN, message), self._step)
+        error = self._error_of(Failed(Trouble.OUTCOME_UNKNOWN, message))
         with unit_of_work():
             if self._wallet_id is not None:
                 spending.lock_accounts([self._wallet_id])
@@ -224,7 +226,7 @@ class Desk:
         try:
             self._assert_affordable(review.total_nanos, "The order")
         except Failed as refusal:
-            target, changes = Status.FAILED, {**seen, "error": error_of(refusal, self._step)}
+            target, changes = Status.FAILED, {**seen, "error": self._error_of(refusal)}
         else:
             target, changes = Status.PREVIEW, seen
         with unit_of_work():
@@ -242,7 +244,15 @@ class Desk:
                     self._wallet_id, value_nanos=value_nanos, recipient=None, family=None, domain=self._host
                 )
         except ServiceError as refusal:
-            raise _over(refusal) from None
+            raise self._over(refusal) from None
+
+    def _over(self, refusal: ServiceError) -> Failed:
+        self._refusal = refusal
+        return Failed(Trouble.LIMIT_EXCEEDED, f"{refusal.message} ({refusal.code.value})")
+
+    def _error_of(self, failure: Failed) -> dict[str, Any]:
+        refusal = self._refusal if failure.trouble is Trouble.LIMIT_EXCEEDED else None
+        return error_of(failure, self._step, limit_code=None if refusal is None else refusal.code.value)
 
     def _assert_capped(self, value_nanos: int, what: str) -> None:
         if self._max_total_nanos is not None and value_nanos > self._max_total_nanos:
@@ -288,10 +298,11 @@ def end_running(
         return ended
 
 
-def error_of(failure: Failed, step: Step | None) -> dict[str, Any]:
-    """Return a failure as it is stored and shown."""
+def error_of(failure: Failed, step: Step | None, *, limit_code: str | None = None) -> dict[str, Any]:
+    """Return a failure as it is stored and shown; `limit_code` is the wallet's own refusal behind it."""
     return {
         "code": failure.trouble.value,
+        "limit_code": limit_code,
         "message": _stored(failure.message, 600),
         "step": None if step is None else step.action,
         "missing": list(failure.missing),
@@ -334,10 +345,6 @@ def _outcome(found: Review | Bought) -> dict[str, Any]:
         "payment_pending": found.payment_pending,
         "shipping_method": _stored(found.shipping_method) if found.shipping_method else None,
     }
-
-
-def _over(refusal: ServiceError) -> Failed:
-    return Failed(Trouble.LIMIT_EXCEEDED, f"{refusal.message} ({refusal.code.value})")
 
 
 def _stored(text: str, length: int = 200) -> str:

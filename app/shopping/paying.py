@@ -9,12 +9,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from flask import g, request
 
 from app.credits import service as credits_service
-from app.errors import InsufficientCredits, Unauthorized
+from app.errors import InsufficientCredits, ServiceError, Unauthorized
 from app.identity import guards
 from app.identity.caller import Caller, KeyKind
 from app.payments import desk, presentation, terms
@@ -30,8 +30,10 @@ PARAMETER = "token"
 _TOKEN_LETTERS = 32
 
 
-def check_payer() -> None:
+def check_payer(read: Callable[[], Order]) -> None:
     """Let in whoever can pay for a purchase: a key, by its credits; else a payment.
+
+    `read` reads the order. Who brings neither hears what would refuse it before they pay for that.
 
     Raises: PaymentRequired for who brings neither, Unauthorized for a key that is none.
     """
@@ -44,8 +46,7 @@ def check_payer() -> None:
         return
     if guards.sends_key_of_client():
         raise Unauthorized
-    obstacle = None if service.is_configured() else "shopping is not set up on this service."
-    raise desk.required(_price(obstacle=obstacle))
+    raise desk.required(_price(obstacle=_obstacle(read)))
 
 
 def check_reader() -> None:
@@ -105,6 +106,17 @@ def _paid(caller: Caller, order: Order, ticket: desk.Ticket, *, twice: bool) -> 
         credits_service.grant(caller.account_id, ticket.price.nanos, reference=reference)
 
     return service.buy(caller, order, twice=twice, fund=fund)
+
+
+def _obstacle(read: Callable[[], Order]) -> str | None:
+    """Return why paying for the present request would be of no use, None where it would be."""
+    if not service.is_configured():
+        return "shopping is not set up on this service."
+    try:
+        orders.assert_capped(read())
+    except ServiceError as refusal:
+        return f"this request would be refused. {refusal.message}"
+    return None
 
 
 def _price(*, obstacle: str | None = None) -> Price:

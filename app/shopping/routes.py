@@ -24,7 +24,6 @@ from app.ports import provider
 from app.ports.shopper import ShippingAddress
 from app.shopping import orders, paying, schemas, service
 from app.shopping.orders import Order
-from app.shopping.schemas import ADVICE
 from app.shopping.service import PurchaseView
 from app.web import idempotency, prefer
 from app.web.blueprint import Blueprint, Guard
@@ -40,7 +39,7 @@ def _is_purchase() -> bool:
 def _check() -> None:
     """Let in whoever can pay for a purchase, and whoever may read one."""
     if _is_purchase():
-        paying.check_payer()
+        paying.check_payer(_read_order)
     else:
         paying.check_reader()
 
@@ -97,7 +96,9 @@ def _shape(purchase: PurchaseView) -> dict[str, Any]:
             },
             "shipping_method": purchase.outcome["shipping_method"],
         }
-    error = None if purchase.error is None else {**purchase.error, "advice": ADVICE[purchase.error["code"]]}
+    error = (
+        None if purchase.error is None else {**purchase.error, "advice": schemas.advice_on(purchase.error)}
+    )
     values = {
         "id": purchase.id,
         "status": purchase.status.value,
@@ -137,7 +138,15 @@ def _owner() -> str:
 @shopping.arguments(schemas.BuyBody)
 @shopping.response(202, schemas.PurchaseShape, description="Accepted; ask for it at `Location`.")
 @shopping.alt_response(
-    200, schema=schemas.PurchaseShape, description="It has ended within the time of `Prefer: wait`."
+    200,
+    schema=schemas.PurchaseShape,
+    description="It has ended within the time of `Prefer: wait`.",
+    headers={
+        prefer.APPLIED: {
+            "description": "`wait=N`: how long was waited at most.",
+            "schema": {"type": "string"},
+        }
+    },
 )
 @shopping.raises(
     Unauthorized, ProviderNotConfigured, DomainNotAllowed, WalletFrozen, NotFound, InsufficientCredits,
@@ -153,7 +162,8 @@ def buy(body: dict[str, Any]) -> Response:
     purchase, settled = paying.buy(
         guards.find_caller(), _order(body), twice=idempotency.HEADER in request.headers
     )
-    purchase = service.wait(purchase, seconds=prefer.wait_seconds(service.NO_WAIT))
+    seconds = prefer.wait_seconds(service.NO_WAIT)
+    purchase = service.wait(purchase, seconds=seconds)
     response = jsonify(_shape(purchase))
     response.status_code = 202 if purchase.is_open else 200
     response.headers.extend(settled)
@@ -162,6 +172,8 @@ def buy(body: dict[str, Any]) -> Response:
             f"/v1/gateway/shopping/purchases/{purchase.id}{paying.address_suffix(purchase.id)}"
         )
         response.headers["Retry-After"] = str(_POLL_SECONDS)
+    elif seconds:
+        response.headers[prefer.APPLIED] = f"wait={seconds}"
     return response
 
 
@@ -197,6 +209,11 @@ def get_purchase_evidence(evidence_id: str, purchase: PurchaseView) -> Response:
     response.headers["Cache-Control"] = "private, no-store"
     response.headers["Content-Disposition"] = "attachment"
     return response
+
+
+def _read_order() -> Order:
+    """Read the order of the present request as its view does. Raises: InvalidInput, DomainNotAllowed."""
+    return _order(shopping.ARGUMENTS_PARSER.parse(schemas.BuyBody(), request, location="json"))
 
 
 def _order(body: dict[str, Any]) -> Order:

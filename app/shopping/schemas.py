@@ -9,6 +9,7 @@ import marshmallow as ma
 from marshmallow import fields, pre_load
 
 from app.core import money
+from app.errors import ErrorCode
 from app.ports.shopper import Trouble
 from app.shopping.lifecycle import Status
 from app.web.fields import Email, Flag, Instant, Text, Usd, UsdText
@@ -20,7 +21,7 @@ _TWINS: Mapping[str, str] = {
     "maxTotalUsd": "max_total_usd",
     "dryRun": "dry_run",
 }
-ADVICE: Mapping[str, str] = {
+_ADVICE: Mapping[str, str] = {
     Trouble.OUT_OF_STOCK: "Choose another product, or try again later.",
     Trouble.NOT_A_PRODUCT: "Send the address of one product's own page.",
     Trouble.PRODUCT_NOT_FOUND: "Check the address; the shop does not know this page.",
@@ -28,7 +29,7 @@ ADVICE: Mapping[str, str] = {
     Trouble.ADDRESS_INCOMPLETE: "Add what `missing` names to `shippingAddress`, or store the address in the shop.",
     Trouble.ADDRESS_MISMATCH: "Send the whole address, or store it in the shop under this name and postal code.",
     Trouble.LOGIN_FAILED: "Check the credentials; log in once by hand if the shop asks for more than a password.",
-    Trouble.LIMIT_EXCEEDED: "Raise `max_total_usd`, wait until the limit's window resets, or ask the owner.",
+    Trouble.LIMIT_EXCEEDED: "Raise `max_total_usd`.",
     Trouble.PRICE_UNKNOWN: "This shop shows no price or total that can be read for certain; buy by hand.",
     Trouble.CURRENCY_UNSUPPORTED: "Choose the shop's page in US dollars, if it has one.",
     Trouble.CART_MISMATCH: "Empty the cart of the shop's account and try again.",
@@ -41,6 +42,21 @@ ADVICE: Mapping[str, str] = {
     Trouble.TIMEOUT: "Nothing was ordered; send it again.",
     Trouble.OUTCOME_UNKNOWN: "Look at the orders of the shop's account before you buy again.",
 }  # fmt: skip
+
+
+_ADVICE_ON_LIMITS: Mapping[str, str] = {
+    ErrorCode.PER_TX_LIMIT_EXCEEDED: "Choose something cheaper, or ask the owner for a higher limit.",
+    ErrorCode.DAILY_LIMIT_EXCEEDED: "Wait until the day ends (UTC), or ask the owner for a higher limit.",
+    ErrorCode.WEEKLY_LIMIT_EXCEEDED: "Wait until the week ends (Sunday, UTC), or ask the owner for a higher limit.",
+    ErrorCode.MONTHLY_LIMIT_EXCEEDED: "Wait until the month ends (UTC), or ask the owner for a higher limit.",
+    ErrorCode.WALLET_FROZEN: "Ask the owner; nothing can be bought while the wallet is frozen.",
+    ErrorCode.DOMAIN_NOT_ALLOWED: "Ask the owner to add the shop to the wallet's `allowed_domains`.",
+}  # fmt: skip
+
+
+def advice_on(error: Mapping[str, Any]) -> str:
+    """Return what a caller can do about a purchase's error."""
+    return _ADVICE_ON_LIMITS.get(error.get("limit_code") or "", _ADVICE[error["code"]])
 
 
 class UsdString(UsdText):
@@ -166,6 +182,15 @@ class PurchaseError(Schema):
     """Why it came to no order, or why that is not known."""
 
     code = fields.String(required=True, metadata={"enum": [trouble.value for trouble in Trouble]})
+    limit_code = fields.String(
+        required=True,
+        allow_none=True,
+        dump_default=None,
+        metadata={
+            "enum": [*(str(code) for code in _ADVICE_ON_LIMITS), None],
+            "description": "Of `limit_exceeded`: the wallet's limit that refused; null where it was `max_total_usd`.",
+        },
+    )
     message = fields.String(required=True)
     advice = fields.String(required=True, metadata={"description": "What the caller can do."})
     step = fields.String(

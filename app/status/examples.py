@@ -1,6 +1,6 @@
 """curl lines for the documentation, made from schemas so that they cannot name fields that do not exist.
 
-They use shell variables for what only the reader has: `$KEY`, and one per id in the path (`$WALLET`).
+They use shell variables for what only the reader has: `$KEY`, and one per id in the path or body (`$WALLET`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,12 @@ _SAMPLES: Mapping[str, Any] = {
     "to": "0xRECIPIENT",
     "Idempotency-Key": "order-1001",
 }
+# Ids that only the reader has, by the member of a body that holds them; OpenAPI's own examples are UUIDs.
+_IDS: Mapping[str, str] = {"wallet_id": "$WALLET", "walletId": "$WALLET"}
+_QUOTED_VARIABLE = re.compile(r'"(\$[A-Z_]+)"')
 _LONGEST_BODY_LINE = 60
 _HEADERS_SHOWN = ("Idempotency-Key",)
+_TAKEN_VARIABLES = frozenset({"KEY", "PATH"})
 _VARIABLES = {"X-API-Key": "$KEY", "X-Master-Key": "$MASTER_KEY"}
 
 
@@ -38,7 +42,7 @@ def curl(
 ) -> str:
     """Return a command line, one option per line; `url` may hold `{some_id}` placeholders."""
     asked = "&".join(f"{name}={_SAMPLES.get(name, '…')}" for name in query)
-    target = re.sub(r"{(\w+?)(_id)?}", lambda found: f"${found[1].upper()}", url)
+    target = re.sub(r"{(\w+)}", lambda found: f"${_variable_of(found[1])}", url)
     if asked:
         target = f"{target}?{asked}"
     lines = [f'curl "{target}"' if method == "GET" else f'curl -X {method} "{target}"']
@@ -50,8 +54,18 @@ def curl(
         if len(text) > _LONGEST_BODY_LINE:
             text = json.dumps(example, ensure_ascii=False, indent=2)
         text = text.replace("'", r"'\''")
+        # A shell replaces nothing in single quotes: they end before the variable and begin again after it.
+        text = _QUOTED_VARIABLE.sub(lambda found: f"\"'{found[0]}'\"", text)
         lines += ['-H "Content-Type: application/json"', f"-d '{text}'"]
     return " \\\n  ".join(lines)
+
+
+def _variable_of(parameter: str) -> str:
+    """Return the shell variable for an id of a path: never one that means something else already."""
+    short = parameter.removesuffix("_id").upper()
+    if short in _TAKEN_VARIABLES:
+        return parameter.upper() if parameter.upper() != short else f"UPSTREAM_{short}"
+    return short
 
 
 def sample(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,6 +84,8 @@ def sample(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(name: str, member: Mapping[str, Any]) -> Any:
+    if name in _IDS:
+        return _IDS[name]
     if "example" in member:
         return member["example"]
     if member.get("examples"):

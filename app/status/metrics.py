@@ -25,7 +25,7 @@ from app.core.unit_of_work import reading
 from app.credits import service as credits_
 from app.errors import NotFound, Unauthorized
 from app.extensions import limiter
-from app.payments import readiness
+from app.payments import claims, readiness
 from app.ports import provider
 from app.shopping import service as purchases
 from app.status import handover
@@ -196,6 +196,12 @@ def _stored() -> Iterator[Metric]:
         "settlements_left_age_seconds",
         "Seconds since the settlement key's gas was looked at.",
         {(chain,): age for chain, (_, age) in supplies.items()},
+        "chain",
+    )
+    yield _gauge(
+        "payments_lost",
+        "Signed payments that were served, and that a reorganisation undid for good.",
+        _keyed({**dict.fromkeys(supplies, 0), **claims.lost_by_chain()}),
         "chain",
     )
     yield _gauge("open_purchases", "Purchases under way.", _keyed(purchases.open_by_status()), "status")

@@ -12,7 +12,7 @@ from marshmallow import ValidationError, fields
 from app.trading import reads, writes
 from app.trading.markets import Origin
 from app.web.fields import Amount, Count, Flag, Text
-from app.web.schemas import ErrorBody, Schema
+from app.web.schemas import EXAMPLE_ID, ErrorBody, Schema
 
 _SYMBOL_EXAMPLE = {"example": "ETH"}
 _DEFAULT_BOOK = "ETH"
@@ -76,7 +76,7 @@ class CallBody(Schema):
         required=True,
         data_key="walletId",
         validate=_NOT_EMPTY,
-        metadata={"example": "5f0f6c1e-3b9c-4f0e-9a55-0d6a6a3c8a10"},
+        metadata={"example": EXAMPLE_ID},
     )
     action = _action(_ALL_ACTIONS)
 

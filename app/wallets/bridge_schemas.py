@@ -49,7 +49,8 @@ class BridgeShape(Schema):
         required=True,
         metadata={
             "enum": list(Status),
-            "description": "`pending` until it has arrived; never `failed` once it has left.",
+            "description": "`pending` until it has arrived; what has left is `failed` only once it came back "
+            "(`error` is `refunded`) or an operator has closed it (`written_off`).",
         },
     )
     type = fields.String(required=True, metadata={"enum": ["transfer"]})

@@ -36,7 +36,10 @@ def get_controls(wallet: WalletView) -> dict[str, Any]:
 @blp.response(200, schemas.UpdatedControls)
 @blp.raises(Unauthorized, NotFound, ControlsLocked)
 def put_controls(body: dict[str, Any], wallet: WalletView) -> dict[str, Any]:
-    """Create or change the controls; fields that are left out keep their value."""
+    """Create or change the controls; fields that are left out keep their value.
+
+    At least one field has to be sent, also where no controls are set yet: an empty object is refused.
+    """
     if not body:
         known = ", ".join(schemas.ControlsBody().fields)
         raise InvalidInput(

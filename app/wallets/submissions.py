@@ -5,6 +5,7 @@ They take nonce slots and pay fees like all others, and the workers carry them o
 
 from __future__ import annotations
 
+from datetime import datetime
 from decimal import Decimal
 
 from sqlalchemy import or_, select
@@ -19,7 +20,7 @@ from app.ports.vault import Signer
 from app.wallets import history, lifecycle, movements, nonces, settlement
 from app.wallets.history import TransactionView
 from app.wallets.lifecycle import Status, TransactionType
-from app.wallets.models import SignedAttempt, Transaction
+from app.wallets.models import SignedAttempt, Transaction, Wallet
 from app.wallets.movements import Movement, NotAffordable
 from app.wallets.service import WalletView
 
@@ -74,6 +75,24 @@ def kind_of(chain: ChainName, tx_hash: str) -> str | None:
         )
         .limit(1)
     )
+
+
+def failed_hashes(agent_id: str, chain: ChainName, *, kind: str, since: datetime) -> list[str]:
+    """Return every hash of an agent's movements since then that failed beyond change. In the current unit."""
+    rows = (
+        select(SignedAttempt.tx_hash)
+        .join(Transaction, Transaction.id == SignedAttempt.transaction_id)
+        .join(Wallet, Wallet.id == Transaction.wallet_id)
+        .where(
+            Wallet.agent_id == agent_id,
+            Transaction.created_at >= since,
+            Transaction.status == Status.FAILED.value,
+            Transaction.next_check_at.is_(None),
+            Transaction.chain == chain.value,
+            Transaction.kind == kind,
+        )
+    )
+    return list(db.session.scalars(rows))
 
 
 def is_beyond_change(transaction_id: str) -> bool:

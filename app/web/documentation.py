@@ -62,8 +62,10 @@ def spec_options(public_url: str, security_schemes: Mapping[str, Any]) -> dict[s
         "info": {
             "description": (
                 "Agents register themselves and get an API key, a wallet on Ethereum, Base and Solana, "
-                "spending controls and credits. Amounts are decimal strings, dollars are numbers, times are "
-                "ISO 8601 in UTC. Every failure has the same body: `error`, `code`, `details`, `request_id`."
+                "spending controls and credits. Amounts are decimal strings, times are ISO 8601 in UTC. Dollars "
+                "are numbers, at most 1000000000 and with at most 9 decimals; what binary arithmetic adds to "
+                "them (0.30000000000000004) is taken off. "
+                "Every failure has the same body: `error`, `code`, `details`, `request_id`."
             ),
             "license": {"name": "Proprietary", "identifier": "LicenseRef-Proprietary"},
         },

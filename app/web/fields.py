@@ -17,6 +17,10 @@ from app.core import addresses, clock, money
 from app.web.parsing import JsonNumber
 
 _MAX_USD = 1_000_000_000
+_REFUSED_ADDRESSES = (
+    "Refused are domains without a dot, and special-use ones: "
+    "`.test`, `.invalid`, `.local`, `.localhost`, `.onion`, `.arpa`."
+)
 _DIRECTION_MARKS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _MAX_NAME_LETTERS = 100
 _MAX_UNIT_BITS = 256
@@ -62,6 +66,12 @@ class Name(Text):
 
 class Email(Text):
     """A syntactically valid e-mail address, lower-cased, without a DNS look-up; null and blank count as absent."""
+
+    def __init__(self, **options: Any) -> None:
+        """Take what every field takes; the description says what is refused, too."""
+        metadata = options.pop("metadata", None) or {}
+        described = " ".join(filter(None, (metadata.get("description"), _REFUSED_ADDRESSES)))
+        super().__init__(metadata={**metadata, "description": described}, **options)
 
     def _deserialize(
         self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
@@ -112,7 +122,7 @@ def _digits(value: int) -> str:
 
 
 class Usd(fields.Field[int]):
-    """US dollars: a JSON number outside, integer nano-dollars inside."""
+    """US dollars: a JSON number outside, integer nano-dollars inside. A double's noise is taken off."""
 
     def _serialize(self, value: int | None, attr: str | None, obj: Any, **_kwargs: Any) -> float | None:
         return None if value is None else float(money.usd_from_nanos(value))
@@ -128,7 +138,7 @@ class Usd(fields.Field[int]):
             msg = f"must be between 0 and {_MAX_USD}"
             raise ValidationError(msg)
         try:
-            return money.nanos_from_usd(Decimal(value))
+            return money.nanos_from_usd(money.usd_as_meant(Decimal(value)))
         except money.AmountError as error:
             raise ValidationError(str(error)) from None
 

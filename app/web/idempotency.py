@@ -109,7 +109,7 @@ def idempotent(
             if key is None or not applies():
                 return view(*args, **kwargs)
             if not _VISIBLE_ASCII.fullmatch(key):
-                raise InvalidInput(f"{HEADER} must be 1 to 255 visible ASCII characters.")
+                raise InvalidInput.field(HEADER, "must be 1 to 255 visible ASCII characters")
             found = _claim(owner(), key)
             if isinstance(found, _Stored):
                 return _replay(found, rebuild, repeated)

@@ -7,6 +7,7 @@ from decimal import Decimal
 
 from flask import request
 
+APPLIED = "Preference-Applied"
 _MAX_WAIT_SECONDS = 25
 
 

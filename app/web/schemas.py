@@ -10,6 +10,8 @@ from marshmallow import fields, post_load
 from app.core.pagination import PageRequest
 from app.web.fields import Count
 
+EXAMPLE_ID = "5f0f6c1e-3b9c-4f0e-9a55-0d6a6a3c8a10"
+
 
 class Schema(ma.Schema):
     """The base of all schemas: unknown fields are ignored, fields keep their order."""

@@ -25,10 +25,23 @@ class RestConverter(BaseConverter):
     part_isolating = False
 
 
+DOCUMENTED_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+# Forwarded like those; an OpenAPI document has no words for them, or gains nothing from them. Routes need a list, so
+# what is in none is 405: CONNECT, which asks for a tunnel, and words that nobody has registered.
+FURTHER_METHODS = (
+    "OPTIONS", "TRACE", "QUERY", "SEARCH", "REPORT", "PROPFIND", "PROPPATCH", "MKCOL", "COPY", "MOVE", "LOCK",
+    "UNLOCK", "PURGE", "LINK", "UNLINK",
+)  # fmt: skip
+_UPPER_SEGMENTS = 2
 _ABSOLUTE = re.compile(r"\A[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _NEVER = re.compile(r"[\x00-\x1f\x7f\\]")
 _MAX_DECODINGS = 5
+
+
+def upper_path(path: str) -> str:
+    """Return the first two segments of a path: what was called, without the ids that come below it."""
+    return "/".join(path.strip("/").split("/")[:_UPPER_SEGMENTS])
 
 
 @dataclass(frozen=True, slots=True)

@@ -339,3 +339,11 @@ def test_a_frozen_agent_moves_and_deletes_nothing_until_it_is_unfrozen(
         with unit_of_work():
             spending.unfreeze(agent.id)
         assert agent.move("1", "USDC").get_json()["status"] == "confirmed"
+
+
+def test_a_limit_that_was_computed_with_doubles_is_the_limit_that_was_meant(agent: Agent) -> None:
+    answer = agent.put(f"{agent.wallet_url}/controls", {"daily_limit_usd": 0.1 + 0.2})
+    assert answer.get_json()["controls"]["daily_limit_usd"] == 0.3
+    refused = agent.put(f"{agent.wallet_url}/controls", {"daily_limit_usd": 1e-10})
+    assert refused.status_code == 400
+    assert "at most 9 decimals" in refused.get_json()["details"]["fields"]["daily_limit_usd"][0]

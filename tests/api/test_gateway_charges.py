@@ -199,6 +199,12 @@ def test_a_plain_answer_is_settled_before_it_is_given_out(stage: Stage) -> None:
     )  # fmt: skip
 
 
+def test_a_call_without_a_model_is_logged_by_what_was_called_and_not_by_whose_ids(stage: Stage) -> None:
+    stage.behave(lambda exchange: exchange.json({}))
+    assert stage.call("/v1/gateway/brave/web/search/of-somebody/7?q=x").status_code == 200
+    assert [(entry["provider"], entry["model"]) for entry in stage.usage()] == [("brave", "web/search")]
+
+
 def test_a_stream_is_charged_what_it_reports_at_its_end(stage: Stage) -> None:
     def stream(exchange: Exchange) -> None:
         exchange.start_stream()

@@ -36,6 +36,8 @@ def test_checks_come_in_the_order_that_callers_are_told(stage: Stage) -> None:
     assert code("/v1/gateway/openai/chat/completions", "POST", data=b"{") == "INVALID_INPUT"
     dear = {**QUESTION, "model": "o1-pro", "max_tokens": 100_000}
     assert code("/v1/gateway/openai/chat/completions", "POST", json=dear) == "INVALID_INPUT"
+    refused = stage.call("/v1/gateway/openai/chat/completions", "POST", json=dear).get_json()["details"]
+    assert refused["fields"] == {"max_tokens": [f"must be at most {refused['affordable_max_tokens']}"]}
     assert stage.upstream.asked == []
     stage.assert_all_agree()
 

@@ -116,10 +116,21 @@ def test_a_base_with_and_without_its_version_leads_to_the_same_place(stage: Stag
         assert stage.upstream.asked[-1].target == target
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+@pytest.mark.parametrize(
+    "method",
+    ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "QUERY", "SEARCH", "PROPFIND", "PURGE"],
+)
 def test_any_method_is_forwarded(stage: Stage, method: str) -> None:
     assert stage.call("/v1/gateway/brave/anything", method).status_code == 200
     assert stage.upstream.asked[0].method == method
+
+
+@pytest.mark.parametrize("method", ["TRACE", "CONNECT", "FOO"])
+def test_a_method_that_repeats_our_credential_tunnels_or_means_nothing_is_not_forwarded(
+    stage: Stage, method: str
+) -> None:
+    assert stage.call("/v1/gateway/brave/anything", method).status_code == 405
+    assert stage.upstream.asked == []
 
 
 def test_a_chain_is_a_word_of_a_fixed_list_and_never_part_of_a_host(stage: Stage) -> None:

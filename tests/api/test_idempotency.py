@@ -103,6 +103,7 @@ def test_without_a_key_every_request_is_a_new_one(agent: Agent) -> None:
 def test_a_malformed_key_makes_nothing(key: str, agent: Agent) -> None:
     answer = create(agent, key)
     assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT")
+    assert "Idempotency-Key" in answer.get_json()["details"]["fields"]
     assert wallets(agent) == 1
 
 

@@ -4,21 +4,39 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
 
 from app.status import reference
 from app.status.pages import inline
 from app.status.reference import Operation
+from tests.support.agents import register as register_agent
 from tests.support.applications import key_of
+from tests.support.exchange import adapter_for, running_exchange
+from tests.support.market import sell
 
 Register = Callable[..., dict[str, Any]]
 
 _PAGES = ("/", "/docs", "/llms.txt", "/openapi.json")
+_PASTED = (
+    "register_agent",
+    "create_gateway_key",
+    "create_wallet",
+    "get_wallet",
+    "put_controls",
+    "list_transactions",
+    "subscribe",
+    "unsubscribe",
+    "call_perpdex",
+    "register_service",
+    "update_service",
+)
 _MAIN_JOB = (
     "register_agent",
     "fund",
@@ -97,21 +115,47 @@ def test_nested_answers_are_shown_to_their_last_field(client: FlaskClient) -> No
     assert "per_tx_limit_usd" in [inner.name for inner in fields["spending_controls"].fields]
 
 
-def test_the_examples_of_the_documentation_are_not_refused(client: FlaskClient, register: Register) -> None:
-    registered = register()
-    headers = {"X-API-Key": registered["apiKey"]}
-    operations = _operations(client)
-    for name in ("register_agent", "create_gateway_key", "create_wallet", "put_controls"):
-        operation = operations[name]
-        body = re.search(r"-d '(.*)'", operation.example, re.DOTALL)
-        assert body, name
-        answer = client.open(
-            operation.path.replace("{wallet_id}", registered["wallet"]["id"]),
-            method=operation.method,
-            headers=headers,
-            json=json.loads(body[1]),
-        )
-        assert answer.status_code < 300, (name, answer.text)
+def _paste(client: FlaskClient, example: str, variables: dict[str, str]) -> TestResponse:
+    """Let a real shell read an example, and send what it hands to curl."""
+    line = f"""curl() {{ printf '%s\\0' "$@"; }}\n{example}"""
+    read = subprocess.run(["/bin/sh", "-uc", line], env=variables, capture_output=True, check=True, text=True)
+    words = iter(read.stdout.split("\0")[:-1])
+    asked: dict[str, Any] = {"method": "GET", "headers": []}
+    for word in words:
+        if word == "-X":
+            asked["method"] = next(words)
+        elif word == "-H":
+            asked["headers"].append(tuple(next(words).split(": ", 1)))
+        elif word == "-d":
+            asked["data"] = next(words)
+        else:
+            asked["path"] = word.removeprefix("http://purser.test")
+    return client.open(**asked)
+
+
+def test_the_examples_of_the_documentation_do_as_they_say_when_they_are_pasted(
+    build_app: Callable[..., Flask], sqlite_url: str
+) -> None:
+    with running_exchange() as exchange:
+        app = build_app(sqlite_url, perpdex=adapter_for(exchange.url))
+        with app.app_context():
+            client = app.test_client()
+            agent = register_agent(client)
+            service = sell(agent)
+            variables = {"KEY": agent.key, "WALLET": agent.wallet_id, "SERVICE": service["id"]}
+            operations = _operations(client)
+            for name in _PASTED:
+                answer = _paste(client, operations[name].example, variables)
+                assert answer.status_code in {200, 201}, (name, operations[name].example, answer.text)
+            # Of a service that moves no tokens; the wallet is found all the same.
+            assert "wallet" not in _paste(client, operations["top_up"].example, variables).text
+
+
+def test_no_example_uses_a_variable_that_means_something_else(client: FlaskClient) -> None:
+    """`$PATH` is every shell's own, and `$KEY` a secret, which is no part of an address."""
+    for operation in _operations(client).values():
+        first = operation.example.splitlines()[0]
+        assert not re.search(r"\$(PATH|KEY|MASTER_KEY)\b", first), (operation.id, first)
 
 
 def test_an_example_never_holds_an_address_that_could_be_paid(client: FlaskClient) -> None:

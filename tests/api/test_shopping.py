@@ -293,7 +293,12 @@ def test_a_confirmation_of_more_than_was_reviewed_counts_in_full(agent: Agent, s
 
 
 def test_the_callers_own_cap_holds_for_the_total_with_shipping(agent: Agent, shopper: FakeShopper) -> None:
-    assert bought(agent, maxTotalUsd=16.99)["error"]["code"] == "limit_exceeded"
+    over = bought(agent, maxTotalUsd=16.99)["error"]
+    assert (over["code"], over["limit_code"], over["advice"]) == (
+        "limit_exceeded",
+        None,
+        "Raise `max_total_usd`.",
+    )
     assert bought(agent, max_total_usd=11.99)["error"]["message"].startswith("The product alone")
     assert shopper.pressed == 0
     assert bought(agent, max_total_usd=17)["status"] == "completed"
@@ -313,6 +318,9 @@ def test_the_wallets_limits_are_held_before_the_order(
     body = bought(agent)
     assert (body["status"], body["error"]["code"]) == ("failed", "limit_exceeded")
     assert code in body["error"]["message"]
+    assert body["error"]["limit_code"] == code
+    assert "max_total_usd" not in body["error"]["advice"]
+    assert ("Wait until the day ends" in body["error"]["advice"]) == (code == "DAILY_LIMIT_EXCEEDED")
     assert (shopper.pressed, agent.spent_today()) == (0, 0)
 
 
@@ -336,7 +344,9 @@ def test_who_was_frozen_meanwhile_does_not_order(agent: Agent, shopper: FakeShop
                 spending.freeze(agent.id)
 
     shopper.interrupted = freeze
-    assert bought(agent)["error"]["code"] == "limit_exceeded"
+    error = bought(agent)["error"]
+    assert (error["code"], error["limit_code"]) == ("limit_exceeded", "WALLET_FROZEN")
+    assert error["advice"].startswith("Ask the owner; nothing can be bought")
     assert shopper.pressed == 0
     assert refused(order(agent)) == (403, "WALLET_FROZEN")
 
@@ -492,6 +502,7 @@ def test_waiting_answers_with_the_end_when_it_comes_in_time(app: Flask, agent: A
     answer = agent.post(BUY, BODY, Prefer="wait=10")
     thread.join()
     assert (answer.status_code, answer.get_json()["status"]) == (200, "completed")
+    assert answer.headers["Preference-Applied"] == "wait=10"
 
 
 def _ids() -> list[str]:

@@ -148,3 +148,22 @@ def test_where_nobody_buys_no_one_is_asked_to_pay(build_app: Callable[..., Flask
     answer = app.test_client().post(BUY, json=BODY)
     assert refusal(answer) == (402, "PAYMENT_REQUIRED")
     assert "accepts" not in answer.get_json()
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"max_total_usd": None}, "max_total_usd"),
+        ({"url": "shop.example"}, "url"),
+        ({"shippingAddress": {"name": "Ada Buyer"}}, "shippingAddress.zip"),
+    ],
+)
+def test_nobody_is_asked_to_pay_for_an_order_that_would_be_refused(
+    counter: Counter, changed: dict[str, Any], said: str
+) -> None:
+    told = counter.order(**changed)
+    assert refusal(told) == (402, "PAYMENT_REQUIRED")
+    assert "accepts" not in told.get_json()
+    assert decoded(told.headers["PAYMENT-REQUIRED"])["accepts"] == []
+    instructions = told.get_json()["payment"]["instructions"]
+    assert f"this request would be refused. {said}" in instructions

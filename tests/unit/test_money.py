@@ -16,6 +16,7 @@ from app.core.money import (
     decimal_string,
     nanos_from_usd,
     parse_amount,
+    usd_as_meant,
     usd_from_nanos,
     value_nanos,
 )
@@ -116,3 +117,31 @@ def test_the_surrounding_decimal_context_changes_nothing() -> None:
     with localcontext(prec=2):
         assert nanos_from_usd(Decimal("123456.123456789")) == 123_456_123_456_789
         assert usd_from_nanos(123_456_123_456_789) == Decimal("123456.123456789")
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (0.1 + 0.2, "0.3"), (4.35 * 100, "435"), (0.1 * 3, "0.3"), (1.1 + 2.2, "3.3"), (0.1 + 0.7, "0.8"),
+        (sum([0.1] * 10), "1"), (1e-9 * 3, "0.000000003"), (16.99, "16.99"), (0.0, "0"),
+        (999999999.999, "999999999.999"),
+    ],
+)  # fmt: skip
+def test_what_binary_arithmetic_leaves_behind_is_no_part_of_an_amount(written: float, meant: str) -> None:
+    assert usd_as_meant(Decimal(repr(written))) == Decimal(meant)
+
+
+@pytest.mark.parametrize(
+    "usd", ["0.0000000001", "1E-400", "0.3000000001", "0.30000000000001", "0.9999999999", "1.00000000049"]
+)
+def test_digits_that_somebody_meant_are_not_taken_for_noise(usd: str) -> None:
+    assert usd_as_meant(Decimal(usd)) == Decimal(usd)
+    with pytest.raises(AmountError):
+        nanos_from_usd(usd_as_meant(Decimal(usd)))
+
+
+@given(st.decimals(min_value=0, max_value=10**9, allow_nan=False, allow_infinity=False))
+def test_no_amount_is_changed_by_as_much_as_a_nano_dollar_nor_made_nothing(usd: Decimal) -> None:
+    meant = usd_as_meant(usd)
+    assert abs(meant - usd) < Decimal("1E-9")
+    assert (meant == 0) == (usd == 0)

@@ -11,6 +11,7 @@ import time_machine
 from eth_abi.abi import encode
 from flask import Flask
 from sqlalchemy import select
+from structlog.testing import capture_logs
 from werkzeug.test import TestResponse
 
 from app.core import clock
@@ -220,3 +221,36 @@ def test_a_submission_past_what_was_signed_costs_no_higher_fee(scene: Scene) -> 
     scene.look()
     assert [payment.status for payment in scene.shop.payments()] == ["void"]
     assert (scene.shop.claims(), scene.received()) == (set(), 0)
+
+
+def test_a_served_payment_that_a_reorganisation_undoes_is_sent_again_and_lost_only_when_its_payer_was_quicker(
+    scene: Scene,
+) -> None:
+    payers = [EvmPayer(scene.node, dollars=0.01, eth=1) for _ in range(3)]
+    told = [offered(scene.shop.ask()) for _ in payers]
+    payloads = [payer.authorize(terms) for payer, terms in zip(payers, told, strict=True)]
+    headers = [signed_headers(terms, payload) for terms, payload in zip(told, payloads, strict=True)]
+    assert [reason(scene.shop.ask(each)) for each in headers] == ["settlement_pending"] * 3
+    scene.look()
+    assert [scene.shop.ask(each).status_code for each in headers] == [200] * 3
+    scene.node.reorg(3)
+    moved = bytes.fromhex("a9059cbb") + encode(["address", "uint256"], [scene.shop.settler(BASE), PRICE])
+    scene.call(payers[1].address, scene.node.deployment.usdc, moved)
+    by_another = scene.submit(payloads[2], scene.shop.recipient(BASE))
+    scene.look()
+    scene.look()
+    # What failed now can still succeed in another block.
+    assert [payment.status for payment in scene.shop.payments()] == ["served"] * 3
+    scene.node.mine(80)
+    with capture_logs() as logs:
+        scene.look()
+        scene.look()
+    payments = scene.shop.payments()
+    assert [payment.status for payment in payments] == ["served", "lost", "served"]
+    assert payments[2].tx_hash == by_another
+    assert scene.received() == 2 * PRICE
+    # Claims stay, so that nothing that was served is served once more.
+    assert [reason(scene.shop.ask(each)) for each in headers] == ["PAYMENT_ALREADY_USED"] * 3
+    lost = [entry for entry in logs if entry["event"] == "payment_lost"]
+    assert [(entry["payer"], entry["units"]) for entry in lost] == [(payers[1].address, PRICE)]
+    assert 'purser_payments_lost{chain="base"} 1.0' in scene.shop.ask(path="/metrics").text
