@@ -34,7 +34,14 @@ def check(now: datetime | None = None) -> list[str]:
 def _wrong_holds(since: datetime) -> Iterator[str]:
     """Compare the states of movements with those of their holds."""
     moved = db.session.execute(
-        select(Transaction.id, Transaction.status, Transaction.error, Transaction.tx_hash).where(
+        select(
+            Transaction.id,
+            Transaction.status,
+            Transaction.error,
+            Transaction.tx_hash,
+            Transaction.cost_nanos,
+            Transaction.kind,
+        ).where(
             Transaction.type.in_(_MOVING),
             func.coalesce(Transaction.kind, "") != Kind.BRIDGE_LEG.value,
             or_(Transaction.status == Status.PENDING.value, Transaction.created_at >= since),
@@ -45,6 +52,8 @@ def _wrong_holds(since: datetime) -> Iterator[str]:
         held = spending.states_of([row.id for row in rows])
         for row in rows:
             state = held.get(row.id)
+            if state is None and row.cost_nanos == 0 and row.kind not in (None, Kind.BRIDGE.value):
+                continue  # a wallet of the service's own submitted it for somebody else: it moves nothing of ours
             # What was refused before anything was signed has none.
             right = HoldState.RELEASED if state is None and row.tx_hash is None else state
             if right != _should_be(Status(row.status), row.error):

@@ -857,4 +857,4 @@ def bridged(each_database_url: str, build_app: Callable[..., Flask]) -> Bridged:
 
 
 def test_whatever_services_do_a_bridge_ends_where_its_money_is(bridged: Bridged) -> None:
-    walk(Bridges, bridged, walks=6, steps=30)
+    walk(Bridges, bridged, walks=3, steps=30)

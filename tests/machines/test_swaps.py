@@ -174,4 +174,4 @@ def trading(each_database_url: str, build_app: Callable[..., Flask]) -> Ground:
 
 
 def test_whatever_prices_do_no_swap_loses_more_than_was_counted(trading: Ground) -> None:
-    walk(Swaps, trading, walks=8, steps=40)
+    walk(Swaps, trading, walks=5, steps=40)
