@@ -29,6 +29,14 @@ class Stage(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Refund:
+    """By which payment on its source chain it came back, and in the block of which number."""
+
+    tx_hash: str
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """A bridge as it was read; legs by their newest transaction."""
 
@@ -40,6 +48,7 @@ class State:
     source_status: Status
     is_delivering: bool
     arrival_block: BlockRef | None
+    refund: Refund | None
 
 
 def read(bridge_id: str) -> State | None:
@@ -63,6 +72,9 @@ def read(bridge_id: str) -> State | None:
         block = None
         if bridge.arrival_block is not None and bridge.arrival_block_hash:
             block = BlockRef(bridge.arrival_block, bridge.arrival_block_hash)
+        refund = None
+        if bridge.refund_hash is not None and bridge.refund_block is not None:
+            refund = Refund(bridge.refund_hash, bridge.refund_block)
         return State(
             id=bridge_id, wallet_id=bridge.wallet_id, stage=Stage(bridge.stage), adapter=bridge.adapter,
             crossing=Crossing(
@@ -70,6 +82,7 @@ def read(bridge_id: str) -> State | None:
                 delivered[-1].tx_hash if delivered else None,
             ),
             source_status=Status(source.status), is_delivering=is_delivering(legs), arrival_block=block,
+            refund=refund,
         )  # fmt: skip
 
 

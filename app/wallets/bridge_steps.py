@@ -21,12 +21,13 @@ from app.extensions import db
 from app.ports import provider
 from app.ports.bridges import Arrival, Crossing, Phase, Progress, Proof, Step
 from app.ports.bridges import Bridge as BridgePort
+from app.ports.chain import Fate, Watch
 from app.ports.errors import OutcomeUnknown, PortError, Rejected, Unreachable
 from app.ports.vault import Signer
 from app.spending import service as spending
 from app.wallets import bridge_fees, bridge_legs, bridge_states, custody, lifecycle, network_fees, settlement
 from app.wallets.bridge_legs import Sent
-from app.wallets.bridge_states import Stage, State
+from app.wallets.bridge_states import Refund, Stage, State
 from app.wallets.lifecycle import Reason, Status
 from app.wallets.models import Bridge, Transaction
 
@@ -76,18 +77,20 @@ def step(bridge_id: str) -> bool:
 
     Never raises for an obstacle that may go away.
     """
-    stage = take_stock(bridge_id)
-    if stage not in (Stage.CROSSING, Stage.ARRIVED):
-        _look_again(bridge_id, ends=stage is None or stage is Stage.FAILED)
-        return True
+    take_stock(bridge_id)
     state = bridge_states.read(bridge_id)
     if state is None:
+        _look_again(bridge_id, ends=True)
         return True
     try:
         if state.stage is Stage.ARRIVED:
             _recheck(state)
-        else:
+        elif state.stage is Stage.CROSSING:
             _cross(state)
+        elif state.stage is Stage.FAILED and state.refund is not None:
+            _recheck_refund(state, state.refund)
+        else:
+            _look_again(bridge_id, ends=state.stage is Stage.FAILED)
     except PortError as error:
         _note(bridge_id, _obstacle(error))
         return not isinstance(error, Unreachable)
@@ -126,6 +129,7 @@ def take_stock(bridge_id: str) -> Stage | None:
             _end(bridge_id, Status.FAILED, reason=source.error or Reason.REVERTED)
         elif stage is Stage.FAILED:
             _reopen(bridge_id, Status.FAILED)
+            bridge.refund_hash = bridge.refund_block = bridge.refund_units = None
         bridge.stage = target.value
         bridge.next_step_at, bridge.steps = clock.now(), 0
         return target
@@ -268,9 +272,33 @@ def _refund(state: State, came_back: Arrival | None) -> None:
             bridge.next_step_at = clock.now() + timedelta(seconds=_LOOK_AGAIN_SECONDS[-1])
             return
         _end(state.id, Status.FAILED, reason=Reason.REFUNDED)
-        bridge.stage, bridge.next_step_at = Stage.FAILED.value, None
+        bridge.stage, bridge.next_step_at, bridge.steps = Stage.FAILED.value, None, 0
         if came_back is not None:
             note_refund(bridge, came_back)
+            if came_back.block is not None:
+                bridge.next_step_at = clock.now() + settlement.FINALITY_CHECK_AFTER
+
+
+def _recheck_refund(state: State, refund: Refund) -> None:
+    """See whether what came back is still where it was, until it always will be. Raises: PortError."""
+    ask = state.crossing.ask
+    chain = provider.current().chains[ask.source]
+    found = chain.outcomes([Watch(state.id, ask.sender, None, (refund.tx_hash,))])[state.id]
+    stands = found.fate is Fate.SUCCEEDED and found.block is not None and found.block.number == refund.block
+    # A node that has not come so far knows nothing of it.
+    if stands or chain.head().number < refund.block:
+        ends = stands and refund.block <= chain.orphaned([])[1]
+        _look_again(state.id, ends=ends, seconds=_SETTLED_LOOK_SECONDS)
+        return
+    _log.warning("bridge_refund_reorganised", transaction_id=state.id)
+    with unit_of_work():
+        spending.lock_account(state.wallet_id)
+        bridge = bridge_states.locked(state.id)
+        if bridge is None or (bridge.refund_hash, bridge.refund_block) != (refund.tx_hash, refund.block):
+            return
+        _reopen(state.id, Status.FAILED)
+        bridge.stage, bridge.next_step_at, bridge.steps = Stage.CROSSING.value, clock.now(), 0
+        bridge.refund_hash = bridge.refund_block = bridge.refund_units = None
 
 
 def note_refund(bridge: Bridge, came_back: Arrival) -> None:
@@ -337,8 +365,7 @@ def _look_again(bridge_id: str, *, ends: bool = False, seconds: int | None = Non
     """Set when to look next, further away each time; or never again, until something happens to a leg."""
     with unit_of_work():
         bridge = bridge_states.locked(bridge_id)
-        # An operator may have closed it while this look went on.
-        if bridge is None or (bridge.stage == Stage.FAILED and not ends):
+        if bridge is None or bridge.next_step_at is None:  # it came to its end while somebody asked about it
             return
         pause = seconds or _LOOK_AGAIN_SECONDS[min(bridge.steps, len(_LOOK_AGAIN_SECONDS) - 1)]
         bridge.next_step_at = None if ends else clock.now() + timedelta(seconds=pause)

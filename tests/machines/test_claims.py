@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from flask import Flask
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, invariant, rule
 
@@ -14,14 +13,12 @@ from app.agents import claims
 from app.agents import service as agents
 from app.core import clock
 from app.core.unit_of_work import reading, unit_of_work
+from app.credits import audit as credits_audit
 from app.device import service as device
 from app.errors import AlreadyClaimed, EmailMismatch, InvalidInput, NotFound, ServiceError
 from app.identity import owner_keys
 from app.platform import actors, keys, service, verification
-from tests.support.machines import Ground, Machine, ground_for, walk
-
-# A walk that takes seconds takes a minute where many others are at work.
-pytestmark = pytest.mark.timeout(300)
+from tests.support.machines import Ground, Machine, walk
 
 ANN, BOB = "ann@example.org", "bob@example.org"
 ACTOR = actors.the_service("a test")
@@ -61,7 +58,10 @@ class Registered:
 class Claims(Machine):
     """Agents, their codes and whoever types them."""
 
-    audits = (verification.check,)
+    audits = (verification.check, credits_audit.check)
+    reaches = frozenset(
+        {"claimed", "answered again", "AlreadyClaimed", "EmailMismatch", "InvalidInput", "NotFound"}
+    )
 
     registered = Bundle("registered")
 
@@ -82,14 +82,17 @@ class Claims(Machine):
         if expected is not None:
             with pytest.raises(expected):
                 device.claim(code.text, email=email, network="192.0.2.1")
+            self.note(expected.__name__)
             return
         claimed = device.claim(code.text.lower(), email=email, network="192.0.2.1")
         assert claimed.agent_id == agent.id
         if code.claimed is not None:
             assert claimed.owner_key == code.answer
+            self.note("answered again")
             return
         code.claimed, code.email, code.answer = now, email, claimed.owner_key
         agent.owner_key = claimed.owner_key
+        self.note("claimed")
 
     def refusal(self, agent: Registered, code: Code, email: str | None) -> type[ServiceError] | None:
         now = clock.now().timestamp()
@@ -196,10 +199,24 @@ class Claims(Machine):
                     said = device.describe(code.text, network="192.0.2.1")
                     assert (said.agent_id, said.claimed) == (agent.id, code.claimed is not None)
 
-
-@pytest.fixture
-def ground(build_app: Callable[..., Flask], sqlite_url: str) -> Ground:
-    return ground_for(build_app, sqlite_url)
+    def script(self) -> Iterator[None]:
+        for hours, replaced in ((0, False), (25, False), (0, True)):
+            self.one_goes_its_usual_way(ANN, hours, replaced)
+            yield
+        agent = self.register(ANN)
+        for email in (BOB, None):
+            self.somebody_claims(agent, 0, email)
+            yield
+        self.the_agent_replaces_its_code(agent)
+        self.somebody_claims(agent, 0, ANN)
+        yield
+        self.somebody_claims(agent, 1, ANN)
+        self.the_sweep_forgets_answers()
+        yield
+        other = self.register(None)
+        self.an_operator_revokes_it(other)
+        self.an_operator_deletes_it(agent)
+        yield
 
 
 def test_whoever_types_which_code_an_agent_has_one_owner_at_most(ground: Ground) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from flask import Flask
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 from sqlalchemy import select
@@ -16,15 +15,15 @@ from app.core import clock
 from app.core.chains import ETH, TOKENS_BY_SYMBOL, USDC, Token
 from app.core.money import TokenAmount
 from app.core.unit_of_work import reading
+from app.credits import audit as credits_audit
 from app.errors import LimitReached
+from app.spending import audit as spending_audit
+from app.wallets import audit as wallets_audit
 from app.wallets import deposits, funding
 from app.wallets.lifecycle import Status
 from app.wallets.models import FundingAllocation, FundingDeposit, Transaction
-from tests.support.machines import Ground, Machine, ground_for, walk
+from tests.support.machines import Ground, Machine, walk
 from tests.support.simulated_chain import DEPOSIT_DEPTH
-
-# A walk that takes seconds takes a minute where many others are at work.
-pytestmark = pytest.mark.timeout(300)
 
 _TTL_SECONDS = 604_800
 
@@ -43,6 +42,11 @@ class Asked:
 
 class Funding(Machine):
     """One wallet, its requests in order, and the deposits that the chain shows."""
+
+    audits = (credits_audit.check, spending_audit.check, wallets_audit.check)
+    reaches = frozenset(
+        {"funding: confirmed", "funding: pending, reorganised", "funding: failed, expired", "partly given"}
+    )
 
     def begin(self) -> None:
         self.wallet = agents.register(name=None, email=None).wallet
@@ -174,10 +178,23 @@ class Funding(Machine):
             assert given <= sum(row.units for row in found if row.currency == token.symbol)
         assert len({row.tx_hash for row in found}) == len(found)
 
-
-@pytest.fixture
-def ground(build_app: Callable[..., Flask], sqlite_url: str) -> Ground:
-    return ground_for(build_app, sqlite_url)
+    def script(self) -> Iterator[None]:
+        for depth, keep in ((0, False), (2, True), (2, False)):
+            self.one_goes_its_usual_way(5, 1, depth, keep)
+            yield
+            self.blocks_come(DEPOSIT_DEPTH)
+            self.workers_look()
+            yield
+        self.ask(9, ETH)
+        self.somebody_pays(4, ETH)
+        self.blocks_come(DEPOSIT_DEPTH)
+        self.workers_look()
+        if any(sum(asked.given.values()) for asked in self.open_ones()):
+            self.note("partly given")
+        yield
+        self.the_chain_is_away()
+        self.days_pass_and_the_sweep_comes(8)
+        yield
 
 
 def test_whatever_happens_a_deposit_counts_once_and_for_requests_made_before_it(ground: Ground) -> None:

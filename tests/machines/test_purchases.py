@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 
 import pytest
-from flask import Flask
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, invariant, multiple, rule
 from sqlalchemy import select
@@ -33,10 +32,7 @@ from app.spending.models import SpendingHold
 from app.spending.service import Changes
 from app.usage import audit as usage_audit
 from tests.support.fake_shopper import trouble
-from tests.support.machines import HOURS, Ground, Machine, ground_for, walk
-
-# A walk that takes seconds takes a minute where many others are at work.
-pytestmark = pytest.mark.timeout(300)
+from tests.support.machines import HOURS, Ground, Machine, walk
 
 USD = 10**9
 PRICE_NANOS = USD // 4
@@ -79,6 +75,10 @@ class Purchases(Machine):
     """One agent and one shop. `presses` counts what the shop has seen of each purchase."""
 
     audits = (credits_audit.check, spending_audit.check, usage_audit.check)
+
+    reaches = frozenset(
+        {"completed", "failed", "unknown", "action_required", "preview", "cancelled", "died", "overtaken"}
+    )
 
     purchases = Bundle("purchases")
 
@@ -162,7 +162,9 @@ class Purchases(Machine):
             if point == late_at:
                 self.let_pass(seconds=_LEASE_SECONDS + 1)
                 self.the_sweep_comes()
+                self.note("overtaken")
             if point == dies_at:
+                self.note("died")
                 raise Died
 
         shopper = self.ground.shopper
@@ -305,10 +307,29 @@ class Purchases(Machine):
         assert balance.held_nanos == 0
         assert standing.today.spent_nanos == self.counted() * USD
 
+    def reached(self) -> Counter[str]:
+        return Counter(bought.status.value for bought in self.bought.values())
 
-@pytest.fixture
-def ground(build_app: Callable[..., Flask], sqlite_url: str) -> Ground:
-    return ground_for(build_app, sqlite_url)
+    def script(self) -> Iterator[None]:
+        for ending in sorted(set(_ENDINGS)):
+            self.one_goes_its_usual_way(ending, None, None)
+            yield
+        for point in _POINTS:
+            self.one_goes_its_usual_way("buys", point, None)
+            yield
+            self.one_goes_its_usual_way("buys", None, point)
+            yield
+        self.let_pass(hours=24)
+        self.the_sweep_comes()
+        yield
+        for dry_run in (True, False):
+            made = self.order("ann", 1, dry_run, twice=True)
+            assert isinstance(made, str)
+            if dry_run:
+                self.a_worker_takes_it(made, "buys", None, None)
+            else:
+                self.its_owner_cancels(made)
+            yield
 
 
 def test_whatever_becomes_of_workers_a_purchase_is_ordered_at_most_once(ground: Ground) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from flask import Flask, g
+from flask import g
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, invariant, rule
 
@@ -27,10 +28,7 @@ from app.usage import audit as usage_audit
 from app.usage import service as usage
 from app.wallets import service as wallets
 from app.web.forwarding import Ending
-from tests.support.machines import Ground, Machine, ground_for, walk
-
-# A walk that takes seconds takes a minute where many others are at work.
-pytestmark = pytest.mark.timeout(300)
+from tests.support.machines import Ground, Machine, walk
 
 USD = 10**9
 INITIAL = 10
@@ -64,6 +62,8 @@ class Services(Machine):
     """A seller with services, a buyer with wallets and credits."""
 
     audits = (catalog_audit.check, credits_audit.check, usage_audit.check)
+
+    reaches = frozenset({"settled", "released", "lapsed", "charged after all", "subscribed again", "held"})
 
     offers = Bundle("offers")
     calls = Bundle("calls")
@@ -159,6 +159,7 @@ class Services(Machine):
             made = ask()
             assert (made.status, made.reactivated) == ("active", was == "cancelled")
             offered.subscribed[wallet_id] = "active"
+            self.note("subscribed again" if was == "cancelled" else "subscribed")
 
     @rule(offered=offers, wallet_id=wallets_)
     def cancel(self, offered: Offered, wallet_id: str) -> None:
@@ -209,6 +210,7 @@ class Services(Machine):
             return
         # What lapsed at no cost is charged after all, as far as the credits reach.
         reach = called.price if called.state == "held" else min(called.price, self.available())
+        self.note("charged after all" if called.state == "lapsed" else "charged")
         called.state, called.charged = "settled", reach
         called.offered.revenue += reach
 
@@ -236,10 +238,29 @@ class Services(Machine):
         assert balance.spent_nanos == charged * USD == sum(o.revenue for o in self.offered) * USD
         assert balance.available_nanos == self.available() * USD
 
+    def reached(self) -> Counter[str]:
+        return Counter(call.state for call in self.called)
 
-@pytest.fixture
-def ground(build_app: Callable[..., Flask], sqlite_url: str) -> Ground:
-    return ground_for(build_app, sqlite_url)
+    def script(self) -> Iterator[None]:
+        wallet, offered = self.add_wallet(), self.offer(1)
+        for _ in range(2):
+            self.subscribe(offered, wallet)
+            self.cancel(offered, wallet)
+            yield
+        for status, broken in ((200, False), (500, False), (200, True)):
+            self.its_answer_comes(self.call(offered, wallet), status, broken)
+            yield
+        first, second = self.call(offered, wallet), self.call(offered, None)
+        self.leases_run_out_and_the_sweep_comes()
+        yield
+        self.its_answer_comes(first, 200, broken=False)
+        assert second is not None
+        self.call(offered, wallet)
+        self.remove_wallet(wallet)
+        yield
+        self.change(offered, "paused", 2)
+        self.retire(offered)
+        yield
 
 
 def test_whatever_becomes_of_services_and_calls_what_is_charged_is_what_is_earned(ground: Ground) -> None:

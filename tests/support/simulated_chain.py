@@ -1,4 +1,4 @@
-"""A chain in memory that behaves: nonce slots, a pool, blocks, reverts, reorganisations; and a till on it.
+"""A chain in memory that behaves: nonce slots, a pool, fees, blocks, reverts, reorganisations; and a till on it.
 
 For machines that walk at random through hundreds of steps, where a real node would take minutes. What it does is
 what the contract of `ports.chain` says; the real adapters are held against the same in `tests/ports`.
@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -40,14 +40,21 @@ from app.ports.vault import Signer
 
 SAFE_DEPTH = 4
 DEPOSIT_DEPTH = 2
+# A movement takes three times the gas of an empty transaction.
+GAS, EMPTY_GAS = 3, 1
 FEE_UNITS = 21_000
+SYSTEM = "0x" + "5" * 40
+"""Who pays where the chain itself does."""
 _REORG_REACH = 64
 _BUMP = 8
 
 
 @dataclass(frozen=True, slots=True)
 class SimTx:
-    """A transaction: tokens of `source` (its sender, unless it submits what another one has signed) move."""
+    """A transaction: tokens of `source` (its sender, unless it submits what another one has signed) move.
+
+    `auth` can be used once. A swap `wants` another token, and `least` so much of it, or it reverts.
+    """
 
     sender: str
     nonce: int
@@ -58,6 +65,13 @@ class SimTx:
     salt: int
     source: str
     auth: str | None = None
+    wants: str | None = None
+    least: int = 0
+    gas: int = GAS
+
+    @property
+    def price(self) -> int:
+        return self.fee_units // self.gas
 
     @property
     def raw(self) -> bytes:
@@ -70,10 +84,11 @@ class SimTx:
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """A transaction in a block."""
+    """A transaction in a block; `brought` is what a swap made of what it was given."""
 
     tx: SimTx
     succeeded: bool
+    brought: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +110,9 @@ class SimulatedChain:
 
     def __init__(self, name: ChainName = ChainName.BASE) -> None:
         self.name = name
-        self._salts = itertools.count()
+        # No two chains have a hash in common.
+        self._salts = itertools.count(10**9 * list(ChainName).index(name))
+        self.market: Callable[[SimTx], int] = lambda _tx: 0
         self.reset()
 
     def reset(self) -> None:
@@ -110,6 +127,10 @@ class SimulatedChain:
     def give(self, address: str, token: Token, units: int) -> None:
         """Let an address own something from the beginning."""
         self.given[address, token.symbol] += units
+
+    def take(self, address: str, token: Token, units: int) -> None:
+        """Let an address never have had something, as when what had brought it was reorganised away."""
+        self.given[address, token.symbol] -= units
 
     def pay(self, recipient: str, token: Token, units: int) -> str:
         """Let a stranger send a payment, which waits for a block; return its hash."""
@@ -127,6 +148,15 @@ class SimulatedChain:
             sender, self.count(sender), sender, native(self.name).symbol, 0, 0, next(self._salts), sender
         )
         self._add((Landed(tx, succeeded=True),))
+
+    def bring(self, recipient: str, units: int, auth: str) -> str:
+        """Let the chain itself pay its coin, by a transaction that counts as its recipient's; return its hash."""
+        symbol = native(self.name).symbol
+        tx = SimTx(
+            recipient, self.count(recipient), recipient, symbol, units, 0, next(self._salts), SYSTEM, auth
+        )
+        self._add((Landed(tx, succeeded=True),))
+        return tx.tx_hash
 
     def mine(self, blocks: int = 1, *, reverting: bool = False, empty: bool = False) -> None:
         """Take what the pool has, in the order of nonces, into the next block; further ones are empty."""
@@ -146,7 +176,7 @@ class SimulatedChain:
         for _ in range(depth + 1):
             self._add(())
         for landed in itertools.chain.from_iterable(block.landed for block in gone):
-            if keep:
+            if keep and landed.tx.source != SYSTEM:
                 self.pool.setdefault((landed.tx.sender, landed.tx.nonce), landed.tx)
 
     @property
@@ -179,8 +209,8 @@ class SimulatedChain:
                 tx = entry.tx
                 if tx.sender == address and token == native(self.name):
                     units -= tx.fee_units
-                if entry.succeeded and tx.symbol == token.symbol:
-                    units += tx.units * ((tx.recipient == address) - (tx.source == address))
+                if entry.succeeded:
+                    units += _change(entry, address, token.symbol)
         return units
 
     def was_used(self, auth: str) -> str | None:
@@ -201,16 +231,42 @@ class SimulatedChain:
     def _executed(self, *, reverting: bool) -> Iterator[Landed]:
         next_nonce = {sender: self.count(sender) for sender, _ in self.pool}
         used: set[str] = set()
+        done: list[Landed] = []
         for (sender, nonce), tx in sorted(self.pool.items()):
             if nonce < next_nonce[sender]:
                 del self.pool[sender, nonce]
-            elif nonce == next_nonce[sender]:
+            # What cannot pay its fee waits, and whatever comes after it.
+            elif nonce == next_nonce[sender] and self._lacks(tx, self._native, done) <= 0:
                 next_nonce[sender] += 1
                 del self.pool[sender, nonce]
                 fails = tx.auth is not None and (tx.auth in used or self.was_used(tx.auth) is not None)
                 if tx.auth is not None:
                     used.add(tx.auth)
-                yield Landed(tx, succeeded=not (reverting or fails))
+                brought = 0 if tx.wants is None else self.market(tx)
+                fails = fails or self._lacks(tx, TOKENS_BY_SYMBOL[tx.symbol], done) > 0
+                succeeded = not (reverting or fails or brought < tx.least)
+                done.append(Landed(tx, succeeded, brought if succeeded else 0))
+                yield done[-1]
+
+    @property
+    def _native(self) -> Token:
+        return native(self.name)
+
+    def _lacks(self, tx: SimTx, token: Token, done: Sequence[Landed] = ()) -> int:
+        """Return how much of a token a transaction needs beyond what there is, after others of its block."""
+        symbol, source = token.symbol, tx.sender if token == self._native else tx.source
+        if source == SYSTEM:
+            return 0
+        needed = tx.units if tx.symbol == symbol and tx.source == source else 0
+        if token == self._native:
+            needed += tx.fee_units
+        owned = self.owned(source, token)
+        for entry in done:
+            if entry.succeeded:
+                owned += _change(entry, source, symbol)
+            if entry.tx.sender == source and token == self._native:
+                owned -= entry.tx.fee_units
+        return needed - owned
 
     # What `ports.chain` asks.
 
@@ -249,24 +305,35 @@ class SimulatedChain:
         assert signer is not None
         assert sequence is not None
         terms, intent = draft.terms, draft.intent
-        auth = terms.get("auth")
+        auth, wants = terms.get("auth"), terms.get("wants")
         units = terms.get("units") if auth else intent.amount.units
         tx = SimTx(
             intent.sender, sequence, intent.recipient, intent.amount.token.symbol, int(units or 0),
             int(terms["fee"] or 0), next(self._salts), str(terms["payer"] if auth else intent.sender),
-            None if auth is None else str(auth),
+            None if auth is None else str(auth), None if wants is None else str(wants),
+            int(terms.get("least") or 0), int(terms.get("gas") or GAS),
         )  # fmt: skip
         return Signed(tx.tx_hash, tx.raw, sequence, None, terms)
 
     def replacement(self, attempt: Attempt) -> Draft | None:
         self._ask()
-        return self.draft_of(attempt.intent, self._dearer(attempt), attempt.terms)
+        gas = int(attempt.terms.get("gas") or GAS)
+        return self._payable(self.draft_of(attempt.intent, gas * _dearer(attempt), attempt.terms))
 
     def cancellation(self, attempt: Attempt) -> Draft | None:
         self._ask()
         sender = attempt.intent.sender
         nothing = Intent(sender, sender, TokenAmount(0, native(self.name)))
-        return self.draft_of(nothing, self._dearer(attempt), {})
+        return self._payable(self.draft_of(nothing, EMPTY_GAS * _dearer(attempt), {"gas": EMPTY_GAS}))
+
+    def _payable(self, draft: Draft) -> Draft:
+        amount = draft.intent.amount
+        if amount.token == self._native:
+            _require("insufficient_funds", self._native, draft.native_units, draft.fee_units + amount.units)
+        else:
+            _require("insufficient_funds", amount.token, draft.token_units, amount.units)
+            _require("insufficient_gas", self._native, draft.native_units, draft.fee_units)
+        return draft
 
     def broadcast(self, raw: bytes) -> None:
         self._ask()
@@ -277,8 +344,12 @@ class SimulatedChain:
             if self.landed(tx.tx_hash) is not None:
                 return
             raise Rejected("nonce_too_low")
+        if self._lacks(tx, self._native) > 0:
+            if self.pool.get((tx.sender, tx.nonce)) == tx:
+                del self.pool[tx.sender, tx.nonce]
+            raise Rejected("insufficient_funds")
         there = self.pool.get((tx.sender, tx.nonce))
-        if there is None or there.fee_units < tx.fee_units:
+        if there is None or there.price < tx.price:
             self.pool[tx.sender, tx.nonce] = tx
         elif there != tx:
             raise Rejected("fee_too_low")
@@ -339,7 +410,8 @@ class SimulatedChain:
                 block, entry = found
                 fate = Fate.SUCCEEDED if entry.succeeded else Fate.REVERTED
                 deep = self.blocks[-1].number - block.number + 1
-                return Outcome(fate, tx_hash, block.ref, deep, entry.tx.fee_units)
+                received = entry.brought if watch.receives is not None else None
+                return Outcome(fate, tx_hash, block.ref, deep, entry.tx.fee_units, received)
         if watch.sequence is not None and self.count(watch.sender, up_to=self.safe) > watch.sequence:
             return Outcome(Fate.VOID)
         return Outcome(Fate.WAITING)
@@ -347,13 +419,30 @@ class SimulatedChain:
     def _stands(self, ref: BlockRef) -> bool:
         return ref.number < len(self.blocks) and self.blocks[ref.number].hash == ref.hash
 
-    def _dearer(self, attempt: Attempt) -> int:
-        fee = int(attempt.terms["fee"] or 0)
-        return fee + fee // _BUMP
-
     def _ask(self) -> None:
         if self.away:
             raise Unreachable("chain_unreachable")
+
+
+def _change(entry: Landed, address: str, symbol: str) -> int:
+    """Return what an executed transaction brought an address, its fee apart."""
+    tx = entry.tx
+    if tx.wants is not None:
+        if tx.sender != address:
+            return 0
+        return entry.brought * (tx.wants == symbol) - tx.units * (tx.symbol == symbol)
+    return tx.units * ((tx.recipient == address) - (tx.source == address)) * (tx.symbol == symbol)
+
+
+def _dearer(attempt: Attempt) -> int:
+    """Return the price of gas at which an attempt is replaced."""
+    price = int(attempt.terms["fee"] or 0) // int(attempt.terms.get("gas") or GAS)
+    return price + price // _BUMP
+
+
+def _require(reason: str, token: Token, available: int, required: int) -> None:
+    if available < required:
+        raise Rejected(reason, details={"currency": token.symbol, "missing": str(required - available)})
 
 
 class SimulatedTill:

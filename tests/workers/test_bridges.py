@@ -685,6 +685,35 @@ def test_an_arrival_that_is_reorganised_away_is_pending_again_and_minted_anew(
     workers.look(2)
 
 
+def test_a_refund_that_is_reorganised_away_has_not_come_back(
+    own: tuple[Agent, Workers, BridgeServer, dict[ChainName, EvmChain]],
+    own_nodes: dict[ChainName, EvmNode],
+) -> None:
+    agent, workers, services, chains = own
+    base = own_nodes[ChainName.BASE]
+    services.relay.refunds = True
+    bridge_id, other = ether_out(agent), ether_out(agent)
+    for each in (other, bridge_id):
+        assert workers.finish(each)["error"] == "refunded"
+    assert agent.spent_today() == 0
+    base.reorg(1)
+    base.mine(1)
+    workers.look()
+    rows = [agent.transaction(each) for each in (bridge_id, other)]
+    (gone,) = [row for row in rows if row["status"] == "pending"]
+    (stands,) = [row for row in rows if row is not gone]
+    assert gone["events"][-1]["reason"] == "reorganised"
+    assert agent.spent_today() > 0
+    assert stands["error"] == "refunded"
+    base.mine(80)
+    workers.look(2)
+    assert agent.transaction(gone["id"])["error"] == "refund_not_seen"
+    assert agent.transaction(stands["id"])["error"] == "refunded"
+    with reading() as session:
+        assert session.get_one(Bridge, stands["id"]).next_step_at is None
+    assert chains[ChainName.BASE].balances(agent.address).of(ETH).units < ether(0.76)
+
+
 def test_a_mint_that_comes_too_late_fails_and_the_bridge_has_arrived_all_the_same(
     own: tuple[Agent, Workers, BridgeServer, dict[ChainName, EvmChain]],
     own_nodes: dict[ChainName, EvmNode],

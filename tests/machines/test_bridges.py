@@ -1,0 +1,860 @@
+"""Bridges between two chains: services that lie, delay, refund and keep silent, while blocks come and go on both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from flask import Flask
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, precondition, rule
+from sqlalchemy import select
+
+from app.adapters.prices import MarketPrices
+from app.agents import service as agents
+from app.core import clock
+from app.core.chains import ETH, SOL, USDC, ChainName, Token
+from app.core.money import TokenAmount
+from app.core.unit_of_work import reading, unit_of_work
+from app.errors import (
+    BridgeFailed,
+    DailyLimitExceeded,
+    MonthlyLimitExceeded,
+    PerTxLimitExceeded,
+    ServiceError,
+    TransactionInProgress,
+    WalletFrozen,
+    WeeklyLimitExceeded,
+)
+from app.platform import actors, lost_bridges, verification
+from app.ports.bridges import Leg
+from app.spending import audit as spending_audit
+from app.spending import service as spending
+from app.spending.models import SpendingHold
+from app.spending.service import Changes
+from app.wallets import audit as wallets_audit
+from app.wallets import bridge_steps, bridges, orders, tracking
+from app.wallets.lifecycle import Kind, Reason, Status
+from app.wallets.models import Bridge, SignedAttempt, Transaction
+from app.wallets.settlement import Purpose
+from tests.support.machines import HOURS, Ground, Machine, ground_for, walk
+from tests.support.simulated_bridges import Burns, Fate, Orders, Portal, Said, auth_of, brings
+from tests.support.simulated_chain import SAFE_DEPTH, Block, Landed, SimulatedChain
+
+USD = 10**9
+# Of both tokens, what a dollar buys.
+UNITS = {USDC: 10**6, ETH: 10**15}
+STRANGER = "0x52908400098527886E0F7030069857D2E4169EE7"
+OPERATOR = actors.the_service("a test")
+NO_WAIT = Decimal(0)
+_PATIENCE = 3
+# So many looks take what is known to its end.
+_ROUNDS = 4
+_ROUNDS_TO_REST = 30
+_CAP_BPS, _CAP_DOLLARS = 1000, 1
+_WRITTEN_OFF, _REFUNDED = Reason.WRITTEN_OFF.value, Reason.REFUNDED.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bridged(Ground):
+    """Base and Ethereum, and all ways between them."""
+
+    ethereum: SimulatedChain
+    orders: Orders
+    second: Orders
+    portal: Portal
+    inward: Burns
+    outward: Burns
+
+    @property
+    def ways(self) -> tuple[Any, ...]:
+        return (self.orders, self.second, self.portal, self.inward, self.outward)
+
+
+@dataclass
+class Crossing:
+    """A bridge as the model knows it: what it may keep, what its service ever named, and where its source was."""
+
+    way: Any
+    token: Token
+    units: int
+    fee_units: int
+    counts_nanos: int
+    made_on: date
+    # The newest blocks of both chains then: what is older pays for something else.
+    heads: tuple[int, int]
+    named: set[str] = field(default_factory=set)
+    # The block of the source transaction when an operator wrote it off.
+    written_off: str | None = None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the database says of one bridge."""
+
+    row: Transaction
+    bridge: Bridge
+    source: Transaction
+    payments: frozenset[str]
+    pending_mints: int
+
+
+class Bridges(Machine):
+    """One wallet. What a bridge must be follows from both chains, what services have named, and what operators did."""
+
+    ground: Bridged
+    audits = (spending_audit.check, verification.check, wallets_audit.check)
+
+    def begin(self) -> None:
+        ground = self.ground
+        self.chains = (ground.chain, ground.ethereum)
+        ground.ethereum.reset()
+        for way in ground.ways:
+            way.reset()
+        made = agents.register(name=None, email=None)
+        self.agent_id, self.wallet = made.agent_id, made.wallet
+        self.address = self.wallet.address_on(ground.chain.name)
+        for chain in self.chains:
+            chain.give(self.address, USDC, 10**6 * UNITS[USDC])
+            chain.give(self.address, ETH, 10**6 * UNITS[ETH])
+        self.crossings: dict[str, Crossing] = {}
+        # Whatever services have paid, to whomever.
+        self.paid: list[tuple[Fate, str]] = []
+        self.refused = 0
+        self.frozen = False
+        self.limits = dict.fromkeys(("daily", "weekly", "monthly", "per_tx"), 0)
+        self.set_limits(daily=4, weekly=6, monthly=9, per_tx=3)
+
+    # What callers do.
+
+    def counted(self, rows: dict[str, Rows]) -> tuple[int, int, int]:
+        """What counts is the fee of all but those that left nothing behind: of one that is lost, too."""
+        today = clock.now().date()
+        ends = {each: (mine.row.status, mine.row.error) for each, mine in rows.items()}
+        counting = [
+            c
+            for each, c in self.crossings.items()
+            if ends[each][0] != Status.FAILED or ends[each][1] == _WRITTEN_OFF
+        ]
+        return (
+            sum(c.counts_nanos for c in counting if c.made_on == today),
+            sum(c.counts_nanos for c in counting if c.made_on.isocalendar()[:2] == today.isocalendar()[:2]),
+            sum(
+                c.counts_nanos
+                for c in counting
+                if (c.made_on.year, c.made_on.month) == (today.year, today.month)
+            ),
+        )
+
+    def limit_broken(self, nanos: int) -> type[ServiceError] | None:
+        day, week, month = self.counted(self.rows())
+        limits = {name: usd * USD for name, usd in self.limits.items()}
+        checks = (
+            (0 < limits["per_tx"] < nanos, PerTxLimitExceeded),
+            (0 < limits["daily"] < day + nanos, DailyLimitExceeded),
+            (0 < limits["weekly"] < week + nanos, WeeklyLimitExceeded),
+            (0 < limits["monthly"] < month + nanos, MonthlyLimitExceeded),
+        )
+        return next((refusal for broken, refusal in checks if broken), None)
+
+    @contextmanager
+    def mishap(self, kind: str, *chains: SimulatedChain) -> Iterator[None]:
+        for chain in chains:
+            setattr(chain, kind, True)
+        try:
+            yield
+        finally:
+            for chain in chains:
+                setattr(chain, kind, False)
+
+    @rule(
+        name=st.sampled_from(("orders", "orders", "portal", "inward", "outward")),
+        dollars=st.integers(5, 18),
+        fee=st.sampled_from((0, 0, 1, 1, 2, 3)),
+        mishap=st.sampled_from(
+            ("none", "none", "none", "loses_answers", "swallows", "away", "closed", "second")
+        ),
+    )
+    def somebody_bridges(self, name: str, dollars: int, fee: int, mishap: str) -> None:
+        self.send(name, dollars, fee, mishap)
+
+    def send(self, name: str, dollars: int, fee: int, mishap: str) -> str | None:
+        way = getattr(self.ground, name)
+        token = USDC if name in ("inward", "outward") else ETH
+        fee = 0 if name == "portal" else fee
+        for each in self.ground.ways:
+            each.fee_units = 0 if each is self.ground.portal else fee * UNITS[token]
+        if mishap == "closed" or (mishap == "second" and name == "orders"):
+            way.closed = True
+            self.ground.second.closed = mishap == "closed"
+            way = self.ground.second if name == "orders" else way
+        order = orders.parse_bridge(
+            source_chain=way.source.name, destination_chain=way.destination.name, token=token.symbol,
+            amount=str(TokenAmount(dollars * UNITS[token], token)),
+        )  # fmt: skip
+        too_dear = fee * 10_000 > dollars * _CAP_BPS + _CAP_DOLLARS * 10_000
+        at_once = self.limit_broken(0)
+        broken = self.limit_broken(fee * USD)
+        expected: type[ServiceError] | str | None = (
+            WalletFrozen if self.frozen
+            else at_once or (
+                "chain_unreachable" if mishap == "away"
+                else "quote_unavailable" if mishap == "closed"
+                else "bridge_fee_too_high" if too_dear
+                else broken
+            )
+        )  # fmt: skip
+        kind = mishap if mishap in ("loses_answers", "swallows", "away") else "away"
+        chains = (way.source,) if mishap in ("loses_answers", "swallows", "away") else ()
+        try:
+            with self.mishap(kind, *chains):
+                return self.sent(order, way, fee, expected)
+        finally:
+            for each in self.ground.ways:
+                each.closed = False
+
+    def sent(self, order: Any, way: Any, fee: int, expected: type[ServiceError] | str | None) -> str | None:
+        if expected is not None:
+            failure = BridgeFailed if isinstance(expected, str) else expected
+            with pytest.raises(failure):
+                bridges.quote(self.wallet, order)
+            with pytest.raises(failure) as refused:
+                bridges.send(self.wallet, order, wait_seconds=NO_WAIT)
+            if isinstance(expected, str):
+                assert refused.value.details["reason"] == expected
+                self.refused += 1
+            return None
+        heads = (way.source.head().number, way.destination.head().number)
+        view = bridges.send(self.wallet, order, wait_seconds=NO_WAIT)
+        assert view.status == Status.PENDING
+        token = order.amount.token
+        self.crossings[view.id] = Crossing(
+            way, token, order.amount.units, fee * UNITS[token], fee * USD, clock.now().date(), heads
+        )
+        if way is self.ground.second:
+            self.note("second way")
+        return view.id
+
+    # What the world does.
+
+    @rule(
+        blocks=st.integers(1, 3), how=st.sampled_from(("full", "full", "full", "full", "reverting", "empty")),
+        which=st.sampled_from(((0, 1), (0, 1), (0,), (1,))),
+    )  # fmt: skip
+    def blocks_come(self, blocks: int, how: str, which: tuple[int, ...]) -> None:
+        for each in which:
+            self.chains[each].mine(blocks, reverting=how == "reverting", empty=how == "empty")
+
+    @rule(
+        which=st.sampled_from((0, 1)), depth=st.integers(1, 4), keep=st.booleans(),
+        rounds=st.sampled_from((0, 1, _ROUNDS)),
+    )  # fmt: skip
+    def a_reorganisation_comes(self, which: int, depth: int, keep: bool, rounds: int) -> None:
+        before = {
+            each: (rows.bridge.arrival_hash, rows.bridge.refund_hash) for each, rows in self.rows().items()
+        }
+        self.chains[which].reorganise(depth, keep=keep)
+        for each, (arrival, refund) in before.items():
+            way = self.crossings[each].way
+            if arrival and way.destination.landed(arrival) is None:
+                self.note("an arrival is gone")
+            if refund and way.source.landed(refund) is None:
+                self.note("a refund is gone")
+        self.workers_look(rounds)
+
+    @rule(which=st.sampled_from((0, 1)))
+    def the_nodes_forget(self, which: int) -> None:
+        self.chains[which].forget_pool()
+
+    @precondition(lambda self: self.crossings)
+    @rule(which=st.sampled_from((0, 1)))
+    def somebody_else_uses_a_slot(self, which: int) -> None:
+        chain = self.chains[which]
+        chain.take_slot(self.address)
+        chain.mine(SAFE_DEPTH + 1)
+        self.workers_look(_ROUNDS)
+
+    @precondition(lambda self: self.crossings)
+    @rule(which=st.sampled_from((0, 1)), looks=st.integers(1, 3), left=st.sampled_from((0, 10_000)))
+    def it_runs_short(self, which: int, looks: int, left: int) -> None:
+        """What had paid for gas was reorganised away, and comes again when workers have looked for a while."""
+        chain = self.chains[which]
+        gone = chain.owned(self.address, ETH) - left
+        chain.take(self.address, ETH, gone)
+        for _ in range(looks):
+            chain.mine(_PATIENCE)
+            self.workers_look(1)
+        chain.give(self.address, ETH, gone)
+
+    @rule(hours=st.sampled_from(HOURS))
+    def time_passes(self, hours: int) -> None:
+        self.let_pass(hours=hours)
+
+    # What services do.
+
+    def some(self, which: int, *ways: Any) -> tuple[str, Crossing, Rows] | None:
+        """Return one of the bridges of these ways that have left, or None."""
+        rows = self.rows()
+        found = [
+            each
+            for each, c in self.crossings.items()
+            if c.way in ways and self.left(c, rows[each]) is not None
+        ]
+        if not found:
+            return None
+        chosen = found[which % len(found)]
+        return chosen, self.crossings[chosen], rows[chosen]
+
+    @rule(
+        which=st.integers(0, 5),
+        does=st.sampled_from(("pays", "pays", "pays", "pays less", "pays somebody", "reverts", "refunds")),
+        mined=st.booleans(), says=st.sampled_from((True, True, False)),
+    )  # fmt: skip
+    def a_service_pays(self, which: int, does: str, mined: bool, says: bool) -> None:
+        """Pay, or not quite; and say so at once, or later, when it will be named as another's payment."""
+        chosen = self.some(which, self.ground.orders, self.ground.second)
+        if chosen is None:
+            return
+        _, crossing, rows = chosen
+        way, units = crossing.way, crossing.units - crossing.fee_units
+        chain = way.source if does == "refunds" else way.destination
+        to = STRANGER if does == "pays somebody" else self.address
+        paid = chain.pay(to, ETH, units // 2 if does == "pays less" else units)
+        self.paid.append((Fate.REFUNDED if does == "refunds" else Fate.PAID, paid))
+        if mined or does == "reverts":
+            chain.mine(1, reverting=does == "reverts")
+        if says:
+            self.say(crossing, rows, *self.paid[-1])
+
+    @rule(which=st.integers(0, 5), what=st.integers(-1, 7))
+    def a_service_says(self, which: int, what: int) -> None:
+        """Name whatever has been paid so far, to whomever and for whichever, or nothing, or what never was."""
+        chosen = self.some(which, self.ground.orders, self.ground.second)
+        if chosen is None:
+            return
+        known = [(Fate.OPEN, ""), (Fate.PAID, "0x" + "9" * 64), *self.paid]
+        self.say(chosen[1], chosen[2], *known[what % len(known)])
+
+    def say(self, crossing: Crossing, rows: Rows, fate: Fate, tx_hash: str) -> None:
+        crossing.way.said[rows.source.tx_hash or ""] = Said(fate, tx_hash)
+        crossing.named.add(tx_hash)
+
+    @rule(which=st.integers(0, 5), forwarded=st.booleans())
+    def a_burn_is_attested(self, which: int, forwarded: bool) -> None:
+        chosen = self.some(which, self.ground.inward, self.ground.outward)
+        if chosen is None:
+            return
+        _, crossing, rows = chosen
+        crossing.way.attested.add(rows.source.tx_hash)
+        (crossing.way.forwarded.add if forwarded else crossing.way.forwarded.discard)(rows.source.tx_hash)
+
+    @rule(which=st.integers(0, 5))
+    def somebody_else_mints(self, which: int) -> None:
+        chosen = self.some(which, self.ground.inward, self.ground.outward)
+        if chosen is None or chosen[2].source.tx_hash not in chosen[1].way.attested:
+            return
+        _, crossing, rows = chosen
+        crossing.way.mint_as_stranger(
+            rows.source.tx_hash or "", self.address, crossing.units - crossing.fee_units
+        )
+
+    @rule()
+    def base_carries_out_deposits(self) -> None:
+        pending = any(tx.sender == self.address for tx in self.ground.chain.pool.values())
+        if self.ground.portal.carry_out() and pending:
+            self.note("a deposit takes a slot of ours")
+
+    @rule(services=st.booleans(), chain=st.sampled_from((None, 0, 1)))
+    def somebody_is_away(self, services: bool, chain: int | None) -> None:
+        for way in self.ground.ways:
+            way.away = services
+        with self.mishap("away", *(() if chain is None else (self.chains[chain],))):
+            self.workers_look(1)
+        for way in self.ground.ways:
+            way.away = False
+
+    # What workers and operators do.
+
+    @rule(rounds=st.sampled_from((1, 1, 2, _ROUNDS, _ROUNDS)))
+    def workers_look(self, rounds: int) -> None:
+        for _ in range(rounds):
+            self.let_pass(seconds=61)
+            for chain in self.chains:
+                tracking.confirm(chain.name)
+            bridge_steps.step_due()
+        if rounds >= _ROUNDS:
+            self.judge()
+
+    @precondition(lambda self: self.crossings)
+    @rule(which=st.integers(0, 5))
+    def an_operator_writes_off(self, which: int) -> None:
+        self.workers_look(_ROUNDS)
+        bridge_id = list(self.crossings)[which % len(self.crossings)]
+        self.write_off(bridge_id)
+
+    def write_off(self, bridge_id: str) -> bool:
+        """Write a bridge off where that may be, and see that it is refused where it may not."""
+        crossing, rows = self.crossings[bridge_id], self.rows()[bridge_id]
+        left = self.left(crossing, rows)
+        if rows.row.status != Status.PENDING or left is None or not self.is_lost(crossing, rows):
+            with pytest.raises(TransactionInProgress):
+                lost_bridges.write_off(OPERATOR, bridge_id)
+            return False
+        lost_bridges.write_off(OPERATOR, bridge_id)
+        crossing.written_off = left.hash
+        return True
+
+    def is_lost(self, crossing: Crossing, rows: Rows) -> bool:
+        if not isinstance(crossing.way, Orders):
+            return False
+        said = crossing.way.said.get(rows.source.tx_hash or "")
+        if said is None or said.fate is Fate.OPEN:
+            return False
+        chain = crossing.way.source if said.fate is Fate.REFUNDED else crossing.way.destination
+        found = chain.landed(said.tx_hash)
+        return found is not None and found[0].number <= chain.safe and not brings(found[1], self.address, ETH)
+
+    @precondition(lambda self: self.crossings)
+    @rule(which=st.integers(0, 5), what=st.sampled_from(("another look", "an operator", "a reorganisation")))
+    def something_happens_while_a_worker_asks(self, which: int, what: str) -> None:
+        """An answer is old when it comes: others have looked, or closed it, while it was on its way."""
+        self.workers_look(_ROUNDS)
+        pending = [each for each, rows in self.rows().items() if rows.row.status == Status.PENDING]
+        if not pending:
+            return
+        bridge_id = pending[which % len(pending)]
+        crossing = self.crossings[bridge_id]
+
+        def happens() -> None:
+            if what == "an operator":
+                if self.write_off(bridge_id):
+                    self.note("written off while a worker asks")
+            elif what == "another look":
+                bridge_steps.step(bridge_id)
+            else:
+                crossing.way.destination.reorganise(2, keep=False)
+
+        crossing.way.meanwhile = happens
+        self.let_pass(seconds=61)
+        bridge_steps.step(bridge_id)
+        crossing.way.meanwhile = None
+        self.workers_look(_ROUNDS)
+
+    @rule(
+        limits=st.fixed_dictionaries(
+            {},
+            optional={
+                "daily": st.sampled_from((0, 2, 4)),
+                "weekly": st.sampled_from((0, 3, 6)),
+                "monthly": st.sampled_from((0, 5, 9)),
+                "per_tx": st.sampled_from((0, 1, 3)),
+            },
+        )
+    )
+    def limits_change(self, limits: dict[str, int]) -> None:
+        self.set_limits(**limits)
+
+    def set_limits(self, **limits: int) -> None:
+        self.limits.update(limits)
+        changes = Changes(**{f"{name}_limit_nanos": usd * USD for name, usd in limits.items()})
+        with unit_of_work():
+            spending.put_controls(self.wallet.id, changes, by_agent=True)
+
+    @rule()
+    def it_is_frozen_or_let_go(self) -> None:
+        self.frozen = not self.frozen
+        with unit_of_work():
+            (spending.freeze if self.frozen else spending.unfreeze)(self.agent_id)
+
+    # What most callers and services do: most steps of a random walk come to nothing.
+
+    @rule(
+        name=st.sampled_from(("orders", "orders", "portal", "inward", "outward")),
+        fee=st.sampled_from((0, 1)), refunds=st.booleans(), ends=st.booleans(),
+    )  # fmt: skip
+    def one_goes_its_usual_way(self, name: str, fee: int, refunds: bool, ends: bool) -> None:
+        bridge_id = self.send(name, 15, fee, "none")
+        if bridge_id is None:
+            return
+        self.blocks_come(1, "full", (0, 1))
+        self.workers_look(1)
+        which = self.index_of(bridge_id)
+        if which is None:
+            return
+        if name == "orders":
+            self.a_service_pays(which, "refunds" if refunds else "pays", mined=True, says=True)
+        elif name == "portal":
+            self.blocks_come(SAFE_DEPTH, "full", (0, 1))
+            self.base_carries_out_deposits()
+        else:
+            self.a_burn_is_attested(which, forwarded=False)
+            self.workers_look(1)
+            self.blocks_come(1, "full", (0, 1))
+        self.workers_look(_ROUNDS if ends else 1)
+
+    def index_of(self, bridge_id: str) -> int | None:
+        """Return by which number `some` finds a bridge among those of its ways."""
+        crossing, rows = self.crossings[bridge_id], self.rows()
+        g = self.ground
+        ways = next(
+            w for w in ((g.orders, g.second), (g.inward, g.outward), (g.portal,)) if crossing.way in w
+        )
+        left = [e for e, c in self.crossings.items() if c.way in ways and self.left(c, rows[e]) is not None]
+        return left.index(bridge_id) if bridge_id in left else None
+
+    # What must be.
+
+    def rows(self) -> dict[str, Rows]:
+        with reading() as session:
+            found = {row.id: row for row in session.scalars(select(Transaction))}
+            signed = session.scalars(
+                select(SignedAttempt).where(SignedAttempt.purpose == Purpose.PAYMENT.value)
+            )
+            payments: dict[str, set[str]] = {}
+            for attempt in signed:
+                payments.setdefault(attempt.transaction_id, set()).add(attempt.tx_hash)
+            sources = {row.bridge_id: row for row in found.values() if row.leg == Leg.SOURCE.value}
+            known = {
+                bridge.id: Rows(
+                    found[bridge.id], bridge, sources[bridge.id], frozenset(payments[sources[bridge.id].id]),
+                    sum(
+                        leg.bridge_id == bridge.id and leg.leg == Leg.DESTINATION.value
+                        and leg.status == Status.PENDING.value
+                        for leg in found.values()
+                    ),
+                )
+                for bridge in session.scalars(select(Bridge))
+            }  # fmt: skip
+        # Databases keep no order.
+        return {each: known[each] for each in [*self.crossings, *(known.keys() - self.crossings.keys())]}
+
+    def left(self, crossing: Crossing, rows: Rows) -> Block | None:
+        """Return the block in which it left its source chain, if it did."""
+        for tx_hash in rows.payments:
+            found = crossing.way.source.landed(tx_hash)
+            if found is not None and found[1].succeeded:
+                return found[0]
+        return None
+
+    def has_failed(self, crossing: Crossing, rows: Rows) -> bool:
+        """Tell whether it certainly never leaves: its slot is used by something that does not carry it out."""
+        chain = crossing.way.source
+        for block in chain.blocks:
+            for entry in block.landed:
+                if (entry.tx.sender, entry.tx.nonce) == (self.address, rows.source.nonce):
+                    if entry.tx.tx_hash in rows.payments:
+                        return not entry.succeeded
+                    return bool(entry.tx.fee_units) or block.number <= chain.safe
+        return False
+
+    def pays(self, crossing: Crossing, rows: Rows, tx_hash: str | None, *, back: bool) -> Landed | None:
+        """Return the transaction if the chain shows that it pays this bridge, or brings it back."""
+        way = crossing.way
+        found = (way.source if back else way.destination).landed(tx_hash or "")
+        if found is None or not found[1].succeeded:
+            return None
+        entry = found[1]
+        if isinstance(way, Orders):
+            least = 1 if back else crossing.units - crossing.fee_units
+            is_paid = tx_hash in crossing.named and brings(entry, self.address, crossing.token) >= least
+            is_paid = is_paid and found[0].number >= crossing.heads[0 if back else 1]
+        else:
+            burns = {auth_of(each) for each in rows.payments}
+            is_paid = not back and entry.tx.auth in burns and entry.tx.recipient == self.address
+        return entry if is_paid else None
+
+    def judge(self) -> None:
+        """Compare each bridge with what both chains show, services have named and operators have done."""
+        rows = self.rows()
+        taken = {rows_.bridge.arrival_hash or rows_.bridge.refund_hash for rows_ in rows.values()}
+        for bridge_id, crossing in self.crossings.items():
+            mine = rows[bridge_id]
+            row, bridge, left = mine.row, mine.bridge, self.left(crossing, mine)
+            if row.status == Status.CONFIRMED:
+                entry = self.pays(crossing, mine, bridge.arrival_hash, back=False)
+                assert entry is not None
+                assert bridge.received_units == entry.tx.units >= crossing.units - crossing.fee_units
+            elif row.status == Status.PENDING:
+                assert not self.has_failed(crossing, mine)
+                if left is not None:
+                    # What an operator has closed stays closed, whoever was looking at the time.
+                    assert crossing.written_off != left.hash
+                    self.judge_pending(crossing, mine, taken)
+            elif row.error == _REFUNDED:
+                entry = self.pays(crossing, mine, bridge.refund_hash, back=True)
+                assert entry is not None
+                assert bridge.refund_units == entry.tx.units
+            elif row.error == _WRITTEN_OFF:
+                assert left is not None
+                assert crossing.written_off == left.hash
+            else:
+                assert self.has_failed(crossing, mine)
+
+    def judge_pending(self, crossing: Crossing, mine: Rows, taken: set[str | None]) -> None:
+        """See that what has left and is pending has indeed nothing to show, and does what it can."""
+        way, source_hash = crossing.way, mine.source.tx_hash or ""
+        if isinstance(way, Orders):
+            said = way.said.get(source_hash)
+            if said is not None and said.fate is not Fate.OPEN and said.tx_hash not in taken:
+                assert self.pays(crossing, mine, said.tx_hash, back=said.fate is Fate.REFUNDED) is None
+            elif said is not None and said.tx_hash in taken:
+                self.note("a payment that stands for another")
+            return
+        assert way.destination.was_used(auth_of(source_hash)) is None
+        if isinstance(way, Burns) and source_hash in way.attested - way.forwarded:
+            assert mine.pending_mints == 1 or way.destination.owned(self.address, ETH) < 10**15
+
+    @invariant()
+    def what_is_told_fits_together(self) -> None:
+        rows = self.rows()
+        self.the_windows_count_the_fees_of_what_is_under_way_or_gone(rows)
+        self.one_payment_stands_for_one_bridge_and_each_hold_for_its_end(rows)
+        self.no_leg_is_executed_twice(rows)
+
+    def the_windows_count_the_fees_of_what_is_under_way_or_gone(self, rows: dict[str, Rows]) -> None:
+        with reading():
+            standing = spending.standing(self.wallet.id)
+        windows = (standing.today, standing.week, standing.month)
+        assert tuple(window.spent_nanos for window in windows) == self.counted(rows)
+
+    def one_payment_stands_for_one_bridge_and_each_hold_for_its_end(self, rows: dict[str, Rows]) -> None:
+        assert rows.keys() == self.crossings.keys()
+        with reading() as session:
+            holds = dict(session.execute(select(SpendingHold.reference, SpendingHold.state)).all())
+            parents = session.scalars(
+                select(Transaction.id).where(Transaction.kind == Kind.BRIDGE.value)
+            ).all()
+        assert len(parents) == len(rows) + self.refused
+        assert holds.keys() == rows.keys()
+        shown = []
+        for bridge_id, mine in rows.items():
+            row, bridge = mine.row, mine.bridge
+            assert (bridge.arrival_hash is not None) == (row.status == Status.CONFIRMED)
+            assert (bridge.refund_hash is not None) == (
+                row.error == _REFUNDED and row.status == Status.FAILED
+            )
+            shown += [each for each in (bridge.arrival_hash, bridge.refund_hash) if each is not None]
+            lost = row.status == Status.FAILED and row.error == _WRITTEN_OFF
+            ends = {Status.PENDING: "held", Status.CONFIRMED: "spent", Status.FAILED: "released"}
+            assert holds[bridge_id] == ("spent" if lost else ends[Status(row.status)])
+            assert mine.pending_mints <= 1
+        assert len(shown) == len(set(shown))
+
+    def no_leg_is_executed_twice(self, rows: dict[str, Rows]) -> None:
+        for bridge_id, mine in rows.items():
+            way = self.crossings[bridge_id].way
+            landed = [way.source.landed(each) for each in mine.payments]
+            assert sum(found is not None and found[1].succeeded for found in landed) <= 1
+
+    # Where a walk ends.
+
+    def come_to_rest(self) -> None:
+        """Let services be honest, and blocks and workers come, until nothing is pending; then see what is where."""
+        self.workers_look(_ROUNDS)
+        for _ in range(_ROUNDS_TO_REST):
+            pending = [each for each, rows in self.rows().items() if rows.row.status == Status.PENDING]
+            if not pending and not self.legs_pending():
+                break
+            for bridge_id in pending:
+                self.be_honest(bridge_id)
+            self.ground.portal.carry_out()
+            for chain in self.chains:
+                chain.mine(_PATIENCE)
+            self.workers_look(2)
+        assert not self.legs_pending()
+        assert all(rows.row.status != Status.PENDING for rows in self.rows().values())
+        self.judge()
+        self.see_what_is_where()
+
+    def be_honest(self, bridge_id: str) -> None:
+        crossing, rows = self.crossings[bridge_id], self.rows()[bridge_id]
+        way, source_hash = crossing.way, rows.source.tx_hash or ""
+        if self.left(crossing, rows) is None:
+            return
+        if isinstance(way, Burns):
+            way.attested.add(source_hash)
+            way.forwarded.discard(source_hash)
+        elif isinstance(way, Orders):
+            paid = way.destination.pay(self.address, ETH, crossing.units - crossing.fee_units)
+            self.say(crossing, rows, Fate.PAID, paid)
+
+    def legs_pending(self) -> bool:
+        with reading() as session:
+            legs = session.scalars(
+                select(Transaction.id).where(
+                    Transaction.bridge_id.is_not(None), Transaction.status == Status.PENDING.value
+                )
+            ).all()
+        return bool(legs)
+
+    def see_what_is_where(self) -> None:
+        """Compare what the chains have with what the legs say that they took, and others have brought."""
+        with reading() as session:
+            legs = session.scalars(select(Transaction).where(Transaction.bridge_id.is_not(None))).all()
+        for chain in self.chains:
+            ours = [leg for leg in legs if leg.chain == chain.name.value]
+            brought = {
+                token: sum(
+                    entry.tx.units
+                    for block in chain.blocks
+                    for entry in block.landed
+                    if entry.succeeded and entry.tx.source != self.address
+                    and (entry.tx.recipient, entry.tx.symbol) == (self.address, token.symbol)
+                )
+                for token in (USDC, ETH)
+            }  # fmt: skip
+            burnt = sum(
+                leg.amount_units
+                for leg in ours
+                if leg.status == Status.CONFIRMED
+                and leg.currency == USDC.symbol
+                and leg.leg == Leg.SOURCE.value
+            )
+            start = 10**6 * UNITS[USDC]
+            assert chain.owned(self.address, USDC) == start + brought[USDC] - burnt
+            took = sum(leg.native_out_units or 0 for leg in ours)
+            assert chain.owned(self.address, ETH) == 10**6 * UNITS[ETH] + brought[ETH] - took
+
+    reaches = frozenset(
+        {
+            "bridge: confirmed", "bridge: pending, reorganised",
+            "bridge: failed, reverted", "bridge: failed, cancelled", "bridge: failed, slot_taken",
+            "bridge: failed, refunded", "bridge: failed, written_off",
+            "bridge: failed, chain_unreachable", "bridge: failed, quote_unavailable",
+            "bridge: failed, bridge_fee_too_high",
+            "bridge_leg: confirmed", "bridge_leg: replaced", "bridge_leg: pending, reorganised",
+            "bridge_leg: failed, reverted",
+            "second way", "a payment that stands for another", "an arrival is gone", "a refund is gone",
+            "a deposit takes a slot of ours", "written off while a worker asks",
+        }
+    )  # fmt: skip
+
+    def script(self) -> Iterator[None]:
+        self.set_limits(daily=0, weekly=0, monthly=0, per_tx=0)
+        both = (0, 1)
+        for name in ("orders", "portal", "inward", "outward"):
+            self.one_goes_its_usual_way(name, 1, refunds=False, ends=True)
+            yield
+        # What has arrived goes again, and comes again.
+        for keep in (True, False):
+            self.one_goes_its_usual_way("outward", 0, refunds=False, ends=True)
+            self.a_reorganisation_comes(1, 1, keep, _ROUNDS)
+            yield
+            self.blocks_come(1, "full", both)
+            self.workers_look(_ROUNDS)
+            yield
+        # What has come back goes again: then it has not come back.
+        self.one_goes_its_usual_way("orders", 1, refunds=True, ends=True)
+        self.a_reorganisation_comes(0, 1, keep=False, rounds=_ROUNDS)
+        yield
+        # One payment is named for two.
+        first, second = (self.send("orders", 15, 1, "none") for _ in range(2))
+        self.blocks_come(1, "full", both)
+        self.workers_look(1)
+        self.a_service_pays(self.number_of(first), "pays", mined=True, says=True)
+        self.a_service_says(self.number_of(second), -1)
+        self.workers_look(_ROUNDS)
+        yield
+        for _ in range(2):
+            self.one_is_paid_to_somebody_else()
+            yield
+        # The other way to write one off: while a worker asks.
+        self.send("orders", 15, 1, "second")
+        self.blocks_come(1, "full", both)
+        self.workers_look(1)
+        newest = list(self.crossings)[-1]
+        self.a_service_pays(self.number_of(newest), "pays somebody", mined=True, says=True)
+        self.blocks_come(SAFE_DEPTH, "full", both)
+        self.something_happens_while_a_worker_asks(self.pending_number_of(newest), "an operator")
+        yield
+        yield from self.script_of_what_never_leaves()
+
+    def script_of_what_never_leaves(self) -> Iterator[None]:
+        both = (0, 1)
+        for mishap, fee in (("away", 0), ("closed", 0), ("none", 3)):
+            self.send("orders", 5, fee, mishap)
+        yield
+        for how in ("reverting", "empty"):
+            self.send("outward", 5, 0, "none")
+            for _ in range(3):
+                self.blocks_come(_PATIENCE, how, both)
+                self.workers_look(1)
+            self.blocks_come(1, "full", both)
+            self.workers_look(_ROUNDS)
+            yield
+        self.send("orders", 5, 0, "none")
+        self.it_runs_short(0, 3, 10_000)
+        self.blocks_come(1, "full", both)
+        self.workers_look(_ROUNDS)
+        yield
+        self.send("portal", 5, 0, "swallows")
+        self.somebody_else_uses_a_slot(1)
+        yield
+        self.send("portal", 5, 0, "none")
+        self.blocks_come(SAFE_DEPTH + 1, "full", both)
+        self.send("orders", 5, 0, "none")
+        self.base_carries_out_deposits()
+        self.workers_look(_ROUNDS)
+        yield
+
+    def one_is_paid_to_somebody_else(self) -> None:
+        self.send("orders", 15, 1, "none")
+        self.blocks_come(1, "full", (0, 1))
+        self.workers_look(1)
+        newest = list(self.crossings)[-1]
+        self.a_service_pays(self.number_of(newest), "pays somebody", mined=True, says=True)
+        self.an_operator_writes_off(len(self.crossings) - 1)
+        self.blocks_come(SAFE_DEPTH, "full", (0, 1))
+        self.an_operator_writes_off(len(self.crossings) - 1)
+
+    def number_of(self, bridge_id: str | None) -> int:
+        found = self.index_of(bridge_id or "")
+        assert found is not None
+        return found
+
+    def pending_number_of(self, bridge_id: str) -> int:
+        pending = [each for each, rows in self.rows().items() if rows.row.status == Status.PENDING]
+        return pending.index(bridge_id)
+
+
+@pytest.fixture
+def bridged(each_database_url: str, build_app: Callable[..., Flask]) -> Bridged:
+    """Base and Ethereum on each kind of database, with all ways between them."""
+    base, ethereum = SimulatedChain(), SimulatedChain(ChainName.ETHEREUM)
+    ways = {
+        "orders": Orders("relay", base, ethereum), "second": Orders("lifi", base, ethereum),
+        "portal": Portal("portal", ethereum, base), "inward": Burns("cctp", ethereum, base),
+        "outward": Burns("cctp", base, ethereum),
+    }  # fmt: skip
+
+    def bridged_ground(*given: Any) -> Bridged:
+        return Bridged(*given, ethereum=ethereum, **ways)
+
+    return ground_for(
+        build_app,
+        each_database_url,
+        kind=bridged_ground,
+        chain=base,
+        settings={
+            "ethereum_stuck_blocks": _PATIENCE, "max_bridge_fee_bps": _CAP_BPS, "max_network_fee_usd": _CAP_DOLLARS,
+        },
+        parts={
+            "chains": {each.name: each for each in (base, ethereum)},
+            "prices": MarketPrices([], [], overrides={ETH: 1000 * USD, SOL: 100 * USD}),
+            "bridges": {
+                (ChainName.BASE, ChainName.ETHEREUM, ETH): (ways["orders"], ways["second"]),
+                (ChainName.ETHEREUM, ChainName.BASE, ETH): (ways["portal"],),
+                (ChainName.ETHEREUM, ChainName.BASE, USDC): (ways["inward"],),
+                (ChainName.BASE, ChainName.ETHEREUM, USDC): (ways["outward"],),
+            },
+        },
+    )  # fmt: skip
+
+
+def test_whatever_services_do_a_bridge_ends_where_its_money_is(bridged: Bridged) -> None:
+    walk(Bridges, bridged, walks=3, steps=30)
