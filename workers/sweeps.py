@@ -91,7 +91,7 @@ def sweep() -> None:
             "prune_usage": lambda: usage_retention.prune(before),
             "prune_spending": lambda: spending_retention.prune(before.date()),
             "prune_history": lambda: wallets_retention.prune(before),
-            "supply_payments": payments.supply,
+            "look_after_payments": payments.look_after,
             # Last, for it asks the chains.
             "purge_keys": lambda: platform_keys.purge_retired_keys(actors.the_service("sweep"), now=now),
         }

@@ -1,4 +1,4 @@
-"""What workers do for payments: outcomes that requests left behind, grants that are due, the supply of gas."""
+"""What workers do for payments: outcomes that requests left behind, grants that are due, gas, and what was lost."""
 
 from __future__ import annotations
 
@@ -27,13 +27,10 @@ def carry_on(chain: ChainName) -> None:
     """Resolve submissions and grant top-ups; never raises for a single one."""
     settlement.resolve_all(chain)
     topups.grant_due(chain)
-    with once_in(_LOOK_EVERY, f"payments-lost-{chain.value}", duration=_LOOK_EVERY) as due:
-        if due:
-            settlement.look_for_lost(chain)
 
 
-def supply() -> None:
-    """Look at the settlement key's gas on each chain, and say loudly where it is low.
+def look_after() -> None:
+    """Look at the settlement key's gas on each chain, and say loudly where it is low, or where a payment was lost.
 
     In the sandbox the faucet fills it; on Solana the treasury's token account is made once there is gas for it.
     """
@@ -45,6 +42,7 @@ def supply() -> None:
                 _look(chain)
             except PortError as error:
                 _log.warning("payment_supply_failed", chain=chain, reason=error.reason)
+            settlement.look_for_lost(chain)
 
 
 def _look(chain: ChainName) -> None:

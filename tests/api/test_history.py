@@ -18,6 +18,7 @@ from tests.support.agents import Agent, register
 from tests.support.applications import settings_for
 from tests.support.chains import RECIPIENT
 from tests.support.ledger import statements
+from tests.support.movements import count_as
 
 _HASH = "0x" + "ab" * 32
 
@@ -61,6 +62,8 @@ def record(
         reason = "reverted" if status is Status.FAILED else None
         with unit_of_work():
             lifecycle.move(transaction_id, source=Status.PENDING, target=status, reason=reason)
+    with unit_of_work():
+        count_as(transaction_id, status)
     return transaction_id
 
 

@@ -182,7 +182,7 @@ def test_a_scrape_asks_no_chain_so_that_none_can_keep_it_waiting(
     chain = evm_chain(base_node)
     app = build_app(sqlite_url, chains={ChainName.BASE: chain}, tills={ChainName.BASE: till_of(chain)})
     with app.app_context():
-        upkeep.supply()
+        upkeep.look_after()
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         gone = EvmChain(
@@ -288,6 +288,7 @@ def test_without_an_address_nothing_is_told() -> None:
 
 
 def emitted(client: FlaskClient) -> set[str]:
+    count_let_go(Why.RESTED)  # by the server, of which this client has none
     text = client.get("/metrics").get_data(as_text=True)
     return {family.name for family in text_string_to_metric_families(text)}
 
@@ -330,7 +331,7 @@ def test_every_figure_is_that_of_the_real_part_that_it_is_about_and_every_one_is
             heartbeats.beat()
             heartbeats.beat(Heart.SHOPPER)
             base_node.fund_eth(treasury.settler(ChainName.BASE), 10**16)
-            upkeep.supply()
+            upkeep.look_after()
             assert agent.post("/v1/gateway/shopping/buy", ORDER).status_code == 202
             assert app.extensions["ports"].queue.put(JobName.CONFIRM, "base")
 

@@ -326,7 +326,7 @@ def test_on_solana_the_treasurys_account_is_made_once_there_is_gas_for_it(
     with shop(build_app, sqlite_url, {SOLANA: solana_chain(node)}) as made:
         fund_solana(node, made.settler(SOLANA), sol=1)
         before = readiness.read(SOLANA)
-        upkeep.supply()
+        upkeep.look_after()
         node.advance(40)
         after = readiness.read(SOLANA)
         assert before is not None

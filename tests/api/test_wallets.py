@@ -29,6 +29,7 @@ from app.wallets.models import RetiredKey, Transaction, Wallet, WalletKey
 from tests.support.agents import Agent, register
 from tests.support.chains import RECIPIENT
 from tests.support.ledger import race
+from tests.support.movements import count_as
 
 _ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _DAY = 86_400
@@ -64,6 +65,7 @@ def recorded(wallet_id: str, *, status: Status, type_: TransactionType = Transac
             ),
             status=status,
         )  # fmt: skip
+        count_as(transaction_id, status)
     return transaction_id
 
 

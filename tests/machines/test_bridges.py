@@ -403,9 +403,9 @@ class Bridges(Machine):
         left = self.left(crossing, rows)
         if rows.row.status != Status.PENDING or left is None or not self.is_lost(crossing, rows):
             with pytest.raises(TransactionInProgress):
-                lost_bridges.write_off(OPERATOR, bridge_id)
+                lost_bridges.write_off(OPERATOR, bridge_id, takes_part=False)
             return False
-        lost_bridges.write_off(OPERATOR, bridge_id)
+        lost_bridges.write_off(OPERATOR, bridge_id, takes_part=False)
         crossing.written_off = left.hash
         return True
 

@@ -46,6 +46,13 @@ class Offered:
     revenue: int = 0
 
 
+class _Answer:
+    """The head of an answer, of which a meter asks the status only."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+
+
 @dataclass
 class Called:
     """A call as the model knows it: held, settled, released, or lapsed at no cost when its lease ran out."""
@@ -201,7 +208,7 @@ class Services(Machine):
     def its_answer_comes(self, called: Called | None, status: int, broken: bool) -> None:
         if called is None:
             return
-        called.meter.answered(status)
+        called.meter.answered(_Answer(status))
         called.meter.end(Ending.BROKEN if broken else Ending.COMPLETE)
         if called.state in ("settled", "released"):
             return

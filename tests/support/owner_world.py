@@ -26,6 +26,7 @@ from app.usage.service import Call, Metered
 from app.wallets import lifecycle
 from app.wallets.lifecycle import Status, TransactionType
 from app.wallets.models import Transaction
+from tests.support.movements import count_as
 
 SOMEBODY = "0x00000000000000000000000000000000C0FFEE00"
 
@@ -103,7 +104,9 @@ class World:
         }  # fmt: skip
         status = facts.pop("status", Status.CONFIRMED)
         with self.app.app_context(), unit_of_work():
-            lifecycle.record(Transaction(**{**usual, **facts}), status=status)
+            transaction = Transaction(**{**usual, **facts})
+            lifecycle.record(transaction, status=status)
+            count_as(transaction.id, status)
 
     def use(self, made: dict[str, Any], provider: str, nanos: int, at: datetime) -> None:
         """Charge a call to a provider."""

@@ -17,7 +17,7 @@ from werkzeug.test import TestResponse
 from app.core import clock
 from app.core.chains import USDC, ChainName
 from app.core.unit_of_work import reading
-from app.payments import upkeep
+from app.payments import settlement, upkeep
 from app.ports.errors import Unreachable
 from app.ports.till import Demand
 from app.wallets import tracking
@@ -240,11 +240,14 @@ def test_a_served_payment_that_a_reorganisation_undoes_is_sent_again_and_lost_on
     scene.look()
     scene.look()
     # What failed now can still succeed in another block.
+    assert settlement.look_for_lost(BASE) == 0
     assert [payment.status for payment in scene.shop.payments()] == ["served"] * 3
     scene.node.mine(80)
+    scene.look()
+    scene.look()
     with capture_logs() as logs:
-        scene.look()
-        scene.look()
+        upkeep.look_after()
+        assert settlement.look_for_lost(BASE) == 0
     payments = scene.shop.payments()
     assert [payment.status for payment in payments] == ["served", "lost", "served"]
     assert payments[2].tx_hash == by_another
