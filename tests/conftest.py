@@ -140,13 +140,19 @@ def build_app() -> Iterator[Callable[..., Flask]]:
 
     yield build
     for app in made:
-        audit(app)
-        with app.app_context():
-            db.engine.dispose()
-        for reader in app.extensions["balance_readers"].values():
-            reader.shutdown(wait=False)
-        app.extensions["ports"].upstream.close()
-        app.extensions["ports"].public_upstream.close()
+        try:
+            audit(app)
+        finally:
+            _close(app)
+
+
+def _close(app: Flask) -> None:
+    with app.app_context():
+        db.engine.dispose()
+    for reader in app.extensions["balance_readers"].values():
+        reader.shutdown(wait=False)
+    app.extensions["ports"].upstream.close()
+    app.extensions["ports"].public_upstream.close()
 
 
 def audit(app: Flask) -> None:

@@ -180,8 +180,8 @@ class Stage:
             lifecycle.record(
                 Transaction(
                     id=row_id, wallet_id=self.agent.wallet_id, type=kind.value, chain="base",
-                    to_address=self.agent.address, amount_units=0, currency="USDC", cost_nanos=0,
-                    created_at=at, checks=0,
+                    to_address=self.agent.address, amount_units=int(kind is TransactionType.FUNDING),
+                    currency="USDC", cost_nanos=0, created_at=at, checks=0,
                 ),
                 status=status,
             )  # fmt: skip
