@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Row, insert, update
 from app.core import clock, row_locks
 from app.errors import InvalidInput, NotFound
 from app.extensions import db
-from app.spending import ahead, policy
+from app.spending import policy
 from app.spending.models import SpendingAccount
 from app.spending.policy import Spent
 
@@ -98,30 +98,23 @@ def locked(which: ColumnElement[bool], *, now: datetime) -> Account:
     ).one_or_none()
     if row is None:
         raise gone()
-    account = account_of(row, now=now)
-    if account.today < row.counted_on:
-        ahead.bring_back(account.wallet_id, account.today)
-    return account
+    return account_of(row, now=now)
 
 
 def account_of(row: Row[*tuple[Any, ...]], *, now: datetime) -> Account:
     """Make the snapshot of a row of `COLUMNS`.
 
     A clock that is behind the last one that counted (another machine's, just after midnight) stays in the
-    newer windows: time never runs back into a window that has ended. A day further ahead was a wrong clock's, and is
-    not waited for: what counts is added up anew.
+    newer windows: time never runs back into a window that has ended.
     """
-    present = ahead.present(row.counted_on, now.date())
-    today = present or max(now.date(), row.counted_on)
+    today = max(now.date(), row.counted_on)
     counted = Spent(row.day_nanos, row.week_nanos, row.month_nanos)
     return Account(
         wallet_id=row.wallet_id,
         agent_id=row.agent_id,
         frozen=row.frozen_at is not None,
         today=today,
-        spent=(
-            ahead.recounted(row.wallet_id, today) if present else policy.carry(counted, row.counted_on, today)
-        ),
+        spent=policy.carry(counted, row.counted_on, today),
     )
 
 

@@ -11,7 +11,8 @@ from sqlalchemy import Select, func, select
 from app.core import clock
 from app.extensions import db
 from app.spending import policy
-from app.spending.models import HoldState, SpendingAccount, SpendingControls, SpendingHold
+from app.spending.holds import HoldState
+from app.spending.models import SpendingAccount, SpendingControls, SpendingHold
 from app.spending.policy import Spent
 
 _ACCOUNTS_PER_PAGE = 1000

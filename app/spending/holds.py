@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
+from enum import StrEnum
 
 from sqlalchemy import and_, insert, literal, select, update
 
@@ -30,7 +31,7 @@ from app.errors import (
 from app.extensions import db
 from app.spending import accounts, controls, policy
 from app.spending.accounts import Account
-from app.spending.models import HoldState, SpendingAccount, SpendingControls, SpendingHold
+from app.spending.models import SpendingAccount, SpendingControls, SpendingHold
 from app.spending.policy import Controls, Movement, Rule
 
 _ERRORS: Mapping[Rule, type[ServiceError]] = {
@@ -43,6 +44,14 @@ _ERRORS: Mapping[Rule, type[ServiceError]] = {
     Rule.WEEKLY: WeeklyLimitExceeded,
     Rule.MONTHLY: MonthlyLimitExceeded,
 }
+
+
+class HoldState(StrEnum):
+    """The states of a hold; held and spent ones count, released ones do not."""
+
+    HELD = "held"
+    SPENT = "spent"
+    RELEASED = "released"
 
 
 @dataclass(frozen=True, slots=True)

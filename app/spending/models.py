@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import date, datetime
-from enum import StrEnum
 
 from sqlalchemy import JSON, BigInteger, CheckConstraint, Date, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column
@@ -57,14 +56,6 @@ class SpendingControls(Model):
     allowed_domains: Mapped[list[str]] = mapped_column(JSON)
     locked: Mapped[bool]
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
-
-
-class HoldState(StrEnum):
-    """The states of a hold; held and spent ones count, released ones do not."""
-
-    HELD = "held"
-    SPENT = "spent"
-    RELEASED = "released"
 
 
 class SpendingHold(Model):

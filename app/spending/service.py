@@ -28,8 +28,7 @@ from app.spending.controls import (
     set_default,
     standing,
 )
-from app.spending.holds import Hold, check, hold, record, release, spend, states_of, unspend
-from app.spending.models import HoldState
+from app.spending.holds import Hold, HoldState, check, hold, record, release, spend, states_of, unspend
 
 __all__ = [
     "MAX_COUNTED_NANOS",

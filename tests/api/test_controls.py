@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -16,8 +15,6 @@ from app.core import identifiers
 from app.core.chains import Family
 from app.core.money import NANOS_PER_USD
 from app.core.unit_of_work import reading, unit_of_work
-from app.errors import DailyLimitExceeded
-from app.spending import audit
 from app.spending import service as spending
 from app.spending.models import SpendingControls
 from app.spending.service import Changes
@@ -258,34 +255,6 @@ def test_what_is_given_back_goes_to_the_window_that_it_was_taken_from(agent: Age
         with unit_of_work():
             spending.release(reference)
         assert spent(controls_of(agent)) == (10, 10, 10)
-
-
-def test_a_clock_that_was_days_ahead_for_a_minute_neither_blocks_a_wallet_nor_frees_it(agent: Agent) -> None:
-    put(agent, weekly_limit_usd=0, monthly_limit_usd=0, per_tx_limit_usd=0)
-    spend(agent, 70)
-    with time_machine.travel(datetime.now(UTC) + timedelta(days=40)):
-        late = hold(agent, 60)
-        with reading():
-            assert audit.check() == []
-    assert spent(controls_of(agent))[0] == 130
-    with pytest.raises(DailyLimitExceeded):
-        spend(agent, 1)
-    put(agent, daily_limit_usd=200)
-    spend(agent, 10)
-    assert spent(controls_of(agent)) == (140, 140, 140)
-    with unit_of_work():
-        spending.release(late)
-    assert spent(controls_of(agent)) == (80, 80, 80)
-    with reading():
-        assert audit.check() == []
-
-
-def test_a_clock_that_is_days_behind_does_not_bring_a_wallet_s_sums_back_to_its_day(agent: Agent) -> None:
-    spend(agent, 50)
-    spend(agent, 50)
-    with time_machine.travel(datetime.now(UTC) - timedelta(days=40)), pytest.raises(DailyLimitExceeded):
-        spend(agent, 1)
-    assert spent(controls_of(agent))[0] == 100
 
 
 def test_a_limit_below_what_is_spent_leaves_nothing_and_never_a_negative_rest(agent: Agent) -> None:
