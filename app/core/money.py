@@ -104,7 +104,7 @@ def usd_as_meant(usd: Decimal) -> Decimal:
     """
     meant = _COMPARING.quantize(usd, _ONE_NANO)
     noise = _COMPARING.multiply(_COMPARING.abs(_COMPARING.subtract(usd, meant)), Decimal(2**_NOISE_BITS))
-    return meant if noise < usd else usd
+    return meant if meant and noise < usd else usd
 
 
 def usd_from_nanos(nanos: int) -> Decimal:

@@ -28,6 +28,8 @@ class _Unit:
 
 
 _SNAPSHOT_SECONDS = 900
+IDLE_IN_TRANSACTION = "25P03"
+"""`idle_in_transaction_session_timeout` of PostgreSQL's appendix A."""
 _current: ContextVar[_Unit | None] = ContextVar("unit_of_work", default=None)
 
 
@@ -137,7 +139,8 @@ def _commit(session: Session) -> None:
     try:
         session.commit()
     except DBAPIError as error:
-        if error.connection_invalidated:
+        # A session that was idle for too long had ended before: nothing was done.
+        if error.connection_invalidated and getattr(error.orig, "sqlstate", None) != IDLE_IN_TRANSACTION:
             raise CommitUnknownError from error
         raise
 

@@ -60,6 +60,8 @@ def withdraw(chain: str, to: str, amount: str, currency: str, role: str) -> None
         )
     except ServiceError as failure:
         raise click.ClickException(failure.message) from None
+    except Rejected as refusal:
+        raise click.ClickException(f"This wallet cannot be used: {refusal.reason}") from None
     click.echo(
         f"{view.status}: {view.amount} {view.currency} to {view.to_address}, transaction {view.tx_hash}"
     )

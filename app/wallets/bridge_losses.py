@@ -59,7 +59,7 @@ def write_off(bridge_id: str, *, came_back: Arrival | None) -> None:
     if came_back is not None:
         if bridge_steps.stands_for_another(bridge, came_back):
             raise TransactionInProgress("What came back stands for another bridge of the wallet.")
-        bridge_steps.note_refund(bridge, came_back)
+        bridge_states.note_refund(bridge, came_back)
     lifecycle.move(bridge_id, source=Status.PENDING, target=Status.FAILED, reason=Reason.WRITTEN_OFF)
     spending.spend(bridge_id)
     bridge.stage, bridge.next_step_at = Stage.FAILED.value, None
@@ -68,7 +68,7 @@ def write_off(bridge_id: str, *, came_back: Arrival | None) -> None:
 def _is_final_part(state: State, came_back: Arrival) -> bool:
     """Tell whether less came back than a worker takes for a refund, beyond reorganisation. Raises: Unreachable."""
     ask, block = state.crossing.ask, came_back.block
-    if block is None or bridge_fees.are_fair(ask.amount.units - came_back.units, ask.amount):
+    if block is None or bridge_fees.cover(came_back.units, ask.amount) is not False:
         return False
     orphaned, safe = provider.current().chains[ask.source].orphaned([block])
     return block not in orphaned and block.number <= safe

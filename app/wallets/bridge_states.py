@@ -12,7 +12,7 @@ from app.core.chains import TOKENS_BY_SYMBOL, ChainName
 from app.core.money import TokenAmount
 from app.core.unit_of_work import reading
 from app.extensions import db
-from app.ports.bridges import Ask, Crossing, Leg
+from app.ports.bridges import Arrival, Ask, Crossing, Leg
 from app.ports.chain import BlockRef
 from app.wallets import bridge_legs
 from app.wallets.lifecycle import Status
@@ -30,10 +30,10 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refund:
-    """By which payment on its source chain it came back, and in the block of which number."""
+    """By which payment on its source chain it came back, and in which block."""
 
     tx_hash: str
-    block: int
+    block: BlockRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ def read(bridge_id: str) -> State | None:
         if bridge.arrival_block is not None and bridge.arrival_block_hash:
             block = BlockRef(bridge.arrival_block, bridge.arrival_block_hash)
         refund = None
-        if bridge.refund_hash is not None and bridge.refund_block is not None:
-            refund = Refund(bridge.refund_hash, bridge.refund_block)
+        if bridge.refund_hash and bridge.refund_block is not None and bridge.refund_block_hash:
+            refund = Refund(bridge.refund_hash, BlockRef(bridge.refund_block, bridge.refund_block_hash))
         return State(
             id=bridge_id, wallet_id=bridge.wallet_id, stage=Stage(bridge.stage), adapter=bridge.adapter,
             crossing=Crossing(
@@ -108,3 +108,15 @@ def is_delivering(legs: Sequence[Transaction]) -> bool:
     """Tell whether a transaction of ours is under way on the destination chain."""
     ours = (Leg.ACCOUNT, Leg.DESTINATION)
     return any(leg.leg in ours and leg.status == Status.PENDING.value for leg in legs)
+
+
+def forget_refund(bridge: Bridge) -> None:
+    """Take back what `note_refund` kept."""
+    bridge.refund_hash = bridge.refund_block = bridge.refund_block_hash = bridge.refund_units = None
+
+
+def note_refund(bridge: Bridge, came_back: Arrival) -> None:
+    """Keep what came back, which is no deposit, with a locked bridge."""
+    bridge.refund_hash, bridge.refund_units = came_back.tx_hash, came_back.units
+    if came_back.block is not None:
+        bridge.refund_block, bridge.refund_block_hash = came_back.block.number, came_back.block.hash

@@ -21,7 +21,6 @@ from app.extensions import db
 from app.ports import provider
 from app.ports.bridges import Arrival, Crossing, Phase, Progress, Proof, Step
 from app.ports.bridges import Bridge as BridgePort
-from app.ports.chain import Fate, Watch
 from app.ports.errors import OutcomeUnknown, PortError, Rejected, Unreachable
 from app.ports.vault import Signer
 from app.spending import service as spending
@@ -129,7 +128,7 @@ def take_stock(bridge_id: str) -> Stage | None:
             _end(bridge_id, Status.FAILED, reason=source.error or Reason.REVERTED)
         elif stage is Stage.FAILED:
             _reopen(bridge_id, Status.FAILED)
-            bridge.refund_hash = bridge.refund_block = bridge.refund_units = None
+            bridge_states.forget_refund(bridge)
         bridge.stage = target.value
         bridge.next_step_at, bridge.steps = clock.now(), 0
         return target
@@ -238,7 +237,7 @@ def _recheck(state: State) -> None:
         return
     orphaned, safe = provider.current().chains[state.crossing.ask.destination].orphaned([block])
     if block not in orphaned:
-        _look_again(state.id, ends=block.number <= safe, seconds=_SETTLED_LOOK_SECONDS)
+        _look_again(state.id, ends=block.number <= safe, seen=Stage.ARRIVED, seconds=_SETTLED_LOOK_SECONDS)
         return
     _log.warning("bridge_arrival_reorganised", transaction_id=state.id)
     with unit_of_work():
@@ -255,7 +254,7 @@ def _recheck(state: State) -> None:
 
 def _refund(state: State, came_back: Arrival | None) -> None:
     amount = state.crossing.ask.amount
-    is_short = came_back is not None and not bridge_fees.are_fair(amount.units - came_back.units, amount)
+    is_covered = came_back is None or bridge_fees.cover(came_back.units, amount)
     with unit_of_work():
         spending.lock_account(state.wallet_id)
         bridge = bridge_states.locked(state.id)
@@ -265,7 +264,11 @@ def _refund(state: State, came_back: Arrival | None) -> None:
             _set_error(state.id, "refund_not_seen")
             bridge.next_step_at = clock.now() + timedelta(seconds=_LOOK_AGAIN_SECONDS[-1])
             return
-        if came_back is not None and is_short:
+        if is_covered is None:
+            _set_error(state.id, "price_unavailable")
+            bridge.next_step_at = clock.now() + timedelta(seconds=_LOOK_AGAIN_SECONDS[-1])
+            return
+        if came_back is not None and not is_covered:
             # Any later payment could be called a refund: what is missing is not given up by a service's word.
             what = f"{TokenAmount(came_back.units, amount.token)} {amount.token.symbol}"
             _set_error(state.id, f"refund_short: {what} came back")
@@ -274,7 +277,7 @@ def _refund(state: State, came_back: Arrival | None) -> None:
         _end(state.id, Status.FAILED, reason=Reason.REFUNDED)
         bridge.stage, bridge.next_step_at, bridge.steps = Stage.FAILED.value, None, 0
         if came_back is not None:
-            note_refund(bridge, came_back)
+            bridge_states.note_refund(bridge, came_back)
             if came_back.block is not None:
                 bridge.next_step_at = clock.now() + settlement.FINALITY_CHECK_AFTER
 
@@ -283,28 +286,24 @@ def _recheck_refund(state: State, refund: Refund) -> None:
     """See whether what came back is still where it was, until it always will be. Raises: PortError."""
     ask = state.crossing.ask
     chain = provider.current().chains[ask.source]
-    found = chain.outcomes([Watch(state.id, ask.sender, None, (refund.tx_hash,))])[state.id]
-    stands = found.fate is Fate.SUCCEEDED and found.block is not None and found.block.number == refund.block
-    # A node that has not come so far knows nothing of it.
-    if stands or chain.head().number < refund.block:
-        ends = stands and refund.block <= chain.orphaned([])[1]
-        _look_again(state.id, ends=ends, seconds=_SETTLED_LOOK_SECONDS)
+    orphaned, safe = chain.orphaned([refund.block])
+    if refund.block not in orphaned:
+        _look_again(
+            state.id, ends=refund.block.number <= safe, seen=Stage.FAILED, seconds=_SETTLED_LOOK_SECONDS
+        )
         return
     _log.warning("bridge_refund_reorganised", transaction_id=state.id)
     with unit_of_work():
         spending.lock_account(state.wallet_id)
         bridge = bridge_states.locked(state.id)
-        if bridge is None or (bridge.refund_hash, bridge.refund_block) != (refund.tx_hash, refund.block):
+        if bridge is None or (bridge.refund_hash, bridge.refund_block_hash) != (
+            refund.tx_hash,
+            refund.block.hash,
+        ):
             return
         _reopen(state.id, Status.FAILED)
         bridge.stage, bridge.next_step_at, bridge.steps = Stage.CROSSING.value, clock.now(), 0
-        bridge.refund_hash = bridge.refund_block = bridge.refund_units = None
-
-
-def note_refund(bridge: Bridge, came_back: Arrival) -> None:
-    """Keep what came back, which is no deposit, with a locked bridge."""
-    bridge.refund_hash, bridge.refund_units = came_back.tx_hash, came_back.units
-    bridge.refund_block = None if came_back.block is None else came_back.block.number
+        bridge_states.forget_refund(bridge)
 
 
 def _end(bridge_id: str, target: Status, *, reason: str | None = None) -> bool:
@@ -361,11 +360,18 @@ def _set_error(bridge_id: str, error: str | None) -> None:
     )
 
 
-def _look_again(bridge_id: str, *, ends: bool = False, seconds: int | None = None) -> None:
-    """Set when to look next, further away each time; or never again, until something happens to a leg."""
+def _look_again(
+    bridge_id: str, *, ends: bool = False, seen: Stage | None = None, seconds: int | None = None
+) -> None:
+    """Set when to look next, further away each time; or never again, until something happens to a leg.
+
+    Of a stage that was `seen` only: another worker may have moved it on meanwhile.
+    """
     with unit_of_work():
         bridge = bridge_states.locked(bridge_id)
         if bridge is None or bridge.next_step_at is None:  # it came to its end while somebody asked about it
+            return
+        if seen is not None and bridge.stage != seen:
             return
         pause = seconds or _LOOK_AGAIN_SECONDS[min(bridge.steps, len(_LOOK_AGAIN_SECONDS) - 1)]
         bridge.next_step_at = None if ends else clock.now() + timedelta(seconds=pause)

@@ -190,6 +190,7 @@ class Bridge(Model):
     may_return: Mapped[bool] = mapped_column(default=False, server_default=false())
     refund_hash: Mapped[str | None] = mapped_column(String(100))
     refund_block: Mapped[int | None] = mapped_column(BigInteger)
+    refund_block_hash: Mapped[str | None] = mapped_column(String(100))
     refund_units: Mapped[int | None] = mapped_column(Units)
     # When the bridge worker looks again; NULL once nothing can change any more.
     next_step_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

@@ -15,7 +15,7 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.exceptions import MethodNotAllowed as WerkzeugMethodNotAllowed
 
 from app.core import alarms
-from app.core.unit_of_work import CommitUnknownError
+from app.core.unit_of_work import IDLE_IN_TRANSACTION, CommitUnknownError
 from app.errors import (
     InternalError,
     InvalidInput,
@@ -36,9 +36,6 @@ _BY_STATUS: dict[int, type[ServiceError]] = {
     429: RateLimited,
     503: Overloaded,
 }
-
-_IDLE_IN_TRANSACTION = "25P03"
-"""`idle_in_transaction_session_timeout` of PostgreSQL's appendix A."""
 
 
 def install(app: Flask) -> None:
@@ -126,7 +123,7 @@ def _answer_unknown(_error: Exception) -> Response:
 
 def _answer_ended_session(error: Exception) -> Response:
     # PostgreSQL ends a transaction that idles for too long, as one does whose process gets no processor for so long.
-    ended = getattr(getattr(error, "orig", None), "sqlstate", None) == _IDLE_IN_TRANSACTION
+    ended = getattr(getattr(error, "orig", None), "sqlstate", None) == IDLE_IN_TRANSACTION
     return _answer_overload(error) if ended else _answer_defect(error)
 
 

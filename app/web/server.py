@@ -115,8 +115,9 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
 
     def set_accept_enabled(self, enabled: bool) -> None:  # noqa: FBT001 - gunicorn's own signature
         """Listen or not; gunicorn's loop asks for it at each turn."""
-        super().set_accept_enabled(enabled and self.alive and time.monotonic_ns() >= self._accept_at)
-        if not self.alive and not self._has_closed:
+        alive = self.alive  # read once: a signal may end it in between
+        super().set_accept_enabled(enabled and alive and time.monotonic_ns() >= self._accept_at)
+        if not alive and not self._has_closed:
             # Once, also where who knocks cannot be let in and this is asked for again meanwhile.
             self._has_closed = True
             for listener in self.sockets:

@@ -139,6 +139,8 @@ def test_ether_goes_through_the_portal_and_all_of_it_arrives_on_base(
     ethereum_node: EvmNode,
     base_node: EvmNode,
 ) -> None:
+    # What other tests have sent and nobody has carried over.
+    Derivation(ethereum_node.url, base_node.url).derive()
     body = bridge(agent, "ethereum", "base", "0.25", "ETH").get_json()
     assert body["status"] == "pending", body
     assert (body["fee"], body["received_amount"]) == ("0", None)

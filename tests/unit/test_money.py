@@ -132,7 +132,16 @@ def test_what_binary_arithmetic_leaves_behind_is_no_part_of_an_amount(written: f
 
 
 @pytest.mark.parametrize(
-    "usd", ["0.0000000001", "1E-400", "0.3000000001", "0.30000000000001", "0.9999999999", "1.00000000049"]
+    "usd",
+    [
+        "0.0000000001",
+        "1E-400",
+        "1E-2000000",
+        "0.3000000001",
+        "0.30000000000001",
+        "0.9999999999",
+        "1.00000000049",
+    ],
 )
 def test_digits_that_somebody_meant_are_not_taken_for_noise(usd: str) -> None:
     assert usd_as_meant(Decimal(usd)) == Decimal(usd)

@@ -393,8 +393,8 @@ def test_what_a_bridge_brings_fulfils_no_funding_request(
     assert [agent.transaction(each)["status"] for each in ids] == ["confirmed", "confirmed"]
 
 
-def ether_out(agent: Agent) -> str:
-    body = bridge(agent, "base", "ethereum", "0.25", "ETH").get_json()
+def ether_out(agent: Agent, amount: str = "0.25") -> str:
+    body = bridge(agent, "base", "ethereum", amount, "ETH").get_json()
     assert body.get("status") == "pending", body
     made: str = body["transaction_id"]
     return made
@@ -413,11 +413,14 @@ def test_a_refunded_order_has_failed_once_the_money_is_seen_to_be_back(
     assert ether(0.99) < chains[ChainName.BASE].balances(agent.address).of(ETH).units < ether(1)
 
 
+@pytest.mark.parametrize(
+    "amount", [pytest.param("0.25", id="dear"), pytest.param("0.0205", id="less-than-half-came-back")]
+)
 def test_a_payment_of_less_than_left_is_no_refund_until_an_operator_lets_the_rest_go(
-    agent: Agent, workers: Workers, services: BridgeServer, base_node: EvmNode
+    agent: Agent, workers: Workers, services: BridgeServer, base_node: EvmNode, amount: str
 ) -> None:
     services.relay.sleeps = True
-    bridge_id = ether_out(agent)
+    bridge_id = ether_out(agent, amount)
     counted = agent.spent_today()
     dust = base_node.fund_eth(agent.address, ether(0.01))
     await_mined(base_node, dust)
