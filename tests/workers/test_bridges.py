@@ -414,7 +414,7 @@ def test_a_refunded_order_has_failed_once_the_money_is_seen_to_be_back(
 
 
 @pytest.mark.parametrize(
-    "amount", [pytest.param("0.25", id="dear"), pytest.param("0.0205", id="less-than-half-came-back")]
+    "amount", [pytest.param("0.25", id="dear"), pytest.param("0.005", id="worth-less-than-what-may-be-kept")]
 )
 def test_a_payment_of_less_than_left_is_no_refund_until_an_operator_lets_the_rest_go(
     agent: Agent, workers: Workers, services: BridgeServer, base_node: EvmNode, amount: str
@@ -422,7 +422,7 @@ def test_a_payment_of_less_than_left_is_no_refund_until_an_operator_lets_the_res
     services.relay.sleeps = True
     bridge_id = ether_out(agent, amount)
     counted = agent.spent_today()
-    dust = base_node.fund_eth(agent.address, ether(0.01))
+    dust = base_node.fund_eth(agent.address, ether(0.001))
     await_mined(base_node, dust)
     services.faults.change = lambda path, document: (
         {**document, "status": "refund", "txHashes": [dust]} if path == "/intents/status/v3" else document
@@ -434,7 +434,7 @@ def test_a_payment_of_less_than_left_is_no_refund_until_an_operator_lets_the_res
 
     workers.look(3)
     row = agent.transaction(bridge_id)
-    assert (row["status"], row["error"]) == ("pending", "refund_short: 0.01 ETH came back")
+    assert (row["status"], row["error"]) == ("pending", "refund_short: 0.001 ETH came back")
     assert (agent.spent_today(), row["refunded_amount"]) == (counted, None)
     # Not before it is final, and not unless it is said.
     assert (close(), close("--short")) == (1, 1)
@@ -442,7 +442,7 @@ def test_a_payment_of_less_than_left_is_no_refund_until_an_operator_lets_the_res
     assert (close(), close("--short")) == (1, 0)
     workers.look(2)
     row = agent.transaction(bridge_id)
-    assert (row["status"], row["error"], row["refunded_amount"]) == ("failed", "written_off", "0.01")
+    assert (row["status"], row["error"], row["refunded_amount"]) == ("failed", "written_off", "0.001")
     assert agent.spent_today() == counted
 
 
