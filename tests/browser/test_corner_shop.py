@@ -190,7 +190,7 @@ const call = (frame) => {{
 }};
 for (const frame of [window, document.body.appendChild(document.createElement("iframe")).contentWindow])
   try {{ call(frame); }} catch {{ fetch("/no-calls"); }}
-setTimeout(() => location = "/redirect-page", 700);
+setTimeout(() => location = "/redirect-page", 150);
 </script>"""
 
 
