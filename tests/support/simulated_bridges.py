@@ -7,6 +7,7 @@ that a service attests and somebody mints, once; a deposit that the other chain 
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -42,7 +43,7 @@ class Said:
     tx_hash: str
 
 
-class _Way:
+class _Way(ABC):
     """What all ways have: two chains, and something that may happen while an answer is on its way."""
 
     def __init__(self, name: str, source: SimulatedChain, destination: SimulatedChain) -> None:
@@ -84,8 +85,9 @@ class _Way:
             happens()
         return progress
 
+    @abstractmethod
     def look(self, crossing: Crossing) -> Progress:
-        raise NotImplementedError
+        """Say how far a crossing is, by what the chains show and the service says."""
 
     def deliver(self, crossing: Crossing) -> Step:
         """Refuse: nothing is left to do."""
