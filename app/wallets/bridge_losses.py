@@ -19,7 +19,7 @@ from app.wallets.models import Bridge
 def assert_lost(bridge_id: str, *, takes_part: bool) -> Arrival | None:
     """See that a bridge certainly pays nobody any more; return None then. Asks the network.
 
-    One that `takes_part` is content with a final payment that brought back less than may be kept, and returns that.
+    One that `takes_part` is content with a final payment that brought back too little to be a refund, and returns it.
 
     Raises: NotFound; TransactionInProgress while it may arrive or come back, or nobody can tell.
     """
