@@ -1,1 +1,1 @@
-"""What stands behind the ports, by vendor or technique. Only `app.wiring` chooses among them."""
+"""Implementations of the ports, by vendor or technique. Only `app.wiring` chooses among them."""

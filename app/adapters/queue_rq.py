@@ -1,6 +1,6 @@
-"""Jobs over RQ. The database is the truth: a job is a hint, so nothing here ever fails a request.
+"""Jobs over RQ. The database is authoritative: a job is a hint, so no failure here fails a request.
 
-Payloads are JSON, never pickle: whoever can write to Redis must not gain code execution in the workers.
+Payloads are JSON, never pickle. The workers check each record before they use it (`workers.listed_jobs`).
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import structlog
-from redis import Redis
+from redis import ConnectionPool, Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
@@ -20,30 +21,32 @@ from rq import Queue
 from rq.exceptions import DuplicateJobError, InvalidJobOperation
 from rq.job import Job, JobStatus
 
-from app.core.unit_of_work import assert_no_unit
-from app.jobs import JobName, QueueName
+from app.db.unit_of_work import assert_no_unit
+from app.jobs import FAILURE_TTL_SECONDS, JobName, QueueName
+
+T = TypeVar("T")
 
 SERIALIZER = "json"
 """Workers must be started with the same one."""
 
 _SOCKET_TIMEOUT_SECONDS = 0.25
-_REST_SECONDS = 1.0
-_SILENCE_SECONDS = 60.0
+_BACKOFF_SECONDS = 1.0
+_LOG_INTERVAL_SECONDS = 60.0
 _BUCKET_SECONDS = 10
+_CREDENTIALS = frozenset({"username", "password", "credential_provider"})
 _WAITING_TTL_SECONDS = 60
-_FAILURE_TTL_SECONDS = 60
 
 _log = structlog.get_logger(__name__)
 
 
 class RqQueue:
-    """Puts jobs into Redis; connects on first use, in each process for itself."""
+    """Puts jobs into Redis; connects on first use, separately in each process."""
 
     def __init__(self, redis_url: str, *, clock: Callable[[], float] = time.time) -> None:
-        """Take the URL, which may hold a password. Raises: ValueError when it is none."""
+        """Store the URL, which may contain a password. Raises: ValueError for an invalid one."""
         self._clock = clock
-        # The client's own default is ten tries; here the caller is a web request. Connections that died in
-        # the pool are noticed when they are taken out of it.
+        # The client's own default is ten attempts; here a web request waits. Connections that died in the pool are
+        # detected when they are taken out of it.
         self._redis = Redis.from_url(
             redis_url,
             socket_connect_timeout=_SOCKET_TIMEOUT_SECONDS,
@@ -53,57 +56,57 @@ class RqQueue:
         self._queues = {
             name: Queue(name.value, connection=self._redis, serializer=SERIALIZER) for name in QueueName
         }
-        self._absence = _Absence()
+        self._outage = _RedisOutage()
 
     def __repr__(self) -> str:
-        """Show nothing of the URL."""
         return "RqQueue()"
 
-    def put(self, job: JobName, *arguments: str) -> bool:
-        """Enqueue a job unless the same one waits already; tell whether the queue could be reached.
+    def enqueue(self, job: JobName, *arguments: str) -> bool:
+        """Enqueue a job unless the same one is already queued; return whether the queue could be reached.
 
-        While Redis is away this returns at once, trying again about once a second.
+        While Redis is unreachable this returns immediately, trying again about once a second.
         """
-        assert_no_unit()
-        if self._absence.is_resting():
-            return False
-        try:
-            self._enqueue(job, arguments)
-        except RedisError as error:
-            self._absence.note(error)
-            return False
-        self._absence.end()
-        return True
+        return self._run(lambda: self._enqueue(job, arguments), otherwise=False)
 
     def ping(self) -> bool:
-        """Tell whether Redis answers."""
-        assert_no_unit()
-        if self._absence.is_resting():
-            return False
-        try:
-            self._redis.ping()
-        except RedisError as error:
-            self._absence.note(error)
-            return False
-        self._absence.end()
-        return True
+        return self._run(lambda: bool(self._redis.ping()), otherwise=False)
 
     def depths(self) -> Mapping[QueueName, int]:
-        """Return how many jobs wait in each queue; empty while Redis is away."""
-        assert_no_unit()
-        if self._absence.is_resting():
-            return {}
-        try:
-            return {name: int(queue.count) for name, queue in self._queues.items()}
-        except RedisError as error:
-            self._absence.note(error)
-            return {}
+        return self._run(
+            lambda: {name: int(queue.count) for name, queue in self._queues.items()}, otherwise={}
+        )
 
-    def _enqueue(self, job: JobName, arguments: tuple[str, ...]) -> None:
+    def needs_password(self) -> bool:
+        assert_no_unit()
+        pool = self._redis.connection_pool
+        options = {name: value for name, value in pool.connection_kwargs.items() if name not in _CREDENTIALS}
+        anonymous = Redis(connection_pool=ConnectionPool(connection_class=pool.connection_class, **options))
+        try:
+            anonymous.ping()
+        except RedisError:
+            return True
+        finally:
+            anonymous.connection_pool.disconnect()
+        return False
+
+    def _run(self, operation: Callable[[], T], *, otherwise: T) -> T:
+        """Return the result of an operation, or `otherwise` while Redis is unreachable."""
+        assert_no_unit()
+        if self._outage.is_backing_off():
+            return otherwise
+        try:
+            result = operation()
+        except RedisError as error:
+            self._outage.record_failure(error)
+            return otherwise
+        self._outage.end()
+        return result
+
+    def _enqueue(self, job: JobName, arguments: tuple[str, ...]) -> bool:
         queue = self._queues[job.queue]
         job_id = _job_id(job, arguments, int(self._clock()) // _BUCKET_SECONDS)
-        # A job that runs already may have read the database before the change that is hinted at, so the hint
-        # waits behind it under a second name. Of more than these two, the sweep takes care.
+        # A running job may have read the database before the change that is hinted at, so the hint is queued behind
+        # it under a second name. The periodic sweep covers more than these two.
         for candidate in (job_id, f"{job_id}-again"):
             try:
                 queue.enqueue_call(
@@ -111,60 +114,61 @@ class RqQueue:
                     args=arguments,
                     job_id=candidate,
                     unique=True,
-                    timeout=job.seconds,
+                    timeout=job.timeout_seconds,
                     ttl=_WAITING_TTL_SECONDS,
                     result_ttl=0,
-                    failure_ttl=_FAILURE_TTL_SECONDS,
+                    failure_ttl=FAILURE_TTL_SECONDS,
                 )
             except DuplicateJobError:
                 if self._is_waiting(candidate):
-                    return
+                    break
             else:
-                return
+                break
+        return True
 
     def _is_waiting(self, job_id: str) -> bool:
         try:
             status = Job(job_id, connection=self._redis, serializer=SERIALIZER).get_status()
-        except InvalidJobOperation:
+        except (InvalidJobOperation, ValueError):
             return False
         return status is JobStatus.QUEUED
 
 
-class _Absence:
-    """Remembers that Redis is away: callers do not wait for it again and again, and the log says it once."""
+class _RedisOutage:
+    """Remembers that Redis is unreachable: callers do not wait for it repeatedly, and the log records it once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._told = False
-        self._rest_until = 0.0
-        self._silent_until = 0.0
+        self._was_logged = False
+        self._backoff_until = 0.0
+        self._next_log_at = 0.0
 
-    def is_resting(self) -> bool:
-        return time.monotonic() < self._rest_until
+    def is_backing_off(self) -> bool:
+        return time.monotonic() < self._backoff_until
 
-    def note(self, error: RedisError) -> None:
+    def record_failure(self, error: RedisError) -> None:
         now = time.monotonic()
         with self._lock:
-            self._rest_until = now + _REST_SECONDS
-            if now < self._silent_until:
+            self._backoff_until = now + _BACKOFF_SECONDS
+            if now < self._next_log_at:
                 return
-            self._silent_until = now + _SILENCE_SECONDS
-            self._told = True
-        # The error's text can quote the address of a managed Redis; its class says enough.
+            self._next_log_at = now + _LOG_INTERVAL_SECONDS
+            self._was_logged = True
+        # The error's text can quote the address of a managed Redis; its class is enough.
         _log.warning("queue_unreachable", error=type(error).__name__)
 
     def end(self) -> None:
-        self._rest_until = 0.0
-        if not self._told:
+        self._backoff_until = 0.0
+        if not self._was_logged:
             return
         with self._lock:
-            told, self._told = self._told, False
-        if told:
-            _log.info("queue_reachable_again")
+            was_logged, self._was_logged = self._was_logged, False
+        if was_logged:
+            _log.info("queue_recovered")
 
 
 def _job_id(job: JobName, arguments: tuple[str, ...], bucket: int) -> str:
-    # RQ accepts [A-Za-z0-9_-] only. Its uniqueness lasts as long as the job's record does, so the time
-    # bucket bounds how long a job that a killed worker took along stands in the way.
+    # RQ accepts [A-Za-z0-9_-] only. An id is unique as long as the job's record exists, so the time bucket bounds how
+    # long a job that died with its worker blocks the next one.
     digest = hashlib.sha256(json.dumps(arguments).encode()).hexdigest()[:32]
     return f"{job.name.lower()}-{digest}-{bucket}"

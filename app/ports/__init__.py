@@ -1,1 +1,1 @@
-"""What the service needs from outside, as Protocols and value types. Adapters implement them; rooms use them."""
+"""The outside systems that the service depends on, as Protocols and value types. `app.adapters` implements them."""

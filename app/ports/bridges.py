@@ -1,8 +1,9 @@
-"""A way by which a wallet's tokens go to the same wallet on another chain.
+"""Bridges: moving a wallet's tokens to the same wallet on another chain.
 
-The verbs follow the legs. `quote` and `prepare` read (no unit open), `sign` is pure (inside the unit that records
-it). `follow` finds out what became of a source transaction from its hash alone; `deliver` drafts what is left for us
-to do on the destination. Sending, replacing and finding out about single transactions is the chain's.
+The methods follow the legs. `quote` and `prepare` read from the network (no unit of work open), `sign` does no I/O
+(inside the unit that records). `progress` finds the state of a bridge from its source transaction's hash alone;
+`prepare_delivery` drafts what remains for us to send on the destination chain. Broadcasting, replacing and tracking
+single transactions belong to the `Chain` port.
 """
 
 from __future__ import annotations
@@ -14,27 +15,27 @@ from typing import Protocol
 
 from app.core.chains import ChainName, Token
 from app.core.money import TokenAmount
-from app.ports.chain import BlockRef, Draft, Signed, Terms
+from app.ports.chain import BlockRef, SignedTransaction, Terms, TransactionDraft
 from app.ports.vault import Signer
 
-Proof = Mapping[str, str]
-"""What proves a source transaction to the destination, as an adapter keeps it; public, storable as JSON."""
+BridgeProof = Mapping[str, str]
+"""Proof of a source transaction for the destination chain, in an adapter's own format; public, storable as JSON."""
 
 
-class Leg(StrEnum):
-    """The parts of a bridge, in their order."""
+class BridgeLegKind(StrEnum):
+    """The legs of a bridge, in their order."""
 
     APPROVE = "approve"
     SOURCE = "source"
     ATTESTATION = "attestation"
     ACCOUNT = "account"
-    """Making the token account that the destination needs, on chains that have such accounts."""
+    """Creation of the recipient's token account, on chains that have such accounts."""
     DESTINATION = "destination"
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """What shall cross: exactly this amount leaves the sender; both addresses are the same wallet's."""
+class BridgeRequest:
+    """A requested bridge: exactly this amount leaves the sender; both addresses belong to the same wallet."""
 
     source: ChainName
     destination: ChainName
@@ -44,124 +45,116 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """How it would cross now: `fee_units` of the token at most are kept on the way; `terms` are the adapter's own.
+class BridgeOffer:
+    """The terms of a bridge now: at most `fee_units` of the token are deducted; `terms` belong to the adapter.
 
-    `may_return` tells that what does not arrive can come back by a payment on the source chain.
+    `is_refundable`: a payment on the source chain can return what does not arrive.
     """
 
-    ask: Ask
+    request: BridgeRequest
     route: str
     fee_units: int
     seconds: int
     terms: Terms
-    may_return: bool = False
+    is_refundable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One transaction of a bridge, drafted; its intent says what it takes from the wallet on `chain`."""
+class BridgeStep:
+    """One drafted transaction of a bridge; its intent is the amount taken from the wallet on `chain`."""
 
-    leg: Leg
+    leg: BridgeLegKind
     chain: ChainName
-    draft: Draft
+    draft: TransactionDraft
 
 
 @dataclass(frozen=True, slots=True)
-class Crossing:
-    """A bridge under way, as stored; it is found again by its source hash alone."""
+class BridgeTransfer:
+    """A bridge in progress, as stored; its source hash alone identifies it."""
 
-    ask: Ask
+    request: BridgeRequest
     terms: Terms
     source_hash: str
-    proof: Proof = field(default_factory=dict)
+    proof: BridgeProof = field(default_factory=dict)
     delivery_hash: str | None = None
-    """Our own transaction on the destination, once one was executed."""
+    """Our own transaction on the destination chain, once one was executed."""
+    failed_deliveries: int = 0
+    """How many of our own transactions there failed or expired."""
 
 
-class Phase(StrEnum):
-    """How far a crossing is, its source transaction having been executed."""
+class BridgePhase(StrEnum):
+    """The progress of a bridge after its source transaction was executed."""
 
     WAITING = "waiting"
-    """Others have to do something first; `note` says what."""
-    OURS = "ours"
-    """Everything is proven, and bringing it to the destination is for us to do."""
+    """A third party has to act first; `note` describes what is awaited."""
+    DELIVERABLE = "ours"
+    """Everything is proven; we have to send the transaction on the destination chain."""
     ARRIVED = "arrived"
     REFUNDED = "refunded"
-    """Certain: it will not arrive, and what left came back on the source chain."""
+    """Certain: it will not arrive, and the tokens were returned on the source chain."""
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
-    """What has arrived, by the destination chain's word.
+class BridgeArrival:
+    """An arrival on the destination chain.
 
-    `takes_slot` tells whether it used up a nonce of the wallet, `is_sole` that its transaction is one payment, which
-    stands for one crossing only; where a transaction may be several, `part` names the one of them that this is. Hash
-    and block are None where the chain tells that it arrived and not by which transaction.
+    `consumes_nonce`: it used a nonce of the wallet. `is_single_payment`: its transaction is one payment, which
+    completes one bridge only; if a transaction may contain several, `payment_part` names this one. Hash and block
+    are None if the chain shows that it arrived but not by which transaction.
     """
 
     units: int
     tx_hash: str | None = None
     block: BlockRef | None = None
-    takes_slot: bool = False
-    is_sole: bool = False
-    part: str | None = None
+    consumes_nonce: bool = False
+    is_single_payment: bool = False
+    payment_part: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a crossing is; a `proof` replaces the one that was kept.
+class BridgeProgress:
+    """The progress of a bridge; a `proof` replaces the stored one.
 
-    `arrival` is set with ARRIVED, and with REFUNDED where a payment on the source chain brought it back. `is_lost`
-    with WAITING: who was to pay names a payment that is beyond reorganisation and certainly brought nothing.
+    `arrival` is set with ARRIVED, and with REFUNDED if a payment on the source chain returned the tokens.
+    `is_payout_missing` with WAITING: the relayer names a payment that is final and delivered nothing.
     """
 
-    phase: Phase
+    phase: BridgePhase
     note: str | None = None
-    proof: Proof | None = None
-    arrival: Arrival | None = None
-    is_lost: bool = False
+    proof: BridgeProof | None = None
+    arrival: BridgeArrival | None = None
+    is_payout_missing: bool = False
 
 
-Route = tuple[ChainName, ChainName, Token]
-"""From where to where, and what."""
+BridgeRoute = tuple[ChainName, ChainName, Token]
+"""Source, destination and token."""
 
 
-class Bridge(Protocol):
-    """One way of crossing. Services in between are trusted with nothing that can be checked."""
+class BridgeProvider(Protocol):
+    """One bridge protocol. Services it depends on are trusted with nothing that can be verified."""
 
     @property
     def name(self) -> str:
-        """By this name a crossing finds its adapter again."""
-        ...
+        """The stored name by which a bridge finds its adapter again."""
 
-    def quote(self, ask: Ask) -> Offer:
-        """Ask how it would cross.
+    def quote(self, request: BridgeRequest) -> BridgeOffer:
+        """Return the terms of a bridge."""
 
-        Raises: Rejected("quote_unavailable", "amount_too_small", "insufficient_gas" on the destination, …),
-        Unreachable for a chain.
-        """
-        ...
-
-    def prepare(self, offer: Offer) -> tuple[Step, ...]:
-        """Draft all transactions of the source chain in their order, and simulate them as one.
+    def prepare(self, offer: BridgeOffer) -> tuple[BridgeStep, ...]:
+        """Draft all transactions of the source chain in their order, and simulate them together.
 
         Raises: Rejected("insufficient_funds", "insufficient_gas", "unsafe_instructions", "simulation_failed", …),
         Unreachable.
         """
-        ...
 
-    def sign(self, step: Step, signer: Signer, *, sequence: int | None) -> Signed:
-        """Sign a step for a nonce slot. Pure: no network, so it may run inside a unit of work."""
-        ...
+    def sign(self, step: BridgeStep, signer: Signer, *, sequence: int | None) -> SignedTransaction:
+        """Sign a step with a nonce. No I/O, so it may run inside a unit of work."""
 
-    def follow(self, crossing: Crossing) -> Progress:
-        """Find out how far a crossing is whose source transaction was executed. Raises: Unreachable."""
-        ...
+    def progress(self, transfer: BridgeTransfer) -> BridgeProgress:
+        """Return the progress of a bridge after its source transaction was executed. Raises: Unreachable."""
 
-    def deliver(self, crossing: Crossing) -> Step:
-        """Draft the next transaction of the destination chain that is ours to send.
+    def prepare_delivery(self, transfer: BridgeTransfer) -> BridgeStep:
+        """Draft the next transaction that we have to send on the destination chain.
 
         Raises: Rejected("insufficient_gas", "simulation_failed", …), Unreachable.
         """
-        ...

@@ -1,13 +1,15 @@
-"""A chain on which wallets hold and move tokens.
+"""A chain on which wallets hold and transfer tokens.
 
-The verbs follow the four beats of a movement: `draft` reads (no unit open), `sign` is pure (inside the unit that
-records it), `broadcast` sends, `outcomes` finds out. All network verbs raise `Unreachable` when no node answers.
+The methods follow the phases of a movement: `draft` reads (no unit of work open), `sign` does no I/O (inside the unit
+that records), `broadcast` sends, `outcomes` finds what happened. All methods that use the network raise `Unreachable`
+when no node answers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import StrEnum
 from typing import Protocol
 
@@ -16,15 +18,15 @@ from app.core.money import TokenAmount
 from app.ports.vault import Signer
 
 Terms = Mapping[str, str | int | None]
-"""An adapter's own facts about a transaction (gas, fees, …), storable as JSON; rooms never look inside."""
+"""An adapter's own data about a transaction (gas, fees, …), storable as JSON and opaque to feature packages."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockRef:
     """A block by number and hash.
 
-    On Solana the slot: with its blockhash where it is the newest, and where a transaction is meant with the
-    signature of that one, for this is what a slot can be asked for.
+    On Solana the slot: with its blockhash if it is the newest block, and with a transaction's signature if a
+    transaction is meant, because a slot can be checked for a signature.
     """
 
     number: int
@@ -32,8 +34,8 @@ class BlockRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Intent:
-    """What shall move: exactly this amount from the sender (one of our wallets) to the recipient."""
+class TransferIntent:
+    """A requested transfer: exactly this amount from the sender (one of our wallets) to the recipient."""
 
     sender: str
     recipient: str
@@ -41,16 +43,16 @@ class Intent:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
-    """What the chain said about an intent: all that signing needs, and the figures for the refusals before it.
+class TransactionDraft:
+    """The chain data for an intent: everything that signing needs, and the figures to check before it.
 
     `fee_units` is the most that the network can charge, in native base units; `native_units` and `token_units` are
-    the sender's balances (the same figure for a native intent); `sequence` is the sender's next nonce in the latest
-    block (None on chains without nonces), read before the balances. There, `as_of` says which block (slot) the
-    balances are of: what landed in a later one is not in them.
+    the sender's balances (equal for a native intent); `sequence` is the sender's next nonce in the latest block (None
+    on chains without nonces), read before the balances. On those chains `as_of` is the slot of the balances:
+    transactions that landed later are not included in them.
     """
 
-    intent: Intent
+    intent: TransferIntent
     fee_units: int
     native_units: int
     token_units: int
@@ -60,8 +62,8 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Signed:
-    """A signed transaction. Its hash is known before anything is sent, and sending it twice is harmless."""
+class SignedTransaction:
+    """A signed transaction. Its hash is known before it is broadcast, and broadcasting it twice is harmless."""
 
     tx_hash: str
     raw: bytes
@@ -71,10 +73,10 @@ class Signed:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class StoredTransaction:
     """A transaction that was signed earlier, as stored."""
 
-    intent: Intent
+    intent: TransferIntent
     tx_hash: str
     raw: bytes
     sequence: int | None
@@ -82,11 +84,11 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
-    """A movement whose end is looked for: any of its hashes may be the one that landed.
+class TransactionQuery:
+    """A movement to look up: any of its hashes may be the one that landed.
 
-    `receives` names the token that it shall bring the sender, where it shall bring one. `terms` are those of the
-    bytes that were signed last.
+    `expected_token` is the token that the sender should receive by it, if any. `terms` are those of the bytes signed
+    last.
     """
 
     key: str
@@ -94,29 +96,29 @@ class Watch:
     sequence: int | None
     tx_hashes: tuple[str, ...]
     expires_at_height: int | None = None
-    receives: Token | None = None
+    expected_token: Token | None = None
     terms: Terms = field(default_factory=dict)
 
 
-class Fate(StrEnum):
-    """What became of a watched movement."""
+class TransactionStatus(StrEnum):
+    """The outcome of a movement."""
 
     WAITING = "waiting"
     SUCCEEDED = "succeeded"
     REVERTED = "reverted"
     VOID = "void"
-    """Certain at `safe` depth: none of its transactions can land any more (nonce used by another, or expired)."""
+    """Certain at `safe` depth: none of its transactions can still land (nonce used by another, or expired)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """Fate with its evidence; `confirmations` is 1 in the block itself, `fee_units` what the network took.
+class TransactionOutcome:
+    """The outcome with its evidence; `confirmations` is 1 in the block itself, `fee_units` was charged.
 
-    A watch that `receives` has `received_units` with SUCCEEDED, and is WAITING until the chain can tell them; None
-    where a chain without nonces could not within about ten minutes after the end was final.
+    A query with `expected_token` has `received_units` with SUCCEEDED, and stays WAITING until the chain can show
+    them; None if a chain without nonces could not for about ten minutes after the outcome was final.
     """
 
-    fate: Fate
+    status: TransactionStatus
     tx_hash: str | None = None
     block: BlockRef | None = None
     confirmations: int = 0
@@ -124,64 +126,65 @@ class Outcome:
     received_units: int | None = None
 
 
-class Does(StrEnum):
-    """What a transaction that took a slot does, against what was to be done there."""
+class NonceUse(StrEnum):
+    """Whether the transaction that used a nonce does what the recorded attempt would have done."""
 
     SAME = "same"
     NOTHING = "nothing"
-    """An empty transaction to oneself: the slot was used up on purpose."""
+    """An empty transaction to the sender itself: the nonce was consumed on purpose."""
     OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """A transaction of one of our addresses as the chain shows it; `amount` is None for more than a plain payment.
+class SentTransaction:
+    """A transaction of one of our addresses as the chain shows it; `amount` is None for anything but a plain payment.
 
-    `raw` are its signed bytes, None where they cannot be had.
+    `raw` are its signed bytes, or None if no node returns them.
     """
 
     tx_hash: str
     recipient: str | None
     amount: TokenAmount | None
-    does: Does
+    nonce_use: NonceUse
     raw: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
 class OwnTransaction:
-    """One of our own transactions from a watched address: it explains a change of balance that is no deposit.
+    """One of our own transactions from a watched address: it explains a balance change that is no deposit.
 
-    `native_out_units` is what it took from the native balance, fee included (negative when it brought some); None
-    while its outcome is open. One that somebody else sent for us, as bridges do, has no sequence and is told by its
-    `block_number`; `takes_slot` where it used up a nonce nevertheless.
+    `native_out_units` is what it took from the native balance, fee included (negative for a gain); None while its
+    outcome is unknown. One that a third party submitted for us, as bridges do, has no sequence and is identified by
+    its `block_number`; `consumes_nonce` if it used a nonce nevertheless.
     """
 
     tx_hash: str
     sequence: int | None
     native_out_units: int | None
     block_number: int | None = None
-    takes_slot: bool = False
+    consumes_nonce: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedAddress:
-    """An address that waits for deposits, with the adapter's mark of what was seen there already.
+    """An address that is scanned for deposits, with the adapter's scan state.
 
-    `awaits` names tokens that a bridge of its own is about to bring: what comes of them now may be no deposit.
+    `expected_tokens` are tokens that one of its own bridges is about to deliver: what arrives of them may be no
+    deposit.
     """
 
     address: str
-    mark: Terms
-    own: tuple[OwnTransaction, ...] = ()
-    awaits: frozenset[Token] = frozenset()
+    scan_state: Terms
+    own_transactions: tuple[OwnTransaction, ...] = ()
+    expected_tokens: frozenset[Token] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Deposit:
-    """Tokens that came in from outside; hash and payer are None for a transfer that leaves no trace of its own.
+    """Tokens that arrived from outside; hash and payer are None for a transfer that leaves no trace of its own.
 
-    `position` makes `(tx_hash or block hash, position)` unique. `mark_before` is set where the balance told of the
-    deposit: the address's mark before it, to resume from when the block is reorganised away.
+    `position` makes `(tx_hash or block hash, position)` unique. `scan_state_before` is set if a balance change
+    revealed the deposit: the scan state to resume from when the block is removed by a reorg.
     """
 
     address: str
@@ -190,21 +193,21 @@ class Deposit:
     payer: str | None
     position: str
     block: BlockRef
-    mark_before: Terms | None = None
+    scan_state_before: Terms | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
-    """New deposits and the places to continue from; store all of it in one unit."""
+class DepositScan:
+    """New deposits and the positions to continue from; store all of it in one unit of work."""
 
     cursor: BlockRef | None
-    marks: Mapping[str, Terms]
+    scan_states: Mapping[str, Terms]
     deposits: tuple[Deposit, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Balances:
-    """What an address holds, every served token included, zero or not."""
+    """The balances of an address: every supported token, zero or not."""
 
     amounts: tuple[TokenAmount, ...] = field(default_factory=tuple)
 
@@ -214,8 +217,8 @@ class Balances:
 
 
 @dataclass(frozen=True, slots=True)
-class EndpointState:
-    """What one endpoint showed of itself, by its place in the operator's list; `problem` is None where it serves."""
+class EndpointStatus:
+    """The state of one endpoint, by its position in the operator's list; `problem` is None if it is usable."""
 
     number: int
     problem: str | None = None
@@ -223,99 +226,100 @@ class EndpointState:
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """How a chain can be reached, and which of the contracts that we call are not there."""
+class ChainDiagnosis:
+    """The state of a chain's endpoints, and which of the contracts that we call are missing."""
 
-    endpoints: tuple[EndpointState, ...]
-    missing: tuple[str, ...] = ()
+    endpoints: tuple[EndpointStatus, ...]
+    missing_contracts: tuple[str, ...] = ()
 
 
 class Chain(Protocol):
-    """One chain on which wallets hold and move tokens, behind however many endpoints the operator configured."""
+    """One chain on which wallets hold and transfer tokens, behind all endpoints that the operator configured."""
 
     @property
     def name(self) -> ChainName:
-        """The chain's name on the wire."""
-        ...
+        """The chain's name in the API."""
+
+    @property
+    def block_time(self) -> timedelta:
+        """The time between two blocks; zero where blocks are made on demand."""
 
     def verify_identity(self) -> None:
-        """Make sure that the endpoints serve the chain we sign for. Raises: Rejected("wrong_chain"), Unreachable."""
-        ...
+        """Check that the endpoints serve the configured chain. Raises: Rejected("wrong_chain"), Unreachable."""
 
-    def diagnose(self) -> Diagnosis:
-        """Ask every endpoint by itself, and one for the contracts. Never raises for an endpoint that fails."""
-        ...
+    def diagnose(self) -> ChainDiagnosis:
+        """Query every endpoint, and one of them for the contracts. Never raises for an endpoint that fails."""
 
     def explorer_url(self, tx_hash: str) -> str | None:
-        """Return a page that shows a transaction, or None where there is no explorer."""
-        ...
+        """Return the block explorer's page of a transaction, or None if there is no explorer."""
 
     def balances(self, address: str) -> Balances:
-        """Read all served tokens of an address at one block."""
-        ...
+        """Read all supported tokens of an address at one block."""
 
-    def refusal_of(self, recipient: str, token: Token) -> str | None:
+    def recipient_rejection(self, recipient: str, token: Token) -> str | None:
         """Return why a recipient can never be paid (zero address, the token's own contract), or None. No network."""
-        ...
 
-    def draft(self, intent: Intent) -> Draft:
+    def draft(self, intent: TransferIntent) -> TransactionDraft:
         """Read balances, fees and simulate. Raises: Rejected("simulation_failed", "insufficient_funds", …)."""
-        ...
 
-    def sign(self, draft: Draft, signer: Signer, *, sequence: int | None) -> Signed:
-        """Sign a draft for a nonce slot. Pure: no network, so it may run inside a unit of work."""
-        ...
+    def sign(self, draft: TransactionDraft, signer: Signer, *, sequence: int | None) -> SignedTransaction:
+        """Sign a draft with a nonce. No I/O, so it may run inside a unit of work."""
 
-    def replacement(self, attempt: Attempt) -> Draft | None:
-        """Draft the same movement for the same slot at a fee that replaces the attempt (+12.5 % or the market's).
+    def draft_replacement(self, attempt: StoredTransaction) -> TransactionDraft | None:
+        """Draft the same movement with the same nonce at a fee that replaces the attempt (+12.5 % or the market's).
 
         None on chains that never sign again.
         """
-        ...
 
-    def cancellation(self, attempt: Attempt) -> Draft | None:
-        """Draft an empty transaction to oneself that uses up the attempt's slot; None on chains without slots."""
-        ...
+    def draft_retry(self, attempt: StoredTransaction) -> TransactionDraft | None:
+        """Draft the same movement at a higher fee; only for one that was found `VOID`, or it could be paid twice.
+
+        None on chains with nonces, and for anything but a plain transfer.
+        """
+
+    def draft_cancellation(self, attempt: StoredTransaction) -> TransactionDraft | None:
+        """Draft an empty transaction to the sender that consumes the attempt's nonce; None on chains without nonces."""
 
     def broadcast(self, raw: bytes) -> None:
-        """Send signed bytes; "already known" is success.
+        """Broadcast signed bytes; "already known" is success. Where there is a private endpoint, only that gets them.
 
-        Raises: Rejected (the node refused it for good now: insufficient_funds, nonce_too_low, fee_too_low, …),
-        Unreachable (certainly not sent), OutcomeUnknown (an answer was lost).
+        Raises: Rejected (the node refused it permanently: insufficient_funds, nonce_too_low, fee_too_low, …),
+        Unreachable (not sent), OutcomeUnknown (the response was lost).
         """
-        ...
 
-    def rebroadcast(self, raws: Sequence[bytes]) -> None:
-        """Send many signed bytes again in few requests; single refusals are of no interest."""
-        ...
+    def rebroadcast(self, raws: Sequence[bytes], *, publicly: bool = True) -> None:
+        """Broadcast many signed transactions again in few requests; single refusals are ignored.
 
-    def outcomes(self, watches: Sequence[Watch]) -> Mapping[str, Outcome]:
-        """Find out about many movements in few requests, keyed like the watches."""
-        ...
-
-    def orphaned(self, blocks: Sequence[BlockRef]) -> tuple[frozenset[BlockRef], int]:
-        """Return which of these blocks were reorganised away, and the number of the newest `safe` block."""
-        ...
-
-    def sent_counts(self, addresses: Sequence[str]) -> Mapping[str, int]:
-        """Return how many nonce slots each address has used so far; nothing on chains without nonces."""
-        ...
-
-    def sent_in_slot(self, sender: str, sequence: int, *, instead_of: Attempt | None = None) -> Sent | None:
-        """Find what used a slot, and whether it does what the attempt was to do; None where no node can tell.
-
-        Takes two dozen requests: for an operator, not for requests or passes.
+        Unless `publicly`, a private endpoint gets them, if there is one.
         """
-        ...
+
+    def outcomes(
+        self, queries: Sequence[TransactionQuery], *, landed_only: bool = False
+    ) -> Mapping[str, TransactionOutcome]:
+        """Return the outcomes of many movements in few requests, by the queries' keys.
+
+        With `landed_only`, for a request that waits, `VOID` is not looked for.
+        """
+
+    def orphaned_blocks(self, blocks: Sequence[BlockRef]) -> tuple[frozenset[BlockRef], int]:
+        """Return which of these blocks were removed by a reorg, and the number of the newest `safe` block."""
+
+    def transaction_counts(self, addresses: Sequence[str]) -> Mapping[str, int]:
+        """Return how many nonces each address has used so far; nothing on chains without nonces."""
+
+    def transaction_at_nonce(
+        self, sender: str, sequence: int, *, expected: StoredTransaction | None = None
+    ) -> SentTransaction | None:
+        """Find the transaction that used a nonce, and compare it with the expected one; None if no node has it.
+
+        Takes about two dozen requests: for an operator's command, not for requests or periodic jobs.
+        """
 
     def head(self) -> BlockRef:
         """Return the newest block."""
-        ...
 
-    def mark(self, address: str) -> Terms:
-        """Take note of what an address has now, so that only later deposits count."""
-        ...
+    def scan_state(self, address: str) -> Terms:
+        """Return the current state of an address, so that only later deposits count."""
 
-    def deposits(self, watched: Sequence[WatchedAddress], *, cursor: BlockRef | None) -> Scan:
-        """Find deposits since the cursor and marks, at the depth that deposits must have."""
-        ...
+    def deposits(self, watched: Sequence[WatchedAddress], *, cursor: BlockRef | None) -> DepositScan:
+        """Find deposits since the cursor and scan states, at the depth that deposits require."""

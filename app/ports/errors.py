@@ -1,6 +1,6 @@
-"""How the outside can fail: adapters translate every foreign failure into one of these three.
+"""Failures of outside systems: adapters translate every foreign failure into one of these three.
 
-They are not wire errors.
+They are not API errors.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 
 class PortError(Exception):
-    """Base of the three outcomes. `reason` is a stable token, `details` are safe to show to the caller."""
+    """Base of the three outcomes. `reason` is a stable token; `details` are safe to show to clients."""
 
     def __init__(self, reason: str, *, details: Mapping[str, str] | None = None) -> None:
-        """Keep the reason; foreign texts never enter `details` unless an adapter's table says so."""
+        """Store the reason; foreign texts never enter `details` unless an adapter's table allows them."""
         super().__init__(reason)
         self.reason = reason
         self.details = dict(details or {})
@@ -23,8 +23,8 @@ class Rejected(PortError):
 
 
 class Unreachable(PortError):
-    """Certain: the request was not executed, for nobody answered. Trying again later is right."""
+    """Certain: the request was not executed. Trying again later is safe."""
 
 
 class OutcomeUnknown(PortError):
-    """It may have happened. Never answered with a failure; somebody has to go and look."""
+    """It may have happened. Never answered with a failure; it has to be reconciled."""

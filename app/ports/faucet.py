@@ -12,5 +12,4 @@ class Faucet(Protocol):
     """Pays real deposits on the sandbox's chains."""
 
     def pay(self, reference: str, *, chain: ChainName, address: str, amount: TokenAmount) -> None:
-        """Pay once per reference, however often it is asked. Raises: Rejected, Unreachable."""
-        ...
+        """Pay once per reference, however often it is called. Raises: Rejected, Unreachable."""

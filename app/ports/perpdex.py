@@ -1,6 +1,6 @@
-"""A perpetual-futures exchange: what can be read there, and what would be sent there.
+"""A perpetual-futures exchange: queries, and the payloads of actions.
 
-Reading asks the network; a payload is built without it and without any key, so a preview needs no exchange.
+Queries use the network; payloads are built without it and without a key, so a preview needs no exchange.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, Protocol
 from app.core.money import TokenAmount
 
 Json = Any
-"""A document of the exchange's, passed through: its numbers are strings and stay as they were written."""
+"""A document of the exchange, returned unchanged: its numbers are strings and keep their spelling."""
 
 
-class Topic(StrEnum):
-    """What can be asked."""
+class PerpdexTopic(StrEnum):
+    """The kinds of queries."""
 
     ACCOUNT = "account"
     SPOT = "spot"
@@ -32,19 +32,19 @@ class Topic(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """One question; of an account by its address, of an order book by its symbol."""
+class PerpdexQuery:
+    """One query; of an account by its address, of an order book by its symbol."""
 
-    topic: Topic
+    topic: PerpdexTopic
     address: str | None = None
     symbol: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """The exchange's document, and what it weighed beyond the question's known weight (long answers do).
+class PerpdexReply:
+    """The exchange's document, and its weight beyond the query's known weight (long responses have more).
 
-    `document` is None where the exchange knows no order book of that symbol.
+    `document` is None if the exchange has no order book of that symbol.
     """
 
     document: Json
@@ -52,8 +52,8 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Market:
-    """A market. `max_leverage` is None where it is not known; `index` is its number in actions."""
+class PerpMarket:
+    """A market. `max_leverage` is None if it is unknown; `index` is its number in actions."""
 
     index: int
     symbol: str
@@ -65,14 +65,14 @@ class Market:
 
 @dataclass(frozen=True, slots=True)
 class BundledMarkets:
-    """The markets that ship with the service, and of which day they are."""
+    """The markets that ship with the service, and their date."""
 
     day: date
-    markets: tuple[Market, ...]
+    markets: tuple[PerpMarket, ...]
 
 
 class TimeInForce(StrEnum):
-    """How long an order stands: until cancelled, immediate or not at all, only as a maker."""
+    """The lifetime of an order: until cancelled, immediate or cancel, post-only."""
 
     GTC = "Gtc"
     IOC = "Ioc"
@@ -81,9 +81,9 @@ class TimeInForce(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LimitOrder:
-    """An order; price and size are on the exchange's grid already."""
+    """An order; price and size are already on the exchange's grid."""
 
-    market: Market
+    market: PerpMarket
     is_buy: bool
     price: Decimal
     size: Decimal
@@ -107,7 +107,7 @@ class CancelOrders:
 
 @dataclass(frozen=True, slots=True)
 class CancelByClientId:
-    """Cancel the order that its maker named: 0x and 32 hexadecimal digits."""
+    """Cancel an order by its client id: 0x and 32 hexadecimal digits."""
 
     market_index: int
     client_id: str
@@ -117,14 +117,14 @@ class CancelByClientId:
 class SetLeverage:
     """Set a market's leverage, across all positions or for this one alone."""
 
-    market: Market
+    market: PerpMarket
     leverage: int
     is_cross: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """Take USDC out of the exchange, to an address on its settlement chain."""
+    """Withdraw USDC from the exchange to an address on its settlement chain."""
 
     amount: TokenAmount
     destination: str
@@ -132,7 +132,7 @@ class Withdraw:
 
 @dataclass(frozen=True, slots=True)
 class SendUsdc:
-    """Give USDC to another account inside the exchange."""
+    """Transfer USDC to another account inside the exchange."""
 
     amount: TokenAmount
     destination: str
@@ -142,8 +142,8 @@ Action = LimitOrder | CancelOrders | CancelByClientId | SetLeverage | Withdraw |
 
 
 @dataclass(frozen=True, slots=True)
-class Payload:
-    """What would be sent, lacking its signature. The order of the keys in `action` is part of what is signed."""
+class ActionPayload:
+    """An unsigned action. The order of the keys in `action` is part of what is signed."""
 
     action: Mapping[str, Json]
     nonce: int
@@ -152,30 +152,24 @@ class Payload:
 class Perpdex(Protocol):
     """The exchange."""
 
-    def weight_of(self, question: Question) -> int:
-        """Return what a question weighs against the exchange's limit per address of ours. No network."""
-        ...
+    def query_weight(self, query: PerpdexQuery) -> int:
+        """Return a query's weight against the exchange's rate limit per IP address. No network."""
 
-    def ask(self, question: Question) -> Reply:
-        """Ask the exchange.
+    def fetch(self, query: PerpdexQuery) -> PerpdexReply:
+        """Query the exchange.
 
         Raises: Rejected("refused"); Unreachable("rate_limited", "not_sent", "no_answer", "unexpected_answer",
         "exchange_failed").
         """
-        ...
 
-    def markets_in(self, document: Json) -> tuple[Market, ...]:
-        """Read the markets in an answer about `Topic.MARKETS`. Pure."""
-        ...
+    def parse_markets(self, document: Json) -> tuple[PerpMarket, ...]:
+        """Parse the markets in a response about `PerpdexTopic.MARKETS`. No I/O."""
 
     def bundled_markets(self) -> BundledMarkets | None:
-        """Return the markets that ship with the service; None for a network that numbers its markets otherwise."""
-        ...
+        """Return the markets that ship with the service; None for a network that numbers its markets differently."""
 
-    def orders_in(self, document: Json) -> Sequence[tuple[str, int]]:
-        """Read symbol and number of each order in an answer about `Topic.ORDERS`. Pure."""
-        ...
+    def parse_orders(self, document: Json) -> Sequence[tuple[str, int]]:
+        """Parse symbol and number of each order in a response about `PerpdexTopic.ORDERS`. No I/O."""
 
-    def payload(self, action: Action, *, nonce: int) -> Payload:
-        """Build what would be sent; `nonce` is the time in milliseconds. Pure."""
-        ...
+    def build_payload(self, action: Action, *, nonce: int) -> ActionPayload:
+        """Build an action's payload; `nonce` is the time in milliseconds. No I/O."""

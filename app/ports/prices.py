@@ -1,4 +1,4 @@
-"""What a token is worth."""
+"""Token prices."""
 
 from __future__ import annotations
 
@@ -9,26 +9,24 @@ from app.core.chains import Token
 
 
 @dataclass(frozen=True, slots=True)
-class Market:
-    """The lowest and the highest of fresh prices, in nano-dollars per whole token."""
+class PriceRange:
+    """The lowest and the highest of current prices, in nano-dollars per whole token."""
 
-    least_nanos: int
-    most_nanos: int
+    min_nanos: int
+    max_nanos: int
 
 
-class Prices(Protocol):
+class PriceFeed(Protocol):
     """Prices in nano-dollars per whole token."""
 
     def nanos_per_token(self, token: Token) -> int | None:
-        """Return the price, the higher of two fresh ones, or None when none is known (USDC is always 1 USD).
+        """Return the price, the higher of two current ones, or None when none is known (USDC is always 1 USD).
 
-        May ask the network; call it outside a unit of work. Never raises for an unreachable source.
+        May use the network: call it outside a unit of work. Never raises for an unreachable source.
         """
-        ...
 
-    def market(self, token: Token) -> Market | None:
-        """Return what sources say that trade nothing themselves, None when none of them is known to say anything.
+    def independent_range(self, token: Token) -> PriceRange | None:
+        """Return the prices of sources that do not trade themselves, or None when none of them is available.
 
-        For judging an exchange, whose own word on prices is worth nothing there. Else as `nanos_per_token`.
+        For checking an exchange: its own prices are no evidence. Otherwise like `nanos_per_token`.
         """
-        ...

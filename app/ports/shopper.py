@@ -1,7 +1,7 @@
-"""Buying in a web shop for somebody, through a browser that nobody watches.
+"""Purchases in web shops, made by an unattended browser.
 
-The shopper finds its way; whoever sent it decides about money. It asks before the order button is pressed and presses
-it once at most: after `may_order` has returned, every ending but `Bought` may be an order.
+The shopper navigates; the handler decides about money. The shopper asks before it presses the order button and presses
+it once at most: after `authorize_order` has returned, every end but an `OrderConfirmation` may be an order.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from enum import StrEnum
 from typing import Protocol
 
 
-class Trouble(StrEnum):
-    """Why a purchase came to no order. The names are the wire's."""
+class FailureCode(StrEnum):
+    """Why a purchase ended without an order. The values are part of the API."""
 
     OUT_OF_STOCK = "out_of_stock"
     NOT_A_PRODUCT = "not_a_product"
@@ -38,7 +38,7 @@ class Trouble(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ShippingAddress:
-    """To whom and where. Name and postal code always; the rest where the shop stores no address that fits."""
+    """The recipient. Name and postal code always; the rest when the shop stores no matching address."""
 
     name: str
     zip: str
@@ -52,8 +52,8 @@ class ShippingAddress:
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
-    """What to buy. Without a username the shop is used as a guest, with one never."""
+class PurchaseRequest:
+    """What to buy. Without a username the shop is used as a guest; with one, never."""
 
     url: str
     address: ShippingAddress
@@ -68,7 +68,7 @@ class Errand:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """What the product's page says; `price_nanos` is for one piece, in US dollars."""
+    """A product, as its page shows it; `price_nanos` is for one unit, in US dollars."""
 
     title: str
     price_nanos: int
@@ -77,8 +77,8 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
-class Review:
-    """What the shop shows before the order: the total in nano-dollars, as it stands on the page."""
+class OrderReview:
+    """The review that the shop shows before the order; `total_nanos` is in US dollars."""
 
     total_nanos: int
     payment_method: str | None
@@ -87,8 +87,8 @@ class Review:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One thing that was done, for people: no value that was typed is in it."""
+class ShoppingStep:
+    """A step of the browser, for people; it contains nothing that was typed."""
 
     action: str
     text: str
@@ -96,7 +96,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Bought:
+class OrderConfirmation:
     """The shop has confirmed the order."""
 
     order_number: str | None
@@ -104,71 +104,65 @@ class Bought:
     payment_method: str | None
     shipping_method: str | None
     payment_pending: bool = False
-    """The shop still waits for its money: cash on delivery, an invoice, a transfer."""
+    """The shop has not been paid yet: cash on delivery, an invoice, a transfer."""
 
 
-class Failed(Exception):
-    """It came to no order. After `may_order` returned this is never raised; see `Unclear`."""
+class PurchaseFailed(Exception):
+    """Nothing was ordered. Never raised after `authorize_order` has returned; see `PurchaseOutcomeUnknown`."""
 
     def __init__(
         self,
-        trouble: Trouble,
+        code: FailureCode,
         message: str,
         *,
         missing: tuple[str, ...] = (),
         choices: tuple[str, ...] = (),
     ) -> None:
-        """Keep what a caller can act on: a sentence, missing address tokens, what could be chosen."""
-        super().__init__(trouble.value)
-        self.trouble = trouble
+        super().__init__(code.value)
+        self.code = code
         self.message = message
         self.missing = missing
         self.choices = choices
 
 
-class Unclear(Exception):
+class PurchaseOutcomeUnknown(Exception):
     """The order button may have been pressed and the shop's confirmation was not seen."""
 
     def __init__(self, message: str) -> None:
-        """Keep a sentence that says what was seen last."""
         super().__init__("outcome_unknown")
         self.message = message
 
 
-class Sender(Protocol):
-    """Who sent the shopper. Each verb may raise `Failed`, which ends the errand."""
+class PurchaseHandler(Protocol):
+    """The decisions about one purchase, and its records. Each method may raise `PurchaseFailed`, which ends it."""
 
-    def first_page(self) -> None:
-        """Hear that a first page was read: from here on the errand costs."""
-        ...
+    def on_first_page(self) -> None:
+        """Record that a first page was read: from here on the price is not refunded."""
 
-    def found(self, product: Product) -> None:
-        """Hear what the product is, before anything is put into a cart."""
-        ...
+    def on_product(self, product: Product) -> None:
+        """Record the product, before anything is added to a cart."""
 
-    def may_order(self, review: Review) -> None:
-        """Return to let the order button be pressed, once."""
-        ...
+    def authorize_order(self, review: OrderReview) -> None:
+        """Authorize one press of the order button by returning."""
 
-    def stepped(self, step: Step) -> None:
-        """Hear what was done."""
-        ...
+    def on_step(self, step: ShoppingStep) -> None:
+        """Record a step."""
 
-    def saw(self, name: str, png: bytes) -> None:
-        """Take a screenshot as evidence."""
-        ...
+    def on_screenshot(self, name: str, png: bytes) -> None:
+        """Store a screenshot as evidence."""
 
-    def alive(self) -> None:
-        """Hear, every few seconds, that the errand goes on."""
-        ...
+    def heartbeat(self) -> None:
+        """Renew the worker's lease; called every few seconds."""
 
 
 class Shopper(Protocol):
-    """Goes shopping, one errand at a time."""
+    """Makes purchases, one at a time."""
 
-    def buy(self, errand: Errand, sender: Sender) -> Bought | Review:
-        """Run the errand; a dry run returns the review that it reached, and asks for nothing.
+    def buy(self, request: PurchaseRequest, handler: PurchaseHandler) -> OrderConfirmation | OrderReview:
+        """Make a purchase; a dry run returns the review that it reached, and asks for no authorization.
 
-        Raises: Failed when it certainly came to no order; Unclear when it may have.
+        Raises: PurchaseFailed when nothing was ordered; PurchaseOutcomeUnknown when the order may have been placed.
         """
-        ...
+
+    def is_sandboxed(self) -> bool:
+        """Start a browser and return whether its sandbox works on this machine, for the current user."""

@@ -1,4 +1,4 @@
-"""Reading the OpenAPI documents of strangers: what they say is checked, nothing that they point to is fetched."""
+"""Reading untrusted OpenAPI documents: their content is checked, nothing that they refer to is fetched."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MAX_SECONDS = 2
 
 @dataclass(frozen=True, slots=True)
 class Specification:
-    """A valid document as JSON text, and what it offers.
+    """A valid document as JSON text, and the endpoints it describes.
 
-    `endpoints` have `method, path, summary, parameters` (each `name, in, required`); `example` is a request that
-    the first endpoint would take (`method, target, body`), None where there is no endpoint.
+    `endpoints` have `method, path, summary, parameters` (each `name, in, required`); `example` is a request that the
+    first endpoint would accept (`method, target, body`), or None if there is no endpoint.
     """
 
     document: str
@@ -25,13 +25,12 @@ class Specification:
     example: Mapping[str, Any] | None
 
 
-class Specifications(Protocol):
-    """Reads documents, whatever their writer had in mind."""
+class SpecificationReader(Protocol):
+    """Reads documents, hostile ones included."""
 
     def read(self, document: str) -> Specification:
-        """Check an OpenAPI 3.0 or 3.1 document in JSON and return what it offers.
+        """Check an OpenAPI 3.0 or 3.1 document in JSON and return what it describes.
 
-        Raises: Rejected("invalid") with `details.place` (a JSON pointer) and `details.problem`, also for what
-        is beyond the limits above; Unreachable("busy") when too many are being read.
+        Raises: Rejected("invalid") with `details.place` (a JSON pointer) and `details.problem`, including when a limit
+        above is exceeded; Unreachable("busy") when too many documents are being read.
         """
-        ...

@@ -1,7 +1,7 @@
-"""An exchange on which a wallet's tokens become others, on the same chain and for the same wallet.
+"""Exchanges that swap a wallet's tokens for others, on the same chain and for the same wallet.
 
-The verbs follow the beats of a movement: `quote` and `draft` read (no unit open), `sign` is pure (inside the unit
-that records it). What comes after is the chain's: sending, replacing and finding out.
+The methods follow the phases of a movement: `quote` and `draft` read (no unit of work open), `sign` does no I/O (inside
+the unit that records). Broadcasting, replacing and tracking belong to the `Chain` port.
 """
 
 from __future__ import annotations
@@ -12,57 +12,53 @@ from typing import Protocol
 
 from app.core.chains import Token
 from app.core.money import TokenAmount
-from app.ports.chain import Draft, Signed
+from app.ports.chain import SignedTransaction, TransactionDraft
 from app.ports.vault import Signer
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """What shall be exchanged: exactly this amount of the owner's (one of our wallets) for another token."""
+class SwapRequest:
+    """A requested swap: exactly this amount of the owner (one of our wallets) for another token."""
 
     owner: str
-    given: TokenAmount
-    wanted: Token
+    input_amount: TokenAmount
+    output_token: Token
     slippage_bps: int
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """What an exchange would give now; `route` says by which way, for people; `facts` are for its adapter alone."""
+class SwapOffer:
+    """An exchange's current offer; `route` describes the path for people; `adapter_data` belongs to its adapter."""
 
-    ask: Ask
+    request: SwapRequest
     output_units: int
     route: str
-    facts: object
+    adapter_data: object
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """What else of the owner's is under way that a draft's figures do not have in them.
+class ConcurrentOutflows:
+    """Other pending movements of the owner that a draft's balances do not include.
 
-    `swaps` of the same token come before on a chain with nonces; on one without, other movements may take `leaving`
-    until the swap lands, fees included.
+    `earlier_swaps` of the same token come first on a chain with nonces; on one without, other movements may take
+    `outflows` until the swap lands, fees included.
     """
 
-    swaps: int = 0
-    leaving: Mapping[Token, int] = field(default_factory=dict)
+    earlier_swaps: int = 0
+    outflows: Mapping[Token, int] = field(default_factory=dict)
 
 
-ALONE = Beside()
+class SwapExchange(Protocol):
+    """An exchange on one chain. It is not trusted: what it asks to sign is decoded or refused."""
 
+    def quote(self, request: SwapRequest) -> SwapOffer:
+        """Return an offer.
 
-class Exchange(Protocol):
-    """An exchange on one chain. It is trusted with nothing: what it wants signed is decoded or refused."""
-
-    def quote(self, ask: Ask) -> Offer:
-        """Ask what it would give.
-
-        Raises: Rejected("no_liquidity", "quote_unavailable"), Unreachable for the chain.
+        Raises: Rejected("no_liquidity", "quote_unavailable", "quote_rate_limited"), Unreachable for the chain.
         """
-        ...
 
-    def draft(self, offer: Offer, *, minimum_units: int, signer: Signer | None) -> Draft:
-        """Prepare an exchange that brings at least `minimum_units` or does not take place, and simulate it.
+    def draft(self, offer: SwapOffer, *, minimum_units: int, signer: Signer | None) -> TransactionDraft:
+        """Draft and simulate a swap that yields at least `minimum_units` or fails.
 
         Its intent pays the owner's amount to the owner. Without a signer nothing is signed, and what cannot be
         simulated unsigned is left out.
@@ -70,11 +66,11 @@ class Exchange(Protocol):
         Raises: Rejected("price_moved", "unsafe_instructions", "simulation_failed", "insufficient_funds", …),
         Unreachable.
         """
-        ...
 
-    def sign(self, draft: Draft, signer: Signer, *, sequence: int | None, beside: Beside) -> Signed:
-        """Sign a draft for a nonce slot, beside what else is under way.
+    def sign(
+        self, draft: TransactionDraft, signer: Signer, *, sequence: int | None, concurrent: ConcurrentOutflows
+    ) -> SignedTransaction:
+        """Sign a draft with a nonce, taking concurrent outflows into account.
 
-        Pure: no network, so it may run inside a unit of work.
+        No I/O, so it may run inside a unit of work.
         """
-        ...

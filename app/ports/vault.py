@@ -1,4 +1,4 @@
-"""Custody: where secrets are sealed and wallets' signatures are made."""
+"""Custody: sealing of secrets and signatures of wallets."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a sealed secret is stored; it is the associated data, so a ciphertext moved elsewhere does not open."""
+class SecretLocation:
+    """The location of a sealed secret; it is the associated data, so a ciphertext moved elsewhere does not open."""
 
     table: str
     column: str
@@ -17,7 +17,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class NewWallet:
-    """A freshly made wallet: the sealed BIP-39 entropy and the addresses it opens."""
+    """A new wallet: its sealed BIP-39 entropy and keys, and its addresses."""
 
     sealed: str
     evm_address: str
@@ -27,46 +27,44 @@ class NewWallet:
 class Signer(Protocol):
     """The keys of one wallet, opened for one signing. Its repr shows addresses only."""
 
-    evm_address: str
-    solana_address: str
+    @property
+    def evm_address(self) -> str:
+        """The wallet's address on EVM chains."""
+
+    @property
+    def solana_address(self) -> str:
+        """The wallet's address on Solana."""
 
     def sign_digest(self, digest: bytes) -> tuple[int, int, int]:
         """Return `(y_parity, r, s)` of a secp256k1 signature (RFC 6979, low s) over a 32-byte digest."""
-        ...
 
     def sign_message(self, message: bytes) -> bytes:
         """Return the 64-byte Ed25519 signature over a Solana message."""
-        ...
 
 
 class Vault(Protocol):
-    """Seals secrets under the operator's encryption keys; `sealed` texts name the key that made them."""
+    """Seals secrets under the operator's encryption keys; `sealed` texts start with the id of their key."""
 
     @property
     def current_key_id(self) -> str:
         """The key that seals new data; a sealed text that starts with another id awaits rotation."""
-        ...
 
-    def seal(self, secret: bytes, place: Place) -> str:
-        """Return `<key id>.<base64url>`: AES-256-GCM with the place as associated data."""
-        ...
+    def seal(self, secret: bytes, location: SecretLocation) -> str:
+        """Return `<key id>.<base64url>`: AES-256-GCM with the location as associated data."""
 
-    def open(self, sealed: str, place: Place) -> bytes:
-        """Return the secret. Raises: Rejected when key, place or ciphertext do not fit."""
-        ...
+    def open(self, sealed: str, location: SecretLocation) -> bytes:
+        """Return the secret. Raises: Rejected when key, location or ciphertext do not match."""
 
-    def new_wallet(self, place: Place) -> NewWallet:
-        """Make 128 bits of BIP-39 entropy and derive its addresses (BIP-44 for EVM, SLIP-0010 for Solana)."""
-        ...
+    def create_wallet(self, location: SecretLocation) -> NewWallet:
+        """Generate 128 bits of BIP-39 entropy and derive its addresses (BIP-44 for EVM, SLIP-0010 for Solana)."""
 
-    def adopted_wallet(self, place: Place, *, evm: bytes | None, solana: bytes | None) -> NewWallet:
-        """Seal keys that the operator brings, 32 bytes each; one that is missing is made. Raises: ValueError."""
-        ...
+    def import_wallet(
+        self, location: SecretLocation, *, evm: bytes | None, solana: bytes | None
+    ) -> NewWallet:
+        """Seal keys that the operator supplies, 32 bytes each; a missing one is generated. Raises: ValueError."""
 
-    def signer(self, sealed: str, place: Place) -> Signer:
-        """Open a wallet for signing. Raises: Rejected when key, place or ciphertext do not fit."""
-        ...
+    def signer(self, sealed: str, location: SecretLocation) -> Signer:
+        """Open a wallet for signing. Raises: Rejected when key, location or ciphertext do not match."""
 
-    def recovery_phrase(self, sealed: str, place: Place) -> str:
-        """Return the BIP-39 words of a wallet, for a person who rescues it. Raises: Rejected."""
-        ...
+    def recovery_phrase(self, sealed: str, location: SecretLocation) -> str:
+        """Return the BIP-39 words of a wallet, for disaster recovery. Raises: Rejected."""

@@ -1,53 +1,36 @@
-"""How the endpoints of an EVM chain are, and whether the contracts that we call stand there."""
+"""Diagnosis of an EVM chain: the state of its endpoints, and whether the contracts that we call are deployed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from app.adapters.evm.deployments import Deployment, PriceFeed
-from app.adapters.evm.endpoint import Call, Endpoint, EndpointFailed
-from app.adapters.evm.rpc import JsonRpc
-from app.adapters.evm.wire import count, octets
-from app.ports.chain import Diagnosis, EndpointState
+from app.adapters.evm.client import calls
+from app.adapters.evm.client.rpc import EvmRpc
+from app.adapters.evm.client.wire import hex_bytes
+from app.adapters.evm.contracts.deployments import ChainlinkFeed, EvmDeployment
+from app.adapters.jsonrpc.calls import RpcCall
+from app.adapters.jsonrpc.endpoint import RpcEndpoint
+from app.ports.chain import ChainDiagnosis
 
 
-def of(rpc: JsonRpc, deployment: Deployment) -> Diagnosis:
-    """Ask every endpoint for its chain and height, and the first that serves for the contracts."""
-    states = tuple(_state(endpoint, deployment.chain_id) for endpoint in rpc.endpoints)
-    missing: tuple[str, ...] = ()
-    for endpoint, state in zip(rpc.endpoints, states, strict=True):
-        if state.problem is None:
-            missing = _missing(endpoint, deployment)
-            break
-    return Diagnosis(states, missing)
+def diagnose(rpc: EvmRpc, deployment: EvmDeployment) -> ChainDiagnosis:
+    """Query every endpoint for its chain and height, and the first usable one for the contracts."""
+
+    def missing_contracts(endpoint: RpcEndpoint) -> list[str]:
+        codes = {
+            name: RpcCall("eth_getCode", (address, "latest"), read=hex_bytes)
+            for name, address in _contracts(deployment)
+        }
+        endpoint.run([*codes.values()])
+        return [name for name, call in codes.items() if not call.result]
+
+    return rpc.diagnose(calls.head, missing_contracts)
 
 
-def _state(endpoint: Endpoint, chain_id: int) -> EndpointState:
-    height = Call("eth_blockNumber", (), read=count)
-    try:
-        # Asked anew: what an endpoint once showed says nothing about the node that answers there today.
-        if endpoint.chain_id() != chain_id:
-            return EndpointState(endpoint.number, "wrong_chain")
-        endpoint.run([height])
-    except EndpointFailed as failure:
-        return EndpointState(endpoint.number, failure.reason)
-    return EndpointState(endpoint.number, height=height.answer)
-
-
-def _missing(endpoint: Endpoint, deployment: Deployment) -> tuple[str, ...]:
-    named = dict(_contracts(deployment))
-    calls = [Call("eth_getCode", (address, "latest"), read=octets) for address in named.values()]
-    try:
-        endpoint.run(calls)
-    except EndpointFailed:
-        return ()
-    return tuple(name for name, call in zip(named, calls, strict=True) if not call.answer)
-
-
-def _contracts(deployment: Deployment) -> Iterator[tuple[str, str]]:
+def _contracts(deployment: EvmDeployment) -> Iterator[tuple[str, str]]:
     for name in deployment.__slots__:
         value = getattr(deployment, name)
-        if isinstance(value, PriceFeed):
+        if isinstance(value, ChainlinkFeed):
             yield name, value.address
         elif isinstance(value, str) and value.startswith("0x"):
             yield name, value

@@ -1,4 +1,4 @@
-"""OpenAPI documents of strangers, each read in a process of its own that is killed when its time is over.
+"""Untrusted OpenAPI documents, each read in its own process with a time limit.
 
 `reader` is our side; `child` is the process: it has no secrets, and can open neither files nor sockets.
 """

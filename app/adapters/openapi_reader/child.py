@@ -1,7 +1,7 @@
 """The process that reads one document: `python -m app.adapters.openapi_reader.child`.
 
-It says when it is ready, reads a document to the end of its input, and answers with one JSON object. Before it
-looks at the document it gives up the right to open anything, and to use more than a little memory and time.
+It reports that it is ready, reads a document to the end of its input, and writes one JSON object in a line. Before it
+parses the document it drops the right to open anything, and to use more than a little memory and time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import resource
 import sys
 from typing import Any
 
-from app.adapters.openapi_reader import endpoints, limits, structure
+from app.adapters.openapi_reader import endpoints, limits, schema_validation
 from app.adapters.openapi_reader.limits import InvalidDocumentError
 from app.ports.specifications import MAX_SECONDS
 
@@ -23,45 +23,45 @@ _RECURSION_LIMIT = 3_000
 
 
 def main() -> None:
-    """Read, answer, end."""
+    """Read, respond, exit."""
     sys.setrecursionlimit(_RECURSION_LIMIT)
-    schemas = structure.Schemas()
+    schemas = schema_validation.OpenApiSchemas()
     # What libraries load at their first use has to be loaded now.
-    read("\ud800", schemas)
-    _give_up_rights()
+    read_document("\ud800", schemas)
+    _drop_privileges()
     sys.stdout.buffer.write(READY)
     sys.stdout.buffer.flush()
     text = sys.stdin.buffer.read().decode(errors="replace")
-    answer = json.dumps(read(text, schemas)).encode()
-    sys.stdout.buffer.write(answer)
+    result = json.dumps(read_document(text, schemas)).encode()
+    sys.stdout.buffer.write(result + b"\n")
     sys.stdout.buffer.flush()
-    # Nothing that the document left behind is worth tidying up.
+    # No clean-up is needed for what the document left behind.
     os._exit(0)
 
 
-def read(text: str, schemas: structure.Schemas) -> dict[str, Any]:
-    """Return what a document offers, or where it is wrong."""
+def read_document(text: str, schemas: schema_validation.OpenApiSchemas) -> dict[str, Any]:
+    """Return the content of a document, or where it is invalid."""
     try:
         document = limits.load(text)
         schemas.check(document)
-        structure.check_rules(document)
+        schema_validation.check_rules(document)
         return {
             "document": json.dumps(document),
-            "endpoints": endpoints.endpoints(document),
-            "example": endpoints.example(document),
+            "endpoints": endpoints.list_endpoints(document),
+            "example": endpoints.example_request(document),
         }
     except InvalidDocumentError as error:
-        return {"problem": error.problem[:_MAX_PROBLEM], "place": error.place}
+        return {"problem": error.problem[:_MAX_PROBLEM], "place": error.path}
     except MemoryError:
-        return {"problem": "Reading the document takes too much memory.", "place": "#"}
+        return {"problem": "Reading the document exceeds the memory limit.", "place": "#"}
     except Exception as error:
         return {"problem": f"The document cannot be read ({type(error).__name__}).", "place": "#"}
 
 
-def _give_up_rights() -> None:
-    # Three descriptors are open, and no more may be: neither a file nor a connection, whatever a library tries.
+def _drop_privileges() -> None:
+    # Three descriptors are open, and no more are allowed: neither a file nor a connection, whatever a library tries.
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
-    # Should nobody be left to kill this process, the kernel does.
+    # If no parent is left to kill this process, the kernel does.
     used = int(sum(os.times()[:2])) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (used + MAX_SECONDS, used + MAX_SECONDS))
     _limit_memory()

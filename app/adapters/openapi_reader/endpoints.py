@@ -1,4 +1,4 @@
-"""What a valid document offers: its endpoints, and a request that the first of them would take."""
+"""The endpoints of a valid document, and an example request for the first of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from app.adapters.openapi_reader.limits import METHODS, InvalidDocumentError, pointer, resolve
+from app.adapters.openapi_reader.limits import METHODS, InvalidDocumentError, json_pointer, resolve
 
 _MAX_TEXT = 200
 _MAX_PATH = 500
@@ -18,7 +18,7 @@ _MAX_DEPTH = 4
 _SAMPLES = {"integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}
 
 
-def endpoints(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+def list_endpoints(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return each operation with its parameters, in the document's order. Raises: InvalidDocumentError."""
     return [
         {
@@ -27,7 +27,7 @@ def endpoints(document: Mapping[str, Any]) -> list[dict[str, Any]]:
             "summary": _summary(operation),
             "parameters": [
                 {
-                    "name": _line(parameter["name"]),
+                    "name": _single_line(parameter["name"]),
                     "in": parameter["in"],
                     "required": parameter.get("required") is True,
                 }
@@ -38,10 +38,10 @@ def endpoints(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def example(document: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a request for the endpoint that asks for the least; the first of those. None where there is none."""
+def example_request(document: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a request for the endpoint with the fewest required values; the first of those. None without endpoints."""
     chosen = min(
-        _operations(document), key=lambda found: _demands(document, found[1], found[3]), default=None
+        _operations(document), key=lambda found: _required_inputs(document, found[1], found[3]), default=None
     )
     if chosen is None:
         return None
@@ -65,7 +65,7 @@ def _operations(
     document: Mapping[str, Any],
 ) -> Iterator[tuple[str, Mapping[str, Any], str, Mapping[str, Any]]]:
     for path, raw in (document.get("paths") or {}).items():
-        place = pointer(("paths", path))
+        place = json_pointer(("paths", path))
         if len(path) > _MAX_PATH or any(unicodedata.category(letter)[0] == "C" for letter in path):
             raise InvalidDocumentError(f"A path has at most {_MAX_PATH} printable characters.", place)
         item = resolve(document, raw)
@@ -78,7 +78,7 @@ def _operations(
 def _parameters(
     document: Mapping[str, Any], item: Mapping[str, Any], operation: Mapping[str, Any]
 ) -> list[Mapping[str, Any]]:
-    """Return an operation's parameters; its own replace those of the path with the same name and place."""
+    """Return an operation's parameters; its own replace those of the path with the same name and location."""
     found: dict[tuple[str, str], Mapping[str, Any]] = {}
     for raw in (*item.get("parameters", ()), *operation.get("parameters", ())):
         parameter = resolve(document, raw)
@@ -89,12 +89,12 @@ def _parameters(
 def _summary(operation: Mapping[str, Any]) -> str:
     for name in ("summary", "description", "operationId"):
         text = operation.get(name)
-        if isinstance(text, str) and (line := _line(text.strip().split("\n")[0])):
+        if isinstance(text, str) and (line := _single_line(text.strip().split("\n")[0])):
             return line
     return ""
 
 
-def _demands(
+def _required_inputs(
     document: Mapping[str, Any], item: Mapping[str, Any], operation: Mapping[str, Any]
 ) -> tuple[bool, int]:
     needed = [
@@ -140,13 +140,15 @@ def _sample(document: Mapping[str, Any], raw: Any, depth: int, *, name: str = "t
         }
     kind = schema.get("type")
     kind = next(iter(kind), None) if isinstance(kind, list) else kind
-    return _SAMPLES.get(kind, f"<{_line(name)}>") if isinstance(kind, str) else f"<{_line(name)}>"
+    return (
+        _SAMPLES.get(kind, f"<{_single_line(name)}>") if isinstance(kind, str) else f"<{_single_line(name)}>"
+    )
 
 
 def _text(value: Any) -> str:
-    return _line(value if isinstance(value, str) else json.dumps(value))
+    return _single_line(value if isinstance(value, str) else json.dumps(value))
 
 
-def _line(text: str) -> str:
-    """Return a text on one line, without what terminals and readers would act on."""
+def _single_line(text: str) -> str:
+    """Return a text on one line, without control and bidirectional characters."""
     return "".join(letter if unicodedata.category(letter)[0] != "C" else " " for letter in text)[:_MAX_TEXT]

@@ -1,4 +1,4 @@
-"""What is looked at before a library sees the document: size, depth, and where its references lead.
+"""Checks before a library parses the document: size, depth, and the targets of its references.
 
 No step here is recursive or takes more than a few operations for each value of the document.
 """
@@ -22,35 +22,35 @@ _POINTER = re.compile(r"#(/.*)?", re.DOTALL)
 
 
 class InvalidDocumentError(Exception):
-    """The document is refused: a sentence, and where in it the reason stands."""
+    """The document is refused: a message, and the position of the reason."""
 
-    def __init__(self, problem: str, place: str = "#") -> None:
+    def __init__(self, problem: str, path: str = "#") -> None:
         super().__init__(problem)
         self.problem = problem
-        self.place = place
+        self.path = path
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class DocumentValue:
     """A value of the document and the keys that lead to it."""
 
     value: Any
-    place: tuple[str, ...]
+    path: tuple[str, ...]
 
 
-def pointer(place: tuple[str, ...] | list[Any]) -> str:
-    """Write a place as a JSON pointer in a fragment (RFC 6901), cut to what fits a line."""
-    parts = (str(part).replace("~", "~0").replace("/", "~1") for part in place)
+def json_pointer(path: tuple[str, ...] | list[Any]) -> str:
+    """Return a position as a JSON pointer in a fragment (RFC 6901), truncated to one line."""
+    parts = (str(part).replace("~", "~0").replace("/", "~1") for part in path)
     return "/".join(["#", *parts])[:500]
 
 
 def load(text: str) -> dict[str, Any]:
-    """Parse a document and refuse what is too large, too deep, of another version, or points outside of itself.
+    """Parse a document and refuse one that is too large, too deep, of another version, or refers outside itself.
 
     Raises: InvalidDocumentError.
     """
     if len(text.encode(errors="surrogatepass")) > MAX_BYTES:
-        raise InvalidDocumentError("The document is larger than 1 MiB.")
+        raise InvalidDocumentError("The document exceeds the limit of 1 MiB.")
     try:
         document = json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
     except InvalidDocumentError:
@@ -58,7 +58,7 @@ def load(text: str) -> dict[str, Any]:
     except RecursionError:
         raise InvalidDocumentError(f"The document is nested deeper than {MAX_DEPTH} levels.") from None
     except ValueError:
-        raise InvalidDocumentError("The document is not valid JSON (YAML is not read).") from None
+        raise InvalidDocumentError("The document is not valid JSON (YAML is not supported).") from None
     if not isinstance(document, dict):
         raise InvalidDocumentError("The document must be a JSON object.")
     version = document.get("openapi")
@@ -70,19 +70,19 @@ def load(text: str) -> dict[str, Any]:
 
 
 def resolve(document: Any, value: Any) -> Any:
-    """Follow a value's reference, and that one's, to what they stand for. Raises: InvalidDocumentError."""
-    seen: set[str] = set()
+    """Follow a value's reference, and further references, to their target. Raises: InvalidDocumentError."""
+    visited: set[str] = set()
     while isinstance(value, dict) and isinstance(value.get("$ref"), str):
         reference = value["$ref"]
-        if reference in seen:
-            raise InvalidDocumentError("The reference leads back to itself.", reference[:500])
-        seen.add(reference)
+        if reference in visited:
+            raise InvalidDocumentError("The reference is circular.", reference[:500])
+        visited.add(reference)
         value = lookup(document, reference)
     return value
 
 
 def lookup(document: Any, reference: str) -> Any:
-    """Return what a reference within the document points to. Raises: InvalidDocumentError, LookupError."""
+    """Return the target of a reference within the document. Raises: InvalidDocumentError, LookupError."""
     found = document
     for part in _parts(reference):
         if isinstance(found, dict):
@@ -101,30 +101,34 @@ def _parts(reference: str) -> Iterator[str]:
 
 
 def _check_values(document: dict[str, Any]) -> None:
-    open_values = [Value(document, ())]
+    open_values = [DocumentValue(document, ())]
     while open_values:
         current = open_values.pop()
-        if len(current.place) > MAX_DEPTH:
+        if len(current.path) > MAX_DEPTH:
             raise InvalidDocumentError(
-                f"The document is nested deeper than {MAX_DEPTH} levels.", pointer(current.place)
+                f"The document is nested deeper than {MAX_DEPTH} levels.", json_pointer(current.path)
             )
         texts = current.value if isinstance(current.value, dict) else (current.value,)
         if any(isinstance(text, str) and not _is_text(text) for text in texts):
-            # JSON's escapes can name half of a letter, which nothing can write down again.
+            # JSON's escapes can contain an unpaired surrogate, which cannot be encoded again.
             raise InvalidDocumentError(
-                "A text of the document holds half of a letter.", pointer(current.place)
+                "A string of the document contains an unpaired surrogate.", json_pointer(current.path)
             )
         if isinstance(current.value, dict):
             for name in _REFERENCES:
                 if name in current.value:
                     _check_reference(document, current, name)
-            open_values += [Value(inner, (*current.place, key)) for key, inner in current.value.items()]
+            open_values += [
+                DocumentValue(inner, (*current.path, key)) for key, inner in current.value.items()
+            ]
         elif current.value in (math.inf, -math.inf):
-            # 1e999 is JSON, but what is read from it is written as none.
-            raise InvalidDocumentError("The number is larger than programs can hold.", pointer(current.place))
+            # 1e999 is valid JSON, but its parsed value cannot be written as JSON.
+            raise InvalidDocumentError(
+                "The number is too large for a double-precision float.", json_pointer(current.path)
+            )
         elif isinstance(current.value, list):
             open_values += [
-                Value(inner, (*current.place, str(index))) for index, inner in enumerate(current.value)
+                DocumentValue(inner, (*current.path, str(index))) for index, inner in enumerate(current.value)
             ]
 
 
@@ -132,19 +136,19 @@ def _is_text(text: str) -> bool:
     return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
-def _check_reference(document: dict[str, Any], current: Value, name: str) -> None:
+def _check_reference(document: dict[str, Any], current: DocumentValue, name: str) -> None:
     reference = current.value[name]
     if not isinstance(reference, str):
-        if current.place[-1:] in {("properties",), ("example",), ("examples",), ("default",)}:
-            return  # a property that happens to be called so
-        raise InvalidDocumentError("A reference must be a text.", pointer((*current.place, name)))
-    place = pointer((*current.place, name))
+        if current.path[-1:] in {("properties",), ("example",), ("examples",), ("default",)}:
+            return  # a property with this name
+        raise InvalidDocumentError("A reference must be a string.", json_pointer((*current.path, name)))
+    place = json_pointer((*current.path, name))
     if not _POINTER.fullmatch(reference):
-        raise InvalidDocumentError("Only references within the document (#/…) are followed.", place)
+        raise InvalidDocumentError("Only references within the document (#/…) are supported.", place)
     try:
         lookup(document, reference)
     except LookupError:
-        raise InvalidDocumentError("The reference points to nothing.", place) from None
+        raise InvalidDocumentError("The target of the reference does not exist.", place) from None
 
 
 def _check_operations(document: dict[str, Any]) -> None:
@@ -165,18 +169,19 @@ def _check_operations(document: dict[str, Any]) -> None:
             parameters += sum(len(some) for some in (shared, own) if isinstance(some, list))
             if operations > MAX_OPERATIONS:
                 raise InvalidDocumentError(
-                    f"The document has more than {MAX_OPERATIONS} operations.", pointer(("paths", path))
+                    f"The document has more than {MAX_OPERATIONS} operations.", json_pointer(("paths", path))
                 )
             if parameters > MAX_PARAMETERS:
                 raise InvalidDocumentError(
-                    f"The operations have more than {MAX_PARAMETERS} parameters.", pointer(("paths", path))
+                    f"The operations have more than {MAX_PARAMETERS} parameters.",
+                    json_pointer(("paths", path)),
                 )
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise InvalidDocumentError("An object of the document names a field twice.")
+        raise InvalidDocumentError("An object of the document has a duplicate field.")
     return found
 
 

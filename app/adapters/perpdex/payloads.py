@@ -1,4 +1,4 @@
-"""The actions that `/exchange` takes, unsigned. The order of the keys is part of what is signed: keep it.
+"""Unsigned actions for `/exchange`. The order of the keys is part of what is signed.
 
 Source: the exchange's documentation, "Exchange endpoint" and "Signing".
 """
@@ -7,32 +7,32 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from app.adapters.perpdex.deployments import Deployment
+from app.adapters.perpdex.deployments import PerpdexDeployment
 from app.ports.perpdex import (
     Action,
+    ActionPayload,
     CancelByClientId,
     CancelOrders,
     Json,
     LimitOrder,
-    Payload,
     SendUsdc,
     SetLeverage,
     Withdraw,
 )
 
 
-def build(action: Action, *, nonce: int, deployment: Deployment) -> Payload:
-    """Return what would be sent for an action."""
-    return Payload(_action(action, nonce, deployment), nonce)
+def build_payload(action: Action, *, nonce: int, deployment: PerpdexDeployment) -> ActionPayload:
+    """Return the payload of an action."""
+    return ActionPayload(_action(action, nonce, deployment), nonce)
 
 
-def wire(number: Decimal) -> str:
-    """Write a positive number as the exchange wants it: no exponent, no trailing zeros."""
+def format_decimal(number: Decimal) -> str:
+    """Format a positive number as the exchange requires: no exponent, no trailing zeros."""
     text = format(number, "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def _action(action: Action, nonce: int, deployment: Deployment) -> dict[str, Json]:
+def _action(action: Action, nonce: int, deployment: PerpdexDeployment) -> dict[str, Json]:
     match action:
         case LimitOrder():
             return {"type": "order", "orders": [_order(action)], "grouping": "na"}
@@ -73,8 +73,8 @@ def _order(order: LimitOrder) -> dict[str, Json]:
     return {
         "a": order.market.index,
         "b": order.is_buy,
-        "p": wire(order.price),
-        "s": wire(order.size),
+        "p": format_decimal(order.price),
+        "s": format_decimal(order.size),
         "r": False,
         "t": {"limit": {"tif": order.time_in_force.value}},
     }

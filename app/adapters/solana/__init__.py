@@ -1,1 +1,1 @@
-"""Solana over JSON-RPC: typed requests of solders, our own transport, several endpoints behind it."""
+"""Solana behind the `Chain` port: JSON-RPC with solders' typed requests, our own transport, several endpoints."""

@@ -1,7 +1,7 @@
-"""What differs between Solana's clusters: only data.
+"""Solana's clusters: only data.
 
-Circle publishes the USDC mints, Solana's documentation the clusters. The sandbox has the mainnet mint's
-address on a cluster of its own.
+Circle publishes the USDC mints, Solana's documentation the clusters. The sandbox has the mainnet mint's address on
+its own cluster.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ PUBLIC_GENESIS_HASHES = frozenset({_MAINNET_GENESIS, _DEVNET_GENESIS, _TESTNET_G
 
 
 @dataclass(frozen=True, slots=True)
-class Deployment:
-    """One network's cluster; `genesis_hash` is None where any cluster but the public ones is meant.
+class SolanaDeployment:
+    """One network's cluster; `genesis_hash` is None if any but the public clusters is accepted.
 
     `explorer_tx_url` is a template with `{tx_hash}`.
     """
@@ -28,34 +28,44 @@ class Deployment:
     genesis_hash: str | None
     default_rpc_urls: tuple[str, ...]
     explorer_tx_url: str | None
+    # Accounts that many transactions write: their fees show what landing costs now.
+    busy_accounts: tuple[str, ...] = ()
+    # Of a slot; 0 in the sandbox, which executes immediately.
+    block_seconds: float = 0.4
 
     def accepts(self, genesis_hash: str) -> bool:
-        """Tell whether a cluster with this genesis hash may be used on this network."""
+        """Return whether a cluster with this genesis hash may be used on this network."""
         if self.genesis_hash is None:
             return genesis_hash not in PUBLIC_GENESIS_HASHES
         return genesis_hash == self.genesis_hash
 
 
-DEPLOYMENTS: Mapping[str, Deployment] = MappingProxyType(
+DEPLOYMENTS: Mapping[str, SolanaDeployment] = MappingProxyType(
     {
-        "mainnet": Deployment(
+        "mainnet": SolanaDeployment(
             usdc_mint=_MAINNET_USDC,
             genesis_hash=_MAINNET_GENESIS,
             default_rpc_urls=("https://api.mainnet.solana.com", "https://api.mainnet-beta.solana.com"),
             explorer_tx_url="https://solscan.io/tx/{tx_hash}",
+            # The SOL/USDC pools of Orca and Raydium.
+            busy_accounts=(
+                "Czfq3xZZDmsdGdUyrNLtRhGc47cXcZtLG4crryfu44zE",
+                "58oQChx4yWmvKdwLLZzBi4ChoCc2fqCUWBkwMihLYQo2",
+            ),
         ),
         # Circle's USDC for tests is on the cluster that Solana calls devnet.
-        "testnet": Deployment(
+        "testnet": SolanaDeployment(
             usdc_mint="4zMMC9srt5Ri5X14GAgXhaHii3GnPAEERYPJgZJDncDU",
             genesis_hash=_DEVNET_GENESIS,
             default_rpc_urls=("https://api.devnet.solana.com",),
             explorer_tx_url="https://solscan.io/tx/{tx_hash}?cluster=devnet",
         ),
-        "sandbox": Deployment(
+        "sandbox": SolanaDeployment(
             usdc_mint=_MAINNET_USDC,
             genesis_hash=None,
             default_rpc_urls=("http://127.0.0.1:18899",),
             explorer_tx_url=None,
+            block_seconds=0.0,
         ),
     }
 )

@@ -1,4 +1,4 @@
-"""Connections: opened to an address that was checked, rested between two requests, dropped when they are dead."""
+"""Connections: opened to a checked address, pooled between two requests, closed when they are dead."""
 
 from __future__ import annotations
 
@@ -18,21 +18,23 @@ import certifi
 
 from app.ports.errors import Rejected, Unreachable
 
-_IDLE_SECONDS = 25.0
 _MAX_IDLE = 1100
 _PORTS = {"http": 80, "https": 443}
 
 AddressCheck = Callable[[str], bool]
 
 
-class Connection:
+class UpstreamConnection:
     """One connection; it resolves its host once and connects to an address that passed the check."""
 
-    def __init__(self, origin: str, *, context: ssl.SSLContext, allows: AddressCheck | None) -> None:
-        """Take `scheme://host[:port]`. Raises: Rejected for what is none."""
+    def __init__(
+        self, origin: str, *, context: ssl.SSLContext, allows: AddressCheck | None, idle_seconds: float
+    ) -> None:
+        """Store `scheme://host[:port]`. Raises: Rejected for a malformed origin."""
         self.origin = origin
         self._context = context
         self._allows = allows
+        self._idle_seconds = idle_seconds
         try:
             parts = urlsplit(origin)
             self._host, self._port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
@@ -40,7 +42,7 @@ class Connection:
             raise Rejected("address_not_allowed") from None
         self._secure = parts.scheme == "https"
         self.socket: socket.socket | None = None
-        self.rested_since = 0.0
+        self.idle_since = 0.0
 
     def open(self, *, seconds: float) -> None:
         """Connect. Raises: Unreachable, Rejected."""
@@ -49,7 +51,7 @@ class Connection:
         except (OSError, UnicodeError):
             raise Unreachable("name_not_found") from None
         if self._allows is not None and not all(self._allows(str(entry[4][0])) for entry in found):
-            # A public address beside a private one is how a name is made to lead elsewhere the next time.
+            # A public address next to a private one is the technique of DNS rebinding.
             raise Rejected("address_not_allowed")
         deadline = time.monotonic() + seconds
         for family, kind, protocol, _, address in found:
@@ -64,20 +66,20 @@ class Connection:
         raise Unreachable("no_connection")
 
     def is_alive(self) -> bool:
-        """Tell whether a rested connection can be used again; one that has something to say cannot."""
-        if self.socket is None or self.has_rested_too_long():
+        """Return whether an idle connection can be used again; one with unread data cannot."""
+        if self.socket is None or self.is_idle_expired():
             return False
-        # Not select(), which knows no descriptors above 1023.
+        # Not select(), which does not support descriptors above 1023.
         poll = select.poll()
         poll.register(self.socket, select.POLLIN)
         return not poll.poll(0)
 
-    def has_rested_too_long(self) -> bool:
-        """Tell whether the other side may be about to close it."""
-        return time.monotonic() - self.rested_since > _IDLE_SECONDS
+    def is_idle_expired(self) -> bool:
+        """Return whether the server may be about to close it."""
+        return time.monotonic() - self.idle_since > self._idle_seconds
 
     def close(self) -> None:
-        """Close it, whatever is on its way. May be repeated."""
+        """Close it, in whatever state. Idempotent."""
         if self.socket is not None:
             self.socket.close()
             self.socket = None
@@ -88,7 +90,7 @@ class Connection:
             new.connect(address)
             new.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._secure:
-                # The name is what the certificate must be for, whichever address was chosen.
+                # The certificate must be valid for the name, whichever address was chosen.
                 return self._context.wrap_socket(new, server_hostname=self._host)
         except BaseException:
             new.close()
@@ -98,76 +100,77 @@ class Connection:
 
 @functools.cache
 def _tls() -> ssl.SSLContext:
-    """Return the one context of the process: reading the authorities takes longer than a handshake."""
+    """Return the process's only context: loading the authorities takes longer than a handshake."""
     context = ssl.create_default_context(cafile=certifi.where())
     context.set_alpn_protocols(["http/1.1"])
     return context
 
 
 class ConnectionPool:
-    """Idle connections by origin, the last used first; usable from many threads. Nobody waits for one."""
+    """Idle connections by origin, the most recent first; usable from many threads, without waiting."""
 
-    def __init__(self, *, allows: AddressCheck | None = None) -> None:
-        """Make an empty pool; `allows` checks every address that a name resolves to."""
-        self._allows = allows
-        self._context = _tls()
+    def __init__(self, *, idle_seconds: float, allows: AddressCheck | None = None) -> None:
+        """Create an empty pool; `allows` checks every address that a name resolves to."""
+        self._new_connection = functools.partial(
+            UpstreamConnection, context=_tls(), allows=allows, idle_seconds=idle_seconds
+        )
         self._lock = threading.Lock()
-        self._idle: dict[str, deque[Connection]] = {}
-        self._resting = 0
+        self._idle: dict[str, deque[UpstreamConnection]] = {}
+        self._idle_count = 0
         self._process = os.getpid()
 
-    def take(self, origin: str, *, connect_seconds: float) -> Connection:
+    def acquire(self, origin: str, *, connect_seconds: float) -> UpstreamConnection:
         """Return an open connection. Raises: Unreachable, Rejected."""
         while (idle := self._pop(origin)) is not None:
             if idle.is_alive():
                 return idle
             idle.close()
-        connection = Connection(origin, context=self._context, allows=self._allows)
+        connection = self._new_connection(origin)
         connection.open(seconds=connect_seconds)
         return connection
 
-    def put(self, connection: Connection) -> None:
-        """Let a connection rest whose answer was read to its end."""
-        connection.rested_since = time.monotonic()
+    def release(self, connection: UpstreamConnection) -> None:
+        """Return a connection to the pool after its response was read completely."""
+        connection.idle_since = time.monotonic()
         with self._lock:
-            left_over = self._drop_old(connection.origin if self._resting < _MAX_IDLE else None)
-            if self._process == os.getpid() and self._resting < _MAX_IDLE:
+            expired = self._remove_expired(connection.origin if self._idle_count < _MAX_IDLE else None)
+            if self._process == os.getpid() and self._idle_count < _MAX_IDLE:
                 self._idle.setdefault(connection.origin, deque()).append(connection)
-                self._resting += 1
+                self._idle_count += 1
             else:
-                left_over.append(connection)
-        for old in left_over:
+                expired.append(connection)
+        for old in expired:
             old.close()
 
     def close(self) -> None:
-        """Close all that rest."""
+        """Close all idle connections."""
         with self._lock:
             resting = [connection for rested in self._idle.values() for connection in rested]
             self._idle.clear()
-            self._resting = 0
+            self._idle_count = 0
         for connection in resting:
             connection.close()
 
-    def _pop(self, origin: str) -> Connection | None:
+    def _pop(self, origin: str) -> UpstreamConnection | None:
         with self._lock:
             if self._process != os.getpid():
-                # Sockets must not be shared with the process that this one was forked from.
+                # Sockets must not be shared with the parent process after a fork.
                 self._idle.clear()
-                self._resting, self._process = 0, os.getpid()
+                self._idle_count, self._process = 0, os.getpid()
             rested = self._idle.get(origin)
             if not rested:
                 return None
-            self._resting -= 1
+            self._idle_count -= 1
             return rested.pop()
 
-    def _drop_old(self, origin: str | None) -> list[Connection]:
-        """Take out what nobody came back for, of one origin or of all."""
+    def _remove_expired(self, origin: str | None) -> list[UpstreamConnection]:
+        """Remove expired connections, of one origin or of all."""
         dropped = []
         for name in [origin] if origin is not None else list(self._idle):
             rested = self._idle.get(name)
-            while rested and rested[0].has_rested_too_long():
+            while rested and rested[0].is_idle_expired():
                 dropped.append(rested.popleft())
-                self._resting -= 1
+                self._idle_count -= 1
             if rested is not None and not rested:
                 del self._idle[name]
         return dropped

@@ -1,166 +1,89 @@
-"""One exchange: the request written as it is given, the answer read as it arrives.
+"""One HTTP exchange: the request written unchanged, the response read as it arrives.
 
-Python's own client parses the answer. The request is written here, because what would write it (requests, urllib3)
-rewrites targets, and because it must be known whether anything was sent.
+Requests and urllib3 would rewrite targets, and it must be known whether anything was sent.
 """
 
 from __future__ import annotations
 
-import http.client
-import io
+import functools
 import re
 import socket
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
-from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import ClassVar
 from urllib.parse import urlsplit
 
-from app.adapters.upstream_http.connections import Connection, ConnectionPool
-from app.core import public_addresses, tallies
-from app.core.unit_of_work import assert_no_unit
+from app.adapters.upstream_http.connections import AddressCheck, ConnectionPool, UpstreamConnection
+from app.adapters.upstream_http.response_reader import Http1Reader, MalformedResponse, set_timeout
+from app.core import ip_ranges
+from app.db.unit_of_work import assert_no_unit
+from app.observability import counters
 from app.ports.errors import OutcomeUnknown, Rejected, Unreachable
-from app.ports.upstream import Headers, Outgoing
+from app.ports.upstream import Headers, UpstreamRequest
 
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
-
-_CHUNK_BYTES = 65_536
+_MAX_ONE_WRITE_BYTES = 65_536
+_IDLE_SECONDS = 25.0
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _TARGET = re.compile(r"/[\x21-\x7e]*", re.ASCII)
 _BREAKS = re.compile(r"[\r\n\0]")
 _BODYLESS = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})
-_BODYLESS_ANSWERS = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 _HTTPS_PORT = 443
-_MOST_INTERIM_ANSWERS = 10
-# Whatever may go wrong with a connection in use, and with an answer that is not HTTP.
-_BROKEN = (OSError, http.client.HTTPException, ValueError)
+# The failures of a connection in use, and of a response that is not HTTP.
+_BROKEN = (OSError, MalformedResponse)
 
 
-class _Raw(io.RawIOBase):
-    """Reads from a socket until a moment: bytes that trickle in do not put it off."""
+class HttpUpstreamResponse:
+    """A response being read; its connection returns to the pool when it was read completely."""
 
-    def __init__(self, open_socket: socket.socket) -> None:
-        """Take the socket; `until` has to be set before anything is read."""
-        self._socket = open_socket
-        self.until = 0.0
+    def __init__(
+        self,
+        reader: Http1Reader,
+        connection: UpstreamConnection,
+        pool: ConnectionPool,
+        *,
+        extends_deadline: bool = True,
+    ) -> None:
+        """Store a connection of which the response's head was read.
 
-    def readable(self) -> bool:
-        """Say yes."""
-        return True
-
-    def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """Read what has arrived. Raises: TimeoutError."""
-        left = self.until - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        self._socket.settimeout(left)
-        return self._socket.recv_into(buffer)
-
-
-class _Reader(io.BufferedReader):
-    """Remembers that the other side has ended while a line was read."""
-
-    met_end = False
-
-    def readline(self, size: int | None = -1, /) -> bytes:
-        """Read a line."""
-        line = super().readline(size)
-        if not line.endswith(b"\n"):
-            self.met_end = True
-        return line
-
-
-class _Response(http.client.HTTPResponse):
-    """Python's own reader of answers, but for three things that it believes an upstream.
-
-    A head that breaks off is no head, what comes before an answer (1xx) is no answer, and time is what the head or a
-    piece takes in all, not each byte of it.
-    """
-
-    def __init__(self, open_socket: socket.socket, *, method: str, seconds: float) -> None:
-        """Take the socket that the request went out on, and how long the head and each piece may take."""
-        super().__init__(open_socket, method=method)
-        self.fp.close()
-        self._raw = _Raw(open_socket)
-        self._seconds = seconds
-        self._reader = _Reader(self._raw, _CHUNK_BYTES)
-        self.fp = self._reader
-        self.allow_time()
-
-    def allow_time(self) -> None:
-        """Begin to count the time for what is read next."""
-        self._raw.until = time.monotonic() + self._seconds
-
-    def _read_status(self) -> tuple[str, int, str]:
-        # http.client leaves out "100 Continue" only: any other would be given out as the answer, and the answer itself
-        # to whoever asks next on this connection (RFC 9110 §15.2).
-        for _ in range(_MOST_INTERIM_ANSWERS):
-            status: tuple[str, int, str] = super()._read_status()  # type: ignore[misc]
-            if status[1] >= HTTPStatus.OK:
-                return status
-            if status[1] == HTTPStatus.SWITCHING_PROTOCOLS:
-                break
-            http.client.parse_headers(self.fp)
-        raise http.client.HTTPException
-
-    def check_head(self) -> None:
-        """Refuse a head that broke off, which http.client takes for a complete one. Raises: HTTPException."""
-        if self._reader.met_end:
-            raise http.client.IncompleteRead(b"")
-
-
-class HttpIncoming:
-    """An answer on its way in; the connection rests after it when it was read to its end."""
-
-    def __init__(self, response: _Response, connection: Connection, pool: ConnectionPool) -> None:
-        """Take over a connection whose answer's head was read."""
-        self._response = response
-        self._connection: Connection | None = connection
+        Each piece has the time limit of its own, or without `extends_deadline` what the head left of it.
+        """
+        self._reader = reader
+        self._extends_deadline = extends_deadline
+        self._connection: UpstreamConnection | None = connection
         self._pool = pool
-        # Such answers have no body, whatever their head says (RFC 9112 §6.3); http.client would wait for its chunks.
-        is_bodyless = response.status in _BODYLESS_ANSWERS
-        self._left = None if response.chunked and not is_bodyless else response.length
-        # Who speaks of chunks may send an empty one all the same, which nobody is to find later.
-        self._rests = not (response.will_close or (response.chunked and is_bodyless))
         self._ended = False
         self._aborted = False
-        self.headers: Headers = response.getheaders()
+        self.headers: Headers = reader.head.headers
 
     @property
     def status(self) -> int:
-        """The status code."""
-        return self._response.status
+        return self._reader.head.status
 
-    def read(self) -> bytes:
-        """Return what has arrived; empty at the end. Raises: OutcomeUnknown."""
+    def read(self, *, extends_deadline: bool = True) -> bytes:
+        """Return the bytes that have arrived; empty at the end. Raises: OutcomeUnknown."""
         if self._ended:
             return b""
-        self._response.allow_time()
+        if extends_deadline and self._extends_deadline:
+            self._reader.restart_timeout()
         try:
-            piece = (
-                b""
-                if self._left == 0
-                else self._response.read1(min(_CHUNK_BYTES, self._left or _CHUNK_BYTES))
-            )
+            piece = self._reader.read()
         except TimeoutError:
             self.close()
             raise OutcomeUnknown("timeout") from None
         except _BROKEN:
             self.close()
             raise OutcomeUnknown("broken") from None
-        if self._left is not None:
-            self._left -= len(piece)
         if not piece:
-            if self._left or self._aborted:
+            if self._aborted:
                 self.close()
                 raise OutcomeUnknown("broken")
-            self._finish()
+            self._end(is_reusable=self._reader.is_reusable)
         return piece
 
     def abort(self) -> None:
-        """Wake a read that waits in another thread; it finds the answer broken off."""
+        """Interrupt a read that waits in another thread; it fails as broken."""
         connection = self._connection
         open_socket = None if connection is None else connection.socket
         self._aborted = True
@@ -169,44 +92,47 @@ class HttpIncoming:
                 open_socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Cut the exchange off, if it has not ended."""
-        self._ended = True
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            self._response.close()
-            connection.close()
+        """Close the exchange, if it has not ended."""
+        self._end(is_reusable=False)
 
-    def _finish(self) -> None:
+    def _end(self, *, is_reusable: bool) -> None:
         self._ended = True
         connection, self._connection = self._connection, None
-        self._response.close()
         if connection is None:
             return
-        if self._rests:
-            self._pool.put(connection)
+        if is_reusable:
+            self._pool.release(connection)
         else:
             connection.close()
 
 
 class HttpUpstream:
-    """Sends to the services that the operator configured, wherever they are."""
+    """Sends to the services that the operator configured, at any address."""
 
-    _counted_as: str | None = None
-    """What stands for the host in counts; None where hosts are few, and no outsider can name others."""
+    _allows: AddressCheck | None = None
+    _metric_label: str | None = None
+    """Replaces the host in metrics; None if hosts are few, and no outsider can choose others."""
+    tee: ClassVar[Callable[[UpstreamRequest, HttpUpstreamResponse], HttpUpstreamResponse] | None] = None
+    """Wraps each response while answers are recorded."""
 
-    def __init__(self, *, connect_seconds: Decimal, read_seconds: Decimal) -> None:
-        """Take the time to wait for a connection and for each piece of an answer."""
+    def __init__(
+        self,
+        *,
+        connect_seconds: Decimal | float,
+        read_seconds: Decimal | float,
+        idle_seconds: float = _IDLE_SECONDS,
+    ) -> None:
+        """Store the time limits for a connection, for each piece of a response, and for idle connections."""
         self._connect_seconds = float(connect_seconds)
         self._read_seconds = float(read_seconds)
-        self._pool = ConnectionPool()
+        self._pool = ConnectionPool(idle_seconds=idle_seconds, allows=self._allows)
 
-    def send(self, request: Outgoing) -> HttpIncoming:
-        """Send once. Raises: Unreachable, OutcomeUnknown, Rejected."""
-        assert_no_unit()
-        started = time.perf_counter_ns()
+    def send(self, request: UpstreamRequest) -> HttpUpstreamResponse:
+        """Send once, and measure it. Raises: Unreachable, OutcomeUnknown, Rejected."""
+        started = time.perf_counter()
         outcome = "unreachable"
         try:
-            incoming = self._send(request)
+            incoming = self.exchange(request)
             outcome = f"{incoming.status // 100}xx"
         except OutcomeUnknown as error:
             outcome = error.reason
@@ -217,18 +143,17 @@ class HttpUpstream:
         else:
             return incoming
         finally:
-            tallies.observe(
-                "upstream_seconds",
-                (time.perf_counter_ns() - started) // 1000,
-                upstream=self._counted_as or urlsplit(request.origin).hostname or "",
-                outcome=outcome,
-            )
+            upstream = self._metric_label or _hostname(request.origin)
+            counters.UPSTREAM_SECONDS.labels(outcome, upstream).observe(time.perf_counter() - started)
 
-    def _send(self, request: Outgoing) -> HttpIncoming:
+    def exchange(self, request: UpstreamRequest) -> HttpUpstreamResponse:
+        """Send once. Raises: Unreachable, OutcomeUnknown, Rejected."""
+        assert_no_unit()
         head = _head(request)
-        connection = self._pool.take(request.origin, connect_seconds=self._connect_seconds)
+        connection = self._pool.acquire(request.origin, connect_seconds=self._connect_seconds)
         try:
-            return self._exchange(connection, request, head)
+            response = self._send(connection, request, head)
+            return response if HttpUpstream.tee is None else HttpUpstream.tee(request, response)
         except BaseException as error:
             connection.close()
             if isinstance(error, TimeoutError):
@@ -238,61 +163,65 @@ class HttpUpstream:
             raise
 
     def close(self) -> None:
-        """Close what rests; calls that are under way go on."""
+        """Close idle connections; calls in progress continue."""
         self._pool.close()
 
-    def _exchange(self, connection: Connection, request: Outgoing, head: bytes) -> HttpIncoming:
+    def _send(
+        self, connection: UpstreamConnection, request: UpstreamRequest, head: bytes
+    ) -> HttpUpstreamResponse:
         open_socket = connection.socket
         if open_socket is None:
             raise Unreachable("no_connection")
-        open_socket.settimeout(self._read_seconds)
+        seconds = self._read_seconds if request.timeout_seconds is None else request.timeout_seconds
+        set_timeout(open_socket, seconds)
         _write(open_socket, head, request.body)
-        response = _Response(open_socket, method=request.method, seconds=self._read_seconds)
-        try:
-            response.begin()
-            response.check_head()
-        except BaseException:
-            response.close()
-            raise
-        return HttpIncoming(response, connection, self._pool)
+        reader = Http1Reader(open_socket, method=request.method, seconds=seconds)
+        extends_deadline = request.timeout_seconds is None
+        return HttpUpstreamResponse(reader, connection, self._pool, extends_deadline=extends_deadline)
 
 
 class PublicUpstream(HttpUpstream):
-    """Sends to addresses that others gave us: https on its usual port, on the public internet, nowhere else.
+    """Sends to addresses that others supplied: https on its usual port, on the public internet, nowhere else.
 
-    Names are resolved once, every address that they have is checked, and the connection goes to one of those.
+    Names are resolved once, every address that they have is checked, and the connection uses one of those.
     """
 
-    _counted_as = "public"
+    _allows: AddressCheck | None = staticmethod(ip_ranges.is_public)
+    _metric_label = "public"
 
-    def __init__(self, *, connect_seconds: Decimal, read_seconds: Decimal) -> None:
-        """Take the time to wait for a connection and for each piece of an answer."""
-        super().__init__(connect_seconds=connect_seconds, read_seconds=read_seconds)
-        self._pool = ConnectionPool(allows=public_addresses.is_public)
-
-    def send(self, request: Outgoing) -> HttpIncoming:
+    def send(self, request: UpstreamRequest) -> HttpUpstreamResponse:
         """Send once. Raises: Rejected("address_not_allowed"), Unreachable, OutcomeUnknown."""
-        try:
-            parts = urlsplit(request.origin)
-            allowed = parts.scheme == "https" and (parts.port or _HTTPS_PORT) == _HTTPS_PORT
-        except ValueError:
-            allowed = False
-        if not allowed:
+        if not _is_https_on_its_port(request.origin):
             raise Rejected("address_not_allowed")
         return super().send(request)
 
 
+@functools.lru_cache(maxsize=1024)
+def _hostname(origin: str) -> str:
+    return urlsplit(origin).hostname or ""
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_https_on_its_port(origin: str) -> bool:
+    try:
+        parts = urlsplit(origin)
+        port = parts.port or _HTTPS_PORT
+    except ValueError:
+        return False
+    return parts.scheme == "https" and port == _HTTPS_PORT
+
+
 def _write(open_socket: socket.socket, head: bytes, body: bytes) -> None:
     # In one piece while that is cheap: two writes are two packets, and the head alone starts no work.
-    if len(body) <= _CHUNK_BYTES:
+    if len(body) <= _MAX_ONE_WRITE_BYTES:
         open_socket.sendall(head + body)
     else:
         open_socket.sendall(head)
         open_socket.sendall(body)
 
 
-def _head(request: Outgoing) -> bytes:
-    """Write a request's head. Raises: Rejected for what would be read as more than one request."""
+def _head(request: UpstreamRequest) -> bytes:
+    """Encode a request's head. Raises: Rejected for what would be parsed as more than one request."""
     scheme, separator, host = request.origin.partition("://")
     if not separator or not host or set(host) & set("/?#@\\ ") or scheme not in {"http", "https"}:
         raise Rejected("address_not_allowed")

@@ -1,0 +1,1 @@
+"""Bridge providers: CCTP, the OP Stack portal, Relay and LI.FI."""

@@ -1,0 +1,271 @@
+"""The `BridgeProvider` port for USDC between any two of the chains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from decimal import Decimal
+
+import structlog
+
+from app.adapters.bridges.cctp import messages
+from app.adapters.bridges.cctp.attestations import AttestationClient, BurnAttestation, BurnFees
+from app.adapters.bridges.cctp.chain_protocol import BurnParameters, CctpChain, MintNotFound
+from app.adapters.bridges.cctp.deployments import DOMAINS
+from app.adapters.bridges.cctp.messages import CctpBurn, CctpMessage
+from app.adapters.rate_limited_http import no_quote
+from app.core import clock
+from app.core.chains import USDC, ChainName, Family
+from app.core.money import TokenAmount, value_nanos
+from app.ports.bridges import (
+    BridgeOffer,
+    BridgePhase,
+    BridgeProgress,
+    BridgeProof,
+    BridgeRequest,
+    BridgeStep,
+    BridgeTransfer,
+)
+from app.ports.chain import SignedTransaction, Terms
+from app.ports.errors import Rejected, Unreachable
+from app.ports.vault import Signer
+
+_BPS_PER_UNIT = 10_000
+_HEADROOM = Decimal("1.1")
+"""The fee follows the market until a burn is attested; only what is due then is charged."""
+_FORWARDER_SECONDS = 300
+"""How long after the attestation only the forwarder tries."""
+_FAST_SECONDS = {ChainName.ETHEREUM: 20, ChainName.BASE: 8, ChainName.SOLANA: 8}
+_STANDARD_SECONDS = {ChainName.ETHEREUM: 1140, ChainName.BASE: 1140, ChainName.SOLANA: 25}
+_USDC_NANOS = 10**9
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeFeeLimits:
+    """The operator's fee limits: a share of the amount for small fees, and US dollars for the mint's gas."""
+
+    fee_bps: int
+    forward_nanos: int
+
+
+class CctpBridge:
+    """CCTP V2 from one chain to another. Opens no connection before the first call."""
+
+    name = "cctp"
+
+    def __init__(
+        self,
+        source: CctpChain,
+        destination: CctpChain,
+        attestations: AttestationClient,
+        *,
+        bounds: BridgeFeeLimits,
+    ) -> None:
+        """Store both sides and the attestation service."""
+        self._source = source
+        self._destination = destination
+        self._attestations = attestations
+        self._fee_limits = bounds
+
+    def quote(self, request: BridgeRequest) -> BridgeOffer:
+        """Choose finality and who mints: fast if its fee is small, Circle if the wallet should not or cannot.
+
+        Raises: Rejected("quote_unavailable", "quote_rate_limited", "amount_too_small", "insufficient_gas");
+        Unreachable.
+        """
+        try:
+            fees = self._attestations.fees(
+                self._domain(self._source),
+                self._domain(self._destination),
+                # Circle's documents disagree on whether it forwards to Solana.
+                forwarded=self._destination.name.family is Family.EVM,
+            )
+        except Unreachable as failure:
+            raise no_quote(failure) from None
+        fast_units = self._fast_fee_units(fees, request)
+        forward_units = self._forwarding_fee_units(fees, request, fast_units or 0)
+        fee_units = (fast_units or 0) + (forward_units or 0)
+        finality = messages.STANDARD if fast_units is None else messages.FAST
+        if fee_units >= request.amount.units:
+            raise Rejected("amount_too_small")
+        seconds = (_STANDARD_SECONDS if fast_units is None else _FAST_SECONDS)[self._source.name]
+        return BridgeOffer(
+            request=request,
+            route="CCTP V2, "
+            + ("standard" if fast_units is None else "fast")
+            + ("" if forward_units is None else ", forwarded"),
+            fee_units=fee_units,
+            seconds=seconds + _FAST_SECONDS[self._destination.name],
+            terms={
+                "most_fee": str(fee_units),
+                "finality": finality,
+                "forwarded": int(forward_units is not None),
+                "attested": 1,
+                "since": self._destination.expiry_position(),
+            },
+        )
+
+    def prepare(self, offer: BridgeOffer) -> tuple[BridgeStep, ...]:
+        request, terms = offer.request, offer.terms
+        order = BurnParameters(
+            domain=self._domain(self._destination),
+            recipient=self._destination.mint_recipient(request.recipient),
+            max_fee_units=_int_term(terms, "most_fee"),
+            finality=_int_term(terms, "finality"),
+            is_forwarded=_int_term(terms, "forwarded") == 1,
+        )
+        return self._source.draft_burn(request, order)
+
+    def sign(self, step: BridgeStep, signer: Signer, *, sequence: int | None) -> SignedTransaction:
+        side = self._source if step.chain is self._source.name else self._destination
+        return side.sign(step.draft, signer, sequence=sequence)
+
+    def progress(self, transfer: BridgeTransfer) -> BridgeProgress:
+        """Return the progress of a burn: attested, minted by anyone, or ours to mint. Raises: Unreachable."""
+        proof = transfer.proof
+        attested: BurnAttestation | None = None
+        if not proof or self._is_forwarded(transfer):
+            attested = self._fetch_attestation(transfer, is_needed=not proof)
+        if not proof:
+            if attested is None or attested.message is None or attested.attestation is None:
+                delay = attested.delay if attested is not None else None
+                return BridgeProgress(BridgePhase.WAITING, note=delay or "attestation_pending")
+            proof = {
+                "message": attested.message.hex(),
+                "attestation": attested.attestation.hex(),
+                "attested_at": str(int(clock.now().timestamp())),
+            }
+        try:
+            message = messages.read(bytes.fromhex(proof["message"]))
+            messages.assert_attests(message, self._expected_burn(transfer))
+        except ValueError:
+            _log.error("attestation_mismatch", source_hash=transfer.source_hash)
+            return BridgeProgress(BridgePhase.WAITING, note="attestation_mismatch")
+        if self._destination.is_minted(message):
+            return self._completed_progress(transfer, message, attested, proof)
+        if message.expires_at_block and message.expires_at_block <= self._destination.expiry_position():
+            return self._reattestation_progress(message, attested)
+        if self._is_forwarded(transfer) and not _has_forwarding_failed(attested, proof):
+            return BridgeProgress(BridgePhase.WAITING, note="forwarding_pending", proof=proof)
+        return BridgeProgress(BridgePhase.DELIVERABLE, proof=proof)
+
+    def prepare_delivery(self, transfer: BridgeTransfer) -> BridgeStep:
+        message = messages.read(bytes.fromhex(transfer.proof["message"]))
+        return self._destination.draft_mint(
+            transfer.request.recipient,
+            message,
+            bytes.fromhex(transfer.proof["attestation"]),
+            failures=transfer.failed_deliveries,
+        )
+
+    def _fetch_attestation(self, transfer: BridgeTransfer, *, is_needed: bool) -> BurnAttestation | None:
+        try:
+            return self._attestations.burn_attestation(self._domain(self._source), transfer.source_hash)
+        except Unreachable:
+            if is_needed:
+                raise
+            return None  # a proof remains valid
+
+    def _completed_progress(
+        self,
+        transfer: BridgeTransfer,
+        message: CctpMessage,
+        attested: BurnAttestation | None,
+        proof: BridgeProof,
+    ) -> BridgeProgress:
+        hint = transfer.delivery_hash or (attested.forwarding_hash if attested is not None else None)
+        arrival = self._destination.find_mint(message, hint=hint, since=_int_term(transfer.terms, "since"))
+        if isinstance(arrival, MintNotFound):
+            # If another message used the nonce, only the service has the right one: it is queried again.
+            return BridgeProgress(
+                BridgePhase.WAITING,
+                note=arrival.value,
+                proof={} if arrival is MintNotFound.NOT_FOUND else proof,
+            )
+        # One transaction may receive many messages, and one message belongs to one burn: two may differ in the nonce
+        # only.
+        return BridgeProgress(
+            BridgePhase.ARRIVED, proof=proof, arrival=replace(arrival, payment_part=message.nonce.hex())
+        )
+
+    def _reattestation_progress(
+        self, message: CctpMessage, attested: BurnAttestation | None
+    ) -> BridgeProgress:
+        """Request a new attestation and drop the old message, so that the next poll stores the new one."""
+        if attested is None or attested.message is None or attested.message == message.raw:
+            self._attestations.request_reattestation(message.nonce)
+        return BridgeProgress(BridgePhase.WAITING, note="attestation_expired", proof={})
+
+    def _expected_burn(self, transfer: BridgeTransfer) -> CctpBurn:
+        """Return the expected message of a bridge."""
+        request = transfer.request
+        return CctpBurn(
+            source_domain=self._domain(self._source),
+            destination_domain=self._domain(self._destination),
+            token=self._source.token(),
+            sender=messages.address_word(request.sender, request.source),
+            recipient=self._destination.mint_recipient(request.recipient),
+            units=request.amount.units,
+            max_fee_units=_int_term(transfer.terms, "most_fee"),
+        )
+
+    def _fast_fee_units(self, fees: BurnFees, request: BridgeRequest) -> int | None:
+        """Return the most that a fast transfer may cost, or None if that exceeds the limit."""
+        fee_units = fees.fast_units(request.amount.units)
+        if fee_units is None:
+            return None
+        limit = -int(-(fee_units * _HEADROOM) // 1)
+        return limit if limit < request.amount.units and self._is_fee_small(limit, request) else None
+
+    def _forwarding_fee_units(self, fees: BurnFees, request: BridgeRequest, other_units: int) -> int | None:
+        """Return the forwarder's fee, or None if the wallet mints itself.
+
+        Raises: Rejected("insufficient_gas") if neither is possible, Unreachable.
+        """
+        units = fees.forward_units
+        if self._destination.name.family is not Family.EVM or units is None:
+            self._assert_can_mint(request)
+            return None
+        value = value_nanos(TokenAmount(units, USDC), _USDC_NANOS)
+        is_payable = units + other_units < request.amount.units and value <= self._fee_limits.forward_nanos
+        if is_payable and self._is_fee_small(units, request):
+            return units
+        try:
+            self._assert_can_mint(request)
+        except Rejected:
+            if is_payable:
+                return units
+            raise
+        return None
+
+    def _assert_can_mint(self, request: BridgeRequest) -> None:
+        try:
+            self._destination.assert_can_mint(request.recipient)
+        except Rejected as refusal:
+            details = {**refusal.details, "chain": self._destination.name.value}
+            raise Rejected(refusal.reason, details=details) from None
+
+    def _is_fee_small(self, fee_units: int, request: BridgeRequest) -> bool:
+        return fee_units * _BPS_PER_UNIT <= request.amount.units * self._fee_limits.fee_bps
+
+    def _is_forwarded(self, transfer: BridgeTransfer) -> bool:
+        return _int_term(transfer.terms, "forwarded") == 1
+
+    @staticmethod
+    def _domain(side: CctpChain) -> int:
+        return DOMAINS[side.name]
+
+
+def _has_forwarding_failed(attested: BurnAttestation | None, proof: BridgeProof) -> bool:
+    """Return whether the forwarder reports a failure, or has exceeded its time."""
+    if attested is not None and attested.forwarding_state == "FAILED":
+        return True
+    return int(clock.now().timestamp()) - int(proof["attested_at"]) >= _FORWARDER_SECONDS
+
+
+def _int_term(terms: Terms, name: str) -> int:
+    value = terms[name]
+    if value is None:
+        raise ValueError("the terms lack a figure")
+    return int(value)

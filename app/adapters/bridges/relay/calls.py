@@ -1,0 +1,91 @@
+"""The two calls that may be signed: decoded from a service's request, compared, and encoded again. No I/O.
+
+Sources: Relay's `RelayDepository.sol`, LI.FI's `ILiFi.sol` and `RelayDepositoryFacet.sol`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from eth_utils.address import to_checksum_address
+
+from app.adapters.bridges.relay.deployments import DEPOSITORY, LIFI_DIAMOND
+from app.adapters.evm.contracts.abi import Function
+from app.adapters.evm.send.transactions import CallTarget
+from app.core.addresses import ZERO_EVM_ADDRESS
+from app.ports.bridges import BridgeRequest
+from app.ports.errors import Rejected
+
+_DEPOSIT = Function("depositNative(address,bytes32)")
+_VIA_LIFI = Function(
+    "startBridgeTokensViaRelayDepository"
+    "((bytes32,string,string,address,address,address,uint256,uint256,bool,bool),(bytes32,address))"
+)
+_ID = re.compile(r"0x[0-9a-fA-F]{64}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedTransaction:
+    """A transaction that a service requests to be signed."""
+
+    to: str
+    value_units: int
+    data: bytes
+    chain_id: int
+
+    @classmethod
+    def read(cls, fields: Any, *, value_units: int) -> RequestedTransaction:
+        """Read the common fields. Raises: LookupError, TypeError, ValueError for another shape."""
+        data = bytes.fromhex(str(fields["data"])[2:])
+        return cls(str(fields["to"]), value_units, data, int(fields["chainId"]))
+
+
+def deposit_call(requested: RequestedTransaction, request: BridgeRequest, *, source_id: int) -> CallTarget:
+    """Return the deposit for the sender under the order's id. Raises: Rejected("unsafe_instructions")."""
+    depositor, order_id = _arguments(requested, request, DEPOSITORY, _DEPOSIT, source_id=source_id)
+    if depositor not in (request.sender, ZERO_EVM_ADDRESS):
+        raise Rejected("unsafe_instructions")
+    return CallTarget(DEPOSITORY, request.amount.units, _DEPOSIT.encode(request.sender, order_id))
+
+
+def lifi_deposit_call(
+    requested: RequestedTransaction, request: BridgeRequest, *, source_id: int, destination_id: int
+) -> CallTarget:
+    """Return the same by LI.FI's contract, without swaps or calls. Raises: Rejected("unsafe_instructions")."""
+    bridge, order = _arguments(requested, request, LIFI_DIAMOND, _VIA_LIFI, source_id=source_id)
+    asset, receiver, units, destination, swaps, calls = bridge[4:]
+    is_right = (
+        (asset, receiver, order[1]) == (ZERO_EVM_ADDRESS, request.recipient, request.sender)
+        and (units, destination, swaps, calls) == (request.amount.units, destination_id, False, False)
+    )  # fmt: skip
+    if not is_right:
+        raise Rejected("unsafe_instructions")
+    return CallTarget(LIFI_DIAMOND, request.amount.units, _VIA_LIFI.encode(bridge, order))
+
+
+def parse_order_id(text: object) -> str:
+    """Parse an order's id. Raises: ValueError."""
+    if not isinstance(text, str) or not _ID.fullmatch(text):
+        raise ValueError("not an order's id")
+    return text.lower()
+
+
+def _arguments(
+    requested: RequestedTransaction,
+    request: BridgeRequest,
+    contract: str,
+    function: Function,
+    *,
+    source_id: int,
+) -> tuple[Any, ...]:
+    """Compare contract, chain, value and function, and return the arguments. Raises: Rejected."""
+    try:
+        to = to_checksum_address(requested.to)
+        arguments = function.decode(requested.data)
+    except ValueError:
+        raise Rejected("unsafe_instructions") from None
+    if (to, requested.value_units, requested.chain_id) != (contract, request.amount.units, source_id):
+        raise Rejected("unsafe_instructions")
+    return arguments

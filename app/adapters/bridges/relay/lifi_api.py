@@ -1,0 +1,69 @@
+"""LI.FI's API, of which only the route through Relay's depository is used.
+
+Source: docs.li.fi, `GET /quote` and `GET /status`, and "Rate limits and API authentication".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.adapters.bridges.relay import calls
+from app.adapters.bridges.relay.calls import RequestedTransaction
+from app.adapters.bridges.relay.orders import (
+    BridgeChainIds,
+    OrderQuote,
+    OrderService,
+    OrderState,
+    OrderStatus,
+)
+from app.adapters.jsonrpc.http import HttpResponse
+from app.core.addresses import ZERO_EVM_ADDRESS
+from app.ports.bridges import BridgeRequest
+from app.ports.chain import Terms
+
+_BRIDGE = "relaydepository"
+_ORDER_STATUSES = {("DONE", "COMPLETED"): OrderStatus.PAID, ("DONE", "REFUNDED"): OrderStatus.REFUNDED}
+"""Only these are final; PARTIAL is another token than requested."""
+
+
+class LifiOrderService(OrderService):
+    """LI.FI."""
+
+    name = "lifi"
+    route = "LI.FI, Relay"
+    key_header = "x-lifi-api-key"
+
+    def _request_quote(self, request: BridgeRequest, chains: BridgeChainIds) -> HttpResponse:
+        query = {
+            "fromChain": str(chains.source), "toChain": str(chains.destination),
+            "fromToken": ZERO_EVM_ADDRESS, "toToken": ZERO_EVM_ADDRESS,
+            "fromAmount": str(request.amount.units), "fromAddress": request.sender, "toAddress": request.recipient,
+            "slippage": "0.005", "order": "FASTEST", "allowBridges": _BRIDGE,
+        }  # fmt: skip
+        return self._quotes.get(f"{self._url}/quote", query=query)
+
+    def _parse_quote(self, body: Any, request: BridgeRequest, chains: BridgeChainIds) -> OrderQuote:
+        transaction = body["transactionRequest"]
+        requested = RequestedTransaction.read(transaction, value_units=int(str(transaction["value"]), 16))
+        return OrderQuote(
+            target=calls.lifi_deposit_call(
+                requested, request, source_id=chains.source, destination_id=chains.destination
+            ),
+            minimum_units=int(body["estimate"]["toAmountMin"]),
+            seconds=int(body["estimate"].get("executionDuration") or 0),
+            terms={},
+        )
+
+    def _request_state(self, terms: Terms, source_hash: str, chains: BridgeChainIds) -> HttpResponse:  # noqa: ARG002 - the hash finds it
+        query = {"txHash": source_hash, "fromChain": str(chains.source), "toChain": str(chains.destination)}
+        return self._states.get(f"{self._url}/status", query=query)
+
+    def _parse_state(self, response: HttpResponse) -> OrderState:
+        body = response.json()
+        status, substatus = str(body.get("status")), str(body.get("substatus"))
+        receiving = body.get("receiving") or {}
+        return OrderState(
+            _ORDER_STATUSES.get((status, substatus), OrderStatus.OPEN),
+            note=f"lifi_{substatus if substatus != 'None' else status}".lower()[:40],
+            tx_hash=calls.parse_order_id(receiving["txHash"]) if receiving.get("txHash") else None,
+        )

@@ -1,0 +1,146 @@
+"""The services that pay out ether on another chain: one client, and a parser for each."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from enum import StrEnum
+from http import HTTPStatus
+from typing import Any, ClassVar
+
+import structlog
+
+from app.adapters.evm.send.transactions import CallTarget
+from app.adapters.jsonrpc.http import HttpClient, HttpResponse
+from app.adapters.rate_limited_http import KEYLESS, RateLimitedClient, ServiceAccess, no_quote
+from app.ports.bridges import BridgeRequest
+from app.ports.chain import Terms
+from app.ports.errors import Rejected, Unreachable
+
+_CONNECT_SECONDS = 3.0
+_TOTAL_SECONDS = 12.0
+_OTHER_SHAPE = (LookupError, TypeError, ValueError, AttributeError)
+_TOO_SMALL = ("too_low", "too low", "too small", "gher_than_amount")
+"""Words of error codes and messages; LI.FI's FEES_HIGHER_THAN_AMOUNT is misspelled in its documentation."""
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeChainIds:
+    """The ids of both chains, as services use them."""
+
+    source: int
+    destination: int
+
+
+@dataclass(frozen=True, slots=True)
+class OrderQuote:
+    """A service's offer for a deposit: its call is encoded again from the decoded fields."""
+
+    target: CallTarget
+    minimum_units: int
+    seconds: int
+    terms: Terms
+
+
+class OrderStatus(StrEnum):
+    """A service's status of an order."""
+
+    OPEN = "open"
+    PAID = "paid"
+    REFUNDED = "refunded"
+
+
+@dataclass(frozen=True, slots=True)
+class OrderState:
+    """An order's state according to the service; the chain has to confirm the payment `tx_hash`."""
+
+    status: OrderStatus
+    note: str | None = None
+    tx_hash: str | None = None
+
+
+class OrderService(ABC):
+    """A service that takes deposits and pays on another chain, at one base address of its API.
+
+    A key raises the limits of requests. Opens no connection before the first request.
+    """
+
+    name: ClassVar[str]
+    """The stored name by which a bridge finds its service again."""
+    route: ClassVar[str]
+    """The route's description for people."""
+
+    key_header: ClassVar[str]
+    """The header for a key."""
+
+    def __init__(self, base_url: str, access: ServiceAccess = KEYLESS) -> None:
+        """Store the base address, and the plan: its limit is that of quotes, states have another."""
+        self._url = base_url.rstrip("/")
+        self._quotes = RateLimitedClient(
+            self.name,
+            connect_seconds=_CONNECT_SECONDS,
+            total_seconds=_TOTAL_SECONDS,
+            access=access,
+            key_header=self.key_header,
+        )
+        self._states = HttpClient(
+            connect_seconds=_CONNECT_SECONDS,
+            total_seconds=_TOTAL_SECONDS,
+            headers=access.headers(self.key_header),
+        )
+
+    def quote(self, request: BridgeRequest, chains: BridgeChainIds) -> OrderQuote:
+        """Request an order.
+
+        Raises: Rejected("quote_unavailable", "quote_rate_limited", "amount_too_small", "unsafe_instructions").
+        """
+        try:
+            response = self._request_quote(request, chains)
+            body = response.json()
+        except Unreachable as failure:
+            _log.warning(f"{self.name}_unreachable", reason=failure.reason)
+            raise no_quote(failure) from None
+        if response.status != HTTPStatus.OK:
+            _log.warning("bridge_quote_refused", service=self.name, status=response.status)
+            details = {"service": self.name, "http_status": str(response.status)}
+            raise Rejected(_refusal_reason(response.status, body), details=details)
+        try:
+            return self._parse_quote(body, request, chains)
+        except _OTHER_SHAPE:
+            _log.warning(f"{self.name}_response_invalid")
+            raise Rejected("quote_unavailable") from None
+
+    def order_state(self, terms: Terms, source_hash: str, chains: BridgeChainIds) -> OrderState:
+        """Return an order's state. Raises: Unreachable."""
+        response = self._request_state(terms, source_hash, chains)
+        if response.status not in (HTTPStatus.OK, HTTPStatus.NOT_FOUND):
+            raise Unreachable("bridge_service")
+        try:
+            return self._parse_state(response)
+        except _OTHER_SHAPE:
+            raise Unreachable("bridge_service") from None
+
+    @abstractmethod
+    def _request_quote(self, request: BridgeRequest, chains: BridgeChainIds) -> HttpResponse:
+        """Request a quote. Raises: Unreachable."""
+
+    @abstractmethod
+    def _parse_quote(self, body: Any, request: BridgeRequest, chains: BridgeChainIds) -> OrderQuote:
+        """Parse a quote. Raises: Rejected; LookupError, TypeError, ValueError, AttributeError for another shape."""
+
+    @abstractmethod
+    def _request_state(self, terms: Terms, source_hash: str, chains: BridgeChainIds) -> HttpResponse:
+        """Request an order's state. Raises: Unreachable."""
+
+    @abstractmethod
+    def _parse_state(self, response: HttpResponse) -> OrderState:
+        """Parse an order's state. Raises: Unreachable; the same errors for another shape."""
+
+
+def _refusal_reason(status: int, body: object) -> str:
+    words = str(body).lower()
+    is_small = any(part in words for part in _TOO_SMALL)
+    return (
+        "amount_too_small" if is_small and status < HTTPStatus.INTERNAL_SERVER_ERROR else "quote_unavailable"
+    )

@@ -1,0 +1,1 @@
+"""Access to EVM nodes: endpoints with failover, and strict decoding of their replies."""

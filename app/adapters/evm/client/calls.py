@@ -1,0 +1,49 @@
+"""The calls that several features make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from app.adapters.evm.client import wire
+from app.adapters.jsonrpc.calls import RpcCall
+from app.adapters.jsonrpc.replies import MalformedResponseError, RpcError
+from app.ports.chain import BlockRef
+
+Tolerance = Callable[[RpcError], bool]
+
+
+def receipt(tx_hash: str, *, tolerates: Tolerance | None = None) -> RpcCall[wire.TransactionReceipt | None]:
+    """Return a call for the receipt of a transaction, or None while it is in no block."""
+
+    def read(result: object) -> wire.TransactionReceipt | None:
+        found = wire.receipt_or_none(result)
+        if found is not None and found.tx_hash != tx_hash:
+            raise MalformedResponseError("expected the requested receipt")
+        return found
+
+    return RpcCall("eth_getTransactionReceipt", (tx_hash,), read=read, tolerates=tolerates)
+
+
+def nonce(address: str, block: str = "latest", *, tolerates: Tolerance | None = None) -> RpcCall[int]:
+    """Return a call for how many transactions an address had sent."""
+    return RpcCall("eth_getTransactionCount", (address, block), read=wire.count, tolerates=tolerates)
+
+
+def balance(address: str, block: str = "latest") -> RpcCall[int]:
+    """Return a call for the native balance of an address."""
+    return RpcCall("eth_getBalance", (address, block), read=wire.quantity)
+
+
+def head() -> RpcCall[int]:
+    """Return a call for the number of the newest block."""
+    return RpcCall("eth_blockNumber", (), read=wire.count)
+
+
+def block(tag: str) -> RpcCall[BlockRef]:
+    """Return a call for a block by its number or tag."""
+    return RpcCall("eth_getBlockByNumber", (tag, False), read=wire.block_ref)
+
+
+def block_or_none(tag: str, *, tolerates: Tolerance | None = None) -> RpcCall[BlockRef | None]:
+    """Return a call for a block that may not exist."""
+    return RpcCall("eth_getBlockByNumber", (tag, False), read=wire.block_ref_or_none, tolerates=tolerates)

@@ -1,0 +1,1 @@
+"""Contract calls, deployed addresses and on-chain price feeds."""

@@ -1,0 +1,72 @@
+"""The functions and events of several features, and Multicall3, which combines calls at one block. No network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from app.adapters.evm.client.wire import hex_bytes
+from app.adapters.evm.contracts.abi import ContractEvent, Function, MulticallItem
+from app.adapters.jsonrpc.calls import RpcCall
+from app.adapters.jsonrpc.replies import MalformedResponseError, RpcError
+
+TRANSFER = Function("transfer(address,uint256)")
+BALANCE_OF = Function("balanceOf(address)", returns="(uint256)")
+ALLOWANCE = Function("allowance(address,address)", returns="(uint256)")
+TRANSFER_EVENT = ContractEvent("Transfer(address indexed,address indexed,uint256)")
+ETH_BALANCE = Function("getEthBalance(address)", returns="(uint256)")
+BLOCK_TIMESTAMP = Function("getCurrentBlockTimestamp()", returns="(uint256)")
+L1_FEE = Function("getL1Fee(bytes)", returns="(uint256)")
+"""GasPriceOracle's, OP stack: the L1 data fee of unsigned bytes; it adds the signature's bytes itself."""
+AUTHORIZATION_USED_EVENT = ContractEvent("AuthorizationUsed(address indexed,bytes32 indexed)")
+"""EIP-3009: payer and nonce, which every use of an authorization logs."""
+AUTHORIZATION_STATE = Function("authorizationState(address,bytes32)", returns="(bool)")
+"""EIP-3009: whether a nonce was used or cancelled."""
+
+_AGGREGATE = Function("aggregate3((address,bool,bytes)[])", returns="((bool,bytes)[])")
+
+
+def read_transfer(data: bytes) -> tuple[str, int] | None:
+    """Return recipient and units of calldata that transfers ERC-20 tokens, or None for any other."""
+    try:
+        recipient, units = TRANSFER.decode(data)
+    except MalformedResponseError:
+        return None
+    return (recipient, units) if TRANSFER.encode(recipient, units) == data else None
+
+
+def multicall(
+    address: str,
+    items: Sequence[MulticallItem],
+    block: str = "latest",
+    *,
+    tolerates: Callable[[RpcError], bool] | None = None,
+) -> RpcCall[tuple[Any, ...]]:
+    """Return the call that reads the results of several functions at one block."""
+    return RpcCall(
+        "eth_call",
+        (aggregate(address, items), block),
+        read=lambda result: read_aggregate(result, items),
+        tolerates=tolerates,
+    )
+
+
+def aggregate(address: str, items: Sequence[MulticallItem]) -> dict[str, str]:
+    """Return the `eth_call` that combines several calls, each of which may fail independently."""
+    calls = [(item.target, True, item.data) for item in items]
+    return {"to": address, "data": "0x" + _AGGREGATE.encode(calls).hex()}
+
+
+def read_aggregate(result: object, items: Sequence[MulticallItem]) -> tuple[Any, ...]:
+    """Return the result of each call. Raises: MalformedResponseError, also if one failed that may not."""
+    results = _AGGREGATE.decode_result(hex_bytes(result))
+    if len(results) != len(items):
+        raise MalformedResponseError("expected one result per inner call")
+    return tuple(
+        _result(item, returned if succeeded else b"")
+        for item, (succeeded, returned) in zip(items, results, strict=True)
+    )
+
+
+def _result(item: MulticallItem, returned: bytes) -> Any:
+    return None if item.may_fail and not returned else item.function.decode_result(returned)

@@ -1,0 +1,1 @@
+"""Scanning of EVM blocks for incoming transfers."""

@@ -1,0 +1,206 @@
+"""Native coins that arrived from outside, found by comparing balances.
+
+Contracts pay without a transaction of their own, so a scan of transactions would miss them; the balance misses
+nothing. Our own transactions are subtracted from the difference, and the rest is matched with transactions if
+there are any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from app.adapters.evm.client import calls
+from app.adapters.evm.client.wire import RpcTransaction, block_or_none
+from app.adapters.evm.contracts import calls as contracts
+from app.adapters.evm.contracts.deployments import EvmDeployment
+from app.adapters.evm.deposits.scan_state import EvmScanState
+from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
+from app.adapters.jsonrpc.endpoint import RpcEndpoint
+from app.core.chains import USDC, Token
+from app.core.money import TokenAmount
+from app.ports.chain import BlockRef, Deposit, OwnTransaction, WatchedAddress
+
+_ADDRESSES_PER_CALL = 500
+_BLOCKS_PER_REQUEST = 8  # whole blocks are large
+_MAX_SEARCH_BLOCKS = 256
+_RENEW_AFTER_BLOCKS = 32
+"""An unchanged scan state is refreshed at this interval: each refresh is a database write."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _BalanceIncrease:
+    address: str
+    scan_state: EvmScanState
+    units: int
+    own_hashes: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _IncomingTransfer:
+    transaction: RpcTransaction
+    block: BlockRef
+
+
+def find_deposits(
+    endpoint: RpcEndpoint,
+    deployment: EvmDeployment,
+    watched: Sequence[WatchedAddress],
+    *,
+    native_token: Token,
+    block: BlockRef,
+) -> tuple[Mapping[str, EvmScanState], tuple[Deposit, ...]]:
+    """Return the new scan states and the deposits up to a block. Raises: EndpointError.
+
+    An address keeps its scan state while one of its own transactions is pending: the difference is undetermined.
+    """
+    outdated = [entry for entry in watched if EvmScanState.from_terms(entry.scan_state).number < block.number]
+    balances = _balances(endpoint, deployment.multicall3, [entry.address for entry in outdated], block)
+    scan_states: dict[str, EvmScanState] = {}
+    moved: list[WatchedAddress] = []
+    for entry in outdated:
+        state = EvmScanState.from_terms(entry.scan_state)
+        if balances[entry.address] != state.native_units or _may_have_changed(entry.own_transactions, state):
+            moved.append(entry)
+        elif block.number - state.number >= _RENEW_AFTER_BLOCKS:
+            scan_states[entry.address] = state.at_block(block.number, state.native_units, state.sequence)
+    counts = _counts(endpoint, [entry.address for entry in moved], block)
+    increases: list[_BalanceIncrease] = []
+    for entry in moved:
+        state = EvmScanState.from_terms(entry.scan_state)
+        explained = _own_outflow(entry, state, until=counts[entry.address], at=block.number)
+        if explained is None:
+            continue
+        units = balances[entry.address] - state.native_units + explained
+        scan_states[entry.address] = state.at_block(
+            block.number, balances[entry.address], counts[entry.address]
+        )
+        if units > 0:
+            own = frozenset(ours.tx_hash for ours in entry.own_transactions)
+            increases.append(_BalanceIncrease(entry.address, state, units, own))
+        elif units < 0:
+            _log.warning("unexplained_outflow", address=entry.address, units=str(-units), block=block.number)
+    arrivals = _incoming_transfers(endpoint, increases, until=block.number)
+    deposits: list[Deposit] = []
+    for gain in increases:
+        deposits.extend(_deposits(gain, arrivals.get(gain.address, ()), native_token, at=block))
+    return scan_states, tuple(deposits)
+
+
+def _may_have_changed(own: Iterable[OwnTransaction], scan_state: EvmScanState) -> bool:
+    return any(ours.sequence is not None and ours.sequence >= scan_state.sequence for ours in own)
+
+
+def _own_outflow(entry: WatchedAddress, scan_state: EvmScanState, *, until: int, at: int) -> int | None:
+    """Return what the address's own transactions took since the scan state, or None while that is undetermined."""
+    if any(token != USDC for token in entry.expected_tokens):
+        return None  # a bridge is about to deliver some, and the amount is not final yet
+    if until < scan_state.sequence:
+        return None  # the block of the scan state was removed by a reorg, and its transactions are not mined again yet
+    outflows: dict[int, list[int]] = {}
+    for ours in entry.own_transactions:
+        if ours.sequence is not None and ours.native_out_units is not None:
+            outflows.setdefault(ours.sequence, []).append(ours.native_out_units)
+    arrived = [
+        ours
+        for ours in entry.own_transactions
+        if ours.sequence is None
+        and ours.block_number is not None
+        and scan_state.number < ours.block_number <= at
+    ]
+    used = range(scan_state.sequence, until)
+    unknown = [sequence for sequence in used if sequence not in outflows]
+    if len(unknown) > sum(ours.consumes_nonce for ours in arrived):
+        return None
+    arrived_units = sum(ours.native_out_units or 0 for ours in arrived)
+    return arrived_units + sum(units for sequence in used for units in outflows.get(sequence, ()))
+
+
+def _deposits(
+    increase: _BalanceIncrease, transfers: Sequence[_IncomingTransfer], native_token: Token, *, at: BlockRef
+) -> Iterable[Deposit]:
+    """Yield the transactions that paid the address, and the rest as one deposit without a hash."""
+    rest = increase.units
+    parts: list[tuple[int, str | None, str | None, BlockRef]] = []
+    for arrival in transfers:
+        found = arrival.transaction
+        parts.append((found.value_units, found.tx_hash, found.sender, arrival.block))
+        rest -= found.value_units
+    for units, tx_hash, payer, block in [*parts, *([(rest, None, None, at)] if rest > 0 else [])]:
+        yield Deposit(
+            address=increase.address,
+            amount=TokenAmount(units, native_token),
+            tx_hash=tx_hash,
+            payer=payer,
+            position=f"native:{increase.address}",
+            block=block,
+            scan_state_before=increase.scan_state.as_terms(),
+        )
+    if rest < 0:
+        _log.warning("unexplained_outflow", address=increase.address, units=str(-rest), block=at.number)
+
+
+def _incoming_transfers(
+    endpoint: RpcEndpoint, increases: Sequence[_BalanceIncrease], *, until: int
+) -> Mapping[str, list[_IncomingTransfer]]:
+    """Find the successful transactions that paid the addresses directly."""
+    near = {gain.address: gain for gain in increases if until - gain.scan_state.number <= _MAX_SEARCH_BLOCKS}
+    if not near:
+        return {}
+    first = min(gain.scan_state.number for gain in near.values()) + 1
+    candidates: list[_IncomingTransfer] = []
+    for start in range(first, until + 1, _BLOCKS_PER_REQUEST):
+        blocks = [
+            RpcCall(
+                "eth_getBlockByNumber", (hex(number), True), read=block_or_none, tolerates=accept_any_error
+            )
+            for number in range(start, min(start + _BLOCKS_PER_REQUEST, until + 1))
+        ]
+        endpoint.run(blocks)
+        for call in blocks:
+            if call.error is None and call.result is not None:
+                ref, listed = call.result.ref, call.result.transactions
+                candidates += [
+                    _IncomingTransfer(entry, ref) for entry in listed if _is_incoming(entry, ref, near)
+                ]
+    receipts = [calls.receipt(arrival.transaction.tx_hash) for arrival in candidates]
+    endpoint.run(receipts)
+    found: dict[str, list[_IncomingTransfer]] = {}
+    for arrival, receipt in zip(candidates, receipts, strict=True):
+        if receipt.result is not None and receipt.result.succeeded:
+            found.setdefault(arrival.transaction.recipient or "", []).append(arrival)
+    return found
+
+
+def _is_incoming(entry: RpcTransaction, block: BlockRef, near: Mapping[str, _BalanceIncrease]) -> bool:
+    gain = near.get(entry.recipient or "")
+    return (
+        gain is not None
+        and entry.value_units > 0
+        and entry.sender != gain.address
+        and entry.tx_hash not in gain.own_hashes
+        and block.number > gain.scan_state.number
+    )
+
+
+def _balances(
+    endpoint: RpcEndpoint, multicall: str, addresses: Sequence[str], block: BlockRef
+) -> Mapping[str, int]:
+    readings: list[RpcCall[tuple[int, ...]]] = []
+    for start in range(0, len(addresses), _ADDRESSES_PER_CALL):
+        chunk = addresses[start : start + _ADDRESSES_PER_CALL]
+        inner = [contracts.ETH_BALANCE.at(multicall, address) for address in chunk]
+        readings.append(contracts.multicall(multicall, inner, hex(block.number)))
+    endpoint.run(readings)
+    figures = [units for reading in readings for units in reading.result]
+    return dict(zip(addresses, figures, strict=True))
+
+
+def _counts(endpoint: RpcEndpoint, addresses: Sequence[str], block: BlockRef) -> Mapping[str, int]:
+    counts = {address: calls.nonce(address, hex(block.number)) for address in addresses}
+    endpoint.run([*counts.values()])
+    return {address: call.result for address, call in counts.items()}

@@ -1,0 +1,128 @@
+"""Probes of an EVM endpoint: the reads of each feature, by the feature's own code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from app.adapters.evm.chain import EvmChain
+from app.adapters.evm.client import calls
+from app.adapters.evm.client.logs import read_logs
+from app.adapters.evm.client.rpc import MAX_BATCH
+from app.adapters.evm.client.wire import RpcBlock, block_or_none
+from app.adapters.evm.contracts import calls as contracts
+from app.adapters.evm.contracts.price_feeds import ChainlinkPrices
+from app.adapters.evm.send import simulation
+from app.adapters.evm.send.transactions import CallTarget
+from app.adapters.jsonrpc.calls import RpcCall
+from app.adapters.prices.probes import describe_prices
+from app.core.chains import Family, native
+from app.core.money import TokenAmount
+from app.ports.chain import TransferIntent, WatchedAddress
+from app.ports.errors import Rejected
+from app.ports.probes import ADDRESSES, Probe, UnexpectedAnswer
+
+_ADDRESS = ADDRESSES[Family.EVM]
+"""On public chains it holds ether, so that a transfer from it can be simulated."""
+_LOG_BLOCKS = 2_000
+
+
+def probes(chain: EvmChain, system: str) -> Iterator[Probe]:
+    """Yield the questions to the first endpoint of a chain."""
+    asked = _EvmEndpointProbes(chain)
+    for capability, ask in (
+        ("chain id", asked.chain_id),
+        ("finality tags", asked.finality_tags),
+        ("batches", asked.batches),
+        ("balances", asked.balances),
+        ("fees and estimates", asked.transfer_draft),
+        ("simulation", asked.simulation),
+        ("logs", asked.logs),
+        ("blocks and receipts", asked.receipts),
+        ("deposit scan", asked.deposit_scan),
+        ("price feeds", asked.price_feeds),
+    ):
+        yield Probe(system, capability, ask)
+
+
+class _EvmEndpointProbes:
+    def __init__(self, chain: EvmChain) -> None:
+        self._chain = chain
+
+    def chain_id(self) -> str:
+        self._chain.rpc.run_on_first(lambda endpoint: endpoint.identify())
+        return str(self._chain.deployment.chain_id)
+
+    def finality_tags(self) -> str:
+        read = {tag: calls.block(tag) for tag in ("finalized", "safe", "latest")}
+        self._chain.rpc.run(*read.values())
+        numbers = [call.result.number for call in read.values()]
+        if numbers != sorted(numbers):
+            raise UnexpectedAnswer(f"finalized, safe and latest are blocks {numbers}")
+        return ", ".join(f"{tag} {call.result.number}" for tag, call in read.items())
+
+    def batches(self) -> str:
+        heads = [calls.head() for _ in range(MAX_BATCH)]
+        self._chain.rpc.run(*heads)
+        return f"up to {self._chain.rpc.endpoints[0].batch_limit} calls in a request"
+
+    def balances(self) -> str:
+        return ", ".join(
+            f"{amount} {amount.token.symbol}" for amount in self._chain.balances(_ADDRESS).amounts
+        )
+
+    def transfer_draft(self) -> str:
+        one_unit = TokenAmount(1, native(self._chain.name))
+        try:
+            draft = self._chain.draft(TransferIntent(_ADDRESS, _ADDRESS, one_unit))
+        except Rejected as refusal:
+            # Private chains have no ether at this address; everything was read before the refusal.
+            if refusal.reason != "insufficient_funds":
+                raise
+            return "read; the address holds too little to simulate a transfer"
+        return (
+            f"a transfer costs at most {TokenAmount(draft.fee_units, one_unit.token)} {one_unit.token.symbol}"
+        )
+
+    def simulation(self) -> str:
+        effects = simulation.simulate(
+            self._chain.rpc, self._chain.deployment, _ADDRESS, [CallTarget(_ADDRESS, 0, b"")]
+        )
+        if effects is None:
+            return "no eth_simulateV1: swaps and bridges are sent without a simulation of their effects"
+        return "eth_simulateV1"
+
+    def logs(self) -> str:
+        rpc, last = self._chain.rpc, self._chain.head().number
+        topics = contracts.TRANSFER_EVENT.topics(None, [_ADDRESS])
+        usdc = self._chain.deployment.usdc
+        first = max(0, last - _LOG_BLOCKS + 1)
+        found = rpc.run_on_first(
+            lambda endpoint: [*read_logs(endpoint, usdc, topics, first=first, last=last)]
+        )
+        return f"{sum(len(logs) for _, logs in found)} in {last - first + 1} blocks, read in {len(found)} queries"
+
+    def receipts(self) -> str:
+        number = self._chain.head().number
+        block = self._block(number)
+        if not block.transactions:
+            return f"block {number} is empty"
+        receipt = calls.receipt(block.transactions[0].tx_hash)
+        self._chain.rpc.run(receipt)
+        if receipt.result is None:
+            raise UnexpectedAnswer(f"a transaction of block {number} has no receipt")
+        return f"block {number} has {len(block.transactions)} transactions"
+
+    def _block(self, number: int) -> RpcBlock:
+        call = RpcCall("eth_getBlockByNumber", (hex(number), True), read=block_or_none)
+        self._chain.rpc.run(call)
+        if call.result is None:
+            raise UnexpectedAnswer(f"block {number}, the newest one, is not found")
+        return call.result
+
+    def deposit_scan(self) -> str:
+        state = self._chain.scan_state(_ADDRESS)
+        scan = self._chain.deposits([WatchedAddress(_ADDRESS, state)], cursor=None)
+        return "nothing to scan yet" if scan.cursor is None else f"up to block {scan.cursor.number}"
+
+    def price_feeds(self) -> str:
+        return describe_prices(ChainlinkPrices(self._chain.rpc, self._chain.deployment))

@@ -1,0 +1,1 @@
+"""Outgoing EVM transactions: fees, simulation, signing and broadcast."""

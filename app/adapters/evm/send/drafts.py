@@ -1,0 +1,226 @@
+"""Drafts: reads everything that signing needs in one HTTP request, and refuses what would fail."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.adapters.evm.client import calls
+from app.adapters.evm.client.rpc import EvmRpc
+from app.adapters.evm.client.wire import block_time, count, fee, fee_history, fee_units
+from app.adapters.evm.contracts import calls as contracts
+from app.adapters.evm.contracts.deployments import EvmDeployment
+from app.adapters.evm.send import fees, refusals
+from app.adapters.evm.send.fees import FeeTerms, GasPrice
+from app.adapters.evm.send.transactions import CallTarget, ContractCall, UnsignedTransaction, target_of
+from app.adapters.funds import require
+from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
+from app.adapters.jsonrpc.replies import MalformedResponseError
+from app.core.chains import Token
+from app.core.money import TokenAmount
+from app.ports.chain import StoredTransaction, Terms, TransactionDraft, TransferIntent
+from app.ports.errors import Rejected
+
+_FEE_BLOCKS = 5
+_TIP_PERCENTILE = 50
+# The L1 data fee depends on the size of fields that are not known yet: these have the size of large ones, and bytes
+# that do not compress.
+_PLACEHOLDER_NONCE = 0xF1E2_D3C4
+_PLACEHOLDER_GAS = 0x01A2_B3C4
+_PLACEHOLDER_FEE = 0x1F2E_3D4C_5B6A_7988
+
+
+@dataclass(frozen=True, slots=True)
+class EvmDraftData:
+    """What a draft is made of; without an estimate, `gas` is None and `revert` says why if the call reverts."""
+
+    sequence: int
+    native_units: int
+    token_units: int
+    price: GasPrice
+    l1_fee_units: int
+    gas: int | None
+    revert: str | None
+
+
+class EvmDrafter:
+    """Creates the drafts of one chain."""
+
+    def __init__(self, rpc: EvmRpc, deployment: EvmDeployment, native_token: Token) -> None:
+        self._rpc = rpc
+        self._deployment = deployment
+        self._native = native_token
+        self._market_price: tuple[float, GasPrice] | None = None
+
+    def draft(self, intent: TransferIntent) -> TransactionDraft:
+        target = target_of(intent, {}, usdc=self._deployment.usdc)
+        usual = fees.TRANSFER_GAS if intent.amount.token == self._native else fees.TOKEN_TRANSFER_GAS
+        return self._draft_new(intent, target, fallback_gas=usual, simulates=True, terms={})
+
+    def draft_call(
+        self, intent: TransferIntent, call: ContractCall, *, gas: int, simulates: bool
+    ) -> TransactionDraft:
+        """Draft a call that takes the intent's amount from the sender. Raises: Rejected, Unreachable."""
+        return self._draft_new(
+            intent, call.target, fallback_gas=gas, simulates=simulates, terms=call.as_terms()
+        )
+
+    def draft_submission(self, sender: str, call: ContractCall) -> TransactionDraft:
+        """Draft a call that costs the sender only its fee. Raises: Rejected, Unreachable."""
+        target = call.target
+        intent = TransferIntent(sender, target.to, TokenAmount(target.value_units, self._native))
+        readings = self.read(intent.sender, target, estimates=True)
+        if readings.revert is not None or readings.gas is None:
+            raise Rejected("simulation_failed", details={"revert": readings.revert or ""})
+        max_fee_terms = FeeTerms(fees.gas_limit(readings.gas), readings.price, readings.l1_fee_units)
+        require(self._native, "insufficient_gas", readings.native_units, max_fee_terms.max_units)
+        return self._assert_affordable(intent, readings, max_fee_terms, call.as_terms())
+
+    def draft_replacement(self, attempt: StoredTransaction) -> TransactionDraft:
+        """Draft the same movement with the same nonce at a higher fee.
+
+        Raises: Rejected("deadline_passed") when it can only fail by now, Rejected, Unreachable.
+        """
+        previous = FeeTerms.from_terms(attempt.terms)
+        call = ContractCall.from_terms(attempt.terms)
+        if call is not None and call.valid_until is not None:
+            self._assert_in_time(call.valid_until)
+        target = target_of(attempt.intent, attempt.terms, usdc=self._deployment.usdc)
+        terms = call.as_terms() if call is not None else {}
+        return self._redraft(attempt.intent, target, previous, gas=previous.gas, terms=terms)
+
+    def draft_cancellation(self, attempt: StoredTransaction) -> TransactionDraft:
+        previous = FeeTerms.from_terms(attempt.terms)
+        sender = attempt.intent.sender
+        no_amount = TransferIntent(sender, sender, TokenAmount(0, self._native))
+        return self._redraft(no_amount, CallTarget(sender, 0, b""), previous, gas=fees.TRANSFER_GAS, terms={})
+
+    def _draft_new(
+        self, intent: TransferIntent, target: CallTarget, *, fallback_gas: int, simulates: bool, terms: Terms
+    ) -> TransactionDraft:
+        readings = self.read(intent.sender, target, estimates=simulates)
+        gas = fallback_gas if readings.gas is None else fees.gas_limit(readings.gas)
+        # Insufficient funds are checked first: they make the simulation fail too, with a less specific error.
+        fee_terms = FeeTerms(gas, readings.price, readings.l1_fee_units)
+        draft = self._assert_affordable(intent, readings, fee_terms, terms)
+        if readings.revert is not None:
+            raise Rejected("simulation_failed", details={"revert": readings.revert})
+        return draft
+
+    def _redraft(
+        self, intent: TransferIntent, target: CallTarget, previous: FeeTerms, *, gas: int, terms: Terms
+    ) -> TransactionDraft:
+        readings = self.read(intent.sender, target, estimates=False)
+        price = fees.replacement_price(previous.price, readings.price)
+        return self._assert_affordable(intent, readings, FeeTerms(gas, price, readings.l1_fee_units), terms)
+
+    def _assert_in_time(self, valid_until: int) -> None:
+        """Compare a deadline with the time of the newest block, before which no later block can be."""
+        latest = RpcCall("eth_getBlockByNumber", ("latest", False), read=block_time)
+        self._rpc.run(latest)
+        if latest.result > valid_until:
+            raise Rejected("deadline_passed")
+
+    def _assert_affordable(
+        self, intent: TransferIntent, readings: EvmDraftData, max_fee_terms: FeeTerms, terms: Terms
+    ) -> TransactionDraft:
+        amount = intent.amount
+        if amount.token == self._native:
+            required = amount.units + max_fee_terms.max_units
+            require(self._native, "insufficient_funds", readings.native_units, required)
+        else:
+            require(amount.token, "insufficient_funds", readings.token_units, amount.units)
+            require(self._native, "insufficient_gas", readings.native_units, max_fee_terms.max_units)
+        return TransactionDraft(
+            intent=intent,
+            fee_units=max_fee_terms.max_units,
+            native_units=readings.native_units,
+            token_units=readings.native_units if amount.token == self._native else readings.token_units,
+            sequence=readings.sequence,
+            terms={**max_fee_terms.as_terms(), **terms},
+        )
+
+    def read(self, sender: str, target: CallTarget, *, estimates: bool) -> EvmDraftData:
+        """Read what a call needs, in one HTTP request. Raises: Unreachable."""
+        # The nonce is read first: if it were read after the balances, a transaction mined in between would count as
+        # mined although the balance still includes its amount.
+        deployment = self._deployment
+        inner = [
+            contracts.ETH_BALANCE.at(deployment.multicall3, sender),
+            contracts.BALANCE_OF.at(deployment.usdc, sender),
+        ]
+        if deployment.gas_price_oracle is not None:
+            inner.append(contracts.L1_FEE.at(deployment.gas_price_oracle, self._placeholder(target)))
+        sequence = calls.nonce(sender)
+        figures = RpcCall(
+            "eth_call",
+            (contracts.aggregate(deployment.multicall3, inner), "latest"),
+            read=lambda result: _balances_and_l1_fee(contracts.read_aggregate(result, inner)),
+        )
+        price = self._remembered_price()
+        history = RpcCall("eth_feeHistory", (hex(_FEE_BLOCKS), "latest", [_TIP_PERCENTILE]), read=fee_history)
+        tip = RpcCall("eth_maxPriorityFeePerGas", (), read=fee, tolerates=accept_any_error)
+        estimate = RpcCall(
+            "eth_estimateGas",
+            (_estimated(sender, target), "latest"),
+            read=_gas,
+            tolerates=refusals.is_revert,
+        )
+        market: list[RpcCall[Any]] = [history, tip] if price is None else []
+        self._rpc.run(sequence, figures, *market, *([estimate] if estimates else []))
+        native_units, token_units, l1_fee_units = figures.result
+        if price is None:
+            price = fees.market_price(
+                history.result,
+                suggested_tip=None if tip.error else tip.result,
+                is_rollup=deployment.gas_price_oracle is not None,
+            )
+            self._market_price = time.monotonic(), price
+        return EvmDraftData(
+            sequence=sequence.result,
+            native_units=native_units,
+            token_units=token_units,
+            price=price,
+            l1_fee_units=l1_fee_units,
+            gas=estimate.result if estimates and estimate.error is None else None,
+            revert=refusals.revert_text(estimate.error) if estimate.error is not None else None,
+        )
+
+    def _remembered_price(self) -> GasPrice | None:
+        """Return the price that was read within the last block time: it changes by an eighth per block at most."""
+        if self._market_price is None:
+            return None
+        read_at, price = self._market_price
+        return price if time.monotonic() - read_at < self._deployment.block_seconds else None
+
+    def _placeholder(self, target: CallTarget) -> bytes:
+        """Return a transaction with this target that is as large as possible, to estimate its L1 data fee."""
+        return UnsignedTransaction(
+            chain_id=self._deployment.chain_id,
+            nonce=_PLACEHOLDER_NONCE,
+            max_priority_fee_per_gas=_PLACEHOLDER_FEE,
+            max_fee_per_gas=_PLACEHOLDER_FEE,
+            gas=_PLACEHOLDER_GAS,
+            target=target,
+        ).encoded()
+
+
+def _estimated(sender: str, target: CallTarget) -> Mapping[str, str]:
+    fields = {"from": sender, "to": target.to, "value": hex(target.value_units)}
+    # `input` is the standard's name; some gateways still read only `data`, so that name is used.
+    return {**fields, "data": "0x" + target.data.hex()} if target.data else fields
+
+
+def _balances_and_l1_fee(numbers: Sequence[int]) -> tuple[int, int, int]:
+    """Return native balance, token balance and the L1 data fee, which only chains with an oracle have."""
+    native_units, token_units, *l1 = numbers
+    return native_units, token_units, fee_units(l1[0]) if l1 else 0
+
+
+def _gas(result: object) -> int:
+    estimate = count(result)
+    if estimate < fees.TRANSFER_GAS:
+        raise MalformedResponseError("expected at least the gas of a transfer")
+    return estimate

@@ -1,0 +1,86 @@
+"""Fee rules: EIP-1559 fee fields, gas with a margin, the L1 data fee. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.adapters.evm.client.wire import FeeHistory
+from app.ports.chain import Terms
+
+TRANSFER_GAS = 21_000
+"""A transfer to an account without code costs exactly this."""
+TOKEN_TRANSFER_GAS = 80_000
+"""About the gas limit of a USDC transfer to a new holder, for the figures of a refusal without an estimate."""
+
+
+@dataclass(frozen=True, slots=True)
+class GasPrice:
+    """The fee fields of EIP-1559, in wei per gas."""
+
+    max_fee: int
+    tip: int
+
+
+@dataclass(frozen=True, slots=True)
+class FeeTerms:
+    """All fee figures that a draft fixes; stored as JSON among an attempt's terms."""
+
+    gas: int
+    price: GasPrice
+    l1_fee_units: int
+
+    @property
+    def max_units(self) -> int:
+        """Return the most that the network can charge; the L1 part is fixed only when the block is made."""
+        return self.gas * self.price.max_fee + with_l1_margin(self.l1_fee_units)
+
+    def as_terms(self) -> Terms:
+        """Return JSON values."""
+        return {
+            "gas": self.gas,
+            "max_fee_per_gas": self.price.max_fee,
+            "max_priority_fee_per_gas": self.price.tip,
+            "l1_fee": str(self.l1_fee_units),
+        }
+
+    @classmethod
+    def from_terms(cls, terms: Terms) -> FeeTerms:
+        """Read the output of `as_terms`."""
+        names = ("gas", "max_fee_per_gas", "max_priority_fee_per_gas", "l1_fee")
+        gas, max_fee, tip, l1_fee = (int(str(terms[name])) for name in names)
+        return cls(gas, GasPrice(max_fee, tip), l1_fee)
+
+
+def market_price(history: FeeHistory, *, suggested_tip: int | None, is_rollup: bool = False) -> GasPrice:
+    """Return a price that survives six full blocks: twice the base fee, and the tip that others paid.
+
+    Where recent blocks took no tips, the node's suggestion counts; on a rollup at most the base fee, because nodes
+    suggest a tip of Ethereum there, many times the whole cost of a transaction.
+    """
+    suggestion = suggested_tip or 0
+    suggestion = min(suggestion, history.next_base_fee) if is_rollup else suggestion
+    tip = max(history.tips, default=0) or suggestion or 1
+    return GasPrice(2 * history.next_base_fee + tip, tip)
+
+
+def gas_limit(estimate: int) -> int:
+    """Return a quarter more than the estimate, except for plain transfers, which have fixed gas."""
+    return TRANSFER_GAS if estimate == TRANSFER_GAS else -(-estimate * 5 // 4)
+
+
+def replacement_price(previous: GasPrice, current_price: GasPrice) -> GasPrice:
+    """Return a price at which nodes accept a replacement, and not below the market's.
+
+    geth requires 10 % more on both fields (`txpool.pricebump`); we offer 12.5 %.
+    """
+    tip = max(_with_replacement_bump(previous.tip), current_price.tip)
+    return GasPrice(max(_with_replacement_bump(previous.max_fee), current_price.max_fee, tip), tip)
+
+
+def with_l1_margin(l1_fee_units: int) -> int:
+    """Return an L1 data fee plus a fifth: it follows L1's base fee until the block is made."""
+    return -(-l1_fee_units * 6 // 5)
+
+
+def _with_replacement_bump(units: int) -> int:
+    return -(-units * 9 // 8) + 1

@@ -1,0 +1,128 @@
+"""The effects of transactions on their sender, simulated in sequence before any is signed.
+
+`eth_simulateV1` (execution-apis, since geth 1.14.9) runs them between two reads of the balances. Where a node does
+not support it there is no simulation, and safety rests on calldata that we encoded, or decoded, ourselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import structlog
+
+from app.adapters.evm.client.rpc import EvmRpc
+from app.adapters.evm.client.wire import quantity
+from app.adapters.evm.contracts import calls as contracts
+from app.adapters.evm.contracts.deployments import EvmDeployment
+from app.adapters.evm.send import refusals
+from app.adapters.evm.send.transactions import CallTarget
+from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
+from app.adapters.jsonrpc.replies import MalformedResponseError, RpcError
+from app.core.addresses import ZERO_EVM_ADDRESS
+from app.ports.errors import Rejected
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedEffects:
+    """Balance changes of the sender, and the spender's position.
+
+    Nodes differ in whether a simulated call pays for its gas or its L1 data, so `native_units` may include them.
+    """
+
+    native_units: int
+    usdc_units: int
+    allowance_units: int
+    """What the spender may take afterwards, and how much more that is than before."""
+    added_allowance_units: int
+    spender_native_units_before: int
+
+
+def simulate(
+    rpc: EvmRpc,
+    deployment: EvmDeployment,
+    sender: str,
+    targets: Sequence[CallTarget],
+    *,
+    spender: str = ZERO_EVM_ADDRESS,
+) -> SimulatedEffects | None:
+    """Return the effects of calls in this order, or None if the node cannot simulate them.
+
+    Raises: Rejected("simulation_failed") for a call that reverts, Unreachable.
+    """
+    inner = [
+        contracts.ETH_BALANCE.at(deployment.multicall3, sender),
+        contracts.BALANCE_OF.at(deployment.usdc, sender),
+        contracts.ALLOWANCE.at(deployment.usdc, sender, spender),
+        contracts.ETH_BALANCE.at(deployment.multicall3, spender),
+    ]
+    balance_call = contracts.aggregate(deployment.multicall3, inner)
+    probe = {"from": sender, "to": balance_call["to"], "input": balance_call["data"]}
+    calls = [
+        {"from": sender, "to": each.to, "value": hex(each.value_units), "input": "0x" + each.data.hex()}
+        for each in targets
+    ]
+    # A node that charges the calls charges the sender's probes too: the first two show how much.
+    parameters = {"blockStateCalls": [{"calls": [probe, probe, *calls, probe]}], "validation": False}
+
+    def read(result: object) -> SimulatedEffects:
+        results = _results(result, expected=len(calls) + 3)
+        for entry in results[2:-1]:
+            if quantity(entry.get("status")) != 1:
+                raise Rejected("simulation_failed", details={"revert": _revert(entry)})
+        first, before, after = (
+            contracts.read_aggregate(results[place].get("returnData"), inner) for place in (0, 1, -1)
+        )
+        native, usdc, added, _ = (now - then for now, then in zip(after, before, strict=True))
+        return SimulatedEffects(native + first[0] - before[0], usdc, after[2], added, before[3])
+
+    call = RpcCall("eth_simulateV1", (parameters, "latest"), read=read, tolerates=accept_any_error)
+    rpc.run(call)
+    return None if call.error is not None else call.result
+
+
+def assert_takes_ether(
+    rpc: EvmRpc, deployment: EvmDeployment, sender: str, target: CallTarget, *, max_fee_units: int
+) -> None:
+    """Check that a call takes its value from the sender, perhaps its fee, and nothing else. Raises: as `simulate`.
+
+    Raises: Rejected("unsafe_instructions") if it does not.
+    """
+    effects = simulate(rpc, deployment, sender, [target], spender=target.to)
+    if effects is not None and (
+        not target.value_units <= -effects.native_units <= target.value_units + max_fee_units
+        or effects.usdc_units != 0
+        or effects.added_allowance_units > 0
+    ):
+        raise unsafe(effects, value_units=target.value_units, max_fee_units=max_fee_units)
+
+
+def unsafe(effects: SimulatedEffects, **allowed_units: int) -> Rejected:
+    """Return the refusal of these effects, after logging them next to what was allowed."""
+    figures = {name: str(units) for name, units in {**asdict(effects), **allowed_units}.items()}
+    _log.warning("unsafe_effects", **figures)
+    return Rejected("unsafe_instructions")
+
+
+def _results(result: object, *, expected: int) -> list[dict[str, Any]]:
+    try:
+        blocks: Any = result
+        results = list(blocks[0]["calls"])
+    except (TypeError, LookupError):
+        raise MalformedResponseError("expected simulated calls") from None
+    if len(results) != expected or not all(isinstance(entry, dict) for entry in results):
+        raise MalformedResponseError("expected simulated calls")
+    return results
+
+
+def _revert(result: dict[str, Any]) -> str:
+    error = result.get("error")
+    if not isinstance(error, dict):
+        return "execution reverted"
+    revert_data = error.get("data")
+    return refusals.revert_text(
+        RpcError(0, str(error.get("message") or ""), revert_data if isinstance(revert_data, str) else None)
+    )

@@ -1,0 +1,138 @@
+"""EIP-1559 transactions: their bytes, their hash, and the check that they match the intent.
+
+No I/O, clock or randomness.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import rlp  # type: ignore[import-untyped]  # ships no types
+from coincurve import PublicKey
+from eth_utils.crypto import keccak
+
+from app.adapters.evm.client.web3_imports import TypedTransaction
+from app.adapters.evm.contracts import calls as contracts
+from app.core.chains import USDC
+from app.ports.chain import Terms, TransferIntent
+from app.ports.vault import Signer
+
+_TYPE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class CallTarget:
+    """The recipient, value and calldata of a transaction."""
+
+    to: str
+    value_units: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ContractCall:
+    """A call that is more than a plain transfer; after `valid_until` (seconds of block time) it can only revert."""
+
+    target: CallTarget
+    valid_until: int | None = None
+
+    def as_terms(self) -> Terms:
+        """Return JSON values for an attempt's terms."""
+        return {
+            "call_to": self.target.to,
+            "call_value": str(self.target.value_units),
+            "call_data": self.target.data.hex(),
+            "valid_until": self.valid_until,
+        }
+
+    @classmethod
+    def from_terms(cls, terms: Terms) -> ContractCall | None:
+        """Read the output of `as_terms`; None for the terms of a plain transfer."""
+        if "call_to" not in terms:
+            return None
+        until = terms["valid_until"]
+        target = CallTarget(
+            str(terms["call_to"]), int(str(terms["call_value"])), bytes.fromhex(str(terms["call_data"]))
+        )
+        return cls(target, None if until is None else int(until))
+
+
+@dataclass(frozen=True, slots=True)
+class UnsignedTransaction:
+    """The fields that EIP-1559 signs, without the access list, which is always empty."""
+
+    chain_id: int
+    nonce: int
+    max_priority_fee_per_gas: int
+    max_fee_per_gas: int
+    gas: int
+    target: CallTarget
+
+    def encoded(self) -> bytes:
+        """Return `0x02 || rlp([…])`, the input of the signed keccak hash (EIP-1559)."""
+        return bytes([_TYPE]) + bytes(rlp.encode(self.fields()))
+
+    def fields(self) -> list[object]:
+        """Return the fields in the order of the RLP encoding."""
+        numbers = (self.chain_id, self.nonce, self.max_priority_fee_per_gas, self.max_fee_per_gas, self.gas)
+        return [
+            *(_big_endian(number) for number in numbers),
+            bytes.fromhex(self.target.to[2:]),
+            _big_endian(self.target.value_units),
+            self.target.data,
+            [],
+        ]
+
+
+def encode_signed(unsigned: UnsignedTransaction, y_parity: int, r: int, s: int) -> bytes:
+    """Return the bytes of a transaction with its signature."""
+    signature = [_big_endian(y_parity), _big_endian(r), _big_endian(s)]
+    return bytes([_TYPE]) + bytes(rlp.encode([*unsigned.fields(), *signature]))
+
+
+def target_of(intent: TransferIntent, terms: Terms, *, usdc: str) -> CallTarget:
+    """Return the call that executes an intent: the one in the terms, a plain transfer, or a transfer of USDC."""
+    call = ContractCall.from_terms(terms)
+    if call is not None:
+        return call.target
+    if intent.amount.token == USDC:
+        return CallTarget(usdc, 0, contracts.TRANSFER.encode(intent.recipient, intent.amount.units))
+    return CallTarget(intent.recipient, intent.amount.units, b"")
+
+
+def sign(unsigned: UnsignedTransaction, signer: Signer, *, sender: str) -> tuple[bytes, str]:
+    """Return the signed bytes and their hash.
+
+    Raises: ValueError when the signed transaction does not match the arguments.
+    """
+    fields = {
+        "type": _TYPE,
+        "chainId": unsigned.chain_id,
+        "nonce": unsigned.nonce,
+        "maxPriorityFeePerGas": unsigned.max_priority_fee_per_gas,
+        "maxFeePerGas": unsigned.max_fee_per_gas,
+        "gas": unsigned.gas,
+        "to": bytes.fromhex(unsigned.target.to[2:]),
+        "value": unsigned.target.value_units,
+        "data": unsigned.target.data,
+    }
+    digest = TypedTransaction.from_dict(fields).hash()
+    # The library has encoded these fields by their names, and we encode them by their order.
+    if digest != keccak(unsigned.encoded()):
+        raise ValueError("the transaction does not match the intent")
+    y_parity, r, s = signer.sign_digest(digest)
+    raw = encode_signed(unsigned, y_parity, r, s)
+    signature = r.to_bytes(32, "big") + s.to_bytes(32, "big") + bytes([y_parity])
+    key = PublicKey.from_signature_and_message(signature, digest, hasher=None)
+    if keccak(key.format(compressed=False)[1:])[-20:] != bytes.fromhex(sender[2:]):
+        raise ValueError("the transaction is signed by another key than the sender's")
+    return raw, hash_of(raw)
+
+
+def hash_of(raw: bytes) -> str:
+    """Return the transaction hash of signed bytes."""
+    return "0x" + keccak(raw).hex()
+
+
+def _big_endian(number: int) -> bytes:
+    return number.to_bytes((number.bit_length() + 7) // 8, "big")

@@ -1,0 +1,62 @@
+"""EIP-712 and EIP-191 messages, their digests and their signers, by eth-account. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from eth_utils.crypto import keccak
+
+from app.adapters.evm.client.web3_imports import Account, SignableMessage, encode_defunct, encode_typed_data
+
+SIGNATURE = re.compile(r"0x[0-9a-fA-F]{130}", re.ASCII)
+"""r, s and v of an ECDSA signature."""
+_RECOVERY_IDS = (27, 28, 0, 1)
+"""Some wallets count from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class SigningDomain:
+    """The EIP-712 domain of a token."""
+
+    name: str
+    version: str
+    chain_id: int
+    contract: str
+
+
+def typed_message(struct: str, values: Sequence[object], domain: SigningDomain) -> SignableMessage:
+    """Return the EIP-712 message of a struct in the standard's notation, `Name(type name,…)`, with its values."""
+    name, _, members = struct.removesuffix(")").partition("(")
+    fields = [member.split() for member in members.split(",")]
+    return encode_typed_data(
+        {
+            "name": domain.name,
+            "version": domain.version,
+            "chainId": domain.chain_id,
+            "verifyingContract": domain.contract,
+        },
+        {name: [{"name": label, "type": kind} for kind, label in fields]},
+        {label: value for (_, label), value in zip(fields, values, strict=True)},
+    )
+
+
+def text_message(text: str) -> SignableMessage:
+    """Return the EIP-191 message of a text ("personal_sign")."""
+    return encode_defunct(text=text)
+
+
+def digest_of(message: SignableMessage) -> bytes:
+    """Return the 32 bytes that are signed."""
+    return keccak(b"\x19" + message.version + message.header + message.body)
+
+
+def signer_of(message: SignableMessage, signature: str) -> str | None:
+    """Return the address that signed a message, or None for an invalid signature."""
+    if not SIGNATURE.fullmatch(signature) or int(signature[-2:], 16) not in _RECOVERY_IDS:
+        return None
+    try:
+        return str(Account.recover_message(message, signature=signature))
+    except Exception:
+        return None

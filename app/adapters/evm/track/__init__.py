@@ -1,0 +1,1 @@
+"""The outcome of EVM transactions: receipts, nonce history, swap output."""

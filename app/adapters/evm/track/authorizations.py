@@ -1,0 +1,138 @@
+"""Outcomes of payments that our wallets have authorized (EIP-3009) and another party submits.
+
+The token's own state decides. "Void" promises that an authorization can never be used: a finalized block is past its
+deadline, and the token shows it unused at that block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from app.adapters.evm.client import calls
+from app.adapters.evm.client.logs import read_logs
+from app.adapters.evm.client.rpc import EvmRpc
+from app.adapters.evm.client.wire import EventLog
+from app.adapters.evm.contracts import calls as contracts
+from app.adapters.evm.contracts.deployments import EvmDeployment
+from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
+from app.adapters.jsonrpc.endpoint import RpcEndpoint
+from app.ports.chain import Terms, TransactionOutcome, TransactionStatus
+
+_PER_CALL = 200
+_FINAL_DEPTH = 64
+"""Where a node does not support the tag `finalized`: two epochs of Ethereum."""
+_WAITING = TransactionOutcome(TransactionStatus.WAITING)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAuthorization:
+    """What identifies an authorization on the chain, as the terms of its signed bytes hold it."""
+
+    payer: str
+    nonce: bytes
+    valid_before: int
+    since_block: int
+    """No block before it can hold its use."""
+
+    @classmethod
+    def from_terms(cls, terms: Terms) -> OpenAuthorization | None:
+        """Read the output of `as_terms`; None for the terms of a transaction."""
+        if "authorization_nonce" not in terms:
+            return None
+        return cls(
+            str(terms["payer"]),
+            bytes.fromhex(str(terms["authorization_nonce"])),
+            int(terms["valid_before"] or 0),
+            int(terms["since_block"] or 0),
+        )
+
+    def as_terms(self) -> Terms:
+        """Return JSON values."""
+        return {
+            "authorization_nonce": self.nonce.hex(), "payer": self.payer,
+            "valid_before": self.valid_before, "since_block": self.since_block,
+        }  # fmt: skip
+
+
+class AuthorizationPoller:
+    """Polls the outcomes of authorizations on one chain."""
+
+    def __init__(self, rpc: EvmRpc, deployment: EvmDeployment) -> None:
+        self._rpc = rpc
+        self._usdc = deployment.usdc
+        self._multicall = deployment.multicall3
+
+    def outcomes(self, authorizations: Mapping[str, OpenAuthorization]) -> Mapping[str, TransactionOutcome]:
+        """Return outcomes by the same keys. Raises: Unreachable."""
+        found: dict[str, TransactionOutcome] = {}
+        entries = list(authorizations.items())
+        for start in range(0, len(entries), _PER_CALL):
+            # One endpoint for all evidence: another may lag behind.
+            found |= self._rpc.run_on_first(partial(self._outcomes, dict(entries[start : start + _PER_CALL])))
+        return found
+
+    def _outcomes(
+        self, authorizations: Mapping[str, OpenAuthorization], endpoint: RpcEndpoint
+    ) -> Mapping[str, TransactionOutcome]:
+        opened = authorizations.values()
+        now, final, head = self._read(opened, "latest"), self._read(opened, "finalized"), calls.head()
+        endpoint.run([now, final, head])
+        if final.error is not None and head.result >= _FINAL_DEPTH:
+            final = self._read(opened, hex(head.result - _FINAL_DEPTH))
+            endpoint.run([final])
+        if now.error is not None:
+            return dict.fromkeys(authorizations, _WAITING)
+        _time, *are_used = now.result
+        final_time, *were_used = final.result if final.error is None else (0, *are_used)
+        logs = self._uses(
+            endpoint, [each for each, is_used in zip(opened, are_used, strict=True) if is_used], head
+        )
+        outcomes = {}
+        for (key, each), is_used, was_used in zip(authorizations.items(), are_used, were_used, strict=True):
+            if is_used and each.nonce in logs:
+                outcomes[key] = _used_in(logs[each.nonce], head=head.result)
+            elif not is_used and not was_used and final_time >= each.valid_before:
+                outcomes[key] = TransactionOutcome(TransactionStatus.VOID)
+            else:
+                outcomes[key] = _WAITING
+        return outcomes
+
+    def _read(self, authorizations: Collection[OpenAuthorization], block: str) -> RpcCall[tuple[Any, ...]]:
+        """Return the call for a block's time, and whether each authorization is used there."""
+        items = [
+            contracts.AUTHORIZATION_STATE.at(self._usdc, each.payer, each.nonce) for each in authorizations
+        ]
+        time = contracts.BLOCK_TIMESTAMP.at(self._multicall)
+        return contracts.multicall(self._multicall, [time, *items], block, tolerates=accept_any_error)
+
+    def _uses(
+        self, endpoint: RpcEndpoint, authorizations: Collection[OpenAuthorization], head: RpcCall[int]
+    ) -> Mapping[bytes, EventLog]:
+        """Return the logs of the uses by their nonces."""
+        if not authorizations:
+            return {}
+        event = contracts.AUTHORIZATION_USED_EVENT
+        payers, nonces = {each.payer for each in authorizations}, {each.nonce for each in authorizations}
+        topics = event.topics(sorted(payers), sorted(nonces))
+        # A reorg may have moved a use below the head that was read before it was signed.
+        first = max(0, min(each.since_block for each in authorizations) - _FINAL_DEPTH)
+        found = {}
+        for _until, logs in read_logs(endpoint, self._usdc, topics, first=first, last=head.result):
+            for log in logs:
+                if (used := event.decode(log)) is not None:
+                    found[used[1]] = log
+        return found
+
+
+def _used_in(log: EventLog, *, head: int) -> TransactionOutcome:
+    """Return the outcome of a use; a transaction that reverts leaves no logs, and its submitter pays the fee."""
+    return TransactionOutcome(
+        TransactionStatus.SUCCEEDED,
+        tx_hash=log.tx_hash,
+        block=log.block,
+        confirmations=max(head - log.block.number + 1, 0),
+        fee_units=0,
+    )

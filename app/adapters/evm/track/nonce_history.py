@@ -1,0 +1,161 @@
+"""The transactions that used our addresses' nonces, as the chain shows them: for a restored database.
+
+A node returns how many transactions an address had sent at a block, and a binary search finds the block. A node that
+keeps no old states finds only the latest nonces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from app.adapters.evm.client import calls
+from app.adapters.evm.client.rpc import EvmRpc
+from app.adapters.evm.client.wire import RpcTransaction, block_or_none, hex_bytes, quantity
+from app.adapters.evm.contracts import calls as contracts
+from app.adapters.evm.contracts.deployments import EvmDeployment
+from app.adapters.evm.send import transactions
+from app.adapters.evm.send.transactions import CallTarget, UnsignedTransaction
+from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
+from app.adapters.jsonrpc.endpoint import RpcEndpoint
+from app.adapters.jsonrpc.replies import MalformedResponseError
+from app.core.chains import USDC, Token
+from app.core.money import TokenAmount
+from app.ports.chain import NonceUse, SentTransaction, StoredTransaction
+from app.ports.errors import Unreachable
+
+
+class NonceHistoryReader:
+    """Reads what addresses have sent."""
+
+    def __init__(self, rpc: EvmRpc, deployment: EvmDeployment, native_token: Token) -> None:
+        self._rpc = rpc
+        self._deployment = deployment
+        self._native = native_token
+
+    def transaction_counts(self, addresses: Sequence[str]) -> Mapping[str, int]:
+        """Return how many transactions each address has sent, by the latest block. Raises: Unreachable.
+
+        All endpoints are queried, and the highest count wins: one that lags would hide what was sent.
+        """
+        if not addresses:
+            return {}
+        counts = list(self._rpc.run_on_each(lambda endpoint: _latest_counts(endpoint, addresses)))
+        if not counts:
+            raise Unreachable("chain_unreachable")
+        return dict(zip(addresses, map(max, *counts, [0] * len(addresses)), strict=True))
+
+    def transaction_at_nonce(
+        self, sender: str, sequence: int, *, expected: StoredTransaction | None = None
+    ) -> SentTransaction | None:
+        """Return the transaction that used a nonce, or None if no node can show it. Raises: Unreachable."""
+        best: SentTransaction | None = None
+        answered = False
+        # An endpoint may lag, keep no old states, or omit fields: another one may have everything.
+        for sent_transaction in self._rpc.run_on_each(
+            lambda endpoint: self._find(endpoint, sender, sequence, expected)
+        ):
+            answered = True
+            best = sent_transaction or best
+            if sent_transaction is not None and (
+                sent_transaction.raw is not None or sent_transaction.nonce_use is NonceUse.OTHER
+            ):
+                return sent_transaction
+        if not answered:
+            raise Unreachable("chain_unreachable")
+        return best
+
+    def _find(
+        self, endpoint: RpcEndpoint, sender: str, sequence: int, expected: StoredTransaction | None
+    ) -> SentTransaction | None:
+        found = _find_by_nonce(endpoint, sender, sequence)
+        return None if found is None else self._describe(endpoint, found, sender, expected)
+
+    def _describe(
+        self, endpoint: RpcEndpoint, found: RpcTransaction, sender: str, expected: StoredTransaction | None
+    ) -> SentTransaction:
+        data = _data(found)
+        target = CallTarget(found.recipient or "", found.value_units, data)
+        recipient, amount = found.recipient, None
+        if not data:
+            amount = TokenAmount(found.value_units, self._native)
+        elif found.recipient == self._deployment.usdc and (moved := contracts.read_transfer(data)):
+            recipient, amount = moved[0], TokenAmount(moved[1], USDC)
+        nonce_use = NonceUse.OTHER
+        if target == CallTarget(sender, 0, b""):
+            nonce_use = NonceUse.NOTHING
+        elif expected is not None and target == transactions.target_of(
+            expected.intent, expected.terms, usdc=self._deployment.usdc
+        ):
+            nonce_use = NonceUse.SAME
+        raw = self._raw(found, target)
+        if raw is None and nonce_use is not NonceUse.OTHER:
+            raw = _raw_by_hash(endpoint, found.tx_hash)
+        return SentTransaction(found.tx_hash, recipient, amount, nonce_use, raw)
+
+    def _raw(self, found: RpcTransaction, target: CallTarget) -> bytes | None:
+        """Reassemble the signed bytes; None if they do not have the form that we sign."""
+        fields = found.fields
+        try:
+            unsigned = UnsignedTransaction(
+                chain_id=self._deployment.chain_id,
+                nonce=quantity(fields.get("nonce")),
+                max_priority_fee_per_gas=quantity(fields.get("maxPriorityFeePerGas")),
+                max_fee_per_gas=quantity(fields.get("maxFeePerGas")),
+                gas=quantity(fields.get("gas")),
+                target=target,
+            )
+            parity_field = fields.get("yParity")
+            y_parity = quantity(fields.get("v") if parity_field is None else parity_field)
+            raw = transactions.encode_signed(
+                unsigned, y_parity, quantity(fields.get("r")), quantity(fields.get("s"))
+            )
+        except ValueError:
+            return None
+        return raw if transactions.hash_of(raw) == found.tx_hash else None
+
+
+def _latest_counts(endpoint: RpcEndpoint, addresses: Sequence[str]) -> list[int]:
+    counts = [calls.nonce(address) for address in addresses]
+    endpoint.run(counts)
+    return [call.result for call in counts]
+
+
+def _find_by_nonce(endpoint: RpcEndpoint, sender: str, sequence: int) -> RpcTransaction | None:
+    head = calls.head()
+    endpoint.run([head])
+    lowest, highest = 0, head.result
+    while lowest < highest:
+        middle = (lowest + highest) // 2
+        call = calls.nonce(sender, hex(middle), tolerates=accept_any_error)
+        endpoint.run([call])
+        # A state that the node does not keep is older than those that it has.
+        if call.error is None and call.result > sequence:
+            highest = middle
+        else:
+            lowest = middle + 1
+    block = RpcCall("eth_getBlockByNumber", (hex(highest), True), read=block_or_none)
+    endpoint.run([block])
+    listed = () if block.result is None else block.result.transactions
+    for each in listed:
+        if each.sender == sender and quantity(each.fields.get("nonce")) == sequence:
+            return each
+    return None
+
+
+def _raw_by_hash(endpoint: RpcEndpoint, tx_hash: str) -> bytes | None:
+    """Read the raw signed bytes; not every node has the method."""
+    call = RpcCall("eth_getRawTransactionByHash", (tx_hash,), read=_bytes_or_none, tolerates=accept_any_error)
+    endpoint.run([call])
+    raw = None if call.error is not None else call.result
+    return raw if raw and transactions.hash_of(raw) == tx_hash else None
+
+
+def _bytes_or_none(result: object) -> bytes | None:
+    return None if result is None else hex_bytes(result)
+
+
+def _data(found: RpcTransaction) -> bytes:
+    input_field = found.fields.get("input", found.fields.get("data"))
+    if input_field is None:
+        raise MalformedResponseError("expected a transaction's data")
+    return hex_bytes(input_field)

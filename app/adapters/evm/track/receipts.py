@@ -1,0 +1,233 @@
+"""Outcomes of many transactions in few requests.
+
+A nonce that the newest block has not used is in no block, so one count for each sender replaces the receipts of all
+its movements. "Void" promises that no money moved, so it is returned only when the nonce was used at `safe` depth and
+the receipts were read after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from app.adapters.evm.client import calls
+from app.adapters.evm.client.rpc import MAX_BATCH, EvmRpc
+from app.adapters.evm.client.wire import TransactionReceipt
+from app.adapters.evm.contracts.deployments import EvmDeployment
+from app.adapters.evm.track import swap_output
+from app.adapters.evm.track.authorizations import AuthorizationPoller, OpenAuthorization
+from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
+from app.adapters.jsonrpc.endpoint import RpcEndpoint
+from app.ports.chain import BlockRef, TransactionOutcome, TransactionQuery, TransactionStatus
+
+_SAFE_DEPTH = 64
+"""Where a node does not support the tag `safe`: two epochs of Ethereum, after which its blocks are final."""
+
+
+class EvmReceiptPoller:
+    """Polls the outcomes of movements on one chain."""
+
+    def __init__(self, rpc: EvmRpc, deployment: EvmDeployment) -> None:
+        self._rpc = rpc
+        self._deployment = deployment
+        self._authorizations = AuthorizationPoller(rpc, deployment)
+
+    def outcomes(
+        self, queries: Sequence[TransactionQuery], *, landed_only: bool = False
+    ) -> Mapping[str, TransactionOutcome]:
+        authorizations = {
+            query.key: found
+            for query in queries
+            if (found := OpenAuthorization.from_terms(query.terms)) is not None
+        }
+        queries = [query for query in queries if query.key not in authorizations]
+        return {
+            **self._transaction_outcomes(queries, landed_only=landed_only),
+            **self._authorizations.outcomes(authorizations),
+        }
+
+    def _transaction_outcomes(
+        self, queries: Sequence[TransactionQuery], *, landed_only: bool
+    ) -> Mapping[str, TransactionOutcome]:
+        found = {watch.key: TransactionOutcome(TransactionStatus.WAITING) for watch in queries}
+        possible = queries if landed_only or not queries else self._with_used_nonce(queries)
+        if not possible:
+            return found
+        # The head is read after the receipts, so that it is not below their blocks, and in the same request if
+        # possible: a single movement that has landed is settled with one request less.
+        head = calls.head()
+        fits_in_batch = sum(len(watch.tx_hashes) for watch in possible) % MAX_BATCH != 0
+        landed, unmined = self._receipts(possible, *([head] if fits_in_batch else []))
+        head_calls = [head] if landed and not fits_in_batch else []
+        senders = set() if landed_only else {watch.sender for watch in unmined}
+        counts = self._safe_counts(senders, *head_calls)
+        if landed:
+            found |= self._final_outcomes(landed, queries, head=head.result)
+        for query_group in _groups([watch for watch in unmined if _is_nonce_used(watch, counts)]):
+            found |= self._outcomes_of_used_nonces(query_group)
+        return found
+
+    def orphaned_blocks(self, blocks: Sequence[BlockRef]) -> tuple[frozenset[BlockRef], int]:
+        """Return which blocks were removed by a reorg, and the number of the newest `safe` block.
+
+        A block beyond the node's head is not called orphaned: the node may lag behind. Raises: Unreachable.
+        """
+        safe = calls.block_or_none("safe", tolerates=accept_any_error)
+        canonical = {number: calls.block_or_none(hex(number)) for number in {ref.number for ref in blocks}}
+        self._rpc.run(safe, *canonical.values())
+        orphaned = frozenset(
+            ref
+            for ref in blocks
+            if (now := canonical[ref.number].result) is not None and now.hash != ref.hash
+        )
+        if safe.error is None and safe.result is not None:
+            return orphaned, safe.result.number
+        head = calls.head()
+        self._rpc.run(head)
+        return orphaned, max(head.result - _SAFE_DEPTH, 0)
+
+    def _outcomes_of_used_nonces(
+        self, queries: Sequence[TransactionQuery]
+    ) -> Mapping[str, TransactionOutcome]:
+        """Return outcomes of movements with a nonce that seems used: void only by the evidence of one endpoint.
+
+        One endpoint's count proves nothing about the receipts of another, which may lag behind.
+        """
+        landed, void, head = self._rpc.run_on_first(lambda endpoint: _finalized_evidence(endpoint, queries))
+        return {
+            **dict.fromkeys(void, TransactionOutcome(TransactionStatus.VOID)),
+            **self._final_outcomes(landed, queries, head=head),
+        }
+
+    def _with_used_nonce(self, queries: Sequence[TransactionQuery]) -> Sequence[TransactionQuery]:
+        """Return the queries with a nonce that was used by the newest block. Raises: Unreachable."""
+        counts = {sender: calls.nonce(sender) for sender in sorted({watch.sender for watch in queries})}
+        self._rpc.run(*counts.values())
+        used = {sender: call.result for sender, call in counts.items()}
+        return [watch for watch in queries if watch.sequence is None or _is_nonce_used(watch, used)]
+
+    def _receipts(
+        self, queries: Sequence[TransactionQuery], *also: RpcCall[int]
+    ) -> tuple[dict[str, TransactionReceipt], list[TransactionQuery]]:
+        """Return the receipts by query, and the queries that are known to have none."""
+        receipts = _receipt_calls(queries)
+        self._rpc.run(*(call for _, call in receipts), *also)
+        return _split_by_receipt(queries, receipts)
+
+    def _safe_counts(self, senders: Iterable[str], *also: RpcCall[int]) -> Mapping[str, int]:
+        """Return how many nonces each sender has used at `safe` depth."""
+        counts = _nonces(senders, "safe")
+        self._rpc.run(*counts.values(), *also)
+        if any(call.error for call in counts.values()):
+            head = calls.head()
+            self._rpc.run(head)
+            if head.result < _SAFE_DEPTH:
+                return {}
+            counts = _nonces(senders, hex(head.result - _SAFE_DEPTH))
+            self._rpc.run(*counts.values())
+        return _results(counts)
+
+    def _final_outcomes(
+        self, landed: Mapping[str, TransactionReceipt], queries: Sequence[TransactionQuery], *, head: int
+    ) -> Mapping[str, TransactionOutcome]:
+        return {
+            watch.key: self._outcome(watch, landed[watch.key], head=head)
+            for watch in queries
+            if watch.key in landed
+        }
+
+    def _outcome(
+        self, query: TransactionQuery, receipt: TransactionReceipt, *, head: int
+    ) -> TransactionOutcome:
+        has_l1_fee = self._deployment.gas_price_oracle is not None
+        l1_fee = receipt.l1_fee_units if has_l1_fee else 0
+        return TransactionOutcome(
+            status=TransactionStatus.SUCCEEDED if receipt.succeeded else TransactionStatus.REVERTED,
+            tx_hash=receipt.tx_hash,
+            block=receipt.block,
+            # The node that returned the head may lag behind the one that had the receipt.
+            confirmations=max(head - receipt.block.number + 1, 0),
+            fee_units=None if l1_fee is None else receipt.gas_used * receipt.gas_price_units + l1_fee,
+            received_units=None
+            if query.expected_token is None
+            else swap_output.swap_output(
+                receipt, query.sender, query.expected_token, deployment=self._deployment
+            ),
+        )
+
+
+def _finalized_evidence(
+    endpoint: RpcEndpoint, queries: Sequence[TransactionQuery]
+) -> tuple[Mapping[str, TransactionReceipt], Sequence[str], int]:
+    """Return receipts by query, the keys of void queries, and the head. Raises: EndpointError.
+
+    Only receipts that are read after the count, and from the same endpoint, prove that none of our transactions used
+    the nonce.
+    """
+    senders = {watch.sender for watch in queries}
+    counts = _nonces(senders, "safe")
+    receipts = _receipt_calls(queries)
+    head = calls.head()
+    after: list[RpcCall[Any]] = [*(call for _, call in receipts), head]
+    endpoint.run([*counts.values(), *after])
+    if any(call.error for call in counts.values()):
+        depth = head.result - _SAFE_DEPTH
+        counts = _nonces(senders, hex(depth)) if depth >= 0 else {}
+        endpoint.run([*counts.values(), *after])
+    used = _results(counts)
+    landed, unused = _split_by_receipt(queries, receipts)
+    return landed, [watch.key for watch in unused if _is_nonce_used(watch, used)], head.result
+
+
+def _groups(queries: Sequence[TransactionQuery]) -> Iterator[Sequence[TransactionQuery]]:
+    """Split queries so that all calls of a group fit into one HTTP request."""
+    group: list[TransactionQuery] = []
+    capacity = MAX_BATCH
+    for watch in queries:
+        # A count for its sender and a receipt for each hash; the head and a first call's identity take two.
+        needed = 1 + len(watch.tx_hashes)
+        if group and needed + 2 > capacity:
+            yield group
+            group, capacity = [], MAX_BATCH
+        group.append(watch)
+        capacity -= needed
+    if group:
+        yield group
+
+
+def _is_nonce_used(query: TransactionQuery, counts: Mapping[str, int]) -> bool:
+    return query.sequence is not None and counts.get(query.sender, 0) > query.sequence
+
+
+def _split_by_receipt(
+    queries: Sequence[TransactionQuery],
+    receipts: Sequence[tuple[TransactionQuery, RpcCall[TransactionReceipt | None]]],
+) -> tuple[dict[str, TransactionReceipt], list[TransactionQuery]]:
+    """Return the receipts by query, and the queries that are known to have none."""
+    landed: dict[str, TransactionReceipt] = {}
+    unclear: set[str] = set()
+    for watch, call in receipts:
+        if call.error is not None:
+            unclear.add(watch.key)
+        elif call.result is not None:
+            landed[watch.key] = call.result
+    decided = landed.keys() | unclear
+    return landed, [watch for watch in queries if watch.key not in decided]
+
+
+def _receipt_calls(
+    queries: Sequence[TransactionQuery],
+) -> list[tuple[TransactionQuery, RpcCall[TransactionReceipt | None]]]:
+    return [
+        (watch, calls.receipt(tx_hash, tolerates=accept_any_error))
+        for watch in queries
+        for tx_hash in watch.tx_hashes
+    ]
+
+
+def _nonces(senders: Iterable[str], block: str) -> Mapping[str, RpcCall[int]]:
+    return {sender: calls.nonce(sender, block, tolerates=accept_any_error) for sender in sorted(senders)}
+
+
+def _results(counts: Mapping[str, RpcCall[int]]) -> Mapping[str, int]:
+    return {sender: call.result for sender, call in counts.items() if call.error is None}

@@ -1,0 +1,121 @@
+"""EIP-3009's `transferWithAuthorization`: payments that their payer signs and anyone may submit.
+
+No I/O. Formats: x402's `specs/schemes/exact/scheme_exact_evm.md`, which also defines the refusals' tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from eth_utils.address import to_checksum_address
+
+from app.adapters.evm import signatures
+from app.adapters.evm.contracts.abi import Function
+from app.adapters.evm.signatures import SigningDomain
+from app.ports.chain import Terms
+from app.ports.errors import Rejected
+from app.ports.facilitator import ExpectedPayment
+
+_TRANSFER = Function(
+    "transferWithAuthorization(address,address,uint256,uint256,uint256,bytes32,uint8,bytes32,bytes32)"
+)
+TRANSFER_STRUCT = (
+    "TransferWithAuthorization"
+    "(address from,address to,uint256 value,uint256 validAfter,uint256 validBefore,bytes32 nonce)"
+)
+DOMAIN_VERSION = "2"
+"""USDC's, in its EIP-712 domain."""
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
+_NONCE = re.compile(r"0x[0-9a-fA-F]{64}", re.ASCII)
+_NUMBER = re.compile(r"[0-9]{1,78}", re.ASCII)
+_HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
+# A block has to include it before it expires.
+_MIN_SECONDS_LEFT = 6
+
+
+@dataclass(frozen=True, slots=True)
+class SignedAuthorization:
+    """A transfer that its payer has authorized."""
+
+    payer: str
+    recipient: str
+    units: int
+    valid_after: int
+    valid_before: int
+    nonce: bytes
+    signature: str
+
+    @classmethod
+    def read(cls, payload: Mapping[str, Any]) -> SignedAuthorization:
+        """Parse a client's payload. Raises: Rejected("invalid_payload")."""
+        given = payload.get("authorization")
+        given = given if isinstance(given, dict) else {}
+        return cls(
+            payer=_address(given.get("from")),
+            recipient=_address(given.get("to")),
+            units=_number(given.get("value")),
+            valid_after=_number(given.get("validAfter")),
+            valid_before=_number(given.get("validBefore")),
+            nonce=bytes.fromhex(_matching(_NONCE, given.get("nonce"))[2:]),
+            signature=_matching(signatures.SIGNATURE, payload.get("signature")).lower(),
+        )
+
+    def check(self, expected: ExpectedPayment, domain: SigningDomain, *, now: int) -> None:
+        """Check that it pays exactly what is expected, is signed by its payer and valid now. Raises: Rejected."""
+        if self.recipient != expected.recipient:
+            raise Rejected("invalid_exact_evm_payload_recipient_mismatch")
+        if self.units != expected.units:
+            raise Rejected("invalid_exact_evm_payload_authorization_value_mismatch")
+        if self.valid_before < now + _MIN_SECONDS_LEFT:
+            raise Rejected("invalid_exact_evm_payload_authorization_valid_before")
+        if self.valid_after > now:
+            raise Rejected("invalid_exact_evm_payload_authorization_valid_after")
+        self.check_signature(domain)
+
+    def check_signature(self, domain: SigningDomain) -> None:
+        """Check the payer's signature as the token does. Raises: Rejected."""
+        _v, _r, s = self._vrs()
+        message = signatures.typed_message(TRANSFER_STRUCT, self._fields(), domain)
+        if s > _HALF_ORDER or signatures.signer_of(message, self.signature) != self.payer:
+            raise Rejected("invalid_exact_evm_payload_signature")
+
+    def call(self) -> bytes:
+        """Return the calldata that submits it."""
+        v, r, s = self._vrs()
+        return _TRANSFER.encode(*self._fields(), v, r.to_bytes(32, "big"), s.to_bytes(32, "big"))
+
+    def as_terms(self) -> Terms:
+        """Return JSON values by which its use is found in the logs."""
+        return {
+            "from": self.payer, "to": self.recipient, "value": str(self.units), "nonce": "0x" + self.nonce.hex(),
+            "call": self.call().hex(), "valid_before": str(self.valid_before),
+        }  # fmt: skip
+
+    def _fields(self) -> tuple[object, ...]:
+        return (self.payer, self.recipient, self.units, self.valid_after, self.valid_before, self.nonce)
+
+    def _vrs(self) -> tuple[int, int, int]:
+        raw = bytes.fromhex(self.signature[2:])
+        v = raw[64] + 27 if raw[64] < 27 else raw[64]  # noqa: PLR2004 - some wallets count from 0
+        return v, int.from_bytes(raw[:32], "big"), int.from_bytes(raw[32:64], "big")
+
+
+def _matching(pattern: re.Pattern[str], value: object) -> str:
+    if not isinstance(value, str) or not pattern.fullmatch(value):
+        raise Rejected("invalid_payload")
+    return value
+
+
+def _address(value: object) -> str:
+    return str(to_checksum_address(_matching(_ADDRESS, value)))
+
+
+def _number(value: object) -> int:
+    # Strings by the specification; some clients send the times as numbers.
+    number = int(_matching(_NUMBER, str(value) if type(value) is int else value))
+    if number >= 2**256:
+        raise Rejected("invalid_payload")
+    return number

@@ -1,0 +1,220 @@
+"""The `Facilitator` port for Ethereum and Base: reads payments from USDC's own logs, and submits EIP-3009 payments."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+
+from app.adapters.evm import signatures
+from app.adapters.evm.chain import EvmChain
+from app.adapters.evm.client import calls
+from app.adapters.evm.client.logs import read_logs
+from app.adapters.evm.client.wire import (
+    EventLog,
+    TransactionReceipt,
+    block_time_or_none,
+)
+from app.adapters.evm.contracts import calls as contracts
+from app.adapters.evm.send.drafts import EvmDrafter
+from app.adapters.evm.send.fees import FeeTerms
+from app.adapters.evm.send.transactions import CallTarget, ContractCall
+from app.adapters.evm.signatures import SigningDomain
+from app.adapters.evm.x402.eip3009 import DOMAIN_VERSION, SignedAuthorization
+from app.adapters.jsonrpc.calls import RpcCall
+from app.adapters.jsonrpc.endpoint import RpcEndpoint
+from app.core.chains import native
+from app.ports.chain import TransactionDraft
+from app.ports.errors import Rejected
+from app.ports.facilitator import (
+    ExpectedPayment,
+    IncomingPayment,
+    PaymentAsset,
+    PaymentAuthorization,
+    SettlementCapacity,
+)
+
+_HASH = re.compile(r"0x[0-9a-fA-F]{64}", re.ASCII)
+# The most that a submission costs, to check in advance that it can be paid; measured: about 86 000.
+_SUBMISSION_GAS = 130_000
+# The gas limit of a usual submission: a quarter more than it uses.
+_TYPICAL_GAS_LIMIT = 110_000
+# `transferWithAuthorization` with v, r and s, as bytes that do not compress: the basis of the L1 data fee's estimate.
+_SUBMISSION_DATA = hashlib.shake_128(b"transferWithAuthorization").digest(4 + 9 * 32)
+# The highest gas limit of a submission: enough for an account's code that checks a signature, and no more.
+_MAX_GAS = 200_000
+# A third party's submission of a payment that we were just submitting is a few blocks old.
+_SEARCH_BLOCKS = 1_500
+# Far beyond any block's time, and a number that every JSON reader accepts.
+_MAX_DEADLINE = 2**53 - 1
+
+
+class EvmFacilitator:
+    """The facilitator of one EVM chain."""
+
+    def __init__(self, chain: EvmChain, *, confirmations: int) -> None:
+        """Store the chain; a payment by hash is final at this many confirmations."""
+        deployment = chain.deployment
+        self.name = chain.name
+        self._rpc = chain.rpc
+        self._usdc = deployment.usdc
+        self._multicall = deployment.multicall3
+        self._confirmations = confirmations
+        self._drafter = EvmDrafter(chain.rpc, deployment, native(chain.name))
+        self._domain = SigningDomain(
+            deployment.usdc_domain_name, DOMAIN_VERSION, deployment.chain_id, deployment.usdc
+        )
+        self.asset = PaymentAsset(
+            network=f"eip155:{deployment.chain_id}",
+            legacy_network=deployment.legacy_network,
+            address=deployment.usdc,
+            extra={"name": deployment.usdc_domain_name, "version": DOMAIN_VERSION},
+        )
+
+    def canonical_hash(self, text: str) -> str | None:
+        return text.lower() if _HASH.fullmatch(text) else None
+
+    def incoming_payment(self, tx_hash: str, recipient: str) -> IncomingPayment | None:
+        """Read what a transaction paid, from the logs of USDC alone. Raises: Unreachable."""
+        return self._rpc.run_on_first(lambda endpoint: self._incoming_payment(endpoint, tx_hash, recipient))
+
+    def claim_of(self, payload: Mapping[str, Any]) -> str:
+        signed = SignedAuthorization.read(payload)
+        signed.check_signature(self._domain)
+        return self._claim(signed.payer, signed.nonce)
+
+    def verify(
+        self, payload: Mapping[str, Any], expected: ExpectedPayment, *, now: int
+    ) -> PaymentAuthorization:
+        signed = SignedAuthorization.read(payload)
+        signed.check(expected, self._domain, now=now)
+        return PaymentAuthorization(
+            self._claim(signed.payer, signed.nonce),
+            signed.payer,
+            signed.recipient,
+            signed.units,
+            signed.as_terms(),
+        )
+
+    def draft_settlement(self, authorization: PaymentAuthorization, *, settler: str) -> TransactionDraft:
+        terms = authorization.terms
+        reading = contracts.multicall(
+            self._multicall,
+            [
+                contracts.AUTHORIZATION_STATE.at(self._usdc, terms["from"], _nonce(authorization)),
+                contracts.BALANCE_OF.at(self._usdc, authorization.payer),
+            ],
+        )
+        self._rpc.run(reading)
+        is_used, balance = reading.result
+        if is_used:
+            raise Rejected("invalid_exact_evm_nonce_already_used")
+        if balance < authorization.units:
+            raise Rejected("insufficient_funds")
+        # The token accepts it while the block's time is below `validBefore`: a later one would only cost a fee.
+        last = min(int(str(terms["valid_before"])) - 1, _MAX_DEADLINE)
+        call = ContractCall(CallTarget(self._usdc, 0, bytes.fromhex(str(terms["call"]))), valid_until=last)
+        draft = self._drafter.draft_submission(settler, call)
+        # A payer's account may have code (EIP-7702) that the token calls for its signature: it would burn our gas.
+        if FeeTerms.from_terms(draft.terms).gas > _MAX_GAS:
+            raise Rejected("submission_too_costly")
+        return draft
+
+    def find_settlement(self, authorization: PaymentAuthorization) -> str | None:
+        """Find the transaction in which exactly this authorization was used. Raises: Unreachable."""
+        return self._rpc.run_on_first(lambda endpoint: self._find_settlement(endpoint, authorization))
+
+    def settlement_capacity(self, settler: str, recipient: str) -> SettlementCapacity:  # noqa: ARG002 - any address receives USDC
+        """Read the settlement address's ether and a submission's cost with its L1 data fee. Raises: Unreachable."""
+        submission = CallTarget(self._usdc, 0, _SUBMISSION_DATA)
+        readings = self._drafter.read(settler, submission, estimates=False)
+        price, l1_fee_units = readings.price, readings.l1_fee_units
+        most = FeeTerms(_TYPICAL_GAS_LIMIT, price, l1_fee_units).max_units
+        # The market's price survives six full blocks; what is paid is about half of it.
+        likely = _SUBMISSION_GAS * (price.max_fee + price.tip) // 2 + l1_fee_units
+        return SettlementCapacity(
+            readings.native_units, likely, max_fee_units=most, recipient_can_receive=True
+        )
+
+    def draft_recipient_account(self, settler: str, recipient: str) -> TransactionDraft | None:  # noqa: ARG002 - nothing to open
+        """Return None: any address receives USDC."""
+        return None
+
+    def is_signed_by(self, payer: str, text: str, signature: str) -> bool:
+        """Return whether an address signed a text by EIP-191."""
+        return signatures.signer_of(signatures.text_message(text), signature) == payer
+
+    def _claim(self, payer: str, nonce: bytes) -> str:
+        """Return the identifier of an authorization: its payer and its nonce, which the token accepts once."""
+        return f"auth:{self.name.value}:{payer.lower()}:0x{nonce.hex()}"
+
+    def _incoming_payment(
+        self, endpoint: RpcEndpoint, tx_hash: str, recipient: str
+    ) -> IncomingPayment | None:
+        found, head = calls.receipt(tx_hash), calls.head()
+        first: list[RpcCall[Any]] = [found, head]
+        endpoint.run(first)
+        receipt = found.result
+        if receipt is None:
+            return None
+        mined_at = RpcCall("eth_getBlockByHash", (receipt.block.hash, False), read=block_time_or_none)
+        endpoint.run([mined_at])
+        if mined_at.result is None:
+            return None
+        units, payers, claims = 0, set(), []
+        for log in self._token_logs(receipt):
+            if transfer := contracts.TRANSFER_EVENT.decode(log):
+                payer, receiver, moved = transfer
+                units += moved * ((receiver == recipient) - (payer == recipient))
+                if receiver == recipient and payer != recipient and moved:
+                    payers.add(payer)
+            elif used := contracts.AUTHORIZATION_USED_EVENT.decode(log):
+                claims.append(self._claim(*used))
+        return IncomingPayment(
+            tx_hash=tx_hash,
+            succeeded=receipt.succeeded,
+            units=max(units, 0),
+            payers=frozenset(payers),
+            claims=tuple(dict.fromkeys(claims)),
+            block_time=mined_at.result,
+            is_final=head.result - receipt.block.number + 1 >= self._confirmations,
+        )
+
+    def _find_settlement(self, endpoint: RpcEndpoint, authorization: PaymentAuthorization) -> str | None:
+        head = calls.head()
+        endpoint.run([head])
+        topics = contracts.AUTHORIZATION_USED_EVENT.topics(authorization.terms["from"], _nonce(authorization))
+        first = max(head.result - _SEARCH_BLOCKS, 0)
+        for _until, logs in read_logs(endpoint, self._usdc, topics, first=first, last=head.result):
+            for log in logs:
+                found = calls.receipt(log.tx_hash)
+                endpoint.run([found])
+                if found.result is not None and self._is_settled_by(found.result, authorization):
+                    return log.tx_hash
+        return None
+
+    def _is_settled_by(self, receipt: TransactionReceipt, authorization: PaymentAuthorization) -> bool:
+        """Return whether the use of an authorization in a transaction transferred its units to its recipient.
+
+        The payer can sign one nonce for several recipients, and use many in one transaction: other transfers in it
+        settle none of them. The token logs each use just before the transfer that it made.
+        """
+        for first, second in pairwise(self._token_logs(receipt)):
+            used = contracts.AUTHORIZATION_USED_EVENT.decode(first)
+            transfer = contracts.TRANSFER_EVENT.decode(second)
+            if receipt.succeeded and used and transfer and self._claim(*used) == authorization.claim:
+                payer, recipient, units = transfer
+                parties = (authorization.payer, authorization.recipient)
+                if (payer, recipient) == parties and units >= authorization.units:
+                    return True
+        return False
+
+    def _token_logs(self, receipt: TransactionReceipt) -> Iterator[EventLog]:
+        """Yield the token's own logs."""
+        return (log for log in receipt.logs if log.contract == self._usdc)
+
+
+def _nonce(authorization: PaymentAuthorization) -> bytes:
+    return bytes.fromhex(str(authorization.terms["nonce"])[2:])

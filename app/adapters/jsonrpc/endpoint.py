@@ -1,0 +1,223 @@
+"""One JSON-RPC endpoint: list batches, learned limits, and the chain that it serves.
+
+An endpoint is used only after it has shown which chain it serves, and again after each outage: another node may
+answer then. Its URL may contain a key, so it never enters an exception, a repr or a log line; endpoints are identified
+by number.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from app.adapters.jsonrpc.calls import EndpointError, RpcCall
+from app.adapters.jsonrpc.http import HttpClient, HttpResponse, ResponseTooLargeError
+from app.adapters.jsonrpc.outage_log import OutageLog
+from app.adapters.jsonrpc.replies import (
+    MalformedResponseError,
+    RpcErrorKind,
+    error_of,
+    order_replies,
+    parse,
+)
+from app.core.chains import ChainName
+from app.observability import counters
+from app.ports.errors import Unreachable
+
+_LOG_RANGE = 2_000
+_RAISE_LIMIT_AFTER = 20
+_BACKOFF_SECONDS = 10.0
+_MAX_CLOSED_SECONDS = 60
+_WITH_REPLIES = (HTTPStatus.OK, HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+"""Alchemy refuses single calls with 400, QuickNode with 413; the error object is in the body."""
+
+
+ChainIdentity = Callable[[], RpcCall[None]]
+"""Returns a call for what a chain is recognised by; its reader raises WrongChainError."""
+
+
+class AdaptiveLimit:
+    """A size that an endpoint accepts: halved when it refuses, doubled again after a while.
+
+    A refusal may have had another cause than the size, and providers change their limits.
+    """
+
+    def __init__(self, maximum: int) -> None:
+        self.value = maximum
+        self._maximum = maximum
+        self._accepted = 0
+
+    def refuse(self, size: int) -> None:
+        """Record that a size was refused."""
+        self.value, self._accepted = min(self.value, max(size // 2, 1)), 0
+
+    def accept(self, size: int) -> None:
+        """Record that a size was accepted; only the present limit shows whether more is worth a try."""
+        self._accepted += size >= self.value
+        if self._accepted >= _RAISE_LIMIT_AFTER:
+            self.value, self._accepted = min(self.value * 2, self._maximum), 0
+
+
+class RpcEndpoint:
+    """One endpoint and its state. `log_range` is how many blocks it accepts in one query of logs."""
+
+    def __init__(
+        self,
+        http: HttpClient,
+        url: str,
+        identity: ChainIdentity,
+        *,
+        chain: ChainName,
+        number: int,
+        max_batch: int,
+    ) -> None:
+        """Store the URL and the limits; no request is made before the first call."""
+        self._http = http
+        self._url = url
+        self._identity = identity
+        self._is_identified = False
+        self._batch_limit = AdaptiveLimit(max_batch)
+        self._backoff_until = 0.0
+        self._closed_until = 0.0
+        self._labels = {"chain": chain.value, "endpoint": str(number)}
+        self._outage = OutageLog("rpc_endpoint", name=f"{chain.value} {number}")
+        self.number = number
+        self.log_range = AdaptiveLimit(_LOG_RANGE)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.number})"
+
+    @property
+    def batch_limit(self) -> int:
+        """Return how many calls it accepts in one request, as far as that is known."""
+        return self._batch_limit.value
+
+    @property
+    def is_backing_off(self) -> bool:
+        """Return whether it failed recently."""
+        return self._backoff_until > time.monotonic()
+
+    def identify(self) -> None:
+        """Request the identity of the chain, even if it is known. Raises: EndpointError."""
+        self._is_identified = False
+        self.run(())
+
+    def run(self, calls: Sequence[RpcCall[Any]], *, max_batch: int = sys.maxsize) -> None:
+        """Run calls in order, in few HTTP requests. Raises: EndpointError; the results are then void."""
+        if self._closed_until > time.monotonic():
+            raise EndpointError("closed", perhaps_executed=False, backs_off=False)
+        is_identifying = not self._is_identified
+        waiting = [self._identity(), *calls] if is_identifying else [*calls]
+        sent = False
+        while waiting:
+            chunk = waiting[: min(max_batch, self._batch_limit.value)]
+            if is_identifying and any(call.sends for call in chunk):
+                chunk = chunk[:1]  # nothing is broadcast before the chain is known
+            sends = any(call.sends for call in chunk)
+            try:
+                answered = self._exchange(chunk)
+            except ResponseTooLargeError:
+                if len(chunk) > 1:
+                    # Others decide on the size of some responses: it shows nothing about the next batch.
+                    max_batch = len(chunk) // 2
+                    continue
+                chunk[0].set_unreadable("exceeds the size limit")
+                answered = 1
+            except EndpointError as failure:
+                failure.perhaps_executed = sent or (sends and failure.perhaps_executed)
+                raise
+            sent = sent or sends
+            if is_identifying and answered:
+                self._is_identified, is_identifying = True, False
+            del waiting[:answered]
+
+    def back_off(self, failure: EndpointError) -> None:
+        """Move behind the other endpoints for a while, or out of use if the endpoint requested it."""
+        if failure.backs_off:
+            now = time.monotonic()
+            self._is_identified = False
+            self._backoff_until = now + _BACKOFF_SECONDS
+            if failure.retry_after_seconds:
+                self._closed_until = now + min(failure.retry_after_seconds, _MAX_CLOSED_SECONDS)
+        self._outage.begin(failure.reason)
+        counters.RPC_FAILURES.labels(**self._labels, reason=failure.reason).inc()
+
+    def recover(self) -> None:
+        """Return to the regular order."""
+        self._backoff_until = 0.0
+        self._outage.end()
+
+    def _exchange(self, chunk: Sequence[RpcCall[Any]]) -> int:
+        """Run the calls of one HTTP request, and return how many of them were answered.
+
+        Where one was refused for a reason that does not depend on it, those before it are: no later one counts,
+        because a result must not be older than one that was requested before it.
+
+        Raises: EndpointError, ResponseTooLargeError.
+        """
+        response = self._post(chunk)
+        replies = self._replies(chunk, response)
+        for answered, (call, reply) in enumerate(zip(chunk, replies, strict=False)):
+            call.set_reply(reply)
+            kind = None if call.error is None else call.error.kind
+            if (kind is RpcErrorKind.RATE_LIMIT and answered) or (
+                kind is RpcErrorKind.BATCH_LIMIT and len(chunk) > 1
+            ):
+                self._batch_limit.refuse(len(chunk))
+                return answered
+            call.assert_tolerated(retry_after_seconds=response.retry_after_seconds)
+        if replies:
+            self._batch_limit.accept(len(chunk))
+        return len(replies)
+
+    def _post(self, chunk: Sequence[RpcCall[Any]]) -> HttpResponse:
+        started = time.perf_counter()
+        try:
+            return self._http.post(self._url, _body(chunk))
+        except ResponseTooLargeError:
+            raise
+        except Unreachable as failure:
+            raise EndpointError(failure.reason, perhaps_executed=failure.reason != "not_sent") from None
+        finally:
+            counters.RPC_SECONDS.labels(**self._labels).observe(time.perf_counter() - started)
+
+    def _replies(
+        self, chunk: Sequence[RpcCall[Any]], response: HttpResponse
+    ) -> Sequence[Mapping[str, object]]:
+        """Return the replies in the order of the calls; none if the batch as a whole was refused."""
+        http_failure = EndpointError(
+            f"http_{response.status}",
+            perhaps_executed=response.status >= HTTPStatus.INTERNAL_SERVER_ERROR,
+            retry_after_seconds=response.retry_after_seconds,
+        )
+        if response.status not in _WITH_REPLIES:
+            # 429 and 5xx are the usual ones; public endpoints answer 403 to clients that they blocked.
+            raise http_failure
+        try:
+            parsed = parse(response.body)
+            replies = parsed if isinstance(parsed, list) else [parsed]
+            if len(chunk) == 1 or len(replies) != 1:
+                return order_replies(replies, expected=len(chunk))
+            # The batch as a whole was refused; geth puts that into a list of one, others do not.
+            refusal = error_of(replies[0])
+            if refusal.kind.is_outage:
+                raise EndpointError.of(refusal, retry_after_seconds=response.retry_after_seconds)
+        except MalformedResponseError:
+            if response.status == HTTPStatus.OK:
+                raise EndpointError("unexpected_answer") from None
+            if len(chunk) == 1:
+                raise http_failure from None
+        self._batch_limit.refuse(len(chunk))
+        return ()
+
+
+def _body(chunk: Sequence[RpcCall[Any]]) -> bytes:
+    requests = [
+        {"jsonrpc": "2.0", "id": number, "method": call.method, "params": call.params}
+        for number, call in enumerate(chunk)
+    ]
+    return json.dumps(requests if len(chunk) > 1 else requests[0], separators=(",", ":")).encode()

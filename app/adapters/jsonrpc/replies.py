@@ -1,0 +1,143 @@
+"""Replies of JSON-RPC 2.0 endpoints: parsing, matching them to calls, and the table of providers' errors.
+
+Codes are shared between meanings (-32005: over the rate limit, a log query that is too wide, a node that is behind;
+-32007: over the rate limit, a skipped slot of Solana), so the messages decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+from app.core.strict_json import parse_response
+
+T = TypeVar("T")
+
+_RATE_LIMIT_CODES = frozenset({429, -32005, -32429})
+"""Alchemy and most gateways; Infura and EIP-1474 ("limit exceeded"); Helius."""
+
+
+class RpcErrorKind(StrEnum):
+    """What an endpoint refuses: the values are reasons of failures."""
+
+    RATE_LIMIT = "rate_limited"
+    """Any request, for now; it was not executed."""
+    UNHEALTHY = "unhealthy"
+    """Any request, for now."""
+    BATCH_LIMIT = "batch_refused"
+    """As many calls, or as long a response, in one HTTP request."""
+    CALL = "rpc_error"
+    """This call."""
+
+    @property
+    def is_outage(self) -> bool:
+        """Return whether the endpoint should not be used for a while."""
+        return self in (RpcErrorKind.RATE_LIMIT, RpcErrorKind.UNHEALTHY)
+
+
+_KINDS: tuple[tuple[str, RpcErrorKind], ...] = (
+    # First of all, because some of them name a limit that is exceeded.
+    (
+        "batch",
+        RpcErrorKind.BATCH_LIMIT,
+    ),  # geth, erigon, nethermind, besu; Base: "maximum 10 calls in 1 batch"
+    ("response too large", RpcErrorKind.BATCH_LIMIT),  # geth: the rest of a batch beyond 25 MB
+    ("beyond current head", RpcErrorKind.UNHEALTHY),  # geth, reth: a node of a pool that is behind another
+    ("no backend", RpcErrorKind.UNHEALTHY),  # Base's proxy
+    ("gas limit", RpcErrorKind.CALL),  # besu, with the code of a rate limit
+    ("range", RpcErrorKind.CALL),  # eth_getLogs of Alchemy, Infura, QuickNode, Ankr, PublicNode, dRPC, reth
+    ("returned more than", RpcErrorKind.CALL),  # Infura: "query returned more than 10000 results"
+    ("query timeout", RpcErrorKind.CALL),  # Infura
+    ("node is behind", RpcErrorKind.UNHEALTHY),  # Agave: NODE_UNHEALTHY
+    ("node is unhealthy", RpcErrorKind.UNHEALTHY),  # Agave
+    (
+        "history is not available from this node",
+        RpcErrorKind.UNHEALTHY,
+    ),  # Agave: TRANSACTION_HISTORY_NOT_AVAILABLE
+    ("failed to query long-term storage", RpcErrorKind.UNHEALTHY),  # Agave: LONG_TERM_STORAGE_UNREACHABLE
+    ("rate limit", RpcErrorKind.RATE_LIMIT),  # Infura, Helius
+    ("request limit", RpcErrorKind.RATE_LIMIT),  # QuickNode: "50/second request limit reached"
+    ("too many requests", RpcErrorKind.RATE_LIMIT),  # Solana's public endpoints
+    ("limit exceeded", RpcErrorKind.RATE_LIMIT),  # EIP-1474
+    ("capacity", RpcErrorKind.RATE_LIMIT),  # Alchemy: "compute units per second capacity"
+    ("throttl", RpcErrorKind.RATE_LIMIT),
+    ("quota", RpcErrorKind.RATE_LIMIT),
+)
+
+
+class MalformedResponseError(ValueError):
+    """The response does not have the expected shape; the message names that shape, never the response."""
+
+
+@dataclass(frozen=True, slots=True)
+class RpcError:
+    """An error object as JSON-RPC 2.0 defines it; `data` is present when a contract reverted."""
+
+    code: int
+    message: str
+    data: str | None = None
+
+    @property
+    def kind(self) -> RpcErrorKind:
+        """Return what is refused."""
+        if self.data is not None or "revert" in self.message.lower():
+            return RpcErrorKind.CALL  # a contract chose this text
+        by_code = RpcErrorKind.RATE_LIMIT if self.code in _RATE_LIMIT_CODES else RpcErrorKind.CALL
+        return self.look_up(_KINDS) or by_code
+
+    def look_up(self, table: Iterable[tuple[str, T]]) -> T | None:
+        """Return the entry for the first words of a table that the message contains."""
+        message = self.message.lower()
+        return next((entry for words, entry in table if words in message), None)
+
+
+UNREADABLE = RpcError(0, "unreadable")
+"""Represents a result that exceeds the size limit, or does not have the shape that its method promises."""
+
+
+def parse(body: bytes) -> object:
+    """Parse JSON of a limited depth. Raises: MalformedResponseError."""
+    try:
+        # Fractions appear only in figures for people, which are not read here.
+        value: object = parse_response(body, parse_float=str)
+    except ValueError:
+        raise MalformedResponseError("expected JSON of a limited depth") from None
+    return value
+
+
+def order_replies(replies: Sequence[object], *, expected: int) -> Sequence[Mapping[str, object]]:
+    """Return the replies in the order of their requests; a server may answer a batch in any order.
+
+    Raises: MalformedResponseError.
+    """
+    found: dict[object, Mapping[str, object]] = {}
+    for reply in replies:
+        number = reply.get("id") if isinstance(reply, dict) else None
+        if isinstance(reply, dict) and expected == 1 and number is None:
+            number = 0  # JSON-RPC 2.0 §5: null when the node could not read the request
+        if not isinstance(reply, dict) or type(number) is not int:
+            raise MalformedResponseError("expected the ids that were sent")
+        found[number] = reply
+    if len(replies) != expected or set(found) != set(range(expected)):
+        raise MalformedResponseError("expected one reply per call")
+    return [found[number] for number in range(expected)]
+
+
+def result_of(reply: Mapping[str, object]) -> object:
+    """Return the result of a reply without an error. Raises: MalformedResponseError."""
+    if "result" not in reply:
+        raise MalformedResponseError("expected a result")
+    return reply["result"]
+
+
+def error_of(reply: object) -> RpcError:
+    """Return the error of a reply; of its data, text only. Raises: MalformedResponseError."""
+    error = reply.get("error") if isinstance(reply, dict) else None
+    if not isinstance(error, dict):
+        raise MalformedResponseError("expected an error object")
+    code, message, data = error.get("code"), error.get("message"), error.get("data")
+    if type(code) is not int or not isinstance(message, str):
+        raise MalformedResponseError("expected an error object")
+    return RpcError(code, message, data if isinstance(data, str) else None)

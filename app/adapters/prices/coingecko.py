@@ -1,0 +1,54 @@
+"""Prices from CoinGecko's `simple/price`, with the age of the price, not of the response.
+
+Source: docs.coingecko.com, "Coin Price by IDs" and "Authentication".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from app.adapters.jsonrpc.http import HttpClient
+from app.adapters.prices.market import nanos_from_json, prices_in
+from app.core import clock
+from app.core.chains import ETH, SOL, Token
+
+_CONNECT_SECONDS = 2.0
+_TOTAL_SECONDS = 5.0
+_MAX_AGE_SECONDS = 600
+_CLOCK_SKEW_SECONDS = 60
+_COINS = {ETH: "ethereum", SOL: "solana"}
+_PRO_HOST = "//pro-api."
+
+
+class CoinGeckoPrices:
+    """A price source for operators who have a key."""
+
+    def __init__(self, base_url: str, *, api_key: str) -> None:
+        """Store the API's base address and a key; paid keys have a separate host and header."""
+        self._url = f"{base_url.rstrip('/')}/simple/price"
+        self._headers = {"x-cg-pro-api-key" if _PRO_HOST in base_url else "x-cg-demo-api-key": api_key}
+        self._http = HttpClient(
+            connect_seconds=_CONNECT_SECONDS, total_seconds=_TOTAL_SECONDS, headers=self._headers
+        )
+
+    def __repr__(self) -> str:
+        return "CoinGeckoPrices()"
+
+    def read(self) -> Mapping[Token, int]:
+        """Return current prices in nano-dollars per token. Raises: Unreachable."""
+        query = {
+            "ids": ",".join(_COINS.values()),
+            "vs_currencies": "usd",
+            "include_last_updated_at": "true",
+            "precision": "full",
+        }
+        response = self._http.get(self._url, query=query)
+        return prices_in(response, _COINS, _recent_nanos, source=type(self).__name__)
+
+
+def _recent_nanos(entry: Mapping[str, object]) -> int | None:
+    made_at = entry.get("last_updated_at")
+    if type(made_at) is not int:
+        return None
+    age = int(clock.now().timestamp()) - made_at
+    return nanos_from_json(entry.get("usd")) if -_CLOCK_SKEW_SECONDS <= age <= _MAX_AGE_SECONDS else None

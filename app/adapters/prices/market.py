@@ -1,0 +1,219 @@
+"""Token prices from several sources, so that limits in dollars keep working when one of them fails.
+
+On-chain feeds first, other sources for what they lack, then the last known price for an hour. Prices are integers of
+nano-dollars; a fraction is rounded up, so that it never causes a limit to be exceeded.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import ROUND_CEILING, Context, Decimal
+from http import HTTPStatus
+from typing import Protocol
+
+import structlog
+
+from app.adapters.jsonrpc.http import HttpResponse
+from app.adapters.jsonrpc.outage_log import OutageLog
+from app.core.chains import TOKENS_BY_SYMBOL, USDC, Token
+from app.core.money import NANOS_PER_USD
+from app.db.unit_of_work import assert_no_unit
+from app.ports.errors import PortError, Unreachable
+from app.ports.prices import PriceRange
+
+_CACHE_SECONDS = 5.0
+_RETRY_SECONDS = 1.0
+"""How long an unknown price is remembered as unknown."""
+_MAX_STALE_SECONDS = 30.0
+"""Up to this age a price is returned instead of waiting for the thread that reads a newer one."""
+_LAST_KNOWN_SECONDS = 3600.0
+_FALLBACK_SECONDS = 60.0
+"""Public price services count requests, so their responses and failures are cached longer."""
+_MAX_PLAUSIBLE_USD = Decimal(10**9)
+_NANO = Decimal(1).scaleb(-9)
+_WIDE = Context(prec=60)
+
+_log = structlog.get_logger(__name__)
+
+
+class PriceSource(Protocol):
+    """A source of current prices."""
+
+    def read(self) -> Mapping[Token, int]:
+        """Return nano-dollars per whole token, for the tokens with a current price. Raises: PortError."""
+
+
+def nanos_from_json(value: object) -> int | None:
+    """Return a price in nano-dollars, rounded up; None for anything but a plausible number of dollars."""
+    if isinstance(value, bool) or not isinstance(value, int | Decimal):
+        return None
+    usd = Decimal(value)
+    if not usd.is_finite() or not 0 < usd < _MAX_PLAUSIBLE_USD:
+        return None
+    return int(usd.quantize(_NANO, rounding=ROUND_CEILING, context=_WIDE).scaleb(9, context=_WIDE))
+
+
+def prices_in(
+    response: HttpResponse,
+    names: Mapping[Token, str],
+    read: Callable[[Mapping[str, object]], int | None],
+    *,
+    source: str,
+) -> Mapping[Token, int]:
+    """Read the entries that a price service names so; unusable ones are left out. Raises: Unreachable."""
+    if response.status != HTTPStatus.OK:
+        raise Unreachable(f"http_{response.status}")
+    listed = response.json()
+    if not isinstance(listed, dict):
+        raise Unreachable("unexpected_answer")
+    entries = {token: listed.get(name) for token, name in names.items()}
+    found = {token: read(entry) if isinstance(entry, dict) else None for token, entry in entries.items()}
+    for token, nanos in found.items():
+        if nanos is None:
+            _log.warning("price_ignored", source=source, token=token.symbol)
+    return {token: nanos for token, nanos in found.items() if nanos is not None}
+
+
+class MarketPriceFeed:
+    """Prices for many threads: one of them reads, the others share the result."""
+
+    def __init__(
+        self,
+        onchain: Sequence[PriceSource],
+        fallback: Sequence[PriceSource],
+        *,
+        exchanges: Sequence[PriceSource] = (),
+        overrides: Mapping[Token, int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Store sources in order, prices that override all of them, and a monotonic clock.
+
+        `exchanges` are further fallbacks, after the others: sources that trade at the prices that they report.
+        """
+        self._overrides = dict(overrides)
+        self._requested_tokens = frozenset(TOKENS_BY_SYMBOL.values()) - {USDC} - set(overrides)
+        self._readers = [_SourceReader(source, is_fallback=False) for source in onchain]
+        self._readers += [_SourceReader(source, is_fallback=True) for source in fallback]
+        self._readers += [_SourceReader(source, is_fallback=True, is_exchange=True) for source in exchanges]
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._snapshot = _PriceSnapshot()
+
+    def nanos_per_token(self, token: Token) -> int | None:
+        """Return the price, the higher of two current ones, or None when none is known; USDC is 1 USD."""
+        found = self._fixed_range(token) or self._current(token).price(token, now=self._clock())
+        return None if found is None else found.max_nanos
+
+    def independent_range(self, token: Token) -> PriceRange | None:
+        """Return the lowest and the highest price of sources that are not exchanges, or None; USDC is 1 USD."""
+        return self._fixed_range(token) or self._current(token).independent_range(token, now=self._clock())
+
+    def _fixed_range(self, token: Token) -> PriceRange | None:
+        assert_no_unit()
+        nanos = NANOS_PER_USD if token == USDC else self._overrides.get(token)
+        return None if nanos is None else PriceRange(nanos, nanos)
+
+    def _current(self, token: Token) -> _PriceSnapshot:
+        if self._clock() >= self._snapshot.fresh_until:
+            self._refresh(token)
+        return self._snapshot
+
+    def _refresh(self, token: Token) -> None:
+        is_tolerable = self._snapshot.age(token, now=self._clock()) <= _MAX_STALE_SECONDS
+        if not self._lock.acquire(blocking=not is_tolerable):
+            return
+        try:
+            if self._clock() >= self._snapshot.fresh_until:
+                self._snapshot = self._read()
+        finally:
+            self._lock.release()
+
+    def _read(self) -> _PriceSnapshot:
+        found: dict[Token, PriceRange] = {}
+        independent: dict[Token, PriceRange] = {}
+        for reader in self._readers:
+            if reader.is_fallback and self._requested_tokens <= found.keys():
+                break
+            for token, nanos in reader.read(now=self._clock()).items():
+                found[token] = _with_price(found.get(token), nanos)
+                if not reader.is_exchange:
+                    independent[token] = found[token]
+        now = self._clock()
+        is_complete = self._requested_tokens <= found.keys()
+        return _PriceSnapshot(
+            prices={**self._snapshot.prices, **{token: (price, now) for token, price in found.items()}},
+            independent={
+                **self._snapshot.independent,
+                **{token: (price, now) for token, price in independent.items()},
+            },
+            fresh_until=now + (_CACHE_SECONDS if is_complete else _RETRY_SECONDS),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _PriceSnapshot:
+    """The newest prices of each token with their reading time; replaced as a whole, never changed.
+
+    `apart` contains those without an exchange as source.
+    """
+
+    prices: Mapping[Token, tuple[PriceRange, float]] = field(default_factory=dict)
+    independent: Mapping[Token, tuple[PriceRange, float]] = field(default_factory=dict)
+    fresh_until: float = float("-inf")
+
+    def age(self, token: Token, *, now: float) -> float:
+        return now - self.prices[token][1] if token in self.prices else float("inf")
+
+    def price(self, token: Token, *, now: float) -> PriceRange | None:
+        return _unexpired(self.prices.get(token), now)
+
+    def independent_range(self, token: Token, *, now: float) -> PriceRange | None:
+        return _unexpired(self.independent.get(token), now)
+
+
+def _with_price(current: PriceRange | None, nanos: int) -> PriceRange:
+    if current is None:
+        return PriceRange(nanos, nanos)
+    return PriceRange(min(current.min_nanos, nanos), max(current.max_nanos, nanos))
+
+
+def _unexpired(reading: tuple[PriceRange, float] | None, now: float) -> PriceRange | None:
+    return reading[0] if reading is not None and now - reading[1] < _LAST_KNOWN_SECONDS else None
+
+
+class _SourceReader:
+    """One source, read no more often than its kind allows; implausible prices are dropped."""
+
+    def __init__(self, source: PriceSource, *, is_fallback: bool, is_exchange: bool = False) -> None:
+        self.is_fallback = is_fallback
+        self.is_exchange = is_exchange
+        self._source = source
+        self._name = type(source).__name__
+        self._outage = OutageLog("price_source", name=self._name)
+        self._cached: Mapping[Token, int] = {}
+        self._cached_until = float("-inf")
+
+    def read(self, *, now: float) -> Mapping[Token, int]:
+        if now >= self._cached_until:
+            self._cached = self._fetch()
+            self._cached_until = now + (_FALLBACK_SECONDS if self.is_fallback else 0)
+        return self._cached
+
+    def _fetch(self) -> Mapping[Token, int]:
+        try:
+            result = self._source.read()
+        except PortError as failure:
+            self._outage.begin(failure.reason)
+            return {}
+        self._outage.end()
+        plausible = {token: nanos for token, nanos in result.items() if _is_plausible(nanos)}
+        for token in result.keys() - plausible.keys():
+            _log.warning("price_ignored", source=self._name, token=token.symbol)
+        return plausible
+
+
+def _is_plausible(nanos: object) -> bool:
+    return type(nanos) is int and 0 < nanos < _MAX_PLAUSIBLE_USD * NANOS_PER_USD

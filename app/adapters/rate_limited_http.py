@@ -1,0 +1,116 @@
+"""HTTP exchanges with a service that limits requests: in turn, and again after a refusal, within a bounded time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from http import HTTPStatus
+
+import structlog
+
+from app.adapters.jsonrpc.http import HttpClient, HttpResponse
+from app.errors import RateLimited
+from app.ports.errors import PortError, Rejected, Unreachable
+
+AwaitTurn = Callable[[float], None]
+"""Waits until a request is within the limit of all processes, at most this many seconds. Raises: RateLimited."""
+RATE_LIMITED = "rate_limited"
+_MAX_ATTEMPTS = 3
+_MAX_CLOSED_SECONDS = 7_200
+"""The longest window of a documented limit: a wrong header must not close a service until the process ends."""
+_WAIT_SECONDS = 8.0
+"""Quotes are asked for while a client waits, and a wait uses one of the server's threads."""
+_log = structlog.get_logger(__name__)
+
+
+def no_limit(_seconds: float) -> None:
+    """Return immediately: the service has no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAccess:
+    """The operator's plan at a service: the key, if there is one, and the limit of requests."""
+
+    api_key: str = field(default="", repr=False)
+    await_turn: AwaitTurn = no_limit
+
+    def headers(self, name: str) -> Mapping[str, str]:
+        """Return the key under a header's name; nothing without one."""
+        return {name: self.api_key} if self.api_key else {}
+
+
+KEYLESS = ServiceAccess()
+"""Without a key and without a limit, as stand-ins are used."""
+
+
+class RateLimitedClient:
+    """An HTTP client of one service. Its requests must be harmless to repeat."""
+
+    def __init__(
+        self,
+        service: str,
+        *,
+        connect_seconds: float,
+        total_seconds: float,
+        access: ServiceAccess,
+        key_header: str = "",
+        wait_seconds: float = _WAIT_SECONDS,
+    ) -> None:
+        """Store the service's name, the plan, the header for its key, and how long a request may wait in total."""
+        self._service = service
+        self._http = HttpClient(
+            connect_seconds=connect_seconds, total_seconds=total_seconds, headers=access.headers(key_header)
+        )
+        self._await_turn = access.await_turn
+        self._wait_seconds = wait_seconds
+        self._closed_until = 0.0
+
+    def get(self, url: str, *, query: Mapping[str, str] | None = None) -> HttpResponse:
+        """Return the response, whatever its status. Raises: Unreachable; "rate_limited" with when to retry."""
+        return self._exchange(partial(self._http.get, url, query=query))
+
+    def post(self, url: str, body: bytes) -> HttpResponse:
+        """Post a JSON text and return the response, whatever its status. Raises: as `get`."""
+        return self._exchange(partial(self._http.post, url, body))
+
+    def _exchange(self, send: Callable[[], HttpResponse]) -> HttpResponse:
+        deadline = time.monotonic() + self._wait_seconds
+        for attempt in range(1, _MAX_ATTEMPTS + 1):
+            self._wait(deadline)
+            response = send()
+            is_limited = response.status == HTTPStatus.TOO_MANY_REQUESTS
+            if not is_limited and not (
+                response.status == HTTPStatus.SERVICE_UNAVAILABLE and response.retry_after_seconds
+            ):
+                return response
+            # For all threads: more requests would only extend the refusal.
+            self._closed_until = time.monotonic() + min(
+                response.retry_after_seconds or attempt, _MAX_CLOSED_SECONDS
+            )
+            _log.warning("service_limits_requests", service=self._service, status=response.status)
+        raise self._limited(self._closed_until - time.monotonic())
+
+    def _wait(self, deadline: float) -> None:
+        """Wait until the service accepts requests, and for a turn. Raises: Unreachable("rate_limited")."""
+        while (delay := self._closed_until - time.monotonic()) > 0:
+            if time.monotonic() + delay > deadline:
+                raise self._limited(delay)
+            time.sleep(delay)
+        try:
+            self._await_turn(max(0.0, deadline - time.monotonic()))
+        except RateLimited as refusal:
+            raise self._limited(refusal.retry_after_seconds or 1) from None
+
+    def _limited(self, seconds: float) -> Unreachable:
+        details = {"service": self._service, "retry_after_seconds": str(max(1, math.ceil(seconds)))}
+        return Unreachable(RATE_LIMITED, details=details)
+
+
+def no_quote(failure: PortError) -> Rejected:
+    """Return the refusal of a quote that a service did not give."""
+    if failure.reason == RATE_LIMITED:
+        return Rejected("quote_rate_limited", details=failure.details)
+    return Rejected("quote_unavailable", details=failure.details)

@@ -1,0 +1,1 @@
+"""Access to Solana nodes: endpoints with failover, and strict decoding of their replies."""

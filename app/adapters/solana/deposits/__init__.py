@@ -1,0 +1,1 @@
+"""Scanning of Solana accounts for incoming transfers."""

@@ -1,0 +1,77 @@
+"""The stored state of an address between two scans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from app.adapters.solana.client.wire import HistoryEntry
+from app.adapters.solana.track.account_history import HistoryProgress
+from app.ports.chain import Terms
+
+
+@dataclass(frozen=True, slots=True)
+class SolanaScanState:
+    """An address: the balances that its read history explains, counted from the slot `since` on.
+
+    While the balances are as explained nothing needs to be read. `mismatch_slot` is the slot at which they were first
+    found to differ without a transaction that explains it.
+    """
+
+    since: int
+    lamports: int
+    usdc_units: int
+    wallet: HistoryProgress = field(default_factory=HistoryProgress)
+    tokens: HistoryProgress = field(default_factory=HistoryProgress)
+    mismatch_slot: int | None = None
+
+    @property
+    def recent_signatures(self) -> frozenset[str]:
+        """Return the signatures that need not be read again."""
+        return frozenset(entry.signature for entry in (*self.wallet.recent, *self.tokens.recent))
+
+    @property
+    def is_reading_history(self) -> bool:
+        """Return whether a long history is being read."""
+        return self.wallet.before is not None or self.tokens.before is not None
+
+    def as_terms(self) -> Terms:
+        """Return JSON values."""
+        return {
+            "since": self.since,
+            "lamports": str(self.lamports),
+            "usdc_units": str(self.usdc_units),
+            "wallet": _format_entries(self.wallet.recent),
+            "wallet_before": self.wallet.before,
+            "tokens": _format_entries(self.tokens.recent),
+            "tokens_before": self.tokens.before,
+            "doubt": self.mismatch_slot,
+        }
+
+    @classmethod
+    def from_terms(cls, terms: Terms) -> SolanaScanState:
+        """Read the output of `as_terms`."""
+        doubt, wallet_before, tokens_before = (
+            terms["doubt"], terms["wallet_before"], terms["tokens_before"],
+        )  # fmt: skip
+        return cls(
+            since=int(terms["since"] or 0),
+            lamports=int(terms["lamports"] or 0),
+            usdc_units=int(terms["usdc_units"] or 0),
+            wallet=HistoryProgress(
+                _parse_entries(terms["wallet"]), None if wallet_before is None else str(wallet_before)
+            ),
+            tokens=HistoryProgress(
+                _parse_entries(terms["tokens"]), None if tokens_before is None else str(tokens_before)
+            ),
+            mismatch_slot=None if doubt is None else int(doubt),
+        )
+
+
+def _format_entries(recent: Sequence[HistoryEntry]) -> str:
+    return " ".join(f"{entry.slot}:{entry.signature}" for entry in recent)
+
+
+def _parse_entries(written: str | int | None) -> tuple[HistoryEntry, ...]:
+    parts = [part.partition(":") for part in str(written or "").split()]
+    return tuple(HistoryEntry(signature, int(slot)) for slot, _, signature in parts)

@@ -1,0 +1,1 @@
+"""Outgoing Solana transactions: fees, instructions, signing and broadcast."""

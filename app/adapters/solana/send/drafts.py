@@ -1,0 +1,186 @@
+"""Drafts: reads everything that signing needs in one HTTP request, and refuses what would fail or lose the money."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from solders.commitment_config import CommitmentLevel
+from solders.hash import Hash
+from solders.pubkey import Pubkey
+
+from app.adapters.funds import require
+from app.adapters.solana.client.rpc import SolanaRpc
+from app.adapters.solana.client.wire import AccountState
+from app.adapters.solana.send import fees, refusals, tokens, transactions
+from app.adapters.solana.send.simulation import SimulatedTransaction, simulate
+from app.adapters.solana.send.transactions import TransactionPlan
+from app.core.chains import SOL, USDC
+from app.core.money import TokenAmount
+from app.ports.chain import StoredTransaction, TransactionDraft, TransferIntent
+from app.ports.errors import Rejected
+
+_NO_BLOCKHASH = str(Hash.default())
+
+
+@dataclass(frozen=True, slots=True)
+class _Parties:
+    """The accounts of a movement's sender and recipient, and their token accounts."""
+
+    sender: AccountState | None
+    recipient: AccountState | None
+    sender_tokens: AccountState | None
+    recipient_tokens: AccountState | None
+
+    @property
+    def lamports(self) -> int:
+        """The sender's lamports."""
+        return self.sender.lamports if self.sender else 0
+
+
+class SolanaDrafter:
+    """Creates the drafts of the cluster."""
+
+    def __init__(self, rpc: SolanaRpc, mint: Pubkey, *, level: CommitmentLevel) -> None:
+        """Store the cluster's endpoints, the mint of USDC and the level at which movements count as landed."""
+        self._rpc = rpc
+        self._mint = mint
+        self._level = level
+
+    def draft_retry(self, attempt: StoredTransaction) -> TransactionDraft | None:
+        """Draft a plain transfer again, at a higher fee."""
+        if "reference" not in attempt.terms:
+            return None  # a swap, a bridge or an x402 payment: only a plain transfer stores its plan
+        previous = TransactionPlan.from_terms(attempt.terms)
+        return self.draft(attempt.intent, least_price=fees.retry_price(previous.micro_lamports_per_unit))
+
+    def draft(self, intent: TransferIntent, *, least_price: int = 0) -> TransactionDraft:
+        reference = transactions.new_reference()
+        readings = self._simulate(intent, reference)
+        parties = _Parties(*readings.before)
+        self._assert_valid_recipient(intent, parties, readings.empty_rent)
+        creates_account = (
+            intent.amount.token == USDC and tokens.read_account(parties.recipient_tokens) is None
+        )
+        plan = TransactionPlan(
+            blockhash=readings.latest.blockhash,
+            blockhash_slot=readings.latest.slot,
+            last_valid_block_height=readings.latest.last_valid_block_height,
+            compute_units=fees.compute_unit_limit(readings.simulation.compute_units),
+            micro_lamports_per_unit=max(readings.price, least_price),
+            reference=reference,
+            creates_account=creates_account,
+        )
+        fee_units = fees.fee_lamports(plan.compute_units, plan.micro_lamports_per_unit)
+        if creates_account:
+            # SOL that was sent to the address of the account in advance pays that much of its rent.
+            existing_lamports = parties.recipient_tokens.lamports if parties.recipient_tokens else 0
+            fee_units += max(readings.token_rent - existing_lamports, 0)
+        draft = self._assert_affordable(intent, readings, plan, fee_units)
+        if not _lacks_only_fee(intent, readings, parties.lamports, fee_units):
+            readings.assert_succeeded()
+        return draft
+
+    def _assert_affordable(
+        self, intent: TransferIntent, readings: SimulatedTransaction, plan: TransactionPlan, fee_units: int
+    ) -> TransactionDraft:
+        amount, parties = intent.amount, _Parties(*readings.before)
+        lamports = parties.lamports
+        token_units = tokens.units_of(
+            parties.sender_tokens, owner=Pubkey.from_string(intent.sender), mint=self._mint
+        )
+        moves_native = amount.token == SOL
+        outflow = fee_units + (amount.units if moves_native and intent.sender != intent.recipient else 0)
+        if moves_native:
+            require(SOL, "insufficient_funds", lamports, amount.units + fee_units)
+        else:
+            require(amount.token, "insufficient_funds", token_units, amount.units)
+            # An empty wallet is allowed, but a wallet cannot be topped up by less than the minimum.
+            if lamports < fee_units or 0 < lamports - outflow < readings.empty_rent:
+                require(SOL, "insufficient_gas", lamports, fee_units + readings.empty_rent)
+        assert_rent_exempt(readings.empty_rent, remaining=lamports - outflow)
+        return TransactionDraft(
+            intent=intent,
+            fee_units=fee_units,
+            native_units=lamports,
+            token_units=lamports if moves_native else token_units,
+            sequence=None,
+            terms=plan.as_terms(),
+            as_of=readings.slot,
+        )
+
+    def _assert_valid_recipient(self, intent: TransferIntent, parties: _Parties, empty_rent: int) -> None:
+        """Refuse recipients that could not use the money. Raises: Rejected."""
+        sender, recipient = Pubkey.from_string(intent.sender), Pubkey.from_string(intent.recipient)
+        if recipient == tokens.account_of(sender, self._mint):
+            raise _invalid("token_account_or_mint")
+        kind = refusals.account_refusal(parties.recipient)
+        if kind is not None:
+            raise _invalid(kind)
+        if intent.amount.token != USDC:
+            _assert_recipient_rent_exempt(intent, parties.recipient, empty_rent)
+            return
+        # Programs own addresses off the curve, as multi-signature vaults do. An empty one is as likely a token
+        # account that was not created yet, and tokens of such an owner are lost.
+        if parties.recipient is None and not recipient.is_on_curve():
+            raise _invalid("no_wallet")
+        account_found = tokens.read_account(parties.recipient_tokens)
+        if account_found is not None and (account_found.owner, account_found.mint) != (recipient, self._mint):
+            raise _invalid("given_away")
+
+    def _simulate(self, intent: TransferIntent, reference: str) -> SimulatedTransaction:
+        """Simulate a movement, and read the accounts of its parties."""
+        sender, recipient = Pubkey.from_string(intent.sender), Pubkey.from_string(intent.recipient)
+        keys = [sender, recipient, *(tokens.account_of(key, self._mint) for key in (sender, recipient))]
+        # What is not known yet is estimated at its maximum: the account creation is included, and has no effect when
+        # the account exists.
+        unsimulated = TransactionPlan(
+            _NO_BLOCKHASH, 0, 0, fees.MAX_COMPUTE_UNITS, 0, reference, creates_account=True
+        )
+        message = transactions.transfer_message(intent, unsimulated, mint=self._mint)
+        return simulate(self._rpc, self._level, message, keys)
+
+
+def _lacks_only_fee(
+    intent: TransferIntent, readings: SimulatedTransaction, lamports: int, fee_units: int
+) -> bool:
+    """Return whether a simulation failed only because it included no priority fee: the lamports that it left over.
+
+    That is the case when a wallet is emptied, which leaves nothing after the fee.
+    """
+    leaving = intent.amount.units if intent.amount.token == SOL and intent.sender != intent.recipient else 0
+    return lamports == leaving + fee_units and readings.simulation.error == {
+        "InsufficientFundsForRent": {"account_index": 0}
+    }
+
+
+def assert_rent_exempt(minimum: int, *, remaining: int) -> None:
+    """Refuse what the runtime refuses: an account that is not empty, but below the rent-exempt minimum."""
+    if 0 < remaining < minimum:
+        raise Rejected(
+            "leaves_dust",
+            details={
+                "currency": SOL.symbol,
+                "remaining": str(TokenAmount(remaining, SOL)),
+                "minimum": str(TokenAmount(minimum, SOL)),
+            },
+        )
+
+
+def _assert_recipient_rent_exempt(
+    intent: TransferIntent, recipient: AccountState | None, empty_rent: int
+) -> None:
+    """Refuse what would leave the recipient's account below the rent-exempt minimum."""
+    account_found = recipient.lamports if recipient else 0
+    if intent.recipient == intent.sender or account_found + intent.amount.units >= empty_rent:
+        return
+    raise Rejected(
+        "amount_below_rent",
+        details={
+            "currency": SOL.symbol,
+            "minimum": str(TokenAmount(empty_rent - account_found, SOL)),
+        },
+    )
+
+
+def _invalid(kind: str) -> Rejected:
+    return Rejected("invalid_recipient", details={"recipient_is": kind})

@@ -1,0 +1,84 @@
+"""Error messages of nodes and programs, in tables with their sources; and recipients that must not be paid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from solders.pubkey import Pubkey
+
+from app.adapters.solana.client.wire import AccountState
+from app.adapters.solana.send import tokens
+
+ALREADY_PROCESSED = "already_processed"
+"""The chain has these very bytes: success."""
+
+# Agave `rpc_custom_error.rs` and `TransactionError` of solana-sdk, by their messages: codes are shared between many.
+SEND_REFUSALS: tuple[tuple[str, str], ...] = (
+    ("already been processed", ALREADY_PROCESSED),  # TransactionError::AlreadyProcessed, from preflight
+    ("alreadyprocessed", ALREADY_PROCESSED),  # the same, where a gateway prints the variant
+    ("signature verification fail", "invalid_transaction"),  # -32003 of Agave
+    ("failed to deserialize", "invalid_transaction"),  # -32602 of Agave `decode_and_deserialize`
+    ("failed to sanitize", "invalid_transaction"),  # -32602 of Agave `sanitize_transaction`
+    ("invalid transaction", "invalid_transaction"),  # -32602 of Agave `sanitize_transaction`, older message
+    ("too large", "invalid_transaction"),  # -32602 of Agave `decode_and_deserialize`
+)
+
+# `TokenError` of github.com/solana-program/token, by its number in `Custom`.
+_TOKEN_ERRORS: Mapping[int, str] = {
+    1: "insufficient token balance",
+    3: "the token account is of another mint",
+    4: "the token account has another owner",
+    17: "the token account is frozen",
+    18: "the mint has other decimals",
+}
+
+_OWNED_BY_THE_RUNTIME = frozenset(
+    Pubkey.from_string(program)
+    for program in (
+        "NativeLoader1111111111111111111111111111111",
+        "BPFLoader1111111111111111111111111111111111",
+        "BPFLoader2111111111111111111111111111111111",
+        "BPFLoaderUpgradeab1e11111111111111111111111",
+        "LoaderV411111111111111111111111111111111111",
+        "Sysvar1111111111111111111111111111111111111",
+    )
+)
+
+
+def account_refusal(account: AccountState | None) -> str | None:
+    """Return what kind of account must not be paid, or None.
+
+    SOL in a token account, a mint or a program is unreachable, and tokens owned by one of them are lost.
+    """
+    if account is None:
+        return None
+    if account.is_executable or account.owner in _OWNED_BY_THE_RUNTIME:
+        return "program"
+    if account.owner in tokens.TOKEN_PROGRAMS:
+        return "token_account_or_mint"
+    return None
+
+
+def simulation_error(error: object) -> str:
+    """Return a failed simulation's error as text that is safe to show: only from our tables and names of variants."""
+    if isinstance(error, str):
+        return _name(error)
+    if isinstance(error, dict) and len(error) == 1:
+        ((variant, detail),) = error.items()
+        if variant == "InstructionError" and isinstance(detail, list) and len(detail) == 2:  # noqa: PLR2004 - [place, error]
+            return _instruction_error(detail[1])
+        return _name(variant)
+    return "the transaction would fail"
+
+
+def _instruction_error(detail: object) -> str:
+    if isinstance(detail, str):
+        return _name(detail)
+    if isinstance(detail, dict) and type(code := detail.get("Custom")) is int:
+        return _TOKEN_ERRORS.get(code, f"custom program error {code:#x}")
+    return "the transaction would fail"
+
+
+def _name(variant: object) -> str:
+    words = str(variant)
+    return words if words.isascii() and words.isalnum() and len(words) <= 60 else "the transaction would fail"  # noqa: PLR2004 - no variant is longer

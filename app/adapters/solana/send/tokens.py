@@ -1,0 +1,82 @@
+"""SPL Token: the instructions of payments and swaps, and the layout of token accounts.
+
+Layouts: github.com/solana-program/token `state.rs` and `instruction.rs`.
+"""
+
+from __future__ import annotations
+
+from solders.instruction import Instruction
+from solders.pubkey import Pubkey
+from solders.token import ID as TOKEN_PROGRAM
+from solders.token.associated import get_associated_token_address
+from solders.token.state import TokenAccount
+from spl.token import instructions
+from spl.token.constants import TOKEN_2022_PROGRAM_ID
+from spl.token.models import CloseAccountParams, RevokeParams, TransferCheckedParams
+
+from app.adapters.solana.client.wire import AccountState
+
+TOKEN_PROGRAMS = frozenset({TOKEN_PROGRAM, TOKEN_2022_PROGRAM_ID})
+TOKEN_ACCOUNT_BYTES = 165
+_NO_CLOSE_AUTHORITY = b"\x06\x03\x00"
+"""SetAuthority of the kind CloseAccount, to none."""
+
+
+def account_of(owner: Pubkey, mint: Pubkey) -> Pubkey:
+    """Return the associated token account, the one that wallets use."""
+    return get_associated_token_address(owner, mint)
+
+
+def transfer_checked(
+    owner: Pubkey, recipient: Pubkey, mint: Pubkey, *, units: int, decimals: int
+) -> Instruction:
+    """Build TransferChecked between the two associated token accounts; the chain compares the decimals."""
+    return instructions.transfer_checked(
+        TransferCheckedParams(
+            program_id=TOKEN_PROGRAM,
+            source=account_of(owner, mint),
+            mint=mint,
+            dest=account_of(recipient, mint),
+            owner=owner,
+            amount=units,
+            decimals=decimals,
+        )
+    )
+
+
+def close_account(account: Pubkey, owner: Pubkey) -> Instruction:
+    """Build CloseAccount: return all lamports of a token account to its owner, wrapped SOL included."""
+    return instructions.close_account(
+        CloseAccountParams(program_id=TOKEN_PROGRAM, account=account, dest=owner, owner=owner)
+    )
+
+
+def revoke_other_authorities(owner: Pubkey, mint: Pubkey) -> list[Instruction]:
+    """Build Revoke and SetAuthority: only the owner may transfer from the account, or close it.
+
+    Either fails if the account has changed its owner.
+    """
+    account = account_of(owner, mint)
+    revoking = instructions.revoke(RevokeParams(program_id=TOKEN_PROGRAM, account=account, owner=owner))
+    # The library would add 32 zero bytes for the new authority, which a large swap has no room for.
+    return [revoking, Instruction(TOKEN_PROGRAM, _NO_CLOSE_AUTHORITY, revoking.accounts)]
+
+
+def read_account(account: AccountState | None) -> TokenAccount | None:
+    """Return the content of a token account of the classic program, or None for anything else."""
+    if account is None or account.owner != TOKEN_PROGRAM or len(account.data) != TOKEN_ACCOUNT_BYTES:
+        return None
+    try:
+        return TokenAccount.from_bytes(account.data)
+    except ValueError:  # not initialized
+        return None
+
+
+def units_of(account: AccountState | None, *, owner: Pubkey, mint: Pubkey) -> int:
+    """Return what an account holds for its owner.
+
+    Anyone can send SOL to the address before the token account exists, and an owner can transfer the account's
+    ownership: such an account holds nothing of the wallet's.
+    """
+    state = read_account(account)
+    return state.amount if state is not None and (state.mint, state.owner) == (mint, owner) else 0

@@ -1,0 +1,156 @@
+"""Solana transactions: their bytes, their signature, and the check that they match the intent.
+
+No I/O and no clock; the only randomness is the reference of a draft.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from solders.compute_budget import set_compute_unit_limit, set_compute_unit_price
+from solders.errors import BincodeError
+from solders.hash import Hash
+from solders.instruction import AccountMeta, Instruction
+from solders.message import MessageV0, to_bytes_versioned
+from solders.pubkey import Pubkey
+from solders.signature import Signature
+from solders.system_program import TransferParams, transfer
+from solders.transaction import VersionedTransaction
+from spl.token.instructions import create_idempotent_associated_token_account
+
+from app.adapters.solana.client.wire import Blockhash
+from app.adapters.solana.send import tokens
+from app.core.chains import USDC
+from app.ports.chain import Terms, TransferIntent
+from app.ports.vault import Signer
+
+MAX_BYTES = 1232
+"""Of a transaction: what fits one packet."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionPlan:
+    """Everything that a draft fixes; stored as JSON among an attempt's terms.
+
+    `blockhash_slot` is the slot at which the blockhash was read: the transaction cannot land before it. `reference`
+    is a new public key that the payment lists without using it, as in Solana Pay. It makes every transaction unique:
+    two equal payments with the same blockhash would have one signature, and the chain would execute only one of them.
+    """
+
+    blockhash: str
+    blockhash_slot: int
+    last_valid_block_height: int
+    compute_units: int
+    micro_lamports_per_unit: int
+    reference: str
+    creates_account: bool
+
+    def as_terms(self) -> Terms:
+        """Return JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_terms(cls, terms: Terms) -> TransactionPlan:
+        """Read the output of `as_terms`. Raises: ValueError."""
+        try:
+            return cls(**dict[str, Any](terms))
+        except TypeError:
+            raise ValueError("these are not the terms of a Solana transaction") from None
+
+
+def new_reference() -> str:
+    """Generate a public key without a private one; 256 random bits never repeat."""
+    return str(Pubkey.from_bytes(secrets.token_bytes(Pubkey.LENGTH)))
+
+
+def transfer_instructions(
+    intent: TransferIntent, plan: TransactionPlan, *, mint: Pubkey
+) -> Sequence[Instruction]:
+    """Return the instructions that execute an intent, preceded by their compute budget."""
+    sender, recipient = Pubkey.from_string(intent.sender), Pubkey.from_string(intent.recipient)
+    budget = [
+        set_compute_unit_limit(plan.compute_units),
+        set_compute_unit_price(plan.micro_lamports_per_unit),
+    ]
+    if intent.amount.token != USDC:
+        paying = transfer(
+            TransferParams(from_pubkey=sender, to_pubkey=recipient, lamports=intent.amount.units)
+        )
+        return [*budget, with_reference(paying, plan.reference)]
+    creating = (
+        [create_idempotent_associated_token_account(sender, recipient, mint)] if plan.creates_account else []
+    )
+    paying = tokens.transfer_checked(
+        sender, recipient, mint, units=intent.amount.units, decimals=USDC.decimals
+    )
+    return [*budget, *creating, with_reference(paying, plan.reference)]
+
+
+def transfer_message(intent: TransferIntent, plan: TransactionPlan, *, mint: Pubkey) -> MessageV0:
+    """Return the message to sign; the sender pays the fee."""
+    return MessageV0.try_compile(
+        Pubkey.from_string(intent.sender),
+        transfer_instructions(intent, plan, mint=mint),
+        [],
+        Hash.from_string(plan.blockhash),
+    )
+
+
+def unsigned_transaction(message: MessageV0) -> VersionedTransaction:
+    """Return a transaction for simulation."""
+    return VersionedTransaction.populate(
+        message, [Signature.default()] * message.header.num_required_signatures
+    )
+
+
+def sign(partial: VersionedTransaction, signer: Signer, *, sender: str) -> tuple[bytes, str]:
+    """Add the fee payer's signature; return the transaction's bytes and that signature, which is its hash.
+
+    Raises: ValueError when a signature is missing or invalid afterwards.
+    """
+    message = partial.message
+    signature = Signature.from_bytes(signer.sign_message(to_bytes_versioned(message)))
+    raw = bytes(VersionedTransaction.populate(message, [signature, *partial.signatures[1:]]))
+    decoded = VersionedTransaction.from_bytes(raw)
+    if decoded.message != message:
+        raise ValueError("the signed transaction does not match the intent")
+    if str(decoded.message.account_keys[0]) != sender or not all(decoded.verify_with_results()):
+        raise ValueError("the transaction is signed by another key than the sender's")
+    return raw, str(signature)
+
+
+def signature_of(raw: bytes) -> str:
+    """Return the signature that identifies signed bytes on the chain. Raises: ValueError."""
+    try:
+        return str(VersionedTransaction.from_bytes(raw).signatures[0])
+    except (BincodeError, ValueError, IndexError):
+        raise ValueError("not a signed Solana transaction") from None
+
+
+def with_reference(paying: Instruction, reference: str) -> Instruction:
+    """Return an instruction that lists a key without using it (see `TransactionPlan`)."""
+    named = AccountMeta(Pubkey.from_string(reference), is_signer=False, is_writable=False)
+    return Instruction(paying.program_id, paying.data, [*paying.accounts, named])
+
+
+def encode(transaction: VersionedTransaction) -> str:
+    """Return a transaction in base64."""
+    return base64.b64encode(bytes(transaction)).decode()
+
+
+def decode(text: str) -> VersionedTransaction:
+    """Parse the output of `encode`."""
+    return VersionedTransaction.from_bytes(base64.b64decode(text))
+
+
+def transaction_terms(transaction: VersionedTransaction, latest: Blockhash) -> Terms:
+    """Return the terms of a transaction that lacks only the signature of its fee payer."""
+    return {
+        "transaction": encode(transaction),
+        "last_valid_block_height": latest.last_valid_block_height,
+        "blockhash_slot": latest.slot,
+    }

@@ -1,0 +1,1 @@
+"""The outcome of Solana transactions: signature statuses, histories, swap output."""

@@ -1,0 +1,218 @@
+"""Histories of accounts and the transactions in them, read in bounded portions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from solders.commitment_config import CommitmentLevel
+from solders.pubkey import Pubkey
+from solders.rpc.config import RpcSignaturesForAddressConfig, RpcTransactionConfig
+from solders.rpc.requests import GetSignaturesForAddress, GetTransaction
+from solders.signature import Signature
+from solders.transaction_status import UiTransactionEncoding
+
+from app.adapters.jsonrpc.calls import accept_any_error
+from app.adapters.jsonrpc.endpoint import RpcEndpoint
+from app.adapters.jsonrpc.replies import RpcError
+from app.adapters.solana.client.rpc import MAX_LARGE_BATCH, SolanaRpcCall
+from app.adapters.solana.client.wire import (
+    HistoryEntry,
+    LandedTransaction,
+    TracedTransaction,
+    history,
+    landed_or_none,
+    traced_or_none,
+)
+
+T = TypeVar("T")
+
+MAX_PAGE = 1_000
+"""The longest list that `getSignaturesForAddress` returns."""
+MAX_UNAVAILABLE_SLOTS = 1_500
+"""How long, about ten minutes, a node may take to show a transaction that it lists."""
+_READ_TIMEOUT_NANOSECONDS = 20 * 10**9
+"""A third of a job's time limit: transactions of others may be large."""
+_MAX_RECENT = 16
+"""A node's index may be late; a transaction that appears among this many before the newest is still found."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryProgress:
+    """The progress of reading one account's history.
+
+    `recent` has the newest entries that were read, oldest first. `before` is set while a history that is too long for
+    one pass is read from its newest end to the oldest.
+    """
+
+    recent: tuple[HistoryEntry, ...] = ()
+    before: str | None = None
+
+    @property
+    def until(self) -> str | None:
+        """Return the signature up to which everything was read."""
+        return self.recent[0].signature if self.recent else None
+
+    def with_read(self, entry: HistoryEntry) -> HistoryProgress:
+        """Return the progress after one more entry."""
+        return replace(self, recent=(*self.recent, entry)[-_MAX_RECENT:])
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryReadLimits:
+    """The limits of one pass: transactions of all addresses together, and pages of each history.
+
+    A page is as long as nodes allow. There must be at least two, and one must be longer than
+    `HistoryProgress.recent`: then the last page of a long history contains something unread.
+    """
+
+    transactions: int = 400
+    pages: int = 10
+    page: int = MAX_PAGE
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryCursor:
+    """An account with the progress to continue from, not further back than a slot."""
+
+    account: str
+    progress: HistoryProgress
+    since: int
+
+
+@dataclass(slots=True)
+class _HistoryWalk:
+    reading: HistoryCursor
+    before: str | None
+    entries: list[HistoryEntry]
+    last_page: str | None = None
+    is_complete: bool = False
+
+
+def newest_entry(account: str) -> SolanaRpcCall[tuple[HistoryEntry, ...]]:
+    """Return a call for the newest confirmed entry of an account."""
+    return _page(account, CommitmentLevel.Confirmed, limit=1)
+
+
+def page_before(account: str, before: str | None) -> SolanaRpcCall[tuple[HistoryEntry, ...]]:
+    """Return a call for a page of an account's confirmed history older than an entry, newest first."""
+    return _page(account, CommitmentLevel.Confirmed, limit=MAX_PAGE, before=before)
+
+
+def continue_reading(
+    endpoint: RpcEndpoint,
+    cursors: Sequence[HistoryCursor],
+    *,
+    read_limits: HistoryReadLimits,
+    at_least: int,
+) -> Mapping[str, tuple[HistoryProgress, tuple[HistoryEntry, ...]]]:
+    """Return, by account, the progress and the entries that come next, oldest first.
+
+    A history that is still being read from its newest end has none yet. `at_least` is the slot that the node must
+    have finalized.
+
+    Raises: EndpointError.
+    """
+    walks = [_HistoryWalk(reading, reading.progress.before, []) for reading in cursors]
+    for _ in range(read_limits.pages):
+        open_walks = [walk for walk in walks if not walk.is_complete]
+        if not open_walks:
+            break
+        calls = [
+            _page(
+                walk.reading.account, CommitmentLevel.Finalized,
+                before=walk.before, until=walk.reading.progress.until, limit=read_limits.page, at_least=at_least,
+            )
+            for walk in open_walks
+        ]  # fmt: skip
+        endpoint.run(calls, max_batch=MAX_LARGE_BATCH)
+        for walk, call in zip(open_walks, calls, strict=True):
+            _take(walk, call.result, is_last=len(call.result) < read_limits.page)
+    return {walk.reading.account: _result(walk) for walk in walks}
+
+
+def transaction(signature: str, commitment: CommitmentLevel) -> SolanaRpcCall[LandedTransaction | None]:
+    """Return a call for a transaction; `landed_transaction` reads its result."""
+    return transaction_call(signature, commitment, landed_or_none(signature), tolerates=accept_any_error)
+
+
+def traced_transaction(
+    signature: str, commitment: CommitmentLevel
+) -> SolanaRpcCall[TracedTransaction | None]:
+    """Return a call for a transaction with all of its calls, inner ones included; it may have an error."""
+    return transaction_call(signature, commitment, traced_or_none(signature), tolerates=accept_any_error)
+
+
+def transaction_call(
+    signature: str,
+    commitment: CommitmentLevel,
+    read: Callable[[object], T],
+    *,
+    tolerates: Callable[[RpcError], bool] | None = None,
+) -> SolanaRpcCall[T]:
+    """Return a call for a transaction with a reader of its own."""
+    config = RpcTransactionConfig(
+        encoding=UiTransactionEncoding.Base64, commitment=commitment, max_supported_transaction_version=0
+    )
+    return SolanaRpcCall(GetTransaction(Signature.from_string(signature), config), read, tolerates=tolerates)
+
+
+def landed_transaction(call: SolanaRpcCall[LandedTransaction | None]) -> LandedTransaction | None:
+    """Return a requested transaction, or None if the node cannot show it in a readable form."""
+    return None if call.error is not None else call.result
+
+
+def transactions(
+    endpoint: RpcEndpoint, signatures: Collection[str]
+) -> Mapping[str, LandedTransaction | None]:
+    """Return finalized transactions by signature, or None if the node cannot show one.
+
+    The last ones are left out when the time limit is reached, never the first. Raises: EndpointError.
+    """
+    until = time.monotonic_ns() + _READ_TIMEOUT_NANOSECONDS
+    waiting = list(signatures)
+    read: dict[str, LandedTransaction | None] = {}
+    while waiting and (not read or time.monotonic_ns() < until):
+        calls = {name: transaction(name, CommitmentLevel.Finalized) for name in waiting[:MAX_LARGE_BATCH]}
+        endpoint.run([*calls.values()], max_batch=MAX_LARGE_BATCH)
+        read |= {name: landed_transaction(call) for name, call in calls.items()}
+        del waiting[:MAX_LARGE_BATCH]
+    return read
+
+
+def _take(walk: _HistoryWalk, page: Sequence[HistoryEntry], *, is_last: bool) -> None:
+    since = walk.reading.since
+    walk.last_page = walk.before
+    walk.entries += [entry for entry in page if entry.slot > since]
+    walk.is_complete = is_last or page[-1].slot <= since
+    if page:
+        walk.before = page[-1].signature
+
+
+def _result(walk: _HistoryWalk) -> tuple[HistoryProgress, tuple[HistoryEntry, ...]]:
+    progress = walk.reading.progress
+    if not walk.is_complete:
+        # From the beginning of the last page, so that the final pass has at least that much.
+        return replace(progress, before=walk.last_page), ()
+    return replace(progress, before=None), tuple(reversed(walk.entries))
+
+
+def _page(
+    account: str,
+    commitment: CommitmentLevel,
+    *,
+    limit: int,
+    before: str | None = None,
+    until: str | None = None,
+    at_least: int | None = None,
+) -> SolanaRpcCall[tuple[HistoryEntry, ...]]:
+    config = RpcSignaturesForAddressConfig(
+        before=None if before is None else Signature.from_string(before),
+        until=None if until is None else Signature.from_string(until),
+        limit=limit,
+        commitment=commitment,
+        min_context_slot=at_least,
+    )
+    return SolanaRpcCall(GetSignaturesForAddress(Pubkey.from_string(account), config), history)

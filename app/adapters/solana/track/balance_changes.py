@@ -1,0 +1,82 @@
+"""Balance changes of an address by a landed transaction. No I/O.
+
+Instructions are not read: a transfer may be hidden in a call of any program, and a balance cannot be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from app.adapters.solana.client.wire import LandedTransaction, TokenBalance
+
+
+@dataclass(frozen=True, slots=True)
+class TokenHolder:
+    """An address and its associated token account of a mint."""
+
+    address: str
+    token_account: str
+    mint: str
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceChange:
+    """The changes of an address's balances by a transaction."""
+
+    lamports: int
+    usdc_units: int
+
+
+def balance_change(holder: TokenHolder, landed: LandedTransaction) -> BalanceChange:
+    """Return what a transaction changed; a token account counts only while the address owns it."""
+    lamports = 0
+    if holder.address in landed.keys:
+        place = landed.keys.index(holder.address)
+        lamports = landed.after[place] - landed.before[place]
+    held = (_token_units(holder, side) for side in (landed.tokens_before, landed.tokens_after))
+    before, after = held
+    return BalanceChange(lamports, after - before)
+
+
+def is_signed_by(holder: TokenHolder, landed: LandedTransaction) -> bool:
+    """Return whether the address had to sign: its own transactions, swaps or others, are no deposits."""
+    return holder.address in landed.keys[: landed.transaction.message.header.num_required_signatures]
+
+
+def payer_of_lamports(landed: LandedTransaction) -> str:
+    """Return the account that paid the most, fees aside; the fee payer if none did."""
+    payments = [before - after for before, after in zip(landed.before, landed.after, strict=True)]
+    payments[0] -= landed.fee_units
+    largest = max(payments)
+    return landed.keys[payments.index(largest)] if largest > 0 else landed.keys[0]
+
+
+def payer_of_tokens(landed: LandedTransaction, mint: str) -> str:
+    """Return the owner who paid the most of a mint's tokens; the fee payer if none did."""
+    payments = token_payments(landed, mint)
+    largest = max(payments.values(), default=0)
+    return (
+        next(owner for owner, units in payments.items() if units == largest)
+        if largest > 0
+        else landed.keys[0]
+    )
+
+
+def token_payments(landed: LandedTransaction, mint: str) -> Mapping[str, int]:
+    """Return what each owner of a mint's tokens paid; negative for what was received."""
+    payments: dict[str, int] = {}
+    for sign, side in ((1, landed.tokens_before), (-1, landed.tokens_after)):
+        for balance in side:
+            if balance.mint == mint and balance.owner:
+                payments[balance.owner] = payments.get(balance.owner, 0) + sign * balance.units
+    return payments
+
+
+def _token_units(holder: TokenHolder, side: Sequence[TokenBalance]) -> int:
+    return sum(
+        balance.units
+        for balance in side
+        if (balance.account, balance.mint, balance.owner)
+        == (holder.token_account, holder.mint, holder.address)
+    )

@@ -1,0 +1,363 @@
+"""Outcomes of many transactions in few requests.
+
+Nodes keep the statuses of some hundred recent slots, longer than bytes can land. Only what may be older is searched in
+the history, for which providers charge ten times as much.
+
+"Void" promises that the bytes can never land. It is returned only by the rule of decision 0012: the block height is
+finalized past, every endpoint that answers does not know the signature, and one of them has the whole period on
+record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+from solders.commitment_config import CommitmentLevel
+from solders.pubkey import Pubkey
+from solders.rpc.config import RpcBlockConfig, RpcSignatureStatusConfig
+from solders.rpc.requests import GetBlock, GetBlocksWithLimit, GetFirstAvailableBlock, GetSignatureStatuses
+from solders.signature import Signature
+from solders.transaction_status import TransactionDetails, UiTransactionEncoding
+from spl.token.constants import ASSOCIATED_TOKEN_PROGRAM_ID
+
+from app.adapters.jsonrpc.calls import accept_any_error
+from app.adapters.jsonrpc.endpoint import RpcEndpoint
+from app.adapters.solana.client import calls
+from app.adapters.solana.client.rpc import MAX_LARGE_BATCH, SolanaRpc, SolanaRpcCall
+from app.adapters.solana.client.wire import (
+    LEVELS,
+    EpochInfo,
+    LandedTransaction,
+    SignatureStatus,
+    SignatureStatuses,
+    entries,
+    field,
+    number,
+    statuses,
+    text,
+)
+from app.adapters.solana.track import account_history, swap_output
+from app.adapters.solana.track.account_history import MAX_UNAVAILABLE_SLOTS
+from app.ports.chain import BlockRef, TransactionOutcome, TransactionQuery, TransactionStatus
+
+_MAX_SIGNATURES = 256
+"""Of one `getSignatureStatuses`."""
+_BLOCKHASH_BLOCKS = 150
+_SKIPPED_OR_MISSING = frozenset({-32007, -32009})
+"""Agave `custom_error.rs`: SLOT_SKIPPED ("or missing due to ledger jump to recent snapshot") and
+LONG_TERM_STORAGE_SLOT_SKIPPED ("or missing in long-term storage")."""
+
+_SEARCH = RpcSignatureStatusConfig(search_transaction_history=True)
+_WITH_SIGNATURES, _HEADER = (
+    RpcBlockConfig(
+        encoding=UiTransactionEncoding.Base64,
+        transaction_details=details,
+        rewards=False,
+        commitment=CommitmentLevel.Finalized,
+        max_supported_transaction_version=0,
+    )
+    for details in (TransactionDetails.Signatures, TransactionDetails.None_)
+)
+
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _StatusSnapshot:
+    """One endpoint's view: statuses by signature, their slot, and the finalized moment before."""
+
+    found: Mapping[str, SignatureStatus]
+    slot: int
+    finalized: EpochInfo
+    first_slot: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _BlockCheck:
+    """One endpoint's view of positions on the chain: which are orphaned, and which it can show neither way."""
+
+    orphaned: frozenset[BlockRef]
+    unproven: frozenset[BlockRef]
+    slot: int
+
+
+class SolanaReceiptPoller:
+    """Polls the outcomes of movements on the cluster."""
+
+    def __init__(self, rpc: SolanaRpc, mint: Pubkey, *, commitment: str) -> None:
+        """Store the cluster's endpoints, the mint of USDC and the level at which a movement counts as landed."""
+        self._mint = mint
+        self._rpc = rpc
+        self._required_level = LEVELS.index(commitment)
+
+    def outcomes(
+        self,
+        queries: Sequence[TransactionQuery],
+        *,
+        landed_only: bool = False,
+    ) -> Mapping[str, TransactionOutcome]:
+        snapshot = self._rpc.run_on_first(lambda endpoint: _status_snapshot(endpoint, _hashes(queries)))
+        landed = self._landed(queries, snapshot.found)
+        missing = [
+            watch
+            for watch in queries
+            if not any(tx_hash in snapshot.found for tx_hash in watch.tx_hashes)
+            and (watch.expires_at_height is None or _is_expired(watch, snapshot.finalized))
+        ]
+        void: list[str] = []
+        if missing and not landed_only:
+            snapshots = [
+                *self._rpc.run_on_each(lambda endpoint: _finalized_snapshot(endpoint, _hashes(missing)))
+            ]
+            later = {tx_hash: status for one in snapshots for tx_hash, status in one.found.items()}
+            landed |= self._landed(missing, later)
+            void = [watch.key for watch in missing if _is_void(watch, later, snapshots)]
+        found = {watch.key: TransactionOutcome(TransactionStatus.WAITING) for watch in queries}
+        found |= dict.fromkeys(void, TransactionOutcome(TransactionStatus.VOID))
+        found |= self._final_outcomes(landed, queries, finalized=snapshot.finalized.slot)
+        return found
+
+    def orphaned_blocks(self, blocks: Sequence[BlockRef]) -> tuple[frozenset[BlockRef], int]:
+        """Return which transactions are missing from their slots, and up to which slot the others are final.
+
+        That is the newest finalized one, or the one before the first that no endpoint can show. Only a finalized
+        block that lacks the transaction, or a slot that the chain of blocks passes over, proves that it is gone; a
+        node that does not know it proves nothing. Raises: Unreachable.
+        """
+        check = self._rpc.run_on_first(lambda endpoint: _check_blocks(endpoint, blocks))
+        orphaned, unproven = check.orphaned, check.unproven
+        if unproven:
+            # Another endpoint may have what this one cannot show.
+            remaining = sorted(unproven, key=lambda block: block.number)
+            for other in self._rpc.run_on_each(lambda endpoint: _check_blocks(endpoint, remaining)):
+                orphaned |= other.orphaned & unproven
+                unproven &= other.unproven
+        for block in unproven:
+            if block.number <= check.slot:
+                _log.warning("block_unverifiable", slot=block.number, tx_hash=block.hash)
+        return orphaned, min([check.slot, *(block.number - 1 for block in unproven)])
+
+    def _landed(
+        self, queries: Sequence[TransactionQuery], found: Mapping[str, SignatureStatus]
+    ) -> dict[str, tuple[str, SignatureStatus]]:
+        landed = {}
+        for watch in queries:
+            for tx_hash in watch.tx_hashes:
+                status = found.get(tx_hash)
+                if status is not None and LEVELS.index(status.level) >= self._required_level:
+                    landed[watch.key] = (tx_hash, status)
+        return landed
+
+    def _final_outcomes(
+        self,
+        landed: Mapping[str, tuple[str, SignatureStatus]],
+        queries: Sequence[TransactionQuery],
+        *,
+        finalized: int,
+    ) -> Mapping[str, TransactionOutcome]:
+        if not landed:
+            return {}
+        calls = {
+            tx_hash: account_history.transaction(tx_hash, CommitmentLevel.Confirmed)
+            for tx_hash, _ in landed.values()
+        }
+        self._rpc.run(*calls.values())
+        settled = {}
+        for watch in queries:
+            if watch.key not in landed:
+                continue
+            tx_hash, status = landed[watch.key]
+            landed_transaction = account_history.landed_transaction(calls[tx_hash])
+            received = self._received(watch, landed_transaction)
+            if watch.expected_token is not None and received is None and not status.failed:
+                if finalized - status.slot <= MAX_UNAVAILABLE_SLOTS:
+                    continue  # the received amount is not known yet
+                _log.warning("swap_output_unavailable", transaction_id=watch.key, tx_hash=tx_hash)
+            settled[watch.key] = TransactionOutcome(
+                # The error is checked before the level: a failed transaction is confirmed as well.
+                status=TransactionStatus.REVERTED if status.failed else TransactionStatus.SUCCEEDED,
+                tx_hash=tx_hash,
+                block=BlockRef(status.slot, tx_hash),
+                confirmations=1,
+                fee_units=None if landed_transaction is None else _fee_units(landed_transaction),
+                received_units=received,
+            )
+        return settled
+
+    def _received(self, query: TransactionQuery, landed_transaction: LandedTransaction | None) -> int | None:
+        if query.expected_token is None or landed_transaction is None:
+            return None
+        return swap_output.swap_output(
+            landed_transaction, query.sender, query.expected_token, usdc_mint=self._mint
+        )
+
+
+def _status_snapshot(endpoint: RpcEndpoint, hashes: Sequence[str]) -> _StatusSnapshot:
+    """Read recent statuses and the finalized moment. Raises: EndpointError."""
+    finalized = calls.epoch_info(CommitmentLevel.Finalized)
+    status_calls = _status_calls(hashes)
+    endpoint.run([finalized, *status_calls])
+    return _StatusSnapshot(
+        _by_hash(hashes, status_calls),
+        min((call.result.slot for call in status_calls), default=0),
+        finalized.result,
+    )
+
+
+def _finalized_snapshot(endpoint: RpcEndpoint, hashes: Sequence[str]) -> _StatusSnapshot:
+    """Read the finalized moment, and only then the statuses: a later response is no older than the first.
+
+    Raises: EndpointError.
+    """
+    finalized = calls.epoch_info(CommitmentLevel.Finalized)
+    first = SolanaRpcCall(GetFirstAvailableBlock(), number)
+    endpoint.run([finalized, first])
+    status_calls = _status_calls(hashes, config=_SEARCH)
+    endpoint.run(status_calls)
+    slot = min((call.result.slot for call in status_calls), default=0)
+    return _StatusSnapshot(_by_hash(hashes, status_calls), slot, finalized.result, first.result)
+
+
+def _is_void(
+    query: TransactionQuery, found: Mapping[str, SignatureStatus], snapshots: Sequence[_StatusSnapshot]
+) -> bool:
+    if any(tx_hash in found for tx_hash in query.tx_hashes):
+        return False
+    beyond = [
+        look for look in snapshots if _is_expired(query, look.finalized) and look.slot >= look.finalized.slot
+    ]
+    # It cannot land before the slot in which its blockhash was the newest: all later ones must be on record.
+    since = _blockhash_slot(query)
+    if any(look.first_slot <= since for look in beyond):
+        return True
+    if beyond:
+        _log.warning("expiry_unverifiable", transaction_id=query.key, needs_history_since_slot=since)
+    return False
+
+
+def _blockhash_slot(query: TransactionQuery) -> int:
+    # There are no more blocks than slots, so that the height is no later if the slot was not stored.
+    return int(query.terms.get("blockhash_slot") or (query.expires_at_height or 0) - _BLOCKHASH_BLOCKS)
+
+
+def _is_expired(query: TransactionQuery, finalized: EpochInfo) -> bool:
+    return query.expires_at_height is not None and finalized.block_height > query.expires_at_height
+
+
+def _check_blocks(endpoint: RpcEndpoint, blocks: Sequence[BlockRef]) -> _BlockCheck:
+    """Look up transactions in their slots. Raises: EndpointError."""
+    snapshot = _status_snapshot(endpoint, [block.hash for block in blocks])
+    older = [block.hash for block in blocks if block.hash not in snapshot.found]
+    searched = _status_calls(older, config=_SEARCH)
+    endpoint.run(searched)
+    found = {**snapshot.found, **_by_hash(older, searched)}
+    suspects = [
+        block for block in blocks if (status := found.get(block.hash)) is None or status.slot != block.number
+    ]
+    proofs = {
+        block: SolanaRpcCall(
+            GetBlock(block.number, _WITH_SIGNATURES), _signatures, tolerates=accept_any_error
+        )
+        for block in suspects
+        if block.number <= snapshot.finalized.slot
+    }
+    endpoint.run([*proofs.values()], max_batch=MAX_LARGE_BATCH)
+    skipped = _skipped_slots(
+        endpoint,
+        {
+            block.number
+            for block, proof in proofs.items()
+            if proof.error is not None and proof.error.code in _SKIPPED_OR_MISSING
+        },
+    )
+    is_gone = {
+        block: True if block.number in skipped else _is_orphaned(block, proof)
+        for block, proof in proofs.items()
+    }
+    return _BlockCheck(
+        orphaned=frozenset(block for block, orphaned in is_gone.items() if orphaned),
+        unproven=frozenset(block for block in suspects if is_gone.get(block) is None),
+        slot=snapshot.finalized.slot,
+    )
+
+
+def _is_orphaned(block: BlockRef, proof: SolanaRpcCall[frozenset[str] | None]) -> bool | None:
+    """Return whether a finalized block lacks a transaction, or None if it cannot be shown."""
+    return None if proof.error is not None or proof.result is None else block.hash not in proof.result
+
+
+def _skipped_slots(endpoint: RpcEndpoint, slots: Collection[int]) -> frozenset[int]:
+    """Return which of these slots certainly have no block: the parent of the next block lies before them.
+
+    A node reports a slot that it lacks in the same words as one that was skipped. Raises: EndpointError.
+    """
+    following = {
+        slot: SolanaRpcCall(
+            GetBlocksWithLimit(slot + 1, 1, CommitmentLevel.Finalized),
+            _first_slot,
+            tolerates=accept_any_error,
+        )
+        for slot in slots
+    }
+    endpoint.run([*following.values()])
+    parents = {
+        slot: SolanaRpcCall(GetBlock(call.result, _HEADER), _parent_slot, tolerates=accept_any_error)
+        for slot, call in following.items()
+        if call.error is None and call.result is not None
+    }
+    endpoint.run([*parents.values()])
+    return frozenset(
+        slot
+        for slot, call in parents.items()
+        if call.error is None and call.result is not None and call.result < slot
+    )
+
+
+def _first_slot(result: object) -> int | None:
+    found = entries(result)
+    return number(found[0]) if found else None
+
+
+def _parent_slot(result: object) -> int | None:
+    return None if result is None else number(field(result, "parentSlot"))
+
+
+def _signatures(result: object) -> frozenset[str] | None:
+    if result is None:
+        return None
+    return frozenset(text(entry) for entry in entries(field(result, "signatures")))
+
+
+def _fee_units(landed: LandedTransaction) -> int:
+    """Return the network's charge: the fee, and the rent of a token account that was created."""
+    charged_units = landed.fee_units
+    for instruction in landed.transaction.message.instructions:
+        if landed.keys[instruction.program_id_index] == str(ASSOCIATED_TOKEN_PROGRAM_ID):
+            for created_rent in bytes(instruction.accounts)[1:2]:
+                # An existing account that is closed returns its lamports: that is no fee.
+                charged_units += max(landed.after[created_rent] - landed.before[created_rent], 0)
+    return charged_units
+
+
+def _status_calls(
+    hashes: Sequence[str], *, config: RpcSignatureStatusConfig | None = None
+) -> list[SolanaRpcCall[SignatureStatuses]]:
+    calls = []
+    for start in range(0, len(hashes), _MAX_SIGNATURES):
+        chunk = [Signature.from_string(tx_hash) for tx_hash in hashes[start : start + _MAX_SIGNATURES]]
+        calls.append(SolanaRpcCall(GetSignatureStatuses(chunk, config), statuses(len(chunk))))
+    return calls
+
+
+def _by_hash(
+    hashes: Sequence[str], calls: Sequence[SolanaRpcCall[SignatureStatuses]]
+) -> Mapping[str, SignatureStatus]:
+    found = [status for call in calls for status in call.result.found]
+    return {tx_hash: status for tx_hash, status in zip(hashes, found, strict=True) if status is not None}
+
+
+def _hashes(queries: Sequence[TransactionQuery]) -> list[str]:
+    return [tx_hash for watch in queries for tx_hash in watch.tx_hashes]

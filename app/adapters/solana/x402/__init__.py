@@ -1,0 +1,1 @@
+"""The x402 facilitator for Solana (partially signed transfers)."""

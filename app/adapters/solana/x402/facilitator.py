@@ -1,0 +1,207 @@
+"""The `Facilitator` port for Solana: reads payments from one token account's balances, and co-signs as fee payer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from solders.commitment_config import CommitmentLevel
+from solders.compute_budget import set_compute_unit_limit, set_compute_unit_price
+from solders.hash import Hash
+from solders.message import MessageV0, to_bytes_versioned
+from solders.pubkey import Pubkey
+from solders.rpc.config import RpcSimulateTransactionConfig
+from solders.rpc.requests import SimulateVersionedTransaction
+from solders.signature import Signature
+from solders.transaction import VersionedTransaction
+from spl.token.instructions import create_idempotent_associated_token_account
+
+from app.adapters.jsonrpc.replies import MalformedResponseError
+from app.adapters.solana.chain import SolanaChain
+from app.adapters.solana.client import calls
+from app.adapters.solana.client.rpc import SolanaRpcCall
+from app.adapters.solana.client.wire import LandedTransaction, landed_or_none, members, number, simulation
+from app.adapters.solana.send import refusals, tokens, transactions
+from app.adapters.solana.track import account_history, balance_changes
+from app.adapters.solana.track.balance_changes import TokenHolder
+from app.adapters.solana.x402 import payments
+from app.core.chains import SOL, ChainName
+from app.core.money import TokenAmount
+from app.ports.chain import Terms, TransactionDraft, TransferIntent
+from app.ports.errors import Rejected
+from app.ports.facilitator import (
+    ExpectedPayment,
+    IncomingPayment,
+    PaymentAsset,
+    PaymentAuthorization,
+    SettlementCapacity,
+)
+
+_CONFIRMED = CommitmentLevel.Confirmed
+# The payer's signature is checked before; ours is still missing.
+_SIMULATION = RpcSimulateTransactionConfig(
+    sig_verify=False, replace_recent_blockhash=False, commitment=_CONFIRMED
+)
+_CAIP_LETTERS = 32
+_ACCOUNT_CREATION_UNITS = 40_000
+
+
+class SolanaFacilitator:
+    """The facilitator of one cluster."""
+
+    name = ChainName.SOLANA
+
+    def __init__(self, chain: SolanaChain) -> None:
+        """Store the chain; a payment by hash is final when it is finalized."""
+        genesis = chain.deployment.genesis_hash
+        self._rpc = chain.rpc
+        self._mint = Pubkey.from_string(chain.deployment.usdc_mint)
+        self.asset = PaymentAsset(
+            network=f"solana:{genesis[:_CAIP_LETTERS] if genesis else 'sandbox'}",
+            legacy_network=None,
+            address=chain.deployment.usdc_mint,
+        )
+
+    def canonical_hash(self, text: str) -> str | None:
+        """Return a signature in its canonical base58 spelling, or None for anything else."""
+        try:
+            canonical = str(Signature.from_string(text))
+        except ValueError:
+            return None
+        return canonical if canonical == text else None
+
+    def incoming_payment(self, tx_hash: str, recipient: str) -> IncomingPayment | None:
+        """Read what a finalized transaction paid to the recipient's own token account. Raises: Unreachable."""
+        call = account_history.transaction_call(tx_hash, CommitmentLevel.Finalized, _block_time(tx_hash))
+        self._rpc.run(call)
+        if call.result is None:
+            return None
+        landed, block_time = call.result
+        account = str(tokens.account_of(Pubkey.from_string(recipient), self._mint))
+        paid = balance_changes.token_payments(landed, str(self._mint))
+        change = balance_changes.balance_change(TokenHolder(recipient, account, str(self._mint)), landed)
+        return IncomingPayment(
+            tx_hash=tx_hash,
+            succeeded=not landed.failed,
+            units=max(change.usdc_units, 0),
+            payers=frozenset(owner for owner, units in paid.items() if units > 0),
+            claims=(self._claim(to_bytes_versioned(landed.transaction.message)),),
+            block_time=block_time,
+            is_final=True,
+        )
+
+    def claim_of(self, payload: Mapping[str, Any]) -> str:
+        return self._claim(payments.read_signed(payload))
+
+    def verify(
+        self,
+        payload: Mapping[str, Any],
+        expected: ExpectedPayment,
+        *,
+        now: int,  # noqa: ARG002 - the blockhash expires instead
+    ) -> PaymentAuthorization:
+        partial = payments.verify(payload, expected, mint=self._mint)
+        claim = self._claim(to_bytes_versioned(partial.message))
+        terms: Terms = {
+            "transaction": transactions.encode(partial.transaction),
+            "fee_lamports": partial.fee_lamports,
+        }
+        return PaymentAuthorization(claim, partial.payer, expected.recipient, partial.units, terms)
+
+    def draft_settlement(self, authorization: PaymentAuthorization, *, settler: str) -> TransactionDraft:
+        payment = transactions.decode(str(authorization.terms["transaction"]))
+        return self._draft(settler, payment, int(authorization.terms["fee_lamports"] or 0))
+
+    def find_settlement(self, authorization: PaymentAuthorization) -> str | None:  # noqa: ARG002 - only we can submit it
+        """Return None: only we can complete a transaction of which we pay the fee."""
+        return None
+
+    def settlement_capacity(self, settler: str, recipient: str) -> SettlementCapacity:
+        """Read the settlement address's lamports beyond rent, and whether the recipient has its token account.
+
+        Raises: Unreachable.
+        """
+        account = tokens.account_of(Pubkey.from_string(recipient), self._mint)
+        rent = calls.rent(0)
+        found = calls.accounts([Pubkey.from_string(settler), account], _CONFIRMED)
+        self._rpc.run(rent, found)
+        settler_state, receiving = found.result.states
+        settler_lamports = tokens.read_account(receiving)
+        has_account = settler_lamports is not None and (settler_lamports.owner, settler_lamports.mint) == (
+            Pubkey.from_string(recipient),
+            self._mint,
+        )
+        spendable = max((settler_state.lamports if settler_state else 0) - rent.result, 0)
+        return SettlementCapacity(
+            spendable,
+            payments.MAX_FEE_LAMPORTS,
+            max_fee_units=payments.TYPICAL_FEE_LAMPORTS,
+            recipient_can_receive=has_account,
+        )
+
+    def draft_recipient_account(self, settler: str, recipient: str) -> TransactionDraft | None:
+        if self.settlement_capacity(settler, recipient).recipient_can_receive:
+            return None
+        latest, rent = calls.blockhash(_CONFIRMED), calls.rent(tokens.TOKEN_ACCOUNT_BYTES)
+        self._rpc.run(latest, rent)
+        payer = Pubkey.from_string(settler)
+        message = MessageV0.try_compile(
+            payer,
+            [
+                set_compute_unit_limit(_ACCOUNT_CREATION_UNITS),
+                set_compute_unit_price(1),
+                create_idempotent_associated_token_account(payer, Pubkey.from_string(recipient), self._mint),
+            ],
+            [],
+            Hash.from_string(latest.result.blockhash),
+        )
+        creation = transactions.unsigned_transaction(message)
+        return self._draft(settler, creation, rent.result + payments.MAX_FEE_LAMPORTS)
+
+    def is_signed_by(self, payer: str, text: str, signature: str) -> bool:
+        try:
+            return Signature.from_string(signature).verify(Pubkey.from_string(payer), text.encode())
+        except ValueError:
+            return False
+
+    def _claim(self, message: bytes) -> str:
+        return f"auth:{self.name.value}:{payments.claim_of(message)}"
+
+    def _draft(self, settler: str, partial: VersionedTransaction, fee_units: int) -> TransactionDraft:
+        latest, found = calls.blockhash(_CONFIRMED), calls.accounts([Pubkey.from_string(settler)], _CONFIRMED)
+        simulated = SolanaRpcCall(SimulateVersionedTransaction(partial, _SIMULATION), simulation)
+        self._rpc.run(latest, found, simulated)
+        if simulated.result.error is not None:
+            raise Rejected(
+                "simulation_failed", details={"revert": refusals.simulation_error(simulated.result.error)}
+            )
+        state = found.result.states[0]
+        lamports = state.lamports if state else 0
+        if lamports < fee_units:
+            raise Rejected("insufficient_gas")
+        # The blockhash is the payer's, and no newer than the newest: it expires no later. It cannot have landed
+        # before this slot, because our signature was missing.
+        return TransactionDraft(
+            intent=TransferIntent(settler, self.asset.address, TokenAmount(0, SOL)),
+            fee_units=fee_units,
+            native_units=lamports,
+            token_units=lamports,
+            sequence=None,
+            terms=transactions.transaction_terms(partial, latest.result),
+            as_of=found.result.slot,
+        )
+
+
+def _block_time(tx_hash: str) -> Any:
+    landed = landed_or_none(tx_hash)
+
+    def read(result: object) -> tuple[LandedTransaction, int] | None:
+        found = landed(result)
+        if found is None:
+            return None
+        time = members(result).get("blockTime")
+        if time is None:
+            raise MalformedResponseError("expected a block's time")
+        return found, number(time)
+
+    return read

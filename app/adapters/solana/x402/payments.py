@@ -1,0 +1,180 @@
+"""x402's `exact` payments on Solana: a transaction signed by the payer, completed by us as fee payer.
+
+No I/O. The fee payer signs everything in the transaction, so it is checked instruction by instruction (x402's
+`specs/schemes/exact/scheme_exact_svm.md`, and stricter where that leaves a choice).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from solders.errors import BincodeError
+from solders.instruction import CompiledInstruction
+from solders.message import MessageV0, to_bytes_versioned
+from solders.pubkey import Pubkey
+from solders.token import ID as TOKEN_PROGRAM
+from solders.transaction import SanitizeError, VersionedTransaction
+
+from app.adapters.solana.send import fees, tokens
+from app.core.chains import USDC
+from app.ports.errors import Rejected
+from app.ports.facilitator import ExpectedPayment
+
+_COMPUTE_BUDGET = Pubkey.from_string("ComputeBudget111111111111111111111111111111")
+_MEMO = frozenset(
+    {
+        Pubkey.from_string("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr"),
+        Pubkey.from_string("Memo1UhkJRfHyvLMcVucJwxXeuD728EqVDDwQDxFMNo"),
+    }
+)
+_LIGHTHOUSE = Pubkey.from_string("L2TExMFKdjpN9kozasaurPirfHy9P8sbXoAN1qA3S95")
+_INSTRUCTIONS = range(3, 7)
+_SET_LIMIT, _SET_PRICE, _TRANSFER_CHECKED = 2, 3, 12
+_MAX_MICRO_LAMPORTS_PER_UNIT = 5_000_000
+# The payer chooses the priority fee, and we pay it: about a cent at most.
+MAX_FEE_LAMPORTS = 60_000
+_MAX_TRANSACTION_BYTES = 1232
+_SIGNATURES = 2
+# Two signatures, and the priority fee that x402's own clients offer. No account is created, so there is no rent.
+TYPICAL_FEE_LAMPORTS = _SIGNATURES * fees.BASE_FEE_LAMPORTS + 1
+
+
+@dataclass(frozen=True, slots=True)
+class PartialTransaction:
+    """A transaction that lacks the signature of its fee payer."""
+
+    transaction: VersionedTransaction
+    payer: str
+    units: int
+    fee_lamports: int
+
+    @property
+    def message(self) -> MessageV0:
+        """The signed message."""
+        message = self.transaction.message
+        if not isinstance(message, MessageV0):
+            raise Rejected("invalid_payload")
+        return message
+
+
+def verify(payload: Mapping[str, Any], expected: ExpectedPayment, *, mint: Pubkey) -> PartialTransaction:
+    """Parse a client's payload and check every instruction of it. Raises: Rejected."""
+    transaction = _transaction(payload.get("transaction"))
+    message = _message(transaction)
+    keys = message.account_keys
+    if str(keys[0]) != expected.settler:
+        raise Rejected("fee_payer_not_managed_by_facilitator")
+    instructions = message.instructions
+    if len(instructions) not in _INSTRUCTIONS:
+        raise Rejected("invalid_exact_solana_payload_transaction_instructions_length")
+    if any(0 in bytes(instruction.accounts) for instruction in instructions):
+        raise Rejected("invalid_exact_solana_payload_transaction_fee_payer_included_in_instruction_accounts")
+    fee_lamports = _fee(message)
+    units = _transferred_units(message, instructions[2], expected, mint=mint)
+    if units != expected.units:
+        raise Rejected("invalid_exact_solana_payload_amount_mismatch")
+    for instruction in instructions[3:]:
+        program = keys[instruction.program_id_index]
+        if program not in _MEMO and program != _LIGHTHOUSE:
+            raise Rejected("invalid_exact_solana_payload_transaction_instructions")
+    _assert_signed(transaction, message)
+    return PartialTransaction(transaction, str(keys[1]), units, fee_lamports)
+
+
+def read_signed(payload: Mapping[str, Any]) -> bytes:
+    """Return the message that a payer has signed, whatever it contains. Raises: Rejected."""
+    transaction = _transaction(payload.get("transaction"))
+    message = _message(transaction)
+    _assert_signed(transaction, message)
+    return to_bytes_versioned(message)
+
+
+def claim_of(message: bytes) -> str:
+    """Return the identifier of a signed message."""
+    return hashlib.sha256(message).hexdigest()
+
+
+def _transaction(value: object) -> VersionedTransaction:
+    if not isinstance(value, str) or len(value) > 2 * _MAX_TRANSACTION_BYTES:
+        raise Rejected("invalid_payload")
+    try:
+        raw = base64.b64decode(value, validate=True)
+        if len(raw) > _MAX_TRANSACTION_BYTES:
+            raise Rejected("invalid_payload")
+        transaction = VersionedTransaction.from_bytes(raw)
+        # Parsing does not check whether the account indexes of instructions exist.
+        transaction.sanitize()
+    except (binascii.Error, BincodeError, SanitizeError, ValueError):
+        raise Rejected("invalid_payload") from None
+    if bytes(transaction) != raw:
+        raise Rejected("invalid_payload")
+    return transaction
+
+
+def _message(transaction: VersionedTransaction) -> MessageV0:
+    message = transaction.message
+    if (
+        not isinstance(message, MessageV0)
+        or message.address_table_lookups
+        # With a second index, an account could be taken for another one.
+        or len(set(message.account_keys)) != len(message.account_keys)
+        or len(transaction.signatures) != _SIGNATURES
+        or message.header.num_required_signatures != _SIGNATURES
+    ):
+        raise Rejected("invalid_payload")
+    return message
+
+
+def _assert_signed(transaction: VersionedTransaction, message: MessageV0) -> None:
+    if not transaction.signatures[1].verify(message.account_keys[1], to_bytes_versioned(message)):
+        raise Rejected("invalid_exact_solana_payload_signature")
+
+
+def _fee(message: MessageV0) -> int:
+    limit = _budget(message, message.instructions[0], _SET_LIMIT, "<BI")
+    price = _budget(message, message.instructions[1], _SET_PRICE, "<BQ")
+    fee = fees.fee_lamports(limit, price) + (_SIGNATURES - 1) * fees.BASE_FEE_LAMPORTS
+    if price > _MAX_MICRO_LAMPORTS_PER_UNIT or fee > MAX_FEE_LAMPORTS:
+        raise Rejected("invalid_exact_solana_payload_transaction_instructions_compute_price_too_high")
+    return fee
+
+
+def _budget(message: MessageV0, instruction: CompiledInstruction, kind: int, layout: str) -> int:
+    data = bytes(instruction.data)
+    if (
+        message.account_keys[instruction.program_id_index] != _COMPUTE_BUDGET
+        or len(data) != struct.calcsize(layout)
+        or data[0] != kind
+    ):
+        raise Rejected("invalid_exact_solana_payload_transaction_instructions_compute")
+    return int(struct.unpack(layout, data)[1])
+
+
+def _transferred_units(
+    message: MessageV0, instruction: CompiledInstruction, expected: ExpectedPayment, *, mint: Pubkey
+) -> int:
+    keys, data = message.account_keys, bytes(instruction.data)
+    places = bytes(instruction.accounts)
+    if (
+        keys[instruction.program_id_index] != TOKEN_PROGRAM
+        or len(data) != struct.calcsize("<BQB")
+        or data[0] != _TRANSFER_CHECKED
+        or len(places) != 4  # noqa: PLR2004 - source, mint, destination, authority
+    ):
+        raise Rejected("invalid_exact_solana_payload_no_transfer_instruction")
+    _, units, decimals = struct.unpack("<BQB", data)
+    source, instruction_mint, destination, authority = (keys[place] for place in places)
+    if instruction_mint != mint or decimals != USDC.decimals:
+        raise Rejected("invalid_exact_solana_payload_mint_mismatch")
+    if destination != tokens.account_of(Pubkey.from_string(expected.recipient), mint):
+        raise Rejected("invalid_exact_solana_payload_recipient_mismatch")
+    # The second signer is the payer, and pays from its own account.
+    if authority != keys[1] or source == destination:
+        raise Rejected("invalid_exact_solana_payload_transfer_authority")
+    return int(units)

@@ -1,0 +1,1 @@
+"""Decentralised exchanges: Uniswap on EVM chains, Jupiter on Solana."""

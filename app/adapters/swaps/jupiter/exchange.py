@@ -1,0 +1,273 @@
+"""The `SwapExchange` port for Solana: Jupiter's offers, built into a transaction here, simulated and signed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from solders.address_lookup_table_account import AddressLookupTableAccount
+from solders.compute_budget import set_compute_unit_limit, set_compute_unit_price
+from solders.hash import Hash
+from solders.instruction import Instruction
+from solders.message import MessageV0
+from solders.pubkey import Pubkey
+from solders.system_program import TransferParams, transfer
+from spl.token.constants import TOKEN_PROGRAM_ID, WRAPPED_SOL_MINT
+from spl.token.instructions import create_idempotent_associated_token_account, sync_native
+from spl.token.models import SyncNativeParams
+
+from app.adapters.funds import require
+from app.adapters.rate_limited_http import KEYLESS, ServiceAccess
+from app.adapters.solana.chain import SolanaChain
+from app.adapters.solana.client.wire import (
+    AccountState,
+)
+from app.adapters.solana.send import fees, lookup_tables, refusals, tokens, transactions
+from app.adapters.solana.send.drafts import assert_rent_exempt
+from app.adapters.solana.send.simulation import SimulatedTransaction, simulate
+from app.adapters.swaps.jupiter import balances, minimum_balances, routes
+from app.adapters.swaps.jupiter.api import JupiterApi, JupiterRoute
+from app.adapters.swaps.jupiter.balances import SwapBalances
+from app.adapters.swaps.jupiter.minimum_balances import MinimumBalances
+from app.adapters.swaps.jupiter.routes import SwapAccounts
+from app.core.chains import SOL, USDC
+from app.ports.chain import SignedTransaction, TransactionDraft, TransferIntent
+from app.ports.errors import Rejected
+from app.ports.swaps import ConcurrentOutflows, SwapOffer, SwapRequest
+from app.ports.vault import Signer
+
+_NO_BLOCKHASH = Hash.default()
+_U64 = 2**64
+_MAX_TRANSACTION_BYTES = 1232
+_MAX_ACCOUNT_LOCKS = 64
+"""Of accounts in one transaction, `MAX_TX_ACCOUNT_LOCKS` of Agave."""
+_SLIPPAGE_EXCEEDED = "custom program error 0x1771"
+"""6001, `SlippageToleranceExceeded` of Jupiter's IDL, as `refusals.simulation_error` formats it."""
+
+
+class JupiterExchange:
+    """Jupiter on one cluster. Opens no connection before the first call."""
+
+    def __init__(self, chain: SolanaChain, base_url: str, access: ServiceAccess = KEYLESS) -> None:
+        """Store the chain, used for all reads, and how the API is reached."""
+        self._chain = chain
+        self._api = JupiterApi(base_url, access)
+        self._usdc_mint = Pubkey.from_string(chain.deployment.usdc_mint)
+
+    def quote(self, request: SwapRequest) -> SwapOffer:
+        """Return Jupiter's best offer.
+
+        Raises: Rejected("no_liquidity", "quote_unavailable", "quote_rate_limited", "insufficient_funds").
+        """
+        if request.input_amount.units >= _U64:
+            # More than the chain can represent, and so more than any wallet holds.
+            raise Rejected("insufficient_funds")
+        pair = self._swap_accounts(request)
+        built = self._api.build(
+            request.owner, str(pair.input_mint), str(pair.output_mint),
+            units=request.input_amount.units, slippage_bps=request.slippage_bps,
+        )  # fmt: skip
+        return SwapOffer(request, built.output_units, "Jupiter: " + ", ".join(built.labels), built)
+
+    def draft(self, offer: SwapOffer, *, minimum_units: int, signer: Signer | None) -> TransactionDraft:  # noqa: ARG002 - unsigned
+        """Build the swap's transaction around Jupiter's route, and simulate it.
+
+        Raises: Rejected("price_moved", "unsafe_instructions", "simulation_failed", …), Unreachable.
+        """
+        built = offer.adapter_data
+        if not isinstance(built, JupiterRoute):
+            raise TypeError("this is not an offer of Jupiter's")
+        try:
+            return self._draft(offer.request, built, minimum_units)
+        except Rejected:
+            # The next quote may be usable.
+            self._api.forget(offer.request.owner)
+            raise
+
+    def _draft(self, request: SwapRequest, built: JupiterRoute, minimum_units: int) -> TransactionDraft:
+        pair = self._swap_accounts(request)
+        instructions = self._instructions(request, pair, built, minimum_units)
+        tables = lookup_tables.read_tables(self._chain.rpc, built.tables)
+
+        def ending(minimums: MinimumBalances) -> list[Instruction]:
+            return [
+                *instructions,
+                *minimum_balances.assertion_instructions(pair.owner, self._usdc_mint, minimums),
+            ]
+
+        unsimulated = _message(pair.owner, ending(MinimumBalances()), tables, blockhash=_NO_BLOCKHASH)
+        simulated = self._simulate(pair.owner, unsimulated)
+        if not self._is_exactly_swap(simulated, request, minimum_units):
+            # Balances and simulation may be of two moments, with a change in between: read again.
+            simulated = self._simulate(pair.owner, unsimulated)
+        units, price = fees.compute_unit_limit(simulated.simulation.compute_units), simulated.price
+        before = self._balances(pair.owner, simulated.before)
+        fee_units = self._assert_affordable(request, simulated, before, fees.fee_lamports(units, price))
+        error = simulated.simulation.error
+        if error is not None and refusals.simulation_error(error) == _SLIPPAGE_EXCEEDED:
+            raise Rejected("price_moved")
+        simulated.assert_succeeded()
+        if not self._is_exactly_swap(simulated, request, minimum_units):
+            raise Rejected("unsafe_instructions")
+        minimum_lamports = minimum_balances.minimum_balances(
+            request, before, minimum_units=minimum_units, fee_units=fee_units
+        )
+        final = _message(
+            pair.owner, ending(minimum_lamports), tables,
+            blockhash=Hash.from_string(simulated.latest.blockhash), units=units, price=price,
+        )  # fmt: skip
+        return simulated.draft(
+            TransferIntent(request.owner, request.owner, request.input_amount),
+            transactions.unsigned_transaction(final),
+            fee_units,
+            (before.lamports, before.lamports if request.input_amount.token == SOL else before.usdc_units),
+        )
+
+    def sign(
+        self, draft: TransactionDraft, signer: Signer, *, sequence: int | None, concurrent: ConcurrentOutflows
+    ) -> SignedTransaction:
+        """Sign a draft. No I/O. Raises: ValueError with a nonce, which Solana does not have, or with a wrong signer."""
+        self._api.forget(draft.intent.sender)
+        message = transactions.decode(str(draft.terms["transaction"])).message
+        if not isinstance(message, MessageV0):
+            raise TypeError("not a message of version 0")
+        message = minimum_balances.lower_minimums(message, concurrent.outflows)
+        lowered = transactions.encode(transactions.unsigned_transaction(message))
+        terms = {**draft.terms, "transaction": lowered}
+        return self._chain.sign(replace(draft, terms=terms), signer, sequence=sequence)
+
+    def _swap_accounts(self, request: SwapRequest) -> SwapAccounts:
+        owner = Pubkey.from_string(request.owner)
+        input_token, output_token = (
+            self._usdc_mint if token == USDC else WRAPPED_SOL_MINT
+            for token in (request.input_amount.token, request.output_token)
+        )
+        return SwapAccounts(
+            owner,
+            tokens.account_of(owner, input_token),
+            tokens.account_of(owner, output_token),
+            input_token,
+            output_token,
+        )
+
+    def _instructions(
+        self, request: SwapRequest, pair: SwapAccounts, built: JupiterRoute, minimum_units: int
+    ) -> list[Instruction]:
+        """Return the swap's instructions: Jupiter's route, and our own for the rest.
+
+        Raises: Rejected("unsafe_instructions") if Jupiter's response contains any other instruction.
+        """
+        owner = pair.owner
+        wrapped = tokens.account_of(owner, WRAPPED_SOL_MINT)
+        before = [create_idempotent_associated_token_account(owner, owner, WRAPPED_SOL_MINT)]
+        if request.input_amount.token == SOL:
+            before += [
+                transfer(
+                    TransferParams(from_pubkey=owner, to_pubkey=wrapped, lamports=request.input_amount.units)
+                ),
+                sync_native(SyncNativeParams(program_id=TOKEN_PROGRAM_ID, account=wrapped)),
+                create_idempotent_associated_token_account(owner, owner, self._usdc_mint),
+            ]
+        after = [tokens.close_account(wrapped, owner)]
+        expected = [_instruction_content(each) for each in (*before, *after)]
+        expected += [
+            _instruction_content(create_idempotent_associated_token_account(owner, owner, self._usdc_mint))
+        ]
+        if built.unexpected_instructions or any(
+            _instruction_content(each) not in expected for each in built.auxiliary_instructions
+        ):
+            raise Rejected("unsafe_instructions")
+        route = routes.with_minimum(
+            built.swap, pair, units=request.input_amount.units, minimum_units=minimum_units
+        )
+        first, *rest = before
+        # A new key makes every transaction unique (see `transactions.TransactionPlan`).
+        marked = transactions.with_reference(first, transactions.new_reference())
+        return [marked, *rest, route, *after]
+
+    def _simulate(self, owner: Pubkey, message: MessageV0) -> SimulatedTransaction:
+        keys = [
+            owner, tokens.account_of(owner, WRAPPED_SOL_MINT), tokens.account_of(owner, self._usdc_mint),
+        ]  # fmt: skip
+        return simulate(self._chain.rpc, self._chain.level, message, keys)
+
+    def _balances(self, owner: Pubkey, states: Sequence[AccountState | None]) -> SwapBalances:
+        return balances.read_balances(states, owner=owner, usdc_mint=self._usdc_mint)
+
+    def _is_exactly_swap(
+        self, simulated: SimulatedTransaction, request: SwapRequest, minimum_units: int
+    ) -> bool:
+        """Return whether a simulation did what was requested and nothing else; one that failed did nothing."""
+        if simulated.simulation.error is not None:
+            return True
+        owner = Pubkey.from_string(request.owner)
+        return balances.is_exactly_swap(
+            self._balances(owner, simulated.before),
+            self._balances(owner, simulated.after),
+            request,
+            minimum_units=minimum_units,
+            fee_units=fees.fee_lamports(0, 0),
+        )
+
+    def _assert_affordable(
+        self, request: SwapRequest, swap_state: SimulatedTransaction, before: SwapBalances, fee_units: int
+    ) -> int:
+        """Return the fee with the rents that remain; refuse what the wallet cannot pay. Raises: Rejected."""
+        moves_native = request.input_amount.token == SOL
+        # SOL that was sent to the address of a missing account in advance pays that much of its rent.
+        if moves_native:
+            fee_units += max(swap_state.token_rent - before.usdc_lamports, 0)  # the account for USDC remains
+        # Wrapping needs an account for the duration of the swap.
+        temporary_rent = max(swap_state.token_rent - before.wrapped_lamports, 0)
+        if moves_native:
+            require(
+                SOL,
+                "insufficient_funds",
+                before.lamports,
+                request.input_amount.units + fee_units + temporary_rent,
+            )
+            assert_rent_exempt(
+                swap_state.empty_rent, remaining=before.lamports - request.input_amount.units - fee_units
+            )
+        else:
+            require(
+                request.input_amount.token,
+                "insufficient_funds",
+                before.usdc_units,
+                request.input_amount.units,
+            )
+            require(SOL, "insufficient_gas", before.lamports, fee_units + temporary_rent)
+        return fee_units
+
+
+def _message(
+    owner: Pubkey,
+    instructions: Sequence[Instruction],
+    tables: Sequence[AddressLookupTableAccount],
+    *,
+    blockhash: Hash,
+    units: int = fees.MAX_COMPUTE_UNITS,
+    price: int = 0,
+) -> MessageV0:
+    """Compile the message. Raises: Rejected("quote_unavailable") for a route too long for one transaction."""
+    all_instructions = [set_compute_unit_limit(units), set_compute_unit_price(price), *instructions]
+    named = {meta.pubkey for each in all_instructions for meta in each.accounts} | {
+        each.program_id for each in all_instructions
+    }
+    if len(named) > _MAX_ACCOUNT_LOCKS:
+        raise Rejected("quote_unavailable")
+    message = MessageV0.try_compile(owner, all_instructions, list(tables), blockhash)
+    if message.header.num_required_signatures != 1:
+        raise Rejected("unsafe_instructions")
+    if len(bytes(transactions.unsigned_transaction(message))) > transactions.MAX_BYTES:
+        raise Rejected("quote_unavailable")
+    return message
+
+
+def _instruction_content(instruction: Instruction) -> tuple[Pubkey, bytes, tuple[Pubkey, ...]]:
+    """Return an instruction's content; the permissions of its accounts are set by us."""
+    return (
+        instruction.program_id,
+        bytes(instruction.data),
+        tuple(meta.pubkey for meta in instruction.accounts),
+    )

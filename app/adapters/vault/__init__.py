@@ -1,0 +1,1 @@
+"""Key custody: derivation, encryption and signing."""

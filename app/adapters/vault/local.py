@@ -1,0 +1,177 @@
+"""Custody in this process: secrets sealed with AES-256-GCM under keys from the settings.
+
+Never shows a secret: no repr, log, exception or pickle of anything here contains one.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import secrets
+from collections.abc import Sequence
+from typing import NoReturn, SupportsIndex
+
+from coincurve import PrivateKey
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from app.adapters.vault import derivation
+from app.ports.errors import Rejected
+from app.ports.vault import NewWallet, SecretLocation
+
+_KEY_BYTES = 32
+_PAIR_BYTES = 2 * _KEY_BYTES
+_WALLET_BYTES = derivation.ENTROPY_BYTES + _PAIR_BYTES
+_NONCE_BYTES = 12
+_TAG_BYTES = 16
+_DIGEST_BYTES = 32
+_KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
+_SEALED = re.compile(r"([A-Za-z0-9_-]{1,32})\.([A-Za-z0-9_-]+)", re.ASCII)
+
+
+class _NonCopyable:
+    """Refuses to be pickled or copied, so that a secret stays in one object."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, _protocol: SupportsIndex, /) -> NoReturn:
+        msg = f"{type(self).__name__} contains secrets and cannot be pickled or copied"
+        raise TypeError(msg)
+
+
+class LocalSigner(_NonCopyable):
+    """The two keys of one wallet, opened for one signing; shows addresses only."""
+
+    __slots__ = ("_evm", "_solana")
+
+    def __init__(self, evm: PrivateKey, solana: Ed25519PrivateKey) -> None:
+        self._evm = evm
+        self._solana = solana
+
+    @property
+    def evm_address(self) -> str:
+        return derivation.evm_address(self._evm)
+
+    @property
+    def solana_address(self) -> str:
+        return derivation.solana_address(self._solana)
+
+    def __repr__(self) -> str:
+        return f"LocalSigner(evm_address={self.evm_address!r}, solana_address={self.solana_address!r})"
+
+    def sign_digest(self, digest: bytes) -> tuple[int, int, int]:
+        """Return `(y_parity, r, s)` over a 32-byte digest, like libsecp256k1: RFC 6979, low s."""
+        if len(digest) != _DIGEST_BYTES:
+            msg = "a digest has 32 bytes"
+            raise ValueError(msg)
+        signature = self._evm.sign_recoverable(digest, hasher=None)
+        r, s = int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:64], "big")
+        return signature[64] & 1, r, s
+
+    def sign_message(self, message: bytes) -> bytes:
+        return self._solana.sign(message)
+
+
+class LocalVault(_NonCopyable):
+    """Seals with the first of the operator's keys and opens with all of them."""
+
+    __slots__ = ("_keys", "current_key_id")
+
+    def __init__(self, keys: Sequence[tuple[str, bytes]]) -> None:
+        """Store `(id, 32 bytes)` pairs, the one for new data first. Raises: ValueError that shows no key."""
+        ids = [key_id for key_id, _ in keys]
+        well_formed = all(_KEY_ID.fullmatch(key_id) and len(key) == _KEY_BYTES for key_id, key in keys)
+        if not ids or not well_formed or len(set(ids)) != len(ids):
+            msg = "a vault needs at least one key; each has its own id and 32 bytes"
+            raise ValueError(msg)
+        self.current_key_id = ids[0]
+        self._keys = {key_id: AESGCM(key) for key_id, key in keys}
+
+    def __repr__(self) -> str:
+        return f"LocalVault(key_ids={list(self._keys)!r})"
+
+    def seal(self, secret: bytes, location: SecretLocation) -> str:
+        """Return `<key id>.<base64url of nonce, ciphertext and tag>`, bound to its location."""
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        ciphertext = self._keys[self.current_key_id].encrypt(nonce, secret, _associated_data(location))
+        return f"{self.current_key_id}.{_encode(nonce + ciphertext)}"
+
+    def open(self, sealed: str, location: SecretLocation) -> bytes:
+        """Return the secret. Raises: Rejected("sealed_unreadable"), the same for every cause."""
+        parts = _SEALED.fullmatch(sealed)
+        key = self._keys.get(parts[1]) if parts else None
+        if parts is None or key is None:
+            raise _unreadable()
+        body = _decode(parts[2])
+        if body is None or len(body) < _NONCE_BYTES + _TAG_BYTES:
+            raise _unreadable()
+        try:
+            return key.decrypt(body[:_NONCE_BYTES], body[_NONCE_BYTES:], _associated_data(location))
+        except InvalidTag:
+            raise _unreadable() from None
+
+    def create_wallet(self, location: SecretLocation) -> NewWallet:
+        """Generate 128 bits of BIP-39 entropy, and seal it with the keys derived from it.
+
+        Deriving them again for every signature would take a millisecond.
+        """
+        entropy = secrets.token_bytes(derivation.ENTROPY_BYTES)
+        evm, solana = derivation.wallet_keys(entropy)
+        return NewWallet(
+            sealed=self.seal(entropy + evm.secret + solana.private_bytes_raw(), location),
+            evm_address=derivation.evm_address(evm),
+            solana_address=derivation.solana_address(solana),
+        )
+
+    def import_wallet(
+        self, location: SecretLocation, *, evm: bytes | None, solana: bytes | None
+    ) -> NewWallet:
+        """Seal two keys of 32 bytes unchanged; a missing one is generated. Raises: ValueError."""
+        secret = (evm or secrets.token_bytes(_KEY_BYTES)) + (solana or secrets.token_bytes(_KEY_BYTES))
+        if len(secret) != _PAIR_BYTES:
+            msg = "a private key has 32 bytes"
+            raise ValueError(msg)
+        pair = _signer(secret)
+        return NewWallet(self.seal(secret, location), pair.evm_address, pair.solana_address)
+
+    def signer(self, sealed: str, location: SecretLocation) -> LocalSigner:
+        secret = self.open(sealed, location)
+        if len(secret) == derivation.ENTROPY_BYTES:  # sealed before keys were stored with their entropy
+            return LocalSigner(*derivation.wallet_keys(secret))
+        if len(secret) not in (_PAIR_BYTES, _WALLET_BYTES):
+            raise _unreadable()
+        return _signer(secret[-_PAIR_BYTES:])
+
+    def recovery_phrase(self, sealed: str, location: SecretLocation) -> str:
+        secret = self.open(sealed, location)
+        if len(secret) not in (derivation.ENTROPY_BYTES, _WALLET_BYTES):
+            raise _unreadable()
+        return derivation.phrase(secret[: derivation.ENTROPY_BYTES])
+
+
+def _signer(pair: bytes) -> LocalSigner:
+    return LocalSigner(PrivateKey(pair[:_KEY_BYTES]), Ed25519PrivateKey.from_private_bytes(pair[_KEY_BYTES:]))
+
+
+def _unreadable() -> Rejected:
+    return Rejected("sealed_unreadable")
+
+
+def _associated_data(location: SecretLocation) -> bytes:
+    # Length prefixes: without them ("ab", "c") and ("a", "bc") would be the same location.
+    parts = [part.encode() for part in (location.table, location.column, location.row_id)]
+    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+
+
+def _encode(body: bytes) -> str:
+    return base64.urlsafe_b64encode(body).rstrip(b"=").decode()
+
+
+def _decode(text: str) -> bytes | None:
+    try:
+        body = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except ValueError:
+        return None
+    # The last letter has spare bits; only one spelling of a ciphertext is accepted.
+    return body if _encode(body) == text else None

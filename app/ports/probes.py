@@ -1,0 +1,37 @@
+"""Questions to outside systems that `flask doctor --live` asks, each answered through the adapter's own parser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from app.core.chains import Family
+
+ADDRESSES: Mapping[Family, str] = MappingProxyType(
+    {
+        Family.EVM: "0x000000000000000000000000000000000000dEaD",
+        Family.SOLANA: "4zvwRjXUKGfvwnParsHAS3HuSVzV5cA4McphgmoCtajS",
+    }
+)
+"""Addresses that belong to no one: the usual burn address, and that of the key of 32 zero bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One question about one capability. It reads, or rehearses what is never sent, and costs nothing but requests.
+
+    One with `max_nanos`, which returns the most that the provider may bill for it, costs money. `ask` returns a remark
+    about an answer of the expected form, and raises for any other one. `missing` is the setting without which it
+    cannot be asked.
+    """
+
+    system: str
+    capability: str
+    ask: Callable[[], str]
+    missing: str | None = None
+    max_nanos: Callable[[], int] | None = None
+
+
+class UnexpectedAnswer(Exception):
+    """The system answered, with something else than the adapter relies on; the message describes it."""
