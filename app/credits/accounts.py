@@ -1,42 +1,53 @@
-"""Credit accounts: opened once per owner, granted to, read. Alone writes `credit_accounts`."""
+"""Credit accounts: opening, grants and balances. The only writer of `credit_accounts`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date, datetime
 from typing import Any, TypeAlias
 
-from sqlalchemy import BigInteger, Row, bindparam, func, insert, select, update
+from sqlalchemy import BigInteger, ColumnElement, Row, bindparam, func, select, update
+from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.money import NANOS_PER_USD
-from app.core.tables import table_of
-from app.credits import postings
-from app.credits.models import CreditAccount, CreditPosting
-from app.credits.postings import Bucket, Kind, Posting
+from app.credits import ledger_entries
+from app.credits.ledger_entries import Bucket, EntryKind, LedgerEntry
+from app.credits.models import CreditAccount, CreditLedgerEntry
+from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
+from app.db.statements import table_of
+from app.db.utc_days import day_of, utc_day
 from app.errors import InvalidInput
-from app.extensions import db
 
 MAX_GRANTED_NANOS = 10**18
-"""A billion dollars for one account in all its life: far below what a BIGINT counts, so that no sum passes it."""
+"""A billion dollars, the most that one account can ever be granted: no sum exceeds a BIGINT."""
 
 _AccountRow: TypeAlias = Row[*tuple[Any, ...]]
 _TABLE = table_of(CreditAccount)
 _AVAILABLE, _HELD, _SPENT = _TABLE.c.available_nanos, _TABLE.c.held_nanos, _TABLE.c.spent_nanos
 _COLUMNS = (_TABLE.c.id, _AVAILABLE, _HELD, _TABLE.c.granted_nanos, _SPENT)
-_OWNERS = _TABLE.c.id == bindparam("owner_id")
+_BY_OWNER = _TABLE.c.id == bindparam("owner_id")
 _NANOS = bindparam("nanos", type_=BigInteger)
-_READ = select(*_COLUMNS).where(_OWNERS)
-_TAKE = {
-    into: update(_TABLE)
-    .where(_OWNERS, _AVAILABLE >= _NANOS)
-    .values({_AVAILABLE: _AVAILABLE - _NANOS, gain: gain + _NANOS})
-    .returning(*_COLUMNS)
+_READ = PreparedRead(select(*_COLUMNS).where(_BY_OWNER))
+_OPEN = PreparedInsert(CreditAccount)
+_GRANT = PreparedStatement(
+    update(_TABLE)
+    .where(_BY_OWNER, _TABLE.c.granted_nanos <= MAX_GRANTED_NANOS - _NANOS)
+    .values({_AVAILABLE: _AVAILABLE + _NANOS, _TABLE.c.granted_nanos: _TABLE.c.granted_nanos + _NANOS})
+)
+_DEBIT = {
+    into: PreparedStatement(
+        update(_TABLE)
+        .where(_BY_OWNER, _AVAILABLE >= _NANOS)
+        .values({_AVAILABLE: _AVAILABLE - _NANOS, gain: gain + _NANOS})
+        .returning(*_COLUMNS)
+    )
     for into, gain in ((Bucket.HELD, _HELD), (Bucket.REVENUE, _SPENT))
 }
-_MOVE = (
+_ADJUST = PreparedStatement(
     update(_TABLE)
-    .where(_OWNERS)
+    .where(_BY_OWNER)
     .values(
         {
             _AVAILABLE: _AVAILABLE + bindparam("available", type_=BigInteger),
@@ -46,12 +57,12 @@ _MOVE = (
     )
     .returning(*_COLUMNS)
 )
-_LOCK = update(_TABLE).where(_OWNERS).values({_HELD: _HELD}).returning(_AVAILABLE)
+_LOCK = PreparedStatement(update(_TABLE).where(_BY_OWNER).values({_HELD: _HELD}).returning(_AVAILABLE))
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """What an account has, in nano-dollars; its owner sees `credits_nanos`."""
+    """The balance of an account in nano-dollars; agents see `credits_nanos`."""
 
     available_nanos: int
     held_nanos: int
@@ -60,116 +71,103 @@ class Balance:
 
     @property
     def credits_nanos(self) -> int:
-        """Return what was granted and not spent: what is available and what open calls hold."""
+        """Return what was granted and not spent: the available credits and those held by open calls."""
         return self.available_nanos + self.held_nanos
 
 
-def open_account(owner_id: str) -> None:
-    """Open the account of a new owner, with nothing in it."""
-    db.session.execute(
-        insert(CreditAccount).values(
-            id=owner_id,
-            available_nanos=0,
-            held_nanos=0,
-            granted_nanos=0,
-            spent_nanos=0,
-            created_at=clock.now(),
-        )
-    )
+def open_account(session: Session, owner_id: str) -> None:
+    """Open an empty account for a new owner."""
+    _OPEN.execute(session, {"id": owner_id, "created_at": clock.now()})
 
 
-def grant(owner_id: str, nanos: int, *, reference: str) -> bool:
-    """Give credits to an account once per reference; tell whether this call did. Granting 0 does nothing.
+def grant(session: Session, owner_id: str, nanos: int, *, reference: str) -> bool:
+    """Grant credits to an account once per reference; return whether this call did. Granting 0 does nothing.
 
-    Raises: LookupError for an account that was never opened: a defect; InvalidInput beyond `MAX_GRANTED_NANOS`.
+    Raises: IntegrityError for an account that was never opened: a bug; InvalidInput beyond `MAX_GRANTED_NANOS`.
     """
     if nanos == 0:
         return False
-    posting = Posting(f"grant:{reference}", Kind.GRANT, Bucket.ISSUANCE, Bucket.AVAILABLE, nanos)
-    if not postings.write_once(owner_id, posting, at=clock.now()):
+    entry = LedgerEntry(f"grant:{reference}", EntryKind.GRANT, Bucket.ISSUANCE, Bucket.AVAILABLE, nanos)
+    if not ledger_entries.append_once(session, owner_id, entry, at=clock.now()):
         return False
-    granted = db.session.execute(
-        update(CreditAccount)
-        .where(CreditAccount.id == owner_id, CreditAccount.granted_nanos <= MAX_GRANTED_NANOS - nanos)
-        .values(
-            available_nanos=CreditAccount.available_nanos + nanos,
-            granted_nanos=CreditAccount.granted_nanos + nanos,
+    if not _GRANT.execute(session, {"owner_id": owner_id, "nanos": nanos}):
+        raise InvalidInput.field(
+            "credits_usd",
+            f"would exceed the {MAX_GRANTED_NANOS // NANOS_PER_USD} USD that one account can be granted in total",
         )
-        .returning(CreditAccount.id)
-        .execution_options(synchronize_session=False)
-    )
-    if granted.first() is None:
-        lock_available(owner_id)  # which says when there is no such account
-        raise InvalidInput.field("credits_usd", "would pass what one account can be given in all")
     return True
 
 
-def grants_by_reference(prefix: str) -> dict[str, tuple[str, int]]:
-    """Return account and nano-dollars of the grants whose reference begins so. For audits."""
-    named = CreditPosting.reference.startswith(f"grant:{prefix}", autoescape=True)
-    rows = db.session.execute(
-        select(CreditPosting.reference, CreditPosting.account_id, CreditPosting.amount_nanos).where(named)
+def grants_by_reference(session: Session, prefix: str) -> dict[str, tuple[str, int]]:
+    """Return account and nano-dollars of the grants with a prefix, by reference. For audits."""
+    named = CreditLedgerEntry.reference.startswith(f"grant:{prefix}", autoescape=True)
+    rows = session.execute(
+        select(
+            CreditLedgerEntry.reference, CreditLedgerEntry.account_id, CreditLedgerEntry.amount_nanos
+        ).where(named)
     )
     return {reference.removeprefix("grant:"): (account, nanos) for reference, account, nanos in rows}
 
 
-def balance(owner_id: str) -> Balance:
-    """Return what an account has. Works in a reading unit. Raises: LookupError."""
-    row = db.session.execute(_READ, {"owner_id": owner_id}).one_or_none()
-    if row is None:
-        raise _never_opened(owner_id)
-    return _balance(row)
+def granted_since(session: Session, owner_id: str, start: datetime) -> dict[date, int]:
+    """Return the nano-dollars granted on each UTC day since an instant."""
+    day = utc_day(CreditLedgerEntry.created_at, dialect=session.get_bind().dialect.name)
+    rows = session.execute(
+        select(day, func.sum(CreditLedgerEntry.amount_nanos))
+        .where(
+            CreditLedgerEntry.account_id == owner_id,
+            CreditLedgerEntry.kind == EntryKind.GRANT.value,
+            CreditLedgerEntry.credit == Bucket.AVAILABLE.value,
+            CreditLedgerEntry.created_at >= start,
+        )
+        .group_by(day)
+    )
+    return {day_of(of): int(nanos) for of, nanos in rows}
 
 
-def totals() -> Balance:
-    """Return what all accounts have together, in the current unit. Reads all of them."""
-    # Dollars and nano-dollars apart: SQLite's sums are no longer than a BIGINT.
-    parts = [
-        func.sum(part)
-        for column in _COLUMNS[1:]
-        for part in (column // NANOS_PER_USD, column % NANOS_PER_USD)
-    ]
-    found = [int(part or 0) for part in db.session.execute(select(*parts)).one()]
-    sums = (dollars * NANOS_PER_USD + rest for dollars, rest in zip(found[::2], found[1::2], strict=True))
-    return Balance(*sums)
+def balance(session: Session, owner_id: str) -> Balance:
+    """Return the balance of an account. Raises: NoResultFound for one that was never opened: a bug."""
+    return _balance(_READ.one(session, {"owner_id": owner_id}))
 
 
-def balances(owner_ids: Sequence[str]) -> dict[str, Balance]:
-    """Return what several accounts have, in one query. Works in a reading unit."""
-    rows = db.session.execute(select(*_COLUMNS).where(_TABLE.c.id.in_(owner_ids)))
+def totals(session: Session) -> Balance:
+    """Return the sums of all accounts. Reads all of them."""
+    return Balance(*sums_of(session, *_COLUMNS[1:]))
+
+
+def sums_of(session: Session, *amounts: ColumnElement[int]) -> list[int]:
+    """Sum amounts over all rows: dollars and nano-dollars apart, because sums of SQLite are limited to a BIGINT."""
+    parts = [func.sum(part) for each in amounts for part in (each // NANOS_PER_USD, each % NANOS_PER_USD)]
+    found = [int(part or 0) for part in session.execute(select(*parts)).one()]
+    return [dollars * NANOS_PER_USD + rest for dollars, rest in zip(found[::2], found[1::2], strict=True)]
+
+
+def balances(session: Session, owner_ids: Sequence[str]) -> dict[str, Balance]:
+    """Return the balances of several accounts, in one query."""
+    rows = session.execute(select(*_COLUMNS).where(_TABLE.c.id.in_(owner_ids)))
     return {row.id: _balance(row) for row in rows}
 
 
-def take(owner_id: str, nanos: int, *, into: Bucket) -> Balance | None:
-    """Move available credits to `held` or `revenue` and return what there is then; None if they are not enough."""
-    row = db.session.execute(_TAKE[into], {"owner_id": owner_id, "nanos": nanos}).one_or_none()
+def debit_available(session: Session, owner_id: str, nanos: int, *, into: Bucket) -> Balance | None:
+    """Move available credits to `held` or `revenue` and return the new balance; None if they are insufficient."""
+    row = _DEBIT[into].one_or_none(session, {"owner_id": owner_id, "nanos": nanos})
     return None if row is None else _balance(row)
 
 
-def move(owner_id: str, *, available: int = 0, held: int = 0, spent: int = 0) -> Balance:
-    """Add differences to an account's sums and return what there is then.
+def adjust(session: Session, owner_id: str, *, available: int = 0, held: int = 0, spent: int = 0) -> Balance:
+    """Add differences to an account's sums and return the new balance.
 
-    The database refuses what does not add up or is below zero.
+    Check constraints refuse sums that are negative or do not add up.
     """
     differences = {"owner_id": owner_id, "available": available, "held": held, "spent": spent}
-    row = db.session.execute(_MOVE, differences).one_or_none()
-    if row is None:
-        raise _never_opened(owner_id)
-    return _balance(row)
+    return _balance(_ADJUST.one(session, differences))
 
 
-def lock_available(owner_id: str) -> int:
-    """Lock an account's row by touching it and return what is available. Raises: LookupError."""
-    row = db.session.execute(_LOCK, {"owner_id": owner_id}).one_or_none()
-    if row is None:
-        raise _never_opened(owner_id)
-    available_nanos: int = row.available_nanos
+def lock_available(session: Session, owner_id: str) -> int:
+    """Lock an account's row and return its available credits."""
+    available_nanos: int = _LOCK.one(session, {"owner_id": owner_id}).available_nanos
     return available_nanos
 
 
 def _balance(row: _AccountRow) -> Balance:
     return Balance(row.available_nanos, row.held_nanos, row.granted_nanos, row.spent_nanos)
-
-
-def _never_opened(owner_id: str) -> LookupError:
-    return LookupError(f"no credit account was opened for {owner_id}")

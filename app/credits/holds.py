@@ -1,8 +1,6 @@
-"""Holds: credits set aside before a call, settled to its cost or released after it. Alone writes its table.
+"""Holds: credits reserved before a call, settled to its cost or released after it. The only writer of `credit_holds`.
 
-held → settled | released | lapsed; lapsed (charged an estimate when its lease ran out) → settled | released,
-posting the difference; settled → released by a refund. Every verb is conditional on the state, so that a
-repetition changes nothing. The hold is touched before its account's row.
+Every function is conditional on the state, so that repeating it changes nothing. The hold is locked before its account.
 """
 
 from __future__ import annotations
@@ -13,19 +11,22 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-from sqlalchemy import BigInteger, Row, Update, bindparam, case, delete, select, update
+from sqlalchemy import BigInteger, Row, bindparam, case, delete, select, update
+from sqlalchemy.orm import Session
 
 from app.core import clock, money
-from app.core.tables import table_of
-from app.credits import accounts, postings
+from app.core.state_machine import Transitions
+from app.credits import accounts, ledger_entries
 from app.credits.accounts import Balance
+from app.credits.ledger_entries import Bucket, EntryKind, LedgerEntry
 from app.credits.models import CreditHold
-from app.credits.postings import Bucket, Kind, Posting
+from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
+from app.db.state_machine import StateMachine
+from app.db.statements import table_of
 from app.errors import InsufficientCredits
-from app.extensions import db
 
 
-class HoldState(StrEnum):
+class CreditHoldState(StrEnum):
     """The states of a hold."""
 
     HELD = "held"
@@ -34,9 +35,25 @@ class HoldState(StrEnum):
     RELEASED = "released"
 
 
+HOLDS = StateMachine(
+    CreditHold.state,
+    Transitions(
+        # `settled` if the price was charged without a hold.
+        initial={CreditHoldState.HELD, CreditHoldState.SETTLED},
+        permitted={
+            CreditHoldState.HELD: {CreditHoldState.SETTLED, CreditHoldState.RELEASED, CreditHoldState.LAPSED},
+            # Charged an estimate when its lease expired; the difference is entered when the cost is known.
+            CreditHoldState.LAPSED: {CreditHoldState.SETTLED, CreditHoldState.RELEASED},
+            # Refunded.
+            CreditHoldState.SETTLED: {CreditHoldState.RELEASED},
+        },
+    ),
+)
+
+
 @dataclass(frozen=True, slots=True)
-class Hold:
-    """Credits set aside: `amount_nanos` of them until `lease_until`."""
+class CreditHoldView:
+    """Reserved credits: `amount_nanos` of them until `lease_until`."""
 
     id: str
     account_id: str
@@ -46,17 +63,17 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a hold ended: what it was charged, and what its cost was beyond what the account could pay.
+class HoldResult:
+    """The outcome of a hold: what was charged, and the part of the cost that the account could not pay.
 
-    `before` is the state in which this call found it: a call that changed nothing found `state` itself. `balance`
-    is what the account has with it.
+    `previous_state` is the state before this call; it equals `state` if the call changed nothing. `balance` is the
+    balance of the account afterwards.
     """
 
     hold_id: str
     account_id: str
-    before: HoldState
-    state: HoldState
+    previous_state: CreditHoldState
+    state: CreditHoldState
     charged_nanos: int
     unpaid_nanos: int
     memo: Mapping[str, Any]
@@ -64,12 +81,18 @@ class Outcome:
 
     @property
     def repeated(self) -> bool:
-        """Tell whether the hold had ended before and this call changed nothing."""
-        return self.before in {HoldState.SETTLED, HoldState.RELEASED}
+        """Return whether the hold had ended before, so that this call changed nothing."""
+        return self.previous_state in {CreditHoldState.SETTLED, CreditHoldState.RELEASED}
 
 
-# What precedes a hold's id in the references of its postings.
-_REASONS = ("hold", "charge", "settle", "release", "excess", "late", "refund")
+# The prefixes of a hold's id in the references of its ledger entries.
+_REFERENCE_PREFIXES = ("hold", "charge", "settle", "release", "excess", "late", "refund")
+# Those of what is returned and of what exceeds, by the state before.
+_REASONS = {
+    CreditHoldState.HELD: ("release", "excess"),
+    CreditHoldState.LAPSED: ("late", "late"),
+    CreditHoldState.SETTLED: ("refund", "refund"),
+}
 _HoldRow: TypeAlias = Row[*tuple[Any, ...]]
 _TABLE = table_of(CreditHold)
 _AMOUNT = _TABLE.c.amount_nanos
@@ -84,102 +107,111 @@ _COLUMNS = (
     _TABLE.c.memo,
     _TABLE.c.lease_until,
 )
-_READ = select(*_COLUMNS).where(_TABLE.c.id == bindparam("hold_id"))
-_TURN = (
-    update(_TABLE)
-    .where(_TABLE.c.id == bindparam("hold_id"), _TABLE.c.state == bindparam("before"))
-    .values({_TABLE.c.state: bindparam("after")})
-    .returning(*_COLUMNS)
-)
-# An open hold is charged what the call cost, as far as it reaches.
-_TURN_HELD = _TURN.values({_TABLE.c.settled_nanos: case((_AMOUNT < _COST, _AMOUNT), else_=_COST)})
-_LAPSE = _TURN_HELD.where(_TABLE.c.lease_until <= bindparam("now"))
+_READ = PreparedRead(select(*_COLUMNS).where(_TABLE.c.id == bindparam("hold_id")))
+_INSERT = PreparedInsert(CreditHold, unique=[CreditHold.id])
+_MOVE = HOLDS.statement.returning(*_COLUMNS)
+# An open hold is charged the cost of the call, up to its amount.
+_MOVE_HELD = _MOVE.values({_TABLE.c.settled_nanos: case((_AMOUNT < _COST, _AMOUNT), else_=_COST)})
+_TRANSITION, _TRANSITION_HELD = PreparedStatement(_MOVE), PreparedStatement(_MOVE_HELD)
+_LAPSE = PreparedStatement(_MOVE_HELD.where(_TABLE.c.lease_until <= bindparam("now")))
 
 
 def hold(
+    session: Session,
     owner_id: str,
     nanos: int,
     *,
     hold_id: str,
     lease: timedelta,
-    at_least_nanos: int | None = None,
+    minimum_nanos: int | None = None,
     memo: Mapping[str, Any] | None = None,
-) -> Hold:
-    """Set credits aside for a call. Three statements, whatever the history.
+) -> CreditHoldView:
+    """Reserve credits for a call. Three statements, whatever the history.
 
-    With `at_least_nanos`, all that is available is held where that is less than `nanos`. A hold that was made
-    before under this id is returned as it stands.
+    With `minimum_nanos`, all available credits are held if they are less than `nanos` and at least that minimum. A
+    hold that exists under this id is returned unchanged.
 
     Raises: InsufficientCredits with `details.credits_usd` (what is available) and `details.required_usd`;
-    LookupError for an account that was never opened.
+    IntegrityError for an account that was never opened.
     """
     now = clock.now()
-    held = Hold(hold_id, owner_id, nanos, now + lease, dict(memo or {}))
-    if not _insert(held, HoldState.HELD, now):
-        return _hold(_read(hold_id))
-    held, _ = _take(held, nanos if at_least_nanos is None else at_least_nanos, into=Bucket.HELD)
-    posting = Posting(f"hold:{hold_id}", Kind.HOLD, Bucket.AVAILABLE, Bucket.HELD, held.amount_nanos)
-    postings.write(owner_id, [posting], at=now)
+    held = CreditHoldView(hold_id, owner_id, nanos, now + lease, dict(memo or {}))
+    if not _insert(session, held, CreditHoldState.HELD, now):
+        return _hold_view(_read(session, hold_id))
+    held, _ = _reserve(session, held, nanos if minimum_nanos is None else minimum_nanos, into=Bucket.HELD)
+    entry = LedgerEntry(f"hold:{hold_id}", EntryKind.HOLD, Bucket.AVAILABLE, Bucket.HELD, held.amount_nanos)
+    ledger_entries.append(session, owner_id, [entry], at=now)
     return held
 
 
-def charge(owner_id: str, nanos: int, *, charge_id: str, memo: Mapping[str, Any] | None = None) -> Outcome:
-    """Charge a price known beforehand at once; a repeated charge changes nothing.
+def charge(
+    session: Session, owner_id: str, nanos: int, *, charge_id: str, memo: Mapping[str, Any] | None = None
+) -> HoldResult:
+    """Charge a known price without a hold; a repeated charge changes nothing.
 
-    Raises: InsufficientCredits, LookupError.
+    Raises: as `hold`.
     """
     now = clock.now()
-    charged = Hold(charge_id, owner_id, nanos, now, dict(memo or {}))
-    if not _insert(charged, HoldState.SETTLED, now):
-        return _ended(_read(charge_id))
-    _, balance = _take(charged, nanos, into=Bucket.REVENUE)
-    posting = Posting(f"charge:{charge_id}", Kind.SETTLE, Bucket.AVAILABLE, Bucket.REVENUE, nanos)
-    postings.write(owner_id, [posting], at=now)
-    return Outcome(charge_id, owner_id, HoldState.HELD, HoldState.SETTLED, nanos, 0, charged.memo, balance)
+    charged = CreditHoldView(charge_id, owner_id, nanos, now, dict(memo or {}))
+    if not _insert(session, charged, CreditHoldState.SETTLED, now):
+        return _result_of(session, _read(session, charge_id))
+    _, balance = _reserve(session, charged, nanos, into=Bucket.REVENUE)
+    entry = LedgerEntry(f"charge:{charge_id}", EntryKind.SETTLE, Bucket.AVAILABLE, Bucket.REVENUE, nanos)
+    ledger_entries.append(session, owner_id, [entry], at=now)
+    return HoldResult(
+        charge_id, owner_id, CreditHoldState.HELD, CreditHoldState.SETTLED, nanos, 0, charged.memo, balance
+    )
 
 
-def settle(hold_id: str, cost_nanos: int) -> Outcome:
-    """Charge what a call cost and release the rest of its hold.
+def settle(session: Session, hold_id: str, cost_nanos: int) -> HoldResult:
+    """Charge the cost of a call and release the rest of its hold.
 
-    What it cost beyond its hold is charged as far as the account reaches; the remainder is returned and kept
-    as unpaid, never as a debt. After a lapse the difference to the estimate is posted. A hold that was
-    settled or released before keeps its first outcome.
+    A cost that exceeds the hold is charged up to the available credits; the remainder is recorded as unpaid, never
+    as a debt. After a lapse the difference from the estimate is entered. A hold that was settled or released
+    before keeps its first outcome.
 
-    Raises: LookupError for an unknown hold: a defect.
+    Raises: LookupError for an unknown hold: a bug.
     """
-    return _end(hold_id, cost_nanos, HoldState.SETTLED)
+    return _finish(session, hold_id, cost_nanos, CreditHoldState.SETTLED)
 
 
-def lapse(hold_id: str, estimate_nanos: int) -> Outcome:
-    """Charge an estimate for a hold whose lease ran out without news; the true cost may still replace it.
+def lapse(session: Session, hold_id: str, estimate_nanos: int) -> HoldResult:
+    """Charge an estimate for a hold with an expired lease; the actual cost may still replace it.
 
-    A hold that was renewed or has ended meanwhile is left alone. Raises: LookupError.
+    A hold that was renewed or has ended is not changed. Raises: LookupError.
     """
-    row = _turn(_LAPSE, hold_id, HoldState.HELD, HoldState.LAPSED, cost_nanos=estimate_nanos, now=clock.now())
-    return _ended(_read(hold_id)) if row is None else _settle_held(row, estimate_nanos, HoldState.LAPSED)
+    row = HOLDS.execute(
+        session, _LAPSE, hold_id, CreditHoldState.HELD, CreditHoldState.LAPSED,
+        cost_nanos=estimate_nanos, now=clock.now(),
+    )  # fmt: skip
+    return (
+        _result_of(session, _read(session, hold_id))
+        if row is None
+        else _close(session, row, CreditHoldState.HELD, estimate_nanos, CreditHoldState.LAPSED)
+    )
 
 
-def release(hold_id: str) -> Outcome:
-    """Give everything back that is held, or that a lapse has charged. A settled hold keeps its first outcome.
+def release(session: Session, hold_id: str) -> HoldResult:
+    """Release what is held, or was charged by a lapse. A settled hold keeps its first outcome.
 
     Raises: LookupError.
     """
-    return _end(hold_id, 0, HoldState.RELEASED)
+    return _finish(session, hold_id, 0, CreditHoldState.RELEASED)
 
 
-def refund(charge_id: str) -> Outcome:
-    """Give a charge back because its call failed; once. Raises: LookupError."""
-    row = _turn(_TURN, charge_id, HoldState.SETTLED, HoldState.RELEASED)
+def refund(session: Session, charge_id: str) -> HoldResult:
+    """Refund a charge once, because its call failed. Raises: LookupError."""
+    row = HOLDS.execute(session, _TRANSITION, charge_id, CreditHoldState.SETTLED, CreditHoldState.RELEASED)
     if row is None:
-        return _ended(_read(charge_id))
-    return _replace_charge(row, HoldState.SETTLED, 0, HoldState.RELEASED)
+        return _result_of(session, _read(session, charge_id))
+    return _close(session, row, CreditHoldState.SETTLED, 0, CreditHoldState.RELEASED)
 
 
-def renew(hold_id: str, *, lease: timedelta) -> bool:
-    """Extend the lease of an open hold from now; tell whether it still was open."""
-    renewed = db.session.execute(
+def renew(session: Session, hold_id: str, *, lease: timedelta) -> bool:
+    """Extend the lease of an open hold from now; return whether it was still open."""
+    renewed = session.execute(
         update(CreditHold)
-        .where(CreditHold.id == hold_id, CreditHold.state == HoldState.HELD.value)
+        .where(CreditHold.id == hold_id, CreditHold.state == CreditHoldState.HELD.value)
         .values(lease_until=clock.now() + lease)
         .returning(CreditHold.id)
         .execution_options(synchronize_session=False)
@@ -187,117 +219,117 @@ def renew(hold_id: str, *, lease: timedelta) -> bool:
     return renewed.first() is not None
 
 
-def expired_holds(now: datetime, limit: int) -> list[Hold]:
-    """Return open holds whose lease ran out, the oldest first. Works in a reading unit."""
-    rows = db.session.execute(
+def exists(session: Session, hold_id: str) -> bool:
+    """Return whether credits were held or charged under an id."""
+    return _READ.one_or_none(session, {"hold_id": hold_id}) is not None
+
+
+def expired_holds(session: Session, now: datetime, limit: int) -> list[CreditHoldView]:
+    """Return open holds with an expired lease, oldest first."""
+    rows = session.execute(
         select(*_COLUMNS)
-        .where(CreditHold.state == HoldState.HELD.value, CreditHold.lease_until <= now)
+        .where(CreditHold.state == CreditHoldState.HELD.value, CreditHold.lease_until <= now)
         .order_by(CreditHold.lease_until)
         .limit(limit)
     )
-    return [_hold(row) for row in rows]
+    return [_hold_view(row) for row in rows]
 
 
 def references_of(hold_id: str) -> list[str]:
-    """Return every reference that a posting of this hold may have."""
-    return [f"{reason}:{hold_id}" for reason in _REASONS]
+    """Return every reference that a ledger entry of this hold may have."""
+    return [f"{reason}:{hold_id}" for reason in _REFERENCE_PREFIXES]
 
 
-def _end(hold_id: str, cost_nanos: int, state: HoldState) -> Outcome:
-    row = _turn(_TURN_HELD, hold_id, HoldState.HELD, state, cost_nanos=cost_nanos)
+def _finish(session: Session, hold_id: str, cost_nanos: int, state: CreditHoldState) -> HoldResult:
+    row = HOLDS.execute(
+        session, _TRANSITION_HELD, hold_id, CreditHoldState.HELD, state, cost_nanos=cost_nanos
+    )
     if row is not None:
-        return _settle_held(row, cost_nanos, state)
-    row = _turn(_TURN, hold_id, HoldState.LAPSED, state)
+        return _close(session, row, CreditHoldState.HELD, cost_nanos, state)
+    row = HOLDS.execute(session, _TRANSITION, hold_id, CreditHoldState.LAPSED, state)
     if row is not None:
-        return _replace_charge(row, HoldState.LAPSED, cost_nanos, state)
-    return _ended(_read(hold_id))
+        return _close(session, row, CreditHoldState.LAPSED, cost_nanos, state)
+    return _result_of(session, _read(session, hold_id))
 
 
-def _settle_held(row: _HoldRow, cost_nanos: int, state: HoldState) -> Outcome:
-    rest_nanos = max(0, row.amount_nanos - cost_nanos)
-    excess_nanos = max(0, cost_nanos - row.amount_nanos)
-    # Only a cost beyond the hold needs to know what is available, and so the row's lock beforehand.
-    extra_nanos = min(excess_nanos, accounts.lock_available(row.account_id)) if excess_nanos else 0
-    from_held_nanos = row.amount_nanos - rest_nanos
-    charged_nanos = from_held_nanos + extra_nanos
-    balance = accounts.move(
-        row.account_id, available=rest_nanos - extra_nanos, held=-row.amount_nanos, spent=charged_nanos
-    )
-    if excess_nanos:
-        _record(row.id, charged_nanos, excess_nanos - extra_nanos)
-    postings.write(
+def _close(
+    session: Session, row: _HoldRow, before: CreditHoldState, cost_nanos: int, state: CreditHoldState
+) -> HoldResult:
+    """Charge a cost from what was held or charged before, any excess from the available credits; return the rest."""
+    was_held = before is CreditHoldState.HELD
+    set_aside_nanos = row.amount_nanos if was_held else row.settled_nanos
+    covered_nanos = min(set_aside_nanos, cost_nanos)
+    rest_nanos, excess_nanos = set_aside_nanos - covered_nanos, cost_nanos - covered_nanos
+    # Only a cost that exceeds what was set aside depends on the available credits, and so needs the lock first.
+    extra_nanos = min(excess_nanos, accounts.lock_available(session, row.account_id)) if excess_nanos else 0
+    charged_nanos, unpaid_nanos = covered_nanos + extra_nanos, excess_nanos - extra_nanos
+    balance = accounts.adjust(
+        session,
         row.account_id,
-        [
-            Posting(f"settle:{row.id}", Kind.SETTLE, Bucket.HELD, Bucket.REVENUE, from_held_nanos),
-            Posting(f"release:{row.id}", Kind.RELEASE, Bucket.HELD, Bucket.AVAILABLE, rest_nanos),
-            Posting(f"excess:{row.id}", Kind.SETTLE, Bucket.AVAILABLE, Bucket.REVENUE, extra_nanos),
-        ],
-        at=clock.now(),
+        available=rest_nanos - extra_nanos,
+        held=-set_aside_nanos if was_held else 0,
+        spent=charged_nanos if was_held else charged_nanos - set_aside_nanos,
     )
-    unpaid_nanos = excess_nanos - extra_nanos
-    return Outcome(
-        row.id, row.account_id, HoldState.HELD, state, charged_nanos, unpaid_nanos, row.memo, balance
-    )
+    # The transition of an open hold has stored a cost that it covers.
+    if excess_nanos or not was_held:
+        session.execute(
+            update(CreditHold)
+            .where(CreditHold.id == row.id)
+            .values(settled_nanos=charged_nanos, unpaid_nanos=unpaid_nanos)
+            .execution_options(synchronize_session=False)
+        )
+    # Each reason occurs at most once per hold, and in one direction.
+    source = Bucket.HELD if was_held else Bucket.REVENUE
+    released, exceeded = _REASONS[before]
+    entries = [
+        LedgerEntry(f"{released}:{row.id}", EntryKind.RELEASE, source, Bucket.AVAILABLE, rest_nanos),
+        LedgerEntry(f"{exceeded}:{row.id}", EntryKind.SETTLE, Bucket.AVAILABLE, Bucket.REVENUE, extra_nanos),
+    ]
+    if was_held:
+        entries.append(
+            LedgerEntry(f"settle:{row.id}", EntryKind.SETTLE, source, Bucket.REVENUE, covered_nanos)
+        )
+    ledger_entries.append(session, row.account_id, entries, at=clock.now())
+    return HoldResult(row.id, row.account_id, before, state, charged_nanos, unpaid_nanos, row.memo, balance)
 
 
-def _replace_charge(row: _HoldRow, before: HoldState, cost_nanos: int, state: HoldState) -> Outcome:
-    more_nanos = max(0, cost_nanos - row.settled_nanos)
-    less_nanos = max(0, row.settled_nanos - cost_nanos)
-    extra_nanos = min(more_nanos, accounts.lock_available(row.account_id)) if more_nanos else 0
-    charged_nanos = row.settled_nanos + extra_nanos - less_nanos
-    balance = accounts.move(
-        row.account_id, available=less_nanos - extra_nanos, spent=extra_nanos - less_nanos
-    )
-    unpaid_nanos = more_nanos - extra_nanos
-    _record(row.id, charged_nanos, unpaid_nanos)
-    # Each of the two happens at most once in the life of a hold, and has one of the two directions.
-    reason = "late" if before is HoldState.LAPSED else "refund"
-    postings.write(
-        row.account_id,
-        [
-            Posting(f"{reason}:{row.id}", Kind.SETTLE, Bucket.AVAILABLE, Bucket.REVENUE, extra_nanos),
-            Posting(f"{reason}:{row.id}", Kind.RELEASE, Bucket.REVENUE, Bucket.AVAILABLE, less_nanos),
-        ],
-        at=clock.now(),
-    )
-    return Outcome(row.id, row.account_id, before, state, charged_nanos, unpaid_nanos, row.memo, balance)
-
-
-def _insert(new: Hold, state: HoldState, at: datetime) -> bool:
+def _insert(session: Session, new: CreditHoldView, state: CreditHoldState, at: datetime) -> bool:
     values = {
         "id": new.id,
         "account_id": new.account_id,
         "amount_nanos": new.amount_nanos,
-        "state": state.value,
-        "settled_nanos": new.amount_nanos if state is HoldState.SETTLED else 0,
+        **HOLDS.initial(state),
+        "settled_nanos": new.amount_nanos if state is CreditHoldState.SETTLED else 0,
         "unpaid_nanos": 0,
         "memo": new.memo,
         "lease_until": new.lease_until,
         "created_at": at,
     }
-    return postings.insert_once(_TABLE.c.id, values)
+    return bool(_INSERT.execute(session, values))
 
 
-def _take(new: Hold, at_least_nanos: int, *, into: Bucket) -> tuple[Hold, Balance]:
-    balance = accounts.take(new.account_id, new.amount_nanos, into=into)
+def _reserve(
+    session: Session, new: CreditHoldView, minimum_nanos: int, *, into: Bucket
+) -> tuple[CreditHoldView, Balance]:
+    balance = accounts.debit_available(session, new.account_id, new.amount_nanos, into=into)
     if balance is not None:
         return new, balance
-    available_nanos = accounts.lock_available(new.account_id)
+    available_nanos = accounts.lock_available(session, new.account_id)
     nanos = min(new.amount_nanos, available_nanos)
-    if nanos == 0 or nanos < min(new.amount_nanos, at_least_nanos):
-        # A caller that catches the refusal inside its unit must not commit a hold of nothing.
-        db.session.execute(delete(CreditHold).where(CreditHold.id == new.id))
+    if nanos == 0 or nanos < min(new.amount_nanos, minimum_nanos):
+        # A unit that catches the refusal must not commit an empty hold.
+        session.execute(delete(CreditHold).where(CreditHold.id == new.id))
         raise InsufficientCredits(
             details={
                 "credits_usd": money.usd_from_nanos(available_nanos),
-                "required_usd": money.usd_from_nanos(min(new.amount_nanos, at_least_nanos)),
+                "required_usd": money.usd_from_nanos(min(new.amount_nanos, minimum_nanos)),
             }
         )
-    balance = accounts.take(new.account_id, nanos, into=into)
+    balance = accounts.debit_available(session, new.account_id, nanos, into=into)
     if balance is None:
         raise RuntimeError("a locked account lost credits")
     if nanos != new.amount_nanos:
-        db.session.execute(
+        session.execute(
             update(CreditHold)
             .where(CreditHold.id == new.id)
             .values(amount_nanos=nanos)
@@ -306,38 +338,20 @@ def _take(new: Hold, at_least_nanos: int, *, into: Bucket) -> tuple[Hold, Balanc
     return replace(new, amount_nanos=nanos), balance
 
 
-def _turn(
-    statement: Update, hold_id: str, before: HoldState, after: HoldState, **values: int | datetime
-) -> _HoldRow | None:
-    """Turn a hold from one state into another by one of the statements above; None where it is in another state."""
-    states = {"hold_id": hold_id, "before": before.value, "after": after.value}
-    row: _HoldRow | None = db.session.execute(statement, {**states, **values}).one_or_none()
-    return row
-
-
-def _record(hold_id: str, settled_nanos: int, unpaid_nanos: int) -> None:
-    db.session.execute(
-        update(CreditHold)
-        .where(CreditHold.id == hold_id)
-        .values(settled_nanos=settled_nanos, unpaid_nanos=unpaid_nanos)
-        .execution_options(synchronize_session=False)
-    )
-
-
-def _read(hold_id: str) -> _HoldRow:
-    row: _HoldRow | None = db.session.execute(_READ, {"hold_id": hold_id}).one_or_none()
+def _read(session: Session, hold_id: str) -> _HoldRow:
+    row: _HoldRow | None = _READ.one_or_none(session, {"hold_id": hold_id})
     if row is None:
         raise LookupError(f"no credits were ever held under {hold_id}")
     return row
 
 
-def _hold(row: _HoldRow) -> Hold:
-    return Hold(row.id, row.account_id, row.amount_nanos, row.lease_until, row.memo)
+def _hold_view(row: _HoldRow) -> CreditHoldView:
+    return CreditHoldView(row.id, row.account_id, row.amount_nanos, row.lease_until, row.memo)
 
 
-def _ended(row: _HoldRow) -> Outcome:
-    state = HoldState(row.state)
-    balance = accounts.balance(row.account_id)
-    return Outcome(
+def _result_of(session: Session, row: _HoldRow) -> HoldResult:
+    state = CreditHoldState(row.state)
+    balance = accounts.balance(session, row.account_id)
+    return HoldResult(
         row.id, row.account_id, state, state, row.settled_nanos, row.unpaid_nanos, row.memo, balance
     )

@@ -1,7 +1,8 @@
 """Tables of the ledger. Amounts are nano-dollars.
 
-A posting moves an amount between two buckets of an account: `issuance` (granted, outside), `available`,
-`held` and `revenue` (spent, outside). Issuance and revenue of the whole service are derived, never a hot row.
+A ledger entry moves an amount between two buckets of an account: `issuance` (granted, outside), `available`,
+`held` and `revenue` (spent, outside). Issuance and revenue of the whole service are derived, so that
+no row is shared by all accounts.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, CheckConstraint, Date, ForeignKey, Index, Integer, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.core.columns import ID, UtcDateTime
+from app.db.columns import ID, UtcDateTime
 from app.extensions import Model
 
 _BUCKETS = "('issuance', 'available', 'held', 'revenue')"
 
 
 class CreditAccount(Model):
-    """What an owner (an agent, or a gateway-only key) has: the sums of its postings, kept in one unit."""
+    """The balance of an owner (an agent or a gateway-only key): the sums of its ledger entries, updated with them."""
 
     __tablename__ = "credit_accounts"
     __table_args__ = (
@@ -34,13 +35,13 @@ class CreditAccount(Model):
     held_nanos: Mapped[int] = mapped_column(BigInteger, default=0)
     granted_nanos: Mapped[int] = mapped_column(BigInteger, default=0)
     spent_nanos: Mapped[int] = mapped_column(BigInteger, default=0)
-    # What holds that were pruned had been charged: part of `spent_nanos` that no row explains any more.
+    # What deleted holds had charged: the part of `spent_nanos` that no row explains.
     carried_nanos: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-class CreditPosting(Model):
-    """An amount that went from the `debit` bucket to the `credit` bucket of one account, append-only."""
+class CreditLedgerEntry(Model):
+    """An amount that moved from the `debit` bucket to the `credit` bucket of one account, append-only."""
 
     __tablename__ = "credit_postings"
     __table_args__ = (
@@ -65,10 +66,10 @@ class CreditPosting(Model):
 
 
 class CreditHold(Model):
-    """Credits set aside for one call, until it settles or is released; without news it lapses at last.
+    """Credits reserved for one call until they are settled or released; a hold with an expired lease lapses.
 
-    `lapsed` is settled at an estimate: the true cost may still replace it. `memo` is what the room that made
-    the hold wants to find again when it lapses; this room does not read it.
+    `lapsed` is settled at an estimate that the actual cost may still replace. `memo` belongs to the package that
+    placed the hold, for use when it lapses; this package does not read it.
     """
 
     __tablename__ = "credit_holds"
@@ -101,7 +102,7 @@ class CreditHold(Model):
 
 
 class GrantBudget(Model):
-    """What the whole service has granted unasked on a UTC day."""
+    """The automatic grants of the whole service on a UTC day."""
 
     __tablename__ = "grant_budgets"
     __table_args__ = (CheckConstraint("granted_nanos >= 0", name="ck_grant_budgets_granted"),)

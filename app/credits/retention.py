@@ -1,67 +1,51 @@
-"""Forgetting old calls without changing what anybody has: their sum is carried forward on the account.
+"""Retention of holds: old ones are deleted and their sum is carried forward on the account.
 
-A hold that ended long ago goes with all its postings, in one unit. Grants stay for ever: a reference that was used
-must never be used again. What does not add up is left alone, so that nothing that the audit finds is lost.
+A hold that ended long ago is deleted with all its ledger entries, in one unit. Grants are never deleted: a reference
+must never be reused. What does not add up is kept, so that evidence for the audit is not lost.
+
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import delete, select, text
+from sqlalchemy.orm import Session
 
-from app.core.tables import add_to, among, table_of
 from app.credits import holds
-from app.credits.models import CreditAccount, CreditHold, CreditPosting
-from app.credits.postings import Bucket
-from app.extensions import db
+from app.credits.ledger_entries import Bucket
+from app.credits.models import CreditAccount, CreditHold, CreditLedgerEntry
+from app.db.statements import add_amounts, in_list, table_of
 
-# In the words of the index, which covers ended holds only.
+# The condition of the partial index.
 _ENDED = text("credit_holds.state <> 'held'")
 
 
 class UnbalancedError(Exception):
-    """The postings of some accounts' holds are not what those were charged: a defect, or tampering."""
+    """The ledger entries of some accounts differ from the charges of their holds: a bug, or tampering."""
 
     def __init__(self, account_ids: Collection[str]) -> None:
-        super().__init__("postings and holds differ")
+        super().__init__("ledger entries and holds differ")
         self.account_ids = frozenset(account_ids)
 
 
-@dataclass(slots=True)
-class _Sums:
-    charged_nanos: int = 0
-    available_nanos: int = 0
-    held_nanos: int = 0
-    revenue_nanos: int = 0
-
-    def post(self, bucket: str, nanos: int) -> None:
-        """Add an amount that went into a bucket."""
-        name = f"{bucket}_nanos"
-        setattr(self, name, getattr(self, name) + nanos)
-
-    @property
-    def balanced(self) -> bool:
-        """Tell whether the postings are what the holds were charged."""
-        charged = self.charged_nanos
-        return (self.available_nanos, self.held_nanos, self.revenue_nanos) == (-charged, 0, charged)
-
-
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """Holds that were taken away with their postings, and what they had charged each account: to be carried forward."""
+class PrunedHolds:
+    """Deleted holds, and what they had charged each account: to be carried forward."""
 
     hold_ids: list[str]
     charged_nanos: Mapping[str, int]
 
 
-def take_ended(before: datetime, *, limit: int, except_accounts: Collection[str] = ()) -> Taken:
-    """Take holds away that ended and were made before an instant, with their postings.
+def delete_ended(
+    session: Session, before: datetime, *, limit: int, except_accounts: Collection[str] = ()
+) -> PrunedHolds:
+    """Delete holds that ended and were made before an instant, with their ledger entries.
 
-    In the caller's unit, which must `carry` them, too: at its end, for that locks accounts, and charges wait for them.
+    The caller must `carry_forward` them at the end of the unit: that locks accounts, and charges wait for the locks.
 
     Raises: UnbalancedError.
     """
@@ -71,40 +55,48 @@ def take_ended(before: datetime, *, limit: int, except_accounts: Collection[str]
         .order_by(CreditHold.created_at)
         .limit(limit)
     )
-    gone = db.session.execute(
+    deleted = session.execute(
         delete(CreditHold)
         .where(CreditHold.id.in_(old.scalar_subquery()))
         .returning(CreditHold.id, CreditHold.account_id, CreditHold.settled_nanos)
         .execution_options(synchronize_session=False)
     ).all()
-    if not gone:
-        return Taken([], {})
-    sums: Mapping[str, _Sums] = defaultdict(_Sums)
-    for row in gone:
-        sums[row.account_id].charged_nanos += row.settled_nanos
-    references = [reference for row in gone for reference in holds.references_of(row.id)]
-    postings = db.session.execute(
-        delete(CreditPosting)
-        .where(among(CreditPosting.reference, references))
+    if not deleted:
+        return PrunedHolds([], {})
+    charged = Counter[str]()
+    for row in deleted:
+        charged[row.account_id] += row.settled_nanos
+    moved = {account_id: Counter[str]() for account_id in charged}
+    references = [reference for row in deleted for reference in holds.references_of(row.id)]
+    entries = session.execute(
+        delete(CreditLedgerEntry)
+        .where(in_list(session, CreditLedgerEntry.reference, references))
         .returning(
-            CreditPosting.account_id, CreditPosting.debit, CreditPosting.credit, CreditPosting.amount_nanos
+            CreditLedgerEntry.account_id,
+            CreditLedgerEntry.debit,
+            CreditLedgerEntry.credit,
+            CreditLedgerEntry.amount_nanos,
         )
         .execution_options(synchronize_session=False)
     )
-    for account_id, debit, credit, amount_nanos in postings:
+    for account_id, debit, credit, amount_nanos in entries:
         if Bucket.ISSUANCE in {debit, credit}:
             raise UnbalancedError([account_id])
-        sums[account_id].post(debit, -amount_nanos)
-        sums[account_id].post(credit, amount_nanos)
-    unbalanced = [account_id for account_id, each in sums.items() if not each.balanced]
+        sums = moved.setdefault(account_id, Counter())
+        sums[debit] -= amount_nanos
+        sums[credit] += amount_nanos
+    unbalanced = [
+        account_id
+        for account_id, sums in moved.items()
+        if (sums[Bucket.AVAILABLE], sums[Bucket.HELD], sums[Bucket.REVENUE])
+        != (-charged[account_id], 0, charged[account_id])
+    ]
     if unbalanced:
         raise UnbalancedError(unbalanced)
-    return Taken(
-        [row.id for row in gone], {account_id: each.charged_nanos for account_id, each in sums.items()}
-    )
+    return PrunedHolds([row.id for row in deleted], charged)
 
 
-def carry(taken: Taken) -> None:
-    """Add to the accounts what was taken away, in the current unit."""
-    rows = [{"id": each, "carried_nanos": nanos} for each, nanos in sorted(taken.charged_nanos.items())]
-    add_to(table_of(CreditAccount), ["id"], rows)
+def carry_forward(session: Session, pruned: PrunedHolds) -> None:
+    """Add the charges of deleted holds to their accounts."""
+    rows = [{"id": each, "carried_nanos": nanos} for each, nanos in sorted(pruned.charged_nanos.items())]
+    add_amounts(session, table_of(CreditAccount), ["id"], rows)

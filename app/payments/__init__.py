@@ -1,5 +1,5 @@
 """Payment per request, and credits for USDC: terms, verification, claims, settlement.
 
-A payment is claimed once, for ever, whichever way it is presented. Alone writes `payments`, `payment_claims`,
-`payment_wallets` and `topups`.
+A payment is claimed once and permanently, however it is presented. The only writer of `payments`, `payment_claims`,
+`payment_horizons`, `payment_wallets` and `topups`.
 """

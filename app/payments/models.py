@@ -1,4 +1,4 @@
-"""Tables of the payments room. Amounts are base units of USDC, instants UTC."""
+"""Tables of payments and top-ups. Amounts are base units of USDC, instants UTC."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, CheckConstraint, ForeignKey, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.core.columns import ID, Units, UtcDateTime
+from app.db.columns import ID, Units, UtcDateTime
 from app.extensions import Model
 
 
 class Payment(Model):
-    """A payment for one call, bound to the request that it was presented with. `claims` alone writes `status`."""
+    """A payment for one call, bound to the request that it was presented with."""
 
     __tablename__ = "payments"
     __table_args__ = (
@@ -33,19 +33,19 @@ class Payment(Model):
     status: Mapped[str] = mapped_column(String(10))
     tries: Mapped[int] = mapped_column(default=0)
     tx_hash: Mapped[str | None] = mapped_column(String(100))
-    # Of a signed payment: the movement that submits it, and what finds it when somebody else did.
+    # Of a signed payment: the transaction that submits it, and what finds it if another party did.
     transaction_id: Mapped[str | None] = mapped_column(ID)
     recipient: Mapped[str] = mapped_column(String(64))
     terms: Mapped[dict[str, Any]] = mapped_column(JSON)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     paid_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     served_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    # The request that it was taken for, for the logs.
+    # The request that it pays for, for the logs.
     request_id: Mapped[str | None] = mapped_column(String(40))
 
 
 class PaymentClaim(Model):
-    """A hash or an authorization that was taken. A row here is kept for ever: it is what makes a payment count once."""
+    """A claimed transaction or authorization. Rows are never deleted once a payment landed: each is consumed once."""
 
     __tablename__ = "payment_claims"
     __table_args__ = (Index("ix_payment_claims_holder_id", "holder_id"),)
@@ -56,8 +56,8 @@ class PaymentClaim(Model):
     claimed_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-class PaymentHorizon(Model):
-    """Since when payments count: one row, written when the database was set back to an earlier state."""
+class PaymentRestoreCutoff(Model):
+    """The restore cutoff: one row, written when the database was restored from a backup."""
 
     __tablename__ = "payment_horizons"
 
@@ -65,8 +65,8 @@ class PaymentHorizon(Model):
     drawn_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-class PaymentSupply(Model):
-    """How many submissions the settlement key could still pay for on a chain, when it was looked at last."""
+class SettlementGasReserve(Model):
+    """How many submissions the settlement key could pay for on a chain when it was last checked."""
 
     __tablename__ = "payment_supplies"
 
@@ -75,8 +75,8 @@ class PaymentSupply(Model):
     looked_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-class PaymentWallet(Model):
-    """Which wallet of the service's own plays a role: where payments go, and who submits them."""
+class ServiceWallet(Model):
+    """Which wallet of the service's own plays a role: recipient or submitter of payments."""
 
     __tablename__ = "payment_wallets"
 
@@ -85,7 +85,7 @@ class PaymentWallet(Model):
 
 
 class TopUp(Model):
-    """Credits that will be granted for a movement to the treasury once it is final."""
+    """Credits to grant for a transfer to the treasury once it is final."""
 
     __tablename__ = "topups"
     __table_args__ = (

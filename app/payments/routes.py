@@ -1,61 +1,70 @@
-"""`/v1/credits`: credits for USDC from a wallet of the caller's."""
+"""`/v1/credits`: top-ups of credits with USDC from the agent's wallets."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from app.errors import (
-    DailyLimitExceeded,
-    IdempotencyConflict,
-    MonthlyLimitExceeded,
-    NotFound,
-    PerTxLimitExceeded,
-    PriceUnavailable,
-    TransferFailed,
-    Unauthorized,
-    WalletFrozen,
-    WeeklyLimitExceeded,
-)
+from marshmallow import fields
+
+from app.errors import NotFound, TransferFailed
+from app.idempotency.decorator import idempotent
+from app.idempotency.service import Claim
 from app.identity import guards
-from app.payments import schemas, topups
-from app.ports import provider
-from app.wallets import history, movements, service
-from app.wallets.history import TransactionView
-from app.web import failures, idempotency, prefer
+from app.payments import topups
+from app.wallets.api.movement_routes import MovementShape, rebuild_from_record
+from app.wallets.api.routes import LIMIT_ERRORS
+from app.wallets.core import wallets
+from app.wallets.views.history import TransactionView
+from app.web import prefer
 from app.web.blueprint import Blueprint
-from app.web.idempotency import idempotent
+from app.web.fields import AmountField, Text
+from app.web.schemas import EXAMPLE_ID, Schema
 
 blp = Blueprint(
     "credits",
-    __name__,
     guard=guards.AGENT_KEY,
     url_prefix="/v1/credits",
     description="Credits that pay for gateway and catalog calls.",
 )
 
 
-def _rebuild(transaction_id: str) -> tuple[int, Any]:
-    view = history.movement(transaction_id)
-    if view.status == "failed":
-        failure = movements.answer_failure(view)
-        return failure.status, failures.body_of(failure)
-    return 200, schemas.TopUpShape().dump(view)
+class TopUpBody(Schema):
+    """A top-up request."""
+
+    wallet_id = Text(
+        required=True, metadata={"description": "One of the agent's wallets.", "example": EXAMPLE_ID}
+    )
+    amount = AmountField(
+        required=True, metadata={"type": "string", "example": "10", "description": "In USDC."}
+    )
+    chain = Text(required=True, metadata={"enum": ["ethereum", "base", "solana"]})
+
+
+class TopUpShape(MovementShape):
+    """The transfer to the treasury. Its value is credited once it is final."""
+
+    kind = fields.String(required=True, metadata={"enum": ["topup"]})
 
 
 @blp.post("/topup")
-@idempotent(owner=guards.require_agent, rebuild=_rebuild)
-@blp.arguments(schemas.TopUpBody)
-@blp.response(200, schemas.TopUpShape)
-@blp.raises(
-    Unauthorized, NotFound, DailyLimitExceeded, WeeklyLimitExceeded, MonthlyLimitExceeded, PerTxLimitExceeded,
-    WalletFrozen, PriceUnavailable, IdempotencyConflict, TransferFailed,
-)  # fmt: skip
-@blp.header(idempotency.HEADER, "Repeating a request with the same key moves nothing again.")
-@blp.header("Prefer", "`respond-async` answers at once; `wait=N` waits up to N (at most 25) seconds.")
-def top_up(body: dict[str, Any]) -> TransactionView:
-    """Buy credits with USDC of a wallet, under its limits; they are granted when the movement is final."""
-    wallet = service.owned(body["wallet_id"], agent_id=guards.require_agent())
-    wait = prefer.wait_seconds(provider.settings().confirmation_wait_seconds)
-    return topups.make(
-        wallet, guards.caller().account_id, chain=body["chain"], amount=body["amount"], wait_seconds=wait
+@idempotent(
+    owner=guards.require_agent,
+    rebuild=rebuild_from_record,
+    note="Repeating a request with the same key transfers nothing again.",
+)
+@blp.arguments(TopUpBody)
+@blp.response(200, TopUpShape)
+@blp.raises(NotFound, *LIMIT_ERRORS, TransferFailed)
+@blp.header("Prefer", "`respond-async` returns immediately; `wait=N` waits up to N (at most 25) seconds.")
+def top_up(body: dict[str, Any], claim: Claim) -> TransactionView:
+    """Buy credits with USDC of a wallet, under its limits; they are granted when the transfer is final."""
+    wallet = wallets.get_owned(body["wallet_id"], agent_id=guards.require_agent())
+    wait = prefer.wait_seconds()
+    return topups.create_topup(
+        wallet,
+        guards.current_principal().account_id,
+        chain=body["chain"],
+        amount=body["amount"],
+        wait_seconds=wait,
+        claim=claim,
     )

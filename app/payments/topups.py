@@ -1,149 +1,168 @@
-"""Credits for USDC: a movement of a wallet to the treasury, and the grant of what arrived once it is final.
+"""Top-ups: USDC transferred from a wallet to the treasury, and credits granted once the transfer is final.
 
-The movement is one like all others, under the wallet's limits. The grant is keyed by it, so it is made once.
+The transfer counts against the wallet's limits like any other. The grant is keyed by it, so it is made once.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 
 import structlog
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, exists, select
+from sqlalchemy.orm import Session
 
-from app.core import clock, logs
+from app.core import clock
 from app.core.chains import USDC, ChainName
 from app.core.money import NANOS_PER_USD
-from app.core.unit_of_work import reading, unit_of_work
-from app.credits import service as credits_service
+from app.credits import accounts as credit_accounts
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, TransactionInProgress
-from app.extensions import db
-from app.payments import claims, treasury
+from app.idempotency.service import Claim
+from app.observability import logs
+from app.payments import consumed, treasury
 from app.payments.models import TopUp
-from app.ports import provider
-from app.wallets import history, orders, submissions, transfers
-from app.wallets.history import TransactionView
-from app.wallets.lifecycle import Status, TransactionType
-from app.wallets.service import WalletView
+from app.state import app_state
+from app.wallets.core import parsing
+from app.wallets.core.lifecycle import MovementStatus, TransactionType
+from app.wallets.core.wallets import WalletView
+from app.wallets.transactions import relayed
+from app.wallets.transfers import service as transfers
+from app.wallets.views import history
+from app.wallets.views.history import TransactionView
 
 _log = structlog.get_logger(__name__)
-KIND = "topup"
-REFERENCE = "topup:"
-_AT_ONCE = 200
-_NANOS_PER_UNIT = NANOS_PER_USD // 10**USDC.decimals
+TOPUP_KIND = "topup"
+REFERENCE_PREFIX = "topup:"
+_GRANT_BATCH = 200
+NANOS_PER_UNIT = NANOS_PER_USD // 10**USDC.decimals
 
 
-def make(
-    wallet: WalletView, account_id: str, *, chain: str, amount: str, wait_seconds: Decimal
+def create_topup(
+    wallet: WalletView,
+    account_id: str,
+    *,
+    chain: str,
+    amount: str,
+    wait_seconds: Decimal | None,
+    claim: Claim,
 ) -> TransactionView:
-    """Move USDC from a wallet to the treasury; its worth is granted when the movement is final.
+    """Transfer USDC from a wallet to the treasury; its value is granted when the transfer is final.
 
     Raises: what a transfer raises.
     """
-    name, _ = orders.parse_deposit(chain=chain, amount=amount, currency=USDC.symbol)
+    name, _ = parsing.parse_deposit(chain=chain, amount=amount, currency=USDC.symbol)
     recipient = treasury.recipient(name)
     if recipient == wallet.address_on(name):
-        raise InvalidInput.field("wallet_id", "is the treasury itself")
-    order = orders.parse_movement(
+        raise InvalidInput.field("wallet_id", "is the treasury")
+    order = parsing.parse_movement(
         TransactionType.TRANSFER, chain=chain, to=recipient, amount=amount, currency=USDC.symbol
     )
-    order = orders.to_the_service(order, kind=KIND)
+    order = replace(order, kind=TOPUP_KIND, needs_allowlist=False)
 
-    def record(movement: TransactionView) -> None:
-        db.session.add(
+    def record(session: Session, movement: TransactionView) -> None:
+        session.add(
             TopUp(
                 transaction_id=movement.id, wallet_id=wallet.id, account_id=account_id, chain=name.value,
                 recipient=recipient,
                 units=order.amount.units, created_at=clock.now(),
             )
         )  # fmt: skip
-        # It pays the treasury like a payment for a call, and must not be taken for one.
-        claims.claim([claims.key_of_hash(name, movement.tx_hash or "")], movement.id)
+        # It pays the treasury as a payment for a call does, and must not be accepted as one.
+        consumed.claim(session, [consumed.transaction_claim_key(name, movement.tx_hash or "")], movement.id)
 
-    return transfers.send(wallet, order, wait_seconds=wait_seconds, record_beside=record)
-
-
-def reference_of(transaction_id: str) -> str:
-    """Return what names a top-up's grant in the ledger."""
-    return f"{REFERENCE}{transaction_id}"
+    return transfers.send(wallet, order, wait_seconds=wait_seconds, claim=claim, on_recorded=record)
 
 
-def open_topup_of(wallet_id: str) -> TransactionInProgress | None:
-    """Return what refuses a wallet's deletion: a top-up whose credits are not granted yet. In the current unit."""
-    found = db.session.scalar(
+def grant_reference(transaction_id: str) -> str:
+    """Return the reference of a top-up's grant in the ledger."""
+    return f"{REFERENCE_PREFIX}{transaction_id}"
+
+
+def open_topup_error(session: Session, wallet_id: str) -> TransactionInProgress | None:
+    """Return the error that prevents deleting a wallet with a pending top-up, or None."""
+    found = session.scalar(
         select(TopUp.transaction_id).where(TopUp.wallet_id == wallet_id, TopUp.closed_at.is_(None)).limit(1)
     )
     if found is None:
         return None
     return TransactionInProgress(
-        "Credits for a top-up from this wallet are not granted yet; delete it once they are.",
+        "A top-up from this wallet is still pending; delete the wallet once its credits are granted.",
         details={"transaction_id": found},
     )
 
 
+def has_open(chain: ChainName) -> ColumnElement[bool]:
+    """Return the condition that a top-up on a chain is open."""
+    return exists().where(TopUp.chain == chain.value, TopUp.closed_at.is_(None))
+
+
 def grant_due(chain: ChainName) -> int:
-    """Grant what has arrived for good on a chain; return how many top-ups came to their end. For a worker."""
-    with reading() as session:
-        open_ones = session.scalars(
+    """Grant the credits of final top-ups on a chain; return how many top-ups were closed. For a worker."""
+    with read_only_unit() as session:
+        open_topups = session.scalars(
             select(TopUp.transaction_id)
             .where(TopUp.chain == chain.value, TopUp.closed_at.is_(None))
             .order_by(TopUp.created_at)
-            .limit(_AT_ONCE)
+            .limit(_GRANT_BATCH)
         ).all()
-        ends = {each: submissions.final_status(each) for each in open_ones}
+        final_statuses = {each: relayed.final_status(session, each) for each in open_topups}
     closed = 0
-    for transaction_id, end in ends.items():
-        if end is None:
+    for transaction_id, final_status in final_statuses.items():
+        if final_status is None:
             continue
         try:
-            closed += _close(transaction_id, end)
+            closed += _close_topup(transaction_id, final_status)
         except Exception:
-            # One odd top-up must not keep the others from their end.
-            _log.exception("topup_not_closed", transaction_id=transaction_id)
+            # One faulty top-up must not block the others.
+            _log.exception("topup_close_failed", transaction_id=transaction_id)
     return closed
 
 
-def reopen(transaction_id: str) -> None:
-    """Grant by the next end of a movement, for the one that it had does not stand; in the current unit.
+def reopen_grant(session: Session, transaction_id: str) -> None:
+    """Allow a top-up to be closed again because its transfer's outcome was reversed.
 
-    What was granted something, and what is no top-up, is left alone.
+    Does nothing to a top-up that granted credits, nor to another kind of transaction.
     """
-    topup = db.session.get(TopUp, transaction_id, with_for_update=True)
+    topup = session.get(TopUp, transaction_id, with_for_update=True)
     if topup is not None and not topup.granted_nanos:
         topup.granted_nanos = topup.closed_at = None
 
 
-def confirmed_for_nothing() -> list[str]:
-    """Return top-ups whose movement stands for good and that were closed without a grant. In a reading unit."""
-    closed = db.session.scalars(
+def find_confirmed_without_grant(session: Session) -> list[str]:
+    """Return top-ups that were closed without a grant although their transfer is final."""
+    closed = session.scalars(
         select(TopUp.transaction_id).where(TopUp.closed_at.is_not(None), TopUp.granted_nanos == 0)
     )
-    return [each for each in closed if submissions.final_status(each) == Status.CONFIRMED]
+    return [each for each in closed if relayed.final_status(session, each) == MovementStatus.CONFIRMED]
 
 
-def _close(transaction_id: str, end: Status) -> bool:
-    view = history.movement(transaction_id)
-    with reading() as session:
+def _close_topup(transaction_id: str, final_status: MovementStatus) -> bool:
+    view = history.current_view(transaction_id)
+    with read_only_unit() as session:
         topup = session.get_one(TopUp, transaction_id)
     units, keys = 0, []
-    if end is Status.CONFIRMED and view.tx_hash is not None:
+    if final_status is MovementStatus.CONFIRMED and view.tx_hash is not None:
         chain = ChainName(topup.chain)
-        arrival = provider.current().tills[chain].arrival(view.tx_hash, topup.recipient)
-        if arrival is None or not arrival.is_final:
+        incoming = app_state().ports.facilitators[chain].incoming_payment(view.tx_hash, topup.recipient)
+        if incoming is None or not incoming.is_final:
             return False
-        # A contract may keep a part of what is sent; what came in is what counts.
-        units = min(arrival.units, topup.units) if arrival.succeeded else 0
-        keys = [claims.key_of_hash(chain, view.tx_hash)]
+        # A token contract may deduct a fee: the amount received counts.
+        units = min(incoming.units, topup.units) if incoming.succeeded else 0
+        keys = [consumed.transaction_claim_key(chain, view.tx_hash)]
     with unit_of_work() as session:
         row = session.get_one(TopUp, transaction_id, with_for_update=True)
-        # A movement that was taken for failed may have been reopened while the chain was asked.
-        if row.closed_at is not None or submissions.final_status(transaction_id) is not end:
+        # A transfer that was considered failed may have been reopened while the chain was read.
+        if row.closed_at is not None or relayed.final_status(session, transaction_id) is not final_status:
             return False
-        # Sent again at a higher fee, it has another hash than the one that was claimed when it was made.
-        if keys and not claims.is_claimed(keys):
-            claims.claim(keys, transaction_id)
-        credits_service.grant(row.account_id, units * _NANOS_PER_UNIT, reference=reference_of(transaction_id))
-        row.granted_nanos = units * _NANOS_PER_UNIT
+        # A replacement has another hash than the one that was claimed when the transfer was recorded.
+        if keys and not consumed.is_claimed(session, keys):
+            consumed.claim(session, keys, transaction_id)
+        credit_accounts.grant(
+            session, row.account_id, units * NANOS_PER_UNIT, reference=grant_reference(transaction_id)
+        )
+        row.granted_nanos = units * NANOS_PER_UNIT
         row.closed_at = clock.now()
     with logs.caused_by(view.request_id):
-        _log.info("topup_closed", transaction_id=transaction_id, granted_nanos=units * _NANOS_PER_UNIT)
+        _log.info("topup_closed", transaction_id=transaction_id, granted_nanos=units * NANOS_PER_UNIT)
     return True

@@ -1,6 +1,6 @@
-"""The service's own two wallets: the treasury, where payments go, and the one that submits payments and pays gas.
+"""The service's own wallets: the treasury, which receives payments, and the settlement wallet, which submits them.
 
-They are wallets like all others, of an agent that nobody has a key of. Alone writes `payment_wallets`.
+They are ordinary wallets of an agent without a key. The only writer of `payment_wallets`.
 """
 
 from __future__ import annotations
@@ -8,103 +8,103 @@ from __future__ import annotations
 from enum import StrEnum
 
 import structlog
-from flask import current_app
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
 from app.core.chains import ChainName, Family
-from app.core.unit_of_work import reading, unit_of_work
-from app.payments.models import PaymentWallet
-from app.ports import provider
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.payments.models import ServiceWallet
 from app.ports.errors import Rejected
-from app.wallets import custody, service
-from app.wallets.custody import NewWalletKey
-from app.wallets.service import WalletView
+from app.state import app_state
+from app.wallets.core import custody, wallets
+from app.wallets.core.custody import NewWalletKey
+from app.wallets.core.wallets import WalletView
 
-OWNER = "00000000-0000-4000-8000-000000000402"
-"""Stands for the service where a wallet has an agent; registered agents have random ids."""
+OWNER_AGENT_ID = "00000000-0000-4000-8000-000000000402"
+"""The agent of the service's own wallets; registered agents have random ids."""
 
-_EXTENSION = "payment_wallets"
 _log = structlog.get_logger(__name__)
 
 
-class Role(StrEnum):
-    """What a wallet of the service's own is for."""
+class WalletRole(StrEnum):
+    """The purpose of one of the service's own wallets."""
 
     TREASURY = "treasury"
     SETTLEMENT = "settlement"
 
 
-def wallet(role: Role, chain: ChainName) -> WalletView:
-    """Return the wallet that plays a role on a chain, made when it is first asked for.
+class ServiceWallets(dict[tuple[WalletRole, Family], WalletView]):
+    """A cache: these wallets do not change while a process lives."""
 
-    Where the operator brings a key for the chain's family, it is the wallet of that key, whichever played the role
-    before: keys change one by one and back again, and processes with the former one go on beside this one.
+
+def wallet(role: WalletRole, chain: ChainName) -> WalletView:
+    """Return the wallet with a role on a chain; create it on first use.
+
+    If the operator configured a key for the chain's family, it is that key's wallet, whichever had the role before:
+    keys are changed and changed back, and processes with the former key may still run next to this one.
 
     Raises: Rejected("settlement_key_in_use").
     """
-    known: dict[tuple[Role, Family], WalletView] = current_app.extensions.setdefault(_EXTENSION, {})
-    place = (role, chain.family)
-    if place not in known:
-        known[place] = _existing(role, chain.family) or _made(role, chain.family)
-    return known[place]
+    cache = app_state().part(ServiceWallets)
+    cache_key = (role, chain.family)
+    if cache_key not in cache:
+        cache[cache_key] = _find_wallet(role, chain.family) or _create_wallet(role, chain.family)
+    return cache[cache_key]
 
 
 def recipient(chain: ChainName) -> str:
-    """Return where payments on a chain go: where the operator said, else the treasury."""
-    configured = provider.settings().payment_recipient(chain.family)
-    return configured or wallet(Role.TREASURY, chain).address_on(chain)
+    """Return the recipient of payments on a chain: the configured address, or the treasury if none is set."""
+    configured = app_state().settings.payment_recipient(chain.family)
+    return configured or wallet(WalletRole.TREASURY, chain).address_on(chain)
 
 
 def settler(chain: ChainName) -> str:
     """Return the address that submits payments on a chain. Raises: Rejected("settlement_key_in_use")."""
-    return wallet(Role.SETTLEMENT, chain).address_on(chain)
+    return wallet(WalletRole.SETTLEMENT, chain).address_on(chain)
 
 
-def is_made(*roles: Role) -> bool:
-    """Tell whether the service has its wallets, or some of them, already: who only looks should not make them."""
-    return all(_existing(role, family) is not None for role in roles or Role for family in Family)
+def has_wallets(*roles: WalletRole) -> bool:
+    """Return whether the service's wallets, or those with some roles, exist. Creates none."""
+    return all(_find_wallet(role, family) is not None for role in roles or WalletRole for family in Family)
 
 
-def _existing(role: Role, family: Family) -> WalletView | None:
-    brought = _brought(role, family)
-    if brought is not None:
-        with reading():
-            return service.with_address(_address(brought, family), agent_id=OWNER)
-    with reading() as session:
-        wallet_id = session.scalar(select(PaymentWallet.wallet_id).where(PaymentWallet.role == role.value))
-    return None if wallet_id is None else service.detail(wallet_id)
+def _find_wallet(role: WalletRole, family: Family) -> WalletView | None:
+    operator_key = _operator_key(role, family)
+    with read_only_unit() as session:
+        if operator_key is not None:
+            return wallets.find_by_address(session, _address(operator_key, family), agent_id=OWNER_AGENT_ID)
+        wallet_id = session.scalar(select(ServiceWallet.wallet_id).where(ServiceWallet.role == role.value))
+    return None if wallet_id is None else wallets.get_with_controls(wallet_id)
 
 
-def _made(role: Role, family: Family) -> WalletView:
-    brought = _brought(role, family)
-    key = brought or custody.new_key()
+def _create_wallet(role: WalletRole, family: Family) -> WalletView:
+    operator_key = _operator_key(role, family)
+    key = operator_key or custody.new_key()
     try:
         with unit_of_work() as session:
-            made = service.create(OWNER, key, name=role.value)
-            if brought is None:
-                session.add(PaymentWallet(role=role.value, wallet_id=made.id))
+            created = wallets.create(session, OWNER_AGENT_ID, key, name=role.value)
+            if operator_key is None:
+                session.add(ServiceWallet(role=role.value, wallet_id=created.id))
                 session.flush()
     except IntegrityError:
-        # Another process was first.
-        found = _existing(role, family)
+        # A concurrent process was first.
+        found = _find_wallet(role, family)
         if found is not None:
             return found
-        if brought is None:
+        if operator_key is None:
             raise
-        _log.critical("settlement_key_in_use", family=family.value, address=_address(brought, family))
+        _log.critical("settlement_key_in_use", family=family.value, address=_address(operator_key, family))
         raise Rejected("settlement_key_in_use") from None
-    return made
+    return created
 
 
-def _brought(role: Role, family: Family) -> NewWalletKey | None:
-    """Return the operator's key for a family alone: that of the other one may be in another wallet already."""
-    evm, solana = provider.settings().settlement_keys()
-    if role is not Role.SETTLEMENT or (evm if family is Family.EVM else solana) is None:
+def _operator_key(role: WalletRole, family: Family) -> NewWalletKey | None:
+    """Return the operator's key for one family only: the other family's may be in another wallet already."""
+    evm, solana = app_state().settings.settlement_keys()
+    key = evm if family is Family.EVM else solana
+    if role is not WalletRole.SETTLEMENT or key is None:
         return None
-    if family is Family.EVM:
-        return custody.adopted_key(evm=evm, solana=None)
-    return custody.adopted_key(evm=None, solana=solana)
+    return custody.import_key(family, key)
 
 
 def _address(key: NewWalletKey, family: Family) -> str:

@@ -1,5 +1,5 @@
-"""Spending controls: what a wallet may move, decided by a pure policy and held under a lock on the wallet.
+"""Spending controls: limits and allowlists, decided by a pure policy, and holds placed under a lock on the wallet.
 
-Alone writes `spending_accounts`, `spending_controls` and `spending_holds`. Knows nothing of chains, prices
-or transactions: a movement is a reference and a value in nano-dollars.
+The only writer of `spending_accounts`, `spending_controls` and `spending_holds`. Independent of chains, prices and
+transactions: a movement is a reference and a value in nano-dollars.
 """

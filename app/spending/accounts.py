@@ -1,27 +1,30 @@
-"""A wallet's account row: the lock that orders all about its limits, its sums, and whether it is frozen.
+"""Spending accounts: one row per wallet with its lock, its sums, and whether it is frozen.
 
-A row is locked by touching it, which is a row lock on every database; a unit locks it before it touches the
-wallet's controls or holds. Alone writes `spending_accounts`.
+A no-op update locks the row on every database; a unit locks it before it touches the wallet's controls or holds.
+The only writer of `spending_accounts`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, insert, update
+from sqlalchemy import ColumnElement, Row, bindparam, select, update
+from sqlalchemy.orm import Session
 
-from app.core import clock, row_locks
+from app.core import clock
+from app.db import row_locks
+from app.db.prepared import PreparedInsert, PreparedStatement
+from app.db.statements import table_of
 from app.errors import InvalidInput, NotFound
-from app.extensions import db
 from app.spending import policy
-from app.spending.models import SpendingAccount
-from app.spending.policy import Spent
+from app.spending.models import SpendingAccount, SpendingHold
+from app.spending.policy import WindowTotals
 
 MAX_COUNTED_NANOS = 9 * 10**18
-"""Nine billion dollars, just below what a BIGINT counts: no wallet's month may sum up to more."""
+"""Nine billion dollars, just below the maximum of a BIGINT: the limit of a wallet's sum of a month."""
 
 COLUMNS = (
     SpendingAccount.wallet_id,
@@ -31,6 +34,33 @@ COLUMNS = (
     SpendingAccount.day_nanos,
     SpendingAccount.week_nanos,
     SpendingAccount.month_nanos,
+)
+_TABLE = table_of(SpendingAccount)
+_INSERT = PreparedInsert(SpendingAccount)
+
+
+def _locking(wallet_id: ColumnElement[str]) -> PreparedStatement:
+    return PreparedStatement(
+        update(_TABLE)
+        .where(_TABLE.c.wallet_id == wallet_id)
+        .values(lock_version=_TABLE.c.lock_version + 1)
+        .returning(*(_TABLE.c[column.key] for column in COLUMNS))
+    )
+
+
+_LOCK = _locking(bindparam("of_wallet"))
+_LOCK_OF_HOLD = _locking(
+    select(SpendingHold.wallet_id).where(SpendingHold.reference == bindparam("of_hold")).scalar_subquery()
+)
+_COUNT = PreparedStatement(
+    update(_TABLE)
+    .where(_TABLE.c.wallet_id == bindparam("of_wallet"))
+    .values(
+        counted_on=bindparam("today"),
+        day_nanos=bindparam("day"),
+        week_nanos=bindparam("week"),
+        month_nanos=bindparam("month"),
+    )
 )
 
 
@@ -42,130 +72,98 @@ class Account:
     agent_id: str
     frozen: bool
     today: date
-    spent: Spent
+    spent: WindowTotals
 
 
-def open_account(wallet_id: str, agent_id: str, *, frozen: bool = False) -> None:
-    """Open the account of a new wallet; that of a frozen agent is frozen at once."""
+def open_account(session: Session, wallet_id: str, agent_id: str, *, frozen: bool = False) -> None:
+    """Open the account of a new wallet; that of a frozen agent is frozen from the start."""
     now = clock.now()
-    db.session.execute(
-        insert(SpendingAccount).values(
-            wallet_id=wallet_id,
-            agent_id=agent_id,
-            frozen_at=now if frozen else None,
-            lock_version=0,
-            counted_on=now.date(),
-            day_nanos=0,
-            week_nanos=0,
-            month_nanos=0,
-        )
+    _INSERT.execute(
+        session,
+        {
+            "wallet_id": wallet_id,
+            "agent_id": agent_id,
+            "frozen_at": now if frozen else None,
+            "counted_on": now.date(),
+        },
     )
 
 
-def lock_account(wallet_id: str) -> None:
-    """Lock the wallet's account until the unit ends. Raises: NotFound when the wallet is gone."""
-    locked(SpendingAccount.wallet_id == wallet_id, now=clock.now())
-
-
-def lock_accounts(wallet_ids: Collection[str]) -> None:
-    """Lock the accounts of several wallets, in the order of their ids, as far as there are any."""
-    row_locks.lock(SpendingAccount.wallet_id, SpendingAccount.wallet_id.in_(wallet_ids))
-
-
-def lock_accounts_of(agent_ids: Collection[str]) -> list[str]:
-    """Lock the accounts of all wallets of some agents, in the order of the wallets' ids; return those ids."""
-    return row_locks.lock(SpendingAccount.wallet_id, SpendingAccount.agent_id.in_(agent_ids))
-
-
-def freeze(agent_id: str) -> int:
-    """Freeze all wallets of an agent and return how many; units that hold in them just now finish first."""
-    return _set_frozen(agent_id, clock.now())
-
-
-def unfreeze(agent_id: str) -> int:
-    """Let all wallets of an agent move again and return how many."""
-    return _set_frozen(agent_id, None)
-
-
-def locked(which: ColumnElement[bool], *, now: datetime) -> Account:
-    """Lock the one account that a condition names and return it as it stands now. Raises: NotFound."""
-    row = db.session.execute(
-        update(SpendingAccount)
-        .where(which)
-        .values(lock_version=SpendingAccount.lock_version + 1)
-        .returning(*COLUMNS)
-        .execution_options(synchronize_session=False)
-    ).one_or_none()
+def lock_account(session: Session, wallet_id: str) -> Account:
+    """Lock the wallet's account until the unit ends, and return it. Raises: NotFound if the wallet was deleted."""
+    row = _LOCK.one_or_none(session, {"of_wallet": wallet_id})
     if row is None:
-        raise gone()
-    return account_of(row, now=now)
+        raise wallet_not_found()
+    return account_from_row(row)
 
 
-def account_of(row: Row[*tuple[Any, ...]], *, now: datetime) -> Account:
-    """Make the snapshot of a row of `COLUMNS`.
+def lock_account_of_hold(session: Session, reference: str) -> Account | None:
+    """Lock the account of a hold until the unit ends, and return it; None without such a hold."""
+    row = _LOCK_OF_HOLD.one_or_none(session, {"of_hold": reference})
+    return None if row is None else account_from_row(row)
 
-    A clock that is behind the last one that counted (another machine's, just after midnight) stays in the
-    newer windows: time never runs back into a window that has ended.
+
+def lock_accounts(session: Session, wallet_ids: Collection[str]) -> None:
+    """Lock the accounts of several wallets in the order of their ids; missing ones are skipped."""
+    row_locks.lock_rows(session, SpendingAccount.wallet_id, SpendingAccount.wallet_id.in_(wallet_ids))
+
+
+def lock_accounts_of(session: Session, agent_ids: Collection[str]) -> list[str]:
+    """Lock the accounts of all wallets of some agents, in the order of the wallets' ids; return those ids."""
+    return row_locks.lock_rows(session, SpendingAccount.wallet_id, SpendingAccount.agent_id.in_(agent_ids))
+
+
+def set_frozen(session: Session, agent_id: str, *, frozen: bool) -> None:
+    """Freeze or unfreeze all wallets of an agent; waits for units that hold their locks."""
+    lock_accounts_of(session, [agent_id])
+    session.execute(
+        update(SpendingAccount)
+        .where(SpendingAccount.agent_id == agent_id)
+        .values(frozen_at=clock.now() if frozen else None)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def account_from_row(row: Row[*tuple[Any, ...]]) -> Account:
+    """Return the account of a row of `COLUMNS`.
+
+    If the clock is behind the one that counted last (another machine's, just after midnight), the newer windows
+    apply: a window that has ended is never reopened.
     """
-    today = max(now.date(), row.counted_on)
-    counted = Spent(row.day_nanos, row.week_nanos, row.month_nanos)
+    today = max(clock.now().date(), row.counted_on)
+    counted = WindowTotals(row.day_nanos, row.week_nanos, row.month_nanos)
     return Account(
         wallet_id=row.wallet_id,
         agent_id=row.agent_id,
         frozen=row.frozen_at is not None,
         today=today,
-        spent=policy.carry(counted, row.counted_on, today),
+        spent=policy.roll_over(counted, row.counted_on, today),
     )
 
 
-def count(account: Account, amount_nanos: int) -> None:
+def count_amount(session: Session, account: Account, amount_nanos: int) -> None:
     """Add an amount to the windows of a locked account. Raises: InvalidInput beyond `MAX_COUNTED_NANOS`."""
-    spent = policy.add(account.spent, amount_nanos)
-    assert_countable(spent)
-    _write(account, spent)
+    _write(session, account, countable_sums(account, amount_nanos))
 
 
-def give_back(account: Account, amount_nanos: int, *, made_on: date) -> None:
-    """Take an amount out of those windows of a locked account in which it was counted on `made_on`."""
-    counted = policy.carry(policy.add(Spent(), amount_nanos), made_on, account.today)
-    spent = account.spent
-    _write(account, Spent(spent.day - counted.day, spent.week - counted.week, spent.month - counted.month))
+def adjust_count(session: Session, account: Account, amount_nanos: int, *, made_on: date) -> None:
+    """Add an amount, which may be negative, to those current windows of a locked account that contain `made_on`."""
+    _write(session, account, account.spent.plus(policy.in_windows(amount_nanos, made_on, account.today)))
 
 
-def recount(account: Account, amount_nanos: int, *, made_on: date) -> None:
-    """Undo `give_back`: add an amount to those windows that still are the ones of `made_on`."""
-    counted = policy.carry(policy.add(Spent(), amount_nanos), made_on, account.today)
-    spent = account.spent
-    _write(account, Spent(spent.day + counted.day, spent.week + counted.week, spent.month + counted.month))
-
-
-def assert_countable(spent: Spent) -> None:
-    """Refuse sums that the columns cannot hold. Raises: InvalidInput."""
+def countable_sums(account: Account, amount_nanos: int) -> WindowTotals:
+    """Return the sums of an account with an amount of today. Raises: InvalidInput beyond `MAX_COUNTED_NANOS`."""
+    spent = account.spent.plus(WindowTotals(amount_nanos, amount_nanos, amount_nanos))
     if max(spent.day, spent.week, spent.month) > MAX_COUNTED_NANOS:
-        raise InvalidInput.field("amount", "is worth more than any limit can count")
+        raise InvalidInput.field("amount", "exceeds the largest value that can be counted against limits")
+    return spent
 
 
-def gone() -> NotFound:
-    """Make the failure for a wallet that was deleted meanwhile."""
+def wallet_not_found() -> NotFound:
+    """Return the error for a wallet that was deleted concurrently."""
     return NotFound("This key has no such wallet.")
 
 
-def _write(account: Account, spent: Spent) -> None:
-    db.session.execute(
-        update(SpendingAccount)
-        .where(SpendingAccount.wallet_id == account.wallet_id)
-        .values(counted_on=account.today, day_nanos=spent.day, week_nanos=spent.week, month_nanos=spent.month)
-        .execution_options(synchronize_session=False)
-    )
-
-
-def _set_frozen(agent_id: str, at: datetime | None) -> int:
-    lock_accounts_of([agent_id])
-    changed = db.session.execute(
-        update(SpendingAccount)
-        .where(SpendingAccount.agent_id == agent_id)
-        .values(frozen_at=at)
-        .returning(SpendingAccount.wallet_id)
-        .execution_options(synchronize_session=False)
-    ).all()
-    return len(changed)
+def _write(session: Session, account: Account, spent: WindowTotals) -> None:
+    counted = {"today": account.today, "day": spent.day, "week": spent.week, "month": spent.month}
+    _COUNT.execute(session, {"of_wallet": account.wallet_id, **counted})

@@ -1,41 +1,103 @@
-"""Proof of the spending sums: what an account counts is what its held and spent holds add up to."""
+"""Audit of the spending sums: an account, and a session, counts the sum of its held and spent holds."""
 
 from __future__ import annotations
 
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from itertools import groupby
-from typing import Any
+from uuid import UUID
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import and_, bindparam, func, select
+from sqlalchemy.orm import Session
 
 from app.core import clock
-from app.extensions import db
 from app.spending import policy
-from app.spending.holds import HoldState
-from app.spending.models import SpendingAccount, SpendingControls, SpendingHold
-from app.spending.policy import Spent
+from app.spending.holds import SpendingHoldState
+from app.spending.models import SpendingAccount, SpendingControls, SpendingHold, SpendingSession
+from app.spending.policy import WindowTotals
 
 _ACCOUNTS_PER_PAGE = 1000
+_BEFORE_ALL = str(UUID(int=0))
 
 
-def check(now: datetime | None = None) -> list[str]:
-    """Return one sentence per violated invariant, none when all is well.
+# A page of accounts with their sums, one row for each day that has holds. Sums counted before `oldest_count` no longer
+# count.
+_page = (
+    select(SpendingAccount)
+    .where(
+        SpendingAccount.counted_on >= bindparam("oldest_count"),
+        SpendingAccount.wallet_id > bindparam("after"),
+    )
+    .order_by(SpendingAccount.wallet_id)
+    .limit(_ACCOUNTS_PER_PAGE)
+    .subquery()
+)
+_per_day = (
+    select(
+        SpendingHold.wallet_id,
+        SpendingHold.made_on,
+        func.sum(SpendingHold.amount_nanos).label("amount_nanos"),
+    )
+    .where(
+        SpendingHold.wallet_id.in_(select(_page.c.wallet_id)),
+        SpendingHold.made_on >= bindparam("oldest_hold"),
+        SpendingHold.state != SpendingHoldState.RELEASED.value,
+    )
+    .group_by(SpendingHold.wallet_id, SpendingHold.made_on)
+    .subquery()
+)
+_TOTALS_AND_HOLDS = (
+    select(_page, _per_day.c.made_on, _per_day.c.amount_nanos)
+    .outerjoin(_per_day, _per_day.c.wallet_id == _page.c.wallet_id)
+    .order_by(_page.c.wallet_id)
+)
+_ORPHANS = {
+    table.__tablename__: select(func.count())
+    .select_from(table)
+    .outerjoin(SpendingAccount, SpendingAccount.wallet_id == table.wallet_id)
+    .where(SpendingAccount.wallet_id.is_(None))
+    for table in (SpendingControls, SpendingHold, SpendingSession)
+}
+# Retention keeps holds for two months at least.
+_SESSION_LOOKBACK = timedelta(days=60)
+_session_holds = func.coalesce(func.sum(SpendingHold.amount_nanos), 0)
+_WRONG_SESSIONS = (
+    select(SpendingSession.id, SpendingSession.counted_nanos, _session_holds.label("held_nanos"))
+    .outerjoin(
+        SpendingHold,
+        and_(
+            SpendingHold.wallet_id == SpendingSession.wallet_id,
+            SpendingHold.made_on >= bindparam("since_day"),
+            SpendingHold.session_id == SpendingSession.id,
+            SpendingHold.state != SpendingHoldState.RELEASED.value,
+        ),
+    )
+    .where(SpendingSession.created_at >= bindparam("since"))
+    .group_by(SpendingSession.id, SpendingSession.counted_nanos)
+    .having(SpendingSession.counted_nanos != _session_holds)
+)
 
-    Reads accounts whose windows are still open, with their holds by day, a thousand at a time, and orphans in
-    two more queries; works in a reading unit.
+
+def check(session: Session, now: datetime | None = None) -> list[str]:
+    """Return one sentence per violated invariant.
+
+    Reads accounts with current windows and their holds by day, a thousand at a time, sessions of the last two months,
+    and orphans in three more queries.
     """
-    return [*_wrong_sums((now or clock.now()).date()), *_orphans()]
+    now = now or clock.now()
+    return [*_wrong_sums(session, now.date()), *_wrong_sessions(session, now), *_orphans(session)]
 
 
-def _wrong_sums(today: date) -> list[str]:
+def _wrong_sums(session: Session, today: date) -> list[str]:
     violations: list[str] = []
-    last: str | None = None
-    # In pages, each of them one statement: nothing is held in memory or open on the server for long.
-    while rows := db.session.execute(_counted_and_held(today, after=last)).all():
+    oldest_count = _earliest(today)
+    days = {"oldest_count": oldest_count, "oldest_hold": _earliest(oldest_count)}
+    last = _BEFORE_ALL
+    # One statement per page bounds memory and keeps no cursor open on the server.
+    while rows := session.execute(_TOTALS_AND_HOLDS, {**days, "after": last}).all():
         for wallet_id, group in groupby(rows, key=lambda row: row.wallet_id):
-            expected = Spent()
+            expected = WindowTotals()
             for row in group:
-                counted = Spent(row.day_nanos, row.week_nanos, row.month_nanos)
+                counted = WindowTotals(row.day_nanos, row.week_nanos, row.month_nanos)
                 if row.made_on is None:
                     continue
                 if row.made_on > row.counted_on:
@@ -43,71 +105,23 @@ def _wrong_sums(today: date) -> list[str]:
                         f"wallet {wallet_id} has holds of {row.made_on}, after {row.counted_on}"
                     )
                 # PostgreSQL sums BIGINT to NUMERIC.
-                still = policy.carry(policy.add(Spent(), int(row.amount_nanos)), row.made_on, row.counted_on)
-                expected = Spent(
-                    expected.day + still.day, expected.week + still.week, expected.month + still.month
-                )
+                amount_nanos = int(row.amount_nanos)
+                expected = expected.plus(policy.in_windows(amount_nanos, row.made_on, row.counted_on))
             if counted != expected:
                 violations.append(f"wallet {wallet_id} counts {counted}, its holds are {expected}")
         last = rows[-1].wallet_id
     return violations
 
 
-def _counted_and_held(today: date, *, after: str | None) -> Select[*tuple[Any, ...]]:
-    """Return a page of accounts with what they count, one row for each day on which they hold something."""
-    # Sums counted before this day count nothing any more, whatever they say.
-    oldest_count = _earliest(today)
-    page = (
-        select(SpendingAccount)
-        .where(
-            SpendingAccount.counted_on >= oldest_count,
-            *([] if after is None else [SpendingAccount.wallet_id > after]),
-        )
-        .order_by(SpendingAccount.wallet_id)
-        .limit(_ACCOUNTS_PER_PAGE)
-        .subquery()
-    )
-    per_day = (
-        select(
-            SpendingHold.wallet_id,
-            SpendingHold.made_on,
-            func.sum(SpendingHold.amount_nanos).label("amount_nanos"),
-        )
-        .where(
-            SpendingHold.wallet_id.in_(select(page.c.wallet_id)),
-            SpendingHold.made_on >= _earliest(oldest_count),
-            SpendingHold.state != HoldState.RELEASED.value,
-        )
-        .group_by(SpendingHold.wallet_id, SpendingHold.made_on)
-        .subquery()
-    )
-    return (
-        select(
-            page.c.wallet_id,
-            page.c.counted_on,
-            page.c.day_nanos,
-            page.c.week_nanos,
-            page.c.month_nanos,
-            per_day.c.made_on,
-            per_day.c.amount_nanos,
-        )
-        .outerjoin(per_day, per_day.c.wallet_id == page.c.wallet_id)
-        .order_by(page.c.wallet_id)
-    )
+def _wrong_sessions(session: Session, now: datetime) -> list[str]:
+    since = now - _SESSION_LOOKBACK
+    rows = session.execute(_WRONG_SESSIONS, {"since": since, "since_day": since.date() - timedelta(days=1)})
+    return [f"session {row.id} counts {row.counted_nanos}, its holds are {row.held_nanos}" for row in rows]
 
 
-def _orphans() -> list[str]:
-    violations = []
-    for table in (SpendingControls, SpendingHold):
-        found = db.session.scalar(
-            select(func.count())
-            .select_from(table)
-            .outerjoin(SpendingAccount, SpendingAccount.wallet_id == table.wallet_id)
-            .where(SpendingAccount.wallet_id.is_(None))
-        )
-        if found:
-            violations.append(f"{found} rows of {table.__tablename__} belong to no account")
-    return violations
+def _orphans(session: Session) -> list[str]:
+    found = {name: session.scalar(statement) for name, statement in _ORPHANS.items()}
+    return [f"{rows} rows of {name} belong to no account" for name, rows in found.items() if rows]
 
 
 def _earliest(day: date) -> date:

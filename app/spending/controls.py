@@ -1,7 +1,7 @@
-"""Controls of wallets: read, put, default, inherit, lock; and where a wallet stands against them.
+"""Spending controls of wallets: reading, changing, defaults, inheritance and locks; and their current usage.
 
 Changes lock the account row first, so that no movement is decided by controls that are being replaced.
-Alone writes `spending_controls`.
+The only writer of `spending_controls`.
 """
 
 from __future__ import annotations
@@ -12,53 +12,43 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row, bindparam, delete, insert, select, update
+from sqlalchemy.orm import Session
 
 from app.core import clock
+from app.db.prepared import PreparedInsert, PreparedRead
 from app.errors import ControlsLocked, WalletFrozen
-from app.extensions import db
 from app.spending import accounts, policy
-from app.spending.models import SpendingAccount, SpendingControls, SpendingHold
+from app.spending.models import SpendingAccount, SpendingControls, SpendingHold, SpendingSession
 from app.spending.policy import DEFAULT, Controls, Window
 
 COLUMNS = (
     SpendingControls.wallet_id.label("controlled_id"),
-    SpendingControls.daily_limit_nanos,
-    SpendingControls.weekly_limit_nanos,
-    SpendingControls.monthly_limit_nanos,
-    SpendingControls.per_tx_limit_nanos,
-    SpendingControls.allowed_addresses,
-    SpendingControls.allowed_domains,
-    SpendingControls.locked,
+    *(getattr(SpendingControls, name) for name in Controls.__slots__),
     SpendingControls.updated_at,
 )
-# Made once, for every reading of a wallet asks one of them.
+_INSERT = PreparedInsert(SpendingControls)
+# Every read of a wallet executes one of them.
+_OF_WALLET = PreparedRead(select(*COLUMNS).where(SpendingControls.wallet_id == bindparam("of_wallet")))
 _OF_WALLETS = select(*COLUMNS).where(SpendingControls.wallet_id.in_(bindparam("wallet_ids", expanding=True)))
-_STANDING = (
+_STATUS = PreparedRead(
     select(*accounts.COLUMNS, *COLUMNS)
     .outerjoin(SpendingControls, SpendingControls.wallet_id == SpendingAccount.wallet_id)
     .where(SpendingAccount.wallet_id == bindparam("of_wallet"))
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ControlsView:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlsView(Controls):
     """The controls of a wallet and when they were last changed."""
 
-    daily_limit_nanos: int
-    weekly_limit_nanos: int
-    monthly_limit_nanos: int
-    per_tx_limit_nanos: int
-    allowed_addresses: tuple[str, ...]
-    allowed_domains: tuple[str, ...]
-    locked: bool
     updated_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
-    """What to change; None keeps a value (0 or empty where there are no controls yet).
+class ControlsChange:
+    """Values to set; None keeps a value. Without controls yet, it is 0 or empty, or the default if they are locked.
 
-    Addresses are canonical (`core.addresses`) and domains lower-case host names: the schema made them so.
+    Addresses are canonical (`core.addresses`) and domains lower-case host names: the schema normalises them.
     """
 
     daily_limit_nanos: int | None = None
@@ -71,8 +61,8 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
-class Replaced:
-    """What a change did to one wallet: `old` is None where it had no controls, and equals `new` if nothing changed."""
+class ControlsReplacement:
+    """The controls of a wallet before and after a change; `old` is None if it had none."""
 
     agent_id: str
     wallet_id: str
@@ -80,19 +70,19 @@ class Replaced:
     new: Controls
 
     @property
-    def is_change(self) -> bool:
-        """Tell whether anything is different."""
+    def has_changed(self) -> bool:
+        """Return whether the change had an effect."""
         return self.old != self.new
 
     @property
     def loosens(self) -> bool:
-        """Tell whether the new controls allow anything that the old ones refused."""
-        return self.old is not None and policy.loosens(self.old, self.new)
+        """Return whether the new controls allow anything that the old ones refused."""
+        return self.old is not None and policy.is_looser(self.old, self.new)
 
 
 @dataclass(frozen=True, slots=True)
-class WindowStanding:
-    """One window: what counts in it, and what remains (0 where it is unlimited)."""
+class WindowUsage:
+    """One window: what counts in it, and what remains (0 if it is unlimited)."""
 
     spent_nanos: int
     remaining_nanos: int
@@ -101,182 +91,176 @@ class WindowStanding:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Where a wallet stands: its controls, if it has any, and the three windows."""
+class SpendingStatus:
+    """The controls of a wallet, if it has any, and their usage in the three windows."""
 
     controls: ControlsView | None
     frozen: bool
-    today: WindowStanding
-    week: WindowStanding
-    month: WindowStanding
+    today: WindowUsage
+    week: WindowUsage
+    month: WindowUsage
 
 
-def controls_of(wallet_ids: Sequence[str]) -> dict[str, ControlsView]:
-    """Return the controls of those wallets that have any, in one query."""
+def controls_of(session: Session, wallet_ids: Sequence[str]) -> dict[str, ControlsView]:
+    """Return the controls of wallets by wallet id, in one query; wallets without controls are absent."""
     if not wallet_ids:
         return {}
-    rows = db.session.execute(_OF_WALLETS, {"wallet_ids": list(wallet_ids)})
+    rows = session.execute(_OF_WALLETS, {"wallet_ids": list(wallet_ids)})
     return {
-        row.controlled_id: _view(controls, row.updated_at) for row in rows if (controls := controls_in(row))
+        row.controlled_id: _view(controls, row.updated_at)
+        for row in rows
+        if (controls := controls_from_row(row))
     }
 
 
-def standing(wallet_id: str, now: datetime | None = None) -> Standing:
-    """Return where a wallet stands now. One query, no lock. Raises: NotFound."""
-    row = db.session.execute(_STANDING, {"of_wallet": wallet_id}).one_or_none()
+def find_controls(session: Session, wallet_id: str) -> ControlsView | None:
+    """Return the controls of a wallet, or None if it has none."""
+    row = _OF_WALLET.one_or_none(session, {"of_wallet": wallet_id})
     if row is None:
-        raise accounts.gone()
-    account = accounts.account_of(row, now=now or clock.now())
-    found = controls_in(row)
+        return None
+    controls = controls_from_row(row)
+    return None if controls is None else _view(controls, row.updated_at)
+
+
+def read_status(session: Session, wallet_id: str) -> Row[*tuple[Any, ...]]:
+    """Return the row of a wallet's account and controls. One query, no lock. Raises: NotFound."""
+    row: Row[*tuple[Any, ...]] | None = _STATUS.one_or_none(session, {"of_wallet": wallet_id})
+    if row is None:
+        raise accounts.wallet_not_found()
+    return row
+
+
+def status_of(session: Session, wallet_id: str) -> SpendingStatus:
+    """Return the controls of a wallet and their current usage. One query, no lock. Raises: NotFound."""
+    row = read_status(session, wallet_id)
+    account = accounts.account_from_row(row)
+    found = controls_from_row(row)
     limits = found or Controls()
     windows = policy.windows(account.today)
-    return Standing(
+    return SpendingStatus(
         controls=_view(found, row.updated_at) if found else None,
         frozen=account.frozen,
-        today=_stand(account.spent.day, limits.daily_limit_nanos, windows.day),
-        week=_stand(account.spent.week, limits.weekly_limit_nanos, windows.week),
-        month=_stand(account.spent.month, limits.monthly_limit_nanos, windows.month),
+        today=_window_usage(account.spent.day, limits.daily_limit_nanos, windows.day),
+        week=_window_usage(account.spent.week, limits.weekly_limit_nanos, windows.week),
+        month=_window_usage(account.spent.month, limits.monthly_limit_nanos, windows.month),
     )
 
 
-def put_controls(wallet_id: str, changes: Changes, *, by_agent: bool) -> ControlsView:
-    """Create or update a wallet's controls and return them.
+def put_controls(session: Session, wallet_id: str, changes: ControlsChange) -> ControlsView:
+    """Create or update a wallet's controls for the agent's own key and return them.
 
-    Where the controls are locked, the agent's own key (`by_agent`) may tighten but not loosen them; it never
-    locks or unlocks. Raises: ControlsLocked, NotFound.
+    It may tighten but not loosen locked controls, and never locks or unlocks. Raises: ControlsLocked, NotFound.
     """
-    old = _locked_controls(wallet_id)
-    new = _changed(old or Controls(), changes)
-    if by_agent:
-        new = replace(new, locked=old is not None and old.locked)
-        if old is not None and old.locked and policy.loosens(old, new):
-            raise ControlsLocked
-    return _write(wallet_id, new, exists=old is not None)
+    old = _locked_controls(session, wallet_id)
+    is_locked = old is not None and old.locked
+    new = replace(_apply_changes(old, changes), locked=is_locked)
+    if old is not None and is_locked and policy.is_looser(old, new):
+        raise ControlsLocked
+    return _write(session, wallet_id, new, exists=old is not None)
 
 
-def replace_controls(wallet_id: str, agent_id: str, changes: Changes) -> Replaced:
-    """Create or update the controls of one of an agent's wallets, as its owner does; return what became of them.
+def replace_controls(
+    session: Session, wallet_ids: Collection[str], changes: ControlsChange
+) -> list[ControlsReplacement]:
+    """Create or update the controls of wallets for their owner or the operator, even locked ones; return each change.
 
-    Raises: NotFound.
+    Their accounts must be locked. Three statements, whatever their number.
     """
-    old = _locked_controls(wallet_id)
-    done = Replaced(agent_id, wallet_id, old, _changed(old or Controls(), changes))
-    if old is None or done.is_change:
-        _write(wallet_id, done.new, exists=old is not None)
-    return done
-
-
-def put_controls_of_agents(agent_ids: Collection[str], changes: Changes) -> list[Replaced]:
-    """Create or update the controls of all wallets of some agents, as the platform does; return what became of each.
-
-    The agents must be locked, so that no wallet is made meanwhile. Five statements, however many there are.
-    """
-    wallet_ids = accounts.lock_accounts_of(agent_ids)
-    rows = db.session.execute(
+    rows = session.execute(
         select(SpendingAccount.wallet_id, SpendingAccount.agent_id, *COLUMNS)
         .outerjoin(SpendingControls, SpendingControls.wallet_id == SpendingAccount.wallet_id)
         .where(SpendingAccount.wallet_id.in_(wallet_ids))
         .order_by(SpendingAccount.wallet_id)
     ).all()
-    done = [
-        Replaced(row.agent_id, row.wallet_id, old, _changed(old or Controls(), changes))
+    replacements = [
+        ControlsReplacement(row.agent_id, row.wallet_id, old, _apply_changes(old, changes))
         for row in rows
-        for old in (controls_in(row),)
+        for old in (controls_from_row(row),)
     ]
     now = clock.now()
-    created = [{"wallet_id": each.wallet_id, **_values(each.new, now)} for each in done if each.old is None]
+    created = [
+        {"wallet_id": each.wallet_id, **_values(each.new, now)} for each in replacements if each.old is None
+    ]
     if created:
-        db.session.execute(insert(SpendingControls), created)
-    changed = [each.wallet_id for each in done if each.old is not None and each.is_change]
+        session.execute(insert(SpendingControls), created)
+    changed = [each.wallet_id for each in replacements if each.old is not None and each.has_changed]
     if changed:
-        db.session.execute(
+        session.execute(
             update(SpendingControls)
             .where(SpendingControls.wallet_id.in_(changed))
-            .values(**_given(changes), updated_at=now)
+            .values(**_changed_values(changes), updated_at=now)
             .execution_options(synchronize_session=False)
         )
-    return done
+    return replacements
 
 
-def set_default(
-    wallet_id: str,
-    *,
-    daily_limit_nanos: int = DEFAULT.daily_limit_nanos,
-    weekly_limit_nanos: int = DEFAULT.weekly_limit_nanos,
-    monthly_limit_nanos: int = DEFAULT.monthly_limit_nanos,
-    per_tx_limit_nanos: int = DEFAULT.per_tx_limit_nanos,
-) -> ControlsView:
-    """Give a new wallet the default controls: 100 USD a day, 500 a week, 1000 a month, 50 per transaction."""
-    rules = Controls(
-        daily_limit_nanos=daily_limit_nanos,
-        weekly_limit_nanos=weekly_limit_nanos,
-        monthly_limit_nanos=monthly_limit_nanos,
-        per_tx_limit_nanos=per_tx_limit_nanos,
-    )
-    return _write(wallet_id, rules, exists=False)
+def set_default(session: Session, wallet_id: str, **limits_nanos: Any) -> ControlsView:
+    """Give a new wallet the default controls: 100 USD per day, 500 per week, 1000 per month, 50 per transaction.
+
+    Limits that are named replace those.
+    """
+    return _write(session, wallet_id, replace(DEFAULT, **limits_nanos), exists=False)
 
 
-def inherit(wallet_id: str, from_wallet_id: str) -> ControlsView | None:
-    """Give a new wallet the controls of another one of the agent if those are locked, else none."""
-    source = _locked_controls(from_wallet_id)
-    return _write(wallet_id, source, exists=False) if source is not None and source.locked else None
+def inherit(session: Session, wallet_id: str, from_wallet_id: str) -> ControlsView | None:
+    """Copy the controls of another wallet of the agent to a new one if they are locked."""
+    source = _locked_controls(session, from_wallet_id)
+    return _write(session, wallet_id, source, exists=False) if source is not None and source.locked else None
 
 
-def assert_deletable(wallet_id: str, *, by_agent: bool = True) -> None:
-    """Lock the wallet's account and refuse the deletion of a frozen wallet, or by the agent of a locked one.
+def assert_deletable(session: Session, wallet_id: str, *, by_agent: bool = True) -> None:
+    """Lock the wallet's account; refuse to delete a frozen wallet, or one with locked controls if the agent asks.
 
     Raises: WalletFrozen, ControlsLocked, NotFound.
     """
-    account = accounts.locked(SpendingAccount.wallet_id == wallet_id, now=clock.now())
+    account = accounts.lock_account(session, wallet_id)
     if account.frozen:
         raise WalletFrozen
-    rules = _read(wallet_id)
+    rules = _read(session, wallet_id)
     if by_agent and rules is not None and rules.locked:
         raise ControlsLocked
 
 
-def close_account(wallet_id: str) -> None:
-    """Remove the account, the controls and the holds of a wallet that is being deleted."""
-    for table in (SpendingAccount, SpendingControls, SpendingHold):
-        db.session.execute(
+def close_account(session: Session, wallet_id: str) -> None:
+    """Delete the account, the controls, the holds and the sessions of a wallet that is being deleted."""
+    for table in (SpendingAccount, SpendingControls, SpendingHold, SpendingSession):
+        session.execute(
             delete(table).where(table.wallet_id == wallet_id).execution_options(synchronize_session=False)
         )
 
 
-def controls_in(row: Row[*tuple[Any, ...]]) -> Controls | None:
+def controls_from_row(row: Row[*tuple[Any, ...]]) -> Controls | None:
     """Return the controls in a row of `COLUMNS`, or None when the wallet has none."""
     if row.controlled_id is None:
         return None
-    return Controls(
-        daily_limit_nanos=row.daily_limit_nanos,
-        weekly_limit_nanos=row.weekly_limit_nanos,
-        monthly_limit_nanos=row.monthly_limit_nanos,
-        per_tx_limit_nanos=row.per_tx_limit_nanos,
-        allowed_addresses=tuple(row.allowed_addresses),
-        allowed_domains=tuple(row.allowed_domains),
-        locked=row.locked,
-    )
+    values = {name: getattr(row, name) for name in Controls.__slots__}
+    values |= {name: tuple(values[name]) for name in ("allowed_addresses", "allowed_domains")}
+    return Controls(**values)
 
 
-def _locked_controls(wallet_id: str) -> Controls | None:
-    accounts.lock_account(wallet_id)
-    return _read(wallet_id)
+def _locked_controls(session: Session, wallet_id: str) -> Controls | None:
+    accounts.lock_account(session, wallet_id)
+    return _read(session, wallet_id)
 
 
-def _read(wallet_id: str) -> Controls | None:
-    row = db.session.execute(select(*COLUMNS).where(SpendingControls.wallet_id == wallet_id)).one_or_none()
-    return None if row is None else controls_in(row)
+def _read(session: Session, wallet_id: str) -> Controls | None:
+    row = _OF_WALLET.one_or_none(session, {"of_wallet": wallet_id})
+    return None if row is None else controls_from_row(row)
 
 
-def _changed(old: Controls, changes: Changes) -> Controls:
+def _apply_changes(old: Controls | None, changes: ControlsChange) -> Controls:
+    """Return the controls after a change; locking a wallet without controls sets the default ones."""
+    if old is None:
+        old = DEFAULT if changes.locked else Controls()
     new: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in _given(changes).items()
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in _changed_values(changes).items()
     }
     return replace(old, **new)
 
 
-def _given(changes: Changes) -> dict[str, Any]:
-    """Return what a change sets, by column; of what a list names twice, once."""
+def _changed_values(changes: ControlsChange) -> dict[str, Any]:
+    """Return the values that a change sets, by column; duplicates in lists are dropped."""
     return {
         name: value if isinstance(value, bool | int) else list(dict.fromkeys(value))
         for name, value in asdict(changes).items()
@@ -286,32 +270,37 @@ def _given(changes: Changes) -> dict[str, Any]:
 
 def _values(rules: Controls, at: datetime) -> dict[str, Any]:
     return {
-        **asdict(rules),
+        **_fields(rules),
         "allowed_addresses": list(rules.allowed_addresses),
         "allowed_domains": list(rules.allowed_domains),
         "updated_at": at,
     }
 
 
-def _write(wallet_id: str, rules: Controls, *, exists: bool) -> ControlsView:
+def _write(session: Session, wallet_id: str, rules: Controls, *, exists: bool) -> ControlsView:
     now = clock.now()
     values = _values(rules, now)
     if exists:
-        db.session.execute(
+        session.execute(
             update(SpendingControls)
             .where(SpendingControls.wallet_id == wallet_id)
             .values(**values)
             .execution_options(synchronize_session=False)
         )
     else:
-        db.session.execute(insert(SpendingControls).values(wallet_id=wallet_id, **values))
+        _INSERT.execute(session, {"wallet_id": wallet_id, **values})
     return _view(rules, now)
 
 
 def _view(rules: Controls, updated_at: datetime) -> ControlsView:
-    return ControlsView(**asdict(rules), updated_at=updated_at)
+    return ControlsView(**_fields(rules), updated_at=updated_at)
 
 
-def _stand(spent_nanos: int, limit_nanos: int, window: Window) -> WindowStanding:
+def _fields(rules: Controls) -> dict[str, Any]:
+    """Return the fields by name; `asdict` would copy each."""
+    return {name: getattr(rules, name) for name in Controls.__slots__}
+
+
+def _window_usage(spent_nanos: int, limit_nanos: int, window: Window) -> WindowUsage:
     remaining_nanos = max(0, limit_nanos - spent_nanos) if limit_nanos else 0
-    return WindowStanding(spent_nanos, remaining_nanos, limit_nanos == 0, window.resets_at)
+    return WindowUsage(spent_nanos, remaining_nanos, limit_nanos == 0, window.resets_at)

@@ -1,21 +1,24 @@
-"""Holds: what a movement counts for, reserved before it is made, then spent or given back.
+"""Holds: the value of a movement, reserved before it is signed, then spent or released.
 
-A value is fixed when it is held. held → spent | released; both → held again when a reorganisation undid the
-outcome. Alone writes `spending_holds`; the account row is locked before a hold is touched.
+The value is fixed when it is held. The only writer of `spending_holds`; the account row is locked before a hold is
+touched.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date
 from enum import StrEnum
 
-from sqlalchemy import and_, insert, literal, select, update
+from sqlalchemy import Row, and_, bindparam, select, text, update
+from sqlalchemy.orm import Session
 
 from app.core import clock
-from app.core.chains import Family
-from app.core.tables import among
+from app.core.state_machine import Transitions
+from app.db import batching
+from app.db.prepared import PreparedInsert, PreparedRead
+from app.db.state_machine import StateMachine
+from app.db.statements import in_list
 from app.errors import (
     AddressNotAllowed,
     DailyLimitExceeded,
@@ -25,112 +28,109 @@ from app.errors import (
     PerTxLimitExceeded,
     PriceUnavailable,
     ServiceError,
+    SessionLimitExceeded,
     WalletFrozen,
     WeeklyLimitExceeded,
 )
-from app.extensions import db
-from app.spending import accounts, controls, policy
+from app.spending import accounts, controls, policy, sessions
 from app.spending.accounts import Account
 from app.spending.models import SpendingAccount, SpendingControls, SpendingHold
-from app.spending.policy import Controls, Movement, Rule
+from app.spending.policy import Controls, SpendingRequest, SpendingRule
 
-_ERRORS: Mapping[Rule, type[ServiceError]] = {
-    Rule.FROZEN: WalletFrozen,
-    Rule.ADDRESS: AddressNotAllowed,
-    Rule.DOMAIN: DomainNotAllowed,
-    Rule.PRICE: PriceUnavailable,
-    Rule.PER_TX: PerTxLimitExceeded,
-    Rule.DAILY: DailyLimitExceeded,
-    Rule.WEEKLY: WeeklyLimitExceeded,
-    Rule.MONTHLY: MonthlyLimitExceeded,
+_BATCH_SIZE = 1000
+_MAX_BATCHES = 10
+# The condition of the partial index.
+_ENDED = text("spending_holds.state <> 'held'")
+_ERRORS: Mapping[SpendingRule, type[ServiceError]] = {
+    SpendingRule.FROZEN: WalletFrozen,
+    SpendingRule.ADDRESS: AddressNotAllowed,
+    SpendingRule.DOMAIN: DomainNotAllowed,
+    SpendingRule.PRICE: PriceUnavailable,
+    SpendingRule.PER_TX: PerTxLimitExceeded,
+    SpendingRule.DAILY: DailyLimitExceeded,
+    SpendingRule.WEEKLY: WeeklyLimitExceeded,
+    SpendingRule.MONTHLY: MonthlyLimitExceeded,
+    SpendingRule.SESSION: SessionLimitExceeded,
 }
 
 
-class HoldState(StrEnum):
-    """The states of a hold; held and spent ones count, released ones do not."""
+class SpendingHoldState(StrEnum):
+    """The states of a hold; held and spent ones count against limits."""
 
     HELD = "held"
     SPENT = "spent"
     RELEASED = "released"
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """What a movement was counted for, in nano-dollars, in the windows of the UTC day `made_on`."""
+HOLDS = StateMachine(
+    SpendingHold.state,
+    Transitions(
+        initial={SpendingHoldState.HELD},
+        permitted={
+            SpendingHoldState.HELD: {SpendingHoldState.SPENT, SpendingHoldState.RELEASED},
+            # A reorg reversed the outcome.
+            SpendingHoldState.SPENT: {SpendingHoldState.HELD},
+            SpendingHoldState.RELEASED: {SpendingHoldState.HELD},
+        },
+    ),
+)
 
-    reference: str
-    wallet_id: str
-    amount_nanos: int
-    state: HoldState
-    made_on: date
+
+_CONTROLS_AND_HOLD = PreparedRead(
+    select(*controls.COLUMNS, SpendingHold.reference)
+    .select_from(SpendingAccount)
+    .outerjoin(SpendingControls, SpendingControls.wallet_id == SpendingAccount.wallet_id)
+    .outerjoin(
+        SpendingHold,
+        and_(
+            SpendingHold.reference == bindparam("of_reference"),
+            SpendingHold.wallet_id == SpendingAccount.wallet_id,
+        ),
+    )
+    .where(SpendingAccount.wallet_id == bindparam("of_wallet"))
+)
+_FIND = PreparedRead(
+    select(
+        SpendingHold.amount_nanos, SpendingHold.state, SpendingHold.made_on, SpendingHold.session_id
+    ).where(
+        SpendingHold.reference == bindparam("of_reference"), SpendingHold.wallet_id == bindparam("of_wallet")
+    )
+)
+_INSERT = PreparedInsert(SpendingHold)
 
 
-def hold(
-    wallet_id: str,
-    *,
-    reference: str,
-    value_nanos: int | None,
-    recipient: str | None,
-    family: Family | None,
-    domain: str | None = None,
-    now: datetime | None = None,
-) -> Hold:
-    """Count a movement against the wallet's limits, or refuse it. Four statements, whatever the history.
+def hold(session: Session, wallet_id: str, request: SpendingRequest, *, reference: str) -> None:
+    """Check a movement against the wallet's limits and hold its value. Four statements, whatever the history.
 
-    `value_nanos` is None when no price is known, which does without limits (it counts 0). A reference that
-    was held before is returned as it stands and is not counted again.
+    A hold that exists under the reference is not checked or counted again.
 
     Raises: WalletFrozen, AddressNotAllowed, DomainNotAllowed, PriceUnavailable, PerTxLimitExceeded,
-    DailyLimitExceeded, WeeklyLimitExceeded, MonthlyLimitExceeded; NotFound when the wallet is gone;
-    InvalidInput for a value beyond what can be counted.
+    DailyLimitExceeded, WeeklyLimitExceeded, MonthlyLimitExceeded, SessionLimitExceeded; NotFound if the wallet was
+    deleted, or has no such session; InvalidInput for a value that exceeds what can be counted.
     """
-    now = now or clock.now()
-    account = accounts.locked(SpendingAccount.wallet_id == wallet_id, now=now)
-    one = select(literal(1)).subquery()
-    row = db.session.execute(
-        select(
-            *controls.COLUMNS,
-            SpendingHold.reference,
-            SpendingHold.amount_nanos,
-            SpendingHold.state,
-            SpendingHold.made_on,
-        )
-        .select_from(one)
-        .outerjoin(SpendingControls, SpendingControls.wallet_id == wallet_id)
-        .outerjoin(
-            SpendingHold, and_(SpendingHold.reference == reference, SpendingHold.wallet_id == wallet_id)
-        )
-    ).one()
-    if row.reference is not None:
-        return Hold(row.reference, wallet_id, row.amount_nanos, HoldState(row.state), row.made_on)
-    _decide(account, controls.controls_in(row), Movement(value_nanos, recipient, family, domain))
-    amount_nanos = value_nanos or 0
-    accounts.count(account, amount_nanos)
-    _insert(reference, account, amount_nanos, now)
-    return Hold(reference, wallet_id, amount_nanos, HoldState.HELD, account.today)
+    account = accounts.lock_account(session, wallet_id)
+    row = _CONTROLS_AND_HOLD.one(session, {"of_wallet": wallet_id, "of_reference": reference})
+    if row.reference is None:
+        _assert_permitted(account, controls.controls_from_row(row), request)
+        _assert_within_session(session, wallet_id, request)
+        _count(session, reference, account, request.value_nanos or 0, session_id=request.session_id)
 
 
-def record(wallet_id: str, *, reference: str, value_nanos: int, now: datetime | None = None) -> None:
-    """Count at least this much under a reference, past any limit: it was spent, or may have been, without being held.
+def record_without_limits(session: Session, wallet_id: str, *, reference: str, value_nanos: int) -> None:
+    """Count at least this much under a reference, ignoring limits: it was, or may have been, spent without a hold.
 
-    A released hold stays released, and a wallet that is gone counts nothing.
+    A released hold stays released, and nothing is counted for a wallet that was deleted.
     """
-    now = now or clock.now()
     try:
-        account = accounts.locked(SpendingAccount.wallet_id == wallet_id, now=now)
+        account = accounts.lock_account(session, wallet_id)
     except NotFound:
         return
-    found = db.session.execute(
-        select(SpendingHold.amount_nanos, SpendingHold.state, SpendingHold.made_on).where(
-            SpendingHold.reference == reference, SpendingHold.wallet_id == wallet_id
-        )
-    ).one_or_none()
+    found = _find(session, account, reference)
     if found is None:
-        accounts.count(account, value_nanos)
-        _insert(reference, account, value_nanos, now)
-    elif found.state != HoldState.RELEASED and found.amount_nanos < value_nanos:
-        accounts.recount(account, value_nanos - found.amount_nanos, made_on=found.made_on)
-        db.session.execute(
+        _count(session, reference, account, value_nanos)
+    elif found.state != SpendingHoldState.RELEASED and found.amount_nanos < value_nanos:
+        accounts.adjust_count(session, account, value_nanos - found.amount_nanos, made_on=found.made_on)
+        session.execute(
             update(SpendingHold)
             .where(SpendingHold.reference == reference)
             .values(amount_nanos=value_nanos)
@@ -138,102 +138,115 @@ def record(wallet_id: str, *, reference: str, value_nanos: int, now: datetime | 
         )
 
 
-def check(
-    wallet_id: str,
-    *,
-    value_nanos: int | None,
-    recipient: str | None,
-    family: Family | None,
-    domain: str | None = None,
-    now: datetime | None = None,
+def check(session: Session, wallet_id: str, request: SpendingRequest) -> None:
+    """Decide as `hold` does, without locking or writing. Raises: what `hold` raises."""
+    row = controls.read_status(session, wallet_id)
+    account = accounts.account_from_row(row)
+    _assert_permitted(account, controls.controls_from_row(row), request)
+    _assert_within_session(session, wallet_id, request)
+    accounts.countable_sums(account, request.value_nanos or 0)
+
+
+def spend(session: Session, reference: str) -> bool:
+    """Mark a held amount as spent; return whether this call did it."""
+    return _transition(session, reference, {SpendingHoldState.HELD}, SpendingHoldState.SPENT)
+
+
+def release(session: Session, reference: str) -> bool:
+    """Release a held amount, which no longer counts; return whether this call did it.
+
+    Windows that have ended are not changed, and a spent amount stays spent.
+    """
+    return _transition(session, reference, {SpendingHoldState.HELD}, SpendingHoldState.RELEASED)
+
+
+def restore_hold(session: Session, reference: str) -> bool:
+    """Hold a spent or released amount again because a reorg reversed its outcome; return whether this call did it.
+
+    A released amount counts again even if that exceeds a limit: its transaction is signed and cannot be refused.
+    """
+    sources = {SpendingHoldState.SPENT, SpendingHoldState.RELEASED}
+    return _transition(session, reference, sources, SpendingHoldState.HELD)
+
+
+def prune(before: date, *, batch_size: int = _BATCH_SIZE, max_batches: int = _MAX_BATCHES) -> int:
+    """Delete holds that ended and were made before a day, in short units; return how many.
+
+    The day must precede every window that the audit reads: two months are enough.
+    """
+    old = (
+        select(SpendingHold.reference)
+        .where(_ENDED, SpendingHold.made_on < before)
+        .order_by(SpendingHold.made_on)
+        .with_for_update(skip_locked=True)
+    )
+    return batching.delete_in_batches(
+        SpendingHold.reference, old, batch_size=batch_size, max_batches=max_batches
+    )
+
+
+def states_of(session: Session, references: Sequence[str]) -> dict[str, SpendingHoldState]:
+    """Return the states of holds by reference. For the audits of other packages."""
+    rows = session.execute(
+        select(SpendingHold.reference, SpendingHold.state).where(
+            in_list(session, SpendingHold.reference, references)
+        )
+    )
+    return {row.reference: SpendingHoldState(row.state) for row in rows}
+
+
+def _find(session: Session, account: Account, reference: str) -> Row[int, str, date, str | None] | None:
+    return _FIND.one_or_none(session, {"of_reference": reference, "of_wallet": account.wallet_id})
+
+
+def _count(
+    session: Session, reference: str, account: Account, amount_nanos: int, *, session_id: str | None = None
 ) -> None:
-    """Decide as `hold` does, without locking, counting or writing: for dry runs; works in a reading unit.
-
-    Raises: what `hold` raises.
-    """
-    row = db.session.execute(
-        select(*accounts.COLUMNS, *controls.COLUMNS)
-        .outerjoin(SpendingControls, SpendingControls.wallet_id == SpendingAccount.wallet_id)
-        .where(SpendingAccount.wallet_id == wallet_id)
-    ).one_or_none()
-    if row is None:
-        raise accounts.gone()
-    account = accounts.account_of(row, now=now or clock.now())
-    _decide(account, controls.controls_in(row), Movement(value_nanos, recipient, family, domain))
-    accounts.assert_countable(policy.add(account.spent, value_nanos or 0))
+    accounts.count_amount(session, account, amount_nanos)
+    if session_id is not None:
+        sessions.adjust_count(session, session_id, amount_nanos)
+    held = {
+        "reference": reference, "wallet_id": account.wallet_id, "amount_nanos": amount_nanos,
+        **HOLDS.initial(SpendingHoldState.HELD), "made_on": account.today, "session_id": session_id,
+        "created_at": clock.now(),
+    }  # fmt: skip
+    _INSERT.execute(session, held)
 
 
-def spend(reference: str, *, now: datetime | None = None) -> bool:
-    """Mark a held amount as spent for good, so that it goes on counting; tell whether this call did it."""
-    return _move(reference, {HoldState.HELD}, HoldState.SPENT, now)
-
-
-def release(reference: str, *, now: datetime | None = None) -> bool:
-    """Give a held amount back to the windows it was taken from; tell whether this call did it.
-
-    Windows that have ended since are left alone, and an amount already spent stays spent.
-    """
-    return _move(reference, {HoldState.HELD}, HoldState.RELEASED, now)
-
-
-def unspend(reference: str, *, now: datetime | None = None) -> bool:
-    """Put a spent or released amount back to held, because a reorganisation undid its outcome.
-
-    A released one counts again even past a limit: its movement is signed and under way, it cannot be refused.
-    Tell whether this call did it.
-    """
-    return _move(reference, {HoldState.SPENT, HoldState.RELEASED}, HoldState.HELD, now)
-
-
-def states_of(references: Sequence[str]) -> dict[str, HoldState]:
-    """Return the states of the holds that there are, by reference; in a reading unit. For audits of other rooms."""
-    rows = db.session.execute(
-        select(SpendingHold.reference, SpendingHold.state).where(among(SpendingHold.reference, references))
-    )
-    return {row.reference: HoldState(row.state) for row in rows}
-
-
-def _insert(reference: str, account: Account, amount_nanos: int, now: datetime) -> None:
-    db.session.execute(
-        insert(SpendingHold).values(
-            reference=reference,
-            wallet_id=account.wallet_id,
-            amount_nanos=amount_nanos,
-            state=HoldState.HELD.value,
-            made_on=account.today,
-            created_at=now,
-        )
-    )
-
-
-def _move(reference: str, sources: set[HoldState], target: HoldState, now: datetime | None) -> bool:
-    wallet_id = select(SpendingHold.wallet_id).where(SpendingHold.reference == reference).scalar_subquery()
-    try:
-        account = accounts.locked(SpendingAccount.wallet_id == wallet_id, now=now or clock.now())
-    except NotFound:
-        # Never held, or the wallet and its holds are gone: nothing to move.
+def _transition(
+    session: Session, reference: str, sources: set[SpendingHoldState], target: SpendingHoldState
+) -> bool:
+    account = accounts.lock_account_of_hold(session, reference)
+    if account is None:
+        # Never held, or the wallet and its holds were deleted.
         return False
-    found = db.session.execute(
-        select(SpendingHold.amount_nanos, SpendingHold.state, SpendingHold.made_on).where(
-            SpendingHold.reference == reference
-        )
-    ).one_or_none()
+    found = _find(session, account, reference)
     if found is None or found.state not in sources:
         return False
-    db.session.execute(
-        update(SpendingHold)
-        .where(SpendingHold.reference == reference)
-        .values(state=target.value)
-        .execution_options(synchronize_session=False)
-    )
-    if target is HoldState.RELEASED:
-        accounts.give_back(account, found.amount_nanos, made_on=found.made_on)
-    elif found.state == HoldState.RELEASED:
-        accounts.recount(account, found.amount_nanos, made_on=found.made_on)
+    HOLDS.move(session, reference, SpendingHoldState(found.state), target)
+    change_nanos = 0
+    if target is SpendingHoldState.RELEASED:
+        change_nanos = -found.amount_nanos
+    elif found.state == SpendingHoldState.RELEASED:
+        change_nanos = found.amount_nanos
+    if change_nanos:
+        accounts.adjust_count(session, account, change_nanos, made_on=found.made_on)
+        if found.session_id is not None:
+            sessions.adjust_count(session, found.session_id, change_nanos)
     return True
 
 
-def _decide(account: Account, rules: Controls | None, movement: Movement) -> None:
+def _assert_within_session(session: Session, wallet_id: str, request: SpendingRequest) -> None:
+    """Check a request against the session that it names, if it names one. The only check that reads it."""
+    if request.session_id is None:
+        return
+    budget = sessions.budget_of(session, wallet_id, request.session_id)
+    refusal = policy.decide_session(budget, request, clock.now())
+    if refusal is not None:
+        raise _ERRORS[refusal.rule](refusal.message, details=refusal.details)
+
+
+def _assert_permitted(account: Account, rules: Controls | None, movement: SpendingRequest) -> None:
     refusal = policy.decide(rules, account.spent, movement, frozen=account.frozen, today=account.today)
     if refusal is not None:
         raise _ERRORS[refusal.rule](refusal.message, details=refusal.details)

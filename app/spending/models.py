@@ -1,4 +1,4 @@
-"""Tables of the spending room. Amounts are nano-dollars, days are UTC."""
+"""Tables of spending controls. Amounts are nano-dollars, days are UTC."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from datetime import date, datetime
 from sqlalchemy import JSON, BigInteger, CheckConstraint, Date, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.core.columns import ID, UtcDateTime
+from app.db.columns import ID, UtcDateTime
 from app.extensions import Model
 
 
 class SpendingAccount(Model):
-    """One row per wallet: its lock, and what it has held or spent in the windows of the day `counted_on`.
+    """One row per wallet: its lock, and the sums of its holds in the windows of the day `counted_on`.
 
-    The sums are kept here so that a check costs the same after a million movements as after one.
+    Storing the sums keeps the cost of a check independent of the number of past movements.
     """
 
     __tablename__ = "spending_accounts"
@@ -36,7 +36,7 @@ class SpendingAccount(Model):
 
 
 class SpendingControls(Model):
-    """The controls of a wallet that has any; a limit of 0 is unlimited, an empty list allows all."""
+    """The controls of a wallet, if it has any; a limit of 0 is unlimited, an empty list allows everything."""
 
     __tablename__ = "spending_controls"
     __table_args__ = (
@@ -59,7 +59,7 @@ class SpendingControls(Model):
 
 
 class SpendingHold(Model):
-    """What one movement counts for, under the movement's own id; counted in the windows of `made_on`."""
+    """The value held for one movement, keyed by its id; counted in the windows of `made_on`."""
 
     __tablename__ = "spending_holds"
     __table_args__ = (
@@ -79,4 +79,25 @@ class SpendingHold(Model):
     amount_nanos: Mapped[int] = mapped_column(BigInteger)
     state: Mapped[str] = mapped_column(String(8))
     made_on: Mapped[date] = mapped_column(Date)
+    # The session that it counts against, if one was named.
+    session_id: Mapped[str | None] = mapped_column(ID)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class SpendingSession(Model):
+    """A budget for one task, with an expiry: it narrows the limits of its wallet for what names it."""
+
+    __tablename__ = "spending_sessions"
+    __table_args__ = (
+        Index("ix_spending_sessions_wallet_id", "wallet_id", "created_at"),
+        Index("ix_spending_sessions_expires_at", "expires_at"),
+        CheckConstraint("max_nanos >= 0 AND counted_nanos >= 0", name="ck_spending_sessions_sums"),
+    )
+
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    wallet_id: Mapped[str] = mapped_column(ID)
+    max_nanos: Mapped[int] = mapped_column(BigInteger)
+    counted_nanos: Mapped[int] = mapped_column(BigInteger, default=0)
+    domains: Mapped[list[str]] = mapped_column(JSON)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)

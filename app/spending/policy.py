@@ -1,6 +1,6 @@
-"""The rules of spending, pure: controls, calendar windows and one decision. No database, no framework.
+"""The spending rules as pure functions: controls, calendar windows and the decision. No database, no framework.
 
-Every amount is in nano-dollars; a limit of 0 means unlimited, an empty allowlist allows all (decisions 3).
+Every amount is in nano-dollars; a limit of 0 means unlimited, an empty allowlist allows everything (decision 0006).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from app.core.chains import Family
 _EVM_PREFIX = "0x"
 
 
-class Rule(StrEnum):
+class SpendingRule(StrEnum):
     """The rules, in the order in which they are checked."""
 
     FROZEN = "frozen"
@@ -28,6 +28,7 @@ class Rule(StrEnum):
     DAILY = "daily_limit_usd"
     WEEKLY = "weekly_limit_usd"
     MONTHLY = "monthly_limit_usd"
+    SESSION = "session_id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Controls:
 
     @property
     def limited(self) -> bool:
-        """Tell whether any limit in dollars is in force, so that a value must be known."""
+        """Return whether any dollar limit applies, so that the value must be known."""
         return any(_limits(self))
 
 
@@ -58,12 +59,16 @@ DEFAULT = Controls(
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
-    """What a wallet has held or spent in the current windows, in nano-dollars."""
+class WindowTotals:
+    """The held and spent amounts of a wallet in the current windows, in nano-dollars."""
 
     day: int = 0
     week: int = 0
     month: int = 0
+
+    def plus(self, other: WindowTotals) -> WindowTotals:
+        """Return the sums with others added."""
+        return WindowTotals(self.day + other.day, self.week + other.week, self.month + other.month)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,32 +89,35 @@ class Windows:
 
 
 @dataclass(frozen=True, slots=True)
-class Movement:
-    """What is to be decided: a value in nano-dollars (None: no price known), to whom, at which host.
+class SpendingRequest:
+    """A value in nano-dollars, its recipient and its domain.
 
-    A movement without a recipient or without a domain is not held against that allowlist.
+    A value of None means that no price is known: it counts 0, and is refused if a dollar limit applies. Without a
+    recipient or a domain, that allowlist does not apply. `session_id` names a session that narrows the limits.
     """
 
     value_nanos: int | None
     recipient: str | None = None
     family: Family | None = None
     domain: str | None = None
+    session_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Check:
-    rule: Rule
-    period: str
-    limit_nanos: int
-    spent_nanos: int
-    window: Window | None
+class SessionBudget:
+    """A session: the most that may count against it, what does, until when, and at which domains; none are all."""
+
+    max_nanos: int
+    counted_nanos: int
+    expires_at: datetime
+    domains: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a movement may not be made, with a sentence for the caller and figures to act on."""
+class LimitRefusal:
+    """The rule that refuses a request, with a message and the numbers for the agent."""
 
-    rule: Rule
+    rule: SpendingRule
     message: str
     details: Mapping[str, str | Decimal | None]
 
@@ -127,44 +135,82 @@ def windows(on: date) -> Windows:
     )
 
 
-def carry(spent: Spent, counted_on: date, today: date) -> Spent:
-    """Return what still counts today of what was counted on an earlier day: ended windows count nothing."""
-    then, current = windows(counted_on), windows(today)
-    return Spent(
-        day=spent.day if then.day.start == current.day.start else 0,
-        week=spent.week if then.week.start == current.week.start else 0,
-        month=spent.month if then.month.start == current.month.start else 0,
+def roll_over(spent: WindowTotals, counted_on: date, today: date) -> WindowTotals:
+    """Return the sums of an earlier day as they stand today; those of windows that ended are 0."""
+    earlier, current = windows(counted_on), windows(today)
+    return WindowTotals(
+        day=spent.day if earlier.day.start == current.day.start else 0,
+        week=spent.week if earlier.week.start == current.week.start else 0,
+        month=spent.month if earlier.month.start == current.month.start else 0,
     )
 
 
-def add(spent: Spent, value_nanos: int) -> Spent:
-    """Return the sums with a value added to all three windows."""
-    return Spent(spent.day + value_nanos, spent.week + value_nanos, spent.month + value_nanos)
+def in_windows(value_nanos: int, made_on: date, today: date) -> WindowTotals:
+    """Return what a value of an earlier day counts in the windows of today."""
+    return roll_over(WindowTotals(value_nanos, value_nanos, value_nanos), made_on, today)
 
 
 def decide(
-    controls: Controls | None, spent: Spent, movement: Movement, *, frozen: bool, today: date
-) -> Refusal | None:
-    """Return why a movement may not be made on a UTC day, or None when it may.
+    controls: Controls | None, spent: WindowTotals, request: SpendingRequest, *, frozen: bool, today: date
+) -> LimitRefusal | None:
+    """Return why a request is refused on a UTC day, or None if it is allowed.
 
-    Order: frozen, address, domain, price (a limit is in force and no value known), per transaction, daily,
+    Order: frozen, address, domain, price (a limit applies but the value is unknown), per transaction, daily,
     weekly, monthly. `spent` is what counts in the windows of `today`.
     """
     if frozen:
-        return Refusal(
-            Rule.FROZEN, "This agent is frozen by its owner or the platform; no new movement is possible.", {}
+        return LimitRefusal(
+            SpendingRule.FROZEN,
+            "This agent was frozen by its owner or the operator; no new transaction is possible until it is unfrozen.",
+            {},
         )
     if controls is None:
         return None
     return (
-        _decide_address(controls, movement.recipient, movement.family)
-        or _decide_domain(controls, movement.domain)
-        or _decide_amount(controls, spent, movement.value_nanos, today)
+        _decide_address(controls, request.recipient, request.family)
+        or _decide_domain(controls, request.domain)
+        or _decide_amount(controls, spent, request.value_nanos, today)
     )
 
 
-def loosens(old: Controls, new: Controls) -> bool:
-    """Tell whether new controls allow anything that the old ones refuse."""
+def decide_session(budget: SessionBudget, request: SpendingRequest, now: datetime) -> LimitRefusal | None:
+    """Return why a session refuses a request, or None if it allows it; the wallet's own limits apply as well.
+
+    A session for some domains allows nothing that is at none of them.
+    """
+    if request.value_nanos is None:
+        return _price_unknown()
+    expires_at = clock.isoformat(budget.expires_at)
+    remaining_nanos = max(0, budget.max_nanos - budget.counted_nanos)
+    limit, requested = money.usd_from_nanos(budget.max_nanos), money.usd_from_nanos(request.value_nanos)
+    remaining = money.usd_from_nanos(remaining_nanos)
+    if now >= budget.expires_at:
+        message = f"This session expired at {expires_at}."
+    elif budget.domains and not (request.domain and domain_allowed(request.domain, budget.domains)):
+        message = f"This session is for payments at {', '.join(budget.domains)} only."
+    elif request.value_nanos > remaining_nanos:
+        message = (
+            f"This transaction of {requested:f} USD exceeds the session's budget of {limit:f} USD; {remaining:f} USD "
+            f"remain until {expires_at}."
+        )
+    else:
+        return None
+    return LimitRefusal(
+        SpendingRule.SESSION,
+        message,
+        {
+            "rule": SpendingRule.SESSION.value,
+            "limit_usd": limit,
+            "spent_usd": money.usd_from_nanos(budget.counted_nanos),
+            "requested_usd": requested,
+            "remaining_usd": remaining,
+            "expires_at": expires_at,
+        },
+    )
+
+
+def is_looser(old: Controls, new: Controls) -> bool:
+    """Return whether new controls allow anything that the old ones refuse."""
     return (
         any(
             before and (not after or after > before)
@@ -176,7 +222,7 @@ def loosens(old: Controls, new: Controls) -> bool:
 
 
 def address_allowed(recipient: str, family: Family, allowed: tuple[str, ...]) -> bool:
-    """Tell whether a recipient is on a list that is not empty.
+    """Return whether a recipient is on a list that is not empty.
 
     EVM addresses compare case-insensitively, Solana's exactly; an entry never matches the other family.
     """
@@ -186,71 +232,87 @@ def address_allowed(recipient: str, family: Family, allowed: tuple[str, ...]) ->
 
 
 def domain_allowed(domain: str, allowed: tuple[str, ...]) -> bool:
-    """Tell whether a host is on a list that is not empty: an entry covers the host and its subdomains."""
+    """Return whether a host is on a list that is not empty: an entry covers the host and its subdomains."""
     host = domain.lower().rstrip(".")
     return any(
         host == entry or host.endswith("." + entry) for entry in (e.lower().rstrip(".") for e in allowed)
     )
 
 
-def _decide_address(controls: Controls, recipient: str | None, family: Family | None) -> Refusal | None:
+def _decide_address(controls: Controls, recipient: str | None, family: Family | None) -> LimitRefusal | None:
     if recipient is None or not controls.allowed_addresses:
         return None
     if address_allowed(recipient, family or _family(recipient), controls.allowed_addresses):
         return None
-    return Refusal(
-        Rule.ADDRESS,
+    return LimitRefusal(
+        SpendingRule.ADDRESS,
         f"The recipient {recipient} is not on this wallet's allowlist of addresses.",
-        {"rule": Rule.ADDRESS.value, "address": recipient},
+        {"rule": SpendingRule.ADDRESS.value, "address": recipient},
     )
 
 
-def _decide_domain(controls: Controls, domain: str | None) -> Refusal | None:
+def _decide_domain(controls: Controls, domain: str | None) -> LimitRefusal | None:
     if domain is None or not controls.allowed_domains or domain_allowed(domain, controls.allowed_domains):
         return None
-    return Refusal(
-        Rule.DOMAIN,
+    return LimitRefusal(
+        SpendingRule.DOMAIN,
         f"The domain {domain} is not on this wallet's allowlist of domains.",
-        {"rule": Rule.DOMAIN.value, "domain": domain},
+        {"rule": SpendingRule.DOMAIN.value, "domain": domain},
     )
 
 
-def _decide_amount(controls: Controls, spent: Spent, value_nanos: int | None, today: date) -> Refusal | None:
+def _decide_amount(
+    controls: Controls, spent: WindowTotals, value_nanos: int | None, today: date
+) -> LimitRefusal | None:
     if not controls.limited:
         return None
     if value_nanos is None:
-        return Refusal(
-            Rule.PRICE,
-            "No current price is known for this token, so the limits cannot be checked; try again shortly.",
-            {"rule": Rule.PRICE.value},
-        )
+        return _price_unknown()
     current = windows(today)
     checks = (
-        _Check(Rule.PER_TX, "per transaction", controls.per_tx_limit_nanos, 0, None),
-        _Check(Rule.DAILY, "per day", controls.daily_limit_nanos, spent.day, current.day),
-        _Check(Rule.WEEKLY, "per week", controls.weekly_limit_nanos, spent.week, current.week),
-        _Check(Rule.MONTHLY, "per month", controls.monthly_limit_nanos, spent.month, current.month),
+        (SpendingRule.PER_TX, "per-transaction", 0, None),
+        (SpendingRule.DAILY, "daily", spent.day, current.day),
+        (SpendingRule.WEEKLY, "weekly", spent.week, current.week),
+        (SpendingRule.MONTHLY, "monthly", spent.month, current.month),
     )
-    for check in checks:
-        if check.limit_nanos and check.spent_nanos + value_nanos > check.limit_nanos:
-            return _over(check, value_nanos)
+    for (rule, period, spent_nanos, window), limit_nanos in zip(checks, _limits(controls), strict=True):
+        if limit_nanos and spent_nanos + value_nanos > limit_nanos:
+            return _limit_exceeded(
+                rule, period, limit_nanos, spent_nanos, window=window, value_nanos=value_nanos
+            )
     return None
 
 
-def _over(check: _Check, value_nanos: int) -> Refusal:
-    limit, requested = money.usd_from_nanos(check.limit_nanos), money.usd_from_nanos(value_nanos)
-    remaining = money.usd_from_nanos(max(0, check.limit_nanos - check.spent_nanos))
-    resets_at = None if check.window is None else clock.isoformat(check.window.resets_at)
-    message = f"This movement of {requested:f} USD passes the wallet's limit of {limit:f} USD {check.period}"
+def _price_unknown() -> LimitRefusal:
+    return LimitRefusal(
+        SpendingRule.PRICE,
+        "No current price is known for this token, so the limits cannot be checked; try again shortly.",
+        {"rule": SpendingRule.PRICE.value},
+    )
+
+
+def _limit_exceeded(
+    rule: SpendingRule,
+    period: str,
+    limit_nanos: int,
+    spent_nanos: int,
+    *,
+    window: Window | None,
+    value_nanos: int,
+) -> LimitRefusal:
+    limit, requested = money.usd_from_nanos(limit_nanos), money.usd_from_nanos(value_nanos)
+    remaining = money.usd_from_nanos(max(0, limit_nanos - spent_nanos))
+    resets_at = None if window is None else clock.isoformat(window.resets_at)
+    message = f"This transaction of {requested:f} USD exceeds the wallet's {period} limit of {limit:f} USD"
     if resets_at is not None:
         message += f"; {remaining:f} USD remain until {resets_at}"
-    return Refusal(
-        check.rule,
+    return LimitRefusal(
+        rule,
         message + ".",
         {
-            "rule": check.rule.value,
+            "rule": rule.value,
             "limit_usd": limit,
-            "spent_usd": money.usd_from_nanos(check.spent_nanos),
+            "spent_usd": money.usd_from_nanos(spent_nanos),
             "requested_usd": requested,
             "remaining_usd": remaining,
             "resets_at": resets_at,
@@ -269,7 +331,7 @@ def _address_covered(entry: str, old: tuple[str, ...]) -> bool:
 
 
 def _family(entry: str) -> Family:
-    # No base58 text starts like this: 0 is not one of its digits.
+    # Base58 has no digit 0.
     return Family.EVM if entry.startswith(_EVM_PREFIX) else Family.SOLANA
 
 

@@ -1,4 +1,5 @@
-"""The perpetual-futures exchange: reading it for agents, and showing what an order to it would be.
+"""The perpetual-futures exchange: queries, and previews of actions that are not sent.
 
-Never signs or sends an action, and never counts one as spent. Alone writes `exchange_budgets` and `exchange_markets`.
+Never signs or sends an action, and never counts one as spent.
+The only writer of `exchange_budgets` and `exchange_markets`.
 """

@@ -1,6 +1,6 @@
-"""Which markets there are and how they are numbered: from the exchange, else as last read, else as shipped.
+"""The list of markets and their numbers: from the exchange, as last stored or as bundled, in this order.
 
-Markets keep their numbers, so an older list is right about those that it has.
+Markets keep their numbers, so an older list is correct for the markets that it contains.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from datetime import UTC, datetime, time
 from enum import StrEnum
 
 import structlog
-from sqlalchemy import update
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
 from app.core import clock
-from app.core.unit_of_work import reading, unit_of_work
+from app.db.statements import insert_into
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, PerpdexError
-from app.ports import provider
-from app.ports.perpdex import Market, Question, Topic
-from app.trading import feed
-from app.trading.feed import Seen
+from app.ports.perpdex import Perpdex, PerpdexQuery, PerpdexTopic, PerpMarket
+from app.state import app_state
+from app.trading import exchange_client
+from app.trading.exchange_client import ExchangeDocument
 from app.trading.models import ExchangeMarkets
 
 _log = structlog.get_logger(__name__)
@@ -29,8 +29,8 @@ _SUGGESTIONS = 5
 _SEPARATORS = str.maketrans("-/_:", "    ")
 
 
-class Origin(StrEnum):
-    """Where a list of markets is from."""
+class MarketSource(StrEnum):
+    """Sources of a list of markets."""
 
     EXCHANGE = "exchange"
     STORED = "stored"
@@ -38,114 +38,101 @@ class Origin(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Catalog:
-    """The markets, where the list is from, and of when it is."""
+class MarketList:
+    """The markets, the source of the list, and its time."""
 
-    markets: tuple[Market, ...]
-    origin: Origin
+    markets: tuple[PerpMarket, ...]
+    source: MarketSource
     as_of: str
 
-    def find(self, symbol: str) -> Market | None:
-        """Return a market by its symbol; case matters only where two symbols differ by nothing else."""
+    def find(self, symbol: str) -> PerpMarket | None:
+        """Return a market by symbol; case only matters if symbols differ in nothing else."""
         exact = next((market for market in self.markets if market.symbol == symbol), None)
         if exact is not None:
             return exact
-        alike = [market for market in self.markets if market.symbol.lower() == symbol.lower()]
-        return alike[0] if len(alike) == 1 else None
+        case_insensitive = [market for market in self.markets if market.symbol.lower() == symbol.lower()]
+        return case_insensitive[0] if len(case_insensitive) == 1 else None
 
 
-def live() -> Seen:
-    """Return the exchange's own list of markets, at most minutes old. Raises: PerpdexError."""
-    return feed.public(Question(Topic.MARKETS), then=_keep)
+def live_markets() -> ExchangeDocument:
+    """Return the exchange's list of markets, at most minutes old. Raises: PerpdexError."""
+    return exchange_client.get_public(PerpdexQuery(PerpdexTopic.MARKETS), on_read=_try_store)
 
 
-def catalog() -> Catalog:
-    """Return the markets, whether the exchange answers or not.
+def load_markets() -> MarketList:
+    """Return the markets, even while the exchange is unavailable.
 
-    Raises: PerpdexError when it does not, and nothing is known of a network that numbers its markets otherwise.
+    Raises: PerpdexError if it is unavailable and there is no stored or bundled list of this network.
     """
-    perpdex = provider.current().perpdex
+    perpdex = app_state().ports.perpdex
     try:
-        seen = live()
-        return Catalog(perpdex.markets_in(seen.document), Origin.EXCHANGE, clock.isoformat(seen.at))
+        snapshot = live_markets()
+        return MarketList(
+            perpdex.parse_markets(snapshot.document), MarketSource.EXCHANGE, clock.isoformat(snapshot.read_at)
+        )
     except PerpdexError:
-        known = _stored() or _bundled()
-        if known is None:
+        fallback = _stored_markets() or _bundled_markets(perpdex)
+        if fallback is None:
             raise
-        return known
+        return fallback
 
 
-def require(catalog: Catalog, symbol: str) -> Market:
-    """Return a market. Raises: InvalidInput with the symbols that come near."""
-    market = catalog.find(symbol)
-    if market is None:
-        raise unknown(symbol, [each.symbol for each in catalog.markets if not each.is_delisted])
-    return market
-
-
-def unknown(symbol: str, known: list[str]) -> InvalidInput:
-    """Make the failure for a symbol that is none, naming those that come near."""
-    near = _near(symbol, known)
-    hint = f"; did you mean {' or '.join(near)}?" if near else "; the action `markets` lists all"
-    problem = "is not a market of the exchange" + hint
-    failure = InvalidInput.field("symbol", problem.removesuffix("?"))
-    return InvalidInput(
-        f"symbol {problem}" + ("" if near else "."), details={**failure.details, "near_matches": near}
+def require_market(market_list: MarketList, symbol: str) -> PerpMarket:
+    """Return a market. Raises: InvalidInput with similar symbols."""
+    market = market_list.find(symbol)
+    if market is not None:
+        return market
+    suggestions = _suggest_symbols(
+        symbol, [each.symbol for each in market_list.markets if not each.is_delisted]
     )
+    problem = "is not a market of the exchange; the action `markets` lists them all"
+    message = f"symbol {problem}."
+    if suggestions:
+        problem = f"is not a market of the exchange; did you mean {' or '.join(suggestions)}"
+        message = f"symbol {problem}?"
+    failure = InvalidInput.field("symbol", problem)
+    raise InvalidInput(message, details={**failure.details, "near_matches": suggestions})
 
 
-def _near(symbol: str, known: list[str]) -> list[str]:
-    """Return symbols that come near, the best first: `ETH` for `ETH-PERP`, `ethusd` and `ETHH`."""
-    wanted = symbol.lower()
-    words = set(wanted.translate(_SEPARATORS).split())
+def _suggest_symbols(symbol: str, known: list[str]) -> list[str]:
+    """Return similar symbols, the best match first: `ETH` for `ETH-PERP`, `ethusd` and `ETHH`."""
+    lowered = symbol.lower()
+    words = set(lowered.translate(_SEPARATORS).split())
     by_lower = {each.lower(): each for each in known}
     whole = [each for each in by_lower if each in words]
     starts = [
-        each for each in by_lower if len(each) > 1 and (wanted.startswith(each) or each.startswith(wanted))
+        each for each in by_lower if len(each) > 1 and (lowered.startswith(each) or each.startswith(lowered))
     ]
-    close = difflib.get_close_matches(wanted, by_lower, n=_SUGGESTIONS)
-    starts.sort(key=lambda each: abs(len(each) - len(wanted)))
+    close = difflib.get_close_matches(lowered, by_lower, n=_SUGGESTIONS)
+    starts.sort(key=lambda each: abs(len(each) - len(lowered)))
     return [by_lower[each] for each in dict.fromkeys([*whole, *close, *starts])][:_SUGGESTIONS]
 
 
-def _keep(seen: Seen) -> None:
-    try:
-        _store(seen)
-    except SQLAlchemyError:
-        # The answer is there, and all who asked get it; the next one is kept.
-        _log.exception("exchange_markets_not_stored")
-
-
-def _store(seen: Seen) -> None:
-    """Keep a list that was just read, for every process and after a restart."""
-    markets = provider.current().perpdex.markets_in(seen.document)
-    values = {"markets": [asdict(market) for market in markets], "read_at": seen.at}
-    with unit_of_work() as session:
-        kept = session.execute(
-            update(ExchangeMarkets).where(ExchangeMarkets.exchange == _EXCHANGE).values(**values)
-        )
-        if kept.rowcount == 1:  # type: ignore[attr-defined]
-            return
+def _try_store(snapshot: ExchangeDocument) -> None:
+    """Store a list for all processes and for the time after a restart."""
+    markets = app_state().ports.perpdex.parse_markets(snapshot.document)
+    values = {"markets": [asdict(market) for market in markets], "read_at": snapshot.read_at}
     try:
         with unit_of_work() as session:
-            session.add(ExchangeMarkets(exchange=_EXCHANGE, **values))
-    except IntegrityError:
-        # Another process has just kept its own.
-        return
+            insert = insert_into(session, ExchangeMarkets).values(exchange=_EXCHANGE, **values)
+            session.execute(insert.on_conflict_do_update(index_elements=["exchange"], set_=values))
+    except SQLAlchemyError:
+        # Clients still get the list; the next one will be stored.
+        _log.exception("market_list_store_failed")
 
 
-def _stored() -> Catalog | None:
-    with reading() as session:
+def _stored_markets() -> MarketList | None:
+    with read_only_unit() as session:
         row = session.get(ExchangeMarkets, _EXCHANGE)
         if row is None:
             return None
-        markets = tuple(Market(**market) for market in row.markets)
-        return Catalog(markets, Origin.STORED, clock.isoformat(row.read_at))
+        markets = tuple(PerpMarket(**market) for market in row.markets)
+        return MarketList(markets, MarketSource.STORED, clock.isoformat(row.read_at))
 
 
-def _bundled() -> Catalog | None:
-    bundled = provider.current().perpdex.bundled_markets()
+def _bundled_markets(perpdex: Perpdex) -> MarketList | None:
+    bundled = perpdex.bundled_markets()
     if bundled is None:
         return None
     as_of = datetime.combine(bundled.day, time(), UTC)
-    return Catalog(bundled.markets, Origin.BUNDLED, clock.isoformat(as_of))
+    return MarketList(bundled.markets, MarketSource.BUNDLED, clock.isoformat(as_of))

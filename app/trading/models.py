@@ -1,4 +1,4 @@
-"""Tables of the trading room."""
+"""Tables of the trading package."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.core.columns import UtcDateTime
+from app.db.columns import UtcDateTime
 from app.extensions import Model
 
 
 class ExchangeBudget(Model):
-    """A share of what we may ask of the exchange: from when on it is whole again, in milliseconds."""
+    """A share of the exchange's rate limit: the time at which it is fully replenished, in milliseconds."""
 
     __tablename__ = "exchange_budgets"
     __table_args__ = (Index("ix_exchange_budgets_whole_at_ms", "whole_at_ms"),)
@@ -23,7 +23,7 @@ class ExchangeBudget(Model):
 
 
 class ExchangeMarkets(Model):
-    """The last list of markets that the exchange answered with, for when it does not answer."""
+    """The last list of markets, for when the exchange is unavailable."""
 
     __tablename__ = "exchange_markets"
 

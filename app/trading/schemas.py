@@ -1,4 +1,4 @@
-"""Wire shapes of the trading room: one body for each kind of action, one answer for all that read."""
+"""Schemas of the trading API: one request body per kind of action, one response for all reads."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import marshmallow as ma
 from marshmallow import ValidationError, fields
 
-from app.trading import reads, writes
-from app.trading.markets import Origin
-from app.web.fields import Amount, Count, Flag, Text
+from app.trading import preview_actions, read_actions
+from app.trading.markets import MarketSource
+from app.web.fields import AmountField, ParsedField, QueryCount, StrictBoolean, Text
 from app.web.schemas import EXAMPLE_ID, ErrorBody, Schema
 
 _SYMBOL_EXAMPLE = {"example": "ETH"}
@@ -20,7 +20,7 @@ _TIFS = {"gtc": "Gtc", "ioc": "Ioc", "alo": "Alo"}
 _ORDER_ID = re.compile(r"[0-9]{1,20}", re.ASCII)
 _CLIENT_ID = re.compile(r"0x[0-9a-fA-F]{32}", re.ASCII)
 _MAX_ORDER_ID = 2**64 - 1
-_ALL_ACTIONS = (*reads.ACTIONS, *writes.ACTIONS)
+_ALL_ACTIONS = (*read_actions.ACTIONS, *preview_actions.ACTIONS)
 _NOT_EMPTY = ma.validate.Length(min=1, max=100, error="must have 1 to 100 characters")
 
 
@@ -34,33 +34,24 @@ def _action(names: Iterable[str]) -> Text:
 
 
 class Choice(Text):
-    """One of a few words in any case, kept as the exchange spells it."""
+    """One of a few words in any case, converted to the exchange's spelling."""
 
     def __init__(self, spellings: Mapping[str, str], **options: Any) -> None:
-        """Take the spelling kept for each word in lower case."""
         listed = {"enum": list(dict.fromkeys(spellings.values()))}
         super().__init__(**{**options, "metadata": {**listed, **options.get("metadata", {})}})
         self._spellings = spellings
 
-    def _deserialize(
-        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
-    ) -> str:
-        word = super()._deserialize(value, attr, data, **kwargs)
+    def _parse(self, value: Any) -> str:
+        word = super()._parse(value)
         if word.isascii() and word.lower() in self._spellings:
             return self._spellings[word.lower()]
         raise ValidationError(f"must be one of {', '.join(dict.fromkeys(self._spellings.values()))}")
 
 
-class OrderId(fields.Field[int | str]):
-    """An order's number, or the 0x name of 32 hexadecimal digits that its maker gave it."""
+class OrderId(ParsedField):
+    """An order's number, or its client order id: 0x and 32 hexadecimal digits."""
 
-    def _deserialize(  # marshmallow calls a field with more than this one needs
-        self,
-        value: Any,
-        attr: str | None,  # noqa: ARG002
-        data: Mapping[str, Any] | None,  # noqa: ARG002
-        **_kwargs: Any,
-    ) -> int | str:
+    def _parse(self, value: Any) -> int | str:
         text = str(value) if isinstance(value, int | str) and not isinstance(value, bool) else ""
         if _ORDER_ID.fullmatch(text) and int(text) <= _MAX_ORDER_ID:
             return int(text)
@@ -70,7 +61,7 @@ class OrderId(fields.Field[int | str]):
 
 
 class CallBody(Schema):
-    """Which wallet asks, and for what."""
+    """The wallet and the action."""
 
     wallet_id = Text(
         required=True,
@@ -86,19 +77,19 @@ class CallBody(Schema):
 
 
 class PlainReadBody(CallBody):
-    """Reads that need nothing more: the account, its positions, orders and fills; markets and funding rates."""
+    """Reads without parameters: the account, its positions, orders and fills; markets and funding rates."""
 
-    action = _action(name for name in reads.ACTIONS if name not in {"ticker", "orderbook"})
+    action = _action(name for name in read_actions.ACTIONS if name not in {"ticker", "orderbook"})
 
 
 class TickerBody(CallBody):
-    """Mid prices, of one market or of all."""
+    """Mid prices of one market or of all."""
 
     action = _action(["ticker"])
     symbol = Text(
         load_default=None,
         validate=_NOT_EMPTY,
-        metadata={**_SYMBOL_EXAMPLE, "description": "Left out: all markets."},
+        metadata={**_SYMBOL_EXAMPLE, "description": "Omitted: all markets."},
     )
 
 
@@ -110,33 +101,35 @@ class OrderbookBody(CallBody):
 
 
 class OrderBody(CallBody):
-    """A limit order. Its price times its amount is held against the wallet's limits."""
+    """A limit order. Its price times its amount is checked against the wallet's limits."""
 
     action = _action(["order"])
     symbol = Text(required=True, validate=_NOT_EMPTY, metadata=_SYMBOL_EXAMPLE)
     side = Choice(
-        {name: name for name in (*writes.BUYS, *writes.SELLS)}, required=True, metadata={"example": "buy"}
+        {name: name for name in (*preview_actions.BUYS, *preview_actions.SELLS)},
+        required=True,
+        metadata={"example": "buy"},
     )
-    price = Amount(
+    price = AmountField(
         required=True,
         metadata={
             "type": "string",
             "example": "3000.5",
-            "description": "In USDC. Rounded to the market's grid, a buy down and a sell up; `adjusted` tells.",
+            "description": "In USDC. Rounded to the market's grid, a buy down and a sell up; see `adjusted`.",
         },
     )
-    amount = Amount(
+    amount = AmountField(
         required=True,
         metadata={
             "type": "string",
             "example": "0.01",
-            "description": "In units of the market. Rounded down to its size decimals; `adjusted` tells.",
+            "description": "In units of the market. Rounded down to its size decimals; see `adjusted`.",
         },
     )
     tif = Choice(
         _TIFS,
         load_default="Gtc",
-        metadata={"description": "Until cancelled, immediate or not at all, or only as a maker."},
+        metadata={"description": "Good until cancelled, immediate or cancel, or post only."},
     )
 
 
@@ -151,7 +144,7 @@ class CancelBody(CallBody):
         metadata={
             "example": 91490942,
             "type": ["integer", "string"],
-            "description": "The order's number, or the 0x name of 32 hexadecimal digits that its maker gave it.",
+            "description": "The order's number, or its client order id: 0x and 32 hexadecimal digits.",
         },
     )
 
@@ -168,10 +161,10 @@ class SetLeverageBody(CallBody):
 
     action = _action(["set_leverage"])
     symbol = Text(required=True, validate=_NOT_EMPTY, metadata=_SYMBOL_EXAMPLE)
-    leverage = Count(required=True, metadata={"example": 5, "minimum": 1})
-    cross = Flag(
+    leverage = QueryCount(required=True, metadata={"example": 5, "minimum": 1})
+    cross = StrictBoolean(
         load_default=True,
-        metadata={"description": "Margin shared by all positions; false: this one's alone."},
+        metadata={"description": "Margin shared by all positions; false: isolated margin."},
     )
 
 
@@ -179,7 +172,9 @@ class PaymentBody(CallBody):
     """Move USDC off the exchange (`withdraw`) or to another account on it (`transfer`), under the wallet's controls."""
 
     action = _action(["withdraw", "transfer"])
-    amount = Amount(required=True, metadata={"type": "string", "example": "10", "description": "In USDC."})
+    amount = AmountField(
+        required=True, metadata={"type": "string", "example": "10", "description": "In USDC."}
+    )
     destination = Text(
         required=True,
         metadata={
@@ -199,11 +194,6 @@ BODIES: tuple[type[CallBody], ...] = (
     SetLeverageBody,
     PaymentBody,
 )
-
-
-def body_for(action: str) -> type[CallBody]:
-    """Return the schema of an action's body."""
-    return BODY_OF_ACTION[action]
 
 
 def _actions_of(body: type[CallBody]) -> list[str]:
@@ -233,7 +223,7 @@ class OrderBookShape(Schema):
 
 
 class FundingRate(Schema):
-    """What holding a position in a market costs or brings now; texts as the exchange writes them."""
+    """The current funding rate of a market; strings as the exchange returns them."""
 
     symbol = fields.String(required=True)
     funding_rate = fields.Raw(required=True)
@@ -250,9 +240,9 @@ class FundingRates(Schema):
 
 
 class TradingReadShape(Schema):
-    """What was read, in the exchange's own words: its numbers are texts and stay as they were written."""
+    """The data as the exchange returns it: its numbers are strings."""
 
-    action = fields.String(required=True, metadata={"enum": list(reads.ACTIONS)})
+    action = fields.String(required=True, metadata={"enum": list(read_actions.ACTIONS)})
     wallet_id = fields.UUID(required=True)
     address = fields.String(required=True, metadata={"description": "The wallet's account on the exchange."})
     transaction_id = fields.UUID(
@@ -261,9 +251,9 @@ class TradingReadShape(Schema):
     account = _document("`status`: the margin account (clearinghouse state).")
     spot = _document("`status`: the spot balances.")
     positions = _documents("`positions`.")
-    orders = _documents("`orders`: all that are open.")
+    orders = _documents("`orders`: all open orders.")
     fills = _documents("`fills`: the newest 2000, newest first.")
-    markets = _documents("`markets`: all of them; the place in this list is the market's number.")
+    markets = _documents("`markets`: all markets; the index in this list is the market's number.")
     margin_tables = fields.List(
         fields.Raw(), metadata={"description": "`markets`: the leverage allowed by size."}
     )
@@ -275,7 +265,7 @@ class TradingReadShape(Schema):
 
 
 class UnsignedPayload(Schema):
-    """What would be sent to the exchange. The order of the keys in `action` is part of what is signed."""
+    """The payload for the exchange. The order of the keys in `action` is part of what is signed."""
 
     action = fields.Dict(required=True)
     nonce = fields.Integer(required=True, metadata={"description": "The time in milliseconds."})
@@ -284,14 +274,14 @@ class UnsignedPayload(Schema):
 
 
 class MarketsOrigin(Schema):
-    """Where the numbers of the markets in a payload are from."""
+    """The source of the market numbers in a payload."""
 
-    source = fields.String(required=True, metadata={"enum": list(Origin)})
+    source = fields.String(required=True, metadata={"enum": list(MarketSource)})
     as_of = fields.DateTime(required=True)
 
 
 class RoundedNumber(Schema):
-    """A number that was not on the exchange's grid."""
+    """A number that was rounded to the exchange's grid."""
 
     asked = fields.String(required=True)
     used = fields.String(required=True)
@@ -300,7 +290,7 @@ class RoundedNumber(Schema):
 class TradingRefusalShape(ErrorBody):
     """An action that passed every check, and the payload that would be sent for it."""
 
-    action = fields.String(required=True, metadata={"enum": list(writes.ACTIONS)})
+    action = fields.String(required=True, metadata={"enum": list(preview_actions.ACTIONS)})
     wallet_id = fields.UUID(required=True)
     address = fields.String(required=True)
     payload = fields.Nested(UnsignedPayload, required=True)
@@ -313,11 +303,11 @@ class TradingRefusalShape(ErrorBody):
     open_orders = fields.Integer(
         allow_none=True,
         metadata={
-            "description": "`cancel_all`: how many the payload cancels; null when they could not be read."
+            "description": "`cancel_all`: how many orders the payload cancels; null if they could not be read."
         },
     )
     open_orders_error = fields.String(metadata={"description": "`cancel_all`: why they could not be read."})
     left_out = fields.List(
         fields.Integer(),
-        metadata={"description": "`cancel_all`: open orders of what is not a perpetual market."},
+        metadata={"description": "`cancel_all`: open orders outside perpetual markets."},
     )

@@ -1,0 +1,98 @@
+"""`flask treasury`: recipients and balances of payments, and withdrawals."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import click
+from flask import Flask
+from flask.cli import AppGroup
+
+from app.core.chains import ChainName
+from app.errors import ServiceError
+from app.idempotency.service import NO_CLAIM
+from app.payments import settlement_capacity, treasury
+from app.payments.treasury import WalletRole
+from app.ports.errors import PortError, Rejected
+from app.state import app_state
+from app.wallets.core import parsing
+from app.wallets.core.lifecycle import TransactionType
+from app.wallets.transfers import service as transfers
+
+_CHAINS = [name.value for name in ChainName]
+_WAIT_SECONDS = Decimal(20)
+
+group = AppGroup("treasury", help="The recipients of payments, and the settlement key.")
+
+
+def register(app: Flask) -> None:
+    """Add the commands to an application."""
+    app.cli.add_command(group)
+
+
+@group.command("show")
+def show() -> None:
+    """Show the recipients, the settlement key's addresses and their balances."""
+    for chain in app_state().ports.facilitators:
+        recipient = treasury.recipient(chain)
+        click.echo(f"{chain.value}: payments go to {recipient} ({_format_balances(chain, recipient)})")
+        try:
+            settler = treasury.settler(chain)
+        except Rejected as refusal:
+            click.echo(f"{chain.value}: signed payments are not offered: {refusal.reason}")
+            continue
+        click.echo(
+            f"{chain.value}: signed payments are submitted by {settler} ({_format_balances(chain, settler)})"
+        )
+        click.echo(f"{chain.value}: {_gas_status(chain)}")
+
+
+@group.command("withdraw")
+@click.option("--chain", type=click.Choice(_CHAINS), required=True)
+@click.option("--to", required=True, help="The recipient's address.")
+@click.option("--amount", required=True)
+@click.option("--currency", default="USDC", show_default=True)
+@click.option(
+    "--from",
+    "role",
+    type=click.Choice([role.value for role in WalletRole]),
+    default=WalletRole.TREASURY.value,
+)
+def withdraw(chain: str, to: str, amount: str, currency: str, role: str) -> None:
+    """Transfer from one of the service's own wallets, which also pays the network fee."""
+    try:
+        transfer_order = parsing.parse_movement(
+            TransactionType.WITHDRAWAL, chain=chain, to=to, amount=amount, currency=currency
+        )
+        view = transfers.send(
+            treasury.wallet(WalletRole(role), ChainName(chain)),
+            transfer_order,
+            wait_seconds=_WAIT_SECONDS,
+            claim=NO_CLAIM,
+        )
+    except ServiceError as failure:
+        raise click.ClickException(failure.message) from None
+    except Rejected as refusal:
+        raise click.ClickException(f"This wallet cannot be used: {refusal.reason}") from None
+    click.echo(
+        f"{view.status}: {view.amount} {view.currency} to {view.to_address}, transaction {view.tx_hash}"
+    )
+
+
+def _format_balances(chain: ChainName, address: str) -> str:
+    try:
+        amounts = app_state().ports.chains[chain].balances(address).amounts
+    except PortError:
+        return "cannot be read at the moment"
+    return ", ".join(f"{amount} {amount.token.symbol}" for amount in amounts)
+
+
+def _gas_status(chain: ChainName) -> str:
+    state = settlement_capacity.read_capacity(chain)
+    if state is None:
+        return "signed payments are not offered: the chain cannot be read"
+    if not settlement_capacity.covers_gas(state):
+        return "signed payments are not offered: the settlement key lacks gas"
+    if not state.recipient_can_receive:
+        return "signed payments are not offered: the recipient has no USDC account yet"
+    return "signed payments are offered"

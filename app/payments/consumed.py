@@ -1,0 +1,272 @@
+"""Claimed payments: their state machine, and the claims by which each is consumed once."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+import structlog
+from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, func, select, update
+from sqlalchemy.orm import Session
+
+from app.core import clock
+from app.core.chains import ChainName
+from app.core.state_machine import Transitions
+from app.db.prepared import PreparedInsert, PreparedRead
+from app.db.state_machine import StateMachine
+from app.db.statements import table_of
+from app.observability import logs
+from app.payments.models import Payment, PaymentClaim, PaymentRestoreCutoff
+from app.state import app_state
+
+MAX_ATTEMPTS = 4
+RETRY_WINDOW = timedelta(hours=24)
+
+
+class PaymentStatus(StrEnum):
+    """The states of a payment."""
+
+    SETTLING = "settling"
+    PAID = "paid"
+    SERVING = "serving"
+    SERVED = "served"
+    CLOSED = "closed"
+    VOID = "void"
+    REVERSED = "lost"
+
+
+PAYMENTS = StateMachine(
+    Payment.status,
+    Transitions(
+        initial={PaymentStatus.SETTLING, PaymentStatus.PAID},
+        permitted={
+            # `void` when it can no longer land; `closed` when a database restore preceded its landing.
+            PaymentStatus.SETTLING: {PaymentStatus.PAID, PaymentStatus.CLOSED, PaymentStatus.VOID},
+            # `lost` when a reorg reversed it permanently.
+            PaymentStatus.PAID: {PaymentStatus.SERVING, PaymentStatus.CLOSED, PaymentStatus.REVERSED},
+            # `paid` again when the call is known not to have been served.
+            PaymentStatus.SERVING: {PaymentStatus.SERVED, PaymentStatus.PAID, PaymentStatus.REVERSED},
+            # `paid` again when the purchase was refunded.
+            PaymentStatus.SERVED: {PaymentStatus.PAID, PaymentStatus.REVERSED},
+            PaymentStatus.CLOSED: {PaymentStatus.REVERSED},
+        },
+    ),
+    logger=structlog.get_logger(__name__),
+)
+
+
+class PaymentRail(StrEnum):
+    """How a payment was presented."""
+
+    HASH = "hash"
+    SIGNED = "signed"
+
+
+PaymentRow: TypeAlias = Payment | Row[*tuple[Any, ...]]
+_PAYMENTS, _CLAIMS = table_of(Payment), table_of(PaymentClaim)
+_BY_ID = PreparedRead(select(*_PAYMENTS.c).where(_PAYMENTS.c.id == bindparam("of_payment")))
+_BY_CLAIM = PreparedRead(
+    select(*_PAYMENTS.c)
+    .select_from(_CLAIMS)
+    .outerjoin(_PAYMENTS, _PAYMENTS.c.id == _CLAIMS.c.holder_id)
+    .where(_CLAIMS.c.key == bindparam("of_key"))
+)
+_RESTORE_CUTOFF = PreparedRead(select(table_of(PaymentRestoreCutoff).c.drawn_at))
+_INSERT_CLAIM = PreparedInsert(PaymentClaim)
+_HAS_ATTEMPTS = and_(_PAYMENTS.c.tries < MAX_ATTEMPTS, _PAYMENTS.c.paid_at > bindparam("paid_after"))
+_NEXT_TRY = _PAYMENTS.c.tries + 1
+_COMPLETED_STATUSES = {
+    PaymentStatus.PAID,
+    PaymentStatus.SERVING,
+    PaymentStatus.SERVED,
+    PaymentStatus.CLOSED,
+}
+
+
+def transaction_claim_key(chain: ChainName, tx_hash: str) -> str:
+    """Return the claim key of a transaction."""
+    return f"tx:{chain.value}:{tx_hash}"
+
+
+def fingerprint_macs(fingerprint: str) -> list[str]:
+    """Return the HMAC of a request's fingerprint with each secret key, of which the first is stored.
+
+    A plain digest would let passwords in bodies be guessed.
+    """
+    keys = [
+        hashlib.sha256(b"payments" + secret.encode()).digest()
+        for secret in app_state().settings.secret_key_list()
+    ]
+    return [hmac.new(key, fingerprint.encode(), hashlib.sha256).hexdigest() for key in keys]
+
+
+def matches_fingerprint(payment: PaymentRow, fingerprint: str) -> bool:
+    """Return whether a payment was claimed for the request with this fingerprint."""
+    return any(hmac.compare_digest(payment.fingerprint, mac) for mac in fingerprint_macs(fingerprint))
+
+
+def can_be_served(payment: PaymentRow) -> bool:
+    """Return whether a payment is paid, has an attempt left, and the time for attempts is not over."""
+    is_expired = payment.paid_at is not None and clock.now() > payment.paid_at + RETRY_WINDOW
+    return payment.status == PaymentStatus.PAID and payment.tries < MAX_ATTEMPTS and not is_expired
+
+
+def get(session: Session, payment_id: str) -> PaymentRow:
+    """Return a payment. Raises: NoResultFound."""
+    payment: PaymentRow = _BY_ID.one(session, {"of_payment": payment_id})
+    return payment
+
+
+def find_claimed(session: Session, key: str) -> PaymentRow | None:
+    """Return the payment that a claim belongs to, with the id None if it belongs to a top-up; None without it."""
+    return _BY_CLAIM.one_or_none(session, {"of_key": key})
+
+
+def is_claimed(session: Session, keys: Iterable[str]) -> bool:
+    """Return whether any of these claims exists."""
+    existing = select(PaymentClaim.key).where(PaymentClaim.key.in_(list(keys))).limit(1)
+    return session.scalar(existing) is not None
+
+
+def claim(session: Session, keys: Iterable[str], holder_id: str) -> None:
+    """Claim transactions and authorizations permanently.
+
+    Raises: IntegrityError when one is claimed already; the unit must roll back then.
+    """
+    now = clock.now()
+    for key in sorted(set(keys)):
+        _INSERT_CLAIM.execute(session, {"key": key, "holder_id": holder_id, "claimed_at": now})
+
+
+def add_payment(session: Session, payment: Payment, *, status: PaymentStatus) -> None:
+    """Add a new payment."""
+    now = clock.now()
+    payment.request_id = logs.originating_request_id()
+    payment.created_at = now
+    payment.tries = 0
+    payment.paid_at = now if status is PaymentStatus.PAID else None
+    PAYMENTS.add(session, payment, status)
+
+
+def start_attempt(session: Session, payment_id: str) -> bool:
+    """Start an attempt to serve the call; return whether this is allowed."""
+    moved = PAYMENTS.move(
+        session, payment_id, PaymentStatus.PAID, PaymentStatus.SERVING,
+        where=_HAS_ATTEMPTS, parameters={"paid_after": clock.now() - RETRY_WINDOW}, tries=_NEXT_TRY,
+    )  # fmt: skip
+    return bool(moved)
+
+
+def release_attempt(session: Session, payment_id: str) -> None:
+    """End an attempt that served nothing."""
+    PAYMENTS.move(session, payment_id, PaymentStatus.SERVING, PaymentStatus.PAID)
+
+
+def mark_served(session: Session, payment_id: str) -> None:
+    """End an attempt that was served."""
+    PAYMENTS.move(session, payment_id, PaymentStatus.SERVING, PaymentStatus.SERVED, served_at=clock.now())
+
+
+def reopen(session: Session, payment_id: str) -> None:
+    """Allow a payment to be used again because its purchase was refunded."""
+    PAYMENTS.move(session, payment_id, PaymentStatus.SERVED, PaymentStatus.PAID)
+
+
+def restore_cutoff(session: Session) -> datetime | None:
+    """Return the time before which payments are refused, None if the database was never restored from a backup."""
+    cutoff: datetime | None = _RESTORE_CUTOFF.scalar(session, {})
+    return cutoff
+
+
+def set_restore_cutoff(session: Session, now: datetime) -> int:
+    """Refuse payments from before the restore of a backup; return how many open payments that closes.
+
+    A restored database lacks the claims made after its backup; what lands after the cutoff cannot have been claimed
+    before. A payment that is being settled is closed when it lands (`mark_landed`): if it cannot land, its claims must
+    be released.
+    """
+    session.merge(PaymentRestoreCutoff(id=1, drawn_at=now))
+    settling = select(func.count()).where(Payment.status == PaymentStatus.SETTLING.value)
+    has_attempts = Payment.tries < MAX_ATTEMPTS
+    closed = PAYMENTS.move(session, has_attempts, PaymentStatus.PAID, PaymentStatus.CLOSED)
+    return len(closed) + (session.scalar(settling) or 0)
+
+
+def mark_landed(session: Session, payment_id: str, *, tx_hash: str) -> None:
+    """Record the transaction in which a signed payment landed; one from before the restore cutoff is closed."""
+    cutoff = restore_cutoff(session)
+    is_before_cutoff = cutoff is not None and get(session, payment_id).created_at <= cutoff
+    status = PaymentStatus.CLOSED if is_before_cutoff else PaymentStatus.PAID
+    PAYMENTS.move(session, payment_id, PaymentStatus.SETTLING, status, paid_at=clock.now(), tx_hash=tx_hash)
+
+
+def void(session: Session, payment_id: str) -> None:
+    """Record that a signed payment did not land, and release its claims."""
+    if PAYMENTS.move(session, payment_id, PaymentStatus.SETTLING, PaymentStatus.VOID):
+        session.execute(
+            delete(PaymentClaim)
+            .where(PaymentClaim.holder_id == payment_id)
+            .execution_options(synchronize_session=False)
+        )
+
+
+def relink_transaction(session: Session, payment_id: str, *, tx_hash: str) -> None:
+    """Record that a payment landed in another transaction than before."""
+    session.execute(
+        update(Payment)
+        .where(Payment.id == payment_id)
+        .values(tx_hash=tx_hash)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def mark_reversed(session: Session, payment_id: str) -> bool:
+    """Record that a payment was reversed permanently.
+
+    Its claims stay: a later transaction with the same authorization must not pay for another call.
+    """
+    return bool(PAYMENTS.move(session, payment_id, _COMPLETED_STATUSES, PaymentStatus.REVERSED))
+
+
+def find_by_transactions(session: Session, hashes: Iterable[str], *, since: datetime) -> list[Payment]:
+    """Return the signed payments since then that landed in one of these transactions."""
+    rows = select(Payment).where(
+        Payment.status.in_([each.value for each in _COMPLETED_STATUSES]),
+        Payment.created_at >= since,
+        Payment.rail == PaymentRail.SIGNED.value,
+        Payment.tx_hash.in_(list(hashes)),
+    )
+    return list(session.scalars(rows))
+
+
+def reversed_by_chain(session: Session) -> dict[str, int]:
+    """Return how many payments were reversed on each chain."""
+    rows = (
+        select(Payment.chain, func.count())
+        .where(Payment.status == PaymentStatus.REVERSED.value)
+        .group_by(Payment.chain)
+    )
+    return dict(session.execute(rows).all())
+
+
+def find_without_claim(session: Session) -> list[str]:
+    """Return payments that were not voided and have no claim."""
+    claimed = select(PaymentClaim.key).where(PaymentClaim.holder_id == Payment.id).exists()
+    return list(
+        session.scalars(select(Payment.id).where(Payment.status != PaymentStatus.VOID.value, ~claimed))
+    )
+
+
+def is_settling_on(chain: ChainName) -> ColumnElement[bool]:
+    """Return the condition that a payment is being settled on a chain."""
+    return and_(Payment.status == PaymentStatus.SETTLING.value, Payment.chain == chain.value)
+
+
+def find_settling(session: Session, chain: ChainName, limit: int) -> list[str]:
+    """Return the payments of a chain that are being settled."""
+    rows = select(Payment.id).where(is_settling_on(chain)).order_by(Payment.created_at).limit(limit)
+    return list(session.scalars(rows))

@@ -1,0 +1,104 @@
+"""Periodic work for payments: open settlements, top-up grants, gas reserves and reversed payments."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import structlog
+from sqlalchemy import ColumnElement, exists, or_
+
+from app.core.chains import USDC, ChainName, native
+from app.core.money import TokenAmount
+from app.db.leases import once_per_period
+from app.db.unit_of_work import unit_of_work
+from app.payments import consumed, settlement_capacity, topups, treasury
+from app.payments.treasury import WalletRole
+from app.payments.x402 import settlement
+from app.ports.errors import PortError
+from app.ports.facilitator import SettlementCapacity
+from app.ports.faucet import Faucet
+from app.state import AppState, app_state
+from app.wallets.core import custody
+from app.wallets.transactions import pipeline, relayed
+
+_log = structlog.get_logger(__name__)
+_CHECK_INTERVAL = timedelta(seconds=60)
+_SANDBOX_FUNDING = 2
+_SANDBOX_OPENING_UNITS = 1
+
+
+def has_open(chain: ChainName) -> ColumnElement[bool]:
+    """Return the condition that a settlement or a top-up of a chain is open."""
+    return or_(exists().where(consumed.is_settling_on(chain)), topups.has_open(chain))
+
+
+def resume_settlements(chain: ChainName) -> None:
+    """Resolve open settlements and grant top-ups on a chain; one that fails does not stop the others."""
+    settlement.resolve_pending(chain)
+    topups.grant_due(chain)
+
+
+def check_gas_reserves() -> None:
+    """Check the settlement key's gas on each chain; report if it is low, and payments that were reversed.
+
+    In the sandbox the faucet funds the key; on Solana the treasury's token account is opened once there is gas for it.
+    """
+    with once_per_period(_CHECK_INTERVAL, "payment-supply", duration=_CHECK_INTERVAL) as due:
+        if not due:
+            return
+        state = app_state()
+        for chain in state.ports.facilitators:
+            try:
+                _check_chain(chain, state)
+            except PortError as error:
+                _log.warning("gas_reserve_check_failed", chain=chain, reason=error.reason)
+            settlement.detect_reversed_payments(chain)
+
+
+def _check_chain(chain: ChainName, state: AppState) -> None:
+    capacity = settlement_capacity.read_capacity(chain)
+    if capacity is None:
+        return
+    settlement_capacity.store_gas_reserve(chain, capacity)
+    if not settlement_capacity.covers_gas(capacity):
+        if not _fund_from_faucet(state.ports.faucet, chain, capacity):
+            # Until this is resolved, signed payments are not offered on the chain.
+            _log.critical("settlement_gas_low", chain=chain, address=treasury.settler(chain))
+        return
+    if not capacity.recipient_can_receive:
+        _open_recipient_account(chain, state)
+
+
+def _fund_from_faucet(faucet: Faucet | None, chain: ChainName, capacity: SettlementCapacity) -> bool:
+    if faucet is None:
+        return False
+    token = native(chain)
+    amount = TokenAmount(_SANDBOX_FUNDING * 10**token.decimals, token)
+    reference = f"x402:{treasury.settler(chain)}:{chain.value}:{capacity.native_units}"
+    faucet.pay(reference, chain=chain, address=treasury.settler(chain), amount=amount)
+    return True
+
+
+def _open_recipient_account(chain: ChainName, state: AppState) -> None:
+    faucet, recipient = state.ports.faucet, treasury.recipient(chain)
+    if faucet is not None:
+        amount = TokenAmount(_SANDBOX_OPENING_UNITS, USDC)
+        faucet.pay(f"x402:open:{recipient}", chain=chain, address=recipient, amount=amount)
+        return
+    wallet = treasury.wallet(WalletRole.SETTLEMENT, chain)
+    draft = state.ports.facilitators[chain].draft_recipient_account(wallet.address_on(chain), recipient)
+    if draft is None:
+        return
+    served = state.ports.chains[chain]
+    signer = custody.signer_of(wallet.id)
+    with unit_of_work() as session:
+        recorded, signed = relayed.record_submission(
+            session, served, wallet, draft, signer, kind=settlement.ACCOUNT_OPENING_KIND
+        )
+    pipeline.broadcast_and_wait(
+        served,
+        recorded,
+        signed,
+        wait_seconds=None,
+        account_id=wallet.agent_id,
+    )

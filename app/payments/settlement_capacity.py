@@ -1,0 +1,132 @@
+"""The chains on which signed payments can be settled now: the settler holds gas, and the recipient can receive.
+
+The capacity is read from the chains periodically, not for every request for the terms.
+"""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime, timedelta
+
+import structlog
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.core import clock
+from app.core.chains import ChainName, native
+from app.core.money import TokenAmount, nanos_from_usd
+from app.db.unit_of_work import unit_of_work
+from app.payments import treasury
+from app.payments.models import SettlementGasReserve
+from app.ports.errors import PortError
+from app.ports.facilitator import SettlementCapacity
+from app.state import app_state
+from app.wallets.core import network_fees
+
+_log = structlog.get_logger(__name__)
+_CACHE_TTL = timedelta(seconds=15)
+# Some submissions may be in flight already.
+_MIN_SUBMISSIONS = 5
+# Fees rise quickly on Ethereum; elsewhere a price that covers the highest possible fee is enough.
+_ETHEREUM_FEE_MULTIPLE = 20
+NOT_OFFERED = "chain_not_offered"
+FEE_TOO_HIGH = "network_fee_too_high"
+
+
+class SettlementCapacityCache:
+    """The settlement capacity of each chain, cached per process."""
+
+    def __init__(self) -> None:
+        self._cached: dict[ChainName, tuple[datetime, SettlementCapacity | None]] = {}
+        self._locks = {name: threading.Lock() for name in ChainName}
+
+    def get(self, chain: ChainName) -> SettlementCapacity | None:
+        """Return the capacity as of some seconds ago at most; None while the chain cannot be read."""
+        cached = self._cached.get(chain)
+        if cached is not None and clock.now() - cached[0] < _CACHE_TTL:
+            return cached[1]
+        lock = self._locks[chain]
+        # One thread reads the chain; the others use the stale value, if there is one.
+        if not lock.acquire(blocking=cached is None):
+            return cached[1] if cached else None
+        try:
+            cached = self._cached.get(chain)
+            if cached is None or clock.now() - cached[0] >= _CACHE_TTL:
+                self._cached[chain] = cached = (clock.now(), read_capacity(chain))
+            return cached[1]
+        finally:
+            lock.release()
+
+    def clear(self) -> None:
+        """Forget everything, so that the chains are read again."""
+        self._cached.clear()
+
+
+def refusal_reason(chain: ChainName, price_nanos: int, fee_units: int | None = None) -> str | None:
+    """Return why a signed payment of this price cannot be settled on a chain at the moment; None if it can.
+
+    With the fee of its submission, that must be within the operator's cap, and the price must cover it.
+    """
+    if fee_units is not None:
+        most_nanos = min(price_nanos, nanos_from_usd(app_state().settings.max_network_fee_usd))
+        if not _covers_fee(chain, most_nanos, fee_units):
+            return FEE_TOO_HIGH
+    state = app_state().part(SettlementCapacityCache).get(chain)
+    if state is None or not covers_gas(state) or not state.recipient_can_receive:
+        return NOT_OFFERED
+    on_ethereum = chain is ChainName.ETHEREUM
+    required_units = _ETHEREUM_FEE_MULTIPLE * state.fee_units if on_ethereum else state.max_fee_units
+    return None if _covers_fee(chain, price_nanos, required_units) else FEE_TOO_HIGH
+
+
+def _covers_fee(chain: ChainName, price_nanos: int, fee_units: int) -> bool:
+    """Return whether a price is at least a network fee; False while the fee's value in dollars is unknown."""
+    fee_nanos = network_fees.usd_value_nanos(TokenAmount(fee_units, native(chain)))
+    return fee_nanos is not None and price_nanos >= fee_nanos
+
+
+def covers_gas(state: SettlementCapacity) -> bool:
+    """Return whether the settler holds enough gas for the next submissions."""
+    return state.native_units >= _MIN_SUBMISSIONS * state.fee_units
+
+
+def store_gas_reserve(chain: ChainName, state: SettlementCapacity) -> None:
+    """Store the gas reserve of a chain, for readers that must not wait for the chain; opens its own unit."""
+    with unit_of_work() as session:
+        session.merge(
+            SettlementGasReserve(
+                chain=chain.value, submissions_left=_submissions(state), looked_at=clock.now()
+            )
+        )  # fmt: skip
+
+
+def gas_reserves(session: Session) -> dict[str, tuple[int, int]]:
+    """Return the submissions the settler could pay for by chain, and their age in seconds."""
+    now = clock.now()
+    return {
+        row.chain: (row.submissions_left, max(0, int((now - row.looked_at).total_seconds())))
+        for row in session.scalars(select(SettlementGasReserve).order_by(SettlementGasReserve.chain))
+    }
+
+
+def submissions_left() -> dict[ChainName, int]:
+    """Return how many signed payments the settler can still submit, by chain that can be read."""
+    if not treasury.has_wallets():
+        return {}
+    state = app_state()
+    capacities = {chain: state.part(SettlementCapacityCache).get(chain) for chain in state.ports.facilitators}
+    return {chain: _submissions(capacity) for chain, capacity in capacities.items() if capacity is not None}
+
+
+def _submissions(state: SettlementCapacity) -> int:
+    return state.native_units // max(state.fee_units, 1)
+
+
+def read_capacity(chain: ChainName) -> SettlementCapacity | None:
+    """Read the capacity from the chain; None when it cannot be read."""
+    try:
+        settler, recipient = treasury.settler(chain), treasury.recipient(chain)
+        return app_state().ports.facilitators[chain].settlement_capacity(settler, recipient)
+    except PortError as error:
+        _log.warning("settlement_capacity_unavailable", chain=chain, reason=error.reason)
+        return None

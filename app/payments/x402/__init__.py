@@ -1,0 +1,1 @@
+"""x402 payments for single calls: terms, headers, verification, settlement."""

@@ -1,0 +1,220 @@
+"""The gate of x402: a payment is read, verified, claimed and settled before the call that it pays for is served.
+
+The order is the protection: nothing is consumed before it is verified, and nothing is served before it is consumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.errors import PaymentAlreadyUsed, PaymentInvalid, ServiceError
+from app.identity import limits
+from app.identity.principal import Principal
+from app.payments import consumed
+from app.payments.consumed import PaymentRow, PaymentStatus
+from app.payments.x402 import settlement, terms, verification
+from app.payments.x402.headers import HashPayment, SignedPayment, read_payment
+from app.payments.x402.terms import PaymentPrice
+from app.ports.errors import PortError, Rejected, Unreachable
+from server.pool import ANONYMOUS
+
+_log = structlog.get_logger(__name__)
+_RETRY_SECONDS = 2
+_ALREADY_USED = "already_used"
+_SETTLED_ELSEWHERE = "invalid_exact_evm_nonce_already_used"
+_MESSAGES: Mapping[str, str] = {
+    verification.NOT_FINAL: "The transaction is unknown or lacks confirmations; present it again shortly.",
+    "chain_unreachable": "The chain cannot be read at the moment; nothing was consumed. Present it again shortly.",
+    "transaction_failed": "This transaction failed on the chain.",
+    "nothing_received": "This transaction transferred no USDC to the recipient.",
+    "amount_too_low": "This transaction transferred less than this call costs. Nothing was consumed.",
+    "too_old": "This transaction is too old to pay for a call.",
+    "before_restore": "This payment was made before the service was restored from a backup, and may have been used"
+    " already. The operator can look into it.",
+    "proof_not_by_payer": "X-Payment-Signature is not the payer's signature over this hash and this request.",
+    "payer_is_a_wallet_of_another": "This payment came from another agent's wallet; only that agent can use it.",
+    "hash_of_another_chain": "This is not a transaction hash of that chain.",
+    "invalid_network": "Payments are not accepted on this chain or network.",
+    "settlement_pending": "The payment was submitted and is not confirmed yet; present it again shortly.",
+    "settlement_failed": "The payment was not executed; nothing was charged.",
+    "network_fee_too_high": "The network fee is higher than the price of this call allows at the moment. Nothing was"
+    " charged. Present this payment again later, sign one for another chain (on Solana: with a lower priority fee), or"
+    " pay by transaction hash.",
+    "chain_not_offered": "Signed payments are not accepted on this chain at the moment. Nothing was charged.",
+}
+_RETRYABLE_REASONS = frozenset(
+    {
+        verification.NOT_FINAL,
+        "chain_unreachable",
+        "settlement_pending",
+        "insufficient_gas",
+        "network_fee_too_high",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PaymentGrant:
+    """The right to one call: `start_attempt`, then `mark_served` or `release`; or `consume` alone."""
+
+    payment_id: str
+    headers: Mapping[str, str]
+
+    def start_attempt(self) -> None:
+        """Count an attempt, just before the call. Raises: PaymentAlreadyUsed while another call uses the payment."""
+        with unit_of_work() as session:
+            is_started = consumed.start_attempt(session, self.payment_id)
+        if not is_started:
+            raise _in_use_error()
+
+    def consume(self, session: Session) -> None:
+        """Consume the payment for what the open unit records. Raises: PaymentAlreadyUsed."""
+        if not consumed.start_attempt(session, self.payment_id):
+            raise _in_use_error()
+        consumed.mark_served(session, self.payment_id)
+
+    def mark_served(self) -> None:
+        """Record that the call was served."""
+        with unit_of_work() as session:
+            consumed.mark_served(session, self.payment_id)
+
+    def release(self) -> None:
+        """Record that the call was not served."""
+        with unit_of_work() as session:
+            consumed.release_attempt(session, self.payment_id)
+
+
+@contextmanager
+def attach_terms(load_price: Callable[[], PaymentPrice]) -> Iterator[None]:
+    """Attach the terms of payment to every refusal with status 402 that the block raises."""
+    try:
+        yield
+    except ServiceError as refusal:
+        if refusal.status == HTTPStatus.PAYMENT_REQUIRED:
+            terms.attach(load_price(), refusal)
+        raise
+
+
+def accept_payment(price: PaymentPrice, *, payer: Principal | None) -> PaymentGrant:
+    """Accept the payment of the request with this price; return the right to its call.
+
+    Raises: PaymentInvalid (nothing is consumed), PaymentAlreadyUsed, RateLimited.
+    """
+    presented: HashPayment | SignedPayment | None = None
+    with limits.count_failed_payment(limits.client_network(price.remote_address)):
+        try:
+            presented = read_payment(price.headers)
+            claimed = _find_claimed(presented, price.fingerprint)
+            payment_id = claimed.id if claimed else _claim(presented, price, payer)
+            return _build_grant(settlement.resolve(payment_id), presented)
+        except PortError as error:
+            raise _refusal(error, presented) from None
+
+
+def find_served_payment(price: PaymentPrice) -> str | None:
+    """Return the payment of the request with this price if this request consumed it. Reads no chain."""
+    try:
+        payment = _find_claimed(read_payment(price.headers), price.fingerprint)
+    except PortError:
+        return None
+    return payment.id if payment is not None and payment.status == PaymentStatus.SERVED else None
+
+
+def _find_claimed(presented: HashPayment | SignedPayment, fingerprint: str) -> PaymentRow | None:
+    """Return the payment that was claimed with this presentation for the same request, None if nothing was claimed.
+
+    Raises: Rejected when it was claimed for another request or by another payment.
+    """
+    key = presented.claim_key()
+    with read_only_unit() as session:
+        payment = consumed.find_claimed(session, key)
+    if payment is not None and (payment.id is None or not _matches_request(payment, presented, fingerprint)):
+        raise Rejected(_ALREADY_USED)
+    return payment
+
+
+def _matches_request(payment: PaymentRow, presented: HashPayment | SignedPayment, fingerprint: str) -> bool:
+    """Return whether a payment was made for this request, and is presented by its payer if the payer was proven."""
+    if not consumed.matches_fingerprint(payment, fingerprint):
+        return False
+    if isinstance(presented, SignedPayment) or not payment.signed:
+        return True
+    return verification.is_proven_by(payment.payer or "", presented, fingerprint)
+
+
+def _claim(presented: HashPayment | SignedPayment, price: PaymentPrice, payer: Principal | None) -> str:
+    """Verify and claim a payment, and submit it if it is a signed one; return its id."""
+    # Only a new payment is verified: a claimed one stays valid when it has expired or the price has changed.
+    try:
+        if isinstance(presented, HashPayment):
+            return verification.claim(presented, price, agent_id=payer.agent_id if payer else None)
+        return settlement.settle(presented, price, account_id=payer.account_id if payer else ANONYMOUS)
+    except IntegrityError:
+        # A concurrent request was first, with this payment or with one that contains the same authorization.
+        payment = _find_claimed(presented, price.fingerprint)
+        if payment is None:
+            raise Rejected(_ALREADY_USED) from None
+        return payment.id
+
+
+def _build_grant(payment: PaymentRow, presented: HashPayment | SignedPayment) -> PaymentGrant:
+    details = {"tx_hash": payment.tx_hash} if payment.tx_hash else {}
+    if payment.status == PaymentStatus.SETTLING:
+        raise Rejected("settlement_pending", details=details)
+    if payment.status == PaymentStatus.VOID:
+        raise Rejected("settlement_failed", details=details)
+    if payment.status == PaymentStatus.SERVING:
+        raise _in_use_error()
+    if not consumed.can_be_served(payment):
+        raise Rejected(_ALREADY_USED)
+    if isinstance(presented, HashPayment):
+        return PaymentGrant(payment.id, {})
+    header = _settlement_header(presented, success=True, transaction=payment.tx_hash, payer=payment.payer)
+    return PaymentGrant(payment.id, {**header, "Cache-Control": "no-store"})
+
+
+def _refusal(error: PortError, presented: HashPayment | SignedPayment | None) -> ServiceError:
+    reason = "chain_unreachable" if isinstance(error, Unreachable) else error.reason
+    if reason in {_ALREADY_USED, _SETTLED_ELSEWHERE}:
+        return PaymentAlreadyUsed()
+    _log.info("payment_refused", reason=reason)
+    message = _MESSAGES.get(reason, "This payment is not valid for this call; nothing was charged.")
+    details = error.details if isinstance(error, Rejected) else {}
+    headers: Mapping[str, str] = {}
+    if isinstance(presented, SignedPayment):
+        headers = _settlement_header(
+            presented,
+            success=False,
+            errorReason=reason,
+            errorMessage=message,
+            transaction=details.get("tx_hash", ""),
+        )
+    return PaymentInvalid(
+        message,
+        details={"reason": reason, **details},
+        headers=headers,
+        retry_after_seconds=_RETRY_SECONDS if reason in _RETRYABLE_REASONS else None,
+    )
+
+
+def _in_use_error() -> PaymentAlreadyUsed:
+    return PaymentAlreadyUsed(
+        "This payment is being used by a call that has not ended.", retry_after_seconds=_RETRY_SECONDS
+    )
+
+
+def _settlement_header(presented: SignedPayment, **members: Any) -> dict[str, str]:
+    """Return the header in which x402 reports how a signed payment was settled, or why it was not."""
+    asset, is_legacy = presented.facilitator.asset, presented.version == 1
+    network = (asset.legacy_network if is_legacy else None) or asset.network
+    name = "X-PAYMENT-RESPONSE" if is_legacy else "PAYMENT-RESPONSE"
+    return {name: terms.encode_header({**members, "network": network})}

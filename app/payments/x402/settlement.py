@@ -1,0 +1,173 @@
+"""Settlement of signed payments: submitted with the settlement key, in the same phases as every transaction.
+
+A payment is claimed, signed and recorded in one unit of work and broadcast after it. It is voided only when it
+can no longer land. Workers resume what a process left unfinished.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import structlog
+
+from app.core import clock
+from app.core.chains import ChainName
+from app.core.identifiers import new_id
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.observability import logs
+from app.payments import consumed, settlement_capacity, treasury
+from app.payments.consumed import PaymentRail, PaymentRow
+from app.payments.models import Payment
+from app.payments.treasury import WalletRole
+from app.payments.x402.headers import SignedPayment
+from app.payments.x402.terms import PaymentPrice
+from app.ports.errors import PortError, Rejected
+from app.ports.facilitator import ExpectedPayment, PaymentAuthorization
+from app.state import app_state
+from app.wallets.core import custody
+from app.wallets.core.lifecycle import MovementStatus
+from app.wallets.transactions import pipeline, relayed
+from app.wallets.views import history
+from app.wallets.views.history import TransactionView
+
+_log = structlog.get_logger(__name__)
+SETTLEMENT_KIND = "settlement"
+ACCOUNT_OPENING_KIND = "opening"
+_RESOLVE_BATCH = 200
+# No reorg of these chains reaches further back, and no authorization is resubmitted for longer.
+_REVERSAL_WINDOW = timedelta(hours=24)
+
+
+def settle(presented: SignedPayment, price: PaymentPrice, *, account_id: str) -> str:
+    """Verify a signed payment, claim it, submit it, and wait for its outcome; return the payment's id.
+
+    The waiting thread counts against `account_id`.
+
+    Raises: Rejected before anything was claimed; Unreachable; IntegrityError when it was claimed concurrently.
+    """
+    facilitator, state = presented.facilitator, app_state()
+    chain = state.ports.chains[facilitator.name]
+    recipient = treasury.recipient(facilitator.name)
+    wallet = treasury.wallet(WalletRole.SETTLEMENT, facilitator.name)
+    settler = wallet.address_on(facilitator.name)
+    expected = ExpectedPayment(price.units, recipient, settler)
+    authorization = facilitator.verify(presented.payload, expected, now=int(clock.now().timestamp()))
+    draft = facilitator.draft_settlement(authorization, settler=settler)
+    if refusal := settlement_capacity.refusal_reason(facilitator.name, price.nanos, draft.fee_units):
+        raise Rejected(refusal)
+    signer = custody.signer_of(wallet.id)
+    payment = Payment(
+        id=new_id(), rail=PaymentRail.SIGNED.value, chain=facilitator.name.value, payer=authorization.payer,
+        units=authorization.units, required_units=price.units, provider=price.provider,
+        fingerprint=consumed.fingerprint_macs(price.fingerprint)[0], signed=True, recipient=authorization.recipient,
+        terms={**authorization.terms, "claim": authorization.claim},
+    )  # fmt: skip
+    with unit_of_work() as session:
+        # The claim comes first: of concurrent requests, all but one fail here, before they take a nonce.
+        consumed.claim(session, [authorization.claim], payment.id)
+        recorded, signed = relayed.record_submission(
+            session, chain, wallet, draft, signer, kind=SETTLEMENT_KIND
+        )
+        payment.transaction_id, payment.tx_hash = recorded.id, signed.tx_hash
+        consumed.claim(
+            session, [consumed.transaction_claim_key(facilitator.name, signed.tx_hash)], payment.id
+        )
+        consumed.add_payment(session, payment, status=consumed.PaymentStatus.SETTLING)
+        payment_id = payment.id
+    pipeline.broadcast_and_wait(chain, recorded, signed, wait_seconds=None, account_id=account_id)
+    return payment_id
+
+
+def resolve(payment_id: str) -> PaymentRow:
+    """Apply the outcome of a submission, if there is one, to its payment; return the payment."""
+    with read_only_unit() as session:
+        payment = consumed.get(session, payment_id)
+    if payment.status != consumed.PaymentStatus.SETTLING or payment.transaction_id is None:
+        return payment
+    view = history.current_view(payment.transaction_id)
+    with logs.caused_by(view.request_id):
+        return _apply_outcome(payment, payment.transaction_id, view)
+
+
+def _apply_outcome(payment: PaymentRow, transaction_id: str, view: TransactionView) -> PaymentRow:
+    landed_hash: str | None = None
+    if view.status == MovementStatus.PENDING:
+        return payment
+    if view.status == MovementStatus.CONFIRMED:
+        landed_hash = view.tx_hash
+    else:
+        try:
+            # If another party submitted it first, our transaction fails, and the payment has been made.
+            landed_hash = _find_settlement(payment)
+        except PortError as error:
+            _log.warning("settlement_lookup_failed", payment_id=payment.id, reason=error.reason)
+            return payment
+    with unit_of_work() as session:
+        if landed_hash is None:
+            # Until it is final, a reorg can turn the failure into a success, as it may have in the meantime: the claims
+            # must not be released.
+            if relayed.final_status(session, transaction_id) is MovementStatus.FAILED:
+                consumed.void(session, payment.id)
+        else:
+            consumed.mark_landed(session, payment.id, tx_hash=landed_hash)
+    with read_only_unit() as session:
+        return consumed.get(session, payment.id)
+
+
+def resolve_pending(chain: ChainName) -> int:
+    """Resolve payments of a chain without an outcome yet; return how many were checked. For a worker.
+
+    Per chain, so that one that cannot be read does not delay the others.
+    """
+    with read_only_unit() as session:
+        pending = consumed.find_settling(session, chain, _RESOLVE_BATCH)
+    for payment_id in pending:
+        try:
+            resolve(payment_id)
+        except Exception:
+            # One faulty payment must not block the others.
+            _log.exception("payment_resolution_failed", payment_id=payment_id)
+    return len(pending)
+
+
+def detect_reversed_payments(chain: ChainName) -> int:
+    """Report payments that were served and then permanently reversed by a reorg; return how many. For a worker.
+
+    Confirmation rebroadcasts the same bytes after a reorg; what still failed did so because the payer had spent the
+    money in between.
+    """
+    since = clock.now() - _REVERSAL_WINDOW
+    with read_only_unit() as session:
+        failed = relayed.failed_hashes(
+            session, treasury.OWNER_AGENT_ID, chain, kind=SETTLEMENT_KIND, since=since
+        )
+        reversed_payments = consumed.find_by_transactions(session, failed, since=since) if failed else []
+    return sum(_check_reversed(payment) for payment in reversed_payments)
+
+
+def _check_reversed(payment: Payment) -> bool:
+    try:
+        landed_hash = _find_settlement(payment)
+    except PortError as error:
+        _log.warning("settlement_lookup_failed", payment_id=payment.id, reason=error.reason)
+        return False
+    with unit_of_work() as session:
+        if landed_hash is not None:
+            consumed.relink_transaction(session, payment.id, tx_hash=landed_hash)
+            return False
+        is_reversed = consumed.mark_reversed(session, payment.id)
+    if is_reversed:
+        _log.critical(
+            "payment_reversed", payment_id=payment.id, chain=payment.chain, units=payment.units, payer=payment.payer,
+            tx_hash=payment.tx_hash,
+        )  # fmt: skip
+    return is_reversed
+
+
+def _find_settlement(payment: PaymentRow) -> str | None:
+    """Return the transaction in which a signed payment landed, by any submitter. Raises: PortError."""
+    terms = {**payment.terms, "claim": None}
+    authorization = PaymentAuthorization(
+        str(payment.terms["claim"]), payment.payer or "", payment.recipient, payment.units, terms
+    )
+    return app_state().ports.facilitators[ChainName(payment.chain)].find_settlement(authorization)

@@ -1,0 +1,220 @@
+"""The terms of payment in a 402 response: the service's own members and headers, and both versions of x402.
+
+`accepts` of version 1 is in the body, that of version 2 in a header; no names collide.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from app.core.chains import USDC, ChainName
+from app.core.money import NANOS_PER_USD, decimal_string
+from app.errors import PaymentAlreadyUsed, PaymentInvalid, ServiceError
+from app.payments import settlement_capacity, treasury
+from app.payments.x402.headers import PaymentHeaders
+from app.ports.facilitator import Facilitator
+from app.state import app_state
+
+REQUIRED_HEADER = "PAYMENT-REQUIRED"
+_NANOS_PER_UNIT: int = NANOS_PER_USD // 10**USDC.decimals
+_MAX_TIMEOUT_SECONDS = 300
+# Clients take the first option that they can pay: the cheapest to settle comes first.
+_CHAIN_ORDER = (ChainName.BASE, ChainName.SOLANA, ChainName.ETHEREUM)
+_MIME_TYPE = "application/json"
+_Options: TypeAlias = list[tuple[ChainName, Facilitator]]
+
+
+@dataclass(frozen=True, slots=True)
+class PaymentPrice:
+    """The price of one call, for one request: `fingerprint` binds a payment to it, `headers` present it."""
+
+    nanos: int
+    fingerprint: str
+    provider: str
+    resource: str
+    description: str
+    headers: PaymentHeaders
+    # The client's: failed payments are counted for its network.
+    remote_address: str | None = None
+    # Why a payment would be refused, if it would be.
+    unavailable_reason: str | None = None
+
+    @property
+    def units(self) -> int:
+        """Return the price in base units of USDC, rounded up."""
+        return -(-self.nanos // _NANOS_PER_UNIT)
+
+    @property
+    def amount(self) -> str:
+        """Return the price as a decimal string of USDC."""
+        return decimal_string(self.units, USDC.decimals)
+
+
+@dataclass(frozen=True, slots=True)
+class PayableRequest:
+    """An HTTP request, as far as its payment depends on it: `target` as it was sent."""
+
+    method: str
+    target: str
+    headers: PaymentHeaders
+    remote_address: str | None
+
+    def price(
+        self, nanos: int, body: bytes, *, provider_name: str, description: str, unavailable_reason: str | None
+    ) -> PaymentPrice:
+        """Return the price of this request with a body."""
+        return PaymentPrice(
+            nanos=nanos,
+            fingerprint=request_fingerprint(self.method, self.target, body),
+            provider=provider_name,
+            resource=app_state().settings.public_url + self.target.partition("?")[0],
+            description=description,
+            unavailable_reason=unavailable_reason,
+            headers=self.headers,
+            remote_address=self.remote_address,
+        )
+
+
+def request_fingerprint(method: str, target: str, body: bytes) -> str:
+    """Return the SHA-256 of a request's method, target and body, separated by line feeds."""
+    message = f"{method}\n{target}\n".encode("latin-1", "replace") + body
+    return hashlib.sha256(message).hexdigest()
+
+
+def attach(price: PaymentPrice, refusal: ServiceError) -> ServiceError:
+    """Add the terms to the body and headers of a refusal with status 402; return it."""
+    refusal.headers = {"Cache-Control": "no-store", **refusal.headers}
+    chain = _parse_chain(price.headers.chain)
+    if chain in _facilitators():
+        options = [] if price.unavailable_reason else _signed_payment_options(price)
+        refusal.members |= _body_members(price, chain, options)
+        headers = _headers(price, chain, options, error=_x402_error(refusal))
+        refusal.headers = {**headers, **refusal.headers}
+    return refusal
+
+
+def encode_header(document: Mapping[str, Any]) -> str:
+    """Return a document as x402 headers carry it: JSON in base64."""
+    return base64.b64encode(json.dumps(document, separators=(",", ":")).encode()).decode()
+
+
+def _x402_error(refusal: ServiceError) -> str:
+    if isinstance(refusal, PaymentAlreadyUsed):
+        return "already_used"
+    return str(refusal.details["reason"]) if isinstance(refusal, PaymentInvalid) else refusal.message
+
+
+def _body_members(price: PaymentPrice, chain: ChainName, options: _Options) -> dict[str, Any]:
+    facilitators = _facilitators()
+    payment = {
+        "amount": price.amount,
+        "currency": USDC.symbol,
+        "recipient": treasury.recipient(chain),
+        "chain": chain.value,
+        "network": facilitators[chain].asset.network,
+        "description": price.description,
+        "instructions": _instructions(price, chain, options),
+        "options": [
+            {"chain": name.value, "network": each.asset.network, "recipient": treasury.recipient(name)}
+            for name, each in facilitators.items()
+        ],
+    }
+    # Base alone: a legacy client rejects the whole list for one network that it does not know.
+    legacy = [
+        _payment_requirements_v1(price, facilitator)
+        for name, facilitator in options
+        if name is ChainName.BASE and facilitator.asset.legacy_network
+    ]
+    version_1 = {"x402Version": 1, "accepts": legacy} if legacy else {}
+    return {"payment": payment, **version_1}
+
+
+def _headers(price: PaymentPrice, chain: ChainName, options: _Options, *, error: str) -> dict[str, str]:
+    required_v2 = {
+        "x402Version": 2,
+        "error": error,
+        "resource": {"url": price.resource, "description": price.description, "mimeType": _MIME_TYPE},
+        "accepts": [_payment_requirements(price, name, facilitator) for name, facilitator in options],
+    }
+    return {
+        "X-Payment-Required": "true",
+        "X-Payment-Amount": price.amount,
+        "X-Payment-Currency": USDC.symbol,
+        "X-Payment-Recipient": treasury.recipient(chain),
+        "X-Payment-Chain": chain.value,
+        "X-Payment-Description": price.description,
+        REQUIRED_HEADER: encode_header(required_v2),
+    }
+
+
+def _payment_requirements(price: PaymentPrice, name: ChainName, facilitator: Facilitator) -> dict[str, Any]:
+    extra = dict(facilitator.asset.extra)
+    if name is ChainName.SOLANA:
+        extra["feePayer"] = treasury.settler(name)
+    return {
+        "scheme": "exact",
+        "network": facilitator.asset.network,
+        "amount": str(price.units),
+        "asset": facilitator.asset.address,
+        "payTo": treasury.recipient(name),
+        "maxTimeoutSeconds": _MAX_TIMEOUT_SECONDS,
+        "extra": extra,
+    }
+
+
+def _payment_requirements_v1(price: PaymentPrice, facilitator: Facilitator) -> dict[str, Any]:
+    return {
+        "scheme": "exact",
+        "network": facilitator.asset.legacy_network,
+        "maxAmountRequired": str(price.units),
+        "resource": price.resource,
+        "description": price.description,
+        "mimeType": _MIME_TYPE,
+        "payTo": treasury.recipient(facilitator.name),
+        "maxTimeoutSeconds": _MAX_TIMEOUT_SECONDS,
+        "asset": facilitator.asset.address,
+        "extra": dict(facilitator.asset.extra),
+    }
+
+
+def _signed_payment_options(price: PaymentPrice) -> _Options:
+    return [
+        (name, facilitator)
+        for name, facilitator in _facilitators().items()
+        if settlement_capacity.refusal_reason(name, price.nanos) is None
+    ]
+
+
+def _facilitators() -> dict[ChainName, Facilitator]:
+    facilitators = app_state().ports.facilitators
+    return {name: facilitators[name] for name in _CHAIN_ORDER if name in facilitators}
+
+
+def _parse_chain(requested: str | None) -> ChainName:
+    return next((name for name in ChainName if name.value == (requested or "").lower()), ChainName.BASE)
+
+
+def _instructions(price: PaymentPrice, chain: ChainName, options: _Options) -> str:
+    if price.unavailable_reason:
+        return f"Do not pay: {price.unavailable_reason}"
+    minutes = app_state().settings.x402_max_age_seconds // 60
+    signed = (
+        f"Pay with an x402 client (the {REQUIRED_HEADER} header has the terms): a signed payment cannot be stolen. Or "
+        if options
+        else "Pay by transaction hash: "
+    )
+    if settlement_capacity.refusal_reason(chain, price.nanos) == settlement_capacity.FEE_TOO_HIGH:
+        signed = (
+            f"Signed payments are not accepted on {chain.value} at the moment, since the network fee is higher than "
+            f"the price of this call allows. {signed}"
+        )
+    return (
+        f"{signed}send at least {price.amount} USDC on {chain.value} to {treasury.recipient(chain)} and repeat exactly "
+        f"this request within {minutes} minutes with X-Payment: <transaction hash> and X-Payment-Chain: {chain.value}. "
+        "Each payment pays for one call. Payments that cannot be verified yet get a response with Retry-After."
+    )

@@ -1,0 +1,128 @@
+"""Sessions: budgets for one task, which narrow the limits of a wallet for what names them.
+
+What counts against a session is changed only with its holds, under the lock of the wallet's account. The only writer of
+`spending_sessions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from app.core import clock, identifiers
+from app.core.pagination import Page, PageRequest
+from app.db import batching
+from app.db.statements import count
+from app.errors import LimitReached, NotFound
+from app.spending import accounts
+from app.spending.models import SpendingSession
+from app.spending.policy import SessionBudget
+
+MAX_OPEN_SESSIONS = 1000
+_BATCH_SIZE = 1000
+_MAX_BATCHES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class SessionView:
+    """A session as its agent sees it."""
+
+    id: str
+    wallet_id: str
+    max_nanos: int
+    spent_nanos: int
+    remaining_nanos: int
+    domains: Sequence[str]
+    expires_at: datetime
+    created_at: datetime
+
+
+def open_session(
+    session: Session, wallet_id: str, *, max_nanos: int, expires_at: datetime, domains: Sequence[str]
+) -> SessionView:
+    """Open a session of a wallet. Raises: LimitReached, NotFound if the wallet was deleted."""
+    accounts.lock_account(session, wallet_id)
+    now = clock.now()
+    is_open = (SpendingSession.wallet_id == wallet_id, SpendingSession.expires_at > now)
+    if count(session, SpendingSession, *is_open) >= MAX_OPEN_SESSIONS:
+        raise LimitReached(f"A wallet can have at most {MAX_OPEN_SESSIONS} sessions that have not expired.")
+    row = SpendingSession(
+        id=identifiers.new_id(), wallet_id=wallet_id, max_nanos=max_nanos, counted_nanos=0,
+        domains=list(dict.fromkeys(domains)), expires_at=expires_at, created_at=now,
+    )  # fmt: skip
+    session.add(row)
+    return _view(row)
+
+
+def get(session: Session, session_id: str, *, wallet_id: str | None = None) -> SessionView:
+    """Return a session. Raises: NotFound, including for one of another wallet."""
+    canonical = identifiers.parse_id(session_id)
+    row = session.get(SpendingSession, canonical) if canonical else None
+    if row is None or (wallet_id is not None and row.wallet_id != wallet_id):
+        raise _not_found()
+    return _view(row)
+
+
+def list_of(session: Session, wallet_id: str, page: PageRequest) -> Page[SessionView]:
+    """Return a page of a wallet's sessions, newest first."""
+    of_wallet = SpendingSession.wallet_id == wallet_id
+    rows = session.scalars(
+        select(SpendingSession)
+        .where(of_wallet)
+        .order_by(SpendingSession.created_at.desc(), SpendingSession.id.desc())
+        .limit(page.limit)
+        .offset(page.offset)
+    ).all()
+    return Page([_view(row) for row in rows], count(session, SpendingSession, of_wallet), page)
+
+
+def budget_of(session: Session, wallet_id: str, session_id: str) -> SessionBudget:
+    """Return the budget of a wallet's session. Raises: NotFound."""
+    row = session.execute(
+        select(
+            SpendingSession.max_nanos,
+            SpendingSession.counted_nanos,
+            SpendingSession.expires_at,
+            SpendingSession.domains,
+        ).where(SpendingSession.id == session_id, SpendingSession.wallet_id == wallet_id)
+    ).one_or_none()
+    if row is None:
+        raise _not_found()
+    return SessionBudget(row.max_nanos, row.counted_nanos, row.expires_at, tuple(row.domains))
+
+
+def adjust_count(session: Session, session_id: str, change_nanos: int) -> None:
+    """Add to what counts against a session; less if a hold is released. The wallet's account must be locked."""
+    session.execute(
+        update(SpendingSession)
+        .where(SpendingSession.id == session_id)
+        .values(counted_nanos=SpendingSession.counted_nanos + change_nanos)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def prune(before: datetime, *, batch_size: int = _BATCH_SIZE, max_batches: int = _MAX_BATCHES) -> int:
+    """Delete sessions that expired before an instant, in short units; return how many."""
+    old = select(SpendingSession.id).where(SpendingSession.expires_at < before)
+    return batching.delete_in_batches(
+        SpendingSession.id,
+        old.order_by(SpendingSession.expires_at),
+        batch_size=batch_size,
+        max_batches=max_batches,
+    )
+
+
+def _view(row: SpendingSession) -> SessionView:
+    return SessionView(
+        id=row.id, wallet_id=row.wallet_id, max_nanos=row.max_nanos, spent_nanos=row.counted_nanos,
+        remaining_nanos=max(0, row.max_nanos - row.counted_nanos), domains=row.domains, expires_at=row.expires_at,
+        created_at=row.created_at,
+    )  # fmt: skip
+
+
+def _not_found() -> NotFound:
+    return NotFound("This wallet has no such session.")

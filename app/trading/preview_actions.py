@@ -1,0 +1,254 @@
+"""Previews of actions that change something: checked against the wallet's controls, and returned unsigned.
+
+Nothing is signed, sent, recorded or counted as spent. Data from the exchange is optional: while it is unavailable, the
+payload is built from stored data.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from app.core import addresses, clock
+from app.core.addresses import ZERO_EVM_ADDRESS
+from app.core.chains import USDC, Family
+from app.core.money import AmountError, parse_amount
+from app.db.unit_of_work import read_only_unit
+from app.errors import InvalidInput, PerpdexError, TradingNotImplemented
+from app.ports.perpdex import (
+    Action,
+    CancelByClientId,
+    CancelOrders,
+    Json,
+    LimitOrder,
+    OrderRef,
+    Perpdex,
+    PerpdexQuery,
+    PerpdexTopic,
+    PerpMarket,
+    SendUsdc,
+    SetLeverage,
+    TimeInForce,
+    Withdraw,
+)
+from app.spending import holds as spending_holds
+from app.spending.policy import SpendingRequest
+from app.state import app_state
+from app.trading import exchange_client, markets, rounding
+from app.trading.markets import MarketList
+from app.trading.read_actions import Parameters, exchange_address
+from app.trading.rounding import GridError
+from app.wallets.core import network_fees, parsing
+from app.wallets.core.wallets import WalletView
+
+_MS_PER_SECOND = 1000
+_HIGHEST_LEVERAGE = 50
+"""The highest leverage of any market, used if a market's own limit is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedAction:
+    """An action with its value, its recipient and its notes.
+
+    `notes` are further members of the response. `complete` adds what only the exchange knows.
+    """
+
+    action: Action
+    value_nanos: int | None = 0
+    recipient: str | None = None
+    notes: Mapping[str, Json] = field(default_factory=dict)
+    complete: Callable[[Perpdex], tuple[Action, Mapping[str, Json]]] | None = None
+
+
+_Prepare = Callable[[WalletView, Parameters], PreparedAction]
+
+
+def preview(wallet: WalletView, action: str, parameters: Parameters) -> TradingNotImplemented:
+    """Check an action and return the 501 response with its payload.
+
+    Raises: InvalidInput; WalletFrozen, AddressNotAllowed, PriceUnavailable, and a class for each limit.
+    """
+    prepared = _PREPARE[action](wallet, parameters)
+    with read_only_unit() as session:
+        request = SpendingRequest(prepared.value_nanos, prepared.recipient, Family.EVM)
+        spending_holds.check(session, wallet.id, request)
+    exchange_action, notes, perpdex = prepared.action, prepared.notes, app_state().ports.perpdex
+    if prepared.complete is not None:
+        exchange_action, completed_notes = prepared.complete(perpdex)
+        notes = {**notes, **completed_notes}
+    nonce = int(clock.now().timestamp() * _MS_PER_SECOND)
+    payload = perpdex.build_payload(exchange_action, nonce=nonce)
+    return TradingNotImplemented(
+        members={
+            "action": action,
+            "wallet_id": wallet.id,
+            "address": exchange_address(wallet),
+            "payload": {
+                "action": payload.action,
+                "nonce": payload.nonce,
+                "signature": None,
+                "vaultAddress": None,
+            },
+            **notes,
+        }
+    )
+
+
+def _order(_wallet: WalletView, parameters: Parameters) -> PreparedAction:
+    problems: dict[str, list[str]] = {}
+    price = _number(parameters, "price", problems)
+    amount = _number(parameters, "amount", problems)
+    market_list, market = _tradable_market(parameters["symbol"], problems)
+    if problems or market is None or price is None or amount is None:
+        raise parsing.invalid_fields(problems)
+    is_buy = parameters["side"] in BUYS
+    try:
+        on_grid = rounding.round_price(price, size_decimals=market.size_decimals, is_buy=is_buy)
+    except GridError as error:
+        raise InvalidInput.field("price", str(error)) from None
+    try:
+        size = rounding.round_size(amount, size_decimals=market.size_decimals)
+    except GridError as error:
+        raise InvalidInput.field("amount", str(error)) from None
+    rounded = {"price": (price, on_grid), "amount": (amount, size)}
+    adjusted = {
+        name: {"asked": f"{asked:f}", "used": f"{used:f}"}
+        for name, (asked, used) in rounded.items()
+        if asked != used
+    }
+    nanos_per_usdc = app_state().ports.prices.nanos_per_token(USDC)
+    return PreparedAction(
+        LimitOrder(market, is_buy, on_grid, size, TimeInForce(parameters["tif"])),
+        value_nanos=None
+        if nanos_per_usdc is None
+        else rounding.notional_nanos(
+            _valuation_price(market, on_grid, is_buy=is_buy), size, nanos_per_usdc=nanos_per_usdc
+        ),
+        notes={**({"adjusted": adjusted} if adjusted else {}), **_market_metadata(market_list)},
+    )
+
+
+def _valuation_price(market: PerpMarket, price: Decimal, *, is_buy: bool) -> Decimal:
+    """Return the price at which an order is valued: a sell below the market executes at the market price."""
+    if is_buy:
+        return price
+    try:
+        mids = exchange_client.get_public(PerpdexQuery(PerpdexTopic.MIDS)).document
+        mid = mids.get(market.symbol) if isinstance(mids, dict) else None
+        return max(price, rounding.parse(mid)) if isinstance(mid, str) else price
+    except (PerpdexError, GridError):
+        # Without a market price, the order's own price counts.
+        return price
+
+
+def _cancel(_wallet: WalletView, parameters: Parameters) -> PreparedAction:
+    market_list = markets.load_markets()
+    market = markets.require_market(market_list, parameters["symbol"])
+    order_id = parameters["order_id"]
+    if isinstance(order_id, int):
+        action: Action = CancelOrders((OrderRef(market.index, order_id),))
+    else:
+        action = CancelByClientId(market.index, order_id)
+    return PreparedAction(action, notes=_market_metadata(market_list))
+
+
+def _cancel_all(wallet: WalletView, parameters: Parameters) -> PreparedAction:
+    market_list = markets.load_markets()
+    symbol = parameters["symbol"]
+    only_market = None if symbol is None else markets.require_market(market_list, symbol)
+
+    def complete(perpdex: Perpdex) -> tuple[Action, Mapping[str, Json]]:
+        # The exchange has no such action: cancel each open order.
+        try:
+            document = exchange_client.fetch(
+                PerpdexQuery(PerpdexTopic.ORDERS, address=exchange_address(wallet)), wallet_id=wallet.id
+            )
+        except PerpdexError as error:
+            return CancelOrders(()), {"open_orders": None, "open_orders_error": error.message}
+        by_symbol = {market.symbol: market for market in market_list.markets}
+        refs, left_out = [], []
+        for coin, order_id in perpdex.parse_orders(document):
+            market = by_symbol.get(coin)
+            if market is None:
+                left_out.append(order_id)
+            elif only_market is None or market == only_market:
+                refs.append(OrderRef(market.index, order_id))
+        notes: dict[str, Json] = {"open_orders": len(refs)}
+        if left_out and only_market is None:
+            notes["left_out"] = left_out
+        return CancelOrders(tuple(refs)), notes
+
+    return PreparedAction(CancelOrders(()), notes=_market_metadata(market_list), complete=complete)
+
+
+def _set_leverage(_wallet: WalletView, parameters: Parameters) -> PreparedAction:
+    problems: dict[str, list[str]] = {}
+    market_list, market = _tradable_market(parameters["symbol"], problems)
+    if problems or market is None:
+        raise parsing.invalid_fields(problems)
+    highest = market.max_leverage or _HIGHEST_LEVERAGE
+    if not 1 <= parameters["leverage"] <= highest:
+        raise InvalidInput.field("leverage", f"must be from 1 to {highest} for {market.symbol}")
+    if parameters["cross"] and market.only_isolated:
+        raise InvalidInput.field("cross", f"must be false: {market.symbol} allows isolated margin only")
+    action = SetLeverage(market, parameters["leverage"], is_cross=parameters["cross"])
+    return PreparedAction(action, notes=_market_metadata(market_list))
+
+
+def _pay(kind: type[Withdraw | SendUsdc], _wallet: WalletView, parameters: Parameters) -> PreparedAction:
+    problems: dict[str, list[str]] = {}
+    amount, destination = None, ""
+    try:
+        amount = parse_amount(parameters["amount"], USDC)
+    except AmountError as error:
+        problems["amount"] = [str(error)]
+    try:
+        destination = addresses.parse(parameters["destination"], Family.EVM)
+    except addresses.AddressError as error:
+        problems["destination"] = [str(error)]
+    if destination == ZERO_EVM_ADDRESS:
+        problems["destination"] = ["must not be the zero address: funds sent there are lost"]
+    if problems or amount is None:
+        raise parsing.invalid_fields(problems)
+    value = network_fees.usd_value_nanos(amount)
+    return PreparedAction(kind(amount, destination), value_nanos=value, recipient=destination)
+
+
+def _number(parameters: Parameters, name: str, problems: dict[str, list[str]]) -> Decimal | None:
+    try:
+        return rounding.parse(parameters[name])
+    except GridError as error:
+        problems[name] = [str(error)]
+        return None
+
+
+def _tradable_market(symbol: str, problems: dict[str, list[str]]) -> tuple[MarketList, PerpMarket | None]:
+    """Return the markets and that of the symbol; similar symbols are only suggested without other problems."""
+    market_list = markets.load_markets()
+    if problems and market_list.find(symbol) is None:
+        problems["symbol"] = ["is not a market of the exchange"]
+        return market_list, None
+    market = markets.require_market(market_list, symbol)
+    if market.is_delisted:
+        problems["symbol"] = [f"is no longer traded: {market.symbol} was delisted"]
+    return market_list, market
+
+
+def _market_metadata(market_list: MarketList) -> dict[str, Json]:
+    return {"metadata": {"source": market_list.source.value, "as_of": market_list.as_of}}
+
+
+BUYS = ("buy", "long")
+SELLS = ("sell", "short")
+_PREPARE: Mapping[str, _Prepare] = {
+    "order": _order,
+    "cancel": _cancel,
+    "cancel_all": _cancel_all,
+    "set_leverage": _set_leverage,
+    "withdraw": functools.partial(_pay, Withdraw),
+    "transfer": functools.partial(_pay, SendUsdc),
+}
+ACTIONS = tuple(_PREPARE)
+"""Actions that would change something."""

@@ -1,0 +1,164 @@
+"""`/v1/wallets`: wallets, balances, funding, history and controls. Wallets of other agents are not found (404)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import request
+
+from app.core.pagination import Page
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.errors import (
+    BalanceFetchError,
+    ControlsLocked,
+    DailyLimitExceeded,
+    LimitReached,
+    MonthlyLimitExceeded,
+    PerTxLimitExceeded,
+    PriceUnavailable,
+    SessionLimitExceeded,
+    TransactionInProgress,
+    WalletFrozen,
+    WeeklyLimitExceeded,
+)
+from app.idempotency.decorator import idempotent
+from app.idempotency.service import Claim
+from app.identity import guards
+from app.spending import controls as spending_controls
+from app.spending.controls import ControlsChange
+from app.wallets.api import schemas
+from app.wallets.core import wallets
+from app.wallets.core.wallets import WalletView
+from app.wallets.deposits import funding
+from app.wallets.views import balances, history
+from app.wallets.views.history import TransactionView
+from app.web.blueprint import Blueprint
+from app.web.schemas import PageQuery, assert_any_field
+
+blp = Blueprint(
+    "wallets",
+    guard=guards.ANY_KEY,
+    url_prefix="/v1/wallets",
+    description="Wallets on Ethereum, Base and Solana, with enforced spending limits.",
+)
+IDEMPOTENCY_NOTE = (
+    "Repeating a request with the same key returns the first response and executes nothing again."
+)
+LIMIT_ERRORS = (
+    DailyLimitExceeded, WeeklyLimitExceeded, MonthlyLimitExceeded, PerTxLimitExceeded, SessionLimitExceeded,
+    WalletFrozen, PriceUnavailable,
+)  # fmt: skip
+"""What the limits of a wallet may answer to a payment."""
+
+
+@blp.before_request
+def resolve_wallet() -> None:
+    """Resolve the wallet in the path before the body is parsed: 401 and 404 take precedence over 400."""
+    arguments = request.view_args
+    if request.method == "POST" and not arguments:
+        guards.require_agent()
+    if arguments and "wallet_id" in arguments:
+        arguments["wallet"] = wallets.get_owned(
+            arguments.pop("wallet_id"), agent_id=guards.current_principal().agent_id
+        )
+
+
+@blp.get("")
+@blp.arguments(PageQuery, location="query")
+@blp.response(200, schemas.WalletPage)
+def list_wallets(query: dict[str, Any]) -> Page[WalletView]:
+    """List the agent's wallets, oldest first."""
+    return wallets.list_of(guards.current_principal().agent_id, query["page"])
+
+
+@blp.post("")
+@idempotent(owner=guards.require_agent, rebuild=wallets.get_with_controls, note=IDEMPOTENCY_NOTE)
+@blp.arguments(schemas.NewWalletBody)
+@blp.response(201, schemas.WalletShape)
+@blp.raises(LimitReached)
+def create_wallet(body: dict[str, Any], claim: Claim) -> WalletView:
+    """Create another wallet; it has no controls unless the agent's are locked, in which case it inherits them."""
+    return wallets.create_for_agent(guards.require_agent(), name=body["name"], claim=claim)
+
+
+@blp.get("/<string:wallet_id>")
+@blp.response(200, schemas.WalletShape)
+def get_wallet(wallet: WalletView) -> WalletView:
+    """Read one wallet."""
+    return wallets.with_controls(wallet)
+
+
+@blp.delete("/<string:wallet_id>")
+@blp.response(200, schemas.RemovedWallet)
+@blp.raises(TransactionInProgress, ControlsLocked, WalletFrozen)
+def delete_wallet(wallet: WalletView) -> dict[str, Any]:
+    """Delete a wallet with its transactions and controls permanently. Transfer its tokens out first."""
+    wallets.delete_wallet(wallet.id, agent_id=wallet.agent_id)
+    return {"id": wallet.id, "deleted": True}
+
+
+@blp.get("/<string:wallet_id>/balances")
+@blp.response(200, schemas.BalancesShape)
+@blp.raises(BalanceFetchError)
+def get_balances(wallet: WalletView) -> dict[str, Any]:
+    """Read the live balances on all chains."""
+    return {"wallet_id": wallet.id, "balances": balances.read_all(wallet)}
+
+
+@blp.post("/<string:wallet_id>/fund")
+@idempotent(owner=guards.require_agent, rebuild=funding.initial_response, note=IDEMPOTENCY_NOTE)
+@blp.arguments(schemas.FundBody)
+@blp.response(200, schemas.FundingShape)
+@blp.raises(LimitReached, BalanceFetchError)
+def fund(body: dict[str, Any], wallet: WalletView, claim: Claim) -> funding.FundingRequest:
+    """Request a deposit; the request is confirmed once deposits made after it reach the amount."""
+    return funding.create_request(wallet, **body, claim=claim)
+
+
+@blp.get("/<string:wallet_id>/transactions")
+@blp.arguments(schemas.HistoryQuery, location="query")
+@blp.response(200, schemas.TransactionPage)
+def list_transactions(query: dict[str, Any], wallet: WalletView) -> Page[TransactionView]:
+    """List transactions, newest first."""
+    page = query.pop("page")
+    return history.page_of(wallet.id, page, filters=query, total_count=wallet.transaction_count)
+
+
+@blp.get("/<string:wallet_id>/transactions/<string:transaction_id>")
+@blp.response(200, schemas.TransactionDetail)
+def get_transaction(transaction_id: str, wallet: WalletView) -> TransactionView:
+    """Read one transaction with its events."""
+    return history.get(transaction_id, wallet_id=wallet.id)
+
+
+@blp.get("/<string:wallet_id>/controls")
+@blp.response(200, schemas.ControlsStanding)
+def get_controls(wallet: WalletView) -> dict[str, Any]:
+    """Read the controls and their usage today, this week and this month (UTC)."""
+    with read_only_unit() as session:
+        found = spending_controls.status_of(session, wallet.id)
+    if found.controls is None:
+        message = "No spending controls are set: this wallet spends without limits. Set them with PUT."
+        return {"wallet_id": wallet.id, "controls": None, "message": message}
+    return {
+        "wallet_id": wallet.id,
+        "controls": found.controls,
+        "usage_today": found.today,
+        "usage_week": found.week,
+        "usage_month": found.month,
+    }
+
+
+@blp.put("/<string:wallet_id>/controls")
+@blp.arguments(schemas.ControlsBody)
+@blp.response(200, schemas.UpdatedControls)
+@blp.raises(ControlsLocked)
+def put_controls(body: dict[str, Any], wallet: WalletView) -> dict[str, Any]:
+    """Create or change the controls; omitted fields keep their values.
+
+    At least one field is required; an empty object is refused.
+    """
+    assert_any_field(body, schemas.ControlsBody)
+    with unit_of_work() as session:
+        controls = spending_controls.put_controls(session, wallet.id, ControlsChange(**body))
+    return {"wallet_id": wallet.id, "controls": controls, "updated": True}

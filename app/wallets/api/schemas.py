@@ -1,0 +1,316 @@
+"""Schemas of wallets, balances, funding, history and controls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import marshmallow as ma
+from marshmallow import fields
+
+from app.core import identifiers
+from app.core.chains import ChainName
+from app.wallets.core.lifecycle import PERPDEX_CHAIN, MovementStatus, TransactionType
+from app.web.fields import Address, AmountField, DomainField, Instant, Moment, Name, Text, Usd, UsdText
+from app.web.schemas import AcceptsCamelCase, PageQuery, Schema, page_schema
+
+_ALLOWLIST_LENGTH = ma.validate.Length(max=500, error="must have at most 500 entries")
+CHAIN = {"enum": [name.value for name in ChainName], "example": "base"}
+CURRENCY = {"enum": ["ETH", "SOL", "USDC"], "example": "USDC"}
+
+
+class SessionId(Text):
+    """The id of a session, in its canonical form."""
+
+    def _parse(self, value: Any) -> str:
+        canonical = identifiers.parse_id(super()._parse(value))
+        if canonical is None:
+            raise ma.ValidationError("must be the id of a session of this wallet")
+        return canonical
+
+
+SESSION_ID = SessionId(
+    load_default=None,
+    allow_none=True,
+    metadata={
+        "format": "uuid",
+        "description": "A session that this counts against, besides the wallet's limits.",
+    },
+)
+
+
+class Addresses(Schema):
+    """A wallet's address on each chain; the EVM chains share one."""
+
+    ethereum = fields.String(required=True)
+    base = fields.String(required=True)
+    solana = fields.String(required=True)
+
+
+class NewAgentControls(Schema):
+    """The limits of a new agent's wallet."""
+
+    daily_limit_usd = Usd(required=True, attribute="daily_limit_nanos")
+    weekly_limit_usd = Usd(required=True, attribute="weekly_limit_nanos")
+    monthly_limit_usd = Usd(required=True, attribute="monthly_limit_nanos")
+    per_tx_limit_usd = Usd(required=True, attribute="per_tx_limit_nanos")
+
+
+class ClaimedControls(NewAgentControls):
+    """The wallet's spending controls."""
+
+    allowed_addresses = fields.List(fields.String(), required=True)
+    allowed_domains = fields.List(fields.String(), required=True)
+    updated_at = Instant(required=True)
+
+
+class ControlsShape(ClaimedControls):
+    """A wallet's limits; 0 means unlimited, an empty list allows everything."""
+
+    locked = fields.Boolean(metadata={"description": "True: the agent's own key may tighten but not loosen."})
+
+
+class WalletShape(Schema):
+    """A wallet."""
+
+    id = fields.UUID(required=True)
+    name = fields.String(required=True)
+    addresses = fields.Nested(Addresses, required=True)
+    spending_controls = fields.Nested(ControlsShape, required=True, allow_none=True)
+    transaction_count = fields.Integer(required=True)
+    created_at = Instant(required=True)
+
+
+WalletPage = page_schema("WalletPage", "wallets", WalletShape, "A page of wallets, oldest first.")
+
+
+class NewWalletBody(Schema):
+    """The name of a new wallet."""
+
+    name = Name(load_default=None, allow_none=True, metadata={"example": "savings"})
+
+
+class RemovedWallet(Schema):
+    """A wallet that was deleted."""
+
+    id = fields.UUID(required=True)
+    deleted = fields.Boolean(required=True)
+
+
+class HoldingShape(Schema):
+    """The balance of one token on one chain."""
+
+    chain = fields.String(required=True)
+    token = fields.String(required=True, attribute="amount.token.symbol")
+    balance = fields.String(required=True, attribute="amount")
+    usd_value = UsdText(attribute="usd_nanos")
+
+    @ma.post_dump
+    def _omit_unknown_value(self, row: dict[str, Any], **_kwargs: object) -> dict[str, Any]:
+        if row.get("usd_value") is None:
+            row.pop("usd_value", None)
+        return row
+
+
+class BalancesShape(Schema):
+    """Live balances: always the same rows, zero included."""
+
+    wallet_id = fields.UUID(required=True)
+    balances = fields.List(fields.Nested(HoldingShape), required=True)
+
+
+class FundBody(Schema):
+    """The deposit that is requested."""
+
+    chain = Text(required=True, metadata=CHAIN)
+    amount = AmountField(required=True, metadata={"type": "string", "example": "100"})
+    currency = Text(required=True, metadata=CURRENCY)
+
+
+class FundingShape(Schema):
+    """A new funding request, always pending."""
+
+    funding_request_id = fields.UUID(required=True, attribute="id")
+    wallet_id = fields.UUID(required=True)
+    deposit_address = fields.String(required=True)
+    amount = fields.String(required=True)
+    currency = fields.String(required=True, attribute="amount.token.symbol")
+    chain = fields.String(required=True)
+    status = fields.String(required=True)
+    message = fields.String(required=True)
+
+
+class EventShape(Schema):
+    """One status change of a transaction."""
+
+    status = fields.String(required=True)
+    reason = fields.String(required=True, allow_none=True)
+    at = Instant(required=True)
+
+
+class LegShape(Schema):
+    """One leg of a bridge, usually an on-chain transaction."""
+
+    leg = fields.String(
+        required=True, metadata={"enum": ["approve", "source", "attestation", "account", "destination"]}
+    )
+    chain = fields.String(required=True)
+    status = fields.String(required=True, metadata={"enum": list(MovementStatus)})
+    tx_hash = fields.String(required=True, allow_none=True)
+    explorer_url = fields.String(required=True, allow_none=True)
+    error = fields.String(required=True, allow_none=True)
+    confirmed_at = Instant(required=True, allow_none=True)
+
+
+class TransactionShape(Schema):
+    """A transaction."""
+
+    id = fields.UUID(required=True)
+    wallet_id = fields.UUID(required=True)
+    type = fields.String(required=True, metadata={"enum": list(TransactionType)})
+    kind = fields.String(required=True, allow_none=True)
+    chain = fields.String(required=True)
+    from_address = fields.String(required=True, allow_none=True)
+    to_address = fields.String(required=True)
+    amount = fields.String(required=True)
+    currency = fields.String(required=True)
+    output_amount = fields.String(
+        allow_none=True, metadata={"description": "The output of the swap; swaps only."}
+    )
+    output_currency = fields.String(metadata={"description": "Swaps only."})
+    minimum_output_amount = fields.String(allow_none=True, metadata={"description": "Swaps only."})
+    tx_hash = fields.String(required=True, allow_none=True)
+    previous_hashes = fields.List(fields.String(), required=True)
+    status = fields.String(required=True, metadata={"enum": list(MovementStatus)})
+    error = fields.String(required=True, allow_none=True)
+    cost_usd = Usd(
+        required=True,
+        attribute="cost_nanos",
+        metadata={"description": "The value that counts against the wallet's limits."},
+    )
+    explorer_url = fields.String(required=True, allow_none=True)
+    created_at = Instant(required=True)
+    confirmed_at = Instant(required=True, allow_none=True)
+    destination_chain = fields.String(
+        attribute="bridge.destination_chain", metadata={"description": "Bridges only."}
+    )
+    received_amount = fields.String(
+        allow_none=True, attribute="bridge.received_amount", metadata={"description": "Bridges only."}
+    )
+    refunded_amount = fields.String(
+        allow_none=True, attribute="bridge.refunded_amount", metadata={"description": "Bridges only."}
+    )
+    legs = fields.List(
+        fields.Nested(LegShape), attribute="bridge.legs", metadata={"description": "Bridges only."}
+    )
+
+    @ma.post_dump
+    def _omit_output_unless_swap(self, row: dict[str, Any], **_kwargs: object) -> dict[str, Any]:
+        if row.get("output_currency") is None:
+            for name in ("output_amount", "output_currency", "minimum_output_amount"):
+                row.pop(name, None)
+        return row
+
+
+class TransactionDetail(TransactionShape):
+    """A transaction with its status changes, oldest first."""
+
+    events = fields.List(fields.Nested(EventShape), required=True)
+
+
+TransactionPage = page_schema(
+    "TransactionPage", "transactions", TransactionShape, "A page of transactions, newest first."
+)
+
+
+def _one_of(values: Iterable[str]) -> ma.validate.OneOf:
+    return ma.validate.OneOf([str(value) for value in values], error="must be one of {choices}")
+
+
+class HistoryQuery(PageQuery):  # type: ignore[misc, valid-type]
+    """Filters and pagination of a history."""
+
+    status = Text(load_default=None, validate=_one_of(MovementStatus))
+    chain = Text(load_default=None, validate=_one_of([*ChainName, PERPDEX_CHAIN]))
+    type = Text(load_default=None, validate=_one_of(TransactionType))
+
+
+class WindowShape(Schema):
+    """The amount spent in a calendar window (UTC) and the rest of its limit."""
+
+    spent_usd = Usd(required=True, attribute="spent_nanos")
+    remaining_usd = Usd(required=True, attribute="remaining_nanos")
+    unlimited = fields.Boolean(required=True)
+    resets_at = Instant(required=True)
+
+
+class ControlsStanding(Schema):
+    """A wallet's controls and their usage; `controls` is null if none are set."""
+
+    wallet_id = fields.UUID(required=True)
+    controls = fields.Nested(ControlsShape, required=True, allow_none=True)
+    usage_today = fields.Nested(WindowShape)
+    usage_week = fields.Nested(WindowShape)
+    usage_month = fields.Nested(WindowShape)
+    message = fields.String()
+
+
+class ControlsBody(Schema):
+    """The controls to set; omitted fields keep their values."""
+
+    daily_limit_usd = Usd(attribute="daily_limit_nanos")
+    weekly_limit_usd = Usd(attribute="weekly_limit_nanos")
+    monthly_limit_usd = Usd(attribute="monthly_limit_nanos")
+    per_tx_limit_usd = Usd(attribute="per_tx_limit_nanos")
+    allowed_addresses = fields.List(Address(), validate=_ALLOWLIST_LENGTH)
+    allowed_domains = fields.List(DomainField(), validate=_ALLOWLIST_LENGTH)
+
+
+class UpdatedControls(Schema):
+    """The controls after an update."""
+
+    wallet_id = fields.UUID(required=True)
+    controls = fields.Nested(ControlsShape, required=True)
+    updated = fields.Boolean(required=True)
+
+
+class SessionBody(AcceptsCamelCase):
+    """A budget for one task."""
+
+    max_usd = Usd(
+        required=True,
+        attribute="max_nanos",
+        metadata={"description": "The most that may be spent.", "example": 5},
+    )
+    expires_at = Moment(
+        required=True,
+        metadata={"description": "In the future, at most 366 days.", "example": "2030-01-01T00:00:00Z"},
+    )
+    domains = fields.List(
+        DomainField(),
+        load_default=list,
+        validate=_ALLOWLIST_LENGTH,
+        metadata={
+            "description": "Where it may be spent, subdomains included; empty allows everything that the wallet does."
+        },
+    )
+
+
+class SessionShape(Schema):
+    """A session: what names it counts against its budget and against the wallet's limits."""
+
+    id = fields.UUID(required=True)
+    wallet_id = fields.UUID(required=True)
+    max_usd = Usd(required=True, attribute="max_nanos")
+    spent_usd = Usd(
+        required=True,
+        attribute="spent_nanos",
+        metadata={"description": "Spent, and held for what is pending."},
+    )
+    remaining_usd = Usd(required=True, attribute="remaining_nanos")
+    domains = fields.List(fields.String(), required=True)
+    expires_at = Instant(required=True)
+    created_at = Instant(required=True)
+
+
+SessionPage = page_schema("SessionPage", "sessions", SessionShape, "A page of sessions, newest first.")

@@ -1,0 +1,1 @@
+"""Bridges between chains, as a sequence of legs."""

@@ -1,0 +1,237 @@
+"""Bridges: moving tokens to the same wallet on another chain.
+
+Only the fee counts against the limits. All transactions of the source chain are signed and recorded in one unit; from
+then on `advance` completes the bridge, identified by the hash of the source transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TypeVar
+
+import structlog
+
+from app.core import clock
+from app.core.chains import ChainName
+from app.core.identifiers import new_id
+from app.core.money import TokenAmount
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.idempotency.service import Claim
+from app.ports.bridges import BridgeOffer, BridgeProvider, BridgeRequest, BridgeStep
+from app.ports.errors import PortError, Rejected, Unreachable
+from app.ports.vault import Signer
+from app.spending import holds as spending_holds
+from app.state import app_state
+from app.wallets.bridges import advance as bridge_steps
+from app.wallets.bridges import fees as bridge_fees
+from app.wallets.bridges import state as bridge_states
+from app.wallets.bridges.state import BRIDGES, BridgeStage, SentLeg
+from app.wallets.core import custody, lifecycle, network_fees, pacing
+from app.wallets.core import models as tables
+from app.wallets.core.lifecycle import MovementKind, MovementStatus, TransactionType
+from app.wallets.core.parsing import BridgeOrder
+from app.wallets.core.wallets import WalletView
+from app.wallets.transactions import failures, outcome_polling, pipeline, settlement
+from app.wallets.transactions.pipeline import Movement, MovementQuote
+from app.wallets.views import history
+
+ResultT = TypeVar("ResultT")
+
+_log = structlog.get_logger(__name__)
+# For these reasons, the next adapter is tried.
+_TRY_NEXT_ADAPTER_REASONS = frozenset(
+    {"quote_unavailable", "quote_rate_limited", "unsafe_instructions", "bridge_fee_too_high"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BridgeQuote(MovementQuote):
+    """The result of a dry run that passed: the route, its maximum fee, and its usual duration."""
+
+    destination_chain: ChainName
+    route: str
+    fee: TokenAmount
+    estimated_seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    adapter: BridgeProvider
+    offer: BridgeOffer
+    steps: tuple[BridgeStep, ...]
+    movement: Movement
+
+
+def quote(wallet: WalletView, order: BridgeOrder) -> BridgeQuote:
+    """Check limits and simulate like `send`, without signing. Raises: what `send` raises before signing."""
+    pipeline.assert_allowed(_movement(wallet, order, value_nanos=0))
+
+    def assert_possible(plan: _Plan) -> _Plan:
+        with read_only_unit() as session:
+            spending_holds.check(session, wallet.id, plan.movement.spending_request)
+            for step in plan.steps:
+                pipeline.assert_affordable(session, _leg_movement(wallet, step), step.draft)
+        return plan
+
+    try:
+        plan = _retry_after_settling_pending(wallet, order, assert_possible)
+    except PortError as error:
+        raise failures.failure(
+            TransactionType.TRANSFER, error.reason, error.details, kind=MovementKind.BRIDGE
+        ) from None
+    return BridgeQuote(
+        movement=plan.movement,
+        fee_units=sum(step.draft.fee_units for step in plan.steps),
+        destination_chain=order.destination,
+        route=plan.offer.route,
+        fee=TokenAmount(plan.offer.fee_units, order.amount.token),
+        estimated_seconds=plan.offer.seconds,
+    )
+
+
+def send(
+    wallet: WalletView, order: BridgeOrder, *, wait_seconds: Decimal | None, claim: Claim
+) -> history.TransactionView:
+    """Send tokens over a bridge and wait for the source chain up to `wait_seconds`.
+
+    Returns a `pending` transaction; it is confirmed once they have arrived.
+
+    Raises: the 403 errors of refused limits; PriceUnavailable; BridgeFailed if it is known not to have happened.
+    """
+    unpriced = _movement(wallet, order, value_nanos=0)
+    # Checked without a price first: a frozen agent costs no call to the network.
+    pipeline.assert_allowed(unpriced)
+    signer = custody.signer_of(wallet.id)
+    try:
+        recorded, sent = _retry_after_settling_pending(
+            wallet, order, lambda plan: _record_signed(plan, signer, claim)
+        )
+    except PortError as error:
+        raise pipeline.record_failed(unpriced, error.reason, error.details, claim=claim) from None
+    view = _broadcast_and_wait(recorded, sent, wait_seconds=wait_seconds, account_id=wallet.agent_id)
+    if view.status == MovementStatus.FAILED:
+        raise failures.recorded_failure(view)
+    return view
+
+
+def _retry_after_settling_pending(
+    wallet: WalletView, order: BridgeOrder, action: Callable[[_Plan], ResultT]
+) -> ResultT:
+    return pipeline.retry_after_settling_pending(
+        _movement(wallet, order, value_nanos=0),
+        lambda: _plan_first_available(wallet, order),
+        action,
+        sequence=lambda plan: plan.steps[0].draft.sequence,
+    )
+
+
+def _plan_first_available(wallet: WalletView, order: BridgeOrder) -> _Plan:
+    """Plan the first available route. Raises: Rejected, the 403 errors."""
+    state = app_state()
+    # The limits of the services that give quotes are shared by all agents.
+    state.rate_limiter.count(state.settings.quote_rate_limit, "quotes", wallet.agent_id)
+    route = (order.source, order.destination, order.amount.token)
+    refusal = Rejected("quote_unavailable")
+    for adapter in state.ports.bridges[route]:
+        try:
+            return _plan_with(wallet, order, adapter)
+        except Unreachable as error:
+            refusal = Rejected("chain_unreachable", details=error.details)
+        except Rejected as error:
+            if error.reason not in _TRY_NEXT_ADAPTER_REASONS:
+                raise
+            refusal = error
+        _log.warning("bridge_route_unavailable", adapter=adapter.name, reason=refusal.reason)
+    raise refusal
+
+
+def _plan_with(wallet: WalletView, order: BridgeOrder, adapter: BridgeProvider) -> _Plan:
+    request = BridgeRequest(
+        order.source, order.destination, wallet.address_on(order.source),
+        wallet.address_on(order.destination), order.amount,
+    )  # fmt: skip
+    offer = adapter.quote(request)
+    fee = TokenAmount(offer.fee_units, order.amount.token)
+    if not bridge_fees.is_fee_acceptable(fee.units, order.amount):
+        raise Rejected("bridge_fee_too_high", details={"fee": str(fee)})
+    value_nanos = network_fees.usd_value_nanos(fee) if fee.units else 0
+    movement = _movement(wallet, order, value_nanos=value_nanos)
+    pipeline.assert_allowed(movement)
+    steps = adapter.prepare(offer)
+    for step in steps:
+        if not network_fees.is_within_cap(step.chain, step.draft.fee_units):
+            raise Rejected("network_fee_too_high")
+    return _Plan(adapter, offer, steps, movement)
+
+
+def _record_signed(
+    plan: _Plan, signer: Signer, claim: Claim
+) -> tuple[history.TransactionView, tuple[SentLeg, ...]]:
+    """Hold the fee, sign all steps and record them: all that must be committed before the broadcast."""
+    bridge_id, now, movement = new_id(), clock.now(), plan.movement
+    wallet = movement.wallet
+    with unit_of_work() as session:
+        spending_holds.hold(session, wallet.id, movement.spending_request, reference=bridge_id)
+        sent = []
+        for step in plan.steps:
+            pipeline.assert_affordable(session, _leg_movement(wallet, step), step.draft)
+            sent.append(
+                bridge_states.record_leg(session, bridge_id, wallet.id, step, plan.adapter, signer=signer)
+            )
+        transaction = pipeline.new_transaction(bridge_id, movement)
+        transaction.tx_hash = sent[-1].signed.tx_hash
+        lifecycle.record(session, transaction, status=MovementStatus.PENDING)
+        bridge = tables.Bridge(
+            id=bridge_id, wallet_id=wallet.id, adapter=plan.adapter.name, route=plan.offer.route,
+            destination_chain=plan.offer.request.destination.value,
+            fee_units=plan.offer.fee_units, terms=dict(plan.offer.terms), proof={},
+            may_return=plan.offer.is_refundable,
+            next_step_at=now + pacing.first_check_after(movement.chain), steps=0,
+        )  # fmt: skip
+        BRIDGES.add(session, bridge, BridgeStage.SOURCE)
+        session.flush()
+        claim.bind(session, bridge_id)
+        return history.view_of(session, transaction), tuple(sent)
+
+
+def _broadcast_and_wait(
+    recorded: history.TransactionView,
+    sent: tuple[SentLeg, ...],
+    *,
+    wait_seconds: Decimal | None,
+    account_id: str,
+) -> history.TransactionView:
+    """Broadcast and wait for the outcome. An error here never becomes a 500: the recorded bridge is returned."""
+    chains = app_state().ports.chains
+    try:
+        all_sent = True
+        for leg in sent:
+            all_sent = settlement.broadcast(chains[leg.chain], leg.transaction_id, leg.signed) and all_sent
+        if all_sent:
+            source = sent[-1]
+            query = settlement.query_for(source.transaction_id, source.sender, source.signed)
+            outcome_polling.wait_for_outcome(source.chain, query, seconds=wait_seconds, account_id=account_id)
+            bridge_steps.apply_source_status(recorded.id)
+        return history.current_view(recorded.id)
+    except Exception:
+        _log.exception("bridge_deferred_to_workers", transaction_id=recorded.id)
+        return recorded
+
+
+def _movement(wallet: WalletView, order: BridgeOrder, *, value_nanos: int | None) -> Movement:
+    # The recipient is the wallet itself, so no allowlist applies.
+    return Movement(
+        wallet=wallet, type=TransactionType.TRANSFER, kind=MovementKind.BRIDGE, chain=order.source,
+        recipient=wallet.address_on(order.destination), payee=None, amount=order.amount,
+        value_nanos=value_nanos,
+    )  # fmt: skip
+
+
+def _leg_movement(wallet: WalletView, step: BridgeStep) -> Movement:
+    intent = step.draft.intent
+    return Movement(
+        wallet=wallet, type=TransactionType.TRANSFER, kind=MovementKind.BRIDGE_LEG, chain=step.chain,
+        recipient=intent.recipient, payee=None, amount=intent.amount, value_nanos=0,
+    )  # fmt: skip

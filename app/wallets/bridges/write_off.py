@@ -1,0 +1,83 @@
+"""Write-off of bridges that will never arrive, by the operator, after a check of both chains."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.errors import NotFound, TransactionInProgress
+from app.ports.bridges import BridgeArrival, BridgePhase
+from app.ports.errors import PortError
+from app.spending import accounts as spending_accounts
+from app.state import Ports, app_state
+from app.wallets.bridges import advance as bridge_steps
+from app.wallets.bridges import fees as bridge_fees
+from app.wallets.bridges import state as bridge_states
+from app.wallets.bridges.state import BridgeStage, BridgeState
+from app.wallets.core.lifecycle import StatusReason
+from app.wallets.core.models import Bridge
+
+
+def assert_unrecoverable(bridge_id: str, *, accept_partial_refund: bool) -> BridgeArrival | None:
+    """Check that a bridge can never arrive or be refunded. Reads the network.
+
+    With `accept_partial_refund`, a final payment that is too small to be a refund is accepted and returned.
+
+    Raises: NotFound; TransactionInProgress while it may arrive or be refunded, or if that is unknown.
+    """
+    state, ports = bridge_states.read(bridge_id), app_state().ports
+    if state is None:
+        raise NotFound("There is no such bridge.")
+    try:
+        progress = bridge_steps.adapter_of(ports, state).progress(state.crossing)
+        refund = progress.arrival if progress.phase is BridgePhase.REFUNDED else None
+        is_partial_refund = refund is not None and _is_final_partial_refund(ports, state, refund)
+    except PortError:
+        raise TransactionInProgress(
+            "The state of this bridge is unknown at the moment; try again later."
+        ) from None
+    if state.stage is BridgeStage.CROSSING and progress.is_payout_missing:
+        return None
+    if state.stage is BridgeStage.CROSSING and is_partial_refund and accept_partial_refund:
+        return refund
+    raise TransactionInProgress(
+        "A part of this bridge was refunded by its relayer. To write off the rest, use --accept-partial-refund."
+        if is_partial_refund
+        else "This bridge may still arrive or be refunded: its relayer reports no payment that is final and is"
+        " known to have transferred nothing. If its error is `…_unreadable`, configure a node that keeps old states."
+    )
+
+
+def write_off(session: Session, bridge_id: str, *, partial_refund: BridgeArrival | None) -> None:
+    """Write off a bridge after `assert_unrecoverable`; its value stays counted.
+
+    Raises: NotFound, TransactionInProgress if it has ended otherwise.
+    """
+    wallet_id = session.scalar(select(Bridge.wallet_id).where(Bridge.id == bridge_id))
+    if wallet_id is None:
+        raise NotFound("There is no such bridge.")
+    spending_accounts.lock_account(session, wallet_id)
+    bridge = bridge_states.lock(session, bridge_id)
+    if bridge is None or bridge.stage != BridgeStage.CROSSING:
+        raise TransactionInProgress("This bridge has ended otherwise in the meantime.")
+    if partial_refund is not None and bridge_steps.is_claimed_by_another_bridge(
+        session, bridge, partial_refund
+    ):
+        raise TransactionInProgress("The refund belongs to another bridge of the wallet.")
+    bridge_states.move(
+        session,
+        bridge,
+        BridgeStage.FAILED,
+        reason=StatusReason.WRITTEN_OFF,
+        next_step_at=None,
+        **({} if partial_refund is None else bridge_states.refund_columns(partial_refund)),
+    )
+
+
+def _is_final_partial_refund(ports: Ports, state: BridgeState, refund: BridgeArrival) -> bool:
+    """Return whether a payment is final and too small to be a refund. Raises: Unreachable."""
+    request, block = state.crossing.request, refund.block
+    if block is None or bridge_fees.is_sufficient_refund(refund.units, request.amount) is not False:
+        return False
+    orphaned, safe = ports.chains[request.source].orphaned_blocks([block])
+    return block not in orphaned and block.number <= safe

@@ -1,0 +1,1 @@
+"""Wallets, keys, nonces, and the state machine of movements."""

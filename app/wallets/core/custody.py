@@ -1,0 +1,253 @@
+"""Custody of wallet keys: generated and opened by the vault, stored sealed, retired instead of deleted.
+
+The key of a deleted wallet is purged only after every chain was read and holds nothing at its addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import structlog
+from sqlalchemy import bindparam, delete, select, update
+from sqlalchemy.orm import Session
+
+from app.core import clock
+from app.core.chains import ChainName, Family, tokens
+from app.core.identifiers import new_id
+from app.core.pagination import Page, PageRequest
+from app.db.prepared import PreparedRead
+from app.db.statements import count, insert_into, table_of
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.errors import InternalError, NotFound
+from app.ports.errors import Rejected
+from app.ports.vault import SecretLocation, Signer, Vault
+from app.state import app_state
+from app.wallets.core.models import KeyStore, RetiredKey, Wallet, WalletKey
+
+_log = structlog.get_logger(__name__)
+_SINGLETON_ID = 1
+_KEYS = table_of(WalletKey)
+_SEALED = PreparedRead(select(_KEYS.c.sealed).where(_KEYS.c.wallet_id == bindparam("of_wallet")))
+
+
+@dataclass(frozen=True, slots=True)
+class NewWalletKey:
+    """A generated key for a new wallet: its id, its addresses and its sealed secrets."""
+
+    wallet_id: str
+    evm_address: str
+    solana_address: str
+    sealed: str
+
+
+def new_key() -> NewWalletKey:
+    """Generate a key. Takes a few milliseconds of CPU, so it is called before the unit that stores it.
+
+    Raises: InternalError if the keys of this database belong to another network.
+    """
+    vault = assert_network()
+    wallet_id = new_id()
+    generated = vault.create_wallet(key_location(wallet_id))
+    return NewWalletKey(wallet_id, generated.evm_address, generated.solana_address, generated.sealed)
+
+
+def import_key(family: Family, key: bytes) -> NewWalletKey:
+    """Import a key of the operator for a new wallet. Raises: ValueError, InternalError like `new_key`."""
+    vault = assert_network()
+    wallet_id = new_id()
+    evm, solana = (key, None) if family is Family.EVM else (None, key)
+    imported = vault.import_wallet(key_location(wallet_id), evm=evm, solana=solana)
+    return NewWalletKey(wallet_id, imported.evm_address, imported.solana_address, imported.sealed)
+
+
+def signer_of(wallet_id: str) -> Signer:
+    """Open a wallet's key for signing. Raises: NotFound, InternalError if the keys belong to another network."""
+    vault = assert_network()
+    with read_only_unit() as session:
+        sealed = _SEALED.scalar(session, {"of_wallet": wallet_id})
+    if sealed is None:
+        raise NotFound
+    return vault.signer(sealed, key_location(wallet_id))
+
+
+def assert_network() -> Vault:
+    """Refuse to use keys of another network: what they sign would be valid there. Return the vault.
+
+    The first call on a new database stores its network; a matching network is checked once per application.
+
+    Raises: InternalError.
+    """
+    state = app_state()
+    network = state.settings.network.value
+    if network in state.verified_networks:
+        return state.ports.vault
+    with unit_of_work() as session:
+        stored = stored_network(session)
+        if stored is None:
+            session.execute(
+                insert_into(session, KeyStore)
+                .values(id=_SINGLETON_ID, network=network)
+                .on_conflict_do_nothing()
+            )
+            stored = stored_network(session)
+    if stored != network:
+        _log.critical("key_store_network_mismatch", made_for=stored, asked_for=network)
+        raise InternalError("This service is misconfigured: its keys belong to another network.")
+    state.verified_networks.add(network)
+    return state.ports.vault
+
+
+def stored_network(session: Session) -> str | None:
+    """Return the network of the keys in this database, None if there are none."""
+    return session.scalar(select(KeyStore.network).where(KeyStore.id == _SINGLETON_ID))
+
+
+def count_undecryptable(session: Session, vault: Vault, sample: int) -> int:
+    """Return how many of the oldest and newest keys cannot be opened."""
+    failed = 0
+    for order in (Wallet.created_at.asc(), Wallet.created_at.desc()):
+        rows = session.execute(
+            select(WalletKey.wallet_id, WalletKey.sealed)
+            .join(Wallet, Wallet.id == WalletKey.wallet_id)
+            .order_by(order)
+            .limit(sample)
+        )
+        for wallet_id, sealed in rows:
+            try:
+                vault.open(sealed, key_location(wallet_id))
+            except Rejected:
+                failed += 1
+    return failed
+
+
+def retire(session: Session, wallet: Wallet) -> None:
+    """Retire the key of a wallet that is deleted."""
+    sealed = session.scalar(select(WalletKey.sealed).where(WalletKey.wallet_id == wallet.id))
+    if sealed is None:
+        return
+    state, now = app_state(), clock.now()
+    vault = state.ports.vault
+    resealed = vault.seal(vault.open(sealed, key_location(wallet.id)), _retired_key_location(wallet.id))
+    retention_period = timedelta(seconds=state.settings.retired_key_ttl_seconds)
+    session.add(
+        RetiredKey(
+            wallet_id=wallet.id, agent_id=wallet.agent_id, evm_address=wallet.evm_address,
+            solana_address=wallet.solana_address, sealed=resealed, retired_at=now, purge_after=now + retention_period,
+        )
+    )  # fmt: skip
+    session.execute(delete(WalletKey).where(WalletKey.wallet_id == wallet.id))
+
+
+def count_retired(session: Session, agent_id: str, *, within: timedelta) -> int:
+    """Return how many wallets of an agent were deleted within a period."""
+    since = clock.now() - within
+    retention_period = timedelta(seconds=app_state().settings.retired_key_ttl_seconds)
+    # The last condition is implied by the one before; it uses the index.
+    return count(
+        session,
+        RetiredKey,
+        RetiredKey.agent_id == agent_id,
+        RetiredKey.retired_at > since,
+        RetiredKey.purge_after > since + retention_period,
+    )
+
+
+def key_location(wallet_id: str) -> SecretLocation:
+    """Return the location that the key of a wallet is sealed to."""
+    return SecretLocation("wallet_keys", "sealed", wallet_id)
+
+
+def _retired_key_location(wallet_id: str) -> SecretLocation:
+    return SecretLocation("retired_keys", "sealed", wallet_id)
+
+
+@dataclass(frozen=True, slots=True)
+class RetiredWallet:
+    """A deleted wallet with a sealed key that is still kept."""
+
+    wallet_id: str
+    agent_id: str
+    evm_address: str
+    solana_address: str
+    retired_at: datetime
+    purge_after: datetime
+    empty_since: datetime | None
+
+    def address_on(self, chain: ChainName) -> str:
+        """Return the wallet's address on a chain."""
+        return self.solana_address if chain.family is Family.SOLANA else self.evm_address
+
+
+_COLUMNS = tuple(getattr(RetiredKey, name) for name in RetiredWallet.__slots__)
+
+
+def list_retired(session: Session, page: PageRequest) -> Page[RetiredWallet]:
+    """Return a page of retired wallets, oldest first."""
+    rows = session.execute(
+        select(*_COLUMNS)
+        .order_by(RetiredKey.retired_at, RetiredKey.wallet_id)
+        .limit(page.limit)
+        .offset(page.offset)
+    )
+    return Page([RetiredWallet(*row) for row in rows], count(session, RetiredKey), page)
+
+
+def due_for_purge(session: Session, now: datetime, *, limit: int) -> Sequence[RetiredWallet]:
+    """Return wallets with a key that is due for purging, the longest due first."""
+    rows = session.execute(
+        select(*_COLUMNS).where(RetiredKey.purge_after <= now).order_by(RetiredKey.purge_after).limit(limit)
+    )
+    return [RetiredWallet(*row) for row in rows]
+
+
+def export_retired(session: Session, wallet_id: str) -> tuple[RetiredWallet, str]:
+    """Return a retired wallet and its recovery phrase; show that only to the operator. Raises: NotFound."""
+    columns = (*_COLUMNS, RetiredKey.sealed)
+    row = session.execute(select(*columns).where(RetiredKey.wallet_id == wallet_id)).one_or_none()
+    if row is None:
+        raise NotFound(
+            "No retired key of this wallet exists: the wallet was never deleted, or its key was purged."
+        )
+    *wallet, sealed = row
+    phrase = app_state().ports.vault.recovery_phrase(sealed, _retired_key_location(wallet_id))
+    return RetiredWallet(*wallet), phrase
+
+
+def remaining_balances(wallet: RetiredWallet) -> list[str]:
+    """Return the balances at the wallet's addresses, such as `0.5 ETH on base`; outside of any unit.
+
+    Raises: Unreachable, OutcomeUnknown, Rejected if a chain cannot be read.
+    """
+    non_zero = []
+    for name, chain in app_state().ports.chains.items():
+        balances = chain.balances(wallet.address_on(name))
+        balances_by_token = (balances.of(token) for token in tokens(name))
+        non_zero += [
+            f"{amount} {amount.token.symbol} on {name.value}" for amount in balances_by_token if amount.units
+        ]
+    return non_zero
+
+
+def postpone(
+    session: Session, wallet: RetiredWallet, *, until: datetime, empty_since: datetime | None
+) -> None:
+    """Postpone the purge of a key, recording since when it is empty, unless its row has changed."""
+    session.execute(
+        update(RetiredKey)
+        .where(RetiredKey.wallet_id == wallet.wallet_id, RetiredKey.purge_after == wallet.purge_after)
+        .values(purge_after=until, empty_since=empty_since)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def purge(session: Session, wallet: RetiredWallet) -> bool:
+    """Delete a key permanently; return whether this call did it."""
+    deleted = session.execute(
+        delete(RetiredKey)
+        .where(RetiredKey.wallet_id == wallet.wallet_id, RetiredKey.purge_after == wallet.purge_after)
+        .returning(RetiredKey.wallet_id)
+        .execution_options(synchronize_session=False)
+    )
+    return deleted.first() is not None

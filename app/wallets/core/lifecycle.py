@@ -1,0 +1,260 @@
+"""Recording of transactions with their nonces and signed bytes, and their state machine.
+
+The only writer of `nonces`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+
+import structlog
+from sqlalchemy import BigInteger, bindparam, case, select, update
+from sqlalchemy.orm import Session
+
+from app.core import clock
+from app.core.chains import ChainName
+from app.core.state_machine import Transitions
+from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
+from app.db.state_machine import StateMachine
+from app.db.statements import insert_into, table_of
+from app.observability import logs
+from app.ports.chain import SignedTransaction, Terms, TransactionDraft
+from app.ports.errors import Rejected
+from app.wallets.core import pacing
+from app.wallets.core.models import Bridge, Nonce, SignedAttempt, Transaction, TransactionEvent, Wallet
+
+# A database that was restored from a backup may lack some used nonces.
+_MAX_NONCE_GAP = 100
+
+
+class MovementStatus(StrEnum):
+    """The states of a transaction, as on the wire."""
+
+    PENDING = "pending"
+    CONFIRMED = "confirmed"
+    FAILED = "failed"
+
+
+class TransactionType(StrEnum):
+    """The types of a transaction, as on the wire."""
+
+    TRANSFER = "transfer"
+    WITHDRAWAL = "withdrawal"
+    FUNDING = "funding"
+    SWAP = "swap"
+    TRADING_QUERY = "trading_query"
+    TRADING_ORDER = "trading_order"
+    PAYMENT = "payment"
+
+
+class MovementKind(StrEnum):
+    """The kinds of a transaction in addition to its type."""
+
+    BRIDGE = "bridge"
+    BRIDGE_LEG = "bridge_leg"
+    """One transaction of a bridge; agents see it only among the bridge's legs."""
+    X402 = "x402"
+    """A payment to a web service by the x402 protocol."""
+
+
+PERPDEX_CHAIN = "perpdex"
+"""The `chain` of rows that are on no chain: queries to the trading exchange."""
+
+
+class StatusReason(StrEnum):
+    """The reason of a status change, if it has one."""
+
+    REVERTED = "reverted"
+    SLOT_TAKEN = "slot_taken"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    REORGANISED = "reorganised"
+    FOUND_ON_CHAIN = "found_on_chain"
+    REFUNDED = "refunded"
+    WRITTEN_OFF = "written_off"
+
+
+class AttemptPurpose(StrEnum):
+    """The purpose of signed bytes."""
+
+    PAYMENT = "payment"
+    CANCELLATION = "cancellation"
+    AUTHORIZATION = "authorized"
+    """A payment that its recipient submits: `tx_hash` is its identity on the chain, `raw` what the recipient gets."""
+
+
+def _values(status: MovementStatus, reason: str | None) -> dict[str, str | None]:
+    return {"error": reason if status is MovementStatus.FAILED else None, "quarantined_at": None}
+
+
+_INSERT_ATTEMPT = PreparedInsert(SignedAttempt)
+_COUNT_IN_WALLET = PreparedStatement(
+    update(table_of(Wallet))
+    .where(Wallet.id == bindparam("of_wallet"))
+    .values({Wallet.transaction_count: Wallet.transaction_count + 1})
+)
+_OF_ADDRESS = (Nonce.chain == bindparam("of_chain")) & (Nonce.address == bindparam("of_address"))
+_FLOOR = bindparam("floor", type_=BigInteger)
+# The UPDATE acquires the row lock on PostgreSQL and the write lock on SQLite.
+_ALLOCATE_NONCE = PreparedStatement(
+    update(table_of(Nonce))
+    .where(_OF_ADDRESS, Nonce.next_nonce >= _FLOOR - _MAX_NONCE_GAP)
+    .values({Nonce.next_nonce: case((Nonce.next_nonce < _FLOOR, _FLOOR), else_=Nonce.next_nonce) + 1})
+    .returning(Nonce.next_nonce)
+)
+_SET_NONCE = PreparedStatement(
+    update(table_of(Nonce)).where(_OF_ADDRESS).values({Nonce.next_nonce: bindparam("following")})
+)
+_USED_NONCES = PreparedRead(
+    select(Transaction.nonce).where(
+        Transaction.chain == bindparam("of_chain"),
+        Transaction.from_address == bindparam("of_address"),
+        Transaction.nonce >= _FLOOR,
+    )
+)
+TRANSACTIONS = StateMachine(
+    Transaction.status,
+    Transitions(
+        # `failed` if it was refused before signing, `confirmed` if it is a completed query.
+        initial={MovementStatus.PENDING, MovementStatus.FAILED, MovementStatus.CONFIRMED},
+        permitted={
+            MovementStatus.PENDING: {MovementStatus.CONFIRMED, MovementStatus.FAILED},
+            # A reorg removed the deciding block; or a restored database lacked the bytes that executed it.
+            MovementStatus.CONFIRMED: {MovementStatus.PENDING},
+            MovementStatus.FAILED: {MovementStatus.PENDING},
+        },
+    ),
+    event=TransactionEvent,
+    logger=structlog.get_logger(__name__),
+    values=_values,
+)
+
+
+def record_signed(
+    session: Session,
+    transaction: Transaction,
+    draft: TransactionDraft,
+    sign: Callable[[int | None], SignedTransaction],
+) -> SignedTransaction:
+    """Allocate a nonce, sign a draft and record both as a pending transaction."""
+    nonce = None
+    if draft.sequence is not None:
+        nonce = allocate_nonce(
+            session, ChainName(transaction.chain), draft.intent.sender, floor=draft.sequence
+        )
+    signed = sign(nonce)
+    transaction.nonce = signed.sequence
+    transaction.fee_cap_units = draft.fee_units
+    _set_signed(transaction, signed)
+    record(session, transaction, status=MovementStatus.PENDING)
+    add_attempt(session, transaction.id, ChainName(transaction.chain), signed)
+    return signed
+
+
+def record_retry(session: Session, transaction: Transaction, signed: SignedTransaction) -> None:
+    """Record that a pending transaction was signed again, after its earlier bytes expired."""
+    _set_signed(transaction, signed)
+    transaction.checks = 0
+    add_attempt(session, transaction.id, ChainName(transaction.chain), signed)
+
+
+def _set_signed(transaction: Transaction, signed: SignedTransaction) -> None:
+    transaction.tx_hash = signed.tx_hash
+    transaction.expires_at_height = signed.expires_at_height
+    transaction.next_check_at = clock.now() + pacing.first_check_after(ChainName(transaction.chain))
+
+
+def record_authorization(
+    session: Session, transaction: Transaction, *, reference: str, raw: bytes, terms: Terms
+) -> None:
+    """Record a signed payment that another party submits, as pending; the network costs it nothing."""
+    transaction.fee_cap_units = 0
+    transaction.next_check_at = clock.now() + pacing.first_check_after(ChainName(transaction.chain))
+    record(session, transaction, status=MovementStatus.PENDING)
+    signed = SignedTransaction(reference, raw, sequence=None, expires_at_height=None, terms=terms)
+    add_attempt(session, transaction.id, ChainName(transaction.chain), signed, AttemptPurpose.AUTHORIZATION)
+
+
+def record(session: Session, transaction: Transaction, *, status: MovementStatus) -> None:
+    """Add a new transaction with its first event."""
+    transaction.request_id = logs.originating_request_id()
+    TRANSACTIONS.add(session, transaction, status, reason=transaction.error)
+    if transaction.bridge_id is None:
+        _COUNT_IN_WALLET.execute(session, {"of_wallet": transaction.wallet_id})
+
+
+def add_attempt(
+    session: Session,
+    transaction_id: str,
+    chain: ChainName,
+    signed: SignedTransaction,
+    purpose: AttemptPurpose = AttemptPurpose.PAYMENT,
+) -> None:
+    """Add signed bytes of a transaction."""
+    now = clock.now()
+    attempt = {
+        "transaction_id": transaction_id, "chain": chain.value, "tx_hash": signed.tx_hash, "purpose": purpose.value,
+        "raw": signed.raw, "terms": dict(signed.terms), "sent_at": now, "created_at": now,
+    }  # fmt: skip
+    _INSERT_ATTEMPT.execute(session, attempt)
+
+
+def allocate_nonce(session: Session, chain: ChainName, address: str, *, floor: int) -> int:
+    """Allocate the lowest free nonce at or above the chain's own count.
+
+    Gaps are filled first. Two movements never share a nonce: equal ones would sign to identical bytes, and one payment
+    would serve two requests. The row stays locked until the unit ends; a rollback frees the nonce.
+    """
+    of_address = {"of_chain": chain.value, "of_address": address, "floor": floor}
+    allocated_next = _ALLOCATE_NONCE.scalar(session, of_address)
+    if allocated_next is None:
+        new = insert_into(session, Nonce).values(chain=chain.value, address=address, next_nonce=0)
+        session.execute(new.on_conflict_do_nothing())
+        allocated_next = _ALLOCATE_NONCE.scalar(session, of_address)
+    if allocated_next is None:
+        # Only this service has the keys: a chain that counts far more than was allocated is not trusted. A database
+        # that was restored from an older backup needs `flask restored`.
+        raise Rejected("chain_unreachable")
+    newest = int(allocated_next) - 1
+    if newest == floor:
+        return floor
+    used_nonces = {row.nonce for row in _USED_NONCES.all(session, of_address)}
+    nonce = floor
+    while nonce in used_nonces:
+        nonce += 1
+    if nonce != newest:
+        following = {"following": max(newest, nonce + 1)}
+        _SET_NONCE.execute(session, {"of_chain": chain.value, "of_address": address, **following})
+    return nonce
+
+
+def advance_nonce(session: Session, chain: ChainName, address: str, *, used: int) -> None:
+    """Raise the next nonce to what a chain counts as used."""
+    new = insert_into(session, Nonce).values(chain=chain.value, address=address, next_nonce=used)
+    session.execute(
+        new.on_conflict_do_update(
+            index_elements=[Nonce.chain, Nonce.address],
+            set_={"next_nonce": new.excluded.next_nonce},
+            where=Nonce.next_nonce < new.excluded.next_nonce,
+        ).execution_options(synchronize_session=False)
+    )
+
+
+def set_error(session: Session, transaction_id: str, error: str | None) -> None:
+    """Set the last obstacle of a pending transaction as its `error`."""
+    session.execute(
+        update(Transaction)
+        .where(Transaction.id == transaction_id, Transaction.status == MovementStatus.PENDING.value)
+        .values(error=error and error[:200])
+    )
+
+
+def schedule_bridge_check(session: Session, bridge_id: str) -> None:
+    """Schedule a bridge with a changed leg for its next step."""
+    session.execute(
+        update(Bridge)
+        .where(Bridge.id == bridge_id)
+        .values(next_step_at=clock.now(), steps=0)
+        .execution_options(synchronize_session=False)
+    )

@@ -1,0 +1,328 @@
+"""Wallets: creation, listing, reading and deletion."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from sqlalchemy import Row, Select, bindparam, delete, func, or_, select
+from sqlalchemy.orm import Session
+
+from app.core import clock, identifiers
+from app.core.chains import ChainName
+from app.core.pagination import Page, PageRequest
+from app.db.prepared import PreparedInsert, PreparedRead
+from app.db.statements import count, table_of
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.errors import LimitReached, NotFound, TransactionInProgress
+from app.idempotency.service import NO_CLAIM, Claim
+from app.identity import agents
+from app.identity import service as identity
+from app.identity.service import AgentSnapshot
+from app.spending import accounts as spending_accounts
+from app.spending import controls as spending_controls
+from app.spending.controls import ControlsView
+from app.state import app_state
+from app.wallets.core import custody
+from app.wallets.core.custody import NewWalletKey
+from app.wallets.core.lifecycle import MovementStatus, TransactionType
+from app.wallets.core.models import (
+    Bridge,
+    DepositScanState,
+    FundingAllocation,
+    FundingDeposit,
+    RetiredKey,
+    SignedAttempt,
+    Transaction,
+    TransactionEvent,
+    Wallet,
+    WalletKey,
+)
+
+MAX_WALLETS_PER_AGENT = 100
+MAX_DELETED_PER_DAY = 200
+_TABLE = table_of(Wallet)
+_INSERT, _INSERT_KEY = PreparedInsert(Wallet), PreparedInsert(WalletKey)
+_OWNED = PreparedRead(
+    select(_TABLE).where(_TABLE.c.id == bindparam("wallet_id"), _TABLE.c.agent_id == bindparam("owner_id"))
+)
+
+_FIRST = PreparedRead(
+    select(_TABLE)
+    .where(_TABLE.c.agent_id == bindparam("owner_id"))
+    .order_by(_TABLE.c.created_at, _TABLE.c.id)
+    .limit(1)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WalletView:
+    """A wallet as its owner sees it."""
+
+    id: str
+    agent_id: str
+    name: str
+    addresses: Mapping[str, str]
+    transaction_count: int
+    created_at: datetime
+    spending_controls: ControlsView | None = None
+
+    def address_on(self, chain: ChainName) -> str:
+        """Return the wallet's address on a chain."""
+        return self.addresses[chain.value]
+
+
+def create(
+    session: Session,
+    agent_id: str,
+    key: NewWalletKey,
+    *,
+    name: str | None,
+    controls: Literal["default", "none"] = "none",
+    frozen: bool = False,
+) -> WalletView:
+    """Store a wallet with a generated key; the wallet of a `frozen` agent is frozen.
+
+    Another wallet of an agent with locked controls inherits those of the oldest wallet that has them.
+    """
+    sibling_names = {} if controls == "default" else _names_by_id(session, agent_id)
+    row = {
+        "id": key.wallet_id,
+        "agent_id": agent_id,
+        "name": name or _next_default_name(sibling_names.values()),
+        "evm_address": key.evm_address,
+        "solana_address": key.solana_address,
+        "transaction_count": 0,
+        "created_at": clock.now(),
+    }
+    _INSERT.execute(session, row)
+    _INSERT_KEY.execute(session, {"wallet_id": key.wallet_id, "sealed": key.sealed})
+    spending_accounts.open_account(session, key.wallet_id, agent_id, frozen=frozen)
+    view = _view(Wallet(**row), {})
+    if controls == "default":
+        return replace(view, spending_controls=spending_controls.set_default(session, view.id))
+    found = spending_controls.controls_of(session, list(sibling_names))
+    locked = [other for other in sibling_names if other in found and found[other].locked]
+    if locked:
+        # The oldest: a later one may have been locked while unlimited.
+        return replace(view, spending_controls=spending_controls.inherit(session, view.id, locked[0]))
+    return view
+
+
+def create_for_agent(agent_id: str, *, name: str | None, claim: Claim = NO_CLAIM) -> WalletView:
+    """Create another wallet for an agent. Raises: LimitReached."""
+    key = custody.new_key()
+    with unit_of_work() as session:
+        # The lock on the agent's row serialises counting and naming its wallets, and freezing it.
+        agent = identity.lock_agent(session, agent_id)
+        if count(session, Wallet, Wallet.agent_id == agent_id) >= MAX_WALLETS_PER_AGENT:
+            raise LimitReached(
+                f"An agent can have at most {MAX_WALLETS_PER_AGENT} wallets; delete one first."
+            )
+        # The key of each deleted wallet is kept, and its addresses are read on every chain before it is purged.
+        if custody.count_retired(session, agent_id, within=timedelta(days=1)) >= MAX_DELETED_PER_DAY:
+            raise LimitReached(
+                f"This agent deleted {MAX_DELETED_PER_DAY} wallets within 24 hours; create new ones later."
+            )
+        view = create(session, agent_id, key, name=name, frozen=agent.is_frozen)
+        claim.bind(session, view.id)
+        return view
+
+
+def get_owned(wallet_id: str, *, agent_id: str | None) -> WalletView:
+    """Return a wallet of an agent. Raises: NotFound, including for malformed ids and those of other agents."""
+    canonical = identifiers.parse_id(wallet_id)
+    if canonical is not None and agent_id is not None:
+        with read_only_unit() as session:
+            row = _OWNED.one_or_none(session, {"wallet_id": canonical, "owner_id": agent_id})
+        if row is not None:
+            return _view(row, {})
+    raise NotFound("This key has no such wallet.")
+
+
+def with_controls(wallet: WalletView) -> WalletView:
+    """Return a wallet with its controls added; one query."""
+    with read_only_unit() as session:
+        return replace(wallet, spending_controls=spending_controls.find_controls(session, wallet.id))
+
+
+def get_with_controls(wallet_id: str) -> WalletView:
+    """Return a wallet with its controls. Raises: NotFound."""
+    with read_only_unit() as session:
+        wallet = session.get(Wallet, wallet_id)
+        if wallet is None:
+            raise NotFound("This key has no such wallet.")
+        return _view(wallet, spending_controls.controls_of(session, [wallet_id]))
+
+
+def first_wallet(session: Session, agent_id: str) -> WalletView:
+    """Return an agent's first wallet. Raises: NotFound if it has none."""
+    row = _FIRST.one_or_none(session, {"owner_id": agent_id})
+    if row is None:
+        raise NotFound("This agent has no wallet.")
+    return replace(_view(row, {}), spending_controls=spending_controls.find_controls(session, row.id))
+
+
+def agent_with_address(session: Session, address: str) -> str | None:
+    """Return the agent with a wallet at an address, deleted ones included, or None."""
+    for table in (Wallet, RetiredKey):
+        agent_id: str | None = session.scalar(
+            select(table.agent_id).where(or_(table.evm_address == address, table.solana_address == address))
+        )
+        if agent_id is not None:
+            return agent_id
+    return None
+
+
+def find_by_address(session: Session, address: str, *, agent_id: str) -> WalletView | None:
+    """Return the wallet of an agent at an address, or None."""
+    wallet = session.scalar(
+        select(Wallet).where(
+            or_(Wallet.evm_address == address, Wallet.solana_address == address), Wallet.agent_id == agent_id
+        )
+    )
+    return None if wallet is None else _view(wallet, {})
+
+
+def list_of(agent_id: str | None, page: PageRequest) -> Page[WalletView]:
+    """Return an agent's wallets, oldest first; a gateway-only key has none."""
+    if agent_id is None:
+        return Page((), 0, page)
+    with read_only_unit() as session:
+        total = count(session, Wallet, Wallet.agent_id == agent_id)
+        wallets = session.scalars(_of_agent(agent_id).limit(page.limit).offset(page.offset)).all()
+        controls = spending_controls.controls_of(session, [wallet.id for wallet in wallets])
+        return Page([_view(wallet, controls) for wallet in wallets], total, page)
+
+
+def first_wallets(session: Session, agent_ids: Sequence[str]) -> dict[str, WalletView]:
+    """Return the first wallet of each agent that has one, without controls; one query."""
+    place = (
+        func.row_number()
+        .over(partition_by=Wallet.agent_id, order_by=(Wallet.created_at, Wallet.id))
+        .label("place")
+    )
+    ranked = select(Wallet.id, place).where(Wallet.agent_id.in_(agent_ids)).subquery()
+    firsts = select(Wallet).join(ranked, ranked.c.id == Wallet.id).where(ranked.c.place == 1)
+    return {wallet.agent_id: _view(wallet, {}) for wallet in session.scalars(firsts)}
+
+
+def all_of(session: Session, agent_id: str) -> list[WalletView]:
+    """Return every wallet of an agent with its controls, oldest first; two queries."""
+    wallets = session.scalars(_of_agent(agent_id)).all()
+    controls = spending_controls.controls_of(session, [wallet.id for wallet in wallets])
+    return [_view(wallet, controls) for wallet in wallets]
+
+
+def set_frozen(session: Session, agent_id: str, *, frozen: bool) -> AgentSnapshot:
+    """Freeze or unfreeze an agent with all its wallets; return its previous state.
+
+    Pending transactions are completed; nothing new is held or deleted. The agent is locked first, so that a wallet that
+    is created concurrently is also frozen.
+
+    Raises: NotFound.
+    """
+    before = agents.set_frozen(session, agent_id, frozen=frozen)
+    spending_accounts.set_frozen(session, agent_id, frozen=frozen)
+    return before
+
+
+def delete_wallet(wallet_id: str, *, agent_id: str) -> None:
+    """Delete a wallet with its transactions and controls; the sealed key is retired.
+
+    Raises: NotFound, TransactionInProgress, ControlsLocked, WalletFrozen.
+    """
+    with unit_of_work() as session:
+        spending_controls.assert_deletable(session, wallet_id)
+        wallet = session.get(Wallet, wallet_id)
+        if wallet is None or wallet.agent_id != agent_id:
+            raise NotFound("This key has no such wallet.")
+        _delete_wallet_rows(session, wallet)
+
+
+def delete_all(session: Session, agent_id: str) -> list[str]:
+    """Delete all wallets of a locked agent, even those with locked controls, or none; return their ids.
+
+    Raises: TransactionInProgress, WalletFrozen.
+    """
+    # Accounts first and in the order of their ids, as in every unit that locks several.
+    for wallet_id in spending_accounts.lock_accounts_of(session, [agent_id]):
+        spending_controls.assert_deletable(session, wallet_id, by_agent=False)
+    wallets = session.scalars(select(Wallet).where(Wallet.agent_id == agent_id).order_by(Wallet.id)).all()
+    for wallet in wallets:
+        _delete_wallet_rows(session, wallet)
+    return [wallet.id for wallet in wallets]
+
+
+def _delete_wallet_rows(session: Session, wallet: Wallet) -> None:
+    """Delete a wallet after its account was locked. Raises: TransactionInProgress."""
+    in_flight = session.scalar(
+        select(Transaction.id)
+        .where(
+            Transaction.wallet_id == wallet.id,
+            Transaction.type != TransactionType.FUNDING.value,
+            Transaction.status == MovementStatus.PENDING.value,
+        )
+        # Prefer a bridge to its legs, which have no id in the API.
+        .order_by(Transaction.bridge_id.is_not(None))
+        .limit(1)
+    )
+    if in_flight is not None:
+        raise TransactionInProgress(
+            "A transaction of this wallet is still pending; delete the wallet once it has ended.",
+            details={"transaction_id": in_flight},
+        )
+    state = app_state()
+    for guard in state.wallet_deletion_guards:
+        refusal = guard(session, wallet.id)
+        if refusal is not None:
+            raise refusal
+    custody.retire(session, wallet)
+    transaction_ids = select(Transaction.id).where(Transaction.wallet_id == wallet.id)
+    for table in (TransactionEvent, SignedAttempt, FundingAllocation):
+        session.execute(delete(table).where(table.transaction_id.in_(transaction_ids)))
+    for owned_table in (DepositScanState, FundingDeposit, Transaction, Bridge):
+        session.execute(delete(owned_table).where(owned_table.wallet_id == wallet.id))
+    spending_controls.close_account(session, wallet.id)
+    session.execute(delete(Wallet).where(Wallet.id == wallet.id))
+    for listener in state.wallet_deletion_listeners:
+        listener(session, wallet.id)
+
+
+def _names_by_id(session: Session, agent_id: str) -> dict[str, str]:
+    """Return the names of an agent's wallets by id, oldest first."""
+    rows = session.execute(
+        select(Wallet.id, Wallet.name)
+        .where(Wallet.agent_id == agent_id)
+        .order_by(Wallet.created_at, Wallet.id)
+    )
+    return {row.id: row.name for row in rows}
+
+
+def _next_default_name(existing_names: Collection[str]) -> str:
+    number = len(existing_names) + 1
+    while f"wallet-{number}" in existing_names:
+        number += 1
+    return f"wallet-{number}"
+
+
+def _of_agent(agent_id: str) -> Select[Wallet]:
+    return select(Wallet).where(Wallet.agent_id == agent_id).order_by(Wallet.created_at, Wallet.id)
+
+
+def _view(wallet: Wallet | Row[*tuple[Any, ...]], controls: Mapping[str, ControlsView]) -> WalletView:
+    return WalletView(
+        id=wallet.id,
+        agent_id=wallet.agent_id,
+        name=wallet.name,
+        addresses={
+            ChainName.ETHEREUM.value: wallet.evm_address,
+            ChainName.BASE.value: wallet.evm_address,
+            ChainName.SOLANA.value: wallet.solana_address,
+        },
+        transaction_count=wallet.transaction_count,
+        created_at=wallet.created_at,
+        spending_controls=controls.get(wallet.id),
+    )

@@ -1,0 +1,1 @@
+"""Funding requests and deposits found on chain."""

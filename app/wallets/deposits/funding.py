@@ -1,0 +1,251 @@
+"""Funding requests and the deposits that fulfil them (decision 0009).
+
+Deposits are detected for wallets with open requests. A deposit is allocated to the oldest open request and its
+remainder to the next; a request is confirmed once its amount is reached. What arrived before a request does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import groupby
+
+import structlog
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from app.core import clock
+from app.core.chains import TOKENS_BY_SYMBOL, ChainName
+from app.core.identifiers import new_id
+from app.core.money import TokenAmount
+from app.db.statements import count, insert_into
+from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
+from app.errors import BalanceFetchError, LimitReached, NotFound
+from app.idempotency.service import NO_CLAIM, Claim
+from app.jobs import JobName
+from app.observability import logs
+from app.ports.chain import BlockRef
+from app.ports.errors import PortError, Rejected, Unreachable
+from app.ports.faucet import Faucet
+from app.spending import accounts as spending_accounts
+from app.state import app_state
+from app.wallets.core import lifecycle, parsing
+from app.wallets.core.lifecycle import MovementStatus, StatusReason, TransactionType
+from app.wallets.core.models import DepositCursor, DepositScanState, Transaction
+from app.wallets.core.wallets import WalletView
+
+_log = structlog.get_logger(__name__)
+MAX_OPEN_PER_WALLET = 20
+
+
+@dataclass(frozen=True, slots=True)
+class FundingRequest:
+    """A new funding request, as returned to the agent."""
+
+    id: str
+    wallet_id: str
+    deposit_address: str
+    amount: TokenAmount
+    chain: ChainName
+    status: str
+    message: str
+
+
+def create_request(
+    wallet: WalletView, *, chain: str, amount: str, currency: str, claim: Claim = NO_CLAIM
+) -> FundingRequest:
+    """Create a funding request; deposits count from now on.
+
+    Raises: InvalidInput, LimitReached, BalanceFetchError if the chain cannot be read.
+    """
+    name, expected = parsing.parse_deposit(chain=chain, amount=amount, currency=currency)
+    address = wallet.address_on(name)
+    state = app_state()
+    adapter = state.ports.chains[name]
+    try:
+        # The scan state first: a deposit mined between the two calls then precedes the request and does not count.
+        scan_state = adapter.scan_state(address)
+        head = adapter.head()
+    except PortError:
+        raise BalanceFetchError(
+            f"{name} cannot be read at the moment, so deposits could not be distinguished from the present balance.",
+            details={"chains": [name.value]},
+        ) from None
+    now, request_id = clock.now(), new_id()
+    ttl = timedelta(seconds=state.settings.funding_request_ttl_seconds)
+    with unit_of_work() as session:
+        spending_accounts.lock_account(session, wallet.id)
+        open_count = count(
+            session,
+            Transaction,
+            Transaction.wallet_id == wallet.id,
+            Transaction.type == TransactionType.FUNDING.value,
+            Transaction.status == MovementStatus.PENDING.value,
+        )
+        if open_count >= MAX_OPEN_PER_WALLET:
+            raise LimitReached(
+                f"This wallet has {MAX_OPEN_PER_WALLET} open funding requests; wait until one is confirmed or expires."
+            )
+        _start_scanning(session, wallet.id, name, head=head, scan_state=dict(scan_state))
+        transaction = Transaction(
+            id=request_id, wallet_id=wallet.id, type=TransactionType.FUNDING.value, chain=name.value,
+            to_address=address, amount_units=expected.units, currency=expected.token.symbol, cost_nanos=0,
+            created_at=now, opened_block=head.number, expires_at=now + ttl, checks=0,
+        )  # fmt: skip
+        lifecycle.record(session, transaction, status=MovementStatus.PENDING)
+        claim.bind(session, request_id)
+        if state.ports.faucet is not None:
+            after_commit(lambda: state.ports.queue.enqueue(JobName.PAY_FROM_FAUCET, request_id))
+        session.flush()
+        return _first_response(transaction)
+
+
+def initial_response(request_id: str) -> FundingRequest | None:
+    """Return a request as it was first returned, pending, whatever its status now."""
+    with read_only_unit() as session:
+        row = session.get(Transaction, request_id)
+        return None if row is None else _first_response(row)
+
+
+def _first_response(row: Transaction) -> FundingRequest:
+    amount, name = TokenAmount(row.amount_units, TOKENS_BY_SYMBOL[row.currency]), ChainName(row.chain)
+    message = (
+        f"Send {amount} {amount.token.symbol} on {name} to {row.to_address}. "
+        "The request is confirmed when the deposit has enough confirmations."
+    )
+    return FundingRequest(
+        row.id, row.wallet_id, row.to_address, amount, name, MovementStatus.PENDING.value, message
+    )
+
+
+def fail_expired(now: datetime) -> int:
+    """Fail expired requests; return how many."""
+    with read_only_unit() as session:
+        expired = session.execute(
+            select(Transaction.wallet_id, Transaction.id)
+            .where(
+                Transaction.type == TransactionType.FUNDING.value,
+                Transaction.status == MovementStatus.PENDING.value,
+                Transaction.expires_at < now,
+            )
+            .order_by(Transaction.wallet_id, Transaction.id)
+            .limit(500)
+        ).all()
+    ended = 0
+    for wallet_id, of_wallet in groupby(expired, key=lambda row: row.wallet_id):
+        # The account lock excludes a concurrent deletion of the wallet and allocation of a deposit.
+        with suppress(NotFound), unit_of_work() as session:
+            spending_accounts.lock_account(session, wallet_id)
+            of_these = Transaction.id.in_([row.id for row in of_wallet])
+            pending, failed = MovementStatus.PENDING, MovementStatus.FAILED
+            reason = StatusReason.EXPIRED
+            ended += len(lifecycle.TRANSACTIONS.move(session, of_these, pending, failed, reason=reason))
+    return ended
+
+
+def unpaid_by_faucet(session: Session, now: datetime) -> Sequence[str]:
+    """Return open requests that the sandbox's faucet should have paid already."""
+    since = now - timedelta(hours=1)
+    return session.scalars(
+        select(Transaction.id)
+        .where(
+            Transaction.type == TransactionType.FUNDING.value,
+            Transaction.error.is_(None),
+            Transaction.status == MovementStatus.PENDING.value,
+            Transaction.created_at.between(since, now - timedelta(seconds=10)),
+        )
+        .order_by(Transaction.created_at, Transaction.id)
+        .limit(50)
+    ).all()
+
+
+def pay_from_faucet(request_id: str) -> None:
+    """Request the payment of a request from the sandbox's faucet, which pays each request once.
+
+    Deposits go to the oldest request first. So the older open ones of the wallet are paid before it: one with a lost
+    job would take its deposit, be confirmed, and never be paid.
+    """
+    faucet = app_state().ports.faucet
+    if faucet is None:
+        return
+    with read_only_unit() as session:
+        row = session.get(Transaction, request_id)
+        rows = [] if row is None else [*_older_open_requests(session, row), row]
+    for each in rows:
+        with logs.caused_by(each.request_id):
+            if not _request_faucet_payment(faucet, _first_response(each)):
+                return
+
+
+def _older_open_requests(session: Session, row: Transaction) -> Sequence[Transaction]:
+    return session.scalars(
+        select(Transaction)
+        .where(
+            Transaction.type == TransactionType.FUNDING.value,
+            Transaction.error.is_(None),
+            Transaction.status == MovementStatus.PENDING.value,
+            Transaction.chain == row.chain,
+            Transaction.wallet_id == row.wallet_id,
+            Transaction.currency == row.currency,
+            Transaction.created_at < row.created_at,
+        )
+        .order_by(Transaction.created_at, Transaction.id)
+    ).all()
+
+
+def _request_faucet_payment(faucet: Faucet, request: FundingRequest) -> bool:
+    """Return whether requests after this one may be paid."""
+    try:
+        faucet.pay(request.id, chain=request.chain, address=request.deposit_address, amount=request.amount)
+    except Rejected as error:
+        # Recorded and not retried: a deposit from elsewhere can still fulfil the request.
+        _log.warning("faucet_refused", transaction_id=request.id, reason=error.reason)
+        with unit_of_work() as session:
+            lifecycle.set_error(session, request.id, error.reason)
+    except Unreachable as error:
+        _log.warning("faucet_payment_failed", transaction_id=request.id, reason=error.reason)
+        return False
+    else:
+        _log.info("faucet_payment_requested", transaction_id=request.id)
+    return True
+
+
+def _start_scanning(
+    session: Session, wallet_id: str, chain: ChainName, *, head: BlockRef, scan_state: dict[str, object]
+) -> None:
+    """Set the cursor and the scan state to now, unless other open requests depend on them.
+
+    The row of the cursor is the lock: of two concurrent first requests, the second sees the first.
+    """
+    session.execute(
+        insert_into(session, DepositCursor)
+        .values(chain=chain.value)
+        .on_conflict_do_update(index_elements=[DepositCursor.chain], set_={"chain": chain.value})
+    )
+    pending_wallets = (
+        select(Transaction.wallet_id)
+        .where(
+            Transaction.chain == chain.value,
+            Transaction.type == TransactionType.FUNDING.value,
+            Transaction.status == MovementStatus.PENDING.value,
+        )
+        .distinct()
+    )
+    if session.scalar(pending_wallets.limit(1)) is None:
+        session.execute(
+            update(DepositCursor)
+            .where(DepositCursor.chain == chain.value)
+            .values(block_number=head.number, block_hash=head.hash)
+        )
+    if session.scalar(pending_wallets.where(Transaction.wallet_id == wallet_id).limit(1)) is None:
+        scan_values: dict[str, object] = {"mark": scan_state, "block_number": head.number}
+        session.execute(
+            insert_into(session, DepositScanState)
+            .values(wallet_id=wallet_id, chain=chain.value, revision=0, **scan_values)
+            .on_conflict_do_update(
+                index_elements=[DepositScanState.wallet_id, DepositScanState.chain],
+                set_={**scan_values, "revision": DepositScanState.revision + 1},
+            )
+        )

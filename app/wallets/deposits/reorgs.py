@@ -1,0 +1,144 @@
+"""Reversal of deposits in orphaned blocks, so that the next scan finds each again exactly once.
+
+All units that change deposits lock in one order: spending accounts by wallet id, the chain's cursor, scan states,
+deposits, transactions. The account lock excludes a concurrent deletion of the wallet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from itertools import groupby
+
+import structlog
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session
+
+from app.core.chains import ChainName
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.errors import NotFound
+from app.ports.chain import BlockRef, Chain
+from app.spending import accounts as spending_accounts
+from app.wallets.core import lifecycle
+from app.wallets.core.lifecycle import MovementStatus, StatusReason
+from app.wallets.core.models import DepositCursor, DepositScanState, FundingAllocation, FundingDeposit
+
+_log = structlog.get_logger(__name__)
+_CHECKED_PER_PASS = 1000
+
+
+def lock_wallets(session: Session, wallet_ids: Iterable[str]) -> None:
+    """Lock the spending accounts of wallets in order; deleted ones are skipped."""
+    for wallet_id in sorted(set(wallet_ids)):
+        with suppress(NotFound):
+            spending_accounts.lock_account(session, wallet_id)
+
+
+def recheck_blocks(chain: Chain) -> None:
+    """Reverse deposits in orphaned blocks, and mark those in final blocks as final. Raises: Unreachable."""
+    with read_only_unit() as session:
+        rows = session.execute(
+            select(
+                FundingDeposit.id,
+                FundingDeposit.wallet_id,
+                FundingDeposit.block_number,
+                FundingDeposit.block_hash,
+            )
+            .where(FundingDeposit.chain == chain.name.value, FundingDeposit.final.is_(False))
+            .order_by(FundingDeposit.block_number, FundingDeposit.id)
+            .limit(_CHECKED_PER_PASS)
+        ).all()
+    if not rows:
+        return
+    block_of = {row.id: BlockRef(row.block_number, row.block_hash) for row in rows}
+    orphaned, safe = chain.orphaned_blocks(sorted(set(block_of.values()), key=lambda block: block.number))
+    final_ids = {row.id for row in rows if block_of[row.id] not in orphaned and row.block_number <= safe}
+    if final_ids:
+        with unit_of_work() as session:
+            _finalize(session, final_ids)
+    reorged = [row for row in rows if block_of[row.id] in orphaned]
+    if reorged:
+        with unit_of_work() as session:
+            lock_wallets(session, (row.wallet_id for row in reorged))
+            _reverse_deposits(session, chain.name, [row.id for row in reorged], orphaned)
+
+
+def _finalize(session: Session, deposit_ids: Collection[str]) -> None:
+    # No account is locked here, so rows that are locked are skipped until the next pass.
+    lockable_ids = session.scalars(
+        select(FundingDeposit.id).where(FundingDeposit.id.in_(deposit_ids)).with_for_update(skip_locked=True)
+    ).all()
+    session.execute(update(FundingDeposit).where(FundingDeposit.id.in_(lockable_ids)).values(final=True))
+
+
+def _reverse_deposits(
+    session: Session, name: ChainName, deposit_ids: Sequence[str], orphaned: Collection[BlockRef]
+) -> None:
+    """Reverse those deposits that still are in an orphaned block; their wallets are locked."""
+    cursor = session.scalar(select(DepositCursor).where(DepositCursor.chain == name.value).with_for_update())
+    deposits = session.scalars(
+        select(FundingDeposit).where(FundingDeposit.id.in_(deposit_ids)).order_by(FundingDeposit.wallet_id)
+    ).all()
+    # A concurrent pass may have found one of them again in a new block.
+    reorged = [entry for entry in deposits if BlockRef(entry.block_number, entry.block_hash) in orphaned]
+    if not reorged:
+        return
+    if cursor is not None and cursor.block_number is not None:
+        # Scanning may have restarted after the reorg. An orphaned cursor makes the chain's adapter scan again from
+        # as far back as it expects reorgs to reach.
+        lowest = min(reorged, key=lambda entry: entry.block_number)
+        cursor.block_number = min(cursor.block_number, lowest.block_number)
+        cursor.block_hash = lowest.block_hash
+        session.flush()
+    for wallet_id, of_wallet in groupby(reorged, key=lambda entry: entry.wallet_id):
+        _reverse_wallet_deposits(session, wallet_id, name, list(of_wallet))
+
+
+def _reverse_wallet_deposits(
+    session: Session, wallet_id: str, name: ChainName, reorged: Sequence[FundingDeposit]
+) -> None:
+    """Reset a wallet's scan state to before the orphaned deposits, and reverse all that is found again from there.
+
+    Deposits that were derived from a balance cannot be identified in a longer difference, so all of them since that
+    state are reversed; those with a log are recognised when they are found again, and stay.
+    """
+    first = min(reorged, key=lambda entry: entry.mark_revision)
+    resume = {"mark_before": first.mark_before, "mark_block": first.mark_block}
+    since = first.mark_revision
+    revision = session.execute(
+        update(DepositScanState)
+        .where(DepositScanState.wallet_id == wallet_id, DepositScanState.chain == name.value)
+        .values(mark=first.mark_before, block_number=first.mark_block, revision=DepositScanState.revision + 1)
+        .returning(DepositScanState.revision)
+    ).scalar_one()
+    later = session.scalars(
+        select(FundingDeposit)
+        .where(
+            FundingDeposit.wallet_id == wallet_id,
+            FundingDeposit.chain == name.value,
+            FundingDeposit.mark_revision >= since,
+        )
+        .order_by(FundingDeposit.id)
+    ).all()
+    reversed_ids = {entry.id for entry in reorged} | {entry.id for entry in later if entry.by_mark}
+    retained_ids = {entry.id for entry in later} - reversed_ids
+    session.execute(
+        update(FundingDeposit)
+        .where(FundingDeposit.id.in_(retained_ids))
+        .values(**resume, mark_revision=revision)
+    )
+    _delete_deposits(session, reversed_ids)
+    _log.warning("deposits_reorganised", chain=name, wallet_id=wallet_id, deposits=len(reversed_ids))
+
+
+def _delete_deposits(session: Session, deposit_ids: Collection[str]) -> None:
+    """Delete deposits, and reopen the requests that they fulfilled."""
+    of_these = FundingAllocation.deposit_id.in_(deposit_ids)
+    request_ids = set(session.scalars(select(FundingAllocation.transaction_id).where(of_these)))
+    session.execute(delete(FundingAllocation).where(of_these))
+    session.execute(delete(FundingDeposit).where(FundingDeposit.id.in_(deposit_ids)))
+    for request_id in sorted(request_ids):
+        lifecycle.TRANSACTIONS.move(
+            session, request_id, MovementStatus.CONFIRMED, MovementStatus.PENDING,
+            reason=StatusReason.REORGANISED, tx_hash=None, from_address=None, confirmed_at=None,
+        )  # fmt: skip

@@ -1,0 +1,330 @@
+"""Detection of deposits and their allocation to funding requests, for workers.
+
+New deposits, their allocation, scan states and cursor are stored in one unit, under a compare-and-set on the cursor:
+a pass that lost a race rolls back as a whole. Locks are acquired in the order given in `reorgs`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeAlias
+
+import structlog
+from sqlalchemy import ColumnElement, Row, ScalarSelect, and_, func, literal, or_, select, update
+from sqlalchemy.orm import Session
+
+from app.core import clock
+from app.core.chains import ChainName
+from app.core.identifiers import new_id
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.ports.chain import BlockRef, Deposit, DepositScan, OwnTransaction, Terms, WatchedAddress
+from app.ports.errors import PortError
+from app.state import app_state
+from app.wallets.bridges import arrivals as bridge_arrivals
+from app.wallets.core import lifecycle, pacing
+from app.wallets.core.lifecycle import AttemptPurpose, MovementStatus, TransactionType
+from app.wallets.core.models import (
+    DepositCursor,
+    DepositScanState,
+    FundingAllocation,
+    FundingDeposit,
+    SignedAttempt,
+    Transaction,
+    Wallet,
+)
+from app.wallets.deposits import reorgs
+
+_log = structlog.get_logger(__name__)
+
+_ScannedWallet: TypeAlias = Row[*tuple[Any, ...]]
+"""A wallet and its scan state as it was read."""
+# Own movements are listed from further back than adapters rescan after a reorg, so that they are recognised again.
+_REORG_MARGIN_BLOCKS = 320
+
+
+class _ConcurrentScanError(Exception):
+    """A concurrent pass stored its scan first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ScanInput:
+    cursor: BlockRef | None
+    wallets_by_address: Mapping[str, _ScannedWallet]
+    addresses: tuple[WatchedAddress, ...]
+
+
+def newest_open(name: ChainName) -> ScalarSelect[datetime | None]:
+    """Return when the newest expected deposit was requested, or the newest that is not final was found; else None."""
+    requested = select(Transaction.created_at.label("at")).where(_is_open_request(name))
+    found = select(FundingDeposit.found_at).where(
+        FundingDeposit.chain == name.value, FundingDeposit.final.is_(False)
+    )
+    opened = requested.union_all(found).subquery()
+    return select(func.max(opened.c.at)).scalar_subquery()
+
+
+def is_due(name: ChainName, newest: datetime | None, *, last_scan: datetime | None) -> bool:
+    """Return whether a chain is to be scanned again, by its `newest_open`."""
+    if newest is None:
+        return False
+    now = clock.now()
+    return last_scan is None or now - last_scan >= pacing.scan_pause(name, now - newest)
+
+
+def scan(name: ChainName) -> int:
+    """Scan a chain for deposits once and confirm the requests that they fulfil; return the number of new deposits.
+
+    Never raises for an unreachable chain: cursor and scan states stay, and the next pass finds the same.
+    """
+    chain = app_state().ports.chains[name]
+    try:
+        reorgs.recheck_blocks(chain)
+        scan_input = _load_scan_input(name)
+        if not scan_input.addresses:
+            return 0
+        result = chain.deposits(scan_input.addresses, cursor=scan_input.cursor)
+    except PortError as error:
+        _log.warning("deposits_unreadable", chain=name, reason=error.reason)
+        return 0
+    try:
+        with unit_of_work() as session:
+            return _store_scan(session, name, scan_input, result)
+    except _ConcurrentScanError:
+        return 0
+
+
+def _load_scan_input(name: ChainName) -> _ScanInput:
+    with read_only_unit() as session:
+        cursor = session.get(DepositCursor, name.value)
+        wallets = session.execute(
+            select(
+                Wallet.id,
+                Wallet.evm_address,
+                Wallet.solana_address,
+                DepositScanState.mark,
+                DepositScanState.block_number,
+                DepositScanState.revision,
+            )
+            .join(
+                DepositScanState,
+                (DepositScanState.wallet_id == Wallet.id) & (DepositScanState.chain == name.value),
+            )
+            .where(Wallet.id.in_(select(Transaction.wallet_id).where(_is_open_request(name))))
+        ).all()
+        cursor_block = None
+        if cursor is not None and cursor.block_number is not None:
+            cursor_block = BlockRef(cursor.block_number, cursor.block_hash or "")
+        since = [row.block_number for row in wallets] + (
+            [] if cursor_block is None else [cursor_block.number]
+        )
+        wallet_ids = [row.id for row in wallets]
+        own = _own_transactions(session, name, wallet_ids, since=min(since, default=0))
+        expected_arrivals = bridge_arrivals.expected_tokens(session, name, wallet_ids)
+        for wallet_id, arrived in bridge_arrivals.recorded_arrivals(session, name, wallet_ids).items():
+            own[wallet_id] += arrived
+        addresses, wallets_by_address = [], {}
+        for row in wallets:
+            address = row.solana_address if name is ChainName.SOLANA else row.evm_address
+            wallets_by_address[address] = row
+            expected_tokens = expected_arrivals.get(row.id, frozenset())
+            addresses.append(WatchedAddress(address, row.mark, tuple(own.get(row.id, ())), expected_tokens))
+        return _ScanInput(cursor_block, wallets_by_address, tuple(addresses))
+
+
+def _is_open_request(name: ChainName) -> ColumnElement[bool]:
+    # Part of the statement's text, so that any plan of it uses the partial index of open requests.
+    return and_(
+        Transaction.chain == name.value,
+        Transaction.type == literal(TransactionType.FUNDING.value, literal_execute=True),
+        Transaction.status == literal(MovementStatus.PENDING.value, literal_execute=True),
+    )
+
+
+def _own_transactions(
+    session: Session, name: ChainName, wallet_ids: Sequence[str], *, since: int
+) -> dict[str, list[OwnTransaction]]:
+    """Return all hashes signed for these wallets that may have landed since a block."""
+    own: dict[str, list[OwnTransaction]] = defaultdict(list)
+    if not wallet_ids:
+        return own
+    rows = session.execute(
+        select(
+            Transaction.wallet_id, SignedAttempt.tx_hash, Transaction.tx_hash, Transaction.nonce,
+            Transaction.status, Transaction.native_out_units,
+        )
+        .join(SignedAttempt, SignedAttempt.transaction_id == Transaction.id)
+        .where(
+            Transaction.chain == name.value,
+            Transaction.wallet_id.in_(wallet_ids),
+            # Another party's transaction takes none of the native balance, and no nonce.
+            SignedAttempt.purpose != AttemptPurpose.AUTHORIZATION.value,
+            or_(
+                Transaction.status == MovementStatus.PENDING.value,
+                Transaction.block_number > since - _REORG_MARGIN_BLOCKS,
+                # A nonce that another transaction used: our own is in no block.
+                Transaction.nonce.is_not(None) & Transaction.block_number.is_(None),
+            ),
+        )
+    )  # fmt: skip
+    for wallet_id, attempt_hash, landed_hash, nonce, status, native_out in rows:
+        is_decided = status != MovementStatus.PENDING.value and attempt_hash == landed_hash
+        if status != MovementStatus.PENDING.value and not is_decided:
+            continue
+        own[wallet_id].append(OwnTransaction(attempt_hash, nonce, native_out if is_decided else None))
+    return own
+
+
+def _store_scan(session: Session, name: ChainName, scan_input: _ScanInput, result: DepositScan) -> int:
+    """Store a scan. Raises: _ConcurrentScanError."""
+    credited_addresses = {deposit.address for deposit in result.deposits}
+    reorgs.lock_wallets(
+        session, (scan_input.wallets_by_address[address].id for address in credited_addresses)
+    )
+    _advance_cursor(session, name, scan_input.cursor, result.cursor)
+    at = result.cursor or scan_input.cursor
+    changed = {
+        address
+        for address, scan_state in result.scan_states.items()
+        if scan_state != scan_input.wallets_by_address[address].mark
+    }
+    # Wallets that were deleted, or restarted scanning, since the scan keep their state.
+    unchanged = {
+        address
+        for address in sorted(
+            credited_addresses | changed, key=lambda entry: scan_input.wallets_by_address[entry].id
+        )
+        if _update_scan_state(
+            session, name, scan_input.wallets_by_address[address], result.scan_states.get(address), at=at
+        )
+    }
+    return sum(
+        _record_deposit(session, name, scan_input.wallets_by_address[deposit.address], deposit)
+        for deposit in result.deposits
+        if deposit.address in unchanged
+    )
+
+
+def _advance_cursor(
+    session: Session, name: ChainName, before: BlockRef | None, after: BlockRef | None
+) -> None:
+    """Lock the cursor and set it if it is unchanged. Raises: _ConcurrentScanError."""
+    number, block_hash = (None, None) if before is None else (before.number, before.hash)
+    to = after or before
+    if to is None:
+        return
+    updated = session.execute(
+        update(DepositCursor)
+        .where(
+            DepositCursor.chain == name.value,
+            DepositCursor.block_number.is_not_distinct_from(number),
+            DepositCursor.block_hash.is_not_distinct_from(block_hash),
+        )
+        .values(block_number=to.number, block_hash=to.hash)
+    )
+    if updated.rowcount != 1:  # type: ignore[attr-defined]
+        raise _ConcurrentScanError
+
+
+def _update_scan_state(
+    session: Session,
+    name: ChainName,
+    wallet: _ScannedWallet,
+    scan_state: Terms | None,
+    *,
+    at: BlockRef | None,
+) -> bool:
+    """Lock a scan state and update it; return whether it was unchanged since the scan read it."""
+    changes: dict[str, Any] = {"revision": wallet.revision}
+    if scan_state is not None and scan_state != wallet.mark:
+        changes = {
+            "revision": wallet.revision + 1, "mark": dict(scan_state), "block_number": 0 if at is None else at.number,
+        }  # fmt: skip
+    updated = session.execute(
+        update(DepositScanState)
+        .where(
+            DepositScanState.wallet_id == wallet.id,
+            DepositScanState.chain == name.value,
+            DepositScanState.revision == wallet.revision,
+        )
+        .values(**changes)
+    )
+    return bool(updated.rowcount == 1)  # type: ignore[attr-defined]
+
+
+def _record_deposit(session: Session, name: ChainName, wallet: _ScannedWallet, deposit: Deposit) -> bool:
+    # The position distinguishes deposits of one transaction, or of one block if there is no hash.
+    position = f"{deposit.tx_hash or deposit.block.hash}:{deposit.position}"
+    by_mark = deposit.scan_state_before is not None
+    resume = {
+        "mark_before": dict(wallet.mark), "mark_block": wallet.block_number, "mark_revision": wallet.revision,
+    }  # fmt: skip
+    existing = session.scalar(
+        select(FundingDeposit).where(
+            FundingDeposit.chain == name.value,
+            FundingDeposit.wallet_id == wallet.id,
+            FundingDeposit.position == position,
+        )
+    )
+    if existing is not None:
+        if (existing.block_number, existing.block_hash) != (deposit.block.number, deposit.block.hash):
+            # The same transaction in another block after a reorg.
+            existing.block_number, existing.block_hash = deposit.block.number, deposit.block.hash
+            existing.final = False
+        if by_mark:
+            # It is part of the growth of this balance, so it is reversed with this scan state.
+            for column, value in resume.items():
+                setattr(existing, column, value)
+        return False
+    row = FundingDeposit(
+        id=new_id(), wallet_id=wallet.id, chain=name.value, currency=deposit.amount.token.symbol,
+        units=deposit.amount.units, tx_hash=deposit.tx_hash, payer=deposit.payer, position=position,
+        block_number=deposit.block.number, block_hash=deposit.block.hash, by_mark=by_mark,
+        final=False, found_at=clock.now(), **resume,
+    )  # fmt: skip
+    session.add(row)
+    session.flush()
+    _allocate(session, row)
+    _log.info(
+        "deposit_found", chain=name, wallet_id=row.wallet_id, currency=row.currency, tx_hash=row.tx_hash
+    )
+    return True
+
+
+def _allocate(session: Session, deposit: FundingDeposit) -> None:
+    """Allocate a deposit to the oldest open requests that were made before it."""
+    remaining_units = deposit.units
+    requests = session.scalars(
+        select(Transaction)
+        .where(
+            Transaction.wallet_id == deposit.wallet_id,
+            Transaction.chain == deposit.chain,
+            Transaction.currency == deposit.currency,
+            Transaction.type == TransactionType.FUNDING.value,
+            Transaction.status == MovementStatus.PENDING.value,
+            Transaction.opened_block < deposit.block_number,
+        )
+        .order_by(Transaction.created_at, Transaction.id)
+    ).all()
+    for request in requests:
+        if remaining_units == 0:
+            return
+        # Summed here: SQLite stores units as text, which its SUM would convert to a float.
+        allocated_units = sum(
+            session.scalars(
+                select(FundingAllocation.units).where(FundingAllocation.transaction_id == request.id)
+            )
+        )
+        allocation_units = min(remaining_units, request.amount_units - allocated_units)
+        session.add(
+            FundingAllocation(deposit_id=deposit.id, transaction_id=request.id, units=allocation_units)
+        )
+        session.flush()
+        remaining_units -= allocation_units
+        if allocated_units + allocation_units == request.amount_units:
+            lifecycle.TRANSACTIONS.move(
+                session, request.id, MovementStatus.PENDING, MovementStatus.CONFIRMED,
+                tx_hash=deposit.tx_hash, from_address=deposit.payer, confirmed_at=clock.now(),
+            )  # fmt: skip

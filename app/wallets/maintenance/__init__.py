@@ -1,0 +1,1 @@
+"""Audits, retention and reconciliation."""

@@ -1,0 +1,113 @@
+"""Audit of movements: holds match statuses, and allocations match deposits and funding requests.
+
+Covers what is pending or younger than the windows of the limits; holds of older movements may have been deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Any
+
+from sqlalchemy import Row, Select, func, or_, select
+from sqlalchemy.orm import Session
+
+from app.core import clock
+from app.spending import holds as spending_holds
+from app.spending.holds import SpendingHoldState
+from app.wallets.core.lifecycle import MovementKind, MovementStatus, StatusReason, TransactionType
+from app.wallets.core.models import FundingAllocation, FundingDeposit, Transaction
+
+# Retention keeps holds for two months at least.
+_LOOKBACK = timedelta(days=60)
+_MOVEMENT_TYPES = (
+    TransactionType.TRANSFER.value,
+    TransactionType.WITHDRAWAL.value,
+    TransactionType.SWAP.value,
+    TransactionType.PAYMENT.value,
+)
+_ROWS_PER_FETCH = 1000
+
+
+def check(session: Session, now: datetime | None = None) -> list[str]:
+    """Return one sentence per violated invariant. Runs in a `snapshot`, because it streams."""
+    since = (now or clock.now()) - _LOOKBACK
+    return [*_wrong_holds(session, since), *_wrong_requests(session, since), *_wrong_deposits(session, since)]
+
+
+def _wrong_holds(session: Session, since: datetime) -> Iterator[str]:
+    """Compare the statuses of movements with the states of their holds."""
+    movements = session.execute(
+        select(
+            Transaction.id,
+            Transaction.status,
+            Transaction.error,
+            Transaction.tx_hash,
+            Transaction.amount_units,
+        ).where(
+            Transaction.type.in_(_MOVEMENT_TYPES),
+            func.coalesce(Transaction.kind, "") != MovementKind.BRIDGE_LEG.value,
+            or_(Transaction.status == MovementStatus.PENDING.value, Transaction.created_at >= since),
+        ),
+        execution_options={"yield_per": _ROWS_PER_FETCH},
+    )
+    for rows in movements.partitions():
+        hold_states = spending_holds.states_of(session, [row.id for row in rows])
+        for row in rows:
+            state = hold_states.get(row.id)
+            # Relayed transactions move no tokens of the wallet, and have no hold.
+            if state is None and row.amount_units == 0:
+                continue
+            # Movements that failed before signing have no hold.
+            actual = SpendingHoldState.RELEASED if state is None and row.tx_hash is None else state
+            if actual != _expected_hold_state(MovementStatus(row.status), row.error):
+                yield f"movement {row.id} is {row.status}, its hold {state or 'missing'}"
+
+
+def _expected_hold_state(status: MovementStatus, error: str | None) -> SpendingHoldState:
+    if status is MovementStatus.PENDING:
+        return SpendingHoldState.HELD
+    spent = status is MovementStatus.CONFIRMED or error == StatusReason.WRITTEN_OFF
+    return SpendingHoldState.SPENT if spent else SpendingHoldState.RELEASED
+
+
+def _wrong_requests(session: Session, since: datetime) -> Iterator[str]:
+    """Compare requests with their allocations: the full amount if confirmed, less otherwise."""
+    requests = (
+        select(Transaction.id, Transaction.status, Transaction.amount_units, FundingAllocation.units)
+        .outerjoin(FundingAllocation, FundingAllocation.transaction_id == Transaction.id)
+        .where(
+            Transaction.type == TransactionType.FUNDING.value,
+            or_(Transaction.status == MovementStatus.PENDING.value, Transaction.created_at >= since),
+        )
+        .order_by(Transaction.id)
+    )
+    for first, allocated in _with_allocated_units(session, requests):
+        confirmed = first.status == MovementStatus.CONFIRMED
+        if allocated > first.amount_units or (allocated == first.amount_units) != confirmed:
+            yield f"funding request {first.id} is {first.status} with {allocated} of {first.amount_units} units"
+
+
+def _wrong_deposits(session: Session, since: datetime) -> Iterator[str]:
+    deposits = (
+        select(FundingDeposit.id, FundingDeposit.units.label("deposited"), FundingAllocation.units)
+        .join(FundingAllocation, FundingAllocation.deposit_id == FundingDeposit.id)
+        .where(FundingDeposit.found_at >= since)
+        .order_by(FundingDeposit.id)
+    )
+    for first, allocated in _with_allocated_units(session, deposits):
+        if allocated > first.deposited:
+            yield f"deposit {first.id} of {first.deposited} units was allocated {allocated}"
+
+
+def _with_allocated_units(
+    session: Session, statement: Select[*tuple[Any, ...]]
+) -> Iterator[tuple[Row[*tuple[Any, ...]], int]]:
+    """Return each row with the sum of its allocations, summed here because SQLite stores units as text."""
+    rows: Iterable[Row[*tuple[Any, ...]]] = session.execute(
+        statement.execution_options(yield_per=_ROWS_PER_FETCH)
+    )
+    for _, rows_of_one in groupby(rows, key=lambda row: row.id):
+        group = list(rows_of_one)
+        yield group[0], sum(row.units or 0 for row in group)

@@ -1,0 +1,264 @@
+"""Reconciliation with the chains after a database restore: transactions of our addresses that it does not know.
+
+Only this service has the keys, so nothing is found unless the database was restored. Reading changes nothing;
+`adopt_onchain_tx` and `advance_nonce` make it safe to continue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Row, func, select, update
+from sqlalchemy.orm import Session
+
+from app.core import clock
+from app.core.chains import ChainName, Family
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.errors import NotFound
+from app.ports.chain import (
+    Chain,
+    NonceUse,
+    SentTransaction,
+    SignedTransaction,
+    TransactionOutcome,
+    TransactionStatus,
+)
+from app.spending import accounts as spending_accounts
+from app.wallets.core import lifecycle
+from app.wallets.core.lifecycle import AttemptPurpose, MovementStatus, StatusReason
+from app.wallets.core.models import Bridge, Nonce, SignedAttempt, Transaction, Wallet
+from app.wallets.transactions import open_transactions, settlement
+from app.wallets.transactions.open_transactions import OpenMovement
+
+_BATCH_SIZE = 500
+_RECENT = 200
+
+
+@dataclass(frozen=True, slots=True)
+class NonceGap:
+    """An address that has used more nonces on a chain than the database knows."""
+
+    chain: ChainName
+    wallet_id: str
+    agent_id: str
+    address: str
+    allocated: int
+    used: int
+
+    @property
+    def missing_nonces(self) -> range:
+        """Return the nonces that the database does not know."""
+        return range(self.allocated, self.used)
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownSpend:
+    """A movement with a nonce that unknown bytes have used; `sent` is None if no node can return them."""
+
+    movement: OpenMovement
+    sent: SentTransaction | None
+
+    @property
+    def purpose(self) -> AttemptPurpose | None:
+        """Return the purpose of the unknown bytes; None if they are unavailable or not of this movement."""
+        if self.sent is None or self.sent.raw is None:
+            return None
+        return {NonceUse.SAME: AttemptPurpose.PAYMENT, NonceUse.NOTHING: AttemptPurpose.CANCELLATION}.get(
+            self.sent.nonce_use
+        )
+
+    @property
+    def is_undetermined(self) -> bool:
+        """Return whether it is unknown if the movement was executed."""
+        return self.purpose is None and (self.sent is None or self.sent.nonce_use is not NonceUse.OTHER)
+
+    @property
+    def needs_adoption(self) -> bool:
+        """Return whether the record is or will be wrong unless the unknown bytes are adopted."""
+        # A cancellation confirms the status of a movement that has failed.
+        return self.purpose is AttemptPurpose.PAYMENT or (
+            self.purpose is AttemptPurpose.CANCELLATION and self.movement.status is MovementStatus.PENDING
+        )
+
+
+def nonce_gaps(chain: Chain) -> Iterator[NonceGap]:
+    """Compare the nonces of every wallet with a chain. Raises: PortError."""
+    last = ""
+    while chain.name.family is Family.EVM:
+        with read_only_unit() as session:
+            found = session.execute(
+                select(Wallet.id, Wallet.agent_id, Wallet.evm_address)
+                .where(Wallet.id > last if last else Wallet.id.is_not(None))
+                .order_by(Wallet.id)
+                .limit(_BATCH_SIZE)
+            ).all()
+        if not found:
+            return
+        yield from _nonce_gaps(chain, found)
+        last = found[-1].id
+
+
+def recent_nonce_gaps(chain: Chain) -> list[NonceGap]:
+    """Compare the nonces of the wallets that signed last with a chain, as a quick check. Raises: PortError."""
+    if chain.name.family is not Family.EVM:
+        return []
+    with read_only_unit() as session:
+        newest = (
+            select(SignedAttempt.transaction_id).order_by(SignedAttempt.id.desc()).limit(_RECENT).subquery()
+        )
+        found = session.execute(
+            select(Wallet.id, Wallet.agent_id, Wallet.evm_address)
+            .join(Transaction, Transaction.wallet_id == Wallet.id)
+            .join(newest, newest.c.transaction_id == Transaction.id)
+            .distinct()
+        ).all()
+    return list(_nonce_gaps(chain, found))
+
+
+def unknown_spends(chain: Chain) -> Iterator[UnknownSpend]:
+    """Yield movements with nonces used by unknown bytes, which workers would fail or did. Raises: PortError."""
+    candidates = open_transactions.possibly_displaced(chain.name)
+    for start in range(0, len(candidates), _BATCH_SIZE):
+        batch = candidates[start : start + _BATCH_SIZE]
+        used = chain.transaction_counts(sorted({movement.sender for movement in batch}))
+        passed_nonce = [each for each in batch if each.nonce is not None and each.nonce < used[each.sender]]
+        outcomes = chain.outcomes([each.query for each in passed_nonce])
+        for movement in passed_nonce:
+            if not _has_landed(outcomes, movement):
+                sent = chain.transaction_at_nonce(
+                    movement.sender, movement.nonce or 0, expected=movement.attempt()
+                )
+                # In a running service it may land or be replaced concurrently.
+                if sent is None:
+                    is_known = _has_landed(chain.outcomes([movement.query]), movement)
+                else:
+                    with read_only_unit() as session:
+                        is_known = _is_known(session, chain.name, sent.tx_hash)
+                if not is_known:
+                    yield UnknownSpend(movement, sent)
+
+
+def adopt_onchain_tx(spend: UnknownSpend, *, on_reopened: Callable[[Session, str], None]) -> bool:
+    """Add bytes that were signed for a movement after the backup to its attempts; return whether anything changed.
+
+    A failed movement is reopened, together with what depends on it (`on_reopened`) in the same unit, until a worker
+    settles it.
+    """
+    movement, sent, purpose = spend.movement, spend.sent, spend.purpose
+    if sent is None or sent.raw is None or purpose is None or not spend.needs_adoption:
+        return False
+    now = clock.now()
+    with unit_of_work() as session:
+        # The lock of settlements: a worker that fails the movement did so before, or sees these bytes.
+        try:
+            spending_accounts.lock_account(session, movement.wallet_id)
+        except NotFound:
+            return False  # its wallet was deleted
+        row = session.get(Transaction, movement.id)
+        if (
+            purpose is AttemptPurpose.PAYMENT
+            and row is not None
+            and settlement.reopen_from(
+                session, row, MovementStatus.FAILED, reason=StatusReason.FOUND_ON_CHAIN
+            )
+        ):
+            on_reopened(session, movement.id)
+        locked = session.execute(
+            update(Transaction)
+            .where(Transaction.id == movement.id, Transaction.status == MovementStatus.PENDING.value)
+            .values(quarantined_at=None, next_check_at=now, checks=0)
+            .returning(Transaction.id)
+        ).one_or_none()
+        if locked is None or _is_known(session, movement.chain, sent.tx_hash):
+            return False
+        signed = SignedTransaction(
+            sent.tx_hash, sent.raw, movement.nonce, movement.query.expires_at_height, movement.latest.terms
+        )
+        lifecycle.add_attempt(session, movement.id, movement.chain, signed, purpose)
+    return True
+
+
+def quarantine(spend: UnknownSpend) -> None:
+    """Exclude a pending movement from settlement while it is unknown whether it was executed."""
+    with unit_of_work() as session:
+        # The lock of settlements: one that fails the movement did so before, or sees this.
+        try:
+            spending_accounts.lock_account(session, spend.movement.wallet_id)
+        except NotFound:
+            return  # its wallet was deleted
+        session.execute(
+            update(Transaction)
+            .where(Transaction.id == spend.movement.id, Transaction.status == MovementStatus.PENDING.value)
+            .values(quarantined_at=clock.now())
+        )
+
+
+def release_quarantine(chain: ChainName, *, except_ids: Collection[str]) -> None:
+    """Return quarantined movements to the workers, except those that are still undetermined."""
+    with unit_of_work() as session:
+        session.execute(
+            update(Transaction)
+            .where(
+                Transaction.chain == chain.value,
+                Transaction.quarantined_at.is_not(None),
+                Transaction.id.not_in(except_ids),
+            )
+            .values(quarantined_at=None, next_check_at=clock.now(), checks=0)
+        )
+
+
+def advance_nonce(gap: NonceGap) -> None:
+    """Skip all nonces that are used already, in one unit."""
+    with unit_of_work() as session:
+        lifecycle.advance_nonce(session, gap.chain, gap.address, used=gap.used)
+
+
+def _has_landed(outcomes: Mapping[str, TransactionOutcome], movement: OpenMovement) -> bool:
+    outcome = outcomes.get(movement.id)
+    return outcome is not None and outcome.status not in (TransactionStatus.WAITING, TransactionStatus.VOID)
+
+
+def _is_known(session: Session, chain: ChainName, tx_hash: str) -> bool:
+    """Return whether bytes are recorded now."""
+    known = select(SignedAttempt.id).where(
+        SignedAttempt.chain == chain.value, SignedAttempt.tx_hash == tx_hash
+    )
+    return session.scalar(known) is not None
+
+
+def _nonce_gaps(chain: Chain, wallets: Sequence[Row[str, str, str]]) -> Iterator[NonceGap]:
+    addresses = [address for _, _, address in wallets]
+    # Read the chain first: a nonce is allocated before it is used.
+    used = chain.transaction_counts(addresses)
+    with read_only_unit() as session:
+        rows = session.execute(
+            select(Nonce.address, Nonce.next_nonce).where(
+                Nonce.chain == chain.name.value, Nonce.address.in_(addresses)
+            )
+        )
+        allocated = {row.address: row.next_nonce for row in rows}
+    for wallet_id, agent_id, address in wallets:
+        allocated_count = allocated.get(address, 0)
+        unknown_count = used[address] - allocated_count
+        if unknown_count > 0 and unknown_count > _count_newest_arrivals(chain.name, wallet_id, address):
+            yield NonceGap(chain.name, wallet_id, agent_id, address, allocated_count, used[address])
+
+
+def _count_newest_arrivals(chain: ChainName, wallet_id: str, address: str) -> int:
+    """Return how many arrivals of bridges used nonces of an address after its newest own transaction."""
+    newest_block = select(func.coalesce(func.max(Transaction.block_number), -1)).where(
+        Transaction.chain == chain.value, Transaction.from_address == address, Transaction.nonce.is_not(None)
+    )
+    arrivals = (
+        select(func.count())
+        .select_from(Bridge)
+        .where(
+            Bridge.wallet_id == wallet_id,
+            Bridge.destination_chain == chain.value,
+            Bridge.arrival_takes_slot.is_(True),
+            Bridge.arrival_block > newest_block.scalar_subquery(),
+        )
+    )
+    with read_only_unit() as session:
+        return session.scalar(arrivals) or 0

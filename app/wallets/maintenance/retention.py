@@ -1,0 +1,68 @@
+"""Retention of history: old trading queries, and old events of ended transactions, are deleted.
+
+Movements, funding requests and signed bytes are kept.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+from functools import partial
+
+from sqlalchemy import delete, select, text
+
+from app.db import batching
+from app.db.statements import add_amounts, in_list, table_of
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.spending import accounts as spending_accounts
+from app.wallets.core.lifecycle import MovementStatus
+from app.wallets.core.models import Transaction, TransactionEvent, Wallet
+
+_BATCH_SIZE = 100
+_MAX_BATCHES = 50
+# The condition of the partial index.
+_QUERIES = text("transactions.type = 'trading_query'")
+
+
+def prune(before: datetime, *, batch_size: int = _BATCH_SIZE, max_batches: int = _MAX_BATCHES) -> int:
+    """Delete old trading queries, then old events of ended transactions, in short units; return how many."""
+    old_events = (
+        select(TransactionEvent.id)
+        .join(Transaction, Transaction.id == TransactionEvent.transaction_id)
+        .where(TransactionEvent.at < before, Transaction.status != MovementStatus.PENDING.value)
+        .order_by(TransactionEvent.at)
+        .with_for_update(skip_locked=True, of=TransactionEvent)
+    )
+    bounds = {"batch_size": batch_size, "max_batches": max_batches}
+    queries = batching.run_in_batches(partial(_prune_queries, before), **bounds)
+    return queries + batching.delete_in_batches(TransactionEvent.id, old_events, **bounds)
+
+
+def _prune_queries(before: datetime, limit: int) -> int:
+    with read_only_unit() as session:
+        old = session.execute(
+            select(Transaction.id, Transaction.wallet_id)
+            .where(_QUERIES, Transaction.created_at < before)
+            .order_by(Transaction.created_at)
+            .limit(limit)
+        ).all()
+    if not old:
+        return 0
+    ids = [row.id for row in old]
+    with unit_of_work() as session:
+        # Lock the accounts first, as in every unit that changes rows of several wallets.
+        spending_accounts.lock_accounts(session, {row.wallet_id for row in old})
+        deleted = session.scalars(
+            delete(Transaction).where(in_list(session, Transaction.id, ids)).returning(Transaction.wallet_id),
+            execution_options={"synchronize_session": False},
+        ).all()
+        session.execute(
+            delete(TransactionEvent)
+            .where(in_list(session, TransactionEvent.transaction_id, ids))
+            .execution_options(synchronize_session=False)
+        )
+        counts = [
+            {"id": each, "transaction_count": -count} for each, count in sorted(Counter(deleted).items())
+        ]
+        add_amounts(session, table_of(Wallet), ["id"], counts)
+    return len(old)

@@ -1,0 +1,168 @@
+"""Swaps: exchanging tokens on one chain, for the wallet itself.
+
+Only the bounded loss counts against the limits: the value of the input less the minimum output. An offer too far below
+the market price is refused, whatever slippage the request allows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+from sqlalchemy.orm import Session
+
+from app.core.chains import native
+from app.core.money import TokenAmount
+from app.errors import PriceUnavailable
+from app.idempotency.service import Claim
+from app.ports.chain import SignedTransaction, TransactionDraft
+from app.ports.errors import PortError, Rejected, Unreachable
+from app.ports.swaps import ConcurrentOutflows, SwapExchange, SwapOffer, SwapRequest
+from app.ports.vault import Signer
+from app.state import app_state
+from app.wallets.core.lifecycle import TransactionType
+from app.wallets.core.parsing import SwapOrder
+from app.wallets.core.wallets import WalletView
+from app.wallets.swaps import slippage
+from app.wallets.transactions import failures, pipeline, unmined
+from app.wallets.transactions.pipeline import ExpectedOutput, Movement, MovementQuote
+from app.wallets.views import history
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwapQuote(MovementQuote):
+    """The result of a dry run that passed, with the expected and the minimum output."""
+
+    output: TokenAmount
+    minimum: TokenAmount
+    slippage_bps: int
+    route: str
+
+
+def quote(wallet: WalletView, order: SwapOrder) -> SwapQuote:
+    """Check limits and simulate like `send`, without signing. Raises: what `send` raises before signing."""
+    pipeline.assert_allowed(_unpriced(wallet, order))
+    try:
+        movement, offer, minimum = _bounded_offer(wallet, order)
+    except PortError as error:
+        raise failures.failure(TransactionType.SWAP, error.reason, error.details) from None
+    pipeline.assert_allowed(movement)
+    exchange = _exchange(order)
+    draft = pipeline.dry_run(
+        movement, lambda signer: exchange.draft(offer, minimum_units=minimum.units, signer=signer)
+    )
+    output = TokenAmount(offer.output_units, order.output_token)
+    return SwapQuote(
+        movement=movement, fee_units=draft.fee_units, output=output, minimum=minimum,
+        slippage_bps=order.slippage_bps, route=offer.route,
+    )  # fmt: skip
+
+
+def send(
+    wallet: WalletView, order: SwapOrder, *, wait_seconds: Decimal | None, claim: Claim
+) -> history.TransactionView:
+    """Swap tokens and wait for the outcome up to `wait_seconds`.
+
+    Returns a `confirmed` or `pending` transaction; its output is the quoted one until the actual one is known.
+
+    Raises: the 403 errors of refused limits; PriceUnavailable; SwapFailed if it is known not to have happened.
+    """
+    # Checked without a price first: a frozen agent costs no call to the exchange.
+    pipeline.assert_allowed(_unpriced(wallet, order))
+    try:
+        movement, offer, minimum = _bounded_offer(wallet, order)
+    except PortError as error:
+        raise pipeline.record_failed(
+            _unpriced(wallet, order), error.reason, error.details, claim=claim
+        ) from None
+    pipeline.assert_allowed(movement)
+    exchange = _exchange(order)
+
+    def draft(signer: Signer | None) -> TransactionDraft:
+        return exchange.draft(offer, minimum_units=minimum.units, signer=signer)
+
+    def sign(
+        session: Session, drafted: TransactionDraft, signer: Signer, nonce: int | None
+    ) -> SignedTransaction:
+        return exchange.sign(
+            drafted,
+            signer,
+            sequence=nonce,
+            concurrent=_concurrent_outflows(session, movement, drafted, nonce),
+        )
+
+    return pipeline.execute(movement, draft, sign, wait_seconds=wait_seconds, claim=claim)
+
+
+def _bounded_offer(wallet: WalletView, order: SwapOrder) -> tuple[Movement, SwapOffer, TokenAmount]:
+    """Get prices and an offer, and bound the loss. Raises: PriceUnavailable, Rejected."""
+    state = app_state()
+    # The limits of the services that give quotes are shared by all agents.
+    state.rate_limiter.count(state.settings.quote_rate_limit, "quotes", wallet.agent_id)
+    prices = state.ports.prices
+    input_price, output_price = (
+        prices.independent_range(order.input_amount.token),
+        prices.independent_range(order.output_token),
+    )
+    # Without a market price, a bad offer cannot be distinguished from a good one.
+    if input_price is None or output_price is None:
+        raise PriceUnavailable(
+            "No current price is known for these tokens, so offers cannot be checked; try again shortly."
+        )
+    request = SwapRequest(
+        wallet.address_on(order.chain), order.input_amount, order.output_token, order.slippage_bps
+    )
+    try:
+        offer = state.ports.swap_exchanges[order.chain].quote(request)
+    except Unreachable as error:
+        raise Rejected("chain_unreachable", details=error.details) from None
+    minimum, loss_nanos = slippage.compute_bounds(
+        order.input_amount,
+        order.output_token,
+        # If sources differ, take the prices that yield the larger loss and the higher minimum output.
+        input_price_nanos=input_price.max_nanos,
+        output_price_nanos=output_price.min_nanos,
+        quoted_units=offer.output_units,
+        slippage_bps=order.slippage_bps,
+        deviation_bps=state.settings.max_price_deviation_bps,
+    )
+    output = ExpectedOutput(order.output_token, offer.output_units, minimum.units)
+    return _movement(wallet, order, output=output, value_nanos=loss_nanos), offer, minimum
+
+
+def _unpriced(wallet: WalletView, order: SwapOrder) -> Movement:
+    """Return the swap before an offer is known; its value is 0."""
+    return _movement(wallet, order, output=ExpectedOutput(order.output_token), value_nanos=0)
+
+
+def _movement(wallet: WalletView, order: SwapOrder, *, output: ExpectedOutput, value_nanos: int) -> Movement:
+    # The output goes to the wallet itself, so no allowlist applies.
+    return Movement(
+        wallet=wallet, type=TransactionType.SWAP, chain=order.chain, recipient=wallet.address_on(order.chain),
+        payee=None, amount=order.input_amount, value_nanos=value_nanos, output=output,
+    )  # fmt: skip
+
+
+def _exchange(order: SwapOrder) -> SwapExchange:
+    return app_state().ports.swap_exchanges[order.chain]
+
+
+def _concurrent_outflows(
+    session: Session, movement: Movement, draft: TransactionDraft, nonce: int | None
+) -> ConcurrentOutflows:
+    """Return the wallet's earlier outflows that a draft does not include."""
+    if nonce is not None and draft.sequence is not None:
+        pending_swaps = unmined.count_swaps(
+            session,
+            movement.sender,
+            movement.chain,
+            movement.amount.token.symbol,
+            since_sequence=draft.sequence,
+            before_sequence=nonce,
+        )
+        return ConcurrentOutflows(earlier_swaps=pending_swaps)
+    unmined_units, fees = unmined.outflows(
+        session, movement.sender, movement.chain, since_sequence=None, since_block=draft.as_of
+    )
+    fee_token = native(movement.chain)
+    return ConcurrentOutflows(outflows={**unmined_units, fee_token: unmined_units.get(fee_token, 0) + fees})

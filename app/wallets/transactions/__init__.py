@@ -1,0 +1,1 @@
+"""Outgoing transactions: prepare, record, broadcast, settle; confirmation and replacement."""

@@ -1,0 +1,119 @@
+"""Payments that a wallet signs and another party submits.
+
+The signed bytes are recorded with the hold before anyone gets them, and only those are ever sent: no second
+authorization is signed for one movement. The chain decides the outcome, as for every movement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.core.chains import ChainName
+from app.core.identifiers import new_id
+from app.db.unit_of_work import read_only_unit
+from app.errors import NotFound
+from app.idempotency.service import Claim
+from app.ports.chain import Terms, TransactionQuery
+from app.spending import holds as spending_holds
+from app.state import app_state
+from app.wallets.core import lifecycle
+from app.wallets.core.lifecycle import AttemptPurpose, MovementStatus
+from app.wallets.core.models import SignedAttempt
+from app.wallets.transactions import outcome_polling, pipeline, unmined
+from app.wallets.transactions.pipeline import Movement, NotAffordable
+from app.wallets.views import history
+from app.wallets.views.history import TransactionView
+
+
+@dataclass(frozen=True, slots=True)
+class SignedPaymentBytes:
+    """A signed payment: its identity on the chain, the bytes that its recipient gets, what its outcome is found by."""
+
+    reference: str
+    raw: bytes
+    terms: Terms
+
+
+@dataclass(frozen=True, slots=True)
+class AvailableFunds:
+    """The balance of a wallet in a token as of a nonce and a block."""
+
+    units: int
+    sequence: int | None
+    block: int
+
+
+def read_funds(movement: Movement) -> AvailableFunds:
+    """Read what a wallet has of a movement's token. Raises: Unreachable."""
+    chain = app_state().ports.chains[movement.chain]
+    # The nonce first: what is signed in between counts as unmined.
+    sequence = chain.transaction_counts([movement.sender]).get(movement.sender)
+    block = chain.head().number
+    return AvailableFunds(chain.balances(movement.sender).of(movement.amount.token).units, sequence, block)
+
+
+def assert_affordable(session: Session, movement: Movement, funds: AvailableFunds) -> None:
+    """Refuse a payment that a balance does not cover after all unmined movements. Raises: NotAffordable."""
+    token = movement.amount.token
+    unmined_units, _fees = unmined.outflows(
+        session, movement.sender, movement.chain, since_sequence=funds.sequence, since_block=funds.block
+    )
+    needed = movement.amount.units + unmined_units.get(token, 0)
+    if needed > funds.units:
+        raise NotAffordable("insufficient_funds", token, available=funds.units, required=needed)
+
+
+def record(
+    session: Session,
+    movement: Movement,
+    funds: AvailableFunds,
+    sign: Callable[[str], SignedPaymentBytes],
+    *,
+    claim: Claim,
+) -> TransactionView:
+    """Hold the value, sign by `sign` with the new movement's id, and store: all that precedes sending the bytes.
+
+    Raises: the 403 errors of refused limits, NotAffordable.
+    """
+    transaction_id = new_id()
+    spending_holds.hold(session, movement.wallet.id, movement.spending_request, reference=transaction_id)
+    assert_affordable(session, movement, funds)
+    transaction = pipeline.new_transaction(transaction_id, movement)
+    signed = sign(transaction_id)
+    lifecycle.record_authorization(
+        session, transaction, reference=signed.reference, raw=signed.raw, terms=signed.terms
+    )
+    claim.bind(session, transaction_id)
+    return history.view_of(session, transaction)
+
+
+def stored(transaction_id: str) -> SignedPaymentBytes:
+    """Return the bytes that were signed for a movement. Raises: NotFound."""
+    with read_only_unit() as session:
+        row = session.execute(
+            select(SignedAttempt.tx_hash, SignedAttempt.raw, SignedAttempt.terms).where(
+                SignedAttempt.transaction_id == transaction_id,
+                SignedAttempt.purpose == AttemptPurpose.AUTHORIZATION.value,
+            )
+        ).one_or_none()
+    if row is None:
+        raise NotFound
+    return SignedPaymentBytes(row.tx_hash, row.raw, row.terms)
+
+
+def wait(view: TransactionView, *, wait_seconds: Decimal | None, account_id: str) -> TransactionView:
+    """Wait up to `wait_seconds` for the outcome of a pending payment, and return its present state."""
+    if view.status == MovementStatus.PENDING:
+        signed = stored(view.id)
+        query = TransactionQuery(
+            view.id, view.from_address or "", None, (signed.reference,), terms=signed.terms
+        )
+        outcome_polling.wait_for_outcome(
+            ChainName(view.chain), query, seconds=wait_seconds, account_id=account_id
+        )
+    return history.current_view(view.id)

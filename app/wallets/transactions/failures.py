@@ -1,0 +1,76 @@
+"""The errors returned for failed movements: reasons, messages and error classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from app.errors import BridgeFailed, PaymentFailed, ServiceError, SwapFailed, TransferFailed, WithdrawalFailed
+from app.wallets.core.lifecycle import MovementKind, TransactionType
+from app.wallets.views.history import TransactionView
+
+_FAILURES: Mapping[TransactionType, type[ServiceError]] = {
+    TransactionType.TRANSFER: TransferFailed,
+    TransactionType.WITHDRAWAL: WithdrawalFailed,
+    TransactionType.SWAP: SwapFailed,
+    TransactionType.PAYMENT: PaymentFailed,
+}
+_MESSAGES: Mapping[str, str] = {
+    "insufficient_funds": "The wallet does not hold enough of this token.",
+    "insufficient_gas": "The wallet does not hold enough of the chain's native token to pay the network fee.",
+    "leaves_dust": "It would leave less than the chain's minimum balance of an account: send less, or all of it.",
+    "simulation_failed": "The simulation failed: the chain would reject this transaction.",
+    "chain_unreachable": "The chain cannot be reached at the moment; nothing was sent.",
+    "network_fee_too_high": "The network fee is above the operator's cap at the moment; try again later.",
+    "expired": "No block included it before it expired; nothing was moved, and it can no longer be executed.",
+    "reverted": "The transaction was executed and reverted; only the network fee was spent.",
+    "cancelled": "It could no longer be executed (late or unaffordable); an empty transaction used its nonce instead.",
+    "slot_taken": "Another transaction used its nonce, so it can never be executed.",
+    "quote_unavailable": "No quote is available at the moment; nothing was sent. Try again later.",
+    "quote_rate_limited": "The service that gives quotes limits requests; nothing was sent. Try again after"
+    " `details.retry_after_seconds`, as a new request.",
+    "no_liquidity": "No market offers this exchange at the moment.",
+    "amount_too_small": "The amount is too small: the output would be zero.",
+    "price_deviation": "The exchange's offer is too far below the market price; nothing was sent.",
+    "price_moved": "The price moved beyond the allowed slippage; nothing was sent.",
+    "unsafe_instructions": "The transaction offered for signing does not match the request; nothing was sent.",
+    "deadline_passed": "It was not executed before its deadline, and can no longer be.",
+    "bridge_fee_too_high": "Every route charges more than the operator allows; nothing was sent.",
+    "written_off": "It was sent and never paid out on the other chain; the operator has written it off.",
+    "refunded": "It could not be delivered on the other chain and was refunded on the source chain.",
+}
+
+
+def recorded_failure(view: TransactionView) -> ServiceError:
+    """Return the error of a failed movement from its record."""
+    error_class = _failure_class(TransactionType(view.type), view.kind)
+    details = {"reason": view.error or "failed", "transaction_id": view.id, "tx_hash": view.tx_hash}
+    return error_class(_MESSAGES.get(view.error or "", "It was not executed."), details=details)
+
+
+def failure(
+    type_: TransactionType,
+    reason: str,
+    details: Mapping[str, str],
+    *,
+    transaction_id: str | None = None,
+    kind: str | None = None,
+) -> ServiceError:
+    """Return the error of a movement that is known not to have been executed."""
+    error_details: dict[str, str | int | None] = {"reason": reason, **details}
+    # Details of a port are texts.
+    retry_after_seconds = int(details["retry_after_seconds"]) if "retry_after_seconds" in details else None
+    if retry_after_seconds is not None:
+        error_details["retry_after_seconds"] = retry_after_seconds
+    if transaction_id is not None:
+        error_details |= {"transaction_id": transaction_id, "tx_hash": None}
+    where = f" on {details['chain']}" if "chain" in details else ""
+    missing = f" Missing: {details['missing']} {details['currency']}{where}." if "missing" in details else ""
+    return _failure_class(type_, kind)(
+        _MESSAGES.get(reason, "It was not executed.") + missing,
+        details=error_details,
+        retry_after_seconds=retry_after_seconds,
+    )
+
+
+def _failure_class(type_: TransactionType, kind: str | None) -> type[ServiceError]:
+    return BridgeFailed if kind == MovementKind.BRIDGE else _FAILURES.get(type_, TransferFailed)

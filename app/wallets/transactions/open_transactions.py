@@ -1,0 +1,192 @@
+"""Queries for the transactions that workers have to check."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeAlias
+
+import structlog
+from sqlalchemy import ColumnElement, Row, exists, func, select
+
+from app.core.chains import TOKENS_BY_SYMBOL, ChainName
+from app.core.money import TokenAmount
+from app.db.statements import table_of
+from app.db.unit_of_work import read_only_unit
+from app.ports.chain import BlockRef, StoredTransaction, TransactionQuery, TransferIntent
+from app.wallets.core.lifecycle import AttemptPurpose, MovementStatus, StatusReason
+from app.wallets.core.models import SignedAttempt, Transaction
+
+_log = structlog.get_logger(__name__)
+
+BATCH = 1000
+
+
+SignedBytes: TypeAlias = Row[*tuple[Any, ...]]
+"""The row of signed bytes of a movement, with their state so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenMovement:
+    """A movement that is not final, with all bytes that were signed for it, oldest first."""
+
+    id: str
+    wallet_id: str
+    chain: ChainName
+    sender: str
+    status: MovementStatus
+    nonce: int | None
+    checks: int
+    block: BlockRef | None
+    fee_units: int | None
+    request_id: str | None
+    query: TransactionQuery
+    attempts: tuple[SignedBytes, ...]
+    intent: TransferIntent
+
+    @property
+    def lacks_fee(self) -> bool:
+        """Return whether it landed in a block and its fee is unknown."""
+        return self.status is not MovementStatus.PENDING and self.block is not None and self.fee_units is None
+
+    @property
+    def expires(self) -> bool:
+        """Return whether its bytes expire."""
+        return self.query.expires_at_height is not None
+
+    @property
+    def is_authorization(self) -> bool:
+        """Return whether another party submits it."""
+        return bool(self.latest.purpose == AttemptPurpose.AUTHORIZATION)
+
+    @property
+    def latest(self) -> SignedBytes:
+        """Return the attempt that was signed last."""
+        return self.attempts[-1]
+
+    def attempt(self) -> StoredTransaction:
+        """Return the latest attempt in the form that the chain's adapter takes."""
+        row = self.latest
+        return StoredTransaction(self.intent, row.tx_hash, row.raw, self.nonce, row.terms)
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableMovement:
+    """A row that this version cannot interpret."""
+
+    id: str
+    chain: ChainName
+    checks: int
+
+
+def has_due(chain: ChainName, now: datetime) -> ColumnElement[bool]:
+    """Return the condition that a movement of a chain is due for a check."""
+    return exists().where(Transaction.chain == chain.value, *_is_due(now))
+
+
+def due(chain: ChainName, now: datetime) -> list[OpenMovement | UnreadableMovement]:
+    """Return movements that are due for a check, the longest due first."""
+    return _load(chain, *_is_due(now), order=(Transaction.next_check_at,), limit=BATCH)
+
+
+def pending_of(sender: str, chain: ChainName) -> list[OpenMovement]:
+    """Return the pending movements of a sender on a chain without nonces, oldest first."""
+    found = _load(
+        chain,
+        Transaction.from_address == sender,
+        Transaction.block_number.is_(None),
+        Transaction.status == MovementStatus.PENDING.value,
+        Transaction.nonce.is_(None),
+        Transaction.fee_cap_units.is_not(None),
+        order=(Transaction.created_at,),
+        limit=BATCH,
+    )
+    return [entry for entry in found if isinstance(entry, OpenMovement)]
+
+
+def possibly_displaced(chain: ChainName) -> list[OpenMovement]:
+    """Return movements that are pending with a nonce, or failed because unknown bytes used it; slow, for operators."""
+    is_displaced = (Transaction.status == MovementStatus.FAILED.value) & (
+        Transaction.error == StatusReason.SLOT_TAKEN.value
+    )
+    found = _load(
+        chain,
+        Transaction.nonce.is_not(None),
+        is_displaced | (Transaction.status == MovementStatus.PENDING.value),
+        order=(Transaction.from_address, Transaction.nonce),
+    )
+    return [entry for entry in found if isinstance(entry, OpenMovement)]
+
+
+def lowest_nonces(chain: ChainName, senders: Sequence[str]) -> dict[str, int]:
+    """Return the lowest pending nonce of each sender, except quarantined ones, which are used."""
+    if not senders:
+        return {}
+    with read_only_unit() as session:
+        rows = session.execute(
+            select(Transaction.from_address, func.min(Transaction.nonce))
+            .where(
+                Transaction.chain == chain.value,
+                Transaction.from_address.in_(sorted(set(senders))),
+                Transaction.status == MovementStatus.PENDING.value,
+                Transaction.quarantined_at.is_(None),
+            )
+            .group_by(Transaction.from_address)
+        )
+        return {str(sender): lowest for sender, lowest in rows if lowest is not None}
+
+
+def _is_due(now: datetime) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return Transaction.next_check_at <= now, Transaction.quarantined_at.is_(None)
+
+
+def _load(
+    chain: ChainName, *conditions: ColumnElement[bool], order: tuple[Any, ...], limit: int | None = None
+) -> list[OpenMovement | UnreadableMovement]:
+    with read_only_unit() as session:
+        rows = session.scalars(
+            select(Transaction)
+            .where(Transaction.chain == chain.value, *conditions)
+            .order_by(*order)
+            .limit(limit)
+        ).all()
+        attempts: dict[str, list[SignedBytes]] = {row.id: [] for row in rows}
+        table = table_of(SignedAttempt)
+        signed = select(table).where(table.c.transaction_id.in_(list(attempts))).order_by(table.c.id)
+        for attempt in session.execute(signed):
+            attempts[attempt.transaction_id].append(attempt)
+        return [_movement_or_unreadable(row, attempts[row.id]) for row in rows]
+
+
+def _movement_or_unreadable(
+    row: Transaction, attempts: list[SignedBytes]
+) -> OpenMovement | UnreadableMovement:
+    try:
+        return _movement(row, attempts)
+    except (LookupError, ValueError):
+        _log.exception("movement_unreadable", transaction_id=row.id, chain=row.chain)
+        return UnreadableMovement(row.id, ChainName(row.chain), row.checks)
+
+
+def _movement(row: Transaction, attempts: list[SignedBytes]) -> OpenMovement:
+    if not attempts:
+        raise LookupError("no signed attempt")
+    sender = row.from_address or ""
+    block = (
+        BlockRef(row.block_number, row.block_hash)
+        if row.block_number is not None and row.block_hash
+        else None
+    )
+    return OpenMovement(
+        id=row.id, wallet_id=row.wallet_id, chain=ChainName(row.chain), sender=sender,
+        status=MovementStatus(row.status), nonce=row.nonce, checks=row.checks, block=block, fee_units=row.fee_units,
+        request_id=row.request_id,
+        query=TransactionQuery(
+            row.id, sender, row.nonce, tuple(a.tx_hash for a in attempts), row.expires_at_height,
+            TOKENS_BY_SYMBOL[row.output_currency] if row.output_currency else None,
+            attempts[-1].terms,
+        ),
+        attempts=tuple(attempts),
+        intent=TransferIntent(sender, row.to_address, TokenAmount(row.amount_units, TOKENS_BY_SYMBOL[row.currency])),
+    )  # fmt: skip

@@ -1,0 +1,317 @@
+"""The phases of an outgoing transaction: prepare, record, broadcast, settle. Shared by transfers and swaps.
+
+Prepare reads the chain and simulates. Record holds the value, allocates the nonce, signs and stores, in one unit.
+A process that dies between phases leaves a `pending` row that `confirmation` settles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TypeVar
+
+import structlog
+from sqlalchemy.orm import Session
+
+from app.core import clock
+from app.core.chains import ChainName, Token, native
+from app.core.identifiers import new_id
+from app.core.money import TokenAmount, decimal_string
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.errors import ServiceError
+from app.idempotency.service import Claim
+from app.ports.chain import Chain, SignedTransaction, TransactionDraft
+from app.ports.errors import PortError, Rejected, Unreachable
+from app.ports.vault import Signer
+from app.spending import accounts as spending_accounts
+from app.spending import holds as spending_holds
+from app.spending.policy import SpendingRequest
+from app.state import app_state
+from app.wallets.core import custody, lifecycle, network_fees
+from app.wallets.core.lifecycle import MovementStatus, TransactionType
+from app.wallets.core.models import Transaction
+from app.wallets.core.wallets import WalletView
+from app.wallets.transactions import confirmation, failures, outcome_polling, settlement, unmined
+from app.wallets.views import history
+
+_log = structlog.get_logger(__name__)
+
+PlanT = TypeVar("PlanT")
+ResultT = TypeVar("ResultT")
+DraftFunction = Callable[[Signer | None], TransactionDraft]
+"""Reads the chain and simulates; in a dry run there is no signer, and nothing is signed.
+
+Raises: PortError, ServiceError.
+"""
+SignFunction = Callable[[Session, TransactionDraft, Signer, int | None], SignedTransaction]
+"""Signs a draft with a nonce, inside the unit that records it: no network."""
+RecordedCallback = Callable[[Session, history.TransactionView], None]
+"""Writes related rows inside the unit that records a movement: no network."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedOutput:
+    """The expected output of a swap: quoted and minimum; None while there is no quote."""
+
+    token: Token
+    quoted_units: int | None = None
+    minimum_units: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Movement:
+    """An outgoing movement: `amount` leaves the wallet and counts as `value_nanos` against its limits.
+
+    `payee` must be on the wallet's allowlist, if it has one; None if the recipient is the wallet or the service.
+    `domain` is the web service's that is paid, if one is; `session_id` the session that it counts against.
+    """
+
+    wallet: WalletView
+    type: TransactionType
+    chain: ChainName
+    recipient: str
+    payee: str | None
+    amount: TokenAmount
+    value_nanos: int | None
+    output: ExpectedOutput | None = None
+    kind: str | None = None
+    domain: str | None = None
+    session_id: str | None = None
+
+    @property
+    def sender(self) -> str:
+        """Return the wallet's address on the chain."""
+        return self.wallet.address_on(self.chain)
+
+    @property
+    def spending_request(self) -> SpendingRequest:
+        """Return what the wallet's limits decide on."""
+        return SpendingRequest(self.value_nanos, self.payee, self.chain.family, self.domain, self.session_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovementQuote:
+    """The result of a dry run that passed: the movement and its maximum network fee."""
+
+    movement: Movement
+    fee_units: int
+    dry_run: bool = True
+
+    @property
+    def network_fee(self) -> TokenAmount:
+        """Return the fee in the chain's native token."""
+        return TokenAmount(self.fee_units, native(self.movement.chain))
+
+    @property
+    def network_fee_nanos(self) -> int | None:
+        """Return the dollar value of the fee, None if no price is known. Reads the network."""
+        return network_fees.usd_value_nanos(self.network_fee)
+
+
+class NotAffordable(Rejected):
+    """The balance, less unmined transactions of the wallet, does not cover a movement."""
+
+    def __init__(self, reason: str, token: Token, *, available: int, required: int) -> None:
+        amounts = {"available": available, "required": required, "missing": required - available}
+        texts = {name: decimal_string(units, token.decimals) for name, units in amounts.items()}
+        super().__init__(reason, details={"currency": token.symbol, **texts})
+
+
+def assert_allowed(movement: Movement) -> None:
+    """Check the limits without locking or holding. Raises: the 403 errors, PriceUnavailable."""
+    with read_only_unit() as session:
+        spending_holds.check(session, movement.wallet.id, movement.spending_request)
+
+
+def dry_run(movement: Movement, draft: DraftFunction) -> TransactionDraft:
+    """Prepare a movement and check limits and balances. Raises: what `execute` raises before signing."""
+
+    def assert_possible(drafted: TransactionDraft) -> TransactionDraft:
+        with read_only_unit() as session:
+            spending_holds.check(session, movement.wallet.id, movement.spending_request)
+            assert_affordable(session, movement, drafted)
+        return drafted
+
+    try:
+        return _retry_after_settling_pending(movement, lambda: draft(None), assert_possible)
+    except PortError as error:
+        raise failures.failure(movement.type, error.reason, error.details) from None
+
+
+def execute(
+    movement: Movement,
+    draft: DraftFunction,
+    sign: SignFunction,
+    *,
+    wait_seconds: Decimal | None,
+    claim: Claim,
+    on_recorded: RecordedCallback | None = None,
+) -> history.TransactionView:
+    """Prepare, record and broadcast a movement, and wait for its outcome up to `wait_seconds`.
+
+    Returns a `confirmed` or `pending` transaction. `on_recorded` runs in the unit that records it.
+
+    Raises: the 403 errors of refused limits; the error of the movement's type if it is known not to have happened.
+    """
+    signer = custody.signer_of(movement.wallet.id)
+
+    def commit(drafted: TransactionDraft) -> tuple[history.TransactionView, SignedTransaction]:
+        return _record_signed(movement, drafted, sign, signer, claim=claim, on_recorded=on_recorded)
+
+    try:
+        recorded, signed = _retry_after_settling_pending(movement, lambda: draft(signer), commit)
+    except PortError as error:
+        raise record_failed(movement, error.reason, error.details, claim=claim) from None
+    view = broadcast_and_wait(
+        app_state().ports.chains[movement.chain],
+        recorded,
+        signed,
+        wait_seconds=wait_seconds,
+        account_id=movement.wallet.agent_id,
+        output_token=movement.output.token if movement.output else None,
+    )
+    if view.status == MovementStatus.FAILED:
+        raise failures.recorded_failure(view)
+    return view
+
+
+def record_failed(
+    movement: Movement, reason: str, details: Mapping[str, str], *, claim: Claim
+) -> ServiceError:
+    """Record a movement that failed before signing, and return its error. Limits are checked first."""
+    transaction = new_transaction(new_id(), movement)
+    transaction.cost_nanos = 0
+    transaction.error = reason
+    with unit_of_work() as session:
+        spending_accounts.lock_account(session, movement.wallet.id)
+        spending_holds.check(session, movement.wallet.id, movement.spending_request)
+        lifecycle.record(session, transaction, status=MovementStatus.FAILED)
+        claim.bind(session, transaction.id)
+    return failures.failure(movement.type, reason, details, transaction_id=transaction.id, kind=movement.kind)
+
+
+def retry_after_settling_pending(
+    movement: Movement,
+    plan: Callable[[], PlanT],
+    action: Callable[[PlanT], ResultT],
+    *,
+    sequence: Callable[[PlanT], int | None],
+) -> ResultT:
+    """Plan a movement and apply `action`; if pending ones make it unaffordable, settle those that landed and retry.
+
+    The retry plans again, because only new balances include what has landed. `sequence` returns the first nonce of a
+    plan, if the chain has any: it defines what the balances include.
+
+    Raises: Rejected, NotAffordable.
+    """
+    planned = plan()
+    try:
+        return action(planned)
+    except NotAffordable:
+        if sequence(planned) is not None:
+            raise
+        try:
+            confirmation.settle_landed(movement.chain, movement.sender)
+        except Unreachable as error:
+            raise Rejected("chain_unreachable", details=error.details) from None
+    return action(plan())
+
+
+def _retry_after_settling_pending(
+    movement: Movement, draft: Callable[[], TransactionDraft], action: Callable[[TransactionDraft], ResultT]
+) -> ResultT:
+    return retry_after_settling_pending(
+        movement, lambda: prepare(movement, draft), action, sequence=lambda drafted: drafted.sequence
+    )
+
+
+def prepare(movement: Movement, draft: Callable[[], TransactionDraft]) -> TransactionDraft:
+    """Draft a movement and check its network fee. Raises: Rejected."""
+    try:
+        drafted = draft()
+    except Unreachable as error:
+        raise Rejected("chain_unreachable", details=error.details) from None
+    if not network_fees.is_within_cap(movement.chain, drafted.fee_units):
+        raise Rejected("network_fee_too_high")
+    return drafted
+
+
+def _record_signed(
+    movement: Movement,
+    draft: TransactionDraft,
+    sign: SignFunction,
+    signer: Signer,
+    *,
+    claim: Claim,
+    on_recorded: RecordedCallback | None = None,
+) -> tuple[history.TransactionView, SignedTransaction]:
+    """Hold the value, allocate the nonce, sign and store: all that must be committed before the broadcast."""
+    transaction_id = new_id()
+    with unit_of_work() as session:
+        spending_holds.hold(session, movement.wallet.id, movement.spending_request, reference=transaction_id)
+        assert_affordable(session, movement, draft)
+        transaction = new_transaction(transaction_id, movement)
+        signed = lifecycle.record_signed(
+            session, transaction, draft, lambda nonce: sign(session, draft, signer, nonce)
+        )
+        claim.bind(session, transaction_id)
+        recorded = history.view_of(session, transaction)
+        if on_recorded is not None:
+            on_recorded(session, recorded)
+        return recorded, signed
+
+
+def assert_affordable(session: Session, movement: Movement, draft: TransactionDraft) -> None:
+    """Refuse a movement that the balances do not cover after all unmined ones. Raises: NotAffordable."""
+    token, fee_token = movement.amount.token, native(movement.chain)
+    unmined_units, fees = unmined.outflows(
+        session, movement.sender, movement.chain, since_sequence=draft.sequence, since_block=draft.as_of
+    )
+    needed_native = draft.fee_units + fees + unmined_units.get(fee_token, 0)
+    if token == fee_token:
+        needed_native += movement.amount.units
+    else:
+        needed = movement.amount.units + unmined_units.get(token, 0)
+        if needed > draft.token_units:
+            raise NotAffordable("insufficient_funds", token, available=draft.token_units, required=needed)
+    if needed_native > draft.native_units:
+        reason = "insufficient_funds" if token == fee_token else "insufficient_gas"
+        raise NotAffordable(reason, fee_token, available=draft.native_units, required=needed_native)
+
+
+def broadcast_and_wait(
+    chain: Chain,
+    recorded: history.TransactionView,
+    signed: SignedTransaction,
+    *,
+    wait_seconds: Decimal | None,
+    account_id: str,
+    output_token: Token | None = None,
+) -> history.TransactionView:
+    """Broadcast and wait for the outcome. An error here never becomes a 500: the recorded movement is returned."""
+    try:
+        if settlement.broadcast(chain, recorded.id, signed):
+            query = settlement.query_for(
+                recorded.id, recorded.from_address or "", signed, output_token=output_token
+            )
+            outcome_polling.wait_for_outcome(chain.name, query, seconds=wait_seconds, account_id=account_id)
+        return history.current_view(recorded.id)
+    except Exception:
+        _log.exception("movement_deferred_to_workers", transaction_id=recorded.id)
+        return recorded
+
+
+def new_transaction(transaction_id: str, movement: Movement) -> Transaction:
+    """Return the row of a movement that is not signed yet."""
+    output = movement.output
+    return Transaction(
+        id=transaction_id, wallet_id=movement.wallet.id, type=movement.type.value,
+        kind=None if movement.kind is None else str(movement.kind),
+        chain=movement.chain.value, from_address=movement.sender, to_address=movement.recipient,
+        amount_units=movement.amount.units, currency=movement.amount.token.symbol,
+        output_currency=output.token.symbol if output else None,
+        output_quoted_units=output.quoted_units if output else None,
+        output_minimum_units=output.minimum_units if output else None,
+        cost_nanos=movement.value_nanos or 0, created_at=clock.now(), checks=0,
+    )  # fmt: skip

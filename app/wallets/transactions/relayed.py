@@ -1,0 +1,112 @@
+"""Transactions that move no tokens of the wallet: submissions for another party, and queries to the trading exchange.
+
+Submissions use nonces and pay fees like movements, and are recorded and settled like them.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import or_, select
+from sqlalchemy.orm import Session
+
+from app.core import clock
+from app.core.chains import USDC, ChainName
+from app.core.identifiers import new_id
+from app.db.unit_of_work import unit_of_work
+from app.ports.chain import Chain, SignedTransaction, TransactionDraft
+from app.ports.errors import Rejected
+from app.ports.vault import Signer
+from app.spending import accounts as spending_accounts
+from app.wallets.core import lifecycle
+from app.wallets.core.lifecycle import PERPDEX_CHAIN, MovementStatus, TransactionType
+from app.wallets.core.models import SignedAttempt, Transaction, Wallet
+from app.wallets.core.wallets import WalletView
+from app.wallets.transactions import pipeline
+from app.wallets.transactions.pipeline import Movement, NotAffordable
+from app.wallets.views import history
+from app.wallets.views.history import TransactionView
+
+
+def record_submission(
+    session: Session, chain: Chain, wallet: WalletView, draft: TransactionDraft, signer: Signer, *, kind: str
+) -> tuple[TransactionView, SignedTransaction]:
+    """Sign a draft of the wallet and record it as pending.
+
+    Raises: Rejected("insufficient_gas") if unmined transactions leave too little of the native token.
+    """
+    movement = Movement(
+        wallet=wallet, type=TransactionType.TRANSFER, kind=kind, chain=chain.name,
+        recipient=draft.intent.recipient, payee=None, amount=draft.intent.amount, value_nanos=0,
+    )  # fmt: skip
+
+    def sign(nonce: int | None) -> SignedTransaction:
+        # Checked once the nonce is allocated: its lock lets one at a time count what the others spend.
+        try:
+            pipeline.assert_affordable(session, movement, draft)
+        except NotAffordable:
+            raise Rejected("insufficient_gas") from None
+        return chain.sign(draft, signer, sequence=nonce)
+
+    transaction = pipeline.new_transaction(new_id(), movement)
+    signed = lifecycle.record_signed(session, transaction, draft, sign)
+    return history.view_of(session, transaction), signed
+
+
+def kind_of(session: Session, chain: ChainName, tx_hash: str) -> str | None:
+    """Return the kind of Purser's movement with a hash, None for any other hash."""
+    return session.scalar(
+        select(Transaction.kind)
+        .outerjoin(SignedAttempt, SignedAttempt.transaction_id == Transaction.id)
+        .where(
+            Transaction.chain == chain.value,
+            Transaction.kind.is_not(None),
+            or_(SignedAttempt.tx_hash == tx_hash, Transaction.tx_hash == tx_hash),
+        )
+        .limit(1)
+    )
+
+
+def final_status(session: Session, transaction_id: str) -> MovementStatus | None:
+    """Return the status of a movement once it is final, None before."""
+    row = session.get(Transaction, transaction_id)
+    if row is None or row.status == MovementStatus.PENDING.value or row.next_check_at is not None:
+        return None
+    return MovementStatus(row.status)
+
+
+def failed_hashes(
+    session: Session, agent_id: str, chain: ChainName, *, kind: str, since: datetime
+) -> list[str]:
+    """Return all hashes of an agent's movements since an instant that finally failed."""
+    rows = (
+        select(SignedAttempt.tx_hash)
+        .join(Transaction, Transaction.id == SignedAttempt.transaction_id)
+        .join(Wallet, Wallet.id == Transaction.wallet_id)
+        .where(
+            Wallet.agent_id == agent_id,
+            Transaction.created_at >= since,
+            Transaction.status == MovementStatus.FAILED.value,
+            Transaction.next_check_at.is_(None),
+            Transaction.chain == chain.value,
+            Transaction.kind == kind,
+        )
+    )
+    return list(session.scalars(rows))
+
+
+def record_query(wallet_id: str, *, address: str, kind: str) -> str:
+    """Record a `trading_query` in a wallet's history and return its id. Raises: NotFound if the wallet was deleted."""
+    transaction_id, now = new_id(), clock.now()
+    with unit_of_work() as session:
+        # The lock excludes a concurrent deletion, which would leave this row behind.
+        spending_accounts.lock_account(session, wallet_id)
+        lifecycle.record(
+            session, Transaction(
+                id=transaction_id, wallet_id=wallet_id, type=TransactionType.TRADING_QUERY.value, kind=kind,
+                chain=PERPDEX_CHAIN, from_address=address, to_address=PERPDEX_CHAIN, amount_units=0,
+                currency=USDC.symbol, cost_nanos=0, created_at=now, confirmed_at=now, checks=0,
+            ),
+            status=MovementStatus.CONFIRMED,
+        )  # fmt: skip
+    return transaction_id

@@ -1,0 +1,183 @@
+"""Replacement of stuck movements: the same nonce at a higher fee, or a cancellation if they are unaffordable.
+
+All signed hashes are stored and checked; the one that lands is the outcome.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import structlog
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from app.core import clock
+from app.core.chains import ChainName, native
+from app.db.unit_of_work import unit_of_work
+from app.errors import NotFound
+from app.ports.chain import Chain, TransactionDraft
+from app.ports.errors import PortError, Rejected, Unreachable
+from app.spending import accounts as spending_accounts
+from app.state import app_state
+from app.wallets.core import custody, lifecycle, network_fees
+from app.wallets.core.lifecycle import AttemptPurpose, MovementStatus
+from app.wallets.core.models import SignedAttempt, Transaction
+from app.wallets.transactions import settlement
+from app.wallets.transactions.open_transactions import OpenMovement
+
+_log = structlog.get_logger(__name__)
+
+_RETRY_WITHIN = timedelta(minutes=10)
+_UNAFFORDABLE_REASONS = frozenset({"insufficient_funds", "insufficient_gas"})
+# It can only revert by now, at a fee, so its nonce is used by a cancellation.
+_EXPIRED_REASONS = frozenset({"deadline_passed"})
+# No node will ever accept these bytes, whatever the fee; it may accept an empty transaction with their nonce.
+_PERMANENT_REASONS = frozenset({"invalid_transaction", "wrong_chain"})
+
+
+def stuck_after_blocks(chain: ChainName) -> int:
+    """Return how many blocks signed bytes may wait before they are replaced."""
+    settings = app_state().settings
+    return settings.base_stuck_blocks if chain is ChainName.BASE else settings.ethereum_stuck_blocks
+
+
+def retry_expired(chain: Chain, movement: OpenMovement) -> bool:
+    """Sign a transfer once more, at a higher fee, after its bytes expired, and broadcast it.
+
+    Returns whether it stays pending: it was sent again, or the chain could not be read. Only its first bytes, and only
+    soon after the request, so that no forgotten payment is made late. All of its hashes must have been found `VOID`.
+    A payment to a web service is never signed again: its seller may have got the first bytes.
+    """
+    age = clock.now() - movement.attempts[0].created_at
+    if movement.is_authorization or len(movement.attempts) > 1 or age > _RETRY_WITHIN:
+        return False
+    try:
+        draft = chain.draft_retry(movement.attempt())
+        if draft is None or not network_fees.is_within_cap(chain.name, draft.fee_units):
+            return False
+        signer = custody.signer_of(movement.wallet_id)
+    except Unreachable as error:
+        _log.warning("retry_postponed", transaction_id=movement.id, reason=error.reason)
+        return True
+    except (PortError, NotFound) as error:
+        _log.warning("retry_skipped", transaction_id=movement.id, reason=getattr(error, "reason", "gone"))
+        return False
+    with unit_of_work() as session:
+        is_frozen = spending_accounts.lock_account(session, movement.wallet_id).frozen
+        transaction = _lock_newest(session, movement)
+        if is_frozen or transaction is None:
+            return not is_frozen
+        signed = chain.sign(draft, signer, sequence=None)
+        transaction.fee_cap_units = max(transaction.fee_cap_units or 0, draft.fee_units)
+        lifecycle.record_retry(session, transaction, signed)
+    settlement.broadcast(chain, movement.id, signed)
+    _log.info("movement_retried", transaction_id=movement.id, tx_hash=signed.tx_hash)
+    return True
+
+
+def replace_stuck(chain: Chain, movement: OpenMovement) -> bool:
+    """Replace a stuck movement and broadcast the replacement; return whether that was done.
+
+    A movement that can no longer be executed is cancelled by an empty transaction with its nonce: only a used nonce
+    makes the failure final.
+    """
+    try:
+        drafted = _draft_replacement(chain, movement)
+        if drafted is None:
+            return False
+        purpose, draft = drafted
+        signer = custody.signer_of(movement.wallet_id)
+    except (PortError, NotFound) as error:
+        _log.warning(
+            "replacement_skipped", transaction_id=movement.id, reason=getattr(error, "reason", "gone")
+        )
+        return False
+    # A used nonce needs no replacement, and a nonce that is not reached yet cannot land.
+    if draft.sequence != movement.nonce or not network_fees.is_within_cap(chain.name, draft.fee_units):
+        return False
+    with unit_of_work() as session:
+        transaction = _lock_newest(session, movement)
+        if transaction is None:
+            return False
+        # Any attempt may land, so the cap is the highest fee of them.
+        transaction.fee_cap_units = max(transaction.fee_cap_units or 0, draft.fee_units)
+        transaction.error = None
+        signed = chain.sign(draft, signer, sequence=movement.nonce)
+        lifecycle.add_attempt(session, movement.id, chain.name, signed, purpose)
+    settlement.broadcast(chain, movement.id, signed)
+    _log.info("movement_replaced", transaction_id=movement.id, purpose=purpose, tx_hash=signed.tx_hash)
+    return True
+
+
+def _lock_newest(session: Session, movement: OpenMovement) -> Transaction | None:
+    """Lock the row of a pending movement; None if it is decided, or has newer signed bytes by now."""
+    # Lock the row first, so that the newest attempt read below stays the newest.
+    locked = session.scalars(
+        update(Transaction)
+        .where(
+            Transaction.id == movement.id,
+            Transaction.status == MovementStatus.PENDING.value,
+            Transaction.quarantined_at.is_(None),
+        )
+        .values(fee_cap_units=Transaction.fee_cap_units)
+        .returning(Transaction)
+    ).one_or_none()
+    newest = session.scalar(
+        select(func.max(SignedAttempt.id)).where(SignedAttempt.transaction_id == movement.id)
+    )
+    return locked if newest == movement.latest.id else None
+
+
+def _draft_replacement(
+    chain: Chain, movement: OpenMovement
+) -> tuple[AttemptPurpose, TransactionDraft] | None:
+    """Draft the movement at a higher fee, or its cancellation if it cannot succeed; None to wait.
+
+    Raises: PortError.
+    """
+    attempt = movement.attempt()
+    purpose = AttemptPurpose(movement.latest.purpose)
+    draft: TransactionDraft | None = None
+    if purpose is AttemptPurpose.PAYMENT and _is_permanently_refused(chain, movement):
+        purpose = AttemptPurpose.CANCELLATION
+    if purpose is AttemptPurpose.PAYMENT:
+        try:
+            draft = chain.draft_replacement(attempt)
+        except Rejected as refusal:
+            if refusal.reason not in _UNAFFORDABLE_REASONS | _EXPIRED_REASONS:
+                raise
+            if refusal.reason in _UNAFFORDABLE_REASONS and not _is_unaffordable(chain, movement, refusal):
+                return None
+            purpose = AttemptPurpose.CANCELLATION
+    if purpose is AttemptPurpose.CANCELLATION:
+        draft = chain.draft_cancellation(attempt)
+    return None if draft is None else (purpose, draft)
+
+
+def _is_permanently_refused(chain: Chain, movement: OpenMovement) -> bool:
+    """Return whether nodes still refuse the bytes permanently; a single refusal may have been an error."""
+    return (
+        movement.latest.refusal in _PERMANENT_REASONS
+        and _rebroadcast_refusal(chain, movement) in _PERMANENT_REASONS
+    )
+
+
+def _is_unaffordable(chain: Chain, movement: OpenMovement, refusal: Rejected) -> bool:
+    """Return whether a movement that is unaffordable at a higher fee is also unaffordable at its current one."""
+    if refusal.details.get("currency") != native(chain.name).symbol:
+        return True  # the token itself is missing
+    return _rebroadcast_refusal(chain, movement) in _UNAFFORDABLE_REASONS
+
+
+def _rebroadcast_refusal(chain: Chain, movement: OpenMovement) -> str | None:
+    """Broadcast the bytes again and return why the nodes refuse them, None if they accept them.
+
+    Raises: Unreachable, OutcomeUnknown.
+    """
+    try:
+        chain.broadcast(movement.latest.raw)
+        reason = None
+    except Rejected as error:
+        reason = error.reason
+    settlement.record_refusal(movement.id, movement.latest.tx_hash, reason)
+    return reason

@@ -1,0 +1,80 @@
+"""Transfers and withdrawals: the full value counts against the limits."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from sqlalchemy.orm import Session
+
+from app.idempotency.service import Claim
+from app.ports.chain import SignedTransaction, TransactionDraft, TransferIntent
+from app.ports.errors import Rejected
+from app.ports.vault import Signer
+from app.state import app_state
+from app.wallets.core import network_fees, parsing
+from app.wallets.core.parsing import MovementOrder
+from app.wallets.core.wallets import WalletView
+from app.wallets.transactions import pipeline
+from app.wallets.transactions.pipeline import Movement, MovementQuote, RecordedCallback
+from app.wallets.views import history
+
+
+def quote(wallet: WalletView, order: MovementOrder) -> MovementQuote:
+    """Check limits and simulate like `send`, without signing. Raises: what `send` raises before signing."""
+    movement = _movement(wallet, order)
+    pipeline.assert_allowed(movement)
+    draft = pipeline.dry_run(movement, lambda _signer: _draft(movement))
+    return MovementQuote(movement=movement, fee_units=draft.fee_units)
+
+
+def send(
+    wallet: WalletView,
+    order: MovementOrder,
+    *,
+    wait_seconds: Decimal | None,
+    claim: Claim,
+    on_recorded: RecordedCallback | None = None,
+) -> history.TransactionView:
+    """Send tokens and wait for the outcome up to `wait_seconds`.
+
+    Returns a `confirmed` or `pending` transaction. `on_recorded` runs in the unit that records it.
+
+    Raises: the 403 errors of refused limits; InvalidInput for what only the chain can validate; TransferFailed or
+    WithdrawalFailed if it is known not to have happened.
+    """
+    chain = app_state().ports.chains[order.chain]
+    movement = _movement(wallet, order)
+    # Checked without a lock first: a refused request costs no call to the chain.
+    pipeline.assert_allowed(movement)
+
+    def sign(
+        _session: Session, draft: TransactionDraft, signer: Signer, nonce: int | None
+    ) -> SignedTransaction:
+        return chain.sign(draft, signer, sequence=nonce)
+
+    return pipeline.execute(
+        movement,
+        lambda _signer: _draft(movement),
+        sign,
+        wait_seconds=wait_seconds,
+        claim=claim,
+        on_recorded=on_recorded,
+    )
+
+
+def _movement(wallet: WalletView, order: MovementOrder) -> Movement:
+    return Movement(
+        wallet=wallet, type=order.type, kind=order.kind, chain=order.chain, recipient=order.recipient,
+        payee=order.recipient if order.needs_allowlist else None,
+        amount=order.amount, value_nanos=network_fees.usd_value_nanos(order.amount), session_id=order.session_id,
+    )  # fmt: skip
+
+
+def _draft(movement: Movement) -> TransactionDraft:
+    """Read the chain and simulate. Raises: Rejected, Unreachable, InvalidInput."""
+    chain = app_state().ports.chains[movement.chain]
+    try:
+        return chain.draft(TransferIntent(movement.sender, movement.recipient, movement.amount))
+    except Rejected as error:
+        invalid_input = parsing.invalid_input_from(error.reason, error.details)
+        raise invalid_input or error from None

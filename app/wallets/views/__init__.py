@@ -1,0 +1,1 @@
+"""Read-only views: balances, history, pending movements."""

@@ -1,0 +1,78 @@
+"""Live balances of a wallet; all chains are read concurrently."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from app.core.chains import ChainName, tokens
+from app.core.money import TokenAmount, value_nanos
+from app.errors import BalanceFetchError
+from app.ports.chain import Balances
+from app.ports.errors import PortError
+from app.state import app_state
+from app.wallets.core.wallets import WalletView
+
+_READERS_PER_CHAIN = 12
+_TIMEOUT_SECONDS = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """The balance of one token on one chain; `usd_nanos` is None if no price is known."""
+
+    chain: ChainName
+    amount: TokenAmount
+    usd_nanos: int | None
+
+
+def read_all(wallet: WalletView) -> Sequence[Holding]:
+    """Read every served token on every chain: always the same rows, zeros included.
+
+    Raises: BalanceFetchError with the chains that could not be read.
+    """
+    holdings, unreadable = read_available(wallet)
+    if unreadable:
+        names = [name.value for name in unreadable]
+        raise BalanceFetchError(
+            f"The balances on {', '.join(names)} cannot be read at the moment.", details={"chains": names}
+        )
+    return holdings
+
+
+def read_available(wallet: WalletView) -> tuple[Sequence[Holding], Sequence[ChainName]]:
+    """Read every served token on the chains that can be read; return the other chains too."""
+    state = app_state()
+    ports, readers = state.ports, state.balance_readers
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    futures = {
+        name: readers[name].submit(chain.balances, wallet.address_on(name))
+        for name, chain in ports.chains.items()
+    }
+    prices = {token: ports.prices.nanos_per_token(token) for name in futures for token in tokens(name)}
+    balances_by_chain: dict[ChainName, Balances] = {}
+    unreadable = []
+    for name, future in futures.items():
+        try:
+            balances_by_chain[name] = future.result(max(0, deadline - time.monotonic()))
+        except (PortError, TimeoutError):
+            future.cancel()
+            unreadable.append(name)
+    holdings = []
+    for name, balances in balances_by_chain.items():
+        for token in tokens(name):
+            amount, price = balances.of(token), prices[token]
+            holdings.append(Holding(name, amount, None if price is None else value_nanos(amount, price)))
+    return holdings, unreadable
+
+
+def reader_threads(chains: Iterable[ChainName]) -> dict[ChainName, ThreadPoolExecutor]:
+    """Return the threads that read balances, a few per chain, so that a slow chain does not delay the others.
+
+    They start on demand, so that a server may fork before.
+    """
+    return {
+        name: ThreadPoolExecutor(_READERS_PER_CHAIN, thread_name_prefix=f"balances-{name}") for name in chains
+    }

@@ -1,0 +1,197 @@
+"""The history of a wallet: its transactions, one by one and in pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from sqlalchemy import BigInteger, ColumnElement, Row, Select, bindparam, func, select
+from sqlalchemy.orm import Session
+
+from app.core import identifiers
+from app.core.chains import TOKENS_BY_SYMBOL
+from app.core.money import TokenAmount
+from app.core.pagination import Page, PageRequest
+from app.db.prepared import PreparedRead
+from app.db.statements import in_list, table_of
+from app.db.unit_of_work import read_only_unit
+from app.errors import NotFound
+from app.wallets.core.lifecycle import PERPDEX_CHAIN, AttemptPurpose, MovementKind, MovementStatus
+from app.wallets.core.models import SignedAttempt, Transaction, TransactionEvent
+from app.wallets.views import bridge as bridge_views
+from app.wallets.views.bridge import BridgeView
+
+_TransactionRow: TypeAlias = Transaction | Row[*tuple[Any, ...]]
+_TABLE, _ATTEMPTS = table_of(Transaction), table_of(SignedAttempt)
+_IS_TRANSACTION = _ATTEMPTS.c.purpose != AttemptPurpose.AUTHORIZATION.value
+_OF_WALLET = (_TABLE.c.wallet_id == bindparam("of_wallet")) & _TABLE.c.bridge_id.is_(None)
+# The columns that agents and owners see as they are.
+_COPIED = (
+    "id", "wallet_id", "type", "kind", "chain", "from_address", "to_address", "currency", "output_currency", "tx_hash",
+    "status", "error", "cost_nanos", "created_at", "confirmed_at", "request_id",
+)  # fmt: skip
+_PAGE_COLUMNS = (
+    *_COPIED, "amount_units", "nonce", "output_units", "output_quoted_units", "output_minimum_units",
+)  # fmt: skip
+
+
+def _page_where(*conditions: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
+    """Return the query of a page, newest first; each row has the hashes of its attempts, separated by spaces."""
+    page = (
+        select(*(_TABLE.c[name] for name in _PAGE_COLUMNS))
+        .where(_OF_WALLET, *conditions)
+        .order_by(_TABLE.c.created_at.desc(), _TABLE.c.id.desc())
+        .limit(bindparam("most", type_=BigInteger))
+        .offset(bindparam("skipped", type_=BigInteger))
+        .subquery("page")
+    )
+    attempts = (
+        select(_ATTEMPTS.c.tx_hash)
+        .where(_ATTEMPTS.c.transaction_id == page.c.id, _IS_TRANSACTION)
+        .order_by(_ATTEMPTS.c.id)
+        .correlate(page)
+        .subquery("attempts")
+    )
+    # Not in the page's own query: skipped rows need no hashes.
+    hashes = select(func.aggregate_strings(attempts.c.tx_hash, " ")).correlate(page).scalar_subquery()
+    return select(page, hashes.label("hashes")).order_by(page.c.created_at.desc(), page.c.id.desc())
+
+
+_PAGE = PreparedRead(_page_where())
+_ONE = PreparedRead(
+    select(*(_TABLE.c[name] for name in _PAGE_COLUMNS)).where(_TABLE.c.id == bindparam("of_transaction"))
+)
+_ATTEMPT_HASHES = (
+    select(_ATTEMPTS.c.tx_hash)
+    .where(_ATTEMPTS.c.transaction_id == bindparam("of_transaction"), _IS_TRANSACTION)
+    .order_by(_ATTEMPTS.c.id)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionView:
+    """A transaction as agents and owners see it."""
+
+    id: str
+    wallet_id: str
+    type: str
+    kind: str | None
+    chain: str
+    from_address: str | None
+    to_address: str
+    amount: str
+    currency: str
+    output_amount: str | None
+    output_currency: str | None
+    minimum_output_amount: str | None
+    tx_hash: str | None
+    previous_hashes: tuple[str, ...]
+    status: str
+    error: str | None
+    cost_nanos: int
+    explorer_url: str | None
+    created_at: datetime
+    confirmed_at: datetime | None
+    request_id: str | None
+    events: Sequence[Row[*tuple[Any, ...]]] = ()
+    bridge: BridgeView | None = None
+
+
+def page_of(
+    wallet_id: str, page: PageRequest, *, filters: Mapping[str, str | None], total_count: int
+) -> Page[TransactionView]:
+    """Return a wallet's transactions, newest first, with these values of columns; None means any.
+
+    `total_count` is the wallet's stored count of all of them.
+    """
+    conditions = [_TABLE.c[name] == value for name, value in filters.items() if value is not None]
+    bindings = {"of_wallet": wallet_id, "most": page.limit, "skipped": page.offset}
+    with read_only_unit() as session:
+        if conditions:
+            counted = select(func.count()).select_from(_TABLE).where(_OF_WALLET, *conditions)
+            total = session.scalar(counted, {"of_wallet": wallet_id}) or 0
+            rows: Sequence[Any] = session.execute(_page_where(*conditions), bindings).all()
+        else:
+            # The cost of counting rows would grow with the history.
+            total = total_count
+            rows = _PAGE.all(session, bindings)
+        bridged = _bridge_views(session, rows)
+        views = [_view(row, (row.hashes or "").split(), bridge=bridged.get(row.id)) for row in rows]
+        return Page(views, total, page)
+
+
+def get(transaction_id: str, *, wallet_id: str | None = None) -> TransactionView:
+    """Return one transaction with its events. Raises: NotFound, including for one of another wallet."""
+    canonical = identifiers.parse_id(transaction_id)
+    with read_only_unit() as session:
+        row = session.get(Transaction, canonical) if canonical else None
+        if row is None or (wallet_id is not None and row.wallet_id != wallet_id) or row.bridge_id is not None:
+            raise NotFound("This wallet has no such transaction.")
+        hashes = session.scalars(_ATTEMPT_HASHES, {"of_transaction": row.id}).all()
+        events = session.execute(
+            select(TransactionEvent.status, TransactionEvent.reason, TransactionEvent.at)
+            .where(TransactionEvent.transaction_id == row.id)
+            .order_by(TransactionEvent.id)
+        ).all()
+        return _view(row, hashes, events, bridge=_bridge_views(session, [row]).get(row.id))
+
+
+def current_view(transaction_id: str) -> TransactionView:
+    """Return a transaction without its events and earlier hashes; one query. Raises: NotFound."""
+    with read_only_unit() as session:
+        row = _ONE.one_or_none(session, {"of_transaction": transaction_id})
+        if row is None:
+            raise NotFound("This wallet has no such transaction.")
+        return view_of(session, row)
+
+
+def views_of(session: Session, transaction_ids: Sequence[str]) -> dict[str, TransactionView]:
+    """Return transactions by id, without their events and earlier hashes; two queries."""
+    rows = session.scalars(select(Transaction).where(in_list(session, Transaction.id, transaction_ids))).all()
+    bridged = _bridge_views(session, rows)
+    return {row.id: _view(row, (), bridge=bridged.get(row.id)) for row in rows}
+
+
+def view_of(session: Session, row: _TransactionRow) -> TransactionView:
+    """Return the view of a transaction without its events and earlier hashes."""
+    return _view(row, (), bridge=_bridge_views(session, [row]).get(row.id))
+
+
+def _bridge_views(session: Session, rows: Sequence[Any]) -> Mapping[str, BridgeView]:
+    return bridge_views.views(session, [row for row in rows if row.kind == MovementKind.BRIDGE])
+
+
+def _view(
+    row: _TransactionRow,
+    hashes: Sequence[str],
+    events: Sequence[Row[*tuple[Any, ...]]] = (),
+    *,
+    bridge: BridgeView | None = None,
+) -> TransactionView:
+    return TransactionView(
+        **{name: getattr(row, name) for name in _COPIED},
+        amount=str(TokenAmount(row.amount_units, TOKENS_BY_SYMBOL[row.currency])),
+        output_amount=_output(row, _current_output_units(row)),
+        minimum_output_amount=_output(row, row.output_minimum_units),
+        previous_hashes=tuple(tx_hash for tx_hash in hashes if tx_hash != row.tx_hash),
+        explorer_url=None
+        if row.chain == PERPDEX_CHAIN
+        else bridge_views.explorer_url(row.chain, row.tx_hash),
+        events=events,
+        bridge=bridge,
+    )
+
+
+def _current_output_units(row: _TransactionRow) -> int | None:
+    """Return the output of a swap: the quoted one until the actual one is known, None if it failed."""
+    if row.status == MovementStatus.FAILED.value:
+        return None
+    return row.output_quoted_units if row.output_units is None else row.output_units
+
+
+def _output(row: _TransactionRow, units: int | None) -> str | None:
+    if row.output_currency is None or units is None:
+        return None
+    return str(TokenAmount(units, TOKENS_BY_SYMBOL[row.output_currency]))
