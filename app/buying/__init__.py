@@ -1,0 +1,4 @@
+"""Buying from web services that ask for x402 payments: a wallet pays once, under its limits.
+
+Each payment is a movement of the wallet; what it bought where is in this package.
+"""

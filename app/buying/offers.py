@@ -1,0 +1,232 @@
+"""The terms in a 402 answer, in both versions of x402, and which of them a wallet can pay. No I/O.
+
+Nothing that a seller states is signed: network, asset and domain must be those of a payment signer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from app.buying.sellers import SellerAnswer
+from app.core import money
+from app.core.chains import USDC, ChainName
+from app.core.money import NANOS_PER_USD, TokenAmount
+from app.core.strict_json import parse_response
+from app.errors import PerTxLimitExceeded, ServiceError, TermsNotSupported
+from app.payments.x402.headers import SIGNED_HEADER, decode_document
+from app.payments.x402.terms import REQUIRED_HEADER, encode_header
+from app.ports.errors import Rejected
+from app.ports.payment_signer import AuthorizedPayment, PaymentSigner
+
+MAX_VALIDITY_SECONDS = 480
+_MAX_TERMS_BYTES = 16_384
+_MIN_VALIDITY_SECONDS = 10
+_MAX_OFFERS = 20
+_V2 = 2
+_LEGACY_HEADER = "X-PAYMENT"
+_IDENTIFIER = "payment-identifier"
+_UNITS = re.compile(r"[0-9]{1,30}", re.ASCII)
+# The cheapest to settle for the seller comes first.
+_CHAIN_ORDER = (ChainName.BASE, ChainName.SOLANA, ChainName.ETHEREUM)
+
+
+@dataclass(frozen=True, slots=True)
+class PaymentTerms:
+    """What a seller asks for, as it stated it."""
+
+    version: int
+    accepts: Sequence[Mapping[str, Any]]
+    resource: Any = None
+    extensions: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PaymentOffer:
+    """One of a seller's terms that can be paid: exactly this amount to the recipient."""
+
+    terms: PaymentTerms
+    requirements: Mapping[str, Any]
+    chain: ChainName
+    network: str
+    asset: str
+    recipient: str
+    amount: TokenAmount
+    validity_seconds: int
+
+    def payment_header(self, signed: AuthorizedPayment, *, identifier: str) -> str:
+        """Return the value of the header that pays; `identifier` is sent to a seller that asks for one."""
+        if self.terms.version != _V2:
+            legacy = {"x402Version": 1, "scheme": "exact", "network": self.network, "payload": signed.payload}
+            return encode_header(legacy)
+        document: dict[str, Any] = {
+            "x402Version": _V2,
+            "accepted": self.requirements,
+            "payload": signed.payload,
+        }
+        if self.terms.resource is not None:
+            document["resource"] = self.terms.resource
+        extensions = dict(self.terms.extensions)
+        asked = extensions.get(_IDENTIFIER)
+        if isinstance(asked, dict) and isinstance(info := asked.get("info", {}), dict):
+            extensions[_IDENTIFIER] = {**asked, "info": {**info, "id": identifier}}
+        if extensions:
+            document["extensions"] = extensions
+        return encode_header(document)
+
+
+def header_name(version: int) -> str:
+    """Return the name of the header that carries a payment."""
+    return SIGNED_HEADER if version == _V2 else _LEGACY_HEADER
+
+
+def read_terms(answer: SellerAnswer) -> PaymentTerms:
+    """Read the terms of a 402: the header of version 2, else the body. Raises: TermsNotSupported."""
+    header = answer.header(REQUIRED_HEADER)
+    document: Any = None
+    # They are stored with the payment, so a body is bounded as a header is.
+    with suppress(Rejected, ValueError):
+        document = (
+            decode_document(header)
+            if header is not None
+            else parse_response(answer.body[:_MAX_TERMS_BYTES], parse_float=str)
+        )
+    stated: Mapping[str, Any] = document if isinstance(document, dict) else {}
+    version, accepts = stated.get("x402Version"), stated.get("accepts")
+    # Not isinstance: True is an int.
+    if type(version) is not int or version not in (1, _V2) or not isinstance(accepts, list):
+        raise TermsNotSupported(
+            "The web service answered 402 without terms of x402 version 1 or 2. Nothing was paid.",
+            details={"offers": []},
+        )
+    offers = [each for each in accepts[:_MAX_OFFERS] if isinstance(each, dict)]
+    if version != _V2:
+        return PaymentTerms(version, offers)
+    extensions = stated.get("extensions")
+    return PaymentTerms(
+        version, offers, stated.get("resource"), extensions if isinstance(extensions, dict) else {}
+    )
+
+
+def payable_offers(
+    terms: PaymentTerms,
+    signers: Mapping[ChainName, PaymentSigner],
+    *,
+    host: str,
+    max_nanos: int,
+    networks: Collection[ChainName],
+    own_addresses: Collection[str],
+) -> list[PaymentOffer]:
+    """Return the offers that can be paid, the cheapest first.
+
+    Raises: PerTxLimitExceeded if only the price prevents it, TermsNotSupported with the reason for each.
+    """
+    found: list[PaymentOffer] = []
+    refusals: list[dict[str, str]] = []
+    for stated in terms.accepts:
+        try:
+            offer = _read_offer(terms, stated, signers, host=host)
+            _check_wanted(offer, networks=networks, own_addresses=own_addresses)
+        except Rejected as refusal:
+            refusals.append({**_shown(stated), "reason": refusal.reason})
+        else:
+            found.append(offer)
+    affordable = [each for each in found if price_nanos(each) <= max_nanos]
+    if affordable:
+        return sorted(affordable, key=lambda each: (each.amount.units, _CHAIN_ORDER.index(each.chain)))
+    if found:
+        raise _price_above(min(price_nanos(each) for each in found), max_nanos)
+    supported = ", ".join(f"{signer.asset.network} ({name.value})" for name, signer in signers.items())
+    raise TermsNotSupported(
+        f"None of the terms of this web service can be paid. Supported is the scheme exact with USDC (EIP-3009) on "
+        f"{supported or 'no network'}. Nothing was paid.",
+        details={"offers": refusals},
+    )
+
+
+def price_nanos(offer: PaymentOffer) -> int:
+    """Return what an offer costs: USDC counts as one dollar."""
+    return money.value_nanos(offer.amount, NANOS_PER_USD)
+
+
+def _read_offer(
+    terms: PaymentTerms, stated: Mapping[str, Any], signers: Mapping[ChainName, PaymentSigner], *, host: str
+) -> PaymentOffer:
+    """Return an offer of supported terms. Raises: Rejected with the reason for any other."""
+    network, extra = stated.get("network"), stated.get("extra") or {}
+    if stated.get("scheme") != "exact":
+        raise Rejected("unsupported_scheme")
+    named = {
+        signer.asset.network if terms.version == _V2 else signer.asset.legacy_network: (chain, signer)
+        for chain, signer in signers.items()
+    }
+    if not isinstance(network, str) or network not in named:
+        raise Rejected("unsupported_network")
+    chain, signer = named[network]
+    if str(stated.get("asset")).lower() != signer.asset.address.lower():
+        raise Rejected("unknown_asset")
+    if not isinstance(extra, dict) or not signer.accepts_extra(extra):
+        raise Rejected("unknown_token_domain_or_transfer_method")
+    recipient = signer.canonical_recipient(str(stated.get("payTo")))
+    if recipient is None:
+        raise Rejected("invalid_recipient")
+    resource = terms.resource if terms.version == _V2 else {"url": stated.get("resource")}
+    if not _is_resource_of(host, resource):
+        raise Rejected("resource_of_another_host")
+    amount = TokenAmount(_units(terms, stated), USDC)
+    return PaymentOffer(
+        terms, stated, chain, network, signer.asset.address, recipient, amount, _validity_seconds(stated)
+    )
+
+
+def _units(terms: PaymentTerms, stated: Mapping[str, Any]) -> int:
+    units = stated.get("amount" if terms.version == _V2 else "maxAmountRequired")
+    text = str(units) if type(units) is int else units
+    if not isinstance(text, str) or not _UNITS.fullmatch(text) or not int(text):
+        raise Rejected("invalid_amount")
+    return int(text)
+
+
+def _validity_seconds(stated: Mapping[str, Any]) -> int:
+    seconds = stated.get("maxTimeoutSeconds", MAX_VALIDITY_SECONDS)
+    if type(seconds) is not int or seconds < _MIN_VALIDITY_SECONDS:
+        raise Rejected("invalid_timeout")
+    return min(seconds, MAX_VALIDITY_SECONDS)
+
+
+def _check_wanted(
+    offer: PaymentOffer, *, networks: Collection[ChainName], own_addresses: Collection[str]
+) -> None:
+    if networks and offer.chain not in networks:
+        raise Rejected("network_not_requested")
+    if offer.recipient in own_addresses:
+        raise Rejected("pays_the_wallet_itself")
+
+
+def _is_resource_of(host: str, resource: object) -> bool:
+    """Return whether terms are for this host, as far as they say: those of another seller could be passed on."""
+    url = resource.get("url") if isinstance(resource, dict) else None
+    if not isinstance(url, str) or "://" not in url:
+        return True
+    try:
+        return (urlsplit(url).hostname or "").rstrip(".") == host
+    except ValueError:
+        return False
+
+
+def _shown(stated: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fields that identify an offer, bounded: they are a seller's text."""
+    return {name: str(stated.get(name))[:100] for name in ("scheme", "network", "asset")}
+
+
+def _price_above(price: int, limit: int) -> ServiceError:
+    requested, maximum = money.usd_from_nanos(price), money.usd_from_nanos(limit)
+    return PerTxLimitExceeded(
+        f"The web service asks for {requested:f} USD, which exceeds max_amount_usd ({maximum:f} USD). "
+        "Nothing was paid.",
+        details={"rule": "max_amount_usd", "limit_usd": maximum, "requested_usd": requested},
+    )

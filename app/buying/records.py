@@ -1,0 +1,201 @@
+"""Records of payments to web services: for which request each was signed, what was answered, and whom a wallet pays.
+
+The only writer of `service_purchases` and `pinned_payees`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session
+
+from app.buying.models import PinnedPayee, ServicePurchase
+from app.buying.offers import PaymentOffer
+from app.buying.sellers import SellerAnswer, SellerRequest
+from app.core import clock
+from app.core.pagination import Page, PageRequest
+from app.db import batching
+from app.db.statements import count, in_list
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.errors import ControlsLocked, NotFound, PayeeChanged
+from app.sealing import SealedColumn
+from app.spending import accounts as spending_accounts
+from app.spending import controls as spending_controls
+from app.wallets.views import history
+from app.wallets.views.history import TransactionView
+
+ANSWERS_KEPT = timedelta(hours=24)
+_ANSWERS = SealedColumn("service_purchases", "answer_sealed")
+_BATCH = 100
+_MAX_BATCHES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ServicePurchaseView:
+    """What a payment bought where."""
+
+    id: str
+    url: str
+    host: str
+    method: str
+    version: int
+    network: str
+    created_at: datetime
+    payment: TransactionView
+
+
+def add(
+    session: Session, transaction_id: str, wallet_id: str, request: SellerRequest, offer: PaymentOffer
+) -> None:
+    """Record for which request a payment is signed."""
+    session.add(
+        ServicePurchase(
+            id=transaction_id, wallet_id=wallet_id, host=request.host, method=request.method,
+            # Queries may hold secrets.
+            url=request.url.partition("?")[0],
+            version=offer.terms.version, network=offer.network, created_at=clock.now(),
+        )
+    )  # fmt: skip
+
+
+def pin_payee(session: Session, wallet_id: str, host: str, offer: PaymentOffer) -> None:
+    """Pin the first payee of a host on a chain. The wallet's account must be locked. Raises: PayeeChanged."""
+    check_payee(session, wallet_id, host, offer)
+    key = (wallet_id, host, offer.chain.value)
+    if session.get(PinnedPayee, key) is None:
+        session.add(
+            PinnedPayee(
+                wallet_id=wallet_id, host=host, chain=offer.chain.value, address=offer.recipient,
+                created_at=clock.now(),
+            )
+        )  # fmt: skip
+
+
+def check_payee(session: Session, wallet_id: str, host: str, offer: PaymentOffer) -> None:
+    """Refuse a payee other than the pinned one. Raises: PayeeChanged."""
+    pinned = session.get(PinnedPayee, (wallet_id, host, offer.chain.value))
+    if pinned is not None and pinned.address != offer.recipient:
+        raise PayeeChanged(
+            f"{host} was paid at {pinned.address} on {offer.chain.value} so far, and now asks to pay "
+            f"{offer.recipient}. Nothing was signed. If the change is expected, remove the stored payee with "
+            f"DELETE /v1/wallets/{{id}}/x402/payees/{host} and repeat the request.",
+            details={
+                "domain": host, "chain": offer.chain.value, "stored": pinned.address, "requested": offer.recipient,
+            },
+        )  # fmt: skip
+
+
+def payees_of(wallet_id: str) -> Sequence[PinnedPayee]:
+    """Return the payees of a wallet by host."""
+    with read_only_unit() as session:
+        pinned = select(PinnedPayee).where(PinnedPayee.wallet_id == wallet_id)
+        return session.scalars(pinned.order_by(PinnedPayee.host, PinnedPayee.chain)).all()
+
+
+def remove_payees(wallet_id: str, host: str) -> None:
+    """Remove the payees of a host, so that the next payment stores a new one. Raises: NotFound, ControlsLocked."""
+    with unit_of_work() as session:
+        spending_accounts.lock_account(session, wallet_id)
+        controls = spending_controls.find_controls(session, wallet_id)
+        if controls is not None and controls.locked:
+            raise ControlsLocked(
+                "The controls are locked by the owner or the platform; this key may not change whom the wallet pays."
+            )
+        removed = session.scalars(
+            delete(PinnedPayee)
+            .where(PinnedPayee.wallet_id == wallet_id, PinnedPayee.host == host)
+            .returning(PinnedPayee.chain)
+        ).all()
+        if not removed:
+            raise NotFound("This wallet has no stored payee of this domain.")
+
+
+def get(transaction_id: str) -> tuple[ServicePurchaseView, SellerAnswer | None]:
+    """Return a purchase, and its answer if one is stored. Raises: NotFound."""
+    with read_only_unit() as session:
+        row = session.get(ServicePurchase, transaction_id)
+        if row is None:
+            raise NotFound("This wallet has no such purchase.")
+        view, sealed = _views(session, [row])[0], row.answer_sealed
+    answer = None if sealed is None else SellerAnswer.from_json(_ANSWERS.open(sealed, transaction_id))
+    return view, answer
+
+
+def list_of(wallet_id: str, page: PageRequest) -> Page[ServicePurchaseView]:
+    """Return a page of a wallet's purchases, newest first."""
+    of_wallet = ServicePurchase.wallet_id == wallet_id
+    with read_only_unit() as session:
+        rows = session.scalars(
+            select(ServicePurchase)
+            .where(of_wallet)
+            .order_by(ServicePurchase.created_at.desc(), ServicePurchase.id.desc())
+            .limit(page.limit)
+            .offset(page.offset)
+        ).all()
+        return Page(_views(session, rows), count(session, ServicePurchase, of_wallet), page)
+
+
+def requests_of(transaction_ids: Sequence[str]) -> dict[str, str]:
+    """Return the method and URL that payments among some transactions bought, by transaction id."""
+    with read_only_unit() as session:
+        rows = session.execute(
+            select(ServicePurchase.id, ServicePurchase.method, ServicePurchase.url).where(
+                in_list(session, ServicePurchase.id, transaction_ids)
+            )
+        )
+        return {row.id: f"{row.method} {row.url}" for row in rows}
+
+
+def store_answer(transaction_id: str, answer: SellerAnswer) -> None:
+    """Store the complete answer that was paid for; a first one is kept."""
+    sealed = _ANSWERS.seal(answer.to_json(), transaction_id)
+    with unit_of_work() as session:
+        session.execute(
+            update(ServicePurchase)
+            .where(ServicePurchase.id == transaction_id, ServicePurchase.answered_at.is_(None))
+            .values(answer_sealed=sealed, answered_at=clock.now())
+            .execution_options(synchronize_session=False)
+        )
+
+
+def prune_answers(now: datetime) -> int:
+    """Delete stored answers after a day, in short units; return how many."""
+
+    def step(limit: int) -> int:
+        with unit_of_work() as session:
+            old = (
+                select(ServicePurchase.id)
+                .where(
+                    ServicePurchase.answer_sealed.is_not(None),
+                    ServicePurchase.answered_at < now - ANSWERS_KEPT,
+                )
+                .order_by(ServicePurchase.answered_at)
+                .limit(limit)
+            )
+            pruned = update(ServicePurchase).where(ServicePurchase.id.in_(old)).values(answer_sealed=None)
+            result = session.execute(pruned.execution_options(synchronize_session=False))
+            return int(result.rowcount)  # type: ignore[attr-defined]
+
+    return batching.run_in_batches(step, batch_size=_BATCH, max_batches=_MAX_BATCHES)
+
+
+def remove_rows_of(session: Session, wallet_id: str) -> None:
+    """Remove the purchases and payees of a wallet that is being deleted."""
+    for table in (ServicePurchase, PinnedPayee):
+        session.execute(
+            delete(table).where(table.wallet_id == wallet_id).execution_options(synchronize_session=False)
+        )
+
+
+def _views(session: Session, rows: Sequence[ServicePurchase]) -> list[ServicePurchaseView]:
+    payments = history.views_of(session, [row.id for row in rows])
+    return [
+        ServicePurchaseView(
+            id=row.id, url=row.url, host=row.host, method=row.method, version=row.version, network=row.network,
+            created_at=row.created_at, payment=payments[row.id],
+        )
+        for row in rows
+    ]  # fmt: skip

@@ -1,0 +1,147 @@
+"""`/v1/wallets/{id}/x402`: pay web services that answer 402, what was bought, and whom the wallet pays."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+from urllib.parse import unquote
+
+from flask import jsonify, request
+
+from app.buying import records, schemas, sellers, service
+from app.buying.service import FetchOrder
+from app.core.chains import ChainName
+from app.core.pagination import Page
+from app.errors import (
+    AddressNotAllowed,
+    ControlsLocked,
+    DomainNotAllowed,
+    InvalidInput,
+    Overloaded,
+    PayeeChanged,
+    PaymentFailed,
+    TermsNotSupported,
+    UpstreamError,
+    UpstreamTimeout,
+)
+from app.idempotency.decorator import idempotent
+from app.idempotency.service import Claim
+from app.identity import guards
+from app.wallets.api.routes import LIMIT_ERRORS, resolve_wallet
+from app.wallets.core.wallets import WalletView
+from app.web import prefer
+from app.web.blueprint import Blueprint
+from app.web.client_request import current_request
+from app.web.parsing import parsed_body
+from app.web.schemas import PageQuery
+
+blp = Blueprint(
+    "x402",
+    guard=guards.ANY_KEY,
+    url_prefix="/v1/wallets",
+    description="Payments of wallets to web services by the x402 protocol.",
+)
+blp.before_request(resolve_wallet)
+_IDEMPOTENCY_NOTE = (
+    "Repeating a request with the same key never pays again: it returns the stored answer, or sends the same signed "
+    "payment again. Without a key, one is derived from the wallet, method, URL and body for ten minutes, and "
+    "returned in this header."
+)
+_FETCH_RESPONSES = {
+    "200": {
+        "description": "The answer of the web service and what was paid, or the result of a dry run.",
+        "content": {"application/json": {"schema": {"oneOf": [schemas.FetchShape, schemas.FetchQuoteShape]}}},
+    }
+}
+_LOAD_BODY = schemas.FetchBody()
+
+
+def _order(body: dict[str, Any]) -> FetchOrder:
+    names = ("url", "method", "headers", "body")
+    request_ = sellers.parse_request(**{name: body[name] for name in names})
+    key = current_request().headers["X-API-Key"]
+    if any(key in text for text in (unquote(request_.target), body["body"] or "", *body["headers"].values())):
+        raise InvalidInput("This request would disclose your API key to the web service. Leave it out.")
+    return FetchOrder(
+        request_, body["max_amount_usd"], frozenset(map(ChainName, body["networks"])), body["session_id"]
+    )
+
+
+def _derived_key() -> str:
+    """Return a key by what is bought; the idempotency key's scope has the wallet."""
+    # Before validation: whatever is not valid is refused under any key.
+    body = parsed_body(current_request())
+    parts = [
+        str(body.get(name) or default) for name, default in (("method", "GET"), ("url", ""), ("body", ""))
+    ]
+    return "derived-" + hashlib.sha256("\n".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _is_not_dry_run() -> bool:
+    body = parsed_body(current_request())
+    return not any(body.get(name) is True for name in ("dry_run", "dryRun"))
+
+
+def _resume(transaction_id: str) -> dict[str, Any]:
+    """Return the response to a repeated request, of which the body is that of the first."""
+    order = _order(_LOAD_BODY.load(parsed_body(current_request())))
+    wallet = (request.view_args or {})["wallet"]
+    return schemas.fetched(service.resume(wallet, order, transaction_id, wait_seconds=prefer.wait_seconds()))
+
+
+@blp.post("/<string:wallet_id>/x402/fetch")
+@idempotent(
+    owner=guards.require_agent,
+    rebuild=_resume,
+    note=_IDEMPOTENCY_NOTE,
+    applies=_is_not_dry_run,
+    derive_key=_derived_key,
+    stores_response=False,
+)
+@blp.arguments(schemas.FetchBody)
+@blp.response(200, schemas.FetchShape)
+@blp.doc(responses=_FETCH_RESPONSES)
+@blp.raises(
+    *LIMIT_ERRORS, AddressNotAllowed, DomainNotAllowed, PayeeChanged, TermsNotSupported, PaymentFailed,
+    UpstreamError, UpstreamTimeout, Overloaded,
+)  # fmt: skip
+@blp.header(
+    "Prefer",
+    "`respond-async` returns without waiting for the chain; `wait=N` waits up to N (at most 25) seconds.",
+)
+def fetch_paid_resource(body: dict[str, Any], wallet: WalletView, claim: Claim | None = None) -> Any:
+    """Request a resource of a web service, and pay for it with USDC if it answers 402 (x402).
+
+    The payment counts against the wallet's limits and needs an allowed domain, like a transfer's recipient. It is
+    signed once; what the chain shows decides whether it is paid. `status` is the service's own, also if it is an error.
+    """
+    order = _order(body)
+    if body["dry_run"]:
+        return jsonify(schemas.FetchQuoteShape().dump(schemas.quoted(service.quote(wallet, order))))
+    wait = prefer.wait_seconds()
+    return schemas.fetched(service.fetch(wallet, order, wait_seconds=wait, claim=claim or Claim()))
+
+
+@blp.get("/<string:wallet_id>/x402/purchases")
+@blp.arguments(PageQuery, location="query")
+@blp.response(200, schemas.ServicePurchasePage)
+def list_service_purchases(query: dict[str, Any], wallet: WalletView) -> Page[records.ServicePurchaseView]:
+    """List what the wallet bought from web services, newest first."""
+    return records.list_of(wallet.id, query["page"])
+
+
+@blp.get("/<string:wallet_id>/x402/payees")
+@blp.response(200, schemas.PayeeList)
+def list_payees(wallet: WalletView) -> dict[str, Any]:
+    """List whom the wallet pays at each domain: the address of its first payment there."""
+    return {"payees": records.payees_of(wallet.id)}
+
+
+@blp.delete("/<string:wallet_id>/x402/payees/<string:domain>")
+@blp.response(200, schemas.RemovedPayee)
+@blp.raises(ControlsLocked)
+def remove_payee(domain: str, wallet: WalletView) -> dict[str, Any]:
+    """Allow another payee at a domain: the next payment there stores it."""
+    host = domain.lower()
+    records.remove_payees(wallet.id, host)
+    return {"domain": host, "deleted": True}

@@ -1,0 +1,237 @@
+"""Requests and responses of payments to web services."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import marshmallow as ma
+from marshmallow import fields
+
+from app.buying.sellers import METHODS, SellerAnswer
+from app.buying.service import FetchQuote, FetchResult
+from app.core.chains import ChainName
+from app.wallets.api.schemas import SESSION_ID
+from app.wallets.core.lifecycle import MovementStatus
+from app.wallets.views.history import TransactionView
+from app.web.fields import Instant, StrictBoolean, Text, Usd
+from app.web.schemas import AcceptsCamelCase, Schema, page_schema
+
+_STATES = {
+    MovementStatus.PENDING: "pending",
+    MovementStatus.CONFIRMED: "paid",
+    MovementStatus.FAILED: "expired",
+}
+_MAX_BODY = 256 * 1024
+
+
+class FetchBody(AcceptsCamelCase):
+    """A request to a web service, and the most that it may cost."""
+
+    url = Text(
+        required=True,
+        metadata={"description": "The resource; https, on the public internet.", "example": "https://api.example.com/v1/report"},
+    )  # fmt: skip
+    method = Text(
+        load_default="GET",
+        validate=ma.validate.OneOf(METHODS, error="must be one of {choices}"),
+        metadata={"default": "GET"},
+    )
+    headers = fields.Dict(
+        keys=fields.String(),
+        values=fields.String(),
+        load_default=dict,
+        metadata={"description": "Headers for the web service, such as a key of its own; never this API's key."},
+    )  # fmt: skip
+    body = fields.String(
+        load_default=None,
+        allow_none=True,
+        validate=ma.validate.Length(max=_MAX_BODY, error="is too long"),
+        metadata={"description": "The body, as text; name its type in `headers`."},
+    )
+    max_amount_usd = Usd(
+        required=True,
+        data_key="max_amount_usd",
+        metadata={"description": "The most that is paid for this request.", "example": 1},
+    )
+    networks = fields.List(
+        Text(validate=ma.validate.OneOf([str(name) for name in ChainName], error="must be one of {choices}")),
+        load_default=list,
+        metadata={
+            "description": "The chains to pay on; any that the service and the wallet share by default."
+        },
+    )
+    session_id = SESSION_ID
+    dry_run = StrictBoolean(
+        load_default=False,
+        metadata={"description": "Request the terms, check the limits and the balance, and sign nothing."},
+    )
+
+
+class SellerPaymentShape(Schema):
+    """What was paid to whom, by the chain."""
+
+    state = fields.String(
+        required=True,
+        metadata={
+            "enum": ["pending", "paid", "expired"],
+            "description": "`pending`: it was signed and may still be used; its amount counts against the limits "
+            "until it is paid or has expired on the chain. `expired`: it was never used, and never will be.",
+        },
+    )
+    transaction_id = fields.UUID(required=True)
+    protocol = fields.String(required=True, metadata={"enum": ["x402/1", "x402/2"]})
+    scheme = fields.String(required=True, metadata={"enum": ["exact"]})
+    network = fields.String(required=True)
+    chain = fields.String(required=True)
+    amount = fields.String(required=True)
+    currency = fields.String(required=True)
+    amount_usd = Usd(required=True, attribute="cost_nanos")
+    pay_to = fields.String(required=True)
+    tx_hash = fields.String(required=True, allow_none=True)
+    explorer_url = fields.String(required=True, allow_none=True)
+
+
+class FetchShape(Schema):
+    """The answer of a web service, and what was paid for it. Treat the answer as text of others."""
+
+    status = fields.Integer(
+        required=True,
+        allow_none=True,
+        metadata={"description": "The service's own; null if it gave no answer."},
+    )
+    headers = fields.Dict(keys=fields.String(), values=fields.String(), required=True)
+    body = fields.String(required=True, allow_none=True)
+    body_encoding = fields.String(required=True, metadata={"enum": ["text", "base64"]})
+    truncated = fields.Boolean(
+        required=True, metadata={"description": "The answer is longer than 1 MiB, or broke off."}
+    )
+    payment = fields.Nested(
+        SellerPaymentShape,
+        required=True,
+        allow_none=True,
+        metadata={"description": "Null if the service asked for no payment."},
+    )
+
+
+class FetchQuoteShape(Schema):
+    """The result of a dry run: the limits and the balance allow this payment, and nothing was signed."""
+
+    dry_run = fields.Boolean(required=True)
+    status = fields.Integer(
+        required=True, metadata={"description": "The service's answer without a payment."}
+    )
+    payment_required = fields.Boolean(required=True)
+    protocol = fields.String(required=True, allow_none=True)
+    network = fields.String(required=True, allow_none=True)
+    chain = fields.String(required=True, allow_none=True)
+    amount = fields.String(required=True, allow_none=True)
+    currency = fields.String(required=True, allow_none=True)
+    amount_usd = Usd(required=True, allow_none=True, attribute="amount_nanos")
+    pay_to = fields.String(required=True, allow_none=True)
+
+
+class PurchaseRowShape(Schema):
+    """What a payment bought where."""
+
+    transaction_id = fields.UUID(required=True, attribute="id")
+    url = fields.String(required=True)
+    domain = fields.String(required=True, attribute="host")
+    method = fields.String(required=True)
+    network = fields.String(required=True)
+    amount = fields.String(required=True, attribute="payment.amount")
+    currency = fields.String(required=True, attribute="payment.currency")
+    pay_to = fields.String(required=True, attribute="payment.to_address")
+    status = fields.String(required=True, attribute="payment.status", metadata={"enum": list(MovementStatus)})
+    tx_hash = fields.String(required=True, allow_none=True, attribute="payment.tx_hash")
+    created_at = Instant(required=True)
+
+
+ServicePurchasePage = page_schema(
+    "ServicePurchasePage", "purchases", PurchaseRowShape, "A page of payments to web services, newest first."
+)
+
+
+class PayeeShape(Schema):
+    """Whom a wallet pays at a domain on a chain."""
+
+    domain = fields.String(required=True, attribute="host")
+    chain = fields.String(required=True)
+    address = fields.String(required=True)
+    created_at = Instant(required=True)
+
+
+class PayeeList(Schema):
+    """The payees of a wallet."""
+
+    payees = fields.List(fields.Nested(PayeeShape), required=True)
+
+
+class RemovedPayee(Schema):
+    """A domain with payees that were removed."""
+
+    domain = fields.String(required=True)
+    deleted = fields.Boolean(required=True)
+
+
+def fetched(result: FetchResult) -> dict[str, Any]:
+    """Return the response of a fetch."""
+    payment = result.payment
+    return {
+        **_answer(result.answer),
+        "payment": None if payment is None else _payment(payment, result.version, result.network),
+    }
+
+
+def quoted(quote: FetchQuote) -> dict[str, Any]:
+    """Return the response of a dry run."""
+    offer = quote.offer
+    return {
+        "dry_run": True,
+        "status": quote.answer_status,
+        "payment_required": offer is not None,
+        "protocol": offer and f"x402/{offer.terms.version}",
+        "network": offer and offer.network,
+        "chain": offer and offer.chain.value,
+        "amount": offer and str(offer.amount),
+        "currency": offer and offer.amount.token.symbol,
+        "amount_nanos": quote.value_nanos,
+        "pay_to": offer and offer.recipient,
+    }
+
+
+def _answer(answer: SellerAnswer | None) -> dict[str, Any]:
+    if answer is None:
+        return {"status": None, "headers": {}, "body": None, "body_encoding": "text", "truncated": False}
+    headers: dict[str, str] = {}
+    for name, value in answer.headers:
+        lower = name.lower()
+        headers[lower] = f"{headers[lower]}, {value}" if lower in headers else value
+    try:
+        body, encoding = answer.body.decode(), "text"
+    except UnicodeDecodeError:
+        body, encoding = base64.b64encode(answer.body).decode(), "base64"
+    return {
+        "status": answer.status,
+        "headers": headers,
+        "body": body,
+        "body_encoding": encoding,
+        "truncated": answer.is_truncated or not answer.is_complete,
+    }
+
+
+def _payment(payment: TransactionView, version: int | None, network: str | None) -> dict[str, Any]:
+    return {
+        "state": _STATES[MovementStatus(payment.status)],
+        "transaction_id": payment.id,
+        "protocol": f"x402/{version}",
+        "scheme": "exact",
+        "network": network,
+        "chain": payment.chain,
+        "amount": payment.amount,
+        "currency": payment.currency,
+        "cost_nanos": payment.cost_nanos,
+        "pay_to": payment.to_address,
+        "tx_hash": payment.tx_hash,
+        "explorer_url": payment.explorer_url,
+    }

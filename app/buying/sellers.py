@@ -1,0 +1,170 @@
+"""Requests to web services, with and without a payment: one exchange, of bounded size and time, without redirects.
+
+What a seller answers is text of others: it is stored sealed, returned, and in no log.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from app.catalog.services import base_urls
+from app.errors import InvalidInput, ServiceError, UpstreamError, UpstreamTimeout
+from app.ports.errors import OutcomeUnknown, PortError, Rejected
+from app.ports.upstream import UpstreamRequest
+from app.state import app_state
+
+MAX_ANSWER_BYTES = 2**20
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+_MAX_URL_LENGTH = 2048
+_MAX_HEADERS = 30
+_MAX_HEADER_LENGTH = 4096
+_TARGET = re.compile(r"[\x21-\x7e]*", re.ASCII)
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}", re.ASCII)
+_HEADER_VALUE = re.compile(r"[\x20-\x7e]*", re.ASCII)
+# Of the exchange itself, and of the payment, which this service sets.
+_RESERVED_HEADERS = frozenset(
+    {
+        "host", "content-length", "transfer-encoding", "connection", "keep-alive", "te", "trailer", "upgrade",
+        "expect", "accept-encoding", "proxy-authorization", "x-payment", "payment-signature",
+        "x-api-key", "x-master-key", "x-owner-key",
+    }
+)  # fmt: skip
+_HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade"})
+
+
+@dataclass(frozen=True, slots=True)
+class SellerRequest:
+    """A request to a web service, as the client asked for it."""
+
+    method: str
+    url: str
+    host: str
+    origin: str = field(repr=False)
+    target: str = field(repr=False)
+    headers: Sequence[tuple[str, str]] = field(repr=False)
+    body: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SellerAnswer:
+    """The answer of a web service; `is_complete` unless it broke off, `is_truncated` if it is longer."""
+
+    status: int
+    headers: Sequence[tuple[str, str]] = field(repr=False)
+    body: bytes = field(repr=False)
+    is_truncated: bool = False
+    is_complete: bool = True
+
+    def header(self, name: str) -> str | None:
+        """Return the value of a header, or None unless it is there exactly once."""
+        values = [value for other, value in self.headers if other.lower() == name.lower()]
+        return values[0] if len(values) == 1 else None
+
+    def to_json(self) -> str:
+        """Return it as JSON, to be stored."""
+        document = {
+            "status": self.status,
+            "headers": [list(each) for each in self.headers],
+            "body": base64.b64encode(self.body).decode(),
+            "is_truncated": self.is_truncated,
+        }
+        return json.dumps(document)
+
+    @classmethod
+    def from_json(cls, text: bytes) -> SellerAnswer:
+        """Read the output of `to_json`."""
+        document = json.loads(text)
+        headers = [(name, value) for name, value in document["headers"]]
+        body = base64.b64decode(document["body"])
+        return cls(document["status"], headers, body, document["is_truncated"])
+
+
+def parse_request(*, url: str, method: str, headers: Mapping[str, str], body: str | None) -> SellerRequest:
+    """Parse a request. Raises: InvalidInput."""
+    problem = None
+    # Only of the query and the path: `base_urls` parses the rest.
+    parts = urlsplit(url) if len(url) <= _MAX_URL_LENGTH and _TARGET.fullmatch(url) else None
+    if parts is None or "\\" in url or not parts.netloc:
+        problem = f"must be a URL in ASCII with at most {_MAX_URL_LENGTH} characters, escaped where needed"
+    elif "#" in url or "@" in parts.netloc:
+        problem = "must not have a fragment or a username"
+    if parts is None or problem is not None:
+        raise InvalidInput.field("url", problem or "is not valid")
+    try:
+        base = base_urls.parse(f"{parts.scheme}://{parts.netloc}")
+        base_urls.assert_public(base, app_state().settings)
+    except ValueError as error:
+        raise InvalidInput.field("url", str(error)) from None
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return SellerRequest(
+        method=method,
+        url=base.origin + target,
+        host=base.host,
+        origin=base.origin,
+        target=target,
+        headers=_parse_headers(headers),
+        body=(body or "").encode(),
+    )
+
+
+def ask(request: SellerRequest, *, seconds: int, payment: tuple[str, str] | None = None) -> SellerAnswer:
+    """Send a request once, with a payment header if one is given, and return the answer.
+
+    Raises: PortError: Rejected or Unreachable if nothing was sent, OutcomeUnknown if no answer came.
+    """
+    defaults = {"user-agent": "purser", "accept": "*/*"}
+    given = {name.lower() for name, _ in request.headers}
+    headers = [
+        *request.headers,
+        *((name, value) for name, value in defaults.items() if name not in given),
+        ("Accept-Encoding", "identity"),
+        *([payment] if payment is not None else []),
+    ]
+    outgoing = UpstreamRequest(
+        request.method, request.origin, request.target, headers, request.body, timeout_seconds=seconds
+    )
+    incoming = app_state().ports.public_upstream.send(outgoing)
+    body, is_complete = bytearray(), True
+    try:
+        while len(body) <= MAX_ANSWER_BYTES and (piece := incoming.read()):
+            body += piece
+    except OutcomeUnknown:
+        is_complete = False
+    finally:
+        incoming.close()
+    kept = [(name, value) for name, value in incoming.headers if name.lower() not in _HOP_BY_HOP]
+    return SellerAnswer(
+        incoming.status,
+        kept,
+        bytes(body[:MAX_ANSWER_BYTES]),
+        is_truncated=len(body) > MAX_ANSWER_BYTES,
+        is_complete=is_complete,
+    )
+
+
+def no_answer(error: PortError) -> ServiceError:
+    """Return the error for a service that did not answer a request without a payment."""
+    if isinstance(error, Rejected):
+        return InvalidInput.field("url", "must lead to an address of the public internet")
+    if error.reason == "timeout":
+        return UpstreamTimeout("The web service did not answer in time. Nothing was paid.")
+    if isinstance(error, OutcomeUnknown):
+        return UpstreamError("The web service gave no complete answer. Nothing was paid.")
+    return UpstreamError("The web service cannot be reached. Nothing was paid.")
+
+
+def _parse_headers(headers: Mapping[str, str]) -> Sequence[tuple[str, str]]:
+    if len(headers) > _MAX_HEADERS:
+        raise InvalidInput.field("headers", f"must have at most {_MAX_HEADERS} entries")
+    for name, value in headers.items():
+        if not _HEADER_NAME.fullmatch(name) or name.lower() in _RESERVED_HEADERS:
+            raise InvalidInput.field("headers", f"must not set {name[:100]}")
+        if len(value) > _MAX_HEADER_LENGTH or not _HEADER_VALUE.fullmatch(value):
+            problem = f"must have values of at most {_MAX_HEADER_LENGTH} printable ASCII characters"
+            raise InvalidInput.field("headers", problem)
+    return tuple(headers.items())
