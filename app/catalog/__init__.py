@@ -1,5 +1,5 @@
-"""Third-party services: registered, browsed, subscribed to, called through the proxy, and counted.
+"""Third-party services: registration, search, subscriptions, proxied calls, and statistics.
 
-Alone writes `services`, `service_specifications`, `service_texts`, `subscriptions` and the counters `service_totals`,
-`service_minutes`, `service_latencies` and `service_callers`. Never resolves, follows or believes what a seller wrote.
+Only writer of `services`, `service_specifications`, `service_texts`, `subscriptions` and the counters `service_totals`,
+`service_minutes`, `service_latencies` and `service_callers`. Never resolves, follows or trusts what a seller wrote.
 """

@@ -1,19 +1,23 @@
 """Tables of the catalog. Prices and revenue are nano-dollars.
 
-No counter is one row for all calls of a service: each call adds to one of several stripes, and readers sum them up.
-Counters have no foreign keys, whose checks would lock the service's row for each call.
+Each call adds to one of several stripes of a counter, and readers sum them up, so that calls do not queue for one row.
+Counters have no foreign keys: their checks would lock the service's row for each call.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, CheckConstraint, ForeignKey, Index, Integer, String, Text, text
+import structlog
+from sqlalchemy import JSON, BigInteger, CheckConstraint, ForeignKey, Index, Integer, String, Text
 from sqlalchemy import UniqueConstraint as Unique
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.core.columns import ID, UtcDateTime
+from app.core.state_machine import Transitions
+from app.db.columns import ID, SERIAL, UtcDateTime, partial_index
+from app.db.state_machine import StateMachine
 from app.extensions import Model
 
 
@@ -21,8 +25,16 @@ def _of_service() -> ForeignKey:
     return ForeignKey("services.id", ondelete="CASCADE")
 
 
+class ServiceStatus(StrEnum):
+    """Active services can be found and called; paused ones can resume; retired ones are removed permanently."""
+
+    ACTIVE = "active"
+    PAUSED = "paused"
+    RETIRED = "retired"
+
+
 class Service(Model):
-    """A service that an agent offers. `total_…` rank the catalog and may lag; the stripes are exact."""
+    """A service that an agent offers. `total_…` order the catalog and may lag; the stripes are exact."""
 
     __tablename__ = "services"
     __table_args__ = (
@@ -47,18 +59,26 @@ class Service(Model):
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-Index(
-    "ix_services_ranking",
-    Service.total_calls.desc(),
-    Service.name,
-    Service.id,
-    postgresql_where=text("status = 'active'"),
-    sqlite_where=text("status = 'active'"),
+partial_index(
+    "ix_services_ranking", Service.total_calls.desc(), Service.name, Service.id, where="status = 'active'"
+)
+
+
+SERVICES = StateMachine(
+    Service.status,
+    Transitions(
+        initial={ServiceStatus.ACTIVE},
+        permitted={
+            ServiceStatus.ACTIVE: {ServiceStatus.PAUSED, ServiceStatus.RETIRED},
+            ServiceStatus.PAUSED: {ServiceStatus.ACTIVE, ServiceStatus.RETIRED},
+        },
+    ),
+    logger=structlog.get_logger(__name__),
 )
 
 
 class ServiceSpecification(Model):
-    """What was read from a service's OpenAPI document when it was given, and the document itself as JSON."""
+    """A service's OpenAPI document as JSON, and what was read from it."""
 
     __tablename__ = "service_specifications"
 
@@ -69,10 +89,10 @@ class ServiceSpecification(Model):
     example: Mapped[dict[str, Any] | None] = mapped_column(JSON)
 
 
-class ServiceText(Model):
-    """What an active service is found by, case-folded; others are not in here.
+class ServiceSearchText(Model):
+    """The case-folded search text of an active service.
 
-    Its index by trigrams is in the migration, not here: each database has another kind of it.
+    Its trigram index is defined in the migration, because it differs by database.
     """
 
     __tablename__ = "service_texts"
@@ -81,12 +101,17 @@ class ServiceText(Model):
         Index("ix_service_texts_category", "category"),
     )
 
-    number: Mapped[int] = mapped_column(
-        BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True
-    )
+    number: Mapped[int] = mapped_column(SERIAL, primary_key=True, autoincrement=True)
     service_id: Mapped[str] = mapped_column(ID, _of_service())
     category: Mapped[str] = mapped_column(String(200))
     text: Mapped[str] = mapped_column(Text)
+
+
+class SubscriptionStatus(StrEnum):
+    """States of a subscription."""
+
+    ACTIVE = "active"
+    CANCELLED = "cancelled"
 
 
 class Subscription(Model):
@@ -111,8 +136,21 @@ class Subscription(Model):
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
+# Without log lines: a service that is retired may have any number of subscriptions.
+SUBSCRIPTIONS = StateMachine(
+    Subscription.status,
+    Transitions(
+        initial={SubscriptionStatus.ACTIVE},
+        permitted={
+            SubscriptionStatus.ACTIVE: {SubscriptionStatus.CANCELLED},
+            SubscriptionStatus.CANCELLED: {SubscriptionStatus.ACTIVE},
+        },
+    ),
+)
+
+
 class ServiceTotal(Model):
-    """One stripe of all that a service was ever paid for."""
+    """One stripe of all paid calls of a service."""
 
     __tablename__ = "service_totals"
 
@@ -137,7 +175,7 @@ class ServiceMinute(Model):
 
 
 class ServiceLatency(Model):
-    """How many answers of an hour took how long: one stripe of one bar of the histogram. Kept like the minutes."""
+    """One stripe of one bucket of an hour's latency histogram. Retained like the minutes."""
 
     __tablename__ = "service_latencies"
     __table_args__ = (Index("ix_service_latencies_hour", "hour"),)
@@ -150,7 +188,7 @@ class ServiceLatency(Model):
 
 
 class ServiceCaller(Model):
-    """What a wallet has called and spent on a service, ever."""
+    """All calls and spending of a wallet on a service."""
 
     __tablename__ = "service_callers"
 

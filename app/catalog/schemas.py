@@ -1,20 +1,18 @@
-"""Wire shapes of the catalog."""
+"""Schemas of the catalog API."""
 
 from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Mapping
 from typing import Any
 
 import marshmallow as ma
 from marshmallow import fields
 
-from app.catalog.services import ServiceStatus
-from app.catalog.subscriptions import SubscriptionStatus
+from app.catalog.models import ServiceStatus, SubscriptionStatus
 from app.core import money
-from app.web.fields import Instant, Name, Text, Usd, json_default
-from app.web.schemas import EXAMPLE_ID, Pagination, Schema, page_query
+from app.web.fields import Instant, Name, ParsedField, Text, Usd, json_default
+from app.web.schemas import EXAMPLE_ID, PageQuery, Schema, page_schema
 
 _MAX_PRICE_NANOS = 100 * money.NANOS_PER_USD
 _MAX_DESCRIPTION = 4_000
@@ -28,27 +26,23 @@ _DOCUMENT = {
 _LINE_BREAKS = "\n\t"
 
 
-class Prose(fields.String):
-    """A text of several lines, without other control characters and lone surrogates."""
+class Prose(ParsedField, fields.String):
+    """A text that may have several lines but no other control characters or lone surrogates."""
 
-    def _deserialize(
-        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
-    ) -> str:
+    def _parse(self, value: Any) -> str:
         if not isinstance(value, str):
             raise ma.ValidationError("must be a string")
         text = value.replace("\r\n", "\n").strip()
         if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text if letter not in _LINE_BREAKS):
             raise ma.ValidationError("must not contain control characters")
-        return str(super()._deserialize(text, attr, data, **kwargs))
+        return text
 
 
 class RequiredName(Name):
-    """A name that must be there: 1 to 100 characters after trimming."""
+    """A required name: 1 to 100 characters after trimming."""
 
-    def _deserialize(
-        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
-    ) -> Any:
-        name = super()._deserialize(value, attr, data, **kwargs)
+    def _parse(self, value: Any) -> Any:
+        name = super()._parse(value)
         if name is None:
             raise ma.ValidationError("must not be blank")
         return name
@@ -57,27 +51,22 @@ class RequiredName(Name):
 class Category(RequiredName):
     """A category: 1 to 50 characters."""
 
-    def _deserialize(
-        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
-    ) -> Any:
-        name = super()._deserialize(value, attr, data, **kwargs)
+    def _parse(self, value: Any) -> Any:
+        name = super()._parse(value)
         if len(name) > _MAX_CATEGORY:
             raise ma.ValidationError(f"must have at most {_MAX_CATEGORY} characters")
         return name
 
 
-class Document(fields.Field[str]):
-    """An OpenAPI document, taken as an object or as JSON text, and handed on as text.
+class Document(ParsedField):
+    """An OpenAPI document, accepted as an object or as JSON text, and converted to text.
 
-    What is neither is handed on as well: whoever reads documents says what is wrong with it, as INVALID_SPEC.
+    Anything else is converted as well, and refused by the specification reader with INVALID_SPEC.
     """
 
-    def _deserialize(
-        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
-    ) -> str:
+    def _parse(self, value: Any) -> str:
         if isinstance(value, str):
             return value
-        del attr, data, kwargs
         return json.dumps(value, default=json_default)
 
 
@@ -109,7 +98,7 @@ class NewServiceBody(Schema):
 
 
 class ServiceChanges(Schema):
-    """What to change of a service; what is left out keeps its value."""
+    """Changes of a service; omitted fields keep their values."""
 
     name = RequiredName()
     description = Prose(validate=_DESCRIPTION_LENGTH)
@@ -153,19 +142,21 @@ class EndpointDetail(EndpointShape):
 class DayShape(Schema):
     """The last 24 hours, to the minute."""
 
-    calls = fields.Integer(required=True, metadata={"description": "Calls that were answered and paid for."})
+    calls = fields.Integer(
+        required=True, metadata={"description": "Calls that got a response and were paid for."}
+    )
     revenue_usd = Usd(required=True, attribute="revenue_nanos")
     success_rate = fields.Float(
         required=True,
         allow_none=True,
         metadata={
-            "description": "The share of forwarded calls answered with a status below 500; null without calls."
+            "description": "The share of forwarded calls with a response status below 500; null without calls."
         },
     )
     median_latency_ms = fields.Integer(
         required=True,
         allow_none=True,
-        metadata={"description": "Until the answer's head arrived, within 10 %; null without calls."},
+        metadata={"description": "Time to the response headers, within 10 %; null without calls."},
     )
 
 
@@ -173,7 +164,7 @@ class QualityShape(Schema):
     """How reliable and fast a service was in the last 24 hours."""
 
     success_rate = DayShape._declared_fields["success_rate"]  # noqa: SLF001 - one description of it
-    median_latency_ms = DayShape._declared_fields["median_latency_ms"]  # noqa: SLF001 - likewise
+    median_latency_ms = DayShape._declared_fields["median_latency_ms"]  # noqa: SLF001 - one description of it
 
 
 class _Described(Schema):
@@ -194,77 +185,61 @@ class CatalogEntryShape(_Described):
     created_at = Instant(required=True)
 
 
-class CatalogPage(Schema):
-    """A page of the catalog: most calls first, then by name and id."""
-
-    services = fields.List(fields.Nested(CatalogEntryShape), required=True, attribute="items")
-    pagination = fields.Nested(Pagination, required=True)
-
-
-def _of_service(field: type[fields.Field[Any]], attribute: str, **options: Any) -> fields.Field[Any]:
-    return field(required=True, attribute=f"service.{attribute}", **options)
+CatalogPage = page_schema(
+    "CatalogPage",
+    "services",
+    CatalogEntryShape,
+    "A page of the catalog: most calls first, then by name and id.",
+)
 
 
-class _DescribedInside(Schema):
-    id = _of_service(fields.UUID, "id")
-    name = _of_service(fields.String, "name")
-    description = _of_service(fields.String, "description")
-    base_url = _of_service(fields.String, "base_url")
-    pricing_model = _of_service(fields.String, "pricing_model", metadata={"enum": ["per_call"]})
-    price_per_call_usd = _of_service(Usd, "price_nanos")
-    category = _of_service(fields.String, "category")
-
-
-class CatalogDetail(_DescribedInside):
-    """A service of the catalog, with all that is needed to call it."""
+class CatalogDetail(_Described):
+    """A service of the catalog, with everything needed to call it."""
 
     total_calls = fields.Integer(required=True, attribute="totals.calls")
     openapi_spec = fields.Dict(
-        required=True, metadata={"description": "The seller's OpenAPI document; empty where there is none."}
+        required=True,
+        metadata={"description": "The seller's OpenAPI document; empty if it has not provided one."},
     )
     agent_summary = fields.String(
-        required=True, metadata={"description": "What an agent needs to make a call, in plain text."}
+        required=True, metadata={"description": "Everything an agent needs for a call, in plain text."}
     )
     endpoints = fields.List(fields.Nested(EndpointDetail), required=True)
     last_24h = fields.Nested(QualityShape, required=True)
-    created_at = _of_service(Instant, "created_at")
+    created_at = Instant(required=True)
 
 
-class OwnedService(_DescribedInside):
+class OwnedService(_Described):
     """A service as its owner sees it."""
 
-    status = _of_service(fields.String, "status", metadata={"enum": ["active", "paused"]})
+    status = fields.String(required=True, metadata={"enum": ["active", "paused"]})
     total_calls = fields.Integer(required=True, attribute="totals.calls")
     total_revenue_usd = Usd(
         required=True,
         attribute="totals.revenue_nanos",
-        metadata={"description": "Earned in all. Earnings are no credits, and are not paid out yet."},
+        metadata={"description": "Total earnings. They are not credits, and are not paid out yet."},
     )
     subscribers = fields.Integer(required=True, metadata={"description": "Active subscriptions."})
     endpoints_count = fields.Integer(required=True)
     endpoints = fields.List(fields.Nested(EndpointShape), required=True)
-    created_at = _of_service(Instant, "created_at")
-    updated_at = _of_service(Instant, "updated_at")
+    created_at = Instant(required=True)
+    updated_at = Instant(required=True)
 
 
 class OwnedEntry(CatalogEntryShape):
-    """One of the caller's own services."""
+    """A service that you own."""
 
     status = fields.String(required=True, metadata={"enum": ["active", "paused"]})
     updated_at = Instant(required=True)
 
 
-class OwnedPage(Schema):
-    """A page of the caller's own services, oldest first."""
-
-    services = fields.List(fields.Nested(OwnedEntry), required=True, attribute="items")
-    pagination = fields.Nested(Pagination, required=True)
+OwnedPage = page_schema("OwnedPage", "services", OwnedEntry, "A page of your services, oldest first.")
 
 
-class RegisteredService(_DescribedInside):
+class RegisteredService(_Described):
     """A service that was registered, and the secret with which its calls are signed."""
 
-    status = _of_service(fields.String, "status", metadata={"enum": ["active", "paused"]})
+    status = fields.String(required=True, metadata={"enum": ["active", "paused"]})
     signing_secret = fields.String(
         required=True,
         attribute="secret",
@@ -272,13 +247,13 @@ class RegisteredService(_DescribedInside):
             "description": "Shown only now. Each call carries `X-Gateway-Timestamp` (Unix seconds) and "
             "`X-Gateway-Signature`: `v1=` and the hexadecimal HMAC-SHA256, with this text as its key, of four lines "
             "joined by a newline: the timestamp, the method, the path with its query as you receive them, and the "
-            "hexadecimal SHA-256 of the body. Compare it, and refuse timestamps older than five minutes: then nobody "
-            "reaches your service without paying."
+            "hexadecimal SHA-256 of the body. Compare it, and refuse timestamps older than "
+            "five minutes: then only paid calls reach your service."
         },
     )
-    proxy_url = fields.String(required=True, metadata={"description": "Where others call it."})
-    created_at = _of_service(Instant, "created_at")
-    updated_at = _of_service(Instant, "updated_at")
+    proxy_url = fields.String(required=True, metadata={"description": "The URL at which others call it."})
+    created_at = Instant(required=True)
+    updated_at = Instant(required=True)
 
 
 class UpdatedService(Schema):
@@ -289,14 +264,14 @@ class UpdatedService(Schema):
 
 
 class RetiredService(Schema):
-    """A service that left the catalog for good."""
+    """A retired service."""
 
     id = fields.UUID(required=True)
     retired = fields.Boolean(required=True)
 
 
 class TopAgentShape(Schema):
-    """What a wallet has called and spent."""
+    """Calls and spending of a wallet."""
 
     wallet_id = fields.UUID(required=True)
     total_calls = fields.Integer(required=True, attribute="calls")
@@ -304,10 +279,10 @@ class TopAgentShape(Schema):
 
 
 class StatisticsShape(Schema):
-    """How a service is doing."""
+    """Statistics of a service."""
 
-    service_id = _of_service(fields.UUID, "id")
-    name = _of_service(fields.String, "name")
+    service_id = fields.UUID(required=True, attribute="id")
+    name = fields.String(required=True)
     total_calls = fields.Integer(required=True, attribute="totals.calls")
     total_revenue_usd = Usd(required=True, attribute="totals.revenue_nanos")
     active_subscribers = fields.Integer(required=True)
@@ -319,8 +294,8 @@ class StatisticsShape(Schema):
     )
 
 
-class CatalogQuery(page_query(default=50, maximum=200)):  # type: ignore[misc]
-    """Which services are asked for."""
+class CatalogQuery(PageQuery):  # type: ignore[misc, valid-type]
+    """Filters of the catalog."""
 
     category = Text(load_default=None, metadata={"description": "Exactly this category, in any case."})
     q = Text(
@@ -330,11 +305,8 @@ class CatalogQuery(page_query(default=50, maximum=200)):  # type: ignore[misc]
     )
 
 
-ServiceQuery = page_query(default=50, maximum=200)
-
-
-class SubscriptionQuery(page_query(default=50, maximum=200)):  # type: ignore[misc]
-    """Which subscriptions are asked for."""
+class SubscriptionQuery(PageQuery):  # type: ignore[misc, valid-type]
+    """Filters of subscriptions."""
 
     status = Text(
         load_default=None,
@@ -345,21 +317,19 @@ class SubscriptionQuery(page_query(default=50, maximum=200)):  # type: ignore[mi
 
 
 class SubscribeBody(Schema):
-    """Which wallet subscribes."""
+    """The wallet that subscribes."""
 
-    wallet_id = Text(
-        required=True, metadata={"description": "A wallet of the caller's.", "example": EXAMPLE_ID}
-    )
+    wallet_id = Text(required=True, metadata={"description": "A wallet that you own.", "example": EXAMPLE_ID})
 
 
 class UnsubscribeBody(Schema):
-    """Which wallet's subscription ends; the query may say it instead."""
+    """The wallet to unsubscribe; alternatively in the query."""
 
     wallet_id = Text(load_default=None, metadata={"example": EXAMPLE_ID})
 
 
 class UnsubscribeQuery(Schema):
-    """Which wallet's subscription ends; the body may say it instead."""
+    """The wallet to unsubscribe; alternatively in the body."""
 
     wallet_id = Text(load_default=None)
 
@@ -375,17 +345,15 @@ class SubscriptionShape(Schema):
 
 
 class ReactivatedSubscription(SubscriptionShape):
-    """A subscription that had been cancelled, in force again."""
+    """A cancelled subscription that was reactivated."""
 
     reactivated = fields.Boolean(required=True, metadata={"description": "Always true."})
 
 
-class SubscriptionPage(Schema):
-    """A page of the caller's subscriptions, oldest first."""
-
-    subscriptions = fields.List(fields.Nested(SubscriptionShape), required=True, attribute="items")
-    pagination = fields.Nested(Pagination, required=True)
+SubscriptionPage = page_schema(
+    "SubscriptionPage", "subscriptions", SubscriptionShape, "A page of your subscriptions, oldest first."
+)
 
 
 class ProxiedAnswer(Schema):
-    """Whatever the service answers, with its status and headers; not necessarily JSON."""
+    """The response of the service, with its status and headers; not necessarily JSON."""

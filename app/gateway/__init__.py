@@ -1,5 +1,5 @@
-"""The paid proxy: one key for every upstream.
+"""The gateway: metered forwarding of calls to upstream providers with the operator's credentials.
 
-A call is checked, priced, paid for, forwarded and settled (`calls`, `metering`). What is particular to an upstream
-stands in its row of the provider table and nowhere else. This room has no tables of its own.
+A call is validated, quoted, paid for, forwarded and settled (`call`). What is particular to a provider is in its row of
+the provider table and nowhere else. This package has no database tables.
 """

@@ -1,266 +1,251 @@
-"""The money of one forwarded call: taken before it, settled once on every way out of it.
+"""Metering of one gateway call: money is held or charged before it, and settled once on every exit.
 
-A call of unknown cost holds its worst case under a lease that a live answer renews; a fixed price is charged
-beforehand and given back. Whoever gets a failure instead of the upstream's answer pays nothing.
+A call of unknown cost holds its worst case under a lease that a running response renews; a fixed price is charged
+beforehand. A client that gets a failure instead of the upstream's response pays nothing.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import replace
 from http import HTTPStatus
 
 import structlog
+from sqlalchemy.orm import Session
 
 from app.core import clock, money
-from app.credits import service as credits_service
+from app.credits.holds import CreditHoldView
 from app.errors import InsufficientCredits
-from app.gateway.dialects.answers import Answer
-from app.gateway.dialects.facts import CallFacts
-from app.gateway.pricing import Quote, TokenPrices
-from app.gateway.providers import Provider
-from app.identity.caller import Caller
-from app.payments.desk import Ticket
-from app.ports import provider as ports
-from app.ports.upstream import Incoming
+from app.gateway.dialects.request import injection
+from app.gateway.dialects.request.cost_params import CostParams
+from app.gateway.dialects.response.response_reader import ResponseReader
+from app.gateway.pricing.quotes import CallQuote
+from app.identity.principal import Principal
+from app.payments.x402.gate import PaymentGrant
+from app.ports.upstream import RelayOutcome, UpstreamRequest, UpstreamResponse
+from app.state import app_state
 from app.usage import service as usage
-from app.usage.metering import MeteredCall, refuse_empty
-from app.usage.service import Call
-from app.web.forwarding import Ending
+from app.usage.grouped import Charge, Hold, Settlement
+from app.usage.metering import MeteredCall
+from app.usage.service import UsageCall
 
 _log = structlog.get_logger(__name__)
-# The operator's fault, not the caller's: the credential, its funds, its rate.
-_OPERATORS_FAULT = frozenset(
-    {
-        HTTPStatus.UNAUTHORIZED,
-        HTTPStatus.PAYMENT_REQUIRED,
-        HTTPStatus.FORBIDDEN,
-        HTTPStatus.TOO_MANY_REQUESTS,
-    }
-)
+# Statuses caused by the operator's credential, its funds or its rate limit, not by the client.
+_REJECTED_CREDENTIAL = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.PAYMENT_REQUIRED, HTTPStatus.FORBIDDEN})
+_OPERATOR_ERRORS = _REJECTED_CREDENTIAL | {HTTPStatus.TOO_MANY_REQUESTS}
 
 
-class Meter(MeteredCall, ABC):
-    """Watches one call: `begin`; then `unanswered`, or `answered`, `feed`, `finish` and `end`."""
+class GatewayMeter(MeteredCall):
+    """The meter of one call: `begin`; then `on_no_response`, or `on_response_head`, `feed`, `finish` and `end`."""
 
-    def __init__(self, row: Provider, caller: Caller | None, quote: Quote) -> None:
-        """Take who pays for which call; nobody by an account where a payment does."""
-        call = Call(caller.key_id if caller else "", row.slug, quote.model)
+    def __init__(
+        self, provider: str, caller: Principal | None, quote: CallQuote, params: CostParams | None
+    ) -> None:
+        call = UsageCall(caller.key_id if caller else "", provider, quote.model)
         super().__init__(caller.account_id if caller else "", call)
+        self.params = params
         self._quote = quote
-        self._status = 0
-        self._is_streaming = False
 
     @property
     def is_streamed(self) -> bool:
-        """Tell whether the answer is expected piece by piece."""
-        return False
+        """Return whether the request asks for a stream."""
+        return self.params is not None and self.params.is_streamed
 
-    @abstractmethod
-    def begin(self) -> None:
-        """Take the money for the call. Raises: InsufficientCredits."""
+    def headers(self) -> Collection[tuple[str, str]]:
+        """Return the headers about the call's cost, as far as it is known."""
+        if self.params is None or self.params.applied_max_tokens is None:
+            return super().headers()
+        return [*super().headers(), ("X-Max-Tokens-Applied", str(self.params.applied_max_tokens))]
 
-    def unanswered(self, *, counts: bool) -> None:
-        """Give everything back, whosever fault it is that there is no answer."""
-        del counts
+    def on_no_response(self, *, is_upstream_failure: bool) -> None:
+        """Release or refund everything: there is no response."""
+        del is_upstream_failure
         self.cancel()
 
     @abstractmethod
     def cancel(self) -> None:
-        """Give everything back, because the caller gets no answer."""
+        """Release or refund everything: the client gets no response."""
 
-    def answered(self, incoming: Incoming) -> None:
-        """Learn the head of the answer."""
-        self._status = incoming.status
-        if incoming.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.PAYMENT_REQUIRED}:
-            _log.error("provider_refuses_us", provider=self._call.provider, status=incoming.status)
+    def on_response_head(self, incoming: UpstreamResponse) -> None:
+        """Record the status of the response."""
+        super().on_response_head(incoming)
+        if incoming.status in _REJECTED_CREDENTIAL:
+            _log.error("upstream_rejected_credential", provider=self._call.provider, status=incoming.status)
 
-    def feed(self, piece: bytes) -> bytes:
-        """See a piece of the answer; return what the caller gets of it."""
-        return piece
+    def _is_undelivered(self, ending: RelayOutcome) -> bool:
+        """Return whether the response broke off before any of it was relayed, so that the client gets a failure."""
+        return ending is not RelayOutcome.COMPLETE and not self._is_streaming
 
-    def finish(self) -> bytes:
-        """Return what is left for the caller."""
-        return b""
-
-    @abstractmethod
-    def end(self, ending: Ending) -> None:
-        """Settle the call."""
-
-    def stream(self) -> None:
-        """Learn that the answer is passed on as it arrives."""
-        self._is_streaming = True
-
-    def _is_unseen(self, ending: Ending) -> bool:
-        """Tell whether the caller gets a failure in place of an answer that broke off before it was passed on."""
-        return ending is not Ending.COMPLETE and not self._is_streaming
-
-    def _has_failed(self, ending: Ending) -> bool:
-        """Tell whether the caller got nothing of its own: no answer, an upstream's failure or the operator's."""
+    def _has_failed(self, ending: RelayOutcome) -> bool:
+        """Return whether the client is not charged: no response, or a failure of the upstream or the operator."""
         return (
-            self._is_unseen(ending)
+            self._is_undelivered(ending)
             or self._status >= HTTPStatus.INTERNAL_SERVER_ERROR
-            or self._status in _OPERATORS_FAULT
+            or self._status in _OPERATOR_ERRORS
         )
 
 
-class FixedMeter(Meter):
-    """A call whose price is known: charged in one unit before it, given back when it fails."""
+class FixedPriceMeter(GatewayMeter):
+    """The meter of a call with a known price: charged before it, refunded when it fails."""
 
-    def begin(self) -> None:
+    def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
         """Charge the price. Raises: InsufficientCredits."""
-        with self._unit():
-            receipt = usage.charge(self._account_id, self._call, charge_id=self.id, metered=self._quote.worst)
-            if not receipt.charged_nanos:
-                refuse_empty(receipt.balance)
-        self._billed(receipt)
+        receipt = self._run(Charge(self.id, self._account_id, self._call, self._quote.worst_case))
+        self._record_bill(receipt)
+        return outgoing
 
     def cancel(self) -> None:
-        """Give the price back."""
+        """Refund the price."""
+        self._settle(lambda session: usage.refund(session, self.id))
 
-        def refund() -> None:
-            usage.refund(self.id)
-
-        self._settle(refund)
-
-    def end(self, ending: Ending) -> None:
-        """Keep the price for an answer that is the caller's: below 500, and no refusal of the operator."""
+    def end(self, ending: RelayOutcome) -> None:
+        """Refund the price if the response is a failure of the upstream or the operator."""
         if self._has_failed(ending):
             self.cancel()
 
 
-class PaidMeter(Meter):
-    """A call that a payment of its own pays for: served on a ticket, which is good again when it fails."""
-
-    def __init__(self, row: Provider, quote: Quote, ticket: Ticket, *, is_streamed: bool) -> None:
-        """Take the ticket."""
-        super().__init__(row, None, quote)
-        self._ticket = ticket
-        self._streams = is_streamed
-        self._has_passed = False
-
-    @property
-    def is_streamed(self) -> bool:
-        """Tell whether the request asks for a stream."""
-        return self._streams
-
-    def begin(self) -> None:
-        """Use a try of the ticket up. Raises: PaymentAlreadyUsed."""
-        self._ticket.begin()
-
-    def cancel(self) -> None:
-        """Make the ticket good again."""
-        self._keep_trying(self._ticket.give_back)
-
-    def feed(self, piece: bytes) -> bytes:
-        """Note that something of the answer is passed on."""
-        self._has_passed = self._has_passed or bool(piece)
-        return piece
-
-    def end(self, ending: Ending) -> None:
-        """Keep the payment for an answer that is the caller's, whole or in part."""
-        # A stream of which nothing came served nobody; a caller who left may have had what it wanted.
-        came_to_nothing = ending in {Ending.BROKEN, Ending.TIMEOUT} and not self._has_passed
-        failed = came_to_nothing or self._has_failed(ending)
-        self._keep_trying(self._ticket.give_back if failed else self._ticket.finish)
-
-    def headers(self) -> Collection[tuple[str, str]]:
-        """Return how the payment was settled, for clients of the standard."""
-        return [*super().headers(), *self._ticket.headers.items()]
-
-
-class HeldMeter(Meter):
-    """A call whose cost the answer tells: its worst case is held, and settled to what it was."""
+class PrepaidMeter(GatewayMeter):
+    """The meter of a call with its own payment, which can be used again when the call fails."""
 
     def __init__(
-        self,
-        row: Provider,
-        caller: Caller,
-        quote: Quote,
-        *,
-        prices: TokenPrices,
-        facts: CallFacts,
+        self, provider: str, quote: CallQuote, params: CostParams | None, grant: PaymentGrant
     ) -> None:
-        """Take what reads and prices the answer."""
-        super().__init__(row, caller, quote)
-        self._prices = prices
-        self._facts = facts
-        self._answer: Answer | None = None
-        self._most_nanos = money.nanos_from_usd(ports.settings().gateway_max_call_usd)
+        super().__init__(provider, None, quote, params)
+        self._grant = grant
+        self._has_relayed = False
 
-    @property
-    def is_streamed(self) -> bool:
-        """Tell whether the request asks for a stream."""
-        return self._facts.is_streamed
+    def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
+        """Start an attempt with the payment. Raises: PaymentAlreadyUsed."""
+        self._grant.start_attempt()
+        return outgoing
 
-    def begin(self) -> None:
-        """Hold the worst case. Raises: InsufficientCredits with what would be affordable."""
+    def cancel(self) -> None:
+        """Release the payment for another attempt."""
+        self._retry(self._grant.release)
+
+    def feed(self, piece: bytes) -> bytes:
+        """Record that some of the response is relayed."""
+        self._has_relayed = self._has_relayed or bool(piece)
+        return piece
+
+    def end(self, ending: RelayOutcome) -> None:
+        """Consume the payment, or release it if nothing was delivered or the response is a failure."""
+        # A client that disconnected may have received what it wanted; a stream that broke off empty served nothing.
+        delivered_nothing = ending in {RelayOutcome.TRUNCATED, RelayOutcome.TIMEOUT} and not self._has_relayed
+        failed = delivered_nothing or self._has_failed(ending)
+        self._retry(self._grant.release if failed else self._grant.mark_served)
+
+    def headers(self) -> Collection[tuple[str, str]]:
+        """Return the headers about the call and about the settlement of its payment."""
+        return [*super().headers(), *self._grant.headers.items()]
+
+
+class HoldMeter(GatewayMeter):
+    """The meter of a call with its cost in the response: the worst case is held, then settled to the actual cost.
+
+    The output is bounded to what the hold pays for, so that no more is delivered than can be charged.
+    """
+
+    params: CostParams
+
+    def __init__(self, provider: str, caller: Principal, quote: CallQuote, params: CostParams | None) -> None:
+        if quote.rule is None or params is None:
+            raise LookupError("a call without a rule for its response has a fixed price")
+        super().__init__(provider, caller, quote, params)
+        self._rule = quote.rule
+        self._reader: ResponseReader | None = None
+        self._max_nanos = money.nanos_from_usd(app_state().settings.gateway_max_call_usd)
+
+    def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
+        """Hold what the call may cost, or all credits left, and lower its output limit to what the hold covers.
+
+        Raises: InsufficientCredits with what would be affordable.
+        """
         try:
-            with self._unit():
-                if not self._quote.minimum_nanos:
-                    refuse_empty(credits_service.balance(self._account_id))
-                usage.begin(
-                    self._account_id,
-                    self._call,
-                    hold_id=self.id,
-                    worst=self._quote.worst,
-                    estimate=self._quote.estimate,
-                    lease=self._lease,
-                    at_least_nanos=self._quote.minimum_nanos,
-                )
+            hold = self._hold_credits()
         except InsufficientCredits as refusal:
-            raise self._explained(refusal) from None
+            raise self._with_affordable_output(refusal) from None
+        bound = self._quote.output_bound(hold.amount_nanos)
+        if bound is None:
+            return outgoing
+        try:
+            self.params = injection.limit_output(self.params, bound)
+        except BaseException:
+            self.cancel()
+            raise
+        return replace(outgoing, body=self.params.body)
 
     def cancel(self) -> None:
         """Release the hold."""
+        self._settle(lambda session: usage.cancel(session, self.id))
 
-        def release() -> None:
-            usage.cancel(self.id)
-
-        self._settle(release)
-
-    def answered(self, incoming: Incoming) -> None:
-        """Begin to read the usage."""
-        super().answered(incoming)
-        named = {name.lower(): value for name, value in incoming.headers}
-        self._answer = Answer(
-            self._facts,
+    def on_response_head(self, incoming: UpstreamResponse) -> None:
+        """Start reading the usage."""
+        super().on_response_head(incoming)
+        headers = {name.lower(): value for name, value in incoming.headers}
+        self._reader = ResponseReader(
+            self.params,
             status=incoming.status,
-            content_type=named.get("content-type"),
-            content_encoding=named.get("content-encoding"),
+            content_type=headers.get("content-type"),
+            content_encoding=headers.get("content-encoding"),
         )
 
     def feed(self, piece: bytes) -> bytes:
-        """Read a piece, and show that the call lives."""
+        """Read the usage from a chunk, and renew the lease."""
         self._renew()
-        return self._answer.feed(piece) if self._answer is not None else piece
+        return self._reader.feed(piece) if self._reader is not None else piece
 
     def finish(self) -> bytes:
-        """Return what was kept back to be read."""
-        return self._answer.flush() if self._answer is not None else b""
+        """Return what was held back to be read."""
+        return self._reader.flush() if self._reader is not None else b""
 
-    def end(self, ending: Ending) -> None:
-        """Charge what the answer told, or what is likely; nothing where the caller gets a failure of ours."""
-        if self._answer is None or self._is_unseen(ending):
+    def end(self, ending: RelayOutcome) -> None:
+        """Charge the reported usage, or an estimate if there is none; nothing if the client gets our own error."""
+        if self._reader is None or self._is_undelivered(ending):
             self.cancel()
             return
         try:
-            reading = self._answer.finish(is_broken=ending is not Ending.COMPLETE)
-            metered = self._prices.settle(self._facts, reading, clock.now(), most_nanos=self._most_nanos)
+            reading = self._reader.finish(is_broken=ending is not RelayOutcome.COMPLETE)
+            metered = self._rule.settle(self.params, reading, clock.now())
         except Exception:
-            # The caller has its answer; the end of the lease charges the estimate.
+            # The client has its response; when the lease ends, the estimate is charged.
             _log.exception("pricing_failed", call_id=self.id)
             return
         if metered.price_version is None:
             self.cancel()
             return
-        self._settle(lambda: usage.record(self.id, metered))
+        if metered.cost_nanos > self._max_nanos:
+            metered = replace(metered, cost_nanos=self._max_nanos)
+        self._settle(Settlement(self.id, self._account_id, self._call, metered))
 
-    def _explained(self, refusal: InsufficientCredits) -> InsufficientCredits:
+    def _hold_credits(self) -> CreditHoldView:
+        """Hold the cost of the request as sent, its bounded worst case or what is left, in this order."""
+        quote = self._quote
+        limits = sorted({quote.unbounded_nanos, quote.worst_case.cost_nanos}, reverse=True)
+        nanos = [min(limit, self._max_nanos) for limit in limits if limit >= quote.worst_case.cost_nanos]
+        steps = [
+            Hold(self.id, self._account_id, self._call, each, quote.estimate, self._lease) for each in nanos
+        ]
+
+        def alone(session: Session) -> CreditHoldView:
+            for step in steps[:-1]:
+                with suppress(InsufficientCredits):
+                    return step.run(session)
+            return steps[-1].run(session, minimum_nanos=quote.minimum_nanos)
+
+        return self._run(steps[0], alone)
+
+    def _with_affordable_output(self, refusal: InsufficientCredits) -> InsufficientCredits:
         affordable = self._quote.affordable(money.nanos_from_usd(refusal.details["credits_usd"]))
         if not affordable:
             return refusal
-        fitting = affordable["affordable_max_tokens"]
-        mend = f"with max_tokens of {fitting} there are" if fitting else "not even for its input"
-        message = f"There are not enough credits left for this call; {mend}."
+        affordable_tokens = affordable["affordable_max_tokens"]
+        advice = (
+            f"Limit its output to {affordable_tokens} tokens, and a thinking budget to less."
+            if affordable_tokens
+            else "They do not cover its input."
+        )
+        message = f"There are not enough credits left for this call. {advice}"
         return InsufficientCredits(message, details={**refusal.details, **affordable})

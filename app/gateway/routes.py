@@ -1,4 +1,4 @@
-"""`/v1/gateway/<provider>/…`: calls forwarded with the operator's credential; `/v1/providers`: who can be called."""
+"""`/v1/gateway/<provider>/…`: calls forwarded with the operator's credential; `/v1/providers`: their list."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import flask
-from flask import Response
+from werkzeug.wrappers import Response
 
 from app.errors import (
     InsufficientCredits,
@@ -22,56 +22,119 @@ from app.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
-from app.gateway import calls, doors, listing, schemas
+from app.forwarding.entry import ForwardedRoute
+from app.forwarding.raw_target import DOCUMENTED_METHODS, UNDOCUMENTED_METHODS
+from app.gateway import call, schemas
+from app.gateway.providers import listing
+from app.gateway.providers.table import Provider, ProviderTable
 from app.identity import guards
-from app.web.blueprint import OPEN, Blueprint
-from app.web.targets import DOCUMENTED_METHODS, FURTHER_METHODS
+from app.identity.principal import Principal
+from app.identity.service import recall_principal
+from app.payments.x402.headers import PaymentHeaders
+from app.state import app_state
+from app.web.blueprint import PUBLIC, Blueprint, Guard
+from app.web.client_request import ClientRequest, current_request
+from app.web.openapi import response_headers
 
-# Whoever answers a TRACE repeats the request, in which the operator's credential is.
-_FURTHER_METHODS = tuple(method for method in FURTHER_METHODS if method != "TRACE")
+_RULE = "/<provider>/<rest:path>"
+# A response to TRACE repeats the request, which contains the operator's credential.
+_FURTHER_METHODS = tuple(method for method in UNDOCUMENTED_METHODS if method != "TRACE")
+
+
+def _find_provider(name: str) -> Provider:
+    return app_state().part(ProviderTable).find(name)
+
+
+def _require_key_or_payment(request: ClientRequest) -> Principal | None:
+    """Authenticate a request by its API key, or admit it without one, to pay or to get the terms.
+
+    An invalid key is refused unless the request has a payment. Raises: Unauthorized.
+    """
+    found = guards.find_principal_by_sdk_key(request, recall_principal)
+    if found is not None:
+        guards.authenticate_as(request, found)
+        return found
+    guards.allow_keyless(request)
+    if guards.presented_keys(request) and not PaymentHeaders.read(request.headers.get).has_payment:
+        raise call.key_or_payment_required()
+    return None
+
+
+def _authorize(request: ClientRequest) -> None:
+    _find_provider((request.view_args or {})["provider"])
+    _require_key_or_payment(request)
+
+
+def serve(request: ClientRequest, name: str) -> Response:
+    """Serve a call of the provider with this name, as the views below do. Raises: ServiceError."""
+    provider = _find_provider(name)
+    return call.forward(request, provider, _require_key_or_payment(request), provider_name=name)
+
+
+def forwarded_route(providers: ProviderTable) -> ForwardedRoute:
+    """Return the route of all calls of these providers."""
+    return ForwardedRoute(gateway.url_prefix, _RULE, providers.has, serve)
+
+
+_GUARD = Guard(schemes=(guards.API_KEY_SCHEME, guards.BEARER_SCHEME, guards.PAYMENT_SCHEME), check=_authorize)
+"""An API key that pays with its credits, or a payment for this call."""
 
 gateway = Blueprint(
     "gateway",
-    __name__,
-    guard=doors.GATEWAY,
+    guard=_GUARD,
     url_prefix="/v1/gateway",
-    description="Calls to upstream services, with this service's credentials and charged to the caller's credits.",
+    description="Calls to upstream services, with this service's credentials and charged to your credits.",
 )
 providers = Blueprint(
     "providers",
-    __name__,
-    guard=OPEN,
+    guard=PUBLIC,
     url_prefix="/v1/providers",
-    description="Which upstream services can be called, and what that costs.",
+    description="The upstream services that can be called, and their prices.",
+    cacheable=True,
 )
 
 
 def _forwarding(method: str) -> Callable[..., Response]:
     def forward(provider: str, path: str) -> Response:
-        del path  # taken from the request line, where it has not been decoded
-        return calls.forward(doors.provider(), guards.find_caller(), named=provider)
+        del path  # read undecoded from the request line instead
+        return call.forward(
+            current_request(), _find_provider(provider), guards.find_principal(), provider_name=provider
+        )
 
     forward.__name__ = f"forward_{method.lower()}"
-    forward.__doc__ = f"""Forward a {method} to a provider and return its answer as it is.
+    forward.__doc__ = f"""Forward a {method} to a provider and return its response unchanged.
 
-    Path, query and body are passed on; `GET /v1/providers` lists the providers.
+    Path, query and body are forwarded if the path is one of the provider's routes; `GET /v1/providers` lists them.
+    If the credits do not cover the maximum output of a call to a language model, its output limit (such as
+    `max_tokens`) is lowered to what they cover, and the response states it as `X-Max-Tokens-Applied`.
     """
     return forward
 
 
 for _method in DOCUMENTED_METHODS:
-    _view = gateway.response(200, schemas.UpstreamAnswerShape, description="What the upstream answered.")(
+    _view = gateway.response(
+        200,
+        schemas.UpstreamAnswerShape,
+        description="The upstream's response.",
+        headers=response_headers(
+            "X-Gateway-Request-Id", "X-Cost-Usd", "X-Credits-Remaining", "X-Max-Tokens-Applied"
+        ),
+    )(
         gateway.raises(
             Unauthorized, InsufficientCredits, PaymentRequired, PaymentInvalid, PaymentAlreadyUsed, RouteNotAllowed,
             NotFound, PayloadTooLarge, ProviderNotConfigured, Overloaded, UpstreamError, UpstreamTimeout,
         )(_forwarding(_method))
     )  # fmt: skip
-    # HEAD comes with GET; OPTIONS would, too, but is the upstream's to answer.
+    _view = gateway.header(
+        "X-Payment-Chain",
+        "The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.",
+    )(_view)
+    # HEAD comes with GET; OPTIONS of all routes is handled by app.web.cors.
     _view.provide_automatic_options = False
-    gateway.route("/<provider>/<rest:path>", methods=[_method])(_view)
+    gateway.route(_RULE, methods=[_method])(_view)
 flask.Blueprint.add_url_rule(
     gateway,
-    "/<provider>/<rest:path>",
+    _RULE,
     "forward_others",
     _forwarding("call"),
     methods=list(_FURTHER_METHODS),
@@ -83,4 +146,4 @@ flask.Blueprint.add_url_rule(
 @providers.response(200, schemas.ProviderList)
 def list_providers() -> dict[str, Any]:
     """List the providers that calls can be forwarded to, with their prices."""
-    return {"providers": listing.rows()}
+    return {"providers": listing.list_providers()}

@@ -1,4 +1,4 @@
-"""Wire shapes of the gateway room."""
+"""Wire schemas of the gateway."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class PriceShape(Schema):
     model = fields.String(
         required=True,
         metadata={
-            "description": "`per_call`, `per_path`, `per_method` (of JSON-RPC) or `per_token`.",
-            "enum": ["per_call", "per_path", "per_method", "per_token"],
+            "description": "By call, path, JSON-RPC method, tokens, or as the upstream's response reports it.",
+            "enum": ["per_call", "per_path", "per_method", "per_token", "reported"],
         },
     )
     usd = Usd(
@@ -23,14 +23,14 @@ class PriceShape(Schema):
         allow_none=True,
         attribute="nanos",
         metadata={
-            "description": "The price of a call that has no price of its own; null where tokens decide."
+            "description": "The price of every call; null if it depends on the route, the method or the tokens."
         },
     )
     prices = fields.Dict(
         keys=fields.String(),
         values=Usd(),
         required=True,
-        metadata={"description": "Paths or methods with prices of their own, in US dollars."},
+        metadata={"description": "Prices of individual routes or JSON-RPC methods, in US dollars."},
     )
     table = fields.String(
         required=True,
@@ -45,18 +45,27 @@ class ProviderShape(Schema):
     slug = fields.String(required=True)
     aliases = fields.List(fields.String(), required=True)
     kind = fields.String(required=True)
-    route = fields.String(required=True, metadata={"description": "What to use as the base URL of a client."})
+    route = fields.String(required=True, metadata={"description": "The base URL for a client."})
     configured = fields.Boolean(
-        required=True, metadata={"description": "Without the operator's credential calls answer 503."}
+        required=True,
+        metadata={"description": "Whether the operator has set a credential; calls without it get a 503."},
     )
     chains = fields.List(
         fields.String(),
         required=True,
-        metadata={"description": "What `{chain}` may be; empty where there is none."},
+        metadata={"description": "The values of `{chain}`; empty for a provider without it."},
+    )
+    routes = fields.List(
+        fields.String(),
+        required=True,
+        metadata={
+            "description": "The methods and paths that are forwarded; others get 403 `ROUTE_NOT_ALLOWED`. "
+            "`{name}` is one segment, `{name**}` several, `{a|b}` one of the listed words."
+        },
     )
     pricing = fields.Nested(PriceShape, required=True)
     x402_price_usd = Usd(
-        required=True, metadata={"description": "The least that a call costs a payer without a key."}
+        required=True, metadata={"description": "The minimum price of a call that is paid for with x402."}
     )
 
 
@@ -67,4 +76,4 @@ class ProviderList(Schema):
 
 
 class UpstreamAnswerShape(Schema):
-    """Whatever the upstream answers, with its status and headers; not necessarily JSON."""
+    """The upstream's response with its status and headers; not necessarily JSON."""

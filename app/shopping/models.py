@@ -1,23 +1,21 @@
-"""Tables of the shopping room. Amounts are nano-dollars."""
+"""Tables of shopping. Amounts are nano-dollars."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, CheckConstraint, Index, LargeBinary, String, Text, text
+from sqlalchemy import JSON, BigInteger, CheckConstraint, Index, LargeBinary, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.core.columns import ID, UtcDateTime
+from app.db.columns import ID, UtcDateTime, partial_index
 from app.extensions import Model
-
-_AT_WORK = text("status IN ('running', 'submitting')")
 
 
 class Purchase(Model):
     """One purchase. `sealed` holds credentials and address until it ends; a worker owns the row by `holder`.
 
-    The unique index lets one purchase at a time work with one account of a shop: two at once would share its cart.
+    The unique index permits one purchase at a time per shop account: two would share its cart.
     """
 
     __tablename__ = "purchases"
@@ -25,12 +23,11 @@ class Purchase(Model):
         Index("ix_purchases_account_id_order_digest", "account_id", "order_digest"),
         Index("ix_purchases_status_lease_until", "status", "lease_until"),
         Index("ix_purchases_wallet_id_status", "wallet_id", "status"),
-        Index(
+        partial_index(
             "uq_purchases_shop_account_at_work",
             "shop_account_digest",
+            where="status IN ('running', 'submitting')",
             unique=True,
-            sqlite_where=_AT_WORK,
-            postgresql_where=_AT_WORK,
         ),
         CheckConstraint("quantity > 0", name="ck_purchases_quantity"),
         CheckConstraint("total_nanos >= 0", name="ck_purchases_total"),
@@ -58,12 +55,12 @@ class Purchase(Model):
     lease_until: Mapped[datetime] = mapped_column(UtcDateTime)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    # The request that it goes back to, for the logs.
+    # The request that caused it, for the logs.
     request_id: Mapped[str | None] = mapped_column(String(40))
 
 
 class PurchaseEvent(Model):
-    """A move of a purchase from one state to the next."""
+    """A status change of a purchase."""
 
     __tablename__ = "purchase_events"
     __table_args__ = (Index("ix_purchase_events_purchase_id", "purchase_id"),)
@@ -76,7 +73,7 @@ class PurchaseEvent(Model):
 
 
 class PurchaseStep(Model):
-    """What the browser did, without what it typed."""
+    """A step of the browser, without what it typed."""
 
     __tablename__ = "purchase_steps"
     __table_args__ = (Index("ix_purchase_steps_purchase_id", "purchase_id"),)

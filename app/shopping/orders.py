@@ -1,31 +1,34 @@
-"""What a caller asks for, checked as far as it can be without a browser: the address, the limits, what is secret."""
+"""Purchase orders: validation without a browser, sealing and digests."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import ipaddress
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from urllib.parse import SplitResult, urlsplit
 
-from app.core.unit_of_work import reading
+from app.core.identifiers import keyed_digests
+from app.db.unit_of_work import read_only_unit
 from app.errors import DomainNotAllowed, InvalidInput
-from app.identity.caller import Caller
-from app.ports import provider
-from app.ports.shopper import Errand, ShippingAddress
-from app.ports.vault import Place
-from app.spending import service as spending
-from app.wallets import service as wallets
+from app.identity.principal import Principal
+from app.ports.shopper import PurchaseRequest, ShippingAddress
+from app.sealing import SealedColumn
+from app.shopping.models import Purchase
+from app.spending import controls as spending_controls
+from app.spending import holds as spending_holds
+from app.spending.policy import SpendingRequest
+from app.state import app_state
+from app.wallets.core import wallets
 
+_SEALED = SealedColumn("purchases", "sealed")
 _MAX_URL = 2048
 _SCHEMES = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """A purchase as it was asked for. Neither its repr nor a log shows who buys."""
+class PurchaseOrder:
+    """A requested purchase. Neither its repr nor a log shows personal data."""
 
     url: str
     host: str
@@ -38,18 +41,16 @@ class Order:
     dry_run: bool
 
     def order_digests(self) -> list[str]:
-        """Return what tells whether two requests order the same: not kept in a form that could be read back.
+        """Return keyed digests by which identical orders are recognized; they cannot be reversed.
 
-        The first is kept; the others are what it was under secrets that are still believed.
+        The first is stored; the others use the previous secrets that are still accepted.
         """
-        parts = (self.url, self.username or "", self.quantity, sorted(self.options.items()), self.dry_run)
-        return [_digest(secret, "order", *parts) for secret in provider.settings().secret_key_list()]
+        options = sorted(self.options.items())
+        return _digests("order", self.url, self.username or "", self.quantity, options, self.dry_run)
 
     def shop_account_digest(self, purchase_id: str) -> str:
-        """Return what two purchases share that work with one account of a shop; guests share nothing."""
-        return _digest(
-            provider.settings().secret_key_list()[0], "shop-account", self.host, self.username or purchase_id
-        )
+        """Return a digest that purchases with the same shop account share; guest purchases share none."""
+        return _digests("shop-account", self.host, self.username or purchase_id)[0]
 
     def seal(self, purchase_id: str) -> str:
         """Return credentials, address and options, sealed for the purchase's row."""
@@ -59,87 +60,80 @@ class Order:
             "password": self.password,
             "options": dict(self.options),
         }
-        return provider.current().vault.seal(json.dumps(secret).encode(), _place(purchase_id))
+        return _SEALED.seal(json.dumps(secret), purchase_id)
 
 
-def unseal(
-    sealed: str, *, purchase_id: str, url: str, quantity: int, dry_run: bool, allowed_domains: tuple[str, ...]
-) -> Errand:
-    """Open what `Order.seal` has sealed. Raises: Rejected."""
-    secret = json.loads(provider.current().vault.open(sealed, _place(purchase_id)))
-    return Errand(
-        url=url,
+def unseal(purchase: Purchase) -> PurchaseRequest:
+    """Open what `PurchaseOrder.seal` has sealed. Raises: Rejected."""
+    with read_only_unit() as session:
+        wallet_ids = [purchase.wallet_id] if purchase.wallet_id else []
+        controls = spending_controls.controls_of(session, wallet_ids).get(purchase.wallet_id or "")
+    secret = json.loads(_SEALED.open(purchase.sealed or "", purchase.id))
+    return PurchaseRequest(
+        url=purchase.url,
         address=ShippingAddress(**secret["address"]),
         username=secret["username"],
         password=secret["password"],
-        quantity=quantity,
+        quantity=purchase.quantity,
         options=secret["options"],
-        dry_run=dry_run,
-        allowed_domains=allowed_domains,
+        dry_run=purchase.dry_run,
+        allowed_domains=controls.allowed_domains if controls else (),
     )
 
 
 def parse_url(text: str) -> tuple[str, str]:
-    """Return the address of a product's page and its host in ASCII. Raises: InvalidInput, DomainNotAllowed."""
+    """Return the URL of a product page and its host in ASCII. Raises: InvalidInput, DomainNotAllowed."""
     problem = None
     try:
         parts = urlsplit(text.strip())
         port = parts.port
         host = (parts.hostname or "").encode("idna").decode().rstrip(".").lower() if parts.hostname else ""
     except (ValueError, UnicodeError):
-        raise InvalidInput.field("url", "must be an http(s) address") from None
+        raise InvalidInput.field("url", "must be an http(s) URL") from None
     if parts.scheme not in _SCHEMES or not host:
-        problem = "must be an http(s) address"
+        problem = "must be an http(s) URL"
     elif len(text) > _MAX_URL:
         problem = f"must have at most {_MAX_URL} characters"
     elif parts.username is not None or parts.password is not None:
-        problem = "must not name a user; send credentials instead"
-    elif any(letter.isspace() or letter == "\\" for letter in text.strip()):
-        problem = "must not hold spaces or backslashes"
+        problem = "must not contain a username; send credentials instead"
+    elif any(char.isspace() or char == "\\" for char in text.strip()):
+        problem = "must not contain spaces or backslashes"
     if problem is not None:
         raise InvalidInput.field("url", problem)
     _assert_public(parts, host, port)
-    # What was checked is what is opened: browsers read names of other alphabets in another way than we do.
+    # The checked host is the one opened: browsers normalize international names differently.
     netloc = f"[{host}]" if ":" in host else host
     return parts._replace(netloc=netloc if port is None else f"{netloc}:{port}").geturl(), host
 
 
-def assert_allowed(caller: Caller, order: Order) -> str | None:
-    """Return the wallet whose limits apply, None for a key without one.
+def assert_allowed(caller: Principal, order: PurchaseOrder) -> str | None:
+    """Return the wallet with the limits that apply, None for a key without one.
 
-    Raises: InvalidInput where the caller has to say what it may cost; the 403 classes; NotFound for an agent that has
-    deleted all its wallets, and with them its limits.
+    Raises: InvalidInput if a maximum total is required; the 403 classes; NotFound for an agent that has deleted
+    all its wallets, and with them its limits.
     """
     if caller.agent_id is None:
-        assert_capped(order)
+        assert_max_total(order)
         return None
-    with reading():
-        wallet = wallets.first_of(caller.agent_id)
+    with read_only_unit() as session:
+        wallet = wallets.first_wallet(session, caller.agent_id)
         controls = wallet.spending_controls
-        # What it costs is not known yet; who is frozen and where nothing may be bought is.
-        spending.check(wallet.id, value_nanos=0, recipient=None, family=None, domain=order.host)
+        # The cost is not known yet; a freeze and the allowlist are.
+        spending_holds.check(session, wallet.id, SpendingRequest(0, domain=order.host))
     if controls is None or not controls.per_tx_limit_nanos:
-        assert_capped(order)
+        assert_max_total(order)
     return wallet.id
 
 
-def assert_capped(order: Order) -> None:
-    """See that an order says what it may cost at most. Raises: InvalidInput."""
+def assert_max_total(order: PurchaseOrder) -> None:
+    """Check that an order has a maximum total. Raises: InvalidInput."""
     if order.max_total_nanos is None:
-        raise InvalidInput.field("max_total_usd", "is required where no limit per transaction is in force")
-
-
-def allowed_domains_of(wallet_id: str | None) -> tuple[str, ...]:
-    """Return the hosts that a wallet's controls name, in the current unit."""
-    if wallet_id is None:
-        return ()
-    controls = spending.controls_of([wallet_id]).get(wallet_id)
-    return controls.allowed_domains if controls is not None else ()
+        raise InvalidInput.field("max_total_usd", "is required because no limit per transaction is set")
 
 
 def _assert_public(parts: SplitResult, host: str, port: int | None) -> None:
-    """Refuse what the browser could not reach, before anything is paid; its way out checks what a name leads to."""
-    if provider.settings().allow_private_upstreams:
+    """Refuse what the browser could not reach, before anything is paid; its proxy checks the resolved addresses."""
+    if app_state().settings.allow_private_upstreams:
         return
     try:
         private = not ipaddress.ip_address(host.strip("[]")).is_global
@@ -147,14 +141,11 @@ def _assert_public(parts: SplitResult, host: str, port: int | None) -> None:
         private = "." not in host or host.endswith((".localhost", ".local", ".internal", ".home.arpa"))
     if parts.scheme != "https" or port not in {None, 443} or private:
         raise DomainNotAllowed(
-            "Shops are reached with https on port 443 at public addresses only.", details={"domain": host}
+            "Shops must be at public addresses, with https on port 443.", details={"domain": host}
         )
 
 
-def _digest(secret: str, *parts: object) -> str:
-    key = hashlib.sha256(b"shopping" + secret.encode()).digest()
-    return hmac.new(key, json.dumps(parts).encode(), hashlib.sha256).hexdigest()
-
-
-def _place(purchase_id: str) -> Place:
-    return Place("purchases", "sealed", purchase_id)
+def _digests(*parts: object) -> list[str]:
+    """Return the digest under the current secret, then those under secrets that are still accepted."""
+    secrets = app_state().settings.secret_key_list()
+    return [digest.hex() for digest in keyed_digests("shopping", json.dumps(parts).encode(), secrets)]

@@ -1,15 +1,16 @@
-"""`/v1/gateway/shopping`: buy in a web shop, see what became of it, take it back while it waits."""
+"""`/v1/gateway/shopping`: buy in a web shop, read a purchase, cancel it while it is queued."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from flask import Response, jsonify, request
+from flask import Response, g, jsonify, request
 
 from app.errors import (
+    DailyLimitExceeded,
     DomainNotAllowed,
-    IdempotencyConflict,
     InsufficientCredits,
+    MonthlyLimitExceeded,
     NotFound,
     PaymentAlreadyUsed,
     PaymentInvalid,
@@ -18,16 +19,24 @@ from app.errors import (
     PurchaseInProgress,
     Unauthorized,
     WalletFrozen,
+    WeeklyLimitExceeded,
 )
+from app.idempotency import service as idempotency
+from app.idempotency.decorator import idempotent
 from app.identity import guards
-from app.ports import provider
+from app.identity.principal import KeyKind, Principal
+from app.payments.x402 import terms
+from app.payments.x402.headers import PaymentHeaders
+from app.payments.x402.terms import PayableRequest
 from app.ports.shopper import ShippingAddress
-from app.shopping import orders, paying, schemas, service
-from app.shopping.orders import Order
+from app.shopping import orders, schemas, service, x402_purchases
+from app.shopping.orders import PurchaseOrder
 from app.shopping.service import PurchaseView
-from app.web import idempotency, prefer
+from app.state import app_state
+from app.web import prefer
 from app.web.blueprint import Blueprint, Guard
-from app.web.idempotency import idempotent
+from app.web.client_request import ClientRequest, current_request
+from app.web.request_bodies import decoded_body
 
 _POLL_SECONDS = 3
 
@@ -36,53 +45,52 @@ def _is_purchase() -> bool:
     return request.path.endswith("/buy")
 
 
-def _check() -> None:
-    """Let in whoever can pay for a purchase, and whoever may read one."""
+def _authorize(request: ClientRequest) -> None:
+    """Authenticate a payer for a purchase, a reader for the rest: by a key, a payment, or the purchase's token."""
     if _is_purchase():
-        paying.check_payer(_read_order)
+        _authorize_payer(request)
     else:
-        paying.check_reader()
+        _authorize_reader(request)
 
 
-_PAYABLE: list[dict[str, list[str]]] = [
+_PAYABLE_SECURITY: list[dict[str, list[str]]] = [
     {scheme: []} for scheme in (guards.API_KEY_SCHEME, guards.BEARER_SCHEME, guards.PAYMENT_SCHEME)
 ]
-_TOKEN = {
+_TOKEN_PARAMETER = {
     "in": "query",
-    "name": paying.PARAMETER,
+    "name": x402_purchases.PARAMETER,
     "required": False,
-    "description": "Instead of a key, for a purchase that a payment has paid: it is part of `status_url`.",
+    "description": "Instead of a key, for a purchase paid by a payment: it is part of `status_url`.",
     "schema": {"type": "string"},
 }
 
 
 shopping = Blueprint(
     "shopping",
-    __name__,
-    guard=Guard(schemes=(guards.API_KEY_SCHEME, guards.BEARER_SCHEME), check=_check),
+    guard=Guard(schemes=(guards.API_KEY_SCHEME, guards.BEARER_SCHEME), check=_authorize),
     url_prefix="/v1/gateway/shopping",
-    description="Purchases in web shops, made by a browser, each of them at most once.",
+    description="Purchases in web shops, made by a browser, each at most once.",
 )
 
 
 @shopping.before_request
 def _assert_configured() -> None:
-    """Refuse what nobody could carry out before the body is looked at; what was bought can be read all the same."""
+    """Refuse before the body is read if no shopper runs; purchases can still be read."""
     if _is_purchase():
         service.assert_configured()
 
 
 @shopping.before_request
 def _find_purchase() -> None:
-    """Replace the id in the path by the caller's purchase: 404 wins over everything that follows."""
+    """Replace the id in the path by the client's purchase: a 404 precedes every other refusal."""
     arguments = request.view_args
     if arguments and "purchase_id" in arguments:
-        arguments["purchase"] = service.owned(arguments.pop("purchase_id"), guards.caller())
+        arguments["purchase"] = service.get_owned(arguments.pop("purchase_id"), guards.current_principal())
 
 
 def _shape(purchase: PurchaseView) -> dict[str, Any]:
-    base = f"{provider.settings().public_url}/v1/gateway/shopping/purchases/{purchase.id}"
-    token = paying.address_suffix(purchase.id)
+    base = f"{app_state().settings.public_url}/v1/gateway/shopping/purchases/{purchase.id}"
+    token = _status_url_query(purchase.id)
     order = None
     if purchase.outcome is not None:
         order = {
@@ -100,89 +108,92 @@ def _shape(purchase: PurchaseView) -> dict[str, Any]:
         None if purchase.error is None else {**purchase.error, "advice": schemas.advice_on(purchase.error)}
     )
     values = {
-        "id": purchase.id,
-        "status": purchase.status.value,
+        "purchase": purchase,
         "status_url": base + token,
-        "url": purchase.url,
-        "dry_run": purchase.dry_run,
-        "quantity": purchase.quantity,
-        "max_total_usd": purchase.max_total_nanos,
         "product": None if purchase.product is None else {**purchase.product, "currency": "USD"},
         "order": order,
         "error": error,
         "steps": len(purchase.steps),
-        "trail": purchase.steps,
         "evidence": [
-            {"name": shot.name, "url": f"{base}/evidence/{shot.id}.png{token}"} for shot in purchase.evidence
+            {"name": screenshot.name, "url": f"{base}/evidence/{screenshot.id}.png{token}"}
+            for screenshot in purchase.evidence
         ],
-        "cost_usd": purchase.cost_nanos,
-        "created_at": purchase.created_at,
-        "finished_at": purchase.finished_at,
     }
-    shaped: dict[str, Any] = schemas.PurchaseShape().dump(values)
-    return shaped
+    response: dict[str, Any] = schemas.PurchaseShape().dump(values)
+    return response
 
 
-def _rebuild(purchase_id: str) -> tuple[int, Any]:
-    purchase = service.view(purchase_id)
-    return 202 if purchase.is_open else 200, _shape(purchase)
+def _response(purchase: PurchaseView) -> Response:
+    response = jsonify(_shape(purchase))
+    response.status_code = 202 if purchase.is_open else 200
+    return response
+
+
+def _rebuild(purchase_id: str) -> Response:
+    return _response(service.view(purchase_id))
 
 
 def _owner() -> str:
-    return guards.caller().account_id
+    return guards.current_principal().account_id
 
 
 @shopping.post("/buy")
-@shopping.doc(security=_PAYABLE)
-@idempotent(owner=_owner, rebuild=_rebuild, applies=lambda: guards.find_caller() is not None)
+@shopping.doc(security=_PAYABLE_SECURITY)
+@idempotent(
+    owner=_owner,
+    rebuild=_rebuild,
+    note="Repeating a request with the same key returns the first response and buys nothing again.",
+    applies=lambda: guards.find_principal() is not None,
+)
 @shopping.arguments(schemas.BuyBody)
-@shopping.response(202, schemas.PurchaseShape, description="Accepted; ask for it at `Location`.")
+@shopping.response(202, schemas.PurchaseShape, description="Accepted; poll `Location`.")
 @shopping.alt_response(
     200,
     schema=schemas.PurchaseShape,
     description="It has ended within the time of `Prefer: wait`.",
     headers={
-        prefer.APPLIED: {
-            "description": "`wait=N`: how long was waited at most.",
+        prefer.PREFERENCE_APPLIED: {
+            "description": "`wait=N`: the maximum wait that was applied.",
             "schema": {"type": "string"},
         }
     },
 )
 @shopping.raises(
-    Unauthorized, ProviderNotConfigured, DomainNotAllowed, WalletFrozen, NotFound, InsufficientCredits,
-    PaymentRequired, PaymentInvalid, PaymentAlreadyUsed, PurchaseInProgress, IdempotencyConflict,
+    ProviderNotConfigured, DomainNotAllowed, WalletFrozen, DailyLimitExceeded, WeeklyLimitExceeded,
+    MonthlyLimitExceeded, NotFound, InsufficientCredits, PaymentRequired, PaymentInvalid, PaymentAlreadyUsed,
+    PurchaseInProgress,
 )  # fmt: skip
-@shopping.header(
-    idempotency.HEADER,
-    "Repeating a request with the same key answers with the first answer and buys nothing again.",
-)
 @shopping.header("Prefer", "`wait=N` waits up to N (at most 25) seconds for the purchase to end.")
-def buy(body: dict[str, Any]) -> Response:
+def buy(body: dict[str, Any], claim: idempotency.Claim) -> Response:
     """Buy a product with a browser. The total is held against the first wallet's limits before the order."""
-    purchase, settled = paying.buy(
-        guards.find_caller(), _order(body), twice=idempotency.HEADER in request.headers
+    purchase, settled = x402_purchases.buy(
+        guards.find_principal(),
+        _order(body),
+        _payable_request(current_request()),
+        decoded_body(current_request()),
+        allow_duplicate=idempotency.HEADER in request.headers,
+        claim=claim,
     )
-    seconds = prefer.wait_seconds(service.NO_WAIT)
-    purchase = service.wait(purchase, seconds=seconds)
-    response = jsonify(_shape(purchase))
-    response.status_code = 202 if purchase.is_open else 200
+    preferred = prefer.wait_seconds()
+    seconds = service.NO_WAIT if preferred is None else preferred
+    purchase = service.wait_for_end(purchase, seconds=seconds, account_id=guards.account_id_or_anonymous())
+    response = _response(purchase)
     response.headers.extend(settled)
     if purchase.is_open:
         response.headers["Location"] = (
-            f"/v1/gateway/shopping/purchases/{purchase.id}{paying.address_suffix(purchase.id)}"
+            f"/v1/gateway/shopping/purchases/{purchase.id}{_status_url_query(purchase.id)}"
         )
         response.headers["Retry-After"] = str(_POLL_SECONDS)
     elif seconds:
-        response.headers[prefer.APPLIED] = f"wait={seconds}"
+        response.headers[prefer.PREFERENCE_APPLIED] = f"wait={seconds}"
     return response
 
 
 @shopping.get("/purchases/<string:purchase_id>")
-@shopping.doc(parameters=[_TOKEN])
+@shopping.doc(parameters=[_TOKEN_PARAMETER])
 @shopping.response(200, schemas.PurchaseShape)
-@shopping.raises(Unauthorized, NotFound)
 def get_purchase(purchase: PurchaseView) -> Response:
-    """Read a purchase, whatever became of it."""
+    """Read a purchase."""
     response = jsonify(_shape(purchase))
     if purchase.is_open:
         response.headers["Retry-After"] = str(_POLL_SECONDS)
@@ -190,36 +201,35 @@ def get_purchase(purchase: PurchaseView) -> Response:
 
 
 @shopping.post("/purchases/<string:purchase_id>/cancel")
-@shopping.doc(parameters=[_TOKEN])
+@shopping.doc(parameters=[_TOKEN_PARAMETER])
 @shopping.response(200, schemas.PurchaseShape)
-@shopping.raises(Unauthorized, NotFound, PurchaseInProgress)
+@shopping.raises(PurchaseInProgress)
 def cancel_purchase(purchase: PurchaseView) -> Response:
-    """Take a queued purchase back, and its price. One that has begun goes on to its end."""
+    """Cancel a queued purchase and refund its price. One that has begun cannot be cancelled."""
     return jsonify(_shape(service.cancel(purchase)))
 
 
 @shopping.get("/purchases/<string:purchase_id>/evidence/<string:evidence_id>.png")
-@shopping.doc(parameters=[_TOKEN])
+@shopping.doc(parameters=[_TOKEN_PARAMETER])
 @shopping.response(200, {"type": "string", "format": "binary"}, content_type="image/png")
-@shopping.raises(Unauthorized, NotFound)
 def get_purchase_evidence(evidence_id: str, purchase: PurchaseView) -> Response:
-    """Fetch a screenshot of a purchase. They are kept for thirty days."""
+    """Fetch a screenshot of a purchase. Screenshots are kept for 30 days."""
     response = Response(service.evidence(purchase, evidence_id), mimetype="image/png")
-    # A shop's page is not ours to be shown in a browser with our origin.
+    # A shop's page must not render in a browser under our origin.
     response.headers["Cache-Control"] = "private, no-store"
     response.headers["Content-Disposition"] = "attachment"
     return response
 
 
-def _read_order() -> Order:
-    """Read the order of the present request as its view does. Raises: InvalidInput, DomainNotAllowed."""
+def _read_order() -> PurchaseOrder:
+    """Parse the order of the current request as its view does. Raises: InvalidInput, DomainNotAllowed."""
     return _order(shopping.ARGUMENTS_PARSER.parse(schemas.BuyBody(), request, location="json"))
 
 
-def _order(body: dict[str, Any]) -> Order:
+def _order(body: dict[str, Any]) -> PurchaseOrder:
     url, host = orders.parse_url(body["url"])
     credentials = body["credentials"] or {"username": None, "password": None}
-    return Order(
+    return PurchaseOrder(
         url=url,
         host=host,
         address=ShippingAddress(**body["shippingAddress"]),
@@ -230,3 +240,57 @@ def _order(body: dict[str, Any]) -> Order:
         max_total_nanos=body["max_total_usd"],
         dry_run=body["dry_run"],
     )
+
+
+def _authorize_payer(request: ClientRequest) -> None:
+    """Authorize a request that can pay for a purchase: with a key, by its credits; else with a payment.
+
+    Without either, the terms state whether the order would be refused, so that nothing is paid for nothing.
+
+    Raises: PaymentRequired; Unauthorized for an invalid key.
+    """
+    g.reads_by_token = False
+    caller = guards.find_principal_by_sdk_key(request)
+    if caller is not None:
+        guards.authenticate_as(request, caller)
+        return
+    guards.allow_keyless(request)
+    payable = _payable_request(request)
+    if payable.headers.has_payment:
+        return
+    if guards.presented_keys(request):
+        raise Unauthorized
+    reason = x402_purchases.refusal_reason(_read_order)
+    price = x402_purchases.purchase_price(payable, decoded_body(request), unavailable_reason=reason)
+    raise terms.attach(price, PaymentRequired())
+
+
+def _authorize_reader(request: ClientRequest) -> None:
+    """Authorize a request with a key, or with the token of the purchase. Raises: Unauthorized."""
+    caller = guards.find_principal_by_sdk_key(request)
+    g.reads_by_token = caller is None
+    if caller is None:
+        caller = _principal_of_token()
+    if caller is None:
+        raise Unauthorized
+    guards.authenticate_as(request, caller)
+
+
+def _payable_request(request: ClientRequest) -> PayableRequest:
+    """Return a request as payments see it."""
+    return PayableRequest(
+        request.method, request.raw_target, PaymentHeaders.read(request.headers.get), request.remote_addr
+    )
+
+
+def _status_url_query(purchase_id: str) -> str:
+    """Return the query that lets a client without a key read the purchase; empty for a client with one."""
+    if guards.find_principal() is not None and not g.reads_by_token:
+        return ""
+    return f"?{x402_purchases.PARAMETER}={x402_purchases.access_token(purchase_id)}"
+
+
+def _principal_of_token() -> Principal | None:
+    purchase_id = str((request.view_args or {}).get("purchase_id", ""))
+    account_id = x402_purchases.account_of_token(purchase_id, request.args.get(x402_purchases.PARAMETER, ""))
+    return None if account_id is None else Principal(KeyKind.GATEWAY, account_id, account_id, None)

@@ -1,4 +1,4 @@
-"""What shopping reads and answers on the wire."""
+"""Requests and responses of shopping."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ import marshmallow as ma
 from marshmallow import fields, pre_load
 
 from app.core import money
-from app.errors import ErrorCode
-from app.ports.shopper import Trouble
-from app.shopping.lifecycle import Status
-from app.web.fields import Email, Flag, Instant, Text, Usd, UsdText
+from app.error_codes import ErrorCode
+from app.ports.shopper import FailureCode
+from app.shopping.lifecycle import PurchaseStatus
+from app.web.fields import Email, Instant, StrictBoolean, Text, Usd, UsdText
 from app.web.schemas import Schema
 
 MAX_QUANTITY = 100
-_TWINS: Mapping[str, str] = {
+_FIELD_ALIASES: Mapping[str, str] = {
     "shipping_address": "shippingAddress",
     "maxTotalUsd": "max_total_usd",
     "dryRun": "dry_run",
 }
 _ADVICE: Mapping[str, str] = {
-    Trouble.OUT_OF_STOCK: "Choose another product, or try again later.",
-    Trouble.NOT_A_PRODUCT: "Send the address of one product's own page.",
-    Trouble.PRODUCT_NOT_FOUND: "Check the address; the shop does not know this page.",
-    Trouble.OPTIONS_REQUIRED: 'Send `options`, such as {"Color": "White"}, from `choices`, or ask for one piece.',
-    Trouble.ADDRESS_INCOMPLETE: "Add what `missing` names to `shippingAddress`, or store the address in the shop.",
-    Trouble.ADDRESS_MISMATCH: "Send the whole address, or store it in the shop under this name and postal code.",
-    Trouble.LOGIN_FAILED: "Check the credentials; log in once by hand if the shop asks for more than a password.",
-    Trouble.LIMIT_EXCEEDED: "Raise `max_total_usd`.",
-    Trouble.PRICE_UNKNOWN: "This shop shows no price or total that can be read for certain; buy by hand.",
-    Trouble.CURRENCY_UNSUPPORTED: "Choose the shop's page in US dollars, if it has one.",
-    Trouble.CART_MISMATCH: "Empty the cart of the shop's account and try again.",
-    Trouble.PAYMENT_DETAILS_REQUIRED: "Store a way to pay in the shop's account first.",
-    Trouble.HUMAN_CHECK: "A person has to pass the shop's check.",
-    Trouble.LEFT_DOMAIN: "Add that domain to the wallet's `allowed_domains` if it belongs to the shop.",
-    Trouble.SHOP_UNREACHABLE: "Check the address, or try again later.",
-    Trouble.STUCK: "Look at the screenshots; this shop may have to be used by hand.",
-    Trouble.BROWSER_ERROR: "Nothing was ordered; send it again.",
-    Trouble.TIMEOUT: "Nothing was ordered; send it again.",
-    Trouble.OUTCOME_UNKNOWN: "Look at the orders of the shop's account before you buy again.",
+    FailureCode.OUT_OF_STOCK: "Choose another product, or try again later.",
+    FailureCode.NOT_A_PRODUCT: "Send the URL of one product's own page.",
+    FailureCode.PRODUCT_NOT_FOUND: "Check the URL; the shop does not have this page.",
+    FailureCode.OPTIONS_REQUIRED: 'Send `options`, such as {"Color": "White"}, from `choices`, or quantity 1.',
+    FailureCode.ADDRESS_INCOMPLETE: "Add the fields in `missing` to `shippingAddress`, or store it in the shop.",
+    FailureCode.ADDRESS_MISMATCH: "Send the whole address, or store it in the shop under this name and postal code.",
+    FailureCode.LOGIN_FAILED: "Check the credentials; sign in once by hand if the shop asks for more than a password.",
+    FailureCode.LIMIT_EXCEEDED: "Raise `max_total_usd`.",
+    FailureCode.PRICE_UNKNOWN: "This shop shows no price or total that can be read reliably; buy by hand.",
+    FailureCode.CURRENCY_UNSUPPORTED: "Choose the shop's page in US dollars, if it has one.",
+    FailureCode.CART_MISMATCH: "Empty the cart of the shop's account and try again.",
+    FailureCode.PAYMENT_DETAILS_REQUIRED: "Store a payment method in the shop's account first.",
+    FailureCode.HUMAN_CHECK: "A person has to pass the shop's check.",
+    FailureCode.LEFT_DOMAIN: "Add that domain to the wallet's `allowed_domains` if it belongs to the shop.",
+    FailureCode.SHOP_UNREACHABLE: "Check the URL, or try again later.",
+    FailureCode.STUCK: "Look at the screenshots; this shop may have to be used by hand.",
+    FailureCode.BROWSER_ERROR: "Nothing was ordered; send it again.",
+    FailureCode.TIMEOUT: "Nothing was ordered; send it again.",
+    FailureCode.OUTCOME_UNKNOWN: "Check the orders of the shop's account before you buy again.",
 }  # fmt: skip
 
 
@@ -55,7 +55,7 @@ _ADVICE_ON_LIMITS: Mapping[str, str] = {
 
 
 def advice_on(error: Mapping[str, Any]) -> str:
-    """Return what a caller can do about a purchase's error."""
+    """Return what a client can do about a purchase's error."""
     return _ADVICE_ON_LIMITS.get(error.get("limit_code") or "", _ADVICE[error["code"]])
 
 
@@ -66,19 +66,19 @@ class UsdString(UsdText):
         del attr, obj
         if value is None:
             return None
-        whole, _, fraction = money.decimal_string(value, 9).partition(".")
+        whole, _, fraction = money.usd_string(value).partition(".")
         return f"{whole}.{fraction.ljust(2, '0')}"
 
 
 class ShopCredentials(Schema):
-    """An account of the shop, kept sealed until the purchase ends."""
+    """An account of the shop, stored sealed until the purchase ends."""
 
     username = Text(required=True, validate=ma.validate.Length(1, 320))
     password = Text(required=True, validate=ma.validate.Length(1, 1000))
 
 
 class ShippingAddressBody(Schema):
-    """Where to. Name and postal code choose among the addresses stored in the shop; the rest fills its form."""
+    """The recipient. Name and postal code select a stored address of the shop; the rest fills its form."""
 
     name = Text(required=True, validate=ma.validate.Length(1, 100), metadata={"example": "Ada Buyer"})
     zip = Text(required=True, validate=ma.validate.Length(1, 20), metadata={"example": "94107"})
@@ -95,7 +95,7 @@ class ShippingAddressBody(Schema):
 
 
 class BuyBody(Schema):
-    """What to buy, from whose account, and where to."""
+    """The product, the shop account and the recipient."""
 
     url = Text(
         required=True,
@@ -124,51 +124,53 @@ class BuyBody(Schema):
     options = fields.Dict(
         keys=Text(validate=ma.validate.Length(1, 60)), values=Text(validate=ma.validate.Length(1, 100)),
         load_default=dict, validate=ma.validate.Length(max=20),
-        metadata={"description": "Variants by name, such as a colour."},
+        metadata={"description": "Variants by name, such as a color."},
     )  # fmt: skip
     max_total_usd = Usd(
         load_default=None,
         allow_none=True,
         metadata={
-            "description": "The order's total, shipping and taxes included, may not pass this. Required where no "
-            "limit per transaction is in force.",
+            "description": "The order's total, shipping and taxes included, must not exceed this. Required if no "
+            "limit per transaction is set.",
             "example": 40,
         },
     )
-    dry_run = Flag(load_default=False, metadata={"description": "Stop at the review; nothing is ordered."})
+    dry_run = StrictBoolean(
+        load_default=False, metadata={"description": "Stop at the review; nothing is ordered."}
+    )
 
     @pre_load
-    def _accept_twins(self, body: Any, **_kwargs: object) -> Any:
+    def _accept_aliases(self, body: Any, **_kwargs: object) -> Any:
         if not isinstance(body, dict):
             return body
-        return {_TWINS.get(name, name): value for name, value in body.items()}
+        return {_FIELD_ALIASES.get(name, name): value for name, value in body.items()}
 
 
 class PurchasedProduct(Schema):
-    """What the product's page said."""
+    """The product, as its page shows it."""
 
     title = fields.String(required=True)
-    price = UsdString(required=True, attribute="price_nanos", metadata={"description": "One piece."})
+    price = UsdString(required=True, attribute="price_nanos", metadata={"description": "Price of one unit."})
     currency = fields.String(required=True, metadata={"enum": ["USD"]})
     availability = fields.String(required=True, metadata={"enum": ["in_stock", "unknown"]})
     price_source = fields.String(required=True, metadata={"enum": ["json-ld", "markup", "text"]})
 
 
 class PurchasePayment(Schema):
-    """How the shop is paid."""
+    """The payment to the shop."""
 
     method = fields.String(required=True, allow_none=True)
     status = fields.String(
         required=True,
         metadata={
             "enum": ["pending", "unknown"],
-            "description": "`pending`: the shop still waits for its money.",
+            "description": "`pending`: the shop has not been paid yet.",
         },
     )
 
 
 class PlacedOrder(Schema):
-    """The shop's order; of a dry run and before the order, what its review says."""
+    """The shop's order; for a dry run and before the order, what its review shows."""
 
     number = fields.String(required=True, allow_none=True)
     total = UsdString(required=True, allow_none=True)
@@ -179,31 +181,31 @@ class PlacedOrder(Schema):
 
 
 class PurchaseError(Schema):
-    """Why it came to no order, or why that is not known."""
+    """Why nothing was ordered, or why the outcome is unknown."""
 
-    code = fields.String(required=True, metadata={"enum": [trouble.value for trouble in Trouble]})
+    code = fields.String(required=True, metadata={"enum": [code.value for code in FailureCode]})
     limit_code = fields.String(
         required=True,
         allow_none=True,
         dump_default=None,
         metadata={
             "enum": [*(str(code) for code in _ADVICE_ON_LIMITS), None],
-            "description": "Of `limit_exceeded`: the wallet's limit that refused; null where it was `max_total_usd`.",
+            "description": "For `limit_exceeded`: the code of the wallet's limit; null if it was `max_total_usd`.",
         },
     )
     message = fields.String(required=True)
-    advice = fields.String(required=True, metadata={"description": "What the caller can do."})
-    step = fields.String(
-        required=True, allow_none=True, metadata={"description": "The last thing that was done."}
-    )
+    advice = fields.String(required=True, metadata={"description": "What the client can do."})
+    step = fields.String(required=True, allow_none=True, metadata={"description": "The last step."})
     missing = fields.List(
         fields.String(), required=True, metadata={"description": "Address fields, as WHATWG autofill tokens."}
     )
-    choices = fields.List(fields.String(), required=True, metadata={"description": "What the page offers."})
+    choices = fields.List(
+        fields.String(), required=True, metadata={"description": "The options that the page offers."}
+    )
 
 
 class PurchaseStepShape(Schema):
-    """Something the browser did; nothing that it typed."""
+    """A step of the browser, without what it typed."""
 
     action = fields.String(required=True)
     text = fields.String(required=True)
@@ -212,7 +214,7 @@ class PurchaseStepShape(Schema):
 
 
 class PurchaseEvidenceShape(Schema):
-    """A screenshot, for thirty days."""
+    """A screenshot, kept for 30 days."""
 
     name = fields.String(required=True)
     url = fields.String(required=True)
@@ -221,19 +223,27 @@ class PurchaseEvidenceShape(Schema):
 class PurchaseShape(Schema):
     """A purchase."""
 
-    id = fields.UUID(required=True)
-    status = fields.String(required=True, metadata={"enum": [status.value for status in Status]})
+    id = fields.UUID(required=True, attribute="purchase.id")
+    status = fields.String(
+        required=True,
+        attribute="purchase.status",
+        metadata={"enum": [status.value for status in PurchaseStatus]},
+    )
     status_url = fields.String(required=True)
-    url = fields.String(required=True)
-    dry_run = fields.Boolean(required=True)
-    quantity = fields.Integer(required=True)
-    max_total_usd = Usd(required=True, allow_none=True)
+    url = fields.String(required=True, attribute="purchase.url")
+    dry_run = fields.Boolean(required=True, attribute="purchase.dry_run")
+    quantity = fields.Integer(required=True, attribute="purchase.quantity")
+    max_total_usd = Usd(required=True, allow_none=True, attribute="purchase.max_total_nanos")
     product = fields.Nested(PurchasedProduct, required=True, allow_none=True)
     order = fields.Nested(PlacedOrder, required=True, allow_none=True)
     error = fields.Nested(PurchaseError, required=True, allow_none=True)
-    steps = fields.Integer(required=True, metadata={"description": "How many things were done."})
-    trail = fields.List(fields.Nested(PurchaseStepShape), required=True)
+    steps = fields.Integer(required=True, metadata={"description": "Number of steps."})
+    trail = fields.List(fields.Nested(PurchaseStepShape), required=True, attribute="purchase.steps")
     evidence = fields.List(fields.Nested(PurchaseEvidenceShape), required=True)
-    cost_usd = UsdString(required=True, metadata={"description": "What the purchase costs in credits."})
-    created_at = Instant(required=True)
-    finished_at = Instant(required=True, allow_none=True)
+    cost_usd = UsdString(
+        required=True,
+        attribute="purchase.cost_nanos",
+        metadata={"description": "Cost of the purchase in credits."},
+    )
+    created_at = Instant(required=True, attribute="purchase.created_at")
+    finished_at = Instant(required=True, allow_none=True, attribute="purchase.finished_at")

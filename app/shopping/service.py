@@ -1,4 +1,4 @@
-"""The verbs of shopping towards callers: buy, read, cancel. Carrying a purchase out is `carrying`."""
+"""The use cases of shopping: buy, read, cancel. `purchase_runner` executes a purchase."""
 
 from __future__ import annotations
 
@@ -9,59 +9,40 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Row, Select, func, select
+from sqlalchemy.orm import Session
 
 from app.core import clock, identifiers
-from app.core.heartbeats import Heart, is_fresh
 from app.core.money import nanos_from_usd
-from app.core.unit_of_work import after_commit, reading, unit_of_work
+from app.db.heartbeats import ProcessKind, is_alive
+from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
 from app.errors import NotFound, ProviderNotConfigured, PurchaseInProgress, TransactionInProgress
-from app.extensions import db
-from app.identity import guards
-from app.identity.caller import Caller
+from app.idempotency.service import Claim
+from app.identity.principal import Principal
 from app.jobs import JobName
-from app.payments import desk
-from app.ports import provider
-from app.shopping import lifecycle, orders
-from app.shopping.lifecycle import OPEN, Status
+from app.observability import logs
+from app.payments import consumed
+from app.shopping import orders
+from app.shopping.lifecycle import OPEN_STATUSES, PURCHASES, PurchaseStatus
 from app.shopping.models import Purchase, PurchaseEvidence, PurchaseStep
-from app.shopping.orders import Order
+from app.shopping.orders import PurchaseOrder
+from app.state import app_state
 from app.usage import service as usage
-from app.usage.service import Call, Metered
-from app.web import budgets, idempotency
-from app.web.budgets import Use
+from app.usage.service import MeteredUsage, UsageCall
+from server.pool import ResourceUse
 
 PROVIDER = "shopping"
 NO_WAIT = Decimal(0)
-_FIRST_LEASE = timedelta(minutes=15)
-_LOOKS_PER_SECOND = 4
-
-
-@dataclass(frozen=True, slots=True)
-class EvidenceView:
-    """A screenshot that can be fetched."""
-
-    id: str
-    name: str
-    created_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class StepView:
-    """Something the browser did."""
-
-    action: str
-    text: str
-    path: str
-    at: datetime
+_QUEUE_LEASE = timedelta(minutes=15)
+_POLLS_PER_SECOND = 4
 
 
 @dataclass(frozen=True, slots=True)
 class PurchaseView:
-    """A purchase as its owner sees it."""
+    """A purchase as its owner sees it, with the rows of its steps and of its screenshots."""
 
     id: str
-    status: Status
+    status: PurchaseStatus
     url: str
     dry_run: bool
     quantity: int
@@ -71,53 +52,58 @@ class PurchaseView:
     total_nanos: int | None
     error: dict[str, Any] | None
     cost_nanos: int
-    steps: Sequence[StepView]
-    evidence: Sequence[EvidenceView]
+    steps: Sequence[Row[str, str, str, datetime]]
+    evidence: Sequence[Row[str, str]]
     created_at: datetime
     finished_at: datetime | None
 
     @property
     def is_open(self) -> bool:
-        """Tell whether it will still change by itself."""
-        return self.status in OPEN
+        """Return whether its status will still change automatically."""
+        return self.status in OPEN_STATUSES
 
 
 def is_configured() -> bool:
-    """Tell whether somebody is there who buys."""
-    with reading():
-        return is_fresh(Heart.SHOPPER)
+    """Return whether a shopper is running."""
+    with read_only_unit() as session:
+        return is_alive(session, ProcessKind.SHOPPER)
 
 
 def assert_configured() -> None:
-    """See that somebody is there who buys. Raises: ProviderNotConfigured."""
+    """Check that a shopper is running. Raises: ProviderNotConfigured."""
     if is_configured():
         return
     raise ProviderNotConfigured(
-        "Shopping is not set up on this service: no shopping worker with a browser is running."
+        "Shopping is not available on this service: no shopping worker with a browser is running."
     )
 
 
-def listed() -> dict[str, Any]:
+def provider_listing() -> dict[str, Any]:
     """Return shopping's row in `GET /v1/providers`."""
-    with reading():
-        configured = is_fresh(Heart.SHOPPER)
     price = {"model": "per_call", "nanos": price_nanos(), "prices": {}, "table": None}
     return {
-        "slug": PROVIDER, "aliases": [], "kind": PROVIDER, "configured": configured, "chains": [],
-        "route": f"{provider.settings().public_url}/v1/gateway/{PROVIDER}/buy",
+        "slug": PROVIDER, "aliases": [], "kind": PROVIDER, "configured": is_configured(), "chains": [],
+        "routes": ["POST"], "route": f"{app_state().settings.public_url}/v1/gateway/{PROVIDER}/buy",
         "pricing": price, "x402_price_usd": price_nanos(),
     }  # fmt: skip
 
 
 def price_nanos() -> int:
-    """Return what an accepted purchase costs, in credits."""
-    return nanos_from_usd(provider.settings().shopping_price_usd)
+    """Return the price of a purchase, in credits."""
+    return nanos_from_usd(app_state().settings.shopping_price_usd)
 
 
-def buy(caller: Caller, order: Order, *, twice: bool, fund: Callable[[], None] | None = None) -> PurchaseView:
-    """Accept a purchase, charged, sealed and queued. `twice` says that the same may be bought again on purpose.
+def buy(
+    caller: Principal,
+    order: PurchaseOrder,
+    *,
+    allow_duplicate: bool,
+    claim: Claim,
+    fund: Callable[[Session], None] | None = None,
+) -> PurchaseView:
+    """Accept a purchase: charge, seal and queue it. `allow_duplicate` permits an order identical to an open one.
 
-    `fund` gives the account what is charged, in the same unit.
+    `fund` credits the account with the charge, in the same unit.
 
     Raises: InvalidInput, the 403 classes, NotFound, InsufficientCredits, PurchaseInProgress.
     """
@@ -125,107 +111,95 @@ def buy(caller: Caller, order: Order, *, twice: bool, fund: Callable[[], None] |
     purchase_id, now = identifiers.new_id(), clock.now()
     sealed = order.seal(purchase_id)
     cost_nanos = price_nanos()
-    with unit_of_work():
+    with unit_of_work() as session:
         if fund is not None:
-            fund()
-        # Touches the account's row: of two requests at once, the second sees the first one's purchase.
+            fund(session)
+        # Locks the account's row: of two concurrent requests, the second sees the purchase of the first.
         usage.charge(
+            session,
             caller.account_id,
-            Call(caller.key_id, PROVIDER, "buy"),
+            UsageCall(caller.key_id, PROVIDER, "buy"),
             charge_id=purchase_id,
-            metered=Metered(cost_nanos),
+            metered=MeteredUsage(cost_nanos),
         )
         digests = order.order_digests()
-        if not twice:
-            _assert_not_ordered_already(caller.account_id, digests)
-        lifecycle.record(
-            Purchase(
-                id=purchase_id, account_id=caller.account_id, wallet_id=wallet_id, status=Status.QUEUED.value,
-                url=order.url, host=order.host, quantity=order.quantity, dry_run=order.dry_run,
-                max_total_nanos=order.max_total_nanos, sealed=sealed, order_digest=digests[0],
-                shop_account_digest=order.shop_account_digest(purchase_id), first_page=False,
-                cost_nanos=cost_nanos, lease_until=now + _FIRST_LEASE, created_at=now,
-            )
+        if not allow_duplicate:
+            _assert_no_duplicate(session, caller.account_id, digests)
+        purchase = Purchase(
+            id=purchase_id, account_id=caller.account_id, wallet_id=wallet_id,
+            url=order.url, host=order.host, quantity=order.quantity, dry_run=order.dry_run,
+            max_total_nanos=order.max_total_nanos, sealed=sealed, order_digest=digests[0],
+            shop_account_digest=order.shop_account_digest(purchase_id), first_page=False,
+            cost_nanos=cost_nanos, lease_until=now + _QUEUE_LEASE, created_at=now,
+            request_id=logs.originating_request_id(),
         )  # fmt: skip
-        idempotency.bind(purchase_id)
-        after_commit(lambda: provider.current().queue.put(JobName.BUY, purchase_id))
+        PURCHASES.add(session, purchase, PurchaseStatus.QUEUED)
+        claim.bind(session, purchase_id)
+        after_commit(lambda: app_state().ports.queue.enqueue(JobName.BUY, purchase_id))
     return view(purchase_id)
 
 
-def owned(purchase_id: str, caller: Caller) -> PurchaseView:
-    """Return a purchase of the caller's. Raises: NotFound for malformed, unknown and foreign ids alike."""
-    with reading() as session:
-        canonical = identifiers.parse_id(purchase_id)
-        purchase = session.get(Purchase, canonical) if canonical else None
-        if purchase is None or purchase.account_id != caller.account_id:
-            raise NotFound("This key has no such purchase.")
-        return _view(purchase)
+def get_owned(purchase_id: str, caller: Principal) -> PurchaseView:
+    """Return a purchase of the account. Raises: NotFound for malformed, unknown or another account's ids."""
+    missing = NotFound("This key has no purchase with this id.")
+    canonical = identifiers.require_id(purchase_id, missing)
+    is_owned = Purchase.account_id == caller.account_id
+    return _find(select(Purchase).where(Purchase.id == canonical, is_owned), missing)
 
 
 def view(purchase_id: str) -> PurchaseView:
     """Return a purchase. Raises: NotFound."""
-    with reading() as session:
-        purchase = session.get(Purchase, purchase_id)
-        if purchase is None:
-            raise NotFound("There is no such purchase.")
-        return _view(purchase)
+    return _find(select(Purchase).where(Purchase.id == purchase_id), NotFound("No purchase has this id."))
 
 
-def newest_of(account_id: str) -> PurchaseView:
-    """Return what an account bought last. Raises: NotFound."""
-    with reading() as session:
-        purchase = session.scalar(
-            select(Purchase)
-            .where(Purchase.account_id == account_id)
-            .order_by(Purchase.created_at.desc(), Purchase.id.desc())
-            .limit(1)
-        )
-        if purchase is None:
-            raise NotFound("There is no such purchase.")
-        return _view(purchase)
+def latest_of(account_id: str) -> PurchaseView:
+    """Return the latest purchase of an account. Raises: NotFound."""
+    of_account = select(Purchase).where(Purchase.account_id == account_id)
+    newest_first = of_account.order_by(Purchase.created_at.desc(), Purchase.id.desc())
+    return _find(newest_first.limit(1), NotFound("No purchase has this id."))
 
 
-def account_of(purchase_id: str) -> str | None:
-    """Return the account that pays for a purchase, None where there is no such purchase."""
+def paying_account_of(purchase_id: str) -> str | None:
+    """Return the account that pays for a purchase, None if there is no such purchase."""
     canonical = identifiers.parse_id(purchase_id)
-    with reading() as session:
+    with read_only_unit() as session:
         return session.scalar(select(Purchase.account_id).where(Purchase.id == canonical))
 
 
-def give_price_back(purchase_id: str) -> None:
-    """Give the price of a purchase back, in the current unit: what a payment has paid makes that payment good again."""
-    usage.refund(purchase_id)
-    account_id = db.session.scalar(select(Purchase.account_id).where(Purchase.id == purchase_id))
+def refund_price(session: Session, purchase_id: str) -> None:
+    """Refund the price of a purchase; a payment that paid for it can be used again."""
+    usage.refund(session, purchase_id)
+    account_id = session.scalar(select(Purchase.account_id).where(Purchase.id == purchase_id))
     if account_id is not None:
-        desk.take_back(account_id)
+        consumed.reopen(session, account_id)
 
 
 def cancel(purchase: PurchaseView) -> PurchaseView:
-    """Take back a purchase that no worker has begun, and its price. Raises: PurchaseInProgress."""
-    with unit_of_work():
-        cancelled = lifecycle.move(
-            purchase.id, source=Status.QUEUED, target=Status.CANCELLED, changes={"cost_nanos": 0}
+    """Cancel a queued purchase and refund its price. Raises: PurchaseInProgress."""
+    with unit_of_work() as session:
+        cancelled = PURCHASES.move(
+            session, purchase.id, PurchaseStatus.QUEUED, PurchaseStatus.CANCELLED, cost_nanos=0
         )
         if cancelled:
-            give_price_back(purchase.id)
-    now = view(purchase.id)
-    if not cancelled and now.status is not Status.CANCELLED:
+            refund_price(session, purchase.id)
+    current = view(purchase.id)
+    if not cancelled and current.status is not PurchaseStatus.CANCELLED:
         raise PurchaseInProgress(
-            f"This purchase is {now.status.value}; only a queued one can be cancelled.",
-            details={"purchase_id": now.id, "status": now.status.value},
+            f"This purchase is {current.status.value}; only a queued one can be cancelled.",
+            details={"purchase_id": current.id, "status": current.status.value},
         )
-    return now
+    return current
 
 
-def wait(purchase: PurchaseView, *, seconds: Decimal) -> PurchaseView:
-    """Wait for a purchase to end, as long as asked and while there is a thread for it."""
+def wait_for_end(purchase: PurchaseView, *, seconds: Decimal, account_id: str) -> PurchaseView:
+    """Wait for a purchase to end, as long as requested and while a waiting slot is free."""
     if seconds <= 0:
         return purchase
-    with budgets.threads().place(Use.OUTCOME, guards.account_or_stranger()) as has_place:
-        for _ in range(int(seconds) * _LOOKS_PER_SECOND if has_place else 0):
+    with app_state().threads.try_acquire(ResourceUse.OUTCOME, account_id) as acquired:
+        for _ in range(int(seconds) * _POLLS_PER_SECOND if acquired else 0):
             if not purchase.is_open:
                 break
-            time.sleep(1 / _LOOKS_PER_SECOND)
+            time.sleep(1 / _POLLS_PER_SECOND)
             if not _is_open(purchase.id):
                 purchase = view(purchase.id)
     return purchase
@@ -233,81 +207,95 @@ def wait(purchase: PurchaseView, *, seconds: Decimal) -> PurchaseView:
 
 def evidence(purchase: PurchaseView, evidence_id: str) -> bytes:
     """Return a screenshot of a purchase. Raises: NotFound."""
-    with reading() as session:
+    with read_only_unit() as session:
         canonical = identifiers.parse_id(evidence_id)
         found = session.get(PurchaseEvidence, canonical) if canonical else None
         if found is None or found.purchase_id != purchase.id:
-            raise NotFound("This purchase has no such evidence; it is kept for 30 days.")
+            raise NotFound("This purchase has no such screenshot; screenshots are kept for 30 days.")
         return found.png
 
 
-def open_purchase_of(wallet_id: str) -> TransactionInProgress | None:
-    """Return what refuses a wallet's deletion: a purchase that has not ended. In the current unit."""
-    found = db.session.scalar(
+def deletion_conflict(session: Session, wallet_id: str) -> TransactionInProgress | None:
+    """Return the refusal of a wallet's deletion while a purchase is open, or None."""
+    found = session.scalar(
         select(Purchase.id)
-        .where(Purchase.wallet_id == wallet_id, Purchase.status.in_([status.value for status in OPEN]))
+        .where(
+            Purchase.wallet_id == wallet_id, Purchase.status.in_([status.value for status in OPEN_STATUSES])
+        )
         .limit(1)
     )
     if found is None:
         return None
     return TransactionInProgress(
-        "A purchase under this wallet's limits has not ended yet; delete it once that has.",
+        "A purchase under this wallet's limits has not ended yet; delete the wallet after it has.",
         details={"purchase_id": found},
     )
 
 
-def open_by_status() -> dict[str, int]:
-    """Return how many purchases are under way, in the current unit."""
-    statuses = [status.value for status in OPEN]
+def count_open_by_status(session: Session) -> dict[str, int]:
+    """Return the number of open purchases by status."""
+    statuses = [status.value for status in OPEN_STATUSES]
     counts = (
         select(Purchase.status, func.count()).where(Purchase.status.in_(statuses)).group_by(Purchase.status)
     )
     found = dict.fromkeys(statuses, 0)
-    for status, number in db.session.execute(counts):
+    for status, number in session.execute(counts):
         found[status] = number
     return found
 
 
-def _assert_not_ordered_already(account_id: str, digests: Sequence[str]) -> None:
-    in_question = [Status.QUEUED, Status.RUNNING, Status.SUBMITTING, Status.UNKNOWN]
-    same = db.session.execute(
+def _assert_no_duplicate(session: Session, account_id: str, digests: Sequence[str]) -> None:
+    conflicting_statuses = [
+        PurchaseStatus.QUEUED,
+        PurchaseStatus.RUNNING,
+        PurchaseStatus.SUBMITTING,
+        PurchaseStatus.UNKNOWN,
+    ]
+    duplicate = session.execute(
         select(Purchase.id, Purchase.status)
         .where(
             Purchase.account_id == account_id,
             Purchase.order_digest.in_(digests),
-            Purchase.status.in_([status.value for status in in_question]),
+            Purchase.status.in_([status.value for status in conflicting_statuses]),
         )
         .limit(1)
     ).one_or_none()
-    if same is not None:
+    if duplicate is not None:
         raise PurchaseInProgress(
-            f"The same purchase is {same.status}. To buy it twice on purpose, send an Idempotency-Key of its own.",
-            details={"purchase_id": same.id, "status": same.status},
+            f"The same purchase is {duplicate.status}. To buy it twice on purpose, send a new Idempotency-Key.",
+            details={"purchase_id": duplicate.id, "status": duplicate.status},
         )
 
 
 def _is_open(purchase_id: str) -> bool:
-    with reading() as session:
+    with read_only_unit() as session:
         found = session.scalar(select(Purchase.status).where(Purchase.id == purchase_id))
-        return found in {status.value for status in OPEN}
+        return found in {status.value for status in OPEN_STATUSES}
 
 
-def _view(purchase: Purchase) -> PurchaseView:
-    steps = db.session.execute(
+def _find(query: Select[Purchase], missing: NotFound) -> PurchaseView:
+    with read_only_unit() as session:
+        purchase = session.scalar(query)
+        if purchase is None:
+            raise missing
+        return _view(session, purchase)
+
+
+def _view(session: Session, purchase: Purchase) -> PurchaseView:
+    steps = session.execute(
         select(PurchaseStep.action, PurchaseStep.text, PurchaseStep.path, PurchaseStep.at)
         .where(PurchaseStep.purchase_id == purchase.id)
         .order_by(PurchaseStep.id)
-    )
-    pictures = db.session.execute(
-        select(PurchaseEvidence.id, PurchaseEvidence.name, PurchaseEvidence.created_at)
+    ).all()
+    screenshots = session.execute(
+        select(PurchaseEvidence.id, PurchaseEvidence.name)
         .where(PurchaseEvidence.purchase_id == purchase.id)
         .order_by(PurchaseEvidence.created_at, PurchaseEvidence.id)
-    )
+    ).all()
     return PurchaseView(
-        id=purchase.id, status=Status(purchase.status), url=purchase.url, dry_run=purchase.dry_run,
+        id=purchase.id, status=PurchaseStatus(purchase.status), url=purchase.url, dry_run=purchase.dry_run,
         quantity=purchase.quantity, max_total_nanos=purchase.max_total_nanos, product=purchase.product,
         outcome=purchase.outcome, total_nanos=purchase.total_nanos, error=purchase.error,
-        cost_nanos=purchase.cost_nanos, steps=[StepView(*row) for row in steps],
-        evidence=[EvidenceView(*row) for row in pictures], created_at=purchase.created_at,
+        cost_nanos=purchase.cost_nanos, steps=steps, evidence=screenshots, created_at=purchase.created_at,
         finished_at=purchase.finished_at,
     )  # fmt: skip

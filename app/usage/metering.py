@@ -1,123 +1,164 @@
-"""What every metered call does, whoever prices it: it takes turns, lives, is settled in the end, and tells its cost."""
+"""The base of metered calls: leases, settlement with retries, and the headers with the cost."""
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 
 import structlog
-from flask import Flask, current_app, g
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from app.core import clock, money
 from app.core.identifiers import new_id
-from app.core.turns import turn
-from app.core.unit_of_work import unit_of_work
-from app.credits import service as credits_service
-from app.credits.service import Balance
-from app.errors import InsufficientCredits
-from app.ports import provider
-from app.usage import service as usage
-from app.usage.service import Call, Receipt
+from app.credits import holds as credit_holds
+from app.credits.holds import HoldResult
+from app.db.striped_lock import striped_lock
+from app.db.unit_of_work import CommitUnknownError, unit_of_work
+from app.ports.upstream import RelayOutcome, UpstreamRequest, UpstreamResponse
+from app.state import app_state, context_factory
+from app.usage.grouped import ResultT, Settlement, Step, StepGroups
+from app.usage.service import UsageCall
 
 _log = structlog.get_logger(__name__)
 _LEASE_MARGIN = timedelta(seconds=60)
-_MOST_BETWEEN_RENEWALS = timedelta(seconds=60)
-_PAUSES_BETWEEN_TRIES = (1, 3)
+_MAX_RENEWAL_INTERVAL = timedelta(seconds=60)
+_RETRY_DELAYS_SECONDS = (1, 3)
 
 
-@dataclass(frozen=True, slots=True)
-class _Bill:
-    """What a call was charged, and what the account has left."""
+class MeteredCall(ABC):
+    """One call that an account pays for, as `forwarding.relay` meters it: by default, nothing of it is changed.
 
-    cost_nanos: int
-    left_nanos: int
+    Works in any thread, even after the request has ended.
+    """
 
+    # Of the response: its head precedes its end.
+    _status: int
 
-class MeteredCall:
-    """One call that an account pays for. Works in any thread, also when the request that began the call is over."""
-
-    def __init__(self, account_id: str, call: Call) -> None:
-        """Take who pays for which call."""
+    def __init__(self, account_id: str, call: UsageCall) -> None:
         self.id = new_id()
         self._account_id = account_id
         self._call = call
-        self._request_id: str = g.request_id
-        self._app: Flask = current_app._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001 - the documented way
-        settings = provider.settings()
-        silence = settings.upstream_connect_timeout_seconds + settings.upstream_read_timeout_seconds
-        # Longer than an upstream may be silent: whoever lives renews it in time.
-        self._lease = timedelta(seconds=int(silence)) + _LEASE_MARGIN
+        self._app_context = context_factory()
+        settings = app_state().settings
+        max_silence_seconds = (
+            settings.upstream_connect_timeout_seconds + settings.upstream_read_timeout_seconds
+        )
+        # Longer than an upstream may be silent, so that a live call renews it in time.
+        self._lease = timedelta(seconds=int(max_silence_seconds)) + _LEASE_MARGIN
         self._renewed_at = clock.now()
-        self._bill: _Bill | None = None
+        # The charge of the call, and the remaining credits, in nano-dollars.
+        self._bill: tuple[int, int] | None = None
+        self._is_streaming = False
+
+    @abstractmethod
+    def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
+        """Hold or charge the price; return the request that it pays for. Raises: InsufficientCredits."""
+
+    @abstractmethod
+    def on_no_response(self, *, is_upstream_failure: bool) -> None:
+        """Release or refund everything: there is no response."""
+
+    def on_response_head(self, incoming: UpstreamResponse) -> None:
+        """Record the status of the response."""
+        self._status = incoming.status
+
+    def stream(self) -> None:
+        """Record that the response is relayed as it arrives."""
+        self._is_streaming = True
+
+    def feed(self, piece: bytes) -> bytes:
+        """Process a chunk of the response; return what the client gets of it."""
+        return piece
+
+    def finish(self) -> bytes:
+        """Return the rest of what the client gets."""
+        return b""
+
+    @abstractmethod
+    def end(self, ending: RelayOutcome) -> None:
+        """Settle the call."""
 
     def headers(self) -> Collection[tuple[str, str]]:
-        """Return what the caller is told of the call, as far as it is known."""
-        told = [("X-Gateway-Request-Id", self._request_id)]
-        if self._bill is not None:
-            told.append(("X-Cost-Usd", money.decimal_string(self._bill.cost_nanos, 9)))
-            told.append(("X-Credits-Remaining", money.decimal_string(self._bill.left_nanos, 9)))
-        return told
+        """Return the response headers with the cost, once it is known."""
+        names = ("X-Cost-Usd", "X-Credits-Remaining") if self._bill else ()
+        return [(name, money.usd_string(nanos)) for name, nanos in zip(names, self._bill or (), strict=True)]
 
     @contextmanager
-    def _unit(self) -> Iterator[None]:
-        """Open a unit of work on the account, when it is this call's turn."""
-        with turn(self._account_id), unit_of_work():
-            yield
+    def _account_unit(self) -> Iterator[Session]:
+        """Open a unit of work on the account; calls of one account queue for it."""
+        with striped_lock(self._account_id), unit_of_work() as session:
+            yield session
 
-    def _billed(self, receipt: Receipt) -> None:
-        self._bill = _Bill(receipt.charged_nanos, receipt.balance.credits_nanos)
+    def _record_bill(self, outcome: HoldResult) -> None:
+        self._bill = outcome.charged_nanos, outcome.balance.credits_nanos
 
-    def _settle(self, verb: Callable[[], Receipt | None]) -> None:
-        """Run a settlement in a unit; it returns None where nothing is charged.
+    def _run(self, step: Step[ResultT], alone: Callable[[Session], ResultT] | None = None) -> ResultT:
+        """Run a step together with those of other calls; if it is not the usual case, run it, or `alone`, by itself.
 
-        What cannot be settled is left to the lease's end.
+        Raises: InsufficientCredits; CommitUnknownError.
+        """
+        unknown: CommitUnknownError | None = None
+        try:
+            result = app_state().part(StepGroups).run(step)
+        except CommitUnknownError as error:
+            # A step that was done is found by its id, and not repeated.
+            result, unknown = None, error
+        if result is not None:
+            return result
+        try:
+            with self._account_unit() as session:
+                return (alone or step.run)(session)
+        except SQLAlchemyError:
+            if unknown is not None:
+                raise unknown from None
+            raise
+
+    def _settle(self, operation: Callable[[Session], HoldResult] | Settlement) -> None:
+        """Run a settlement, release or refund in a unit.
+
+        After the last failed attempt, the lease expires and the estimate is charged.
         """
 
         def settled() -> None:
-            with self._unit():
-                receipt = verb()
-                nothing = None if receipt else credits_service.balance(self._account_id)
-            if receipt:
-                self._billed(receipt)
-            elif nothing:
-                self._bill = _Bill(0, nothing.credits_nanos)
+            if isinstance(operation, Settlement):
+                outcome = self._run(operation)
+            else:
+                with self._account_unit() as session:
+                    outcome = operation(session)
+            self._record_bill(outcome)
+            if outcome.unpaid_nanos and not outcome.repeated:
+                unpaid_usd = money.usd_string(outcome.unpaid_nanos)
+                provider_name = self._call.provider
+                _log.warning("call_unpaid", call_id=self.id, provider=provider_name, unpaid_usd=unpaid_usd)
 
-        self._keep_trying(settled)
+        self._retry(settled)
 
-    def _keep_trying(self, verb: Callable[[], None]) -> None:
-        for pause in (*_PAUSES_BETWEEN_TRIES, None):
+    def _retry(self, operation: Callable[[], None]) -> None:
+        for delay_seconds in (*_RETRY_DELAYS_SECONDS, None):
             try:
-                with self._app.app_context():
-                    verb()
+                with self._app_context():
+                    operation()
             except Exception:
-                # The caller is served all the same; repeating a settlement changes nothing.
-                _log.exception("settlement_failed", call_id=self.id, again=pause is not None)
-                if pause is not None:
-                    time.sleep(pause)
+                # The client still gets its response; a settlement is idempotent.
+                _log.exception("settlement_failed", call_id=self.id, again=delay_seconds is not None)
+                if delay_seconds is not None:
+                    time.sleep(delay_seconds)
             else:
                 return
 
     def _renew(self) -> None:
-        """Show that the call lives, now and then."""
+        """Renew the lease of the call, if it is time to."""
         now = clock.now()
-        if now - self._renewed_at < min(_MOST_BETWEEN_RENEWALS, self._lease / 3):
+        if now - self._renewed_at < min(_MAX_RENEWAL_INTERVAL, self._lease / 3):
             return
         self._renewed_at = now
         try:
-            with self._app.app_context(), unit_of_work():
-                usage.renew(self.id, lease=self._lease)
+            with self._app_context(), unit_of_work() as session:
+                credit_holds.renew(session, self.id, lease=self._lease)
         except Exception:
-            # The next piece tries again; a hold that lapses meanwhile is settled to its true cost all the same.
+            # The next chunk tries again; a hold that lapses before that is still settled at its actual cost.
             _log.exception("renewal_failed", call_id=self.id)
-
-
-def refuse_empty(balance: Balance) -> None:
-    """Refuse an account that has nothing: what costs nothing is for those who could pay something.
-
-    Raises: InsufficientCredits.
-    """
-    if balance.available_nanos <= 0:
-        raise InsufficientCredits(details={"credits_usd": money.usd_from_nanos(balance.available_nanos)})

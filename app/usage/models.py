@@ -1,4 +1,4 @@
-"""Tables of the usage room. Costs are nano-dollars."""
+"""The usage tables. Costs are nano-dollars."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import BigInteger, CheckConstraint, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.core.columns import ID, UtcDateTime
+from app.db.columns import ID, UtcDateTime
 from app.extensions import Model
 
 
@@ -33,9 +33,9 @@ Index("ix_usage_logs_history", UsageLog.account_id, UsageLog.created_at.desc(), 
 
 
 class UsageByProvider(Model):
-    """The sums of an account's log by provider, kept in the same unit: a summary never scans the log.
+    """The sums of an account's log by provider, updated in the same unit, so that a summary does not scan the log.
 
-    `carried_…` is the part of them whose lines were pruned.
+    `carried_…` is the part of them from entries that were pruned.
     """
 
     __tablename__ = "usage_by_provider"

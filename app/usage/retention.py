@@ -1,4 +1,4 @@
-"""Forgetting old lines of the log: what they add up to is carried forward, so that every sum stays what it was."""
+"""Retention of the usage log: old entries are deleted, and their sums carried forward, so that no sum changes."""
 
 from __future__ import annotations
 
@@ -8,74 +8,71 @@ from typing import TypeAlias
 
 import structlog
 from sqlalchemy import delete
+from sqlalchemy.orm import Session
 
-from app.core import pacing
-from app.core.tables import add_to, among, table_of
-from app.core.unit_of_work import unit_of_work
 from app.credits import retention
 from app.credits.retention import UnbalancedError
-from app.extensions import db
+from app.db import batching
+from app.db.statements import add_amounts, in_list, table_of
+from app.db.unit_of_work import unit_of_work
 from app.usage.models import UsageByProvider, UsageLog
+from app.usage.service import LOGGED_AMOUNTS
 
-_PER_UNIT = 100
-_UNITS = 50
-_Sums: TypeAlias = dict[tuple[str, str], list[int]]
+_BATCH_SIZE = 100
+_MAX_BATCHES = 50
+_ProviderSums: TypeAlias = dict[tuple[str, str], list[int]]
 """Calls, cost, tokens in and tokens out, by account and provider."""
-_CARRIED = ("carried_calls", "carried_cost_nanos", "carried_tokens_in", "carried_tokens_out")
+_CARRIED_COLUMNS = ("carried_calls", "carried_cost_nanos", "carried_tokens_in", "carried_tokens_out")
 _log = structlog.get_logger(__name__)
 
 
-def prune(before: datetime, *, per_unit: int = _PER_UNIT, units: int = _UNITS) -> int:
-    """Forget calls that ended and were made before an instant, in short units; return how many.
+def prune(before: datetime, *, batch_size: int = _BATCH_SIZE, max_batches: int = _MAX_BATCHES) -> int:
+    """Delete settled calls from before an instant, in short units; return how many.
 
-    Accounts that do not add up are left as they are, and told.
+    Accounts that do not add up are left as they are, and logged.
     """
     pruned, unbalanced = 0, set[str]()
-    for _ in pacing.units(units):
+    for _ in batching.batches(max_batches):
         try:
-            with unit_of_work():
-                taken = retention.take_ended(before, limit=per_unit, except_accounts=unbalanced)
-                lines = _take(taken.hold_ids)
+            with unit_of_work() as session:
+                pruned_holds = retention.delete_ended(
+                    session, before, limit=batch_size, except_accounts=unbalanced
+                )
+                lines = _delete_log_lines(session, pruned_holds.hold_ids)
                 # Accounts before sums, as a charge locks them; and both last, so that charges wait for a moment only.
-                retention.carry(taken)
-                _carry(lines)
+                retention.carry_forward(session, pruned_holds)
+                _carry_forward(session, lines)
         except UnbalancedError as error:
             _log.exception("ledger_not_pruned", accounts=sorted(error.account_ids))
             unbalanced |= error.account_ids
             continue
-        pruned += len(taken.hold_ids)
-        if len(taken.hold_ids) < per_unit:
+        pruned += len(pruned_holds.hold_ids)
+        if len(pruned_holds.hold_ids) < batch_size:
             break
     return pruned
 
 
-def _take(log_ids: list[str]) -> _Sums:
-    """Take lines of the log away, and return what they add up to."""
-    sums: _Sums = defaultdict(lambda: [0, 0, 0, 0])
+def _delete_log_lines(session: Session, log_ids: list[str]) -> _ProviderSums:
+    """Delete entries of the log, and return their sums."""
+    sums: _ProviderSums = defaultdict(lambda: [0, 0, 0, 0])
     if not log_ids:
         return sums
-    lines = db.session.execute(
+    lines = session.execute(
         delete(UsageLog)
-        .where(among(UsageLog.id, log_ids))
-        .returning(
-            UsageLog.account_id,
-            UsageLog.provider,
-            UsageLog.cost_nanos,
-            UsageLog.tokens_in,
-            UsageLog.tokens_out,
-        )
+        .where(in_list(session, UsageLog.id, log_ids))
+        .returning(*LOGGED_AMOUNTS)
         .execution_options(synchronize_session=False)
     )
     for account_id, provider, *amounts in lines:
         of_provider = sums[account_id, provider]
-        for place, amount in enumerate((1, *amounts)):
-            of_provider[place] += amount
+        for position, amount in enumerate((1, *amounts)):
+            of_provider[position] += amount
     return sums
 
 
-def _carry(sums: _Sums) -> None:
+def _carry_forward(session: Session, sums: _ProviderSums) -> None:
     rows = [
-        {"account_id": account_id, "provider": provider, **dict(zip(_CARRIED, amounts, strict=True))}
+        {"account_id": account_id, "provider": provider, **dict(zip(_CARRIED_COLUMNS, amounts, strict=True))}
         for (account_id, provider), amounts in sorted(sums.items())
     ]
-    add_to(table_of(UsageByProvider), ["account_id", "provider"], rows)
+    add_amounts(session, table_of(UsageByProvider), ["account_id", "provider"], rows)

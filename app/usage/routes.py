@@ -1,52 +1,96 @@
-"""`/v1/balance` and `/v1/usage`: what a key has left, and what its calls cost."""
+"""`/v1/balance` and `/v1/usage`: the remaining credits of a key, and the cost of its calls."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from marshmallow import fields
+
 from app.core.pagination import PageRequest
-from app.core.unit_of_work import reading
-from app.credits import service as credits_service
-from app.credits.service import Balance
+from app.credits import accounts as credit_accounts
+from app.credits.accounts import Balance
+from app.db.unit_of_work import read_only_unit
 from app.errors import Unauthorized
 from app.identity import guards
-from app.usage import schemas, service
+from app.usage import service
 from app.web.blueprint import Blueprint
-from app.web.schemas import page_query
+from app.web.fields import Instant, Usd
+from app.web.schemas import Pagination, Schema, page_query
 
 balance = Blueprint(
     "balance",
-    __name__,
     guard=guards.ANY_KEY,
     url_prefix="/v1/balance",
     description="Credits that pay for gateway and catalog calls.",
 )
 usage = Blueprint(
     "usage",
-    __name__,
     guard=guards.ANY_KEY,
     url_prefix="/v1/usage",
     description="What gateway and catalog calls were charged.",
 )
 
 
+class BalanceShape(Schema):
+    """The remaining credits of an account, and the total spent."""
+
+    credits_usd = Usd(required=True, attribute="credits_nanos")
+    total_spent = Usd(required=True, attribute="spent_nanos", metadata={"description": "In US dollars."})
+
+
+class UsageLogShape(Schema):
+    """One charged call."""
+
+    id = fields.UUID(required=True)
+    api_key_id = fields.UUID(required=True)
+    provider = fields.String(required=True)
+    model = fields.String(required=True)
+    tokens_in = fields.Integer(required=True)
+    tokens_out = fields.Integer(required=True)
+    cost_usd = Usd(required=True, attribute="cost_nanos")
+    created_at = Instant(required=True)
+
+
+class ProviderTotalsShape(Schema):
+    """The total usage of one provider."""
+
+    calls = fields.Integer(required=True)
+    total_cost = Usd(required=True, attribute="cost_nanos", metadata={"description": "In US dollars."})
+    total_tokens_in = fields.Integer(required=True, attribute="tokens_in")
+    total_tokens_out = fields.Integer(required=True, attribute="tokens_out")
+
+
+class UsageSummary(Schema):
+    """Sums over the whole log, not just this page."""
+
+    by_provider = fields.Dict(keys=fields.String(), values=fields.Nested(ProviderTotalsShape), required=True)
+
+
+class UsagePage(Schema):
+    """A page of the log, the newest call first."""
+
+    logs = fields.List(fields.Nested(UsageLogShape), required=True)
+    summary = fields.Nested(UsageSummary, required=True)
+    pagination = fields.Nested(Pagination, required=True)
+
+
 @balance.get("")
-@balance.response(200, schemas.BalanceShape)
+@balance.response(200, BalanceShape)
 @balance.raises(Unauthorized)
 def get_balance() -> Balance:
-    """Read the credits that are left and what was spent in all, in US dollars."""
-    with reading():
-        return credits_service.balance(guards.caller().account_id)
+    """Read the remaining credits and the total spent, in US dollars."""
+    with read_only_unit() as session:
+        return credit_accounts.balance(session, guards.current_principal().account_id)
 
 
 @usage.get("")
 @usage.arguments(page_query(default=100, maximum=500), location="query")
-@usage.response(200, schemas.UsagePage)
+@usage.response(200, UsagePage)
 @usage.raises(Unauthorized)
 def get_usage(query: dict[str, PageRequest]) -> dict[str, Any]:
-    """Read the log of charged calls, the newest first, with the sums by provider over all of it."""
-    account_id = guards.caller().account_id
-    with reading():
-        page = service.history(account_id, query["page"])
-        totals = service.by_provider(account_id)
+    """Read the log of charged calls, newest first, with the sums by provider over the whole log."""
+    account_id = guards.current_principal().account_id
+    with read_only_unit() as session:
+        page = service.history(session, account_id, query["page"])
+        totals = service.by_provider(session, account_id)
     return {"logs": page.items, "summary": {"by_provider": totals}, "pagination": page}

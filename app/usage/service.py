@@ -1,23 +1,29 @@
-"""The verbs of metering: begin, record or cancel a call of unknown cost; charge or refund a fixed price.
+"""Metering of calls: begin, settle or cancel one of unknown cost; charge or refund a fixed price.
 
-All run in the caller's unit (`charge_lapsed` opens its own). Repeating any of them changes nothing.
+All functions are idempotent.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Any
 
 import structlog
-from sqlalchemy import BigInteger, bindparam, delete, func, insert, select, update
+from sqlalchemy import BigInteger, Row, bindparam, delete, func, insert, select, update
+from sqlalchemy.orm import Session
 
-from app.core import clock
+from app.core import clock, money
 from app.core.pagination import Page, PageRequest
-from app.core.tables import table_of
-from app.core.unit_of_work import reading, unit_of_work
-from app.credits import service as credits_service
-from app.credits.service import Balance, Hold, HoldState, Outcome
-from app.extensions import db
+from app.credits import accounts
+from app.credits import holds as credit_holds
+from app.credits.holds import CreditHoldState, CreditHoldView, HoldResult
+from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
+from app.db.statements import table_of
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.db.utc_days import day_of, utc_day
+from app.errors import InsufficientCredits
 from app.usage.models import UsageByProvider, UsageLog
 
 _MAX_PROVIDER = 100
@@ -25,8 +31,10 @@ _MAX_MODEL = 200
 _log = structlog.get_logger(__name__)
 
 _LOG, _SUMS = table_of(UsageLog), table_of(UsageByProvider)
-_NOTE = insert(_LOG)
-_ADD = (
+_INSERT_LOG_LINE = PreparedInsert(UsageLog)
+LOGGED_AMOUNTS = (_LOG.c.account_id, _LOG.c.provider, _LOG.c.cost_nanos, _LOG.c.tokens_in, _LOG.c.tokens_out)
+"""The account and provider of an entry of the log, and what it adds to the sums."""
+_ADD = PreparedStatement(
     update(_SUMS)
     .where(_SUMS.c.account_id == bindparam("owner_id"), _SUMS.c.provider == bindparam("of_provider"))
     .values(
@@ -35,17 +43,16 @@ _ADD = (
             for column in (_SUMS.c.calls, _SUMS.c.cost_nanos, _SUMS.c.tokens_in, _SUMS.c.tokens_out)
         }
     )
-    .returning(_SUMS.c.calls)
 )
-_COUNT = select(func.sum(_SUMS.c.calls - _SUMS.c.carried_calls)).where(
-    _SUMS.c.account_id == bindparam("owner_id")
+_COUNT = PreparedRead(
+    select(func.sum(_SUMS.c.calls - _SUMS.c.carried_calls)).where(_SUMS.c.account_id == bindparam("owner_id"))
 )
-_TOTALS = (
+_TOTALS = PreparedRead(
     select(_SUMS.c.provider, _SUMS.c.calls, _SUMS.c.cost_nanos, _SUMS.c.tokens_in, _SUMS.c.tokens_out)
     .where(_SUMS.c.account_id == bindparam("owner_id"), _SUMS.c.calls > 0)
     .order_by(_SUMS.c.provider)
 )
-_PAGE = (
+_PAGE = PreparedRead(
     select(
         _LOG.c.id, _LOG.c.api_key_id, _LOG.c.provider, _LOG.c.model, _LOG.c.tokens_in, _LOG.c.tokens_out,
         _LOG.c.cost_nanos, _LOG.c.created_at,
@@ -58,8 +65,8 @@ _PAGE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """What is called, by which key; `model` may be the caller's own word and is cut to what can be stored."""
+class UsageCall:
+    """The call of a provider with a key; `model` may be the client's own text and is cut to what can be stored."""
 
     api_key_id: str
     provider: str
@@ -67,8 +74,8 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Metered:
-    """What a call used and cost, in tokens and nano-dollars, and by which version of the price table."""
+class MeteredUsage:
+    """The tokens that a call used and its cost in nano-dollars, by a version of the price table."""
 
     cost_nanos: int
     tokens_in: int = 0
@@ -77,35 +84,8 @@ class Metered:
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
-    """What a call was charged, its cost beyond what the account could pay, and what the account has then.
-
-    `repeated` when it was charged before.
-    """
-
-    charged_nanos: int
-    unpaid_nanos: int
-    balance: Balance
-    repeated: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class LogEntry:
-    """A line of the usage log."""
-
-    id: str
-    api_key_id: str
-    provider: str
-    model: str
-    tokens_in: int
-    tokens_out: int
-    cost_nanos: int
-    created_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class ProviderTotals:
-    """What an account used of one provider, ever."""
+    """The total usage of one provider by an account."""
 
     calls: int
     cost_nanos: int
@@ -113,116 +93,144 @@ class ProviderTotals:
     tokens_out: int
 
 
+@dataclass(frozen=True, slots=True)
+class UsageByDay:
+    """The calls of one UTC day and what they cost."""
+
+    day: date
+    calls: int
+    cost_nanos: int
+
+
 def begin(
+    session: Session,
     account_id: str,
-    call: Call,
+    call: UsageCall,
     *,
     hold_id: str,
-    worst: Metered,
-    estimate: Metered,
+    nanos: int,
+    estimate: MeteredUsage,
     lease: timedelta,
-    at_least_nanos: int | None = None,
-) -> Hold:
-    """Hold the worst case of a call before it is made; `estimate` is charged should nobody ever settle it.
+    minimum_nanos: int | None = None,
+) -> CreditHoldView:
+    """Hold the worst case of a call before it is made; `estimate` is charged if its lease expires unsettled.
 
-    With `at_least_nanos`, all that is left is held where that is less than the worst case.
+    With `minimum_nanos`, all that is left is held if that is less than the worst case.
 
     Raises: InsufficientCredits.
     """
-    memo = {
-        **_memo(call),
-        "cost_nanos": estimate.cost_nanos,
-        "tokens_in": estimate.tokens_in,
-        "tokens_out": estimate.tokens_out,
-        "price_version": estimate.price_version,
-    }
-    return credits_service.hold(
-        account_id, worst.cost_nanos, hold_id=hold_id, lease=lease, at_least_nanos=at_least_nanos, memo=memo
+    memo = memo_of(call, estimate)
+    return credit_holds.hold(
+        session, account_id, nanos, hold_id=hold_id, lease=lease, minimum_nanos=minimum_nanos, memo=memo
     )
 
 
-def record(hold_id: str, metered: Metered) -> Receipt:
-    """Settle a call at its cost, log it and add it to the sums. A lapsed call's estimate is replaced.
+def settle(session: Session, hold_id: str, metered: MeteredUsage) -> HoldResult:
+    """Settle a call at its cost, log it and add it to the sums. An estimate that was charged is replaced.
 
-    The log has what was charged: a cost beyond what the account could pay is in the receipt only.
+    The log has what was charged: a cost beyond what the account could pay is in the result only.
 
-    Raises: LookupError for a hold that was never made: a defect.
+    Raises: LookupError for an unknown hold: a bug.
     """
-    outcome = credits_service.settle(hold_id, metered.cost_nanos)
+    outcome = credit_holds.settle(session, hold_id, metered.cost_nanos)
     if not outcome.repeated:
-        _note(outcome, metered)
-    return _receipt(outcome)
+        _write_log_line(session, outcome, metered)
+    return outcome
 
 
-def cancel(hold_id: str) -> None:
-    """Give back what a call holds, because it was not made or not answered; nothing is logged.
+def cancel(session: Session, hold_id: str) -> HoldResult:
+    """Release the hold of a call that was not made or got no response; nothing is logged.
 
     Raises: LookupError.
     """
-    outcome = credits_service.release(hold_id)
-    if outcome.before is HoldState.LAPSED:
-        _strike(hold_id)
+    outcome = credit_holds.release(session, hold_id)
+    if outcome.previous_state is CreditHoldState.LAPSED:
+        _delete_log_line(session, hold_id)
+    return outcome
 
 
-def renew(hold_id: str, *, lease: timedelta) -> bool:
-    """Extend the lease of a call that is still running; tell whether its hold still was open."""
-    return credits_service.renew(hold_id, lease=lease)
-
-
-def charge(account_id: str, call: Call, *, charge_id: str, metered: Metered) -> Receipt:
-    """Charge a price known beforehand, log it and add it to the sums. Raises: InsufficientCredits."""
-    outcome = credits_service.charge(account_id, metered.cost_nanos, charge_id=charge_id, memo=_memo(call))
+def charge(
+    session: Session, account_id: str, call: UsageCall, *, charge_id: str, metered: MeteredUsage
+) -> HoldResult:
+    """Charge a known price, log it and add it to the sums. Raises: InsufficientCredits."""
+    outcome = credit_holds.charge(
+        session, account_id, metered.cost_nanos, charge_id=charge_id, memo=memo_of(call)
+    )
     if not outcome.repeated:
-        _note(outcome, metered)
-    return _receipt(outcome)
+        _write_log_line(session, outcome, metered)
+    return outcome
 
 
-def refund(charge_id: str) -> bool:
-    """Give a charge back because its call failed, and take it out of the log; tell whether this call did it.
+def refund(session: Session, charge_id: str) -> HoldResult:
+    """Refund the charge of a call that failed, once, and delete its log entry. Raises: LookupError."""
+    outcome = credit_holds.refund(session, charge_id)
+    if outcome.previous_state is CreditHoldState.SETTLED:
+        _delete_log_line(session, charge_id)
+    return outcome
 
-    Raises: LookupError.
-    """
-    if credits_service.refund(charge_id).before is not HoldState.SETTLED:
-        return False
-    _strike(charge_id)
-    return True
+
+def memo_of(call: UsageCall, estimate: MeteredUsage | None = None) -> dict[str, str | int | None]:
+    """Return what the hold or charge of a call stores about it, for its entry in the log."""
+    return {
+        "api_key_id": call.api_key_id,
+        "provider": _printable(call.provider, _MAX_PROVIDER),
+        "model": _printable(call.model, _MAX_MODEL),
+        **({name: getattr(estimate, name) for name in MeteredUsage.__slots__} if estimate else {}),
+    }
+
+
+def assert_has_credits(session: Session, account_id: str) -> None:
+    """Check that an account has credits left, for calls that cost nothing. Raises: InsufficientCredits."""
+    available_nanos = accounts.balance(session, account_id).available_nanos
+    if available_nanos <= 0:
+        raise InsufficientCredits(details={"credits_usd": money.usd_from_nanos(available_nanos)})
 
 
 def charge_lapsed(limit: int = 100) -> int:
-    """Charge the estimates of calls whose lease ran out without news, each in its own unit; return how many.
+    """Charge the estimates of calls with an expired lease, each in its own unit; return how many.
 
-    For a worker; whoever settles such a call after all replaces the estimate.
+    For a worker. A later settlement replaces the estimate.
     """
-    with reading():
-        expired = credits_service.expired_holds(clock.now(), limit)
+    with read_only_unit() as session:
+        expired = credit_holds.expired_holds(session, clock.now(), limit)
     lapsed = 0
     for hold in expired:
         try:
             lapsed += _lapse(hold)
         except Exception:
-            # One odd hold must not keep the others from ending.
+            # One faulty hold must not block the others.
             _log.exception("lapse_failed", hold_id=hold.id)
     return lapsed
 
 
-def history(account_id: str, page: PageRequest) -> Page[LogEntry]:
-    """Return a page of an account's log, the newest first. Works in a reading unit."""
-    total = db.session.scalar(_COUNT, {"owner_id": account_id})
-    rows = db.session.execute(
-        _PAGE, {"owner_id": account_id, "most": page.limit, "skipped": page.offset}
-    ).all()
-    return Page([LogEntry(*row) for row in rows], int(total or 0), page)
+def history(session: Session, account_id: str, page: PageRequest) -> Page[Row[*tuple[Any, ...]]]:
+    """Return a page of an account's log, newest first: the columns that it shows."""
+    total = _COUNT.scalar(session, {"owner_id": account_id})
+    bounds = {"owner_id": account_id, "most": page.limit, "skipped": page.offset}
+    return Page(_PAGE.all(session, bounds), int(total or 0), page)
 
 
-def by_provider(account_id: str) -> dict[str, ProviderTotals]:
-    """Return what an account used of each provider. One row per provider is read. Works in a reading unit."""
-    rows = db.session.execute(_TOTALS, {"owner_id": account_id})
+def usage_since(session: Session, account_id: str, start: datetime) -> list[UsageByDay]:
+    """Return the days with calls since an instant, oldest first; reads the log entries of that time."""
+    day = utc_day(UsageLog.created_at, dialect=session.get_bind().dialect.name)
+    rows = session.execute(
+        select(day, func.count(), func.sum(UsageLog.cost_nanos))
+        .where(UsageLog.account_id == account_id, UsageLog.created_at >= start)
+        .group_by(day)
+        .order_by(day)
+    )
+    return [UsageByDay(day_of(of), calls, int(nanos)) for of, calls, nanos in rows]
+
+
+def by_provider(session: Session, account_id: str) -> dict[str, ProviderTotals]:
+    """Return an account's usage by provider; one row each is read."""
+    rows = _TOTALS.all(session, {"owner_id": account_id})
     return {provider: ProviderTotals(*totals) for provider, *totals in rows}
 
 
-def revenue_by_provider(*, prefix: str) -> dict[str, int]:
-    """Return what was charged in all, in nano-dollars, by provider whose name begins so. For audits."""
-    rows = db.session.execute(
+def revenue_by_provider(session: Session, *, prefix: str) -> dict[str, int]:
+    """Return the total charged, in nano-dollars, by provider with a name that begins with `prefix`. For audits."""
+    rows = session.execute(
         select(UsageByProvider.provider, func.sum(UsageByProvider.cost_nanos))
         .where(UsageByProvider.provider.startswith(prefix, autoescape=True))
         .group_by(UsageByProvider.provider)
@@ -230,91 +238,53 @@ def revenue_by_provider(*, prefix: str) -> dict[str, int]:
     return {provider: int(nanos) for provider, nanos in rows}
 
 
-def _lapse(hold: Hold) -> bool:
-    memo = hold.memo
-    estimate = Metered(
-        memo["cost_nanos"], memo["tokens_in"], memo["tokens_out"], price_version=memo["price_version"]
-    )
-    with unit_of_work():
-        outcome = credits_service.lapse(hold.id, estimate.cost_nanos)
-        if outcome.before is not HoldState.HELD or outcome.state is not HoldState.LAPSED:
+def _lapse(hold: CreditHoldView) -> bool:
+    estimate = MeteredUsage(**{name: hold.memo[name] for name in MeteredUsage.__slots__})
+    with unit_of_work() as session:
+        outcome = credit_holds.lapse(session, hold.id, estimate.cost_nanos)
+        if outcome.previous_state is not CreditHoldState.HELD or outcome.state is not CreditHoldState.LAPSED:
             return False
-        _note(outcome, estimate)
+        _write_log_line(session, outcome, estimate)
         return True
 
 
-def _note(outcome: Outcome, metered: Metered) -> None:
-    """Write the log line of a call and add it to the sums, replacing the line that its lapse has written."""
-    if outcome.before is HoldState.LAPSED:
-        _strike(outcome.hold_id)
-    charged = replace(metered, cost_nanos=outcome.charged_nanos)
+def _write_log_line(session: Session, outcome: HoldResult, metered: MeteredUsage) -> None:
+    """Write the log entry of a call and add it to the sums, replacing the entry of its estimate."""
+    if outcome.previous_state is CreditHoldState.LAPSED:
+        _delete_log_line(session, outcome.hold_id)
+    provider, nanos = outcome.memo["provider"], outcome.charged_nanos
     line = {
         "id": outcome.hold_id,
         "account_id": outcome.account_id,
         "api_key_id": outcome.memo["api_key_id"],
-        "provider": outcome.memo["provider"],
+        "provider": provider,
         "model": outcome.memo["model"],
-        "tokens_in": charged.tokens_in,
-        "tokens_out": charged.tokens_out,
-        "cost_nanos": charged.cost_nanos,
-        "price_version": charged.price_version,
+        "tokens_in": metered.tokens_in,
+        "tokens_out": metered.tokens_out,
+        "cost_nanos": nanos,
+        "price_version": metered.price_version,
         "created_at": clock.now(),
     }
-    db.session.execute(_NOTE, line)
-    _add(
-        outcome.account_id,
-        outcome.memo["provider"],
-        ProviderTotals(1, charged.cost_nanos, charged.tokens_in, charged.tokens_out),
-    )
+    _INSERT_LOG_LINE.execute(session, line)
+    _add_to_totals(session, outcome.account_id, provider, (1, nanos, metered.tokens_in, metered.tokens_out))
 
 
-def _strike(log_id: str) -> None:
-    """Take a line out of the log and the sums: its charge was given back or is being replaced."""
-    struck = db.session.execute(
-        delete(UsageLog)
-        .where(UsageLog.id == log_id)
-        .returning(
-            UsageLog.account_id,
-            UsageLog.provider,
-            UsageLog.cost_nanos,
-            UsageLog.tokens_in,
-            UsageLog.tokens_out,
-        )
-        .execution_options(synchronize_session=False)
-    ).one()
-    _add(
-        struck.account_id,
-        struck.provider,
-        ProviderTotals(-1, -struck.cost_nanos, -struck.tokens_in, -struck.tokens_out),
-    )
+def _delete_log_line(session: Session, log_id: str) -> None:
+    """Delete an entry from the log and the sums: its charge was refunded or is being replaced."""
+    deleted = delete(_LOG).where(_LOG.c.id == log_id).returning(*LOGGED_AMOUNTS)
+    account_id, provider, *amounts = session.execute(deleted).one()
+    _add_to_totals(session, account_id, provider, (-1, *(-amount for amount in amounts)))
 
 
-def _add(account_id: str, provider: str, more: ProviderTotals) -> None:
-    # The unit has changed the credit account's row before: two first calls of a provider wait for each other.
-    values = {
-        "calls": more.calls,
-        "cost_nanos": more.cost_nanos,
-        "tokens_in": more.tokens_in,
-        "tokens_out": more.tokens_out,
-    }
-    mores = {f"more_{name}": value for name, value in values.items()}
-    added = db.session.execute(_ADD, {"owner_id": account_id, "of_provider": provider, **mores})
-    if added.first() is None:
-        db.session.execute(insert(_SUMS).values(account_id=account_id, provider=provider, **values))
-
-
-def _memo(call: Call) -> dict[str, str | int | None]:
-    return {
-        "api_key_id": call.api_key_id,
-        "provider": _printable(call.provider, _MAX_PROVIDER),
-        "model": _printable(call.model, _MAX_MODEL),
-    }
+def _add_to_totals(session: Session, account_id: str, provider: str, amounts: Sequence[int]) -> None:
+    """Add calls, cost, tokens in and tokens out to the sums of a provider."""
+    # The unit holds the lock of the credit account's row: two first calls of a provider wait for each other.
+    values = dict(zip(ProviderTotals.__slots__, amounts, strict=True))
+    increments = {f"more_{name}": value for name, value in values.items()}
+    if not _ADD.execute(session, {"owner_id": account_id, "of_provider": provider, **increments}):
+        session.execute(insert(_SUMS).values(account_id=account_id, provider=provider, **values))
 
 
 def _printable(text: str, length: int) -> str:
-    # PostgreSQL has no NUL in texts and no lone surrogates; both can come out of a caller's JSON.
+    # PostgreSQL stores no NUL and no lone surrogates; both can come from a client's JSON.
     return "".join(letter for letter in text if letter.isprintable())[:length]
-
-
-def _receipt(outcome: Outcome) -> Receipt:
-    return Receipt(outcome.charged_nanos, outcome.unpaid_nanos, outcome.balance, outcome.repeated)

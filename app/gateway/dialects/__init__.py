@@ -1,5 +1,5 @@
-"""What the languages of the upstreams say: a request's bounds before a call, an answer's usage after it.
+"""Provider dialects: the cost parameters of a request, and the usage reported by a response.
 
-`requests.read_call` turns a request into the facts that price it; `answers.open_answer` reads the usage out of an
-answer while its bytes pass. Nothing here knows a price, a key, a database or the network.
+`request.parse` reads what determines the cost of a call; `response.response_reader` reads the usage of a response
+while it is streamed. Neither uses prices, keys, the database or the network.
 """

@@ -1,0 +1,1 @@
+"""The buyer's side: listing of services and subscriptions."""

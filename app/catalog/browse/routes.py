@@ -1,0 +1,114 @@
+"""`/v1/catalog` and `/v1/subscriptions`: find services, subscribe, and unsubscribe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Response, jsonify, request
+
+from app.catalog import schemas, subscriptions
+from app.catalog.browse import listing
+from app.catalog.services import service as services
+from app.catalog.services.service import ServiceView
+from app.catalog.subscriptions import SubscriptionRow
+from app.core.pagination import Page
+from app.db.unit_of_work import read_only_unit
+from app.errors import AlreadySubscribed, InvalidInput
+from app.idempotency.decorator import idempotent
+from app.idempotency.service import Claim
+from app.identity import guards
+from app.wallets.core import wallets
+from app.web.blueprint import Blueprint
+
+catalog = Blueprint(
+    "catalog",
+    guard=guards.ANY_KEY,
+    url_prefix="/v1/catalog",
+    description="Services that other agents offer. Call them through `/v1/proxy/{service_id}/…`.",
+)
+subscribed = Blueprint(
+    "subscriptions",
+    guard=guards.ANY_KEY,
+    url_prefix="/v1/subscriptions",
+    description="Services that your wallets are subscribed to. Calling a service needs no subscription.",
+)
+_NOTE = "Repeating a request with the same key returns the first response."
+
+
+@catalog.before_request
+def _find_service() -> None:
+    """Replace the id in the path by the service before the body is parsed: 404 precedes 400."""
+    arguments = request.view_args
+    if arguments and request.method != "GET":
+        # Unsubscribing from a paused service is possible.
+        find = services.unretired_service if request.method == "DELETE" else services.active_service
+        with read_only_unit() as session:
+            arguments["service"] = find(session, arguments.pop("service_id"))
+
+
+def _account() -> str:
+    return guards.current_principal().account_id
+
+
+def _rebuild(subscription_id: str) -> Response:
+    return _serialize(subscriptions.get_subscription(subscription_id))
+
+
+def _serialize(view: SubscriptionRow) -> Response:
+    schema = schemas.ReactivatedSubscription if view.reactivated else schemas.SubscriptionShape
+    response = jsonify(schema().dump(view))
+    response.status_code = 200 if view.reactivated else 201
+    return response
+
+
+@catalog.get("")
+@catalog.arguments(schemas.CatalogQuery, location="query")
+@catalog.response(200, schemas.CatalogPage)
+def list_catalog(query: dict[str, Any]) -> Page[ServiceView]:
+    """List active services, those with most calls first."""
+    return listing.search_services(
+        query["page"], text=(query["q"] or "").strip(), category=(query["category"] or "").strip()
+    )
+
+
+@catalog.get("/<string:service_id>")
+@catalog.response(200, schemas.CatalogDetail)
+def get_catalog_service(service_id: str) -> dict[str, Any]:
+    """Read an active service: its endpoints, its price, and how to call it."""
+    return listing.service_detail(service_id)
+
+
+@catalog.post("/<string:service_id>/subscribe")
+@idempotent(owner=_account, rebuild=_rebuild, note=_NOTE)
+@catalog.arguments(schemas.SubscribeBody)
+@catalog.response(201, schemas.SubscriptionShape)
+@catalog.alt_response(
+    200, schema=schemas.ReactivatedSubscription, description="A cancelled subscription was reactivated."
+)
+@catalog.raises(AlreadySubscribed)
+def subscribe(body: dict[str, Any], service: ServiceView, claim: Claim) -> Response:
+    """Subscribe a wallet to a service."""
+    wallet = wallets.get_owned(body["wallet_id"], agent_id=guards.current_principal().agent_id)
+    view = subscriptions.subscribe(service.id, wallet_id=wallet.id, agent_id=wallet.agent_id, claim=claim)
+    return _serialize(view)
+
+
+@catalog.delete("/<string:service_id>/subscribe")
+@catalog.arguments(schemas.UnsubscribeQuery, location="query")
+@catalog.arguments(schemas.UnsubscribeBody)
+@catalog.response(200, schemas.SubscriptionShape)
+def unsubscribe(query: dict[str, Any], body: dict[str, Any], service: ServiceView) -> SubscriptionRow:
+    """Cancel a wallet's subscription, even to a paused service; name the wallet in the body or in the query."""
+    wallet_id = body["wallet_id"] or query["wallet_id"]
+    if not wallet_id:
+        raise InvalidInput.field("wallet_id", "is required, in the body or in the query")
+    wallet = wallets.get_owned(wallet_id, agent_id=guards.current_principal().agent_id)
+    return subscriptions.cancel(service.id, wallet_id=wallet.id, agent_id=wallet.agent_id)
+
+
+@subscribed.get("")
+@subscribed.arguments(schemas.SubscriptionQuery, location="query")
+@subscribed.response(200, schemas.SubscriptionPage)
+def list_subscriptions(query: dict[str, Any]) -> Page[SubscriptionRow]:
+    """List the subscriptions of your wallets, oldest first, including cancelled ones."""
+    return subscriptions.list_of(guards.current_principal().agent_id, query["page"], status=query["status"])

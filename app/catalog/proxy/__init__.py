@@ -1,0 +1,1 @@
+"""Paid calls to catalog services."""

@@ -1,0 +1,190 @@
+"""One proxied call: find the service, check the wallet and the price, hold, forward, settle.
+
+No credential of the client is forwarded, and only public hosts are called.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from decimal import Decimal
+from urllib.parse import unquote
+
+from werkzeug.wrappers import Response
+
+from app.capacity.limiter import Quota
+from app.catalog.proxy.metering import ProxyMeter
+from app.catalog.services import base_urls
+from app.catalog.services import service as services
+from app.catalog.services.base_urls import BaseUrl
+from app.catalog.services.service import CallableService
+from app.core import clock, money
+from app.core.request_target import RequestTarget, path_prefix
+from app.db.unit_of_work import read_only_unit
+from app.errors import (
+    DomainNotAllowed,
+    InvalidInput,
+    NotFound,
+    PerTxLimitExceeded,
+    UpstreamError,
+)
+from app.forwarding import call
+from app.forwarding import headers as relayed_headers
+from app.forwarding.raw_target import target_under_prefix
+from app.forwarding.relay import ForwardingOptions
+from app.identity.principal import Principal
+from app.ports.upstream import UpstreamRequest, UpstreamResponse
+from app.spending import policy
+from app.state import app_state
+from app.wallets.core import wallets
+from app.wallets.core.wallets import WalletView
+from app.web.client_request import ClientRequest
+
+SIGNATURE_HEADER = "X-Gateway-Signature"
+TIMESTAMP_HEADER = "X-Gateway-Timestamp"
+MAX_PRICE_HEADER = "X-Max-Price-Usd"
+WALLET_HEADER = "X-Wallet-Id"
+_WALLET_PARAMETER = "wallet_id"
+_USD = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?", re.ASCII)
+
+
+def reject_loops(request: ClientRequest) -> None:
+    """Refuse a request that the proxy itself has sent, to a service that points to this one.
+
+    Raises: InvalidInput.
+    """
+    if SIGNATURE_HEADER in request.headers:
+        raise InvalidInput(
+            f"This request was sent by the proxy itself ({SIGNATURE_HEADER} is set): it must not call itself."
+        )
+
+
+def forward(request: ClientRequest, service_id: str, caller: Principal) -> Response:
+    """Forward a request to a service and return its response unchanged.
+
+    Raises: NotFound, InvalidInput, DomainNotAllowed, PerTxLimitExceeded, PayloadTooLarge, InsufficientCredits,
+    Overloaded, UpstreamError, UpstreamTimeout.
+    """
+    service = services.callable_service(service_id)
+    wallet = _wallet(request, caller)
+    target = target_under_prefix(request, "v1", "proxy", service_id).without_parameters({_WALLET_PARAMETER})
+    url = base_urls.parse(service.base_url)
+    state = app_state()
+    if base_urls.is_own(url, state.settings):
+        raise UpstreamError("The base URL of this service points to the proxy itself; it cannot be called.")
+    _check_domain(wallet, url)
+    _check_price(request, service)
+    outgoing = _signed_request(request, service, caller, url, target)
+    _reject_leaked_key(request, outgoing)
+    model = f"/{path_prefix(target.path)}"
+    meter = ProxyMeter(service, caller, wallet_id=None if wallet is None else wallet.id, model=model)
+    options = ForwardingOptions(
+        state.ports.public_upstream,
+        lambda incoming: request.method != "HEAD" and _is_streamed_text(incoming),
+        account_id=caller.account_id,
+        quotas=_quotas(service, caller),
+    )
+    return call.forward(request, outgoing, meter, options)
+
+
+def _is_streamed_text(incoming: UpstreamResponse) -> bool:
+    """Return whether a response is plain text without a length, as many models stream their output."""
+    named = {name.lower(): value.lower() for name, value in incoming.headers}
+    return named.get("content-type", "").startswith("text/plain") and "content-length" not in named
+
+
+def _quotas(service: CallableService, caller: Principal) -> tuple[Quota, ...]:
+    """Return quotas that keep permits for providers, other services and other callers if this service hangs."""
+    return (
+        Quota("services", 2, "to services"),
+        Quota(f"service:{service.id}", 4, "to this service"),
+        Quota(f"account:{caller.account_id}", 4, "from your account"),
+    )
+
+
+def _wallet(request: ClientRequest, caller: Principal) -> WalletView | None:
+    """Return the wallet of the call: the one in the request, or the agent's first. Raises: NotFound."""
+    named = request.headers.get(WALLET_HEADER) or request.args.get(_WALLET_PARAMETER)
+    if named:
+        return wallets.with_controls(wallets.get_owned(named, agent_id=caller.agent_id))
+    if caller.agent_id is None:
+        return None
+    try:
+        with read_only_unit() as session:
+            return wallets.first_wallet(session, caller.agent_id)
+    except NotFound:
+        return None
+
+
+def _check_domain(wallet: WalletView | None, url: BaseUrl) -> None:
+    controls = None if wallet is None else wallet.spending_controls
+    if controls is None or not controls.allowed_domains:
+        return
+    if not policy.domain_allowed(url.host, controls.allowed_domains):
+        raise DomainNotAllowed(
+            f"The domain {url.host} is not on this wallet's allowlist of domains.",
+            details={"rule": policy.SpendingRule.DOMAIN.value, "domain": url.host},
+        )
+
+
+def _check_price(request: ClientRequest, service: CallableService) -> None:
+    ceiling = request.headers.get(MAX_PRICE_HEADER)
+    if ceiling is None:
+        return
+    if not _USD.fullmatch(ceiling.strip()):
+        raise InvalidInput.field(MAX_PRICE_HEADER, "must be dollars such as 0.01")
+    limit_nanos = money.nanos_from_usd(Decimal(ceiling.strip()))
+    if service.price_nanos > limit_nanos:
+        price, limit = money.usd_from_nanos(service.price_nanos), money.usd_from_nanos(limit_nanos)
+        raise PerTxLimitExceeded(
+            f"A call of this service costs {price:f} USD, which exceeds {MAX_PRICE_HEADER} ({limit:f} USD).",
+            details={"rule": MAX_PRICE_HEADER, "limit_usd": limit, "requested_usd": price},
+        )
+
+
+def _signed_request(
+    request: ClientRequest, service: CallableService, caller: Principal, url: BaseUrl, target: RequestTarget
+) -> UpstreamRequest:
+    """Return the outgoing request, signed so that the service can refuse all others."""
+    body = call.body(request)
+    request_target = target.join_base(url.path)
+    request_target = request_target if request_target.startswith("/") else f"/{request_target}"
+    timestamp = str(int(clock.now().timestamp()))
+    own_headers = {
+        TIMESTAMP_HEADER: timestamp,
+        SIGNATURE_HEADER: signature(service.secret, timestamp, request.method, request_target, body),
+    }
+    authorization = request.headers.get("X-Upstream-Authorization")
+    if authorization:
+        own_headers["Authorization"] = authorization
+    own_headers |= call.idempotency_key(request, caller.account_id, service.id)
+    headers = relayed_headers.for_upstream(request.headers.items(), own_headers=own_headers)
+    return UpstreamRequest(request.method, url.origin, request_target, headers, body)
+
+
+def _reject_leaked_key(request: ClientRequest, outgoing: UpstreamRequest) -> None:
+    """Refuse a call with the client's key in its URL, headers or body, which a seller may have asked for.
+
+    A precaution, not a protection: a key in Base64, escaped twice or compressed is not found.
+
+    Raises: InvalidInput.
+    """
+    key = request.headers["X-API-Key"]
+    leaks = {
+        "address": key in unquote(outgoing.target),
+        "headers": any(key in value for _, value in outgoing.headers),
+        "body": key.encode() in outgoing.body,
+    }
+    for place, is_leaked in leaks.items():
+        if is_leaked:
+            raise InvalidInput(
+                f"The {place} of this call would disclose your API key to the seller. Send it only as X-API-Key.",
+                details={"fields": {place: ["must not contain your key"]}},
+            )
+
+
+def signature(secret: bytes, timestamp: str, method: str, target: str, body: bytes) -> str:
+    """Return `v1=` and the hexadecimal HMAC-SHA256 of the lines timestamp, method, target and SHA-256 of the body."""
+    message = "\n".join((timestamp, method, target, hashlib.sha256(body).hexdigest()))
+    return "v1=" + hmac.new(secret, message.encode(), hashlib.sha256).hexdigest()

@@ -1,0 +1,98 @@
+"""The charge of one proxied call: held before it, captured exactly once after the response.
+
+Hold and charge are two units, so that a process that dies between them has charged nothing: the hold's lease, which
+a running call renews, expires, and the sweep releases it. Revenue and counters are written in the unit that charges.
+"""
+
+from __future__ import annotations
+
+import time
+from http import HTTPStatus
+
+from sqlalchemy.orm import Session
+
+from app.catalog.services.service import CallableService
+from app.catalog.statistics import counts as statistics
+from app.credits.holds import HoldResult
+from app.identity.principal import Principal
+from app.ports.upstream import RelayOutcome, UpstreamRequest, UpstreamResponse
+from app.usage import service as usage
+from app.usage.grouped import Hold
+from app.usage.metering import MeteredCall
+from app.usage.service import MeteredUsage, UsageCall
+
+_NO_COST = MeteredUsage(cost_nanos=0)
+
+
+class ProxyMeter(MeteredCall):
+    """Meters one call: `begin`; then `on_no_response`, or `on_response_head` and the methods of a relay's meter."""
+
+    def __init__(
+        self, service: CallableService, caller: Principal, *, wallet_id: str | None, model: str
+    ) -> None:
+        super().__init__(caller.account_id, UsageCall(caller.key_id, f"service:{service.id}", model))
+        self._service = service
+        self._wallet_id = wallet_id
+        self._sent_at = 0
+        self._microseconds = 0
+
+    def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
+        """Hold the price. Raises: InsufficientCredits."""
+        price_nanos = self._service.price_nanos
+        self._run(Hold(self.id, self._account_id, self._call, price_nanos, _NO_COST, self._lease))
+        self._sent_at = time.monotonic_ns()
+        return outgoing
+
+    def on_no_response(self, *, is_upstream_failure: bool) -> None:
+        """Release the hold; `is_upstream_failure` counts against the service's reliability."""
+
+        def release(session: Session) -> HoldResult:
+            outcome = usage.cancel(session, self.id)
+            if is_upstream_failure:
+                statistics.record_failed_call(session, self._service.id)
+            return outcome
+
+        self._settle(release)
+
+    def on_response_head(self, incoming: UpstreamResponse) -> None:
+        """Record the status and the latency."""
+        super().on_response_head(incoming)
+        self._microseconds = (time.monotonic_ns() - self._sent_at) // 1000
+
+    def feed(self, piece: bytes) -> bytes:
+        """Return a piece unchanged, and renew the lease."""
+        if not self._is_streaming:
+            self._renew()
+        return piece
+
+    def stream(self) -> None:
+        """Settle a streamed response: the price is due for its head."""
+        super().stream()
+        self._settle_answer()
+
+    def end(self, ending: RelayOutcome) -> None:
+        """Settle a complete response; release the hold if it was interrupted and the client gets an error."""
+        if self._is_streaming:
+            return
+        if ending is RelayOutcome.COMPLETE:
+            self._settle_answer()
+        else:
+            self.on_no_response(is_upstream_failure=True)
+
+    def _settle_answer(self) -> None:
+        if self._status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            self.on_no_response(is_upstream_failure=True)
+        else:
+            self._settle(self._charge)
+
+    def _charge(self, session: Session) -> HoldResult:
+        outcome = usage.settle(session, self.id, MeteredUsage(self._service.price_nanos))
+        if not outcome.repeated:
+            statistics.record_answered_call(
+                session,
+                self._service.id,
+                wallet_id=self._wallet_id,
+                charged_nanos=outcome.charged_nanos,
+                microseconds=self._microseconds,
+            )
+        return outcome

@@ -1,0 +1,1 @@
+"""The seller's side: registration and maintenance of services."""

@@ -1,0 +1,133 @@
+"""`/v1/services`: a seller's own services; those of others return 404. A gateway-only key has none."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from flask import request
+
+from app.catalog import schemas
+from app.catalog.services import service as services
+from app.catalog.services.service import ServiceRegistration, ServiceView
+from app.core.pagination import Page
+from app.core.strict_json import MAX_VALUES
+from app.errors import InvalidInput, InvalidSpec, LimitReached, Overloaded
+from app.idempotency.decorator import idempotent
+from app.idempotency.service import Claim
+from app.identity import guards
+from app.ports.specifications import MAX_BYTES, MAX_DEPTH
+from app.state import app_state
+from app.web.blueprint import Blueprint
+from app.web.parsing import StrictParser
+from app.web.schemas import PageQuery
+
+# A document inside a JSON string needs up to six bytes per byte; its reader enforces the exact limit.
+_MAX_BODY_BYTES = 3 * MAX_BYTES
+_NOTE = "Repeating a request with the same key returns the first response and registers nothing again."
+
+
+class _DeepParser(StrictParser):
+    """Accepts deeper and larger documents than other bodies have; their reader enforces the exact limits."""
+
+    MAX_DEPTH = MAX_DEPTH + 8
+    MAX_VALUES = MAX_VALUES
+
+
+class _ServicesBlueprint(Blueprint):
+    ARGUMENTS_PARSER = _DeepParser()
+
+
+blp = _ServicesBlueprint(
+    "services",
+    guard=guards.ANY_KEY,
+    url_prefix="/v1/services",
+    description="Services that you offer to others in the catalog.",
+)
+
+
+def _registration_response(registered: ServiceRegistration) -> dict[str, Any]:
+    url = f"{app_state().settings.public_url}/v1/proxy/{registered.service.id}"
+    return {**asdict(registered.service), "secret": registered.secret, "proxy_url": url}
+
+
+def _rebuild(service_id: str) -> dict[str, Any]:
+    return _registration_response(services.registration_of(service_id))
+
+
+@blp.before_request
+def _find_service() -> None:
+    """Replace the id in the path by the caller's service before the body is parsed: 401 and 404 precede 400."""
+    request.max_content_length = _MAX_BODY_BYTES
+    arguments = request.view_args
+    if request.method == "POST":
+        guards.require_agent()
+    if arguments and "service_id" in arguments:
+        arguments["service"] = services.owned_service(
+            arguments.pop("service_id"), agent_id=guards.current_principal().agent_id
+        )
+
+
+@blp.get("")
+@blp.arguments(PageQuery, location="query")
+@blp.response(200, schemas.OwnedPage)
+def list_services(query: dict[str, Any]) -> Page[ServiceView]:
+    """List your services, oldest first, without retired ones."""
+    return services.list_of(guards.current_principal().agent_id, query["page"])
+
+
+@blp.post("")
+@idempotent(owner=guards.require_agent, rebuild=_rebuild, note=_NOTE)
+@blp.arguments(schemas.NewServiceBody)
+@blp.response(201, schemas.RegisteredService)
+@blp.raises(InvalidSpec, LimitReached, Overloaded)
+def register_service(body: dict[str, Any], claim: Claim) -> dict[str, Any]:
+    """Register a service. It is in the catalog immediately; the response has the secret that signs its calls."""
+    document = body.pop("openapi_spec")
+    registered = services.register(guards.require_agent(), body, document=document, claim=claim)
+    return _registration_response(registered)
+
+
+@blp.get("/<string:service_id>")
+@blp.response(200, schemas.OwnedService)
+def get_service(service: ServiceView) -> dict[str, Any]:
+    """Read a service that you own."""
+    return services.owner_detail(service)
+
+
+@blp.put("/<string:service_id>")
+@blp.arguments(schemas.ServiceChanges)
+@blp.response(200, schemas.UpdatedService)
+@blp.raises(InvalidSpec, Overloaded)
+def update_service(body: dict[str, Any], service: ServiceView) -> dict[str, Any]:
+    """Change a service; omitted fields keep their values. A paused service is not in the catalog."""
+    if not body:
+        raise InvalidInput(
+            "There is nothing to change: send at least one field of the service.",
+            details={"fields": {"body": ["has no field to change"]}},
+        )
+    replaces_document = "openapi_spec" in body
+    document = body.pop("openapi_spec", None)
+    services.change(
+        service.id,
+        agent_id=service.agent_id,
+        values=body,
+        document=document,
+        replaces_document=replaces_document,
+    )
+    return {"id": service.id, "updated": True}
+
+
+@blp.delete("/<string:service_id>")
+@blp.response(200, schemas.RetiredService)
+def retire_service(service: ServiceView) -> dict[str, Any]:
+    """Retire a service permanently: it leaves the catalog, and its subscriptions end. Its earnings stay counted."""
+    services.retire(service.id, agent_id=service.agent_id)
+    return {"id": service.id, "retired": True}
+
+
+@blp.get("/<string:service_id>/stats")
+@blp.response(200, schemas.StatisticsShape)
+def get_service_stats(service: ServiceView) -> dict[str, Any]:
+    """Read a service's statistics: calls, revenue, subscribers, the last 24 hours, top callers."""
+    return services.owner_statistics(service)

@@ -1,0 +1,95 @@
+"""Search for active services by substring or category: one interface over two kinds of index.
+
+PostgreSQL has a trigram index for LIKE, SQLite a full-text table of trigrams. Both find any substring; pieces of one or
+two characters, which have no trigram, are searched in all texts. The only writer of
+`service_texts`.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+
+from sqlalchemy import ColumnElement, Select, column, delete, func, insert, select, table, true
+from sqlalchemy.orm import Session
+
+from app.catalog.models import Service, ServiceSearchText
+from app.core.pagination import Page, PageRequest
+from app.db.statements import count
+
+# Not in any input, so that nothing is found across the end of a name.
+_SEPARATOR = "\x1f"
+_TRIGRAM = 3
+# Up to so many matches are collected and sorted; with more, the ranking is scanned until the page is full.
+_MAX_INDEX_MATCHES = 2_000
+
+
+def index_service(session: Session, service_id: str, *, name: str, description: str, category: str) -> None:
+    """Add a service to the index, or update its text."""
+    remove_service(session, service_id)
+    text = f"{_fold_case(name)}{_SEPARATOR}{_fold_case(description)}"
+    session.execute(
+        insert(ServiceSearchText).values(service_id=service_id, category=_fold_case(category), text=text)
+    )
+
+
+def remove_service(session: Session, service_id: str) -> None:
+    """Remove a service from the index."""
+    session.execute(delete(ServiceSearchText).where(ServiceSearchText.service_id == service_id))
+
+
+def search(session: Session, page: PageRequest, *, text: str | None, category: str | None) -> Page[str]:
+    """Return the ids of active services, those with most calls first, then by name and id."""
+    conditions = _conditions(session, text, category, by_index=True)
+    if not conditions:
+        return Page(session.scalars(_ranking(page)).all(), count(session, ServiceSearchText), page)
+    matching = select(ServiceSearchText.service_id).where(*conditions)
+    few = list(session.scalars(matching.limit(_MAX_INDEX_MATCHES + 1)))
+    if len(few) <= _MAX_INDEX_MATCHES:
+        rows = session.scalars(_ranking(page).where(Service.id.in_(few))).all() if few else ()
+        return Page(rows, len(few), page)
+    # Many match, so a scan of the ranking that tests each service soon fills the page.
+    tests = ServiceSearchText.service_id == Service.id, *_conditions(session, text, category, by_index=False)
+    match = select(true()).where(*tests).correlate(Service).scalar_subquery()
+    total = count(session, ServiceSearchText, *conditions)
+    return Page(session.scalars(_ranking(page).where(match)).all(), total, page)
+
+
+def _ranking(page: PageRequest) -> Select[str]:
+    return (
+        select(Service.id)
+        .where(Service.status == "active")
+        .order_by(Service.total_calls.desc(), Service.name, Service.id)
+        .limit(page.limit)
+        .offset(page.offset)
+    )
+
+
+def _conditions(
+    session: Session, text: str | None, category: str | None, *, by_index: bool
+) -> Sequence[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    if category:
+        conditions.append(ServiceSearchText.category == _fold_case(category))
+    if text:
+        conditions.append(_contains(session, _fold_case(text), by_index=by_index))
+    return conditions
+
+
+def _contains(session: Session, piece: str, *, by_index: bool) -> ColumnElement[bool]:
+    is_postgresql = session.get_bind().dialect.name == "postgresql"
+    if len(piece) < _TRIGRAM or not by_index:
+        # Not LIKE, for which PostgreSQL would read the whole trigram index, twenty times as slow as the texts.
+        return (func.strpos if is_postgresql else func.instr)(ServiceSearchText.text, piece) > 0
+    if is_postgresql:
+        return ServiceSearchText.text.contains(piece, autoescape=True)
+    trigrams = table("search_trigrams", column("rowid"), column("search_trigrams"))
+    # In a quoted phrase nothing is an operator.
+    phrase = '"' + piece.replace('"', '""') + '"'
+    return ServiceSearchText.number.in_(
+        select(trigrams.c.rowid).where(trigrams.c.search_trigrams.match(phrase))
+    )
+
+
+def _fold_case(text: str) -> str:
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())

@@ -1,0 +1,384 @@
+"""The seller's use cases: register, list, read, change, pause and retire services.
+
+Only writer of `services` (except their counters) and `service_specifications`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, insert, select, update
+from sqlalchemy.orm import Session
+
+from app.catalog import subscriptions
+from app.catalog.models import SERVICES, Service, ServiceSpecification, ServiceStatus
+from app.catalog.services import base_urls, search_index
+from app.catalog.statistics import counts as statistics
+from app.core import clock, identifiers
+from app.core.pagination import Page, PageRequest
+from app.db import row_locks
+from app.db.prepared import PreparedRead
+from app.db.statements import count, page_of
+from app.db.striped_lock import striped_lock
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.errors import InvalidInput, InvalidSpec, LimitReached, NotFound, Overloaded
+from app.idempotency.service import NO_CLAIM, Claim
+from app.identity import service as identity
+from app.ports.errors import Rejected, Unreachable
+from app.ports.specifications import Specification
+from app.sealing import SealedColumn
+from app.state import app_state
+from server.pool import ResourceUse
+
+MAX_SERVICES_PER_AGENT = 100
+MAX_REGISTRATIONS_PER_DAY = 200
+_SECRETS = SealedColumn("services", "secret_sealed")
+_KEY_KIND = "sv"
+_RETRY_SECONDS = 5
+_QUEUE_SECONDS = 10
+_UNRETIRED = {ServiceStatus.ACTIVE, ServiceStatus.PAUSED}
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceView:
+    """A service as its owner sees it. `total_…` may lag a little behind the exact counters."""
+
+    id: str
+    agent_id: str
+    name: str
+    description: str
+    base_url: str
+    pricing_model: str
+    price_nanos: int
+    category: str
+    status: ServiceStatus
+    total_calls: int
+    total_revenue_nanos: int
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceRegistration:
+    """A new service and its signing secret, which the repr does not show."""
+
+    service: ServiceView
+    secret: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceListing:
+    """The specification of an active service: document, endpoints, and an example request."""
+
+    document: Mapping[str, Any]
+    endpoints: Sequence[Mapping[str, Any]]
+    example: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class CallableService:
+    """The data of an active service that the proxy needs."""
+
+    id: str
+    name: str
+    base_url: str
+    price_nanos: int
+    secret: bytes = field(repr=False)
+
+
+COLUMNS = tuple(getattr(Service, each.name) for each in fields(ServiceView))
+_IS_ACTIVE = Service.status == ServiceStatus.ACTIVE.value
+_CALLABLE = PreparedRead(
+    select(Service.id, Service.name, Service.base_url, Service.price_nanos, Service.secret_sealed).where(
+        Service.id == bindparam("of_service"), _IS_ACTIVE
+    )
+)
+
+
+def register(
+    agent_id: str, values: Mapping[str, Any], *, document: str | None, claim: Claim = NO_CLAIM
+) -> ServiceRegistration:
+    """Register a service for an agent; `values` are columns of it, `document` its specification.
+
+    Raises: InvalidInput, InvalidSpec, LimitReached, Overloaded.
+    """
+    base_url = _validated_url(values["base_url"])
+    specification = None if document is None else _parse_specification(document, agent_id)
+    service_id, now = identifiers.new_id(), clock.now()
+    secret = identifiers.new_key(_KEY_KIND)
+    sealed = _SECRETS.seal(secret, service_id)
+    with unit_of_work() as session:
+        # Lock the agent's row while its services are counted.
+        identity.lock_agent(session, agent_id)
+        _check_limits(session, agent_id, now)
+        row = session.execute(
+            insert(Service)
+            .values(
+                id=service_id, agent_id=agent_id, **{**values, "base_url": base_url},
+                **SERVICES.initial(ServiceStatus.ACTIVE), secret_sealed=sealed, total_calls=0,
+                total_revenue_nanos=0, created_at=now, updated_at=now,
+            )
+            .returning(*COLUMNS)
+        ).one()  # fmt: skip
+        view = view_of(row)
+        _replace_specification(session, service_id, specification)
+        _index(session, view)
+        claim.bind(session, service_id)
+    return ServiceRegistration(view, secret)
+
+
+def _check_limits(session: Session, agent_id: str, now: datetime) -> None:
+    """Check the limits of an agent's services. Raises: LimitReached."""
+    if count(session, Service, *_owned_by(agent_id)) >= MAX_SERVICES_PER_AGENT:
+        raise LimitReached(f"An agent may have at most {MAX_SERVICES_PER_AGENT} services; retire one first.")
+    # The rows of retired services remain, and have no other limit.
+    is_recent = Service.created_at > now - timedelta(days=1)
+    if count(session, Service, Service.agent_id == agent_id, is_recent) >= MAX_REGISTRATIONS_PER_DAY:
+        raise LimitReached(
+            f"An agent may register at most {MAX_REGISTRATIONS_PER_DAY} services within 24 hours; try again later."
+        )
+
+
+def registration_of(service_id: str) -> ServiceRegistration:
+    """Return a service with its secret, for the replay of a registration. Raises: NotFound."""
+    with read_only_unit() as session:
+        row = _find(session, service_id, columns=(*COLUMNS, Service.secret_sealed))
+    return ServiceRegistration(view_of(row), _unseal(row.secret_sealed, service_id))
+
+
+def owned_service(service_id: str, *, agent_id: str | None) -> ServiceView:
+    """Return an agent's service. Raises: NotFound for malformed, unknown, retired or another agent's ids."""
+    if agent_id is None:
+        raise _not_found()
+    with read_only_unit() as session:
+        return view_of(_find(session, service_id, *_owned_by(agent_id)))
+
+
+def list_of(agent_id: str | None, page: PageRequest) -> Page[ServiceView]:
+    """Return an agent's services, oldest first; a gateway-only key has none."""
+    if agent_id is None:
+        return Page((), 0, page)
+    with read_only_unit() as session:
+        found = page_of(session, Service, page, *_owned_by(agent_id))
+        return Page([view_of(row) for row in found.items], found.total, page)
+
+
+def change(
+    service_id: str,
+    *,
+    agent_id: str,
+    values: Mapping[str, Any],
+    document: str | None,
+    replaces_document: bool,
+) -> ServiceView:
+    """Change some columns of a service and, if asked, its specification; all of it or nothing.
+
+    Raises: NotFound, InvalidInput, InvalidSpec, Overloaded.
+    """
+    changes = dict(values)
+    if "base_url" in changes:
+        changes["base_url"] = _validated_url(changes["base_url"])
+    specification = None if document is None else _parse_specification(document, agent_id)
+    status = changes.pop("status", None)
+    with unit_of_work() as session:
+        if status is not None:
+            others = _UNRETIRED - {ServiceStatus(status)}
+            SERVICES.move(session, _owned(service_id, agent_id), others, ServiceStatus(status))
+        row = session.execute(
+            update(Service)
+            .where(_owned(service_id, agent_id))
+            .values(**changes, updated_at=clock.now())
+            .returning(*COLUMNS)
+        ).one_or_none()
+        if row is None:
+            raise _not_found()
+        view = view_of(row)
+        if replaces_document:
+            _replace_specification(session, service_id, specification)
+        _index(session, view)
+    return view
+
+
+def retire(service_id: str, *, agent_id: str) -> None:
+    """Retire a service permanently and cancel its subscriptions; its earnings stay counted. Raises: NotFound."""
+    now = clock.now()
+    with unit_of_work() as session:
+        owned = _owned(service_id, agent_id)
+        if not SERVICES.move(session, owned, _UNRETIRED, ServiceStatus.RETIRED, updated_at=now):
+            raise _not_found()
+        _remove_from_catalog(session, service_id, at=now)
+
+
+def retire_all(session: Session, agent_id: str) -> list[str]:
+    """Retire every service of an agent that is being deleted; return their ids."""
+    now = clock.now()
+    ids: list[str] = row_locks.lock_rows(session, Service.id, *_owned_by(agent_id))
+    SERVICES.move(session, Service.id.in_(ids), _UNRETIRED, ServiceStatus.RETIRED, updated_at=now)
+    for service_id in ids:
+        _remove_from_catalog(session, service_id, at=now)
+    return ids
+
+
+def _remove_from_catalog(session: Session, service_id: str, *, at: datetime) -> None:
+    search_index.remove_service(session, service_id)
+    # Up to a mebibyte that is no longer used.
+    _replace_specification(session, service_id, None)
+    subscriptions.cancel_for_service(session, service_id, at=at)
+
+
+def active_service(session: Session, service_id: str) -> ServiceView:
+    """Return an active service. Raises: NotFound."""
+    return view_of(_find(session, service_id, _IS_ACTIVE))
+
+
+def unretired_service(session: Session, service_id: str) -> ServiceView:
+    """Return an active or paused service. Raises: NotFound."""
+    return view_of(_find(session, service_id, Service.status != ServiceStatus.RETIRED.value))
+
+
+def callable_service(service_id: str) -> CallableService:
+    """Return an active service for the proxy. Raises: NotFound."""
+    canonical = identifiers.require_id(service_id, _not_found())
+    with read_only_unit() as session:
+        row = _CALLABLE.one_or_none(session, {"of_service": canonical})
+    if row is None:
+        raise _not_found()
+    secret = _unseal(row.secret_sealed, row.id).encode()
+    return CallableService(row.id, row.name, row.base_url, row.price_nanos, secret)
+
+
+def listing_of(session: Session, service_id: str) -> ServiceListing:
+    """Return a service's specification, or an empty one."""
+    row = session.execute(
+        select(
+            ServiceSpecification.document, ServiceSpecification.endpoints, ServiceSpecification.example
+        ).where(ServiceSpecification.service_id == service_id)
+    ).one_or_none()
+    return (
+        ServiceListing({}, (), None)
+        if row is None
+        else ServiceListing(json.loads(row.document), row.endpoints, row.example)
+    )
+
+
+def owner_detail(service: ServiceView) -> dict[str, Any]:
+    """Return the details of a service for its owner."""
+    specified = select(ServiceSpecification.endpoints).where(ServiceSpecification.service_id == service.id)
+    with read_only_unit() as session:
+        endpoints = session.scalar(specified) or ()
+        return {
+            **asdict(service),
+            "totals": statistics.totals(session, service.id),
+            "subscribers": subscriptions.count_active(session, service.id),
+            "endpoints": endpoints,
+            "endpoints_count": len(endpoints),
+        }
+
+
+def owner_statistics(service: ServiceView) -> dict[str, Any]:
+    """Return the statistics of a service. Reads a bounded number of rows."""
+    with read_only_unit() as session:
+        return {
+            **asdict(service),
+            "totals": statistics.totals(session, service.id),
+            "active_subscribers": subscriptions.count_active(session, service.id),
+            "last_24h": statistics.last_24_hours(session, service.id),
+            "top_agents": statistics.top_callers(session, service.id),
+        }
+
+
+def view_of(row: Service | Row[*tuple[Any, ...]]) -> ServiceView:
+    """Return the service in a row, which has `COLUMNS`."""
+    values = {each.name: getattr(row, each.name) for each in fields(ServiceView)}
+    return ServiceView(**{**values, "status": ServiceStatus(row.status)})
+
+
+def _owned_by(agent_id: str) -> tuple[Any, Any]:
+    return Service.agent_id == agent_id, Service.status != ServiceStatus.RETIRED.value
+
+
+def _find(
+    session: Session, service_id: str, *conditions: ColumnElement[bool], columns: tuple[Any, ...] = COLUMNS
+) -> Row[*tuple[Any, ...]]:
+    """Return the columns of a service. Raises: NotFound, including for a malformed id."""
+    canonical = identifiers.require_id(service_id, _not_found())
+    row = session.execute(select(*columns).where(Service.id == canonical, *conditions)).one_or_none()
+    if row is None:
+        raise _not_found()
+    return row
+
+
+def _owned(service_id: str, agent_id: str) -> ColumnElement[bool]:
+    return and_(Service.id == service_id, *_owned_by(agent_id))
+
+
+def _index(session: Session, view: ServiceView) -> None:
+    if view.status is ServiceStatus.ACTIVE:
+        search_index.index_service(
+            session, view.id, name=view.name, description=view.description, category=view.category
+        )
+    else:
+        search_index.remove_service(session, view.id)
+
+
+def _replace_specification(session: Session, service_id: str, specification: Specification | None) -> None:
+    session.execute(delete(ServiceSpecification).where(ServiceSpecification.service_id == service_id))
+    if specification is not None:
+        session.execute(
+            insert(ServiceSpecification).values(
+                service_id=service_id,
+                document=specification.document,
+                endpoints=list(specification.endpoints),
+                endpoints_count=len(specification.endpoints),
+                example=specification.example,
+            )
+        )
+
+
+def _validated_url(base_url: str) -> str:
+    try:
+        url = base_urls.parse(base_url)
+        base_urls.assert_public(url, app_state().settings)
+        return str(url)
+    except ValueError as error:
+        raise InvalidInput.field("base_url", str(error)) from None
+
+
+def _parse_specification(document: str, agent_id: str) -> Specification:
+    """Parse a specification, one at a time per agent, because all agents share a few concurrent slots."""
+    state = app_state()
+    try:
+        with (
+            state.threads.try_acquire(ResourceUse.OUTCOME, agent_id) as is_admitted,
+            striped_lock(
+                f"specification:{agent_id}", timeout_seconds=_QUEUE_SECONDS if is_admitted else 0
+            ) as is_locked,
+        ):
+            if not is_locked or not is_admitted:
+                raise Overloaded(
+                    "Other specifications are being read; try again later.",
+                    retry_after_seconds=_RETRY_SECONDS,
+                )
+            return state.ports.specifications.read(document)
+    except Rejected as error:
+        place, problem = error.details["place"], error.details["problem"]
+        raise InvalidSpec(
+            f"The OpenAPI specification is not valid at {place}: {problem}",
+            details={"place": place, "problem": problem, "fields": {"openapi_spec": [problem]}},
+        ) from None
+    except Unreachable:
+        raise Overloaded(
+            "Too many specifications are being read.", retry_after_seconds=_RETRY_SECONDS
+        ) from None
+
+
+def _unseal(sealed: str, service_id: str) -> str:
+    return _SECRETS.open(sealed, service_id).decode()
+
+
+def _not_found() -> NotFound:
+    return NotFound("This service does not exist.")

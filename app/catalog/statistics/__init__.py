@@ -1,0 +1,1 @@
+"""Call counts, latencies and revenue of services."""

@@ -1,0 +1,262 @@
+"""Counters of calls, written in the unit of work that charges a call, so that both always agree.
+
+A call adds to one of several stripes, and refreshes the service's row, which ranks the catalog, only if it is
+unlocked: calls of one service never wait for each other. The only writer of the counters.
+"""
+
+from __future__ import annotations
+
+import secrets
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from itertools import pairwise
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, bindparam, delete, func, select, update
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from app.catalog.models import Service, ServiceCaller, ServiceLatency, ServiceMinute, ServiceTotal
+from app.core import clock
+from app.db import row_locks
+from app.db.prepared import PreparedInsert, PreparedStatement
+from app.db.statements import table_of
+from app.db.unit_of_work import unit_of_work
+
+_FIRST_MICROSECONDS = 1_000
+_LAST_MICROSECONDS = 4_000_000_000
+
+
+def _bounds() -> tuple[int, ...]:
+    bounds = [_FIRST_MICROSECONDS]
+    while bounds[-1] < _LAST_MICROSECONDS:
+        bounds.append(bounds[-1] * 6 // 5)
+    return tuple(bounds)
+
+
+LATENCY_BOUNDS = _bounds()
+_MIDPOINTS = (
+    LATENCY_BOUNDS[0] // 2,
+    *((low + high) // 2 for low, high in pairwise(LATENCY_BOUNDS)),
+    LATENCY_BOUNDS[-1],
+)
+
+
+def bucket_of(microseconds: int) -> int:
+    """Return the number of the bucket of a latency.
+
+    Each bucket is a fifth wider than the one before, and a median is the middle of its bucket: its cost does not depend
+    on the number of calls, and its error is at most 10 % (and it is rounded to a millisecond).
+    """
+    return bisect_right(LATENCY_BOUNDS, microseconds)
+
+
+def median_milliseconds(calls_by_bucket: Mapping[int, int]) -> int | None:
+    """Return the lower median of the buckets, at least 1; None if they are empty."""
+    left = (sum(calls_by_bucket.values()) + 1) // 2
+    if left == 0:
+        return None
+    for bucket in sorted(calls_by_bucket):
+        left -= calls_by_bucket[bucket]
+        if left <= 0:
+            return max(1, (_MIDPOINTS[bucket] + 500) // 1000)
+    return None
+
+
+STRIPES = 8
+_DAY = timedelta(hours=24)
+# The current minute and hour are kept in addition to the full day before.
+_RETENTION = _DAY + timedelta(hours=2)
+_MAX_TOP_CALLERS = 10
+_RECENT = timedelta(minutes=5)
+_RATE = Decimal("0.0001")
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceTotals:
+    """All paid calls of a service."""
+
+    calls: int
+    revenue_nanos: int
+
+
+@dataclass(frozen=True, slots=True)
+class DailyUsage:
+    """The last 24 hours, to the minute: paid calls, their revenue, and how reliable and fast the service was.
+
+    `success_rate` is the share of forwarded calls with a status below 500; it and the median are None without calls.
+    """
+
+    calls: int
+    revenue_nanos: int
+    success_rate: Decimal | None
+    median_latency_ms: int | None
+
+
+def record_answered_call(
+    session: Session,
+    service_id: str,
+    *,
+    wallet_id: str | None,
+    charged_nanos: int,
+    microseconds: int,
+    at: datetime | None = None,
+) -> None:
+    """Count a paid call, in the unit that charges it. Four short upserts and a refresh."""
+    at = at or clock.now()
+    stripe = _stripe(session)
+    paid = {"calls": 1, "revenue_nanos": charged_nanos}
+    # Always in this order, to prevent deadlocks.
+    if wallet_id is not None:
+        caller = {"service_id": service_id, "wallet_id": wallet_id}
+        _ADD_TO_CALLER.execute(session, {**caller, "calls": 1, "spent_nanos": charged_nanos})
+    striped = {"service_id": service_id, "stripe": stripe}
+    _ADD_TO_TOTAL.execute(session, {**striped, **paid})
+    _ADD_TO_MINUTE.execute(session, {**striped, **paid, "minute": _minute(at), "failures": 0})
+    _ADD_TO_LATENCY.execute(
+        session, {**striped, "hour": _hour(at), "bar": bucket_of(microseconds), "calls": 1}
+    )
+    # Unless the row is locked: then the next call or the sweep does it.
+    _REFRESH_RANK.execute(session, {"of_service": service_id})
+
+
+def record_failed_call(session: Session, service_id: str, *, at: datetime | None = None) -> None:
+    """Count an unpaid call of a service that failed or did not respond."""
+    key = {
+        "service_id": service_id,
+        "minute": _minute(at or clock.now()),
+        "stripe": _stripe(session),
+    }
+    _ADD_TO_MINUTE.execute(session, {**key, "calls": 0, "revenue_nanos": 0, "failures": 1})
+
+
+def totals(session: Session, service_id: str) -> ServiceTotals:
+    """Return the exact totals of a service."""
+    row = session.execute(
+        select(func.sum(ServiceTotal.calls), func.sum(ServiceTotal.revenue_nanos)).where(
+            ServiceTotal.service_id == service_id
+        )
+    ).one()
+    return ServiceTotals(int(row[0] or 0), int(row[1] or 0))
+
+
+def last_24_hours(session: Session, service_id: str, now: datetime | None = None) -> DailyUsage:
+    """Return the last 24 hours. Reads at most one row per minute and stripe."""
+    now = now or clock.now()
+    calls, revenue_nanos, failures = (
+        int(value or 0)
+        for value in session.execute(
+            select(
+                func.sum(ServiceMinute.calls),
+                func.sum(ServiceMinute.revenue_nanos),
+                func.sum(ServiceMinute.failures),
+            ).where(ServiceMinute.service_id == service_id, ServiceMinute.minute >= _minute(now) - _DAY)
+        ).one()
+    )
+    buckets: Mapping[int, int] = {
+        bar: int(count)
+        for bar, count in session.execute(
+            select(ServiceLatency.bar, func.sum(ServiceLatency.calls))
+            .where(ServiceLatency.service_id == service_id, ServiceLatency.hour >= _hour(now) - _DAY)
+            .group_by(ServiceLatency.bar)
+        )
+    }
+    attempted = calls + failures
+    rate = (Decimal(calls) / Decimal(attempted)).quantize(_RATE) if attempted else None
+    return DailyUsage(calls, revenue_nanos, rate, median_milliseconds(buckets) if attempted else None)
+
+
+def top_callers(session: Session, service_id: str) -> Sequence[Row[str, int, int]]:
+    """Return at most ten wallets with the most calls, and their spending."""
+    return session.execute(
+        select(ServiceCaller.wallet_id, ServiceCaller.calls, ServiceCaller.spent_nanos)
+        .where(ServiceCaller.service_id == service_id)
+        .order_by(ServiceCaller.calls.desc(), ServiceCaller.spent_nanos.desc(), ServiceCaller.wallet_id)
+        .limit(_MAX_TOP_CALLERS)
+    ).all()
+
+
+def refresh_totals(now: datetime) -> None:
+    """Refresh the totals of recently called services. For the sweep; opens its own unit."""
+    recently_called = select(ServiceMinute.service_id).where(ServiceMinute.minute >= now - _RECENT)
+    with unit_of_work() as session:
+        lagging = row_locks.lock_rows(
+            session,
+            Service.id,
+            Service.id.in_(recently_called),
+            Service.total_calls != _sum(ServiceTotal.calls),
+        )
+        session.execute(
+            update(Service)
+            .where(Service.id.in_(lagging))
+            .values(_exact_totals())
+            .execution_options(synchronize_session=False)
+        )
+
+
+def prune_history(now: datetime) -> None:
+    """Delete minutes and hours that are no longer read. For the sweep; opens its own unit."""
+    with unit_of_work() as session:
+        for column in (ServiceMinute.minute, ServiceLatency.hour):
+            session.execute(
+                delete(column.class_)
+                .where(column < now - _RETENTION)
+                .execution_options(synchronize_session=False)
+            )
+
+
+def _exact_totals() -> dict[InstrumentedAttribute[int], Any]:
+    return {
+        Service.total_calls: _sum(ServiceTotal.calls),
+        Service.total_revenue_nanos: _sum(ServiceTotal.revenue_nanos),
+    }
+
+
+def _sum(column: InstrumentedAttribute[int]) -> ColumnElement[int]:
+    summed = select(func.coalesce(func.sum(column), 0)).where(ServiceTotal.service_id == Service.id)
+    return summed.correlate(Service).scalar_subquery()
+
+
+_ADD_TO_CALLER = PreparedInsert(
+    ServiceCaller,
+    unique=[ServiceCaller.service_id, ServiceCaller.wallet_id],
+    adds=[ServiceCaller.calls, ServiceCaller.spent_nanos],
+)
+_ADD_TO_TOTAL = PreparedInsert(
+    ServiceTotal,
+    unique=[ServiceTotal.service_id, ServiceTotal.stripe],
+    adds=[ServiceTotal.calls, ServiceTotal.revenue_nanos],
+)
+_ADD_TO_MINUTE = PreparedInsert(
+    ServiceMinute,
+    unique=[ServiceMinute.service_id, ServiceMinute.minute, ServiceMinute.stripe],
+    adds=[ServiceMinute.calls, ServiceMinute.revenue_nanos, ServiceMinute.failures],
+)
+_ADD_TO_LATENCY = PreparedInsert(
+    ServiceLatency,
+    unique=[ServiceLatency.service_id, ServiceLatency.hour, ServiceLatency.bar, ServiceLatency.stripe],
+    adds=[ServiceLatency.calls],
+)
+_UNLOCKED = (
+    select(Service.id)
+    .where(Service.id == bindparam("of_service"))
+    .with_for_update(skip_locked=True, key_share=True)
+)
+_REFRESH_RANK = PreparedStatement(
+    update(table_of(Service)).where(Service.id.in_(_UNLOCKED.scalar_subquery())).values(_exact_totals())
+)
+
+
+def _stripe(session: Session) -> int:
+    # SQLite has only one writer at a time, and reads a single stripe faster.
+    return secrets.randbelow(STRIPES) if session.get_bind().dialect.name == "postgresql" else 0
+
+
+def _minute(at: datetime) -> datetime:
+    return at.replace(second=0, microsecond=0)
+
+
+def _hour(at: datetime) -> datetime:
+    return at.replace(minute=0, second=0, microsecond=0)

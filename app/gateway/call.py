@@ -1,0 +1,266 @@
+"""The gateway call: validate, quote, hold or accept a payment, forward, settle. Every exit ends the hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+from werkzeug.utils import cached_property
+from werkzeug.wrappers import Response
+
+from app.core import clock, money
+from app.errors import InsufficientCredits, InvalidInput, PaymentRequired, ProviderNotConfigured, Unauthorized
+from app.forwarding import call as forwarding
+from app.forwarding import headers as relayed_headers
+from app.forwarding.call import MAX_BODY_BYTES
+from app.forwarding.raw_target import target_under_prefix
+from app.forwarding.relay import ForwardingOptions
+from app.gateway.dialects.request import injection
+from app.gateway.dialects.request.cost_params import CostParams
+from app.gateway.dialects.request.parse import read_cost_params
+from app.gateway.metering import FixedPriceMeter, GatewayMeter, HoldMeter, PrepaidMeter
+from app.gateway.pricing.quotes import CallQuote, PerRpcMethod, PricedRequest, rpc_methods
+from app.gateway.providers.table import Provider, UpstreamLocation
+from app.gateway.validation.body import parse_body
+from app.gateway.validation.rules import check_fields, check_parameters
+from app.identity.guards import presented_keys
+from app.identity.principal import Principal
+from app.payments.x402 import gate, terms
+from app.payments.x402.headers import PaymentHeaders
+from app.payments.x402.terms import PayableRequest, PaymentPrice
+from app.ports.upstream import UpstreamRequest
+from app.state import app_state
+from app.web import request_bodies
+from app.web.client_request import ClientRequest
+from app.web.parsing import parse_json
+
+# The output of a prepaid call that sets no bound on it.
+_DEFAULT_PREPAID_TOKENS_OUT = 4_000
+_MIN_KEY_LENGTH = 20
+# Parameters that some upstream takes as a credential: it would override the operator's, or identify the client.
+_CREDENTIAL_PARAMETERS = frozenset({
+    "key", "$key", "api_key", "apikey", "api-key", "access_token", "$access_token", "oauth_token", "bearer_token",
+    "x_cg_demo_api_key", "x_cg_pro_api_key", "$httpmethod", "_method",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ValidatedRequest:
+    """What the provider's rules allowed: where it goes, its body, and what that says about its cost.
+
+    The parsed body is not kept: it takes many times the memory of the raw one.
+    """
+
+    location: UpstreamLocation
+    body: bytes
+    is_form: bool
+    params: CostParams | None
+    # The method of each call in a JSON-RPC body.
+    methods: tuple[str, ...]
+
+
+class PrepaidQuote(NamedTuple):
+    """The price of a prepaid call, and its parameters with the output bounded to that price."""
+
+    price: PaymentPrice
+    quote: CallQuote
+    params: CostParams | None
+
+
+@dataclass(frozen=True)
+class GatewayCall:
+    """The call of a provider by a request, which gives the provider this name.
+
+    It is validated and priced when that is first asked for, once: the terms of a refusal, the gate and the meter
+    share it.
+    """
+
+    request: ClientRequest
+    provider: Provider
+    provider_name: str
+    payable: PayableRequest
+    max_bytes: int
+
+    @cached_property
+    def validated(self) -> ValidatedRequest:
+        """The request, checked against the provider's rules.
+
+        Raises: RouteNotAllowed, InvalidInput, PayloadTooLarge above `max_bytes`.
+        """
+        request, provider = self.request, self.provider
+        target = target_under_prefix(request, "v1", "gateway", self.provider_name).without_parameters(
+            _CREDENTIAL_PARAMETERS
+        )
+        location = provider.locate(request.method, target)
+        check_parameters(provider.parameters, target.query)
+        route = location.match.route
+        raw = forwarding.decoded_body(request, self.max_bytes)
+        body = parse_body(route.body, raw, request.content_type, parse_json=partial(parse_json, request))
+        check_fields(provider.refused_fields, provider.limits, body.parsed)
+        params = None
+        if provider.dialect is not None and route.surface is not None:
+            params = read_cost_params(
+                provider.dialect,
+                route.surface,
+                raw,
+                body.fields,
+                model=location.match.parameters.get("model") or "",
+                is_form=body.is_form,
+                files=body.files,
+                is_streaming_path=location.path.endswith(":streamGenerateContent"),
+            )
+        methods = rpc_methods(body.parsed) if isinstance(route.rule, PerRpcMethod) else ()
+        return ValidatedRequest(location, raw, body.is_form, params, tuple(methods))
+
+    @cached_property
+    def quote(self) -> CallQuote:
+        """The possible cost of the call as it was sent. Raises: as `validated`; InvalidInput above one call's limit."""
+        return self._quote(self.validated.params)
+
+    @cached_property
+    def prepaid(self) -> PrepaidQuote:
+        """The quote of the call if it is paid for in advance, its output bounded. Raises: as `quote`."""
+        params, quote = self.validated.params, self.quote
+        if params is not None:
+            limited = injection.limit_tools(self.validated.body, params.tools.limits)
+            params = replace(params, body=limited, usage_injected=False)
+            if params.is_output_unbounded:
+                default_tokens = max(_DEFAULT_PREPAID_TOKENS_OUT, params.min_tokens_out)
+                affordable = quote.affordable(_max_call_nanos())
+                params = injection.limit_output(params, min([default_tokens, *affordable.values()]))
+                quote = self._quote(params)
+        price = self._price(quote.worst_case.cost_nanos, body=self.validated.body)
+        return PrepaidQuote(price, quote, params)
+
+    def advertised_price(self) -> PaymentPrice:
+        """Price a request without a payment. Without a body it asks for the terms, and gets them even if it is invalid.
+
+        Raises: RouteNotAllowed, InvalidInput, PayloadTooLarge for a request that would be refused in any case.
+        """
+        try:
+            price = self.prepaid.price
+        except InvalidInput as refusal:
+            if request_bodies.raw_body(self.request):
+                raise
+            reason = f"this request would be refused. {refusal.message}"
+        else:
+            if self.provider.is_configured:
+                return price
+            reason = "this provider is not configured on this service."
+        return self._price(0, unavailable_reason=reason)
+
+    def _quote(self, params: CostParams | None) -> CallQuote:
+        location = self.validated.location
+        found = location.match.route.rule.quote(
+            PricedRequest(at=clock.now(), path=location.path, methods=self.validated.methods, params=params)
+        )
+        found.check(_max_call_nanos())
+        return found
+
+    def _price(self, nanos: int, *, body: bytes = b"", unavailable_reason: str | None = None) -> PaymentPrice:
+        slug = self.provider.slug
+        return self.payable.price(
+            max(self.provider.x402_floor_nanos, nanos),
+            body,
+            provider_name=slug,
+            description=f"One call of {slug} through this gateway",
+            unavailable_reason=unavailable_reason,
+        )
+
+
+def forward(
+    request: ClientRequest, provider: Provider, caller: Principal | None, *, provider_name: str
+) -> Response:
+    """Forward a request to a provider, which it calls by this name, and return the upstream's response.
+
+    The caller's credits pay for it; without a caller, or if they do not suffice, the payment in the request.
+
+    Raises: PaymentRequired, ProviderNotConfigured, RouteNotAllowed, InvalidInput, NotFound, PayloadTooLarge,
+    Unauthorized, InsufficientCredits, PaymentInvalid, PaymentAlreadyUsed, Overloaded, UpstreamError, UpstreamTimeout.
+    """
+    payable = PayableRequest(
+        request.method, request.raw_target, PaymentHeaders.read(request.headers.get), request.remote_addr
+    )
+    max_bytes = MAX_BODY_BYTES if caller else request_bodies.MAX_KEYLESS_BYTES
+    call = GatewayCall(request, provider, provider_name, payable, max_bytes)
+    has_payment = payable.headers.has_payment
+    if caller is None and not has_payment:
+        raise terms.attach(call.advertised_price(), PaymentRequired())
+    if not provider.is_configured:
+        raise ProviderNotConfigured
+    with gate.attach_terms(lambda: call.prepaid.price):
+        if caller is None:
+            return _forward_prepaid(call, None)
+        try:
+            return _forward_on_credits(call, caller)
+        except InsufficientCredits:
+            if not has_payment:
+                raise
+            return _forward_prepaid(call, caller)
+        except Unauthorized:
+            raise key_or_payment_required() from None
+
+
+def key_or_payment_required() -> Unauthorized:
+    """Return the error for a call with an invalid key and without a payment."""
+    return Unauthorized(
+        "A valid API key is required in the X-API-Key header or as Authorization: Bearer. Without any key, a call "
+        "can be paid for with USDC (x402)."
+    )
+
+
+def _max_call_nanos() -> int:
+    return money.nanos_from_usd(app_state().settings.gateway_max_call_usd)
+
+
+def _forward_on_credits(call: GatewayCall, caller: Principal) -> Response:
+    kind = FixedPriceMeter if call.quote.rule is None else HoldMeter
+    meter = kind(call.provider.slug, caller, call.quote, call.validated.params)
+    return _exchange(call, meter, client_id=caller.account_id)
+
+
+def _forward_prepaid(call: GatewayCall, caller: Principal | None) -> Response:
+    price, quote, params = call.prepaid
+    grant = gate.accept_payment(price, payer=caller)
+    meter = PrepaidMeter(call.provider.slug, quote, params, grant)
+    # Each payment counts as a separate client: it shares neither limits nor idempotency keys with another.
+    return _exchange(call, meter, client_id=grant.payment_id)
+
+
+def _exchange(call: GatewayCall, meter: GatewayMeter, *, client_id: str) -> Response:
+    request, provider, validated = call.request, call.provider, call.validated
+    body = validated.body if meter.params is None else meter.params.body
+    own_headers = {
+        **provider.credential_headers(),
+        **forwarding.idempotency_key(request, client_id, provider.slug),
+    }
+    if body and not validated.is_form:
+        # It was parsed as JSON, and is sent as JSON whatever type the client gave.
+        own_headers["Content-Type"] = "application/json"
+    headers = _forwarded_headers(request, own_headers, provider.default_headers)
+    outgoing = UpstreamRequest(
+        request.method, validated.location.origin, validated.location.target, headers, body
+    )
+    options = ForwardingOptions(
+        app_state().ports.upstream,
+        lambda _incoming: meter.is_streamed,
+        account_id=client_id,
+        drain_on_disconnect=isinstance(meter, HoldMeter),
+        secrets=(provider.api_key,) if provider.api_key else (),
+    )
+    return forwarding.forward(request, outgoing, meter, options)
+
+
+def _forwarded_headers(
+    request: ClientRequest, own_headers: Mapping[str, str], defaults: Mapping[str, str]
+) -> list[tuple[str, str]]:
+    return relayed_headers.for_upstream(
+        # The body was decoded to be priced, and is sent decoded.
+        [header for header in request.headers.items() if header[0] != "Content-Encoding"],
+        own_headers=own_headers,
+        defaults=defaults,
+        # A short value is a placeholder for a key, which may occur in any header by chance.
+        secrets=[key for key in presented_keys(request) if len(key) >= _MIN_KEY_LENGTH],
+    )

@@ -1,0 +1,205 @@
+"""The parameters of a request that determine its cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from app.errors import InvalidInput
+
+# Output tokens: held for a call without a limit; the most that current models write for such a call; more than any
+# model writes in one response.
+DEFAULT_TOKENS_OUT = 16_000
+MAX_TOKENS_OUT_UNSET = 128_000
+MAX_TOKENS_OUT = 1_000_000
+# The context window of a model for which the price table has none: the largest of current models.
+MAX_TOKENS_IN = 1_050_000
+# A limit on the output is not lowered below this when credits are scarce.
+MIN_TOKENS_OUT = 256
+
+
+def invalid_field(name: str, problem: str) -> InvalidInput:
+    """Return the error for a field of the body."""
+    return InvalidInput(f"{name}: {problem}", details={"fields": {name: [problem]}})
+
+
+class Dialect(StrEnum):
+    """The request and response format of an upstream."""
+
+    OPENAI = "openai"
+    OPENROUTER = "openrouter"
+    GROQ = "groq"
+    ANTHROPIC = "anthropic"
+    GEMINI = "gemini"
+    EXA = "exa"
+    TAVILY = "tavily"
+
+
+class Surface(StrEnum):
+    """The kind of a call, determined by its path; each has its own fields for limits and usage."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+    RESPONSES = "responses"
+    EMBEDDINGS = "embeddings"
+    MESSAGES = "messages"
+    GENERATE = "generate"
+    EMBED_CONTENT = "embed_content"
+    # Model lists, token counts, moderation: upstreams bill nothing for them.
+    FREE = "free"
+    IMAGES = "images"
+    SPEECH = "speech"
+    TRANSCRIPTION = "transcription"
+    TRANSLATION = "translation"
+    # Searches, and the pages at given URLs (Exa, Tavily); answers with sources (Exa).
+    SEARCH = "search"
+    CONTENTS = "contents"
+    ANSWER = "answer"
+    # Anything else that may be billed: by usage under any known name, or at a configured price.
+    OPAQUE = "opaque"
+
+
+# Surfaces on which the request can limit the output.
+_BOUNDED_SURFACES = frozenset(
+    {Surface.CHAT, Surface.COMPLETIONS, Surface.RESPONSES, Surface.MESSAGES, Surface.GENERATE}
+)
+# How to change a request so that its worst-case cost is lower, by field.
+_SHORTER_INPUT = {"input": "must be shorter, or fewer texts"}
+_SHORTER_MESSAGES = {"messages": "must be shorter, or with fewer and smaller images and files"}
+_HINTS_BY_SURFACE = {
+    Surface.COMPLETIONS: {"prompt": "must be shorter"},
+    Surface.RESPONSES: {"input": "must be shorter, or with fewer and smaller images and files"},
+    Surface.GENERATE: {"contents": "must be shorter, or with fewer and smaller images and files"},
+    Surface.EMBEDDINGS: _SHORTER_INPUT,
+    Surface.EMBED_CONTENT: {"requests": "must be fewer or shorter"},
+    Surface.CHAT: _SHORTER_MESSAGES,
+    Surface.MESSAGES: _SHORTER_MESSAGES,
+    Surface.IMAGES: {"size": "must be smaller", "quality": "must be lower, such as medium or low"},
+    Surface.SPEECH: {"input": "must be shorter"},
+    Surface.TRANSCRIPTION: {"file": "must be a shorter recording"},
+    Surface.TRANSLATION: {"file": "must be a shorter recording"},
+    Surface.SEARCH: {"numResults": "must be lower"},
+    Surface.CONTENTS: {"urls": "must be fewer"},
+}
+_DEFAULT_HINT = {"body": "asks for too much"}
+
+
+@dataclass(frozen=True, slots=True)
+class SubCall:
+    """Calls of another model that one request may cause: an advisor, an image, a summary of the conversation."""
+
+    model: str
+    calls: int
+    # Output tokens of each call at most; each reads no more than the request's own input and output.
+    tokens_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToolLimit:
+    """A number to put into the JSON of a request, in an object below these names and positions."""
+
+    path: tuple[str | int, ...]
+    name: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostedTools:
+    """The possible cost of tools that run at the provider, beyond the tokens of the requested model."""
+
+    # The number of tools that add their results to the input.
+    readers: int = 0
+    # One of them returns content that others choose (an MCP server, a page): only the context window limits that.
+    is_unbounded: bool = False
+    # Limits to add to the body, so that no tool is used more often than the hold covers.
+    limits: tuple[ToolLimit, ...] = ()
+    # The maximum number of searches, how many of them no response reports, and their price if it differs from the
+    # price table.
+    searches: int = 0
+    searches_unreported: int = 0
+    search_nanos: int | None = None
+    # Containers: charged once for each call, used or not.
+    container_nanos: int = 0
+    # Fees by tool, charged if the response shows its use or was interrupted.
+    use_nanos: tuple[tuple[str, int], ...] = ()
+    image: SubCall | None = None
+    sub_calls: tuple[SubCall, ...] = ()
+
+
+NO_TOOLS = HostedTools()
+
+
+@dataclass(frozen=True, slots=True)
+class CostParams:
+    """The parameters of a request that determine its cost.
+
+    `tokens_in` is an upper estimate that a real tokenizer hardly exceeds; `tokens_in_likely` is the usual count of such
+    a text, charged when the response reports none. `tokens_out` covers all candidates together.
+    """
+
+    surface: Surface
+    dialect: Dialect
+    model: str = ""
+    # Other models that may answer instead (OpenRouter's `models`): the worst case is the most expensive of all.
+    alternatives: tuple[str, ...] = ()
+    tokens_in: int = 0
+    tokens_in_likely: int = 0
+    # There is input that is not counted in `tokens_in`: only the context window of the model limits it.
+    is_input_unbounded: bool = False
+    tokens_out: int = 0
+    is_tokens_out_set: bool = False
+    # The lowest valid limit on the output of each candidate: above the thinking budget, if there is one.
+    min_tokens_out: int = MIN_TOKENS_OUT
+    candidates: int = 1
+    is_streamed: bool = False
+    has_media: bool = False
+    # Some of the input may be audio.
+    has_audio: bool = False
+    writes_cache: bool = False
+    searches: int = 0
+    # Characters to be spoken: some speech models are billed by them.
+    characters: int = 0
+    # Seconds of a recording, at most.
+    audio_seconds: int = 0
+    # For a call without tokens (a search): the most that the provider bills for this request, in nano-dollars.
+    max_nanos: int = 0
+    # `service_tier` or `speed` as requested; it may raise the price.
+    tier: str | None = None
+    speed: str | None = None
+    # The requested region of inference (Anthropic's `inference_geo`); None: the default of the account.
+    region: str | None = None
+    tools: HostedTools = NO_TOOLS
+    # The body to forward: the client's, byte for byte, unless usage was requested on its behalf.
+    body: bytes = b""
+    usage_injected: bool = False
+    # The limit on the output that the gateway has set in the body.
+    applied_max_tokens: int | None = None
+
+    @property
+    def is_free(self) -> bool:
+        """Return whether the upstream bills nothing for this call."""
+        return self.surface is Surface.FREE
+
+    @property
+    def can_be_bounded(self) -> bool:
+        """Return whether a limit in the body applies to the output of this call."""
+        return self.tokens_out > 0 and self.surface in _BOUNDED_SURFACES
+
+    @property
+    def is_output_unbounded(self) -> bool:
+        """Return whether the request could limit its output and does not."""
+        return self.can_be_bounded and not self.is_tokens_out_set
+
+    def cost_hints(self, worst_case_nanos: int, max_nanos: int) -> dict[str, str]:
+        """Return, by field, what to change so that a call costs at most `max_nanos`."""
+        found = dict(_HINTS_BY_SURFACE.get(self.surface, _DEFAULT_HINT))
+        if self.candidates > 1:
+            affordable_count = self.candidates * max_nanos // max(1, worst_case_nanos)
+            found = {"n": f"must be at most {affordable_count}" if affordable_count else "must be 1"} | found
+        if self.is_input_unbounded:
+            found["model"] = (
+                "must have a smaller context window, because files at URLs and MCP servers may fill it"
+            )
+        if self.tools.searches or self.tools.is_unbounded or self.tools.image or self.tools.sub_calls:
+            found["tools"] = "must be fewer, or limited by max_tool_calls or max_uses"
+        return found

@@ -1,0 +1,214 @@
+"""Input tokens of a request: an upper bound for its text and media, and a likely count.
+
+A byte-level tokenizer never makes more tokens than bytes. In meaningful text a token has at least two ASCII letters or
+spaces; every other byte is counted as one token. English text is over-counted by a factor of about two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.errors import InvalidInput
+from app.gateway.dialects.request import images
+from app.gateway.dialects.request.cost_params import NO_TOOLS, HostedTools
+
+_LETTERS_AND_SPACES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz \t\r\n"
+BYTES_PER_TOKEN = 2
+LIKELY_BYTES_PER_TOKEN = 4
+
+# Added by providers: the template of a conversation, and a prompt that explains tools.
+_OVERHEAD_TOKENS, _TOOLS_OVERHEAD_TOKENS = 100, 1_000
+
+# Maximum and likely tokens per part. Sources: the providers' pages on vision, audio and documents.
+_IMAGE_LIKELY = 1_500
+_MIN_DOCUMENT_TOKENS, _MAX_DOCUMENT_TOKENS, _DOCUMENT_LIKELY_BYTES_PER_TOKEN = 5_000, 1_000_000, 20
+# 32 tokens a second of audio at no less than 2 KB a second; video is 290 tokens a second at 12 KB.
+_RECORDING_BYTES_PER_TOKEN, _RECORDING_LIKELY_BYTES_PER_TOKEN, _MIN_RECORDING_TOKENS = 32, 128, 500
+# A file at a URL may have any size: only the context window of the model limits it.
+_REMOTE_FILE_LIKELY = 10_000
+
+# A tool that runs at the provider adds its results to the prompt.
+_HOSTED_TOOL, _HOSTED_TOOL_LIKELY = 100_000, 5_000
+
+_NESTED_PARTS = ("content", "parts", "output")
+# Blocks of a conversation, and images and files in it: no provider accepts as many.
+_MAX_PARTS = 50_000
+_MAX_MEDIA = 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class InputBound:
+    """What the input of a request says about its cost, as `CostParams` names it."""
+
+    tokens_in: int
+    tokens_in_likely: int
+    has_media: bool
+    writes_cache: bool
+    # A file at a URL, or tools that return anything.
+    is_input_unbounded: bool = False
+    has_audio: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _MediaPart:
+    at_most: int
+    likely: int
+    is_unbounded: bool = False
+    has_audio: bool = False
+    # Bytes of the body that this part accounts for, already counted as text.
+    text: str = ""
+
+
+_REMOTE_FILE = _MediaPart(_MIN_DOCUMENT_TOKENS, _REMOTE_FILE_LIKELY, is_unbounded=True, has_audio=True)
+
+
+def max_text_tokens(text: bytes) -> int:
+    """Return an upper bound on the tokens of a text."""
+    others = len(text.translate(None, delete=_LETTERS_AND_SPACES))
+    return others + -(-(len(text) - others) // BYTES_PER_TOKEN)
+
+
+def likely_tokens(count: int) -> int:
+    """Estimate the tokens of so many bytes of text."""
+    return -(-count // LIKELY_BYTES_PER_TOKEN)
+
+
+def input_bound(
+    body: bytes, parsed: Mapping[str, Any], model: str, tools: HostedTools = NO_TOOLS
+) -> InputBound:
+    """Return the input bound of a JSON request: its text with tools and instructions, its media, and tool results.
+
+    Raises: InvalidInput for too many parts.
+    """
+    at_most, likely_bytes, likely = max_text_tokens(body) + _OVERHEAD_TOKENS, len(body), 0
+    at_most += _TOOLS_OVERHEAD_TOKENS if parsed.get("tools") else 0
+    # A name can be written with escapes.
+    writes_cache = b"cache" in body or b"\\u00" in body
+    media, is_unbounded, has_audio = 0, tools.is_unbounded, False
+    for block in _content_blocks(parsed):
+        part = _media_part(block, model)
+        if part is None:
+            continue
+        media += 1
+        if media > _MAX_MEDIA:
+            raise InvalidInput(
+                f"The request has more than {_MAX_MEDIA} images, recordings and files: send fewer."
+            )
+        is_unbounded, has_audio = is_unbounded or part.is_unbounded, has_audio or part.has_audio
+        counted = part.text.encode("utf-8", "surrogatepass")
+        at_most += part.at_most - max_text_tokens(counted)
+        likely += part.likely
+        likely_bytes -= len(counted)
+    at_most += tools.readers * _HOSTED_TOOL
+    likely += tools.readers * _HOSTED_TOOL_LIKELY + likely_tokens(max(0, likely_bytes))
+    return InputBound(max(at_most, likely), likely, media > 0, writes_cache, is_unbounded, has_audio)
+
+
+def opaque_input_bound(body: bytes) -> InputBound:
+    """Return the input bound of a body that is not JSON, such as a form with a recording."""
+    return InputBound(
+        max(max_text_tokens(body[:_MIN_RECORDING_TOKENS]), len(body) // _RECORDING_BYTES_PER_TOKEN)
+        + _OVERHEAD_TOKENS,
+        -(-len(body) // _RECORDING_LIKELY_BYTES_PER_TOKEN),
+        has_media=True,
+        writes_cache=False,
+    )
+
+
+def _content_blocks(parsed: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Walk the places where providers read media; the same shape elsewhere is counted as text."""
+    system = parsed.get("systemInstruction") or parsed.get("system_instruction") or parsed.get("system")
+    stack: list[Any] = [
+        parsed.get("messages"), parsed.get("input"), parsed.get("contents"), parsed.get("content"), system,
+        parsed.get("requests"),
+    ]  # fmt: skip
+    part_count = 0
+    while stack:
+        node = stack.pop()
+        if isinstance(node, list):
+            stack.extend(node)
+        elif isinstance(node, dict):
+            part_count += 1
+            if part_count > _MAX_PARTS:
+                raise InvalidInput(f"The request has more than {_MAX_PARTS} parts: shorten it.")
+            yield node
+            stack.extend(node[name] for name in _NESTED_PARTS if name in node)
+
+
+def _media_part(block: Mapping[str, Any], model: str) -> _MediaPart | None:
+    kind = _string(block, "type")
+    if kind in {"image_url", "input_image", "image"}:
+        content = _text_at(block, "image_url", "url") or _text_at(block, "source", "data")
+        return _image_part(content, model, _text_at(block, "image_url", "detail") or _string(block, "detail"))
+    if kind == "input_audio":
+        return _recording_part(_text_at(block, "input_audio", "data") or "")
+    if kind in {"file", "input_file", "document"}:
+        return _document_or_none(block)
+    for name in ("inlineData", "inline_data"):
+        if name in block:
+            return _inline_part(block[name], model)
+    if "fileData" in block or "file_data" in block:
+        return _REMOTE_FILE
+    return None
+
+
+def _document_or_none(block: Mapping[str, Any]) -> _MediaPart | None:
+    source = block.get("source")
+    if isinstance(source, dict) and _string(source, "type") in {"text", "content"}:
+        return None
+    content = (
+        _text_at(block, "source", "data")
+        or _text_at(block, "file", "file_data")
+        or _text_at(block, "file_data", "")
+    )
+    addresses = (_text_at(block, "source", "url"), _text_at(block, "file_url", "url"))
+    # OpenRouter also accepts a URL as `file_data`.
+    if content is None or any(addresses) or content.lstrip()[:4].lower() == "http":
+        return _REMOTE_FILE
+    return _document_part(content)
+
+
+def _inline_part(inline: Any, model: str) -> _MediaPart | None:
+    if not isinstance(inline, dict):
+        return None
+    content, mime = inline.get("data"), inline.get("mimeType", inline.get("mime_type"))
+    if not isinstance(content, str) or not isinstance(mime, str):
+        return None
+    if mime.startswith("image/"):
+        return _image_part(content, model)
+    if mime.startswith(("audio/", "video/")):
+        return _recording_part(content)
+    return _document_part(content)
+
+
+def _image_part(content: str | None, model: str, detail: str | None = None) -> _MediaPart:
+    inline = "" if content is None or content.startswith("http") else content
+    at_most = images.input_image_tokens(model, inline, detail)
+    return _MediaPart(at_most, min(at_most, _IMAGE_LIKELY), text=inline)
+
+
+def _recording_part(content: str) -> _MediaPart:
+    at_most = max(_MIN_RECORDING_TOKENS, len(content) // _RECORDING_BYTES_PER_TOKEN)
+    return _MediaPart(
+        at_most, -(-len(content) // _RECORDING_LIKELY_BYTES_PER_TOKEN), has_audio=True, text=content
+    )
+
+
+def _document_part(content: str) -> _MediaPart:
+    at_most = min(max(_MIN_DOCUMENT_TOKENS, len(content)), _MAX_DOCUMENT_TOKENS)
+    return _MediaPart(at_most, min(at_most, len(content) // _DOCUMENT_LIKELY_BYTES_PER_TOKEN), text=content)
+
+
+def _text_at(block: Mapping[str, Any], name: str, inner: str) -> str | None:
+    found = block.get(name)
+    if isinstance(found, dict):
+        found = found.get(inner)
+    return found if isinstance(found, str) else None
+
+
+def _string(block: Mapping[str, Any], name: str) -> str | None:
+    # The value may be anything, even unhashable.
+    value = block.get(name)
+    return value if isinstance(value, str) else None

@@ -1,0 +1,144 @@
+"""Hosted tools that are offered, by provider, and how each is billed.
+
+A tool is offered only if its cost can be bounded before the call and charged after it; all others are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from enum import Enum, auto
+from typing import Any
+
+from app.gateway.dialects.request.cost_params import Dialect
+
+
+class ToolBilling(Enum):
+    """How a kind of tool is billed."""
+
+    # It runs at the client, or costs only the model's own tokens.
+    NOTHING = auto()
+    # Its results become input tokens.
+    TOKENS = auto()
+    # Fetched pages become input tokens; their number and size have limits.
+    FETCHES = auto()
+    # Others choose what it returns: up to a whole context window.
+    UNBOUNDED = auto()
+    SEARCHES = auto()
+    MAPS = auto()
+    CONTAINER = auto()
+    CODE = auto()
+    IMAGE = auto()
+    ADVISOR = auto()
+
+
+# A star matches a date of eight digits.
+OPENAI_TOOLS = {
+    **dict.fromkeys(
+        (
+            "function", "custom", "namespace", "tool_search", "apply_patch", "local_shell", "computer",
+            "computer_use", "computer_use_preview",
+        ),
+        ToolBilling.NOTHING,
+    ),
+    "mcp": ToolBilling.UNBOUNDED,
+    **dict.fromkeys(
+        ("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"),
+        ToolBilling.SEARCHES,
+    ),
+    "code_interpreter": ToolBilling.CONTAINER,
+    "shell": ToolBilling.CONTAINER,
+    "image_generation": ToolBilling.IMAGE,
+}  # fmt: skip
+_ANTHROPIC_TOOLS = {
+    **dict.fromkeys(
+        (
+            "function", "custom", "bash_*", "text_editor_*", "computer_*", "memory_*", "computer_toolset_*",
+            "browser_toolset_*",
+        ),
+        ToolBilling.NOTHING,
+    ),
+    **dict.fromkeys(
+        (
+            "tool_search_tool_bm25", "tool_search_tool_bm25_*",
+            "tool_search_tool_regex", "tool_search_tool_regex_*",
+        ),
+        ToolBilling.TOKENS,
+    ),
+    "mcp_toolset": ToolBilling.UNBOUNDED,
+    "web_fetch_*": ToolBilling.FETCHES,
+    "web_search_*": ToolBilling.SEARCHES,
+    "code_execution_*": ToolBilling.CODE,
+    "advisor_*": ToolBilling.ADVISOR,
+}  # fmt: skip
+_GEMINI_TOOLS = {
+    "function": ToolBilling.NOTHING,
+    "functionDeclarations": ToolBilling.NOTHING,
+    "computerUse": ToolBilling.NOTHING,
+    "urlContext": ToolBilling.UNBOUNDED,
+    "codeExecution": ToolBilling.TOKENS,
+    "mcpServers": ToolBilling.UNBOUNDED,
+    "mcpServer": ToolBilling.UNBOUNDED,
+    "googleSearch": ToolBilling.SEARCHES,
+    "googleSearchRetrieval": ToolBilling.SEARCHES,
+    "googleMaps": ToolBilling.MAPS,
+}
+OFFERED_TOOLS: Mapping[Dialect, Mapping[str, ToolBilling]] = {
+    Dialect.OPENAI: OPENAI_TOOLS,
+    Dialect.ANTHROPIC: _ANTHROPIC_TOOLS,
+    Dialect.GEMINI: _GEMINI_TOOLS,
+    Dialect.GROQ: {"function": ToolBilling.NOTHING, "mcp": ToolBilling.UNBOUNDED},
+    # OpenRouter reports the whole cost of a call, searches included. Tools that call other models have no bound.
+    Dialect.OPENROUTER: {
+        **{
+            kind: billing
+            for kind, billing in (OPENAI_TOOLS | _ANTHROPIC_TOOLS).items()
+            if billing
+            in {
+                ToolBilling.NOTHING,
+                ToolBilling.TOKENS,
+                ToolBilling.FETCHES,
+                ToolBilling.UNBOUNDED,
+                ToolBilling.SEARCHES,
+            }
+        },
+        "openrouter:datetime": ToolBilling.NOTHING,
+        "openrouter:web_fetch": ToolBilling.FETCHES,
+        "openrouter:web_search": ToolBilling.SEARCHES,
+    },
+}
+OFFERED_PLUGINS = frozenset({"web", "file-parser", "response-healing", "context-compression"})
+# Schemas of a client's own tools, and arguments that a model wrote for them: the names inside are the client's own.
+CLIENT_DEFINED_FIELDS = frozenset(
+    {
+        "parameters", "input_schema", "inputSchema", "parametersJsonSchema", "schema", "json_schema",
+        "responseSchema", "response_schema", "responseJsonSchema", "args", "arguments", "response", "metadata",
+    }
+)  # fmt: skip
+_TOOL_CALL_TYPES = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
+
+
+def is_tool_call(node: Mapping[str, Any]) -> bool:
+    """Return whether an object is a call of a tool, with arguments in `input`."""
+    kind = node.get("type")
+    return isinstance(kind, str) and kind in _TOOL_CALL_TYPES
+
+
+def iter_objects(
+    parsed: Any, skipped: Collection[str] = CLIENT_DEFINED_FIELDS
+) -> Iterator[Mapping[str, Any]]:
+    """Yield the objects of a body, without those below some fields and the arguments of calls."""
+    stack = [parsed]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, list):
+            stack.extend(node)
+        elif isinstance(node, dict):
+            yield node
+            is_call = is_tool_call(node)
+            stack.extend(
+                value
+                for name, value in node.items()
+                if isinstance(value, dict | list)
+                and name not in skipped
+                and not (is_call and name == "input")
+            )

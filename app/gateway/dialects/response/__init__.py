@@ -1,0 +1,1 @@
+"""Responses of provider dialects: framing of streams, and usage."""

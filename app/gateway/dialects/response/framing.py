@@ -1,0 +1,133 @@
+"""Incremental parsers of streamed responses, with bounded memory.
+
+Server-sent events (HTML Living Standard, 9.2.6) end with a blank line, and lines with CR, LF or both. Gemini's stream
+without `alt=sse` is one JSON array of events.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+# An event of a language model has a few hundred bytes; one with an image has megabytes.
+MAX_EVENT_BYTES = 8 * 1024 * 1024
+
+# Atomic: CR LF is one line end, never two.
+_FRAME_END = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_BOM = b"\xef\xbb\xbf"
+_MAX_TERMINATOR_BYTES = 4
+_STRUCTURAL = re.compile(rb'[{}"\\]')
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFrame:
+    """A frame of a stream with all its bytes; `payload` is None if it was too large to be parsed."""
+
+    raw: bytes
+    payload: bytes | None
+
+
+class SseParser:
+    """Splits server-sent events. The concatenated bytes of all frames are the bytes that were fed."""
+
+    def __init__(self, max_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._most_bytes = max_bytes
+        self._held = b""
+        self._searched = 0
+        self._is_oversized = False
+        self._is_first = True
+
+    def feed(self, chunk: bytes) -> Iterator[StreamFrame]:
+        """Yield the frames that this chunk completes."""
+        self._held += chunk
+        while True:
+            end = _FRAME_END.search(self._held, self._searched)
+            # A final CR may be half of a CR LF: wait for the next byte.
+            if end is None or (end.end() == len(self._held) and self._held.endswith(b"\r")):
+                break
+            yield self._take_frame(end.end())
+        self._searched = max(0, len(self._held) - _MAX_TERMINATOR_BYTES)
+        if len(self._held) > self._most_bytes:
+            self._is_oversized = True
+            # The last bytes may be the start of the frame's terminator.
+            keep = len(self._held) - _MAX_TERMINATOR_BYTES
+            raw, self._held, self._searched = self._held[:keep], self._held[keep:], 0
+            yield StreamFrame(raw, None)
+
+    def flush(self) -> Iterator[StreamFrame]:
+        """Yield the rest at the end of the stream: the standard discards it, most clients parse it."""
+        if self._held:
+            yield self._take_frame(len(self._held))
+
+    def _take_frame(self, end: int) -> StreamFrame:
+        raw, self._held, self._searched = self._held[:end], self._held[end:], 0
+        if self._is_oversized:
+            self._is_oversized = False
+            return StreamFrame(raw, None)
+        body = raw
+        if self._is_first:
+            self._is_first = False
+            body = raw.removeprefix(_BOM)
+        return StreamFrame(raw, _payload(body))
+
+
+class JsonArrayParser:
+    """Splits the objects of a JSON array, or a single object. Its frames have no raw bytes."""
+
+    def __init__(self, max_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._most_bytes = max_bytes
+        self._object = bytearray()
+        self._depth = 0
+        self._is_in_text = False
+        self._escaped = -1
+
+    def feed(self, chunk: bytes) -> Iterator[StreamFrame]:
+        """Yield the objects that this chunk completes."""
+        start = 0
+        for structural in _STRUCTURAL.finditer(chunk):
+            at, character = structural.start(), structural.group()
+            if at == self._escaped or self._is_inside_string(at, character):
+                continue
+            if character == b"{":
+                start = at if self._depth == 0 else start
+                self._depth += 1
+            elif self._depth:
+                self._depth -= 1
+                if self._depth == 0:
+                    self._append(chunk[start : at + 1])
+                    yield StreamFrame(
+                        b"", bytes(self._object) if len(self._object) <= self._most_bytes else None
+                    )
+                    self._object.clear()
+        self._escaped -= len(chunk)
+        if self._depth:
+            self._append(chunk[start:])
+
+    def _is_inside_string(self, at: int, character: bytes) -> bool:
+        """Track strings and their escapes; return whether this character is part of one."""
+        if character == b'"':
+            self._is_in_text = not self._is_in_text
+            return True
+        if character == b"\\":
+            self._escaped = at + 1
+            return True
+        return self._is_in_text
+
+    def flush(self) -> Iterator[StreamFrame]:
+        """Yield nothing: an incomplete object has no usage."""
+        return iter(())
+
+    def _append(self, piece: bytes) -> None:
+        # One byte above the limit marks an object as too large; the rest of it is dropped.
+        self._object += piece[: max(0, self._most_bytes + 1 - len(self._object))]
+
+
+def _payload(frame: bytes) -> bytes:
+    found = []
+    for line in _LINE_END.split(frame) if b"\r" in frame else frame.split(b"\n"):
+        name, _, value = line.partition(b":")
+        if name == b"data":
+            found.append(value.removeprefix(b" "))
+    return b"\n".join(found)

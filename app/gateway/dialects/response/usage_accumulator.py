@@ -1,0 +1,256 @@
+"""Accumulation of the usage in a response: later counts replace earlier ones, and content is counted."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from app.gateway.dialects.request import hosted_tools, media_bounds, search_costs
+from app.gateway.dialects.request.cost_params import CostParams, Dialect, Surface
+from app.gateway.dialects.response import usage_readers
+from app.gateway.dialects.response.usage import WEB_SEARCH, Usage, UsageReading
+
+# Fields with the model's output, in all dialects.
+_TEXT_FIELDS = frozenset(
+    {"content", "text", "refusal", "reasoning", "reasoning_content", "thinking", "partial_json", "arguments"}
+)
+_ARGUMENT_FIELDS = frozenset({"args", "input"})
+_MAX_NODES = 100_000
+_MAX_TOOL_CALLS = 10_000
+# Actions of a search call that are not billed.
+_UNBILLED_ACTIONS = frozenset({"open_page", "find_in_page"})
+_IMAGE_EVENTS = ("image_generation.", "image_edit.")
+
+
+class UsageAccumulator:
+    """Accumulates the objects of one response in the order of arrival."""
+
+    def __init__(self, params: CostParams) -> None:
+        self._surface = params.surface
+        self._reports_cost = params.dialect is Dialect.OPENROUTER
+        self._duration: Any = None
+        self._image_model = params.tools.image.model if params.tools.image else None
+        self._reported: dict[str, Any] = {}
+        self._is_gemini = False
+        self._has_counts = False
+        self._has_ended = False
+        self.content_bytes = 0
+        self._searches: int | None = None
+        self._tool_calls: dict[tuple[str, str], str] = {}
+        self._images: Mapping[str, Any] = {}
+        self._has_images = False
+        self._region: str | None = None
+        self._model: str | None = None
+        self._tier: str | None = None
+        self._speed: str | None = None
+        self._has_failed = False
+        self._search_nanos: int | None = None
+
+    def add(self, payload: Mapping[str, Any]) -> None:
+        """Add an object: a whole response, or an event of a stream."""
+        inner = payload
+        for name in ("message", "response", "interaction"):
+            if isinstance(payload.get(name), dict):
+                inner = payload[name]
+        self._model = _text(inner, "model") or _text(inner, "modelVersion") or self._model
+        self._tier = _text(inner, "service_tier") or self._tier
+        self._has_images = self._has_images or _is_image_event(payload)
+        if payload.get("error") or inner.get("error") or payload.get("type") == "error":
+            self._has_failed = True
+        self.content_bytes += self._text_bytes_of(payload)
+        self._add_tool_calls(payload, inner)
+        self._merge_usage(payload, inner)
+        self._duration = payload.get("duration", self._duration)
+        if self._surface in search_costs.SEARCH_SURFACES:
+            self._search_nanos = usage_readers.search_nanos(payload, self._search_nanos)
+
+    def add_unread(self, size: int) -> None:
+        """Count an event that was too large to be parsed: all of it may be content."""
+        self.content_bytes += size
+
+    def reading(
+        self, *, status: int, bytes_received: int, is_broken: bool, tokens_unread: int
+    ) -> UsageReading:
+        """Return the usage read so far."""
+        return UsageReading(
+            status=status,
+            usage=self._usage(),
+            # Gemini reports running counts with every event; all others report once, at the end.
+            is_complete=self._has_counts and (self._has_ended or not (is_broken and self._is_gemini)),
+            bytes_received=bytes_received,
+            tokens_unread=tokens_unread,
+            streamed_bytes=self.content_bytes,
+            model=self._model,
+            tier=self._tier,
+            speed=self._speed,
+            region=self._region,
+            tool_calls=Counter(self._tool_calls.values()),
+            has_failed=self._has_failed,
+        )
+
+    def _usage(self) -> Usage | None:
+        if self._surface in search_costs.SEARCH_SURFACES:
+            return None if self._search_nanos is None else Usage(cost_nanos=self._search_nanos)
+        is_transcript = self._surface in media_bounds.TRANSCRIPT_SURFACES
+        if is_transcript and not self._reported and self._duration is not None:
+            return usage_readers.duration_usage(self._duration)
+        if self._is_gemini:
+            usage = usage_readers.gemini_usage(self._reported)
+        elif self._is_anthropic():
+            usage = usage_readers.anthropic_usage(self._reported, reports_cost=self._reports_cost)
+        elif self._has_images:
+            usage = usage_readers.image_usage(self._reported)
+        else:
+            usage = usage_readers.openai_usage(self._reported, reports_cost=self._reports_cost)
+        images = usage_readers.image_usage(self._images) if self._images else None
+        if usage is None:
+            usage = images
+        elif images is not None:
+            runs = usage.runs or ((None, usage),)
+            usage = replace(
+                usage,
+                tokens_in=usage.tokens_in + images.tokens_in,
+                tokens_out=usage.tokens_out + images.tokens_out,
+                runs=(*runs, (self._image_model, images)),
+            )
+        if usage is None:
+            return None
+        searches = min(self._billed_searches(usage), usage_readers.MAX_TOKENS)
+        return usage if searches == usage.searches else replace(usage, searches=searches)
+
+    def _billed_searches(self, usage: Usage) -> int:
+        """Return the number of billed searches: as reported, or as counted in the response."""
+        if self._searches is not None:
+            return self._searches
+        return usage.searches or sum(kind == WEB_SEARCH for kind in self._tool_calls.values())
+
+    def _is_anthropic(self) -> bool:
+        if self._surface is Surface.OPAQUE:
+            return (
+                "cache_read_input_tokens" in self._reported or "cache_creation_input_tokens" in self._reported
+            )
+        return self._surface is Surface.MESSAGES
+
+    def _merge_usage(self, payload: Mapping[str, Any], inner: Mapping[str, Any]) -> None:
+        found = inner.get("usage", payload.get("usage"))
+        if not isinstance(found, dict):
+            # Groq always reports it here.
+            extra = payload.get("x_groq")
+            found = extra.get("usage") if isinstance(extra, dict) else None
+        if isinstance(payload.get("usageMetadata"), dict):
+            found, self._is_gemini = payload["usageMetadata"], True
+        if not isinstance(found, dict):
+            return
+        self._reported.update({name: value for name, value in found.items() if value is not None})
+        self._speed = _text(found, "speed") or self._speed
+        self._region = _text(found, "inference_geo") or self._region
+        tier = _text(found, "service_tier") or _text(found, "serviceTier")
+        self._tier = tier.lower() if tier else self._tier
+        # The first event of a message has the input count; only a later one has the output count.
+        self._has_counts = payload.get("type") != "message_start"
+
+    def _text_bytes_of(self, payload: Mapping[str, Any]) -> int:
+        kind = payload.get("type")
+        if self._surface is Surface.RESPONSES or (isinstance(kind, str) and kind.startswith("response.")):
+            # The events that close a part repeat its whole content.
+            delta = payload.get("delta")
+            if isinstance(delta, str):
+                return _utf8_size(delta)
+            return _text_bytes(payload) if "output" in payload else 0
+        return _text_bytes(payload)
+
+    def _add_tool_calls(self, event: Mapping[str, Any], inner: Mapping[str, Any]) -> None:
+        """Count the hosted tools in use: each item once, however often the events of a stream repeat it."""
+        for listed in (inner.get("output"), inner.get("content")):
+            for index, item in enumerate(listed if isinstance(listed, list) else []):
+                self._add_item(item, index)
+        for name, at in (("item", "output_index"), ("content_block", "index")):
+            self._add_item(event.get(name), event.get(at))
+        used = inner.get("tool_usage")
+        if isinstance(used, dict):
+            searched, self._images = used.get("web_search"), used.get("image_gen") or {}
+            requests = searched.get("num_requests") if isinstance(searched, dict) else None
+            if isinstance(requests, int) and not isinstance(requests, bool) and requests >= 0:
+                self._searches = requests
+        candidates = inner.get("candidates")
+        for candidate in candidates if isinstance(candidates, list) else []:
+            if isinstance(candidate, dict):
+                self._has_ended = self._has_ended or bool(candidate.get("finishReason"))
+                self._add_grounding(candidate.get("groundingMetadata"))
+
+    def _add_item(self, item: Any, index: Any) -> None:
+        kind = _text(item, "type") if isinstance(item, dict) else None
+        if kind is None or len(self._tool_calls) >= _MAX_TOOL_CALLS:
+            return
+        key = (kind, _text(item, "id") or str(index))
+        if kind == "server_tool_use":
+            name = _text(item, "name") or ""
+            self._tool_calls[key] = (
+                hosted_tools.CODE_EXECUTION if name.endswith(hosted_tools.CODE_EXECUTION) else name
+            )
+        elif kind.endswith("_call"):
+            name = kind.removesuffix("_call")
+            action = item.get("action")
+            if isinstance(action, dict) and action.get("type") in _UNBILLED_ACTIONS:
+                # The event that opened the item had no action yet.
+                self._tool_calls.pop(key, None)
+            else:
+                self._tool_calls[key] = name
+
+    def _add_grounding(self, grounding: Any) -> None:
+        if not isinstance(grounding, dict):
+            return
+        for name in ("webSearchQueries", "imageSearchQueries"):
+            queries = grounding.get(name)
+            billed = queries if isinstance(queries, list) else []
+            if (self._model or "").startswith(hosted_tools.SEARCH_PER_PROMPT):
+                # Billed per prompt, whatever the number of queries.
+                billed, name = billed[:1], ""  # noqa: PLW2901 - one entry for both kinds
+            for index in range(min(len(billed), _MAX_TOOL_CALLS)):
+                self._tool_calls[name, str(index)] = WEB_SEARCH
+        chunks = grounding.get("groundingChunks")
+        listed = chunks if isinstance(chunks, list) else []
+        if any(isinstance(chunk, dict) and "maps" in chunk for chunk in listed):
+            self._tool_calls["maps", ""] = hosted_tools.GOOGLE_MAPS
+
+
+def _is_image_event(event: Mapping[str, Any]) -> bool:
+    """Return whether this is a response of an image route: its usage is that of images."""
+    kind = event.get("type")
+    if isinstance(kind, str) and kind.startswith(_IMAGE_EVENTS):
+        return True
+    listed = event.get("data")
+    first = listed[0] if isinstance(listed, list) and listed else None
+    return isinstance(first, dict) and ("b64_json" in first or "url" in first)
+
+
+def _text_bytes(payload: Mapping[str, Any]) -> int:
+    """Return the bytes of model output in this object."""
+    stack: list[Any] = [payload]
+    size = node_count = 0
+    while stack and node_count < _MAX_NODES:
+        node_count += 1
+        node = stack.pop()
+        if isinstance(node, list):
+            stack.extend(each for each in node if isinstance(each, dict | list))
+        elif isinstance(node, dict):
+            for name, value in node.items():
+                if isinstance(value, str):
+                    size += _utf8_size(value) if name in _TEXT_FIELDS else 0
+                elif name in _ARGUMENT_FIELDS and isinstance(value, dict):
+                    size += len(json.dumps(value, default=str))
+                elif isinstance(value, dict | list):
+                    stack.append(value)
+    return size
+
+
+def _utf8_size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def _text(payload: Mapping[str, Any], name: str) -> str | None:
+    value = payload.get(name)
+    return value[:200] if isinstance(value, str) and value else None

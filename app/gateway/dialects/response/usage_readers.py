@@ -1,0 +1,235 @@
+"""Readers of the providers' usage formats. Values that are not plausible counts are treated as absent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from decimal import ROUND_CEILING, Context, Decimal
+from typing import Any
+
+from app.core.money import NANOS_PER_USD
+from app.gateway.dialects.request import search_costs
+from app.gateway.dialects.response.usage import Usage
+
+# No call has a billion tokens or costs a million dollars: larger values are errors, and exceed the columns.
+MAX_TOKENS = 10**9
+MAX_NANOS = 10**6 * NANOS_PER_USD
+# xAI reports costs in ticks of 10^-10 dollars.
+_TICKS_PER_NANO = 10
+# The default context rounds at 28 digits, and to the nearest.
+_ROUND_UP = Context(prec=60, rounding=ROUND_CEILING)
+_MODALITIES = {"AUDIO": "audio", "IMAGE": "image", "DOCUMENT": "image"}
+# The counts in `usage` are the sums of these entries of `usage.iterations`; all others are added to them.
+_MESSAGES = frozenset({"message", "fallback_message"})
+_TOKEN_FIELDS = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+
+
+def openai_usage(reported: Mapping[str, Any], *, reports_cost: bool) -> Usage | None:
+    """Read `usage` of chat, completions, embeddings, responses, images, transcriptions and Gemini's interactions."""
+    tokens_in = _first_count(reported, "prompt_tokens", "input_tokens", "total_input_tokens")
+    tokens_out = _first_count(reported, "completion_tokens", "output_tokens", "total_output_tokens")
+    total = _count(reported, "total_tokens")
+    seconds = _seconds(reported)
+    cost_nanos = _reported_nanos(reported) if reports_cost else _nanos_from_ticks(reported)
+    if tokens_in is tokens_out is total is seconds is cost_nanos is None:
+        return None
+    if tokens_in is None:
+        tokens_in = max(0, (total or 0) - (tokens_out or 0))
+    if tokens_out is not None and total is not None:
+        # Where the completion count omits reasoning, the total includes it (xAI, Gemini's OpenAI surface).
+        tokens_out = max(tokens_out, total - tokens_in)
+    # Transcriptions use the singular.
+    within = _nested(reported, "prompt_tokens_details", "input_tokens_details", "input_token_details")
+    beyond = _nested(reported, "completion_tokens_details", "output_tokens_details")
+    by_age = _nested(within, "cache_write_tokens_details")
+    by_kind = _nested(reported, "cached_tokens_details")
+    return Usage(
+        tokens_in=tokens_in,
+        tokens_out=tokens_out or 0,
+        cache_read=_number(within, "cached_tokens")
+        or _first_count(reported, "prompt_cache_hit_tokens", "total_cached_tokens", "cached_tokens")
+        or 0,
+        cache_write=_number(within, "cache_write_tokens"),
+        cache_write_1h=_number(by_age, "ttl_12h_tokens"),
+        audio_in=_number(within, "audio_tokens"),
+        audio_out=_number(beyond, "audio_tokens"),
+        image_in=_number(within, "image_tokens"),
+        image_cached=_number(by_kind, "cached_image_tokens"),
+        image_out=_number(beyond, "image_tokens"),
+        reasoning=_number(beyond, "reasoning_tokens") or _number(reported, "total_thought_tokens"),
+        is_undivided=not beyond,
+        audio_seconds=seconds or 0,
+        cost_nanos=cost_nanos,
+    )
+
+
+def anthropic_usage(reported: Mapping[str, Any], *, reports_cost: bool = False) -> Usage | None:
+    """Read `usage` of a message, or of the merged events of a stream; its input count excludes the cache."""
+    if _count(reported, "input_tokens") is None and _count(reported, "output_tokens") is None:
+        return None
+    usage = replace(
+        _message_usage(reported),
+        searches=_number(_nested(reported, "server_tool_use"), "web_search_requests"),
+        cost_nanos=_reported_nanos(reported) if reports_cost else None,
+    )
+    listed = reported.get("iterations")
+    entries = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    rounds: list[Mapping[str, Any]] = [each for each in entries if each.get("type") in _MESSAGES]
+    if any(sum(_number(each, name) for each in rounds) != _number(reported, name) for name in _TOKEN_FIELDS):
+        rounds = [reported]
+    others = [each for each in entries if each.get("type") not in _MESSAGES]
+    if not others and len(rounds) == 1 and rounds[0].get("model") is None:
+        return usage
+    runs = tuple((_model(each), _message_usage(each)) for each in [*rounds, *others])
+    return replace(
+        usage,
+        tokens_in=min(sum(run.tokens_in for _, run in runs), MAX_TOKENS),
+        tokens_out=min(sum(run.tokens_out for _, run in runs), MAX_TOKENS),
+        runs=runs,
+    )
+
+
+def _message_usage(reported: Mapping[str, Any]) -> Usage:
+    written = _number(reported, "cache_creation_input_tokens")
+    read = _number(reported, "cache_read_input_tokens")
+    by_age = _nested(reported, "cache_creation")
+    return Usage(
+        tokens_in=_number(reported, "input_tokens") + written + read,
+        tokens_out=_number(reported, "output_tokens"),
+        cache_read=read,
+        cache_write=written,
+        cache_write_5m=_number(by_age, "ephemeral_5m_input_tokens"),
+        cache_write_1h=_number(by_age, "ephemeral_1h_input_tokens"),
+        reasoning=_number(_nested(reported, "output_tokens_details"), "thinking_tokens"),
+    )
+
+
+def _model(reported: Mapping[str, Any]) -> str | None:
+    name = reported.get("model")
+    return name if isinstance(name, str) else None
+
+
+def image_usage(reported: Mapping[str, Any]) -> Usage | None:
+    """Read the usage of images: without details, all of the output is images."""
+    usage = openai_usage(reported, reports_cost=False)
+    if usage is None or isinstance(reported.get("output_tokens_details"), dict):
+        return usage
+    return replace(usage, image_out=usage.tokens_out)
+
+
+def gemini_usage(reported: Mapping[str, Any]) -> Usage | None:
+    """Read `usageMetadata`; thoughts are billed as output, tool results as input."""
+    names = ("prompt", "candidates", "thoughts", "toolUsePrompt", "total")
+    prompt, written, thoughts, tools, total = (_count(reported, f"{name}TokenCount") for name in names)
+    if prompt is written is thoughts is tools is total is None:
+        return None
+    tokens_in = (prompt or 0) + (tools or 0)
+    if prompt is written is thoughts is tools is None:
+        tokens_in = total or 0
+    tokens_out = (written or 0) + (thoughts or 0)
+    media_in = _by_modality(reported, "promptTokensDetails", "toolUsePromptTokensDetails")
+    media_out = _by_modality(reported, "candidatesTokensDetails")
+    return Usage(
+        tokens_in=tokens_in,
+        # The part of the total that no known count explains is output.
+        tokens_out=max(tokens_out, (total or 0) - tokens_in),
+        cache_read=_number(reported, "cachedContentTokenCount"),
+        audio_in=media_in["audio"],
+        audio_cached=_by_modality(reported, "cacheTokensDetails")["audio"],
+        audio_out=media_out["audio"],
+        image_in=media_in["image"],
+        image_out=media_out["image"],
+        reasoning=thoughts or 0,
+        is_undivided=not isinstance(reported.get("candidatesTokensDetails"), list),
+    )
+
+
+def duration_usage(duration: object) -> Usage | None:
+    """Read the `duration` of a transcript, in seconds; some models report it as text."""
+    if isinstance(duration, str) and re.fullmatch(r"[0-9]{1,9}(?:\.[0-9]{1,9})?", duration, re.ASCII):
+        duration = Decimal(duration)
+    seconds = _seconds({"seconds": duration})
+    return None if seconds is None else Usage(audio_seconds=seconds)
+
+
+def search_nanos(reported: Mapping[str, Any], default: int | None) -> int | None:
+    """Return the cost that Exa reports, or the credits that Tavily reports, in nano-dollars; else `default`."""
+    nanos = nanos_from_usd(_nested(reported, "costDollars").get("total"))
+    credits_used = nanos_from_usd(_nested(reported, "usage").get("credits"))
+    if nanos is None and credits_used is not None:
+        nanos = credits_used * search_costs.TAVILY_CREDIT_NANOS // NANOS_PER_USD
+    return default if nanos is None else nanos
+
+
+def nanos_from_usd(dollars: object) -> int | None:
+    """Convert a JSON number of dollars to nano-dollars, rounded up; None for anything else."""
+    if isinstance(dollars, bool) or not isinstance(dollars, int | Decimal):
+        return None
+    if not 0 <= dollars <= MAX_NANOS // NANOS_PER_USD:
+        return None
+    scaled = _ROUND_UP.scaleb(Decimal(dollars), 9)
+    return int(scaled.to_integral_value(rounding=ROUND_CEILING))
+
+
+def _reported_nanos(reported: Mapping[str, Any]) -> int | None:
+    cost = nanos_from_usd(reported.get("cost"))
+    if cost is not None and reported.get("is_byok") is True:
+        # Billed on the operator's own key at the provider: the cost is only OpenRouter's fee.
+        cost += nanos_from_usd(_nested(reported, "cost_details").get("upstream_inference_cost")) or 0
+    return cost
+
+
+def _nanos_from_ticks(reported: Mapping[str, Any]) -> int | None:
+    ticks = reported.get("cost_in_usd_ticks")
+    if isinstance(ticks, bool) or not isinstance(ticks, int) or not 0 <= ticks <= MAX_NANOS * _TICKS_PER_NANO:
+        return None
+    return -(-ticks // _TICKS_PER_NANO)
+
+
+def _seconds(reported: Mapping[str, Any]) -> int | None:
+    seconds = reported.get("seconds")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | Decimal) or not 0 <= seconds <= MAX_TOKENS:
+        return None
+    return int(Decimal(seconds).to_integral_value(rounding=ROUND_CEILING))
+
+
+def _by_modality(reported: Mapping[str, Any], *names: str) -> dict[str, int]:
+    found = dict.fromkeys(_MODALITIES.values(), 0)
+    for name in names:
+        rows = reported.get(name)
+        for row in rows if isinstance(rows, list) else []:
+            if isinstance(row, dict) and isinstance(row.get("modality"), str):
+                kind = _MODALITIES.get(row["modality"])
+                if kind is not None:
+                    found[kind] += _number(row, "tokenCount")
+    return found
+
+
+def _nested(reported: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    for name in names:
+        inner = reported.get(name)
+        if isinstance(inner, dict):
+            return inner
+    return {}
+
+
+def _first_count(reported: Mapping[str, Any], *names: str) -> int | None:
+    for name in names:
+        count = _count(reported, name)
+        if count is not None:
+            return count
+    return None
+
+
+def _number(reported: Mapping[str, Any], name: str) -> int:
+    return _count(reported, name) or 0
+
+
+def _count(reported: Mapping[str, Any], name: str) -> int | None:
+    value = reported.get(name)
+    if value is None or isinstance(value, bool) or not isinstance(value, int | Decimal) or value < 0:
+        return None
+    if value >= MAX_TOKENS:
+        return MAX_TOKENS
+    return int(value) if value == int(value) else None

@@ -1,0 +1,198 @@
+"""Prices of models from the bundled table of `genai-prices`.
+
+The table is never updated over the network: prices change only with a version of the service, which every row of the
+usage log records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from functools import cache, lru_cache
+
+import genai_prices
+from genai_prices import data_snapshot
+from genai_prices.types import ModelInfo, ModelPrice, Provider, TieredPrices
+
+VERSION = f"genai-prices/{genai_prices.__version__}"
+
+# The suffix of OpenRouter's free models.
+FREE_SUFFIX = ":free"
+OPENROUTER = "openrouter"
+_MAX_MODEL_LENGTH = 200
+# Models with such a word in their name are only compared with each other.
+_MEDIA_MODEL_KINDS = ("image", "tts", "transcribe", "whisper")
+# Above all tiers in the table.
+_UNLIMITED_PROMPT = 10**9
+# Conversion of dollars per million, and per thousand, to nano-dollars each.
+_NANOS_EACH_PER_USD_PER_MILLION = 10**3
+_NANOS_EACH_PER_USD_PER_THOUSAND = 10**6
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """The price of one unit of each kind, in fractions of nano-dollars; None if the table has none."""
+
+    input: Decimal | None = None
+    output: Decimal | None = None
+    cache_read: Decimal | None = None
+    cache_write: Decimal | None = None
+    cache_write_5m: Decimal | None = None
+    cache_write_1h: Decimal | None = None
+    audio_in: Decimal | None = None
+    audio_cached: Decimal | None = None
+    audio_out: Decimal | None = None
+    image_in: Decimal | None = None
+    image_cached: Decimal | None = None
+    image_out: Decimal | None = None
+    reasoning: Decimal | None = None
+    search: Decimal | None = None
+    character: Decimal | None = None
+    audio_hour: Decimal | None = None
+
+
+_PRICE_KEYS = {
+    "input": ("input_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "output": ("output_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "cache_read": ("cache_read_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "cache_write": ("cache_write_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "cache_write_5m": ("cache_write_5m_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "cache_write_1h": ("cache_write_1h_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "audio_in": ("input_audio_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "audio_cached": ("cache_audio_read_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "audio_out": ("output_audio_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "image_in": ("input_image_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "image_cached": ("cache_image_read_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "image_out": ("output_image_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "reasoning": ("output_reasoning_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "search": ("web_searches_kcount", _NANOS_EACH_PER_USD_PER_THOUSAND),
+    "character": ("input_mchars", _NANOS_EACH_PER_USD_PER_MILLION),
+    # Per hour: the division is made when seconds are multiplied, so that no fraction is lost here.
+    "audio_hour": ("audio_hours", 10**9),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TableModel:
+    """A model of the price table."""
+
+    model: ModelInfo
+    _is_own: bool
+    # The sizes of prompts above which some price changes.
+    _steps: tuple[int, ...]
+
+    @classmethod
+    def of(cls, model: ModelInfo, *, is_own: bool) -> TableModel:
+        """Return a model of the table; `is_own` if the provider itself lists it, not another one."""
+        listed = (
+            [model.prices] if isinstance(model.prices, ModelPrice) else [each.prices for each in model.prices]
+        )
+        listed += [variant.prices for variant in model.price_variants or ()]
+        prices = [getattr(each, key) for each in listed for key, _ in _PRICE_KEYS.values()]
+        tiers = [tier for price in prices if isinstance(price, TieredPrices) for tier in price.tiers]
+        return cls(model, is_own, tuple(sorted({tier.start for tier in tiers})))
+
+    @property
+    def context_window(self) -> int | None:
+        """Return the context window in tokens, if the table has it."""
+        return self.model.context_window
+
+    def rates(
+        self,
+        at: datetime,
+        tokens_in: int,
+        *,
+        tier: str | None = None,
+        speed: str | None = None,
+        maximum: bool = False,
+    ) -> Rates:
+        """Return the rates at a time for a prompt of this size, or with `maximum` the highest for any up to it.
+
+        Some models charge more for long prompts.
+        """
+        named = {"service_tier": tier, "speed": speed}
+        context = {name: value for name, value in named.items() if value is not None} if self._is_own else {}
+        return _rates(self.model.get_prices(at, context), tokens_in, maximum=maximum)
+
+    def smallest_prompt(self, tokens_in: int) -> int:
+        """Return the size of the smallest prompt with the same rates as one of this size."""
+        return max((step + 1 for step in self._steps if step < tokens_in), default=0)
+
+    def has_variant(self, at: datetime, name: str, value: str) -> bool:
+        """Return whether the table has separate prices for calls with this option."""
+        return self._is_own and any(
+            variant.when == {name: value}
+            and (variant.constraint is None or variant.constraint.active(at))
+            and any(price is not None for price in vars(variant.prices).values())
+            for variant in self.model.price_variants or ()
+        )
+
+
+def find_model(table: str, model: str) -> TableModel | None:
+    """Return a model by name; None if the table does not have it."""
+    return _find_model(table, model[:_MAX_MODEL_LENGTH])
+
+
+# Clients choose the names, so the cache has a limit, unlike that of the library.
+@lru_cache(maxsize=4096)
+def _find_model(table: str, model: str) -> TableModel | None:
+    provider = _providers().get(table)
+    if provider is None or not model:
+        return None
+    found = provider.find_model(model, all_providers=list(_providers().values()))
+    if found is None:
+        return None
+    return TableModel.of(found, is_own=any(found is own for own in provider.models))
+
+
+def provider_max_rates(table: str, model: str, at: datetime) -> Rates:
+    """Return a provider's highest rate of each kind; for an image or audio model, among models of its kind."""
+    kind = next((kind for kind in _MEDIA_MODEL_KINDS if kind in model), "")
+    return _provider_max_rate(table, kind, at.replace(minute=0, second=0, microsecond=0))
+
+
+@lru_cache(maxsize=64)
+def _provider_max_rate(table: str, kind: str, at: datetime) -> Rates:
+    provider = _providers().get(table)
+    models = [model for model in provider.models if kind in model.id] if provider else []
+    return highest_rates(_rates(model.get_prices(at), _UNLIMITED_PROMPT, maximum=True) for model in models)
+
+
+def highest_rates(known: Iterable[Rates]) -> Rates:
+    """Return the highest rate of each kind."""
+    known = list(known)
+    return Rates(
+        **{
+            name: max((rate for rates in known if (rate := getattr(rates, name)) is not None), default=None)
+            for name in Rates.__slots__
+        }
+    )
+
+
+@cache
+def _providers() -> dict[str, Provider]:
+    return {provider.id: provider for provider in data_snapshot.get_snapshot().providers}
+
+
+def table_names() -> frozenset[str]:
+    """Return the providers in the price table."""
+    return frozenset(_providers())
+
+
+def _rates(prices: ModelPrice, tokens_in: int, *, maximum: bool) -> Rates:
+    return Rates(
+        **{
+            name: _rate(prices, key, scale, tokens_in, maximum=maximum)
+            for name, (key, scale) in _PRICE_KEYS.items()
+        }
+    )
+
+
+def _rate(prices: ModelPrice, key: str, scale: int, tokens_in: int, *, maximum: bool) -> Decimal | None:
+    price = getattr(prices, key)
+    if isinstance(price, TieredPrices):
+        reached = [price.base, *(tier.price for tier in price.tiers if tokens_in > tier.start)]
+        price = max(reached) if maximum else reached[-1]
+    return None if price is None else price * scale

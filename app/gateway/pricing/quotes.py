@@ -1,0 +1,326 @@
+"""Pricing rules of routes: the quote before a call, the cost after it.
+
+Rates are Decimals of nano-dollars under a context that forbids rounding; a cost is rounded once, up, to a whole
+nano-dollar (`charges.round_up`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from decimal import Decimal, localcontext
+from typing import Any, TypeAlias
+
+from app.core import money
+from app.core.request_target import path_prefix
+from app.errors import InvalidInput
+from app.gateway.dialects.request.cost_params import (
+    MAX_TOKENS_IN,
+    MAX_TOKENS_OUT_UNSET,
+    CostParams,
+    Surface,
+)
+from app.gateway.dialects.response.usage import Usage, UsageReading
+from app.gateway.pricing import charges, price_table
+from app.gateway.pricing.charges import (
+    EXACT_CONTEXT,
+    estimate_usage,
+    lacks_output_count,
+    round_up,
+    usage_cost,
+)
+from app.gateway.pricing.price_table import Rates
+from app.gateway.pricing.rates import RateBook, find_by_prefix
+from app.gateway.validation.patterns import Pattern, not_allowed_error
+from app.usage.service import MeteredUsage
+
+FIXED = "fixed"
+REPORTED = "reported"
+LIST_PRICE = "list-price"
+ESTIMATED = "+estimate"
+
+_ZERO = Decimal(0)
+_MAX_BATCH = 1_000
+_SUCCESS_STATUSES = range(200, 300)
+_WITHOUT_TOKENS = frozenset({Surface.IMAGES, Surface.SPEECH, Surface.OPAQUE})
+
+
+@dataclass(frozen=True, slots=True)
+class PricedRequest:
+    """The input of a pricing rule: `path` below the upstream's base, `methods` of a JSON-RPC body."""
+
+    at: datetime
+    path: str = ""
+    methods: tuple[str, ...] = ()
+    params: CostParams | None = None
+
+    @property
+    def cost_params(self) -> CostParams:
+        """The parameters, for a rule that needs them. Raises: LookupError without any, which is a bug."""
+        if self.params is None:
+            raise LookupError("this call is not priced without its parameters")
+        return self.params
+
+
+@dataclass(frozen=True, slots=True)
+class CallQuote:
+    """The possible cost of a call: held before it, and named in error messages."""
+
+    model: str
+    worst_case: MeteredUsage
+    estimate: MeteredUsage
+    minimum_nanos: int
+    # The rule that prices the response; None if the price is known: it is charged, not held.
+    rule: TokenPrices | ReportedPrice | None = None
+    # The cost of the request as it was sent: more than `worst_case` if it sets no limit on its output.
+    unbounded_nanos: int = 0
+    # For each model that may respond: the maximum cost of the input, and of one token of output in each candidate.
+    lines: tuple[tuple[int, Decimal], ...] = ()
+    # The priced parameters, for hints in error messages.
+    params: CostParams | None = None
+
+    def affordable(self, available_nanos: int) -> dict[str, int]:
+        """Return the `max_tokens` that would be affordable, for error details: 0 if not even the input is.
+
+        Empty if less output would not lower the cost.
+        """
+        with localcontext(EXACT_CONTEXT):
+            affordable_tokens = [
+                int(max(0, available_nanos - nanos) // each) for nanos, each in self.lines if each
+            ]
+        return {"affordable_max_tokens": min(affordable_tokens)} if affordable_tokens else {}
+
+    def output_bound(self, held_nanos: int) -> int | None:
+        """Return the limit on the output of each candidate that a hold covers; None if the request needs none."""
+        if held_nanos >= self.unbounded_nanos:
+            return None
+        return self.affordable(held_nanos)["affordable_max_tokens"]
+
+    def check(self, max_nanos: int) -> None:
+        """Refuse a call that may cost more than the maximum of one call. Raises: InvalidInput.
+
+        A request without a limit on its output is refused only if no output would be affordable.
+        """
+        needed = self.worst_case.cost_nanos
+        if self.params is not None and self.params.is_output_unbounded:
+            needed = self.minimum_nanos
+        if needed <= max_nanos:
+            return
+        affordable = self.affordable(max_nanos)
+        affordable_tokens = affordable.get("affordable_max_tokens")
+        changes = {"max_tokens": f"must be at most {affordable_tokens}"} if affordable_tokens else {}
+        if self.params is not None and not (affordable_tokens and self.params.candidates == 1):
+            changes |= self.params.cost_hints(self.worst_case.cost_nanos, max_nanos)
+        if not changes:
+            changes = {"body": "must contain fewer calls"}
+        advice = ", or ".join(f"{name} {change}" for name, change in changes.items())
+        raise InvalidInput(
+            f"This call may cost up to {money.usd_from_nanos(self.worst_case.cost_nanos):f} USD, and the limit for one "
+            f"call is {money.usd_from_nanos(max_nanos):f} USD. To lower its cost: {advice}.",
+            details={
+                "worst_case_usd": money.usd_from_nanos(self.worst_case.cost_nanos),
+                "limit_usd": money.usd_from_nanos(max_nanos),
+                **affordable,
+                "fields": {name: [change] for name, change in changes.items()},
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FixedPrice:
+    """The same price for every call."""
+
+    nanos: int
+
+    def quote(self, request: PricedRequest) -> CallQuote:
+        """Return the price."""
+        return _fixed_quote(path_prefix(request.path), self.nanos)
+
+
+@dataclass(frozen=True, slots=True)
+class PerRpcMethod:
+    """A price per JSON-RPC method; a batch costs the sum of its calls. Unlisted methods are refused."""
+
+    prices: tuple[tuple[Pattern, int], ...]
+
+    def quote(self, request: PricedRequest) -> CallQuote:
+        """Return the price of the calls. Raises: RouteNotAllowed."""
+        methods = request.methods
+        named = methods[0] if len(set(methods)) == 1 else "batch"
+        return _fixed_quote(named, sum(self._price(method) for method in methods))
+
+    def _price(self, method: str) -> int:
+        for pattern, nanos in self.prices:
+            if pattern.regex.fullmatch(method):
+                return nanos
+        raise not_allowed_error(method, (pattern.text for pattern, _ in self.prices))
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrices(RateBook):
+    """Prices of tokens and hosted tools, from one provider of the price table."""
+
+    # The operator's prices of calls without tokens, by model name or prefix (`o5*`).
+    call_nanos: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+    def quote(self, request: PricedRequest) -> CallQuote:
+        """Return the quote of a request. Raises: LookupError without parameters, which is a bug."""
+        params, at = request.cost_params, request.at
+        if params.is_free:
+            return _fixed_quote(params.model or path_prefix(request.path), 0)
+        with localcontext(EXACT_CONTEXT):
+            quotes = [
+                self._quote(params, model, at)
+                for model in dict.fromkeys((params.model, *params.alternatives))
+            ]
+        if len(quotes) == 1:
+            return quotes[0]
+        # The most expensive model with the full output may differ from that with a lower limit.
+        return replace(
+            max(quotes, key=lambda quote: quote.worst_case.cost_nanos),
+            minimum_nanos=max(quote.minimum_nanos for quote in quotes),
+            unbounded_nanos=max(quote.unbounded_nanos for quote in quotes),
+            lines=tuple(line for quote in quotes for line in quote.lines),
+        )
+
+    def settle(self, params: CostParams, reading: UsageReading, at: datetime) -> MeteredUsage:
+        """Return the cost of a call: as reported, its usage at the table's rates or an estimate, in this order.
+
+        Zero for a free call, and for a failure without usage.
+        """
+        usage = reading.usage
+        has_nothing = usage is None and (
+            reading.status not in _SUCCESS_STATUSES or (reading.has_failed and reading.streamed_bytes == 0)
+        )
+        if params.is_free or has_nothing:
+            return MeteredUsage(0)
+        if usage is not None and usage.cost_nanos is not None:
+            return MeteredUsage(usage.cost_nanos, usage.tokens_in, usage.tokens_out, REPORTED)
+        is_estimated = usage is None or not reading.is_complete or lacks_output_count(params, reading)
+        if usage is None or is_estimated:
+            usage = estimate_usage(params, reading)
+        with localcontext(EXACT_CONTEXT):
+            tokens, version = charges.price_tokens(self, params, reading, usage, at)
+            nanos = round_up(tokens + charges.price_fees(self, params, reading, usage, at))
+            if reading.usage is None:
+                nanos = self._without_tokens(params, at, nanos)
+        return MeteredUsage(
+            nanos, usage.tokens_in, usage.tokens_out, version + ESTIMATED if is_estimated else version
+        )
+
+    def _quote(self, params: CostParams, name: str, at: datetime) -> CallQuote:
+        if params.is_input_unbounded:
+            context_window = self.context_window(name) or MAX_TOKENS_IN
+            params = replace(params, tokens_in=max(params.tokens_in, context_window))
+        rates, version = charges.max_rates(self, params, name, at)
+        input_each, output_each = charges.max_nanos_per_token(params, rates)
+        extra = charges.max_fees(self, params, rates, at)
+        if params.audio_seconds or params.characters:
+            extra += usage_cost(Usage(audio_seconds=params.audio_seconds), rates, params.characters)
+        if not (input_each or output_each or extra or self.is_free(name)):
+            # Sold by the second: should it report tokens anyway, they are not free.
+            input_each, output_each = charges.max_nanos_per_token(params, self.fallback.fill_missing(Rates()))
+        # What is sold by the character or second is not also sold by the token.
+        is_sold_otherwise = (params.characters and rates.character) or (
+            params.audio_seconds and rates.audio_hour
+        )
+        tokens_in = 0 if is_sold_otherwise and not rates.input else params.tokens_in
+        input_nanos = tokens_in * input_each + extra
+        worst = round_up(input_nanos + params.tokens_out * output_each)
+        if params.can_be_bounded:
+            min_tokens_out = min(params.tokens_out, params.min_tokens_out * params.candidates)
+            minimum = round_up(input_nanos + min_tokens_out * output_each)
+            unbounded = round_up(input_nanos + self._max_tokens_out(params, name) * output_each)
+            each = output_each * params.candidates
+        else:
+            minimum = unbounded = worst = self._without_tokens(params, at, worst)
+            each = _ZERO
+        likely = Usage(tokens_in=params.tokens_in_likely)
+        estimate, estimate_version = charges.price_tokens(self, params, UsageReading(model=name), likely, at)
+        return CallQuote(
+            model=params.model,
+            worst_case=MeteredUsage(worst, params.tokens_in, params.tokens_out, version),
+            estimate=MeteredUsage(
+                min(round_up(estimate + params.tools.container_nanos), worst),
+                params.tokens_in_likely,
+                0,
+                price_version=estimate_version + ESTIMATED,
+            ),
+            minimum_nanos=minimum,
+            rule=self,
+            unbounded_nanos=unbounded,
+            lines=((round_up(input_nanos), each),),
+            params=params,
+        )
+
+    def _max_tokens_out(self, params: CostParams, name: str) -> int:
+        """Return the maximum output of a request: without a limit, what models write or their context window allows."""
+        if params.is_tokens_out_set:
+            return params.tokens_out
+        each = min(MAX_TOKENS_OUT_UNSET, self.context_window(name) or MAX_TOKENS_OUT_UNSET)
+        return max(params.tokens_out, each * params.candidates)
+
+    def _without_tokens(self, params: CostParams, at: datetime, nanos: int) -> int:
+        """Return the price of a call without reported usage: the operator's per image, or at least `nanos`.
+
+        On an unknown surface at least the price of its characters if there is a rate, otherwise a fixed one.
+        """
+        if params.surface not in _WITHOUT_TOKENS:
+            return nanos
+        flat = find_by_prefix(self.call_nanos, params.model)
+        if flat is not None:
+            return flat * params.candidates
+        if params.surface is not Surface.OPAQUE:
+            return nanos
+        found = price_table.find_model(self.table, params.model) if params.characters else None
+        if found is not None and (each := found.rates(at, 0).character):
+            return max(nanos, round_up(params.characters * each))
+        return max(nanos, self.fallback.call_nanos * params.candidates)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedPrice:
+    """The cost reported by the response, or the list price if it reports none; nothing for a failed call."""
+
+    def quote(self, request: PricedRequest) -> CallQuote:
+        """Return the list price as the maximum. Raises: LookupError without parameters, which is a bug."""
+        params = request.cost_params
+        return replace(
+            _fixed_quote(path_prefix(request.path), params.max_nanos, LIST_PRICE), rule=self, params=params
+        )
+
+    def settle(self, params: CostParams, reading: UsageReading, at: datetime) -> MeteredUsage:
+        """Return the cost of a call."""
+        del at
+        usage = reading.usage
+        if usage is not None and usage.cost_nanos is not None:
+            return MeteredUsage(usage.cost_nanos, price_version=REPORTED)
+        if reading.status not in _SUCCESS_STATUSES:
+            return MeteredUsage(0)
+        return MeteredUsage(params.max_nanos, price_version=LIST_PRICE)
+
+
+PricingRule: TypeAlias = FixedPrice | PerRpcMethod | TokenPrices | ReportedPrice
+
+
+def _fixed_quote(model: str, nanos: int, price_version: str = FIXED) -> CallQuote:
+    metered = MeteredUsage(nanos, price_version=price_version)
+    return CallQuote(model, metered, metered, nanos, unbounded_nanos=nanos)
+
+
+def rpc_methods(parsed: Any) -> list[str]:
+    """Return the method of each call in a JSON-RPC body. Raises: InvalidInput without calls or methods."""
+    calls = parsed if isinstance(parsed, list) else [parsed]
+    if not 1 <= len(calls) <= _MAX_BATCH:
+        raise InvalidInput(
+            f"A JSON-RPC batch must contain 1 to {_MAX_BATCH} calls; this one has {len(calls)}."
+        )
+    methods = [call.get("method") if isinstance(call, dict) else None for call in calls]
+    if not all(isinstance(method, str) for method in methods):
+        raise InvalidInput(
+            "The body must be a JSON-RPC call such as "
+            '{"jsonrpc": "2.0", "id": 1, "method": "eth_blockNumber", "params": []}, or a list of such calls.',
+            details={"fields": {"method": ["must be a string"]}},
+        )
+    return [str(method) for method in methods]

@@ -1,0 +1,1 @@
+"""The provider table: routes, prices and credentials of each upstream."""

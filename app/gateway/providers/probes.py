@@ -1,0 +1,224 @@
+"""Probes of the gateway's providers: calls that are validated, read and priced as those of clients."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from werkzeug.utils import cached_property
+
+from app.core import clock
+from app.core.content_decoding import UndecodableResponse, decoder_for
+from app.core.money import usd_string
+from app.core.request_target import RequestTarget
+from app.gateway.dialects.request.cost_params import CostParams
+from app.gateway.dialects.request.parse import read_cost_params
+from app.gateway.dialects.response.response_reader import ResponseReader, parse_object
+from app.gateway.dialects.response.usage import UsageReading
+from app.gateway.pricing import price_table
+from app.gateway.pricing.quotes import CallQuote, PricedRequest, TokenPrices, rpc_methods
+from app.gateway.providers.table import Provider, ProviderTable, UpstreamLocation
+from app.ports.errors import Rejected
+from app.ports.probes import Probe, UnexpectedAnswer
+from app.ports.upstream import Upstream, UpstreamRequest
+
+_MAX_BYTES = 16 * 2**20
+_MAX_QUOTED_CHARACTERS = 200
+_HEADERS = (("Accept", "application/json"), ("Accept-Encoding", "identity"), ("User-Agent", "purser"))
+_RPC_CALL = {"jsonrpc": "2.0", "id": 1, "method": "eth_blockNumber", "params": []}
+_MESSAGES = [{"role": "user", "content": "Hi"}]
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    capability: str
+    method: str
+    path: str
+    body: Mapping[str, Any] | None = None
+    query: str = ""
+    is_paid: bool = False
+
+
+_QUESTIONS: Mapping[str, tuple[_Question, ...]] = {
+    "openai": (
+        _Question("model list", "GET", "models"),
+        _Question(
+            "chat of one token", "POST", "chat/completions",
+            {"model": "gpt-4.1-nano", "messages": _MESSAGES, "max_tokens": 1}, is_paid=True,
+        ),
+    ),
+    "anthropic": (
+        _Question("model list", "GET", "v1/models", query="limit=1000"),
+        _Question(
+            "message of one token", "POST", "v1/messages",
+            {"model": "claude-haiku-4-5", "messages": _MESSAGES, "max_tokens": 1}, is_paid=True,
+        ),
+    ),
+    "gemini": (
+        _Question("model list", "GET", "v1beta/models", query="pageSize=1000"),
+        _Question(
+            "content of one token", "POST", "v1beta/models/gemini-2.5-flash-lite:generateContent",
+            {"contents": [{"parts": [{"text": "Hi"}]}], "generationConfig": {"maxOutputTokens": 1}}, is_paid=True,
+        ),
+    ),
+    "openrouter": (
+        _Question("model list", "GET", "models"),
+        _Question(
+            "chat of one token", "POST", "chat/completions",
+            {"model": "meta-llama/llama-3.1-8b-instruct", "messages": _MESSAGES, "max_tokens": 1}, is_paid=True,
+        ),
+    ),
+    "groq": (
+        _Question("model list", "GET", "models"),
+        _Question(
+            "chat of one token", "POST", "chat/completions",
+            {"model": "llama-3.1-8b-instant", "messages": _MESSAGES, "max_tokens": 1}, is_paid=True,
+        ),
+    ),
+    "alchemy": (_Question("block number", "POST", "ethereum", _RPC_CALL),),
+    "coingecko": (_Question("ping", "GET", "ping"),),
+    "brave": (_Question("search", "GET", "web/search", query="q=x402&count=1", is_paid=True),),
+    "exa": (_Question("search", "POST", "search", {"query": "x402", "numResults": 1}, is_paid=True),),
+    "tavily": (
+        _Question(
+            "search", "POST", "search", {"query": "x402", "max_results": 1, "include_usage": True}, is_paid=True
+        ),
+    ),
+}  # fmt: skip
+
+
+def probes(table: ProviderTable, upstream: Upstream) -> Iterator[Probe]:
+    """Yield the questions to the built-in providers."""
+    for row in table.rows:
+        for question in _QUESTIONS.get(row.slug, ()):
+            if not row.is_configured:
+                yield Probe(row.slug, question.capability, str, missing=f"{row.slug.upper()}_API_KEY")
+                continue
+            call = _Call(row, question, upstream)
+            yield Probe(
+                row.slug,
+                question.capability,
+                call.ask,
+                max_nanos=call.max_nanos if question.is_paid else None,
+            )
+
+
+class _Call:
+    """A question as a call of a client: validated by the row's routes, and priced."""
+
+    def __init__(self, row: Provider, question: _Question, upstream: Upstream) -> None:
+        self._row = row
+        self._question = question
+        self._upstream = upstream
+
+    @cached_property
+    def _location(self) -> UpstreamLocation:
+        path = self._question.path
+        return self._row.locate(self._question.method, RequestTarget(path, path, self._question.query))
+
+    @cached_property
+    def _body(self) -> bytes:
+        return b"" if self._question.body is None else json.dumps(self._question.body).encode()
+
+    @cached_property
+    def _params(self) -> CostParams | None:
+        match = self._location.match
+        if self._row.dialect is None or match.route.surface is None:
+            return None
+        return read_cost_params(
+            self._row.dialect,
+            match.route.surface,
+            self._body,
+            self._question.body or {},
+            model=match.parameters.get("model") or "",
+        )
+
+    @cached_property
+    def _quote(self) -> CallQuote:
+        methods = tuple(rpc_methods(self._question.body)) if self._row.slug == "alchemy" else ()
+        return self._location.match.route.rule.quote(
+            PricedRequest(clock.now(), self._location.path, methods, self._params)
+        )
+
+    def max_nanos(self) -> int:
+        """Return the most that the call may cost."""
+        return self._quote.worst_case.cost_nanos
+
+    def ask(self) -> str:
+        """Make the call. Raises: Rejected, Unreachable, OutcomeUnknown, UnexpectedAnswer."""
+        headers = [*self._row.credential_headers().items(), *self._row.default_headers.items(), *_HEADERS]
+        if self._body:
+            headers.append(("Content-Type", "application/json"))
+        location = self._location
+        response = self._upstream.send(
+            UpstreamRequest(self._question.method, location.origin, location.target, headers, self._body)
+        )
+        received = bytearray()
+        try:
+            while chunk := response.read():
+                received += chunk
+                if len(received) > _MAX_BYTES:
+                    raise UnexpectedAnswer(f"more than {_MAX_BYTES} bytes")
+        finally:
+            response.close()
+        fields = {name.lower(): value for name, value in response.headers}
+        document = parse_object(_decoded(bytes(received), fields.get("content-encoding")))
+        if response.status != HTTPStatus.OK:
+            raise Rejected(f"http_{response.status}", details={"answer": _error_text(document)})
+        if not isinstance(document, dict):
+            raise UnexpectedAnswer("not a JSON object")
+        if self._params is None or self._params.is_free:
+            return self._describe(document)
+        reader = ResponseReader(
+            self._params,
+            status=response.status,
+            content_type=fields.get("content-type"),
+            content_encoding=fields.get("content-encoding"),
+        )
+        reader.feed(bytes(received))
+        reader.flush()
+        return self._describe_charge(self._params, reader.finish())
+
+    def _describe(self, document: Mapping[str, Any]) -> str:
+        if self._question.body is _RPC_CALL:
+            if not isinstance(document.get("result"), str):
+                raise UnexpectedAnswer(f"no result: {_error_text(document)}")
+            return f"block {document['result']}"
+        rule = self._location.match.route.rule
+        if not isinstance(rule, TokenPrices):
+            return "it responds"
+        models = [str(each.get("id") or each["name"]) for each in document.get("data") or document["models"]]
+        priced = sum(price_table.find_model(rule.table, model) is not None for model in models)
+        return f"{len(models)} models, {priced} of them with a price"
+
+    def _describe_charge(self, params: CostParams, reading: UsageReading) -> str:
+        """Describe the reported usage. Raises: UnexpectedAnswer if calls would be charged by estimate."""
+        rule = self._quote.rule
+        if rule is None or reading.usage is None:
+            raise UnexpectedAnswer("it reports no usage, so that the charge would be an estimate")
+        metered = rule.settle(params, reading, clock.now())
+        if metered.cost_nanos > self.max_nanos():
+            raise UnexpectedAnswer(
+                f"it costs {usd_string(metered.cost_nanos)} USD, more than the maximum of"
+                f" {usd_string(self.max_nanos())} USD that would be held"
+            )
+        return (
+            f"{metered.tokens_in} tokens in, {metered.tokens_out} out, {usd_string(metered.cost_nanos)} USD"
+        )
+
+
+def _decoded(body: bytes, content_encoding: str | None) -> bytes:
+    decoder = decoder_for(content_encoding)
+    if decoder is None:
+        raise UnexpectedAnswer("an encoding that was not requested")
+    try:
+        return b"".join(decoder.feed(body))
+    except UndecodableResponse:
+        raise UnexpectedAnswer("it cannot be decoded") from None
+
+
+def _error_text(document: object) -> str:
+    return json.dumps(document, default=str)[:_MAX_QUOTED_CHARACTERS]

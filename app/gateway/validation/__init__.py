@@ -1,0 +1,1 @@
+"""Checks of a request before it is forwarded: route patterns, body, parameters and fields."""

@@ -1,0 +1,191 @@
+"""Checks of query parameters and body fields on forwarded routes.
+
+All clients share the operator's account at the provider: a field may not refer to what another client stored
+there, and a parameter may not change what the response reports about its cost.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+from urllib.parse import unquote, unquote_plus
+
+from app.errors import InvalidInput, RouteNotAllowed
+from app.gateway.dialects.request.cost_params import invalid_field
+from app.gateway.dialects.request.offered_tools import is_tool_call, iter_objects
+
+_REFERENCES = ("id", "name")
+# An item of a conversation that only refers to a stored one; OpenAI allows it without a type.
+_ITEM_REFERENCE = "item_reference"
+_CONTROL_AND_SPACE = re.compile(r"[\x00-\x20]+")
+# Names that rules and prices read. Some servers ignore case, and then use the last one.
+PRICED_FIELDS = (
+    "method", "model", "models", "messages", "input", "prompt", "contents", "instances", "parameters", "tools",
+    "plugins", "web_search_options", "stream", "stream_options", "max_tokens", "max_completion_tokens",
+    "max_output_tokens", "n", "best_of", "service_tier", "serviceTier", "speed", "size", "quality", "output_format",
+    "requests", "generationConfig", "generation_config", "maxOutputTokens", "candidateCount", "candidate_count",
+)  # fmt: skip
+_FIELD_NAME = re.compile(r"[A-Za-z0-9_$-]+", re.ASCII)
+_CONFIG_FIELDS = ("generationConfig", "generation_config")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FieldRule:
+    """A field that is refused if it refers to something; with a pattern, only if its text matches."""
+
+    name: str
+    pattern: re.Pattern[str] | None = None
+    objects_only: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> FieldRule:
+        """Read `name`, `name{}` (refused as an object only) or `name=pattern` (in any case).
+
+        Raises: ValueError, re.error.
+        """
+        name, equals, pattern = text.partition("=")
+        plain = name if equals else name.removesuffix("{}")
+        if not _FIELD_NAME.fullmatch(plain):
+            raise ValueError(f'{text!r} is not like "name", "name{{}}" or "name=pattern"')
+        if equals:
+            return cls(plain, re.compile(pattern, re.IGNORECASE))
+        return cls(plain, objects_only=plain != name)
+
+    def rejects(self, value: Any) -> bool:
+        """Return whether a value refers to something; null, false, empty values and plain settings do not."""
+        if self.pattern is not None:
+            return any(self.pattern.search(text) for text in _normalized_texts(value))
+        if isinstance(value, dict):
+            return any(value.get(name) for name in _REFERENCES) or (bool(value) and not self.objects_only)
+        return bool(value) and not self.objects_only
+
+
+@dataclass(frozen=True, slots=True)
+class QueryParameter:
+    """A query parameter that is forwarded with any value, or with one of a list."""
+
+    text: str
+    name: str
+    values: frozenset[str] | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> QueryParameter:
+        """Read `name` or `name=value|value`."""
+        name, equals, values = text.partition("=")
+        return cls(text, name, frozenset(values.split("|")) if equals else None)
+
+
+def check_parameters(allowed: Sequence[QueryParameter] | None, query: str) -> None:
+    """Refuse a query with a parameter that is not listed; without a list, all are forwarded.
+
+    Raises: RouteNotAllowed with `details.fields` and `details.allowed`.
+    """
+    if allowed is None or not query:
+        return
+    # Some servers treat a semicolon as an ampersand.
+    for part in re.split("[&;]", query):
+        name, _, value = (unquote_plus(text) for text in part.partition("="))
+        if part and not any(
+            name == one.name and (one.values is None or value in one.values) for one in allowed
+        ):
+            raise RouteNotAllowed(
+                f"The query parameter {part[:100]} is not forwarded; details.allowed lists those that are.",
+                details={
+                    "fields": {name[:100]: ["is not forwarded"]},
+                    "allowed": [one.text for one in allowed],
+                },
+            )
+
+
+def check_fields(rules: Sequence[FieldRule], limits: Mapping[str, int], parsed: Any) -> None:
+    """Refuse a body that refers to a stored object, exceeds a limit, or spells a name in another case.
+
+    Raises: RouteNotAllowed, InvalidInput, both with `details.fields`.
+    """
+    _check_spelling(parsed)
+    if not rules and not limits:
+        return
+    refused = _by_name(tuple(rules))
+    at_most = {_normalized_name(name): most for name, most in limits.items()}
+    for name, value in _iter_members(parsed):
+        plain = _normalized_name(name)
+        if any(rule.rejects(value) for rule in refused.get(plain, ())):
+            raise RouteNotAllowed(
+                f"{name} is not forwarded: it refers to something stored with the provider, where all clients share "
+                "one account. Send what it refers to in the request itself.",
+                details={"fields": {name: ["is not forwarded"]}},
+            )
+        if plain in at_most and not _is_within(value, at_most[plain]):
+            most = at_most[plain]
+            raise InvalidInput(
+                f"{name}: must be at most {most}, because the price of the call covers no more",
+                details={"fields": {name: [f"must be at most {most}"]}},
+            )
+
+
+@lru_cache(maxsize=256)
+def _by_name(rules: tuple[FieldRule, ...]) -> Mapping[str, Sequence[FieldRule]]:
+    """Return the rules by normalized name, once for each provider: rules are compared by identity."""
+    found: dict[str, list[FieldRule]] = {}
+    for rule in rules:
+        found.setdefault(_normalized_name(rule.name), []).append(rule)
+    return found
+
+
+def _normalized_name(name: str) -> str:
+    return name.casefold().replace("_", "")
+
+
+_SPELLINGS: dict[str, set[str]] = {}
+for _name in PRICED_FIELDS:
+    _SPELLINGS.setdefault(_name.casefold(), set()).add(_name)
+
+
+def _check_spelling(parsed: Any) -> None:
+    calls = parsed if isinstance(parsed, list) else [parsed]
+    objects = [call for call in calls if isinstance(call, dict)]
+    objects += [call[name] for call in objects for name in _CONFIG_FIELDS if isinstance(call.get(name), dict)]
+    for each in objects:
+        for name in each:
+            known = _SPELLINGS.get(name.casefold())
+            if known is not None and name not in known:
+                raise invalid_field(name[:100], f"must be written {' or '.join(sorted(known))}")
+
+
+def _is_within(value: Any, most: int) -> bool:
+    if value is None:
+        return True
+    if isinstance(value, list):
+        return len(value) <= most
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+
+
+def _normalized_texts(value: Any) -> Iterator[str]:
+    """Yield a text as it is and as a URL parser may read it; of a list, those of its items."""
+    for each in value if isinstance(value, list) else [value]:
+        if isinstance(each, str):
+            yield each
+            yield _CONTROL_AND_SPACE.sub("", unicodedata.normalize("NFKC", unquote(each)))
+        elif isinstance(each, bool):
+            yield json.dumps(each)
+
+
+def _item_references(node: Mapping[str, Any]) -> Iterator[Any]:
+    items = node.get("input")
+    for item in items if isinstance(items, list) else [items]:
+        if isinstance(item, dict) and (
+            item.get("type") == _ITEM_REFERENCE or not {name for name in item if item[name]} - {"id"}
+        ):
+            yield item.get("id")
+
+
+def _iter_members(parsed: Any) -> Iterator[tuple[str, Any]]:
+    for node in iter_objects(parsed):
+        yield from node.items()
+        for item in () if is_tool_call(node) else _item_references(node):
+            yield _ITEM_REFERENCE, item

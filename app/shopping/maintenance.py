@@ -1,0 +1,109 @@
+"""The sweep of purchases: lost workers, queued purchases that no worker takes, expired evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from datetime import datetime, timedelta
+
+import structlog
+from sqlalchemy import ColumnElement, and_, delete, select, true, update
+from sqlalchemy.orm import Session
+
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.jobs import JobName
+from app.observability import logs
+from app.ports.shopper import FailureCode, PurchaseFailed
+from app.shopping import purchase_runner
+from app.shopping.lifecycle import OPEN_STATUSES, PURCHASES, PurchaseStatus
+from app.shopping.models import Purchase, PurchaseEvidence, PurchaseStep
+from app.state import app_state
+
+EVIDENCE_RETENTION = timedelta(days=30)
+_BATCH = 100
+_log = structlog.get_logger(__name__)
+
+
+def sweep(now: datetime) -> None:
+    """Enqueue queued purchases again, end those of lost workers, and delete what has expired."""
+    with read_only_unit() as session:
+        open_states = [status.value for status in OPEN_STATUSES]
+        rows = session.execute(
+            select(Purchase.id, Purchase.status, Purchase.lease_until, Purchase.request_id)
+            .where(Purchase.status.in_(open_states))
+            .order_by(Purchase.created_at)
+            .limit(_BATCH)
+        ).all()
+    for purchase_id, status, lease_until, request_id in rows:
+        try:
+            with logs.caused_by(request_id):
+                _process(purchase_id, PurchaseStatus(status), now, overdue=lease_until <= now)
+        except Exception:
+            # One failing purchase must not block the others.
+            _log.exception("purchase_sweep_failed", purchase_id=purchase_id)
+    _delete_expired(now)
+
+
+def mark_all_unknown(session: Session) -> list[str]:
+    """End every open purchase as unknown; return their ids.
+
+    After a database restore: what it calls queued may have been bought since, and must not be bought again.
+    """
+    return sorted(
+        _mark_unknown(session, true(), OPEN_STATUSES, "The service was restored to an earlier state.")
+    )
+
+
+def _process(purchase_id: str, status: PurchaseStatus, now: datetime, *, overdue: bool) -> None:
+    # A worker may have renewed the lease since it was read.
+    still_overdue = and_(Purchase.id == purchase_id, Purchase.lease_until <= now)
+    if status is PurchaseStatus.QUEUED and not overdue:
+        app_state().ports.queue.enqueue(JobName.BUY, purchase_id)
+    elif status is PurchaseStatus.QUEUED:
+        _fail(
+            purchase_id, still_overdue, status, FailureCode.TIMEOUT,
+            "No shopping worker was free in time. Nothing was bought; send it again.",
+        )  # fmt: skip
+    elif overdue and status is PurchaseStatus.RUNNING:
+        if _fail(
+            purchase_id, still_overdue, status, FailureCode.BROWSER_ERROR,
+            "The worker was lost before the order. Nothing was bought; send it again.",
+        ):  # fmt: skip
+            _log.warning("purchase_worker_lost", purchase_id=purchase_id)
+    elif overdue:
+        with unit_of_work() as session:
+            if _mark_unknown(session, still_overdue, status, "The worker was lost during the order."):
+                _log.warning("purchase_outcome_unknown", purchase_id=purchase_id)
+
+
+def _fail(
+    purchase_id: str, row: ColumnElement[bool], source: PurchaseStatus, code: FailureCode, message: str
+) -> bool:
+    error = purchase_runner.stored_error(PurchaseFailed(code, message), None)
+    return purchase_runner.end_unordered(purchase_id, PurchaseStatus.FAILED, error, source=source, row=row)
+
+
+def _mark_unknown(
+    session: Session,
+    rows: ColumnElement[bool],
+    sources: PurchaseStatus | AbstractSet[PurchaseStatus],
+    message: str,
+) -> list[str]:
+    message = f"{message} Check the orders of the shop's account."
+    code = FailureCode.OUTCOME_UNKNOWN
+    error = purchase_runner.stored_error(PurchaseFailed(code, message), None)
+    return PURCHASES.move(session, rows, sources, PurchaseStatus.UNKNOWN, reason=code.value, error=error)
+
+
+def _delete_expired(now: datetime) -> None:
+    ended = [status.value for status in PurchaseStatus if status not in OPEN_STATUSES]
+    with unit_of_work() as session:
+        session.execute(
+            delete(PurchaseEvidence).where(PurchaseEvidence.created_at < now - EVIDENCE_RETENTION)
+        )
+        session.execute(delete(PurchaseStep).where(PurchaseStep.at < now - EVIDENCE_RETENTION))
+        # Every transition to an end clears `sealed`; this is a second safeguard.
+        session.execute(
+            update(Purchase)
+            .where(Purchase.status.in_(ended), Purchase.sealed.is_not(None))
+            .values(sealed=None)
+        )

@@ -1,0 +1,340 @@
+"""The execution of a purchase in a worker: claimed once, executed by the shopper, ended by what is known.
+
+The unit that writes `submitting` holds the total against the wallet's limits; the order button may be pressed only
+after its commit. After that every end without a confirmation is `unknown`, and its hold stays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+import structlog
+from sqlalchemy import ColumnElement, and_, case, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from app.core import clock, money
+from app.core.identifiers import new_id
+from app.db import heartbeats
+from app.db.heartbeats import ProcessKind
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.errors import ServiceError
+from app.observability import logs
+from app.ports.errors import Rejected
+from app.ports.shopper import (
+    FailureCode,
+    OrderConfirmation,
+    OrderReview,
+    Product,
+    PurchaseFailed,
+    PurchaseOutcomeUnknown,
+    PurchaseRequest,
+    Shopper,
+    ShoppingStep,
+)
+from app.shopping import orders, service
+from app.shopping.lifecycle import PURCHASES, PurchaseStatus
+from app.shopping.models import Purchase, PurchaseEvidence, PurchaseStep
+from app.spending import accounts as spending_accounts
+from app.spending import holds as spending_holds
+from app.spending.policy import SpendingRequest
+from app.state import app_state
+
+LEASE = timedelta(seconds=60)
+_MAX_EVIDENCE = 6
+_MAX_EVIDENCE_BYTES = 4 * 1024 * 1024
+_ACTION_REQUIRED_CODES = frozenset(
+    {
+        FailureCode.HUMAN_CHECK,
+        FailureCode.OPTIONS_REQUIRED,
+        FailureCode.ADDRESS_INCOMPLETE,
+        FailureCode.ADDRESS_MISMATCH,
+        FailureCode.PAYMENT_DETAILS_REQUIRED,
+    }
+)
+_log = structlog.get_logger(__name__)
+
+
+def run_purchase(purchase_id: str) -> None:
+    """Execute a queued purchase; skip one that is not queued, or one for a shop account in use."""
+    shopper = app_state().ports.shopper
+    if shopper is None:
+        return
+    holder = new_id()
+    claimed = _claim_purchase(purchase_id, holder)
+    if claimed is None:
+        return
+    with logs.caused_by(claimed.request_id):
+        session = PurchaseSession(claimed, holder)
+        try:
+            request = orders.unseal(claimed)
+        except (Rejected, ValueError, KeyError, TypeError):
+            session.fail(PurchaseFailed(FailureCode.BROWSER_ERROR, "The sealed order could not be opened."))
+            return
+        _execute(shopper, request, session)
+
+
+def _execute(shopper: Shopper, request: PurchaseRequest, session: PurchaseSession) -> None:
+    try:
+        confirmation = shopper.buy(request, session)
+    except PurchaseFailed as failure:
+        session.fail(failure)
+    except PurchaseOutcomeUnknown as unknown:
+        session.mark_unknown(unknown.message)
+    except Exception as error:
+        # Its text may quote a page; its class is enough.
+        _log.error("purchase_crashed", purchase_id=session.purchase_id, error=type(error).__name__)
+        session.fail(PurchaseFailed(FailureCode.BROWSER_ERROR, "The service failed while it was shopping."))
+        raise
+    else:
+        session.complete(confirmation)
+
+
+class PurchaseSession:
+    """The handler of one purchase that this worker holds: a `ports.shopper.PurchaseHandler`."""
+
+    def __init__(self, purchase: Purchase, holder: str) -> None:
+        self.purchase_id = purchase.id
+        self._wallet_id = purchase.wallet_id
+        self._host = purchase.host
+        self._quantity = purchase.quantity
+        self._dry_run = purchase.dry_run
+        self._max_total_nanos = purchase.max_total_nanos
+        # The row, as long as this worker holds it.
+        self._row = and_(Purchase.id == purchase.id, Purchase.holder == holder)
+        self._goods_nanos: int | None = None
+        self._step: ShoppingStep | None = None
+        self._screenshots = 0
+        # Kept here: a refusal comes back through the browser's process, which is not trusted.
+        self._refusal: ServiceError | None = None
+
+    def on_first_page(self) -> None:
+        """Record that the shop was read: from here on the price is not refunded."""
+        self._update(first_page=True)
+
+    def on_product(self, product: Product) -> None:
+        """Record the product, and refuse it if its price alone exceeds a limit. Raises: PurchaseFailed."""
+        self._update(product=asdict(product))
+        self._goods_nanos = product.price_nanos * self._quantity
+        self._assert_affordable(self._goods_nanos, "The product alone")
+
+    def authorize_order(self, review: OrderReview) -> None:
+        """Hold the total and write `submitting`, both or neither. Raises: PurchaseFailed."""
+        if self._dry_run:
+            raise PurchaseFailed(FailureCode.BROWSER_ERROR, "A dry run does not order.")
+        self._assert_within_max_total(review.total_nanos, "The order")
+        try:
+            with unit_of_work() as session:
+                if self._wallet_id is not None:
+                    request = SpendingRequest(review.total_nanos, domain=self._host)
+                    spending_holds.hold(session, self._wallet_id, request, reference=self.purchase_id)
+                if not PURCHASES.move(
+                    session, self._row, PurchaseStatus.RUNNING, PurchaseStatus.SUBMITTING,
+                    total_nanos=review.total_nanos, outcome=_outcome(review), lease_until=clock.now() + LEASE,
+                ):  # fmt: skip
+                    raise PurchaseFailed(
+                        FailureCode.BROWSER_ERROR, "The purchase was ended before it could be ordered."
+                    )
+        except ServiceError as refusal:
+            raise self._limit_failure(refusal) from None
+
+    def on_step(self, step: ShoppingStep) -> None:
+        """Record a step."""
+        self._step = step
+        with unit_of_work() as session:
+            session.add(
+                PurchaseStep(
+                    purchase_id=self.purchase_id, action=step.action[:40], text=_printable(step.text),
+                    path=_printable(step.path), at=clock.now(),
+                )
+            )  # fmt: skip
+            self._renew_lease(session)
+
+    def on_screenshot(self, name: str, png: bytes) -> None:
+        """Store a screenshot."""
+        self._screenshots += 1
+        if self._screenshots > _MAX_EVIDENCE or len(png) > _MAX_EVIDENCE_BYTES:
+            return
+        with unit_of_work() as session:
+            session.add(
+                PurchaseEvidence(
+                    id=new_id(), purchase_id=self.purchase_id, name=name[:40], png=png, created_at=clock.now()
+                )
+            )
+            self._renew_lease(session)
+
+    def heartbeat(self) -> None:
+        """Renew the worker's lease, and show that the worker is alive."""
+        with unit_of_work() as session:
+            self._renew_lease(session)
+        heartbeats.record(ProcessKind.SHOPPER)
+
+    def complete(self, result: OrderConfirmation | OrderReview) -> None:
+        """End a purchase that was confirmed, or a dry run that reached its review."""
+        if isinstance(result, OrderReview):
+            self._complete_dry_run(result)
+            return
+        with unit_of_work() as session:
+            if self._wallet_id is not None:
+                # The shop may have confirmed more than its review showed.
+                spending_holds.record_without_limits(
+                    session, self._wallet_id, reference=self.purchase_id, value_nanos=result.total_nanos
+                )
+                spending_holds.spend(session, self.purchase_id)
+            # The sweep may have taken this worker for dead.
+            sources = {PurchaseStatus.SUBMITTING, PurchaseStatus.UNKNOWN}
+            PURCHASES.move(
+                session, self._row, sources, PurchaseStatus.COMPLETED,
+                outcome=_outcome(result), total_nanos=result.total_nanos, error=None,
+            )  # fmt: skip
+
+    def fail(self, failure: PurchaseFailed) -> None:
+        """End a purchase without an order; one that may have been ordered becomes unknown."""
+        target = (
+            PurchaseStatus.ACTION_REQUIRED
+            if failure.code in _ACTION_REQUIRED_CODES
+            else PurchaseStatus.FAILED
+        )
+        if not end_unordered(self.purchase_id, target, self._stored_error(failure), row=self._row):
+            self.mark_unknown(failure.message)
+
+    def mark_unknown(self, message: str) -> None:
+        """End a purchase that may have been ordered; its hold stays."""
+        error = self._stored_error(PurchaseFailed(FailureCode.OUTCOME_UNKNOWN, message))
+        code = FailureCode.OUTCOME_UNKNOWN.value
+        with unit_of_work() as session:
+            if self._wallet_id is not None:
+                spending_accounts.lock_accounts(session, [self._wallet_id])
+            for source in (PurchaseStatus.SUBMITTING, PurchaseStatus.RUNNING):
+                if PURCHASES.move(
+                    session, self._row, source, PurchaseStatus.UNKNOWN, reason=code, error=error
+                ):
+                    if source is PurchaseStatus.RUNNING:
+                        self._record_goods_spend(session)
+                    return
+
+    def _record_goods_spend(self, session: Session) -> None:
+        # The shop ordered without permission: nothing was held, and it costs at least the goods.
+        if self._wallet_id is not None and self._goods_nanos is not None:
+            spending_holds.record_without_limits(
+                session, self._wallet_id, reference=self.purchase_id, value_nanos=self._goods_nanos
+            )
+
+    def _complete_dry_run(self, review: OrderReview) -> None:
+        """Store the review, and whether the order would have been allowed."""
+        seen: dict[str, Any] = {"outcome": _outcome(review), "total_nanos": review.total_nanos}
+        try:
+            self._assert_affordable(review.total_nanos, "The order")
+        except PurchaseFailed as refusal:
+            target, seen["error"] = PurchaseStatus.FAILED, self._stored_error(refusal)
+        else:
+            target = PurchaseStatus.PREVIEW
+        with unit_of_work() as session:
+            PURCHASES.move(session, self._row, PurchaseStatus.RUNNING, target, **seen)
+
+    def _assert_affordable(self, value_nanos: int, subject: str) -> None:
+        self._assert_within_max_total(value_nanos, subject)
+        if self._wallet_id is None:
+            return
+        try:
+            with read_only_unit() as session:
+                request = SpendingRequest(value_nanos, domain=self._host)
+                spending_holds.check(session, self._wallet_id, request)
+        except ServiceError as refusal:
+            raise self._limit_failure(refusal) from None
+
+    def _limit_failure(self, refusal: ServiceError) -> PurchaseFailed:
+        self._refusal = refusal
+        return PurchaseFailed(FailureCode.LIMIT_EXCEEDED, f"{refusal.message} ({refusal.code.value})")
+
+    def _stored_error(self, failure: PurchaseFailed) -> dict[str, Any]:
+        refusal = self._refusal if failure.code is FailureCode.LIMIT_EXCEEDED else None
+        return stored_error(failure, self._step, limit_code=None if refusal is None else refusal.code.value)
+
+    def _assert_within_max_total(self, value_nanos: int, subject: str) -> None:
+        if self._max_total_nanos is not None and value_nanos > self._max_total_nanos:
+            value, cap = money.usd_from_nanos(value_nanos), money.usd_from_nanos(self._max_total_nanos)
+            raise PurchaseFailed(
+                FailureCode.LIMIT_EXCEEDED,
+                f"{subject} costs {value:f} USD, more than max_total_usd, {cap:f} USD.",
+            )
+
+    def _update(self, **values: Any) -> None:
+        with unit_of_work() as session:
+            self._renew_lease(session, **values)
+
+    def _renew_lease(self, session: Session, **values: Any) -> None:
+        session.execute(
+            update(Purchase)
+            .where(
+                self._row,
+                Purchase.status.in_([PurchaseStatus.RUNNING.value, PurchaseStatus.SUBMITTING.value]),
+            )
+            .values(lease_until=clock.now() + LEASE, **values)
+            .execution_options(synchronize_session=False)
+        )
+
+
+def end_unordered(
+    purchase_id: str,
+    target: PurchaseStatus,
+    error: dict[str, Any],
+    *,
+    source: PurchaseStatus = PurchaseStatus.RUNNING,
+    row: ColumnElement[bool] | None = None,
+) -> bool:
+    """End a purchase that was not ordered, and refund its price unless a page was read."""
+    with unit_of_work() as session:
+        ended = PURCHASES.move(
+            session, purchase_id if row is None else row, source, target, reason=str(error["code"]), error=error,
+            cost_nanos=case((Purchase.first_page, Purchase.cost_nanos), else_=0),
+        )  # fmt: skip
+        # From here on, the row is locked.
+        if ended and not session.scalar(select(Purchase.first_page).where(Purchase.id == purchase_id)):
+            service.refund_price(session, purchase_id)
+        return bool(ended)
+
+
+def stored_error(
+    failure: PurchaseFailed, step: ShoppingStep | None, *, limit_code: str | None = None
+) -> dict[str, Any]:
+    """Return a failure as it is stored and shown; `limit_code` is the code of the wallet's refusal."""
+    return {
+        "code": failure.code.value,
+        "limit_code": limit_code,
+        "message": _printable(failure.message, 600),
+        "step": None if step is None else step.action,
+        "missing": list(failure.missing),
+        "choices": [_printable(choice) for choice in failure.choices],
+    }
+
+
+def _claim_purchase(purchase_id: str, holder: str) -> Purchase | None:
+    try:
+        with unit_of_work() as session:
+            claimed = PURCHASES.move(
+                session, purchase_id, PurchaseStatus.QUEUED, PurchaseStatus.RUNNING,
+                holder=holder, lease_until=clock.now() + LEASE,
+            )  # fmt: skip
+            return session.get(Purchase, purchase_id) if claimed else None
+    except IntegrityError:
+        # Another purchase uses the same shop account; the sweep enqueues this one again.
+        return None
+
+
+def _outcome(result: OrderReview | OrderConfirmation) -> dict[str, Any]:
+    return {
+        "number": _printable(result.order_number)
+        if isinstance(result, OrderConfirmation) and result.order_number
+        else None,
+        "payment_method": _printable(result.payment_method) if result.payment_method else None,
+        "payment_pending": result.payment_pending,
+        "shipping_method": _printable(result.shipping_method) if result.shipping_method else None,
+    }
+
+
+def _printable(text: str, length: int = 200) -> str:
+    # PostgreSQL stores neither NUL nor lone surrogates; a page may contain both.
+    return "".join(char for char in text if char.isprintable())[:length]

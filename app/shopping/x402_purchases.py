@@ -1,0 +1,132 @@
+"""Purchases paid for by an x402 payment; a token in the purchase's address lets the payer read it.
+
+Without a key, the payment's id is the account that pays. After a refund, the payment is valid again for the same
+request.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+from collections.abc import Callable, Mapping
+
+from sqlalchemy.orm import Session
+
+from app.core.identifiers import keyed_digests
+from app.credits import accounts as credit_accounts
+from app.errors import InsufficientCredits, ServiceError
+from app.idempotency.service import Claim
+from app.identity.principal import KeyKind, Principal
+from app.payments.x402 import gate
+from app.payments.x402.gate import PaymentGrant
+from app.payments.x402.terms import PayableRequest, PaymentPrice
+from app.shopping import orders, service
+from app.shopping.orders import PurchaseOrder
+from app.shopping.service import PurchaseView
+from app.state import app_state
+
+PARAMETER = "token"
+_TOKEN_LENGTH = 32
+
+
+def buy(
+    caller: Principal | None,
+    order: PurchaseOrder,
+    request: PayableRequest,
+    body: bytes,
+    *,
+    allow_duplicate: bool,
+    claim: Claim,
+) -> tuple[PurchaseView, Mapping[str, str]]:
+    """Accept a purchase, paid for by credits or by the request's payment; return it with the payment's headers.
+
+    Raises: what `service.buy` raises; PaymentInvalid, PaymentAlreadyUsed.
+    """
+    price = purchase_price(request, body)
+    with gate.attach_terms(lambda: price):
+        if caller is None:
+            return _buy_with_payment(order, price, claim)
+        try:
+            return service.buy(caller, order, allow_duplicate=allow_duplicate, claim=claim), {}
+        except InsufficientCredits:
+            if not request.headers.has_payment:
+                raise
+            grant = gate.accept_payment(price, payer=caller)
+            return _buy_after_payment(caller, order, grant, price, claim, allow_duplicate=allow_duplicate)
+
+
+def purchase_price(
+    request: PayableRequest, body: bytes, *, unavailable_reason: str | None = None
+) -> PaymentPrice:
+    """Return the price of a purchase that is requested with this body."""
+    return request.price(
+        service.price_nanos(),
+        body,
+        provider_name=service.PROVIDER,
+        description="One purchase in a web shop",
+        unavailable_reason=unavailable_reason,
+    )
+
+
+def refusal_reason(parse_order: Callable[[], PurchaseOrder]) -> str | None:
+    """Return why an order would be refused, paid for or not; None if it would be accepted."""
+    if not service.is_configured():
+        return "shopping is not available on this service."
+    try:
+        orders.assert_max_total(parse_order())
+    except ServiceError as refusal:
+        return f"this request would be refused. {refusal.message}"
+    return None
+
+
+def access_token(purchase_id: str) -> str:
+    """Return the token that lets a client without a key read a purchase."""
+    return _tokens(purchase_id)[0]
+
+
+def account_of_token(purchase_id: str, token: str) -> str | None:
+    """Return the account that pays for a purchase, None if the token is not the purchase's."""
+    if not any(hmac.compare_digest(token.encode(), each.encode()) for each in _tokens(purchase_id)):
+        return None
+    return service.paying_account_of(purchase_id)
+
+
+def _buy_with_payment(
+    order: PurchaseOrder, price: PaymentPrice, claim: Claim
+) -> tuple[PurchaseView, Mapping[str, str]]:
+    orders.assert_max_total(order)
+    previous_account_id = gate.find_served_payment(price)
+    if previous_account_id is not None:
+        # The response was lost: the same request with the same payment gets the same purchase.
+        return service.latest_of(previous_account_id), {}
+    grant = gate.accept_payment(price, payer=None)
+    anonymous = Principal(KeyKind.GATEWAY, grant.payment_id, grant.payment_id, None)
+    return _buy_after_payment(anonymous, order, grant, price, claim, allow_duplicate=True)
+
+
+def _buy_after_payment(
+    caller: Principal,
+    order: PurchaseOrder,
+    grant: PaymentGrant,
+    price: PaymentPrice,
+    claim: Claim,
+    *,
+    allow_duplicate: bool,
+) -> tuple[PurchaseView, Mapping[str, str]]:
+    def fund(session: Session) -> None:
+        grant.consume(session)
+        if not credit_accounts.balances(session, [caller.account_id]):
+            credit_accounts.open_account(session, caller.account_id)
+        # Once per payment: what a refunded purchase has left there pays for its repetition.
+        reference = f"payment:{grant.payment_id}"
+        credit_accounts.grant(session, caller.account_id, price.nanos, reference=reference)
+
+    purchase = service.buy(caller, order, allow_duplicate=allow_duplicate, claim=claim, fund=fund)
+    return purchase, grant.headers
+
+
+def _tokens(purchase_id: str) -> list[str]:
+    """Return the token under the current secret, then those under secrets that are still accepted."""
+    secrets = app_state().settings.secret_key_list()
+    digests = keyed_digests("purchases", purchase_id.encode(), secrets)
+    return [base64.urlsafe_b64encode(digest).decode()[:_TOKEN_LENGTH] for digest in digests]

@@ -1,0 +1,260 @@
+"""The usual steps of metered calls, committed in groups: hold, charge and settle.
+
+The functions of `app.usage.service` define what a step writes. Here, the steps of a batch are statements that write the
+same rows in the usual case. In any other case (too few credits, a key that was revoked, a hold that lapsed or has
+ended) a step has no result here, and the caller runs the function.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, ClassVar, Generic, TypeVar
+
+import structlog
+from psycopg.errors import LockNotAvailable
+from sqlalchemy.orm import Session
+
+from app.core import clock
+from app.credits import holds as credit_holds
+from app.credits.accounts import Balance
+from app.credits.holds import CreditHoldState, CreditHoldView, HoldResult
+from app.db.group_commit import GroupCommit, NotStartedError
+from app.db.kept_connection import KeptConnection
+from app.db.unit_of_work import CommitUnknownError, assert_no_unit
+from app.identity import service as identity
+from app.usage import service as usage
+from app.usage import sqlite_steps, step_statements
+from app.usage.service import MeteredUsage, UsageCall
+from app.usage.sqlite_steps import StepResult
+
+_log = structlog.get_logger(__name__)
+ResultT = TypeVar("ResultT")
+_JSON = json.JSONEncoder(default=str)
+
+
+@dataclass(frozen=True, slots=True)
+class Step(ABC, Generic[ResultT]):
+    """One step of a call; its id is that of the hold or charge."""
+
+    statement: ClassVar[str]
+    """For all steps of a batch, on PostgreSQL (`step_statements`)."""
+
+    id: str
+    account_id: str
+    call: UsageCall
+
+    @abstractmethod
+    def run(self, session: Session) -> ResultT:
+        """Run the function that defines the step."""
+
+    @abstractmethod
+    def parameters(self, now: datetime) -> Mapping[str, Any]:
+        """Return the parameters of the statement."""
+
+    @abstractmethod
+    def result(self, now: datetime, memo: Mapping[str, Any], balance: Balance) -> ResultT:
+        """Return what the function returns in the usual case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold(Step[CreditHoldView]):
+    """Hold credits for a call. One that costs nothing requires some credits, too."""
+
+    statement = step_statements.HOLD
+
+    nanos: int
+    estimate: MeteredUsage
+    lease: timedelta
+
+    def run(self, session: Session, *, minimum_nanos: int | None = None) -> CreditHoldView:
+        """Hold the credits, or at least `minimum_nanos`, as `usage.begin` does.
+
+        Raises: Unauthorized, InsufficientCredits.
+        """
+        _assert_may_spend(session, self, self.nanos if minimum_nanos is None else minimum_nanos)
+        return usage.begin(
+            session,
+            self.account_id,
+            self.call,
+            hold_id=self.id,
+            nanos=self.nanos,
+            estimate=self.estimate,
+            lease=self.lease,
+            minimum_nanos=minimum_nanos,
+        )
+
+    def parameters(self, now: datetime) -> Mapping[str, Any]:
+        """Return the hold's row."""
+        return {
+            "id": self.id,
+            "account_id": self.account_id,
+            "api_key_id": self.call.api_key_id,
+            "nanos": self.nanos,
+            "memo": usage.memo_of(self.call, self.estimate),
+            "lease_until": now + self.lease,
+        }
+
+    def result(self, now: datetime, memo: Mapping[str, Any], balance: Balance) -> CreditHoldView:  # noqa: ARG002 - no part of a hold
+        """Return the hold."""
+        return CreditHoldView(self.id, self.account_id, self.nanos, now + self.lease, memo)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending(Step[HoldResult]):
+    metered: MeteredUsage
+
+    def parameters(self, now: datetime) -> Mapping[str, Any]:  # noqa: ARG002 - both have the time of the statement
+        """Return what the call used and cost."""
+        return {
+            "id": self.id,
+            "account_id": self.account_id,
+            "cost": self.metered.cost_nanos,
+            "tokens_in": self.metered.tokens_in,
+            "tokens_out": self.metered.tokens_out,
+            "price_version": self.metered.price_version,
+        }
+
+    def result(self, now: datetime, memo: Mapping[str, Any], balance: Balance) -> HoldResult:  # noqa: ARG002
+        """Return the outcome: everything was charged."""
+        return HoldResult(
+            self.id,
+            self.account_id,
+            CreditHoldState.HELD,
+            CreditHoldState.SETTLED,
+            self.metered.cost_nanos,
+            0,
+            memo,
+            balance,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Charge(_Ending):
+    """Charge a known price."""
+
+    statement = step_statements.CHARGE
+
+    def run(self, session: Session) -> HoldResult:
+        """Charge the price. Raises: Unauthorized, InsufficientCredits."""
+        _assert_may_spend(session, self, self.metered.cost_nanos)
+        return usage.charge(session, self.account_id, self.call, charge_id=self.id, metered=self.metered)
+
+    def parameters(self, now: datetime) -> Mapping[str, Any]:
+        """Return the row of the charge."""
+        # Not `super()`: a dataclass with slots is another class than the one that the compiler saw.
+        key = {"api_key_id": self.call.api_key_id, "memo": usage.memo_of(self.call)}
+        return {**_Ending.parameters(self, now), **key}
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement(_Ending):
+    """Settle a hold at a cost that it covers."""
+
+    statement = step_statements.SETTLEMENT
+
+    def run(self, session: Session) -> HoldResult:
+        """Settle the hold."""
+        return usage.settle(session, self.id, self.metered)
+
+
+def _assert_may_spend(session: Session, step: Hold | Charge, nanos: int) -> None:
+    """Check the key, and for a call that costs nothing that there are some credits.
+
+    A step that was done before, with an outcome that was unknown then, is found by its function.
+
+    Raises: Unauthorized, InsufficientCredits.
+    """
+    if credit_holds.exists(session, step.id):
+        return
+    identity.assert_valid_key(session, step.call.api_key_id, step.account_id)
+    if not nanos:
+        usage.assert_has_credits(session, step.account_id)
+
+
+_ON_SQLITE: Mapping[
+    type[Step[Any]], Callable[[sqlite3.Connection, Mapping[str, Any], str], StepResult | None]
+] = {
+    Hold: sqlite_steps.hold,
+    Charge: sqlite_steps.charge,
+    Settlement: sqlite_steps.settle,
+}
+
+
+class StepGroups:
+    """Runs the steps of this process's threads in shared units of work."""
+
+    _groups: Mapping[type[Step[Any]], GroupCommit[Step[Any], Any]]
+
+    def __init__(self, *, is_postgresql: bool) -> None:
+        if is_postgresql:
+            # Of one kind each, so that all units lock holds, accounts and sums in this order. SQLite has one lock.
+            self._groups = {
+                kind: GroupCommit(partial(_run, partial(_run_statement, KeptConnection())))
+                for kind in _ON_SQLITE
+            }
+        else:
+            group = GroupCommit(partial(_run, partial(_run_on_sqlite, KeptConnection())))
+            self._groups = dict.fromkeys(_ON_SQLITE, group)
+
+    def run(self, step: Step[ResultT]) -> ResultT | None:
+        """Run a step; return its result, None if nothing was done: then `step.run` decides, in a unit of its own.
+
+        Raises: CommitUnknownError: the step was done, or not at all; UnitError inside a unit, which would hold row
+        locks while waiting.
+        """
+        assert_no_unit()
+        try:
+            result: ResultT | None = self._groups[type(step)].run(step)
+        except NotStartedError:
+            return None
+        return result
+
+
+def _run(
+    execute: Callable[[Sequence[Step[Any]]], Sequence[Any]], steps: Sequence[Step[Any]]
+) -> Sequence[Any]:
+    try:
+        return execute(steps)
+    except CommitUnknownError:
+        raise
+    except Exception as error:
+        # A step must not fail for another's sake: each runs alone.
+        reason, sqlstate = type(error).__name__, getattr(error, "sqlstate", None)
+        _log.warning("step_group_failed", steps=len(steps), reason=reason, sqlstate=sqlstate)
+        return [None] * len(steps)
+
+
+def _run_on_sqlite(kept: KeptConnection, steps: Sequence[Step[Any]]) -> Sequence[Any]:
+    now = clock.now()
+    at = sqlite_steps.stored(now)
+    with kept.sqlite_unit() as connection:
+        found = [_ON_SQLITE[type(step)](connection, step.parameters(now), at) for step in steps]
+    return [
+        None if done is None else step.result(now, done[0], Balance(*done[1]))
+        for step, done in zip(steps, found, strict=True)
+    ]
+
+
+def _run_statement(kept: KeptConnection, steps: Sequence[Step[Any]]) -> Sequence[Any]:
+    now, by_id, statement = clock.now(), {step.id: step for step in steps}, steps[0].statement
+    parameters = (
+        _JSON.encode([step.parameters(now) for step in steps]).encode(),
+        now.isoformat().encode(),
+    )
+    types = step_statements.PARAMETER_TYPES
+    try:
+        rows = kept.execute(statement, types, parameters)
+    except LockNotAvailable:
+        # The steps of a locked account are left to wait alone.
+        rows = kept.execute(step_statements.without_waiting(statement), types, parameters)
+    results = {
+        (step_id := found.decode()): by_id[step_id].result(now, json.loads(memo), Balance(*map(int, sums)))
+        for found, memo, *sums in rows
+    }
+    return [results.get(step.id) for step in steps]
