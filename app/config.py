@@ -1,116 +1,87 @@
-"""The settings: typed, frozen, read once. The only reader of the environment.
+"""The settings: typed, frozen, read once. Nothing else reads the environment.
 
-Each name is in `.env.example` and `docs/configuration.md`; a test holds the three together.
+`.env.example` and `docs/configuration.md` list the same names; a test compares the three.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from app.core import addresses
+from app.core import addresses, host_sizes
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Family
+from app.core.loopback import is_loopback
+from app.core.setting_types import KEY_BYTES, BaseUrl, Origins, RateLimit, Urls, keys, split
 
-GOOD_SECRET = 32
-"""Characters that a secret needs, so that nobody guesses it."""
-_KEY_BYTES = 32
-_JUPITER = "https://api.jup.ag"
-_SANDBOX_JUPITER = "http://127.0.0.1:18549"
-_KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
+MIN_SECRET_LENGTH = 32
+"""The minimum number of characters of a secret, so that it cannot be guessed."""
+PUBLIC_SANDBOX_MESSAGE = (
+    "NETWORK is sandbox, and {what}. The sandbox has no real money and no limits: set NETWORK to testnet or mainnet,"
+    " or SANDBOX_PUBLIC=1 to make a sandbox reachable from other machines"
+)
+_URL_SEPARATORS = re.compile(r"[/?&=@:]")
+_MIN_HIDDEN_CHARACTERS = 8
+"""Shorter texts are no keys, and occur by chance."""
+_JUPITER_URL = "https://api.jup.ag"
+_SANDBOX_JUPITER_URL = "http://127.0.0.1:18549"
 _LIMITS = (
     "grant_budget_usd_per_day",
     "registration_rate_limit",
     "rate_limit_per_key",
+    "quote_rate_limit",
     "device_miss_limit",
     "x402_miss_limit",
+    "keyless_rate_limit",
+    "jupiter_rate_limit",
+    "relay_rate_limit",
+    "lifi_rate_limit",
 )
+# The documented limits of each service without a key, and of its free or usual plan with one.
+_SERVICE_RATE_LIMITS = {
+    "jupiter": ("30 per minute", "60 per minute"),
+    "relay": ("50 per minute", "10 per second"),
+    "lifi": ("75 per 2 hours", "12000 per 2 hours"),
+}
 _REQUIRED_OUTSIDE_SANDBOX = ("secret_key", "code_peppers", "encryption_keys")
 
 
-# Endpoints often carry a key.
-_Urls = Annotated[tuple[str, ...], NoDecode, Field(repr=False)]
-
-
-def _base_url(text: str) -> str:
-    """Take `http(s)://host[:port][/path]`, where `{network}` and `{key}` may stand."""
-    try:
-        parts = urlsplit(text.format(network="network", key="key"))
-        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-        usable = (
-            usable and parts.username is None and not parts.fragment and text.isascii() and " " not in text
-        )
-    except (ValueError, LookupError):
-        usable = False
-    if not usable:
-        raise ValueError("it must look like https://host/path, without a user or a fragment")
-    return text.rstrip("/")
-
-
-# The operator's own address may hold a key, too.
-_BaseUrl = Annotated[str, AfterValidator(_base_url), Field(repr=False)]
-
-
 class Network(StrEnum):
-    """Which set of chains is served: private local ones, public test networks, or the real ones."""
+    """The set of chains served: private local ones, public test networks, or mainnets."""
 
     SANDBOX = "sandbox"
     TESTNET = "testnet"
     MAINNET = "mainnet"
 
 
-def _split(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _keys(text: str, name: str) -> tuple[tuple[str, bytes], ...]:
-    keys = []
-    for part in _split(text):
-        key_id, colon, encoded = part.partition(":")
-        try:
-            key = base64.b64decode(encoded, validate=True)
-        except binascii.Error:
-            key = b""
-        if not colon or not _KEY_ID.fullmatch(key_id) or len(key) != _KEY_BYTES:
-            msg = f"{name} must be a comma-separated list of id:base64 of {_KEY_BYTES} bytes"
-            raise ValueError(msg)
-        keys.append((key_id, key))
-    if len({key_id for key_id, _ in keys}) != len(keys):
-        msg = f"{name} names a key id twice"
-        raise ValueError(msg)
-    return tuple(keys)
-
-
 class _UpstreamSettings(BaseSettings):
-    """Whom the gateway forwards to, and how long it waits."""
+    """The upstreams of the gateway and of payments: credentials, addresses, timeouts."""
 
     openai_api_key: SecretStr = SecretStr("")
-    openai_base_url: _BaseUrl = "https://api.openai.com/v1"
+    openai_base_url: BaseUrl = "https://api.openai.com/v1"
     anthropic_api_key: SecretStr = SecretStr("")
-    anthropic_base_url: _BaseUrl = "https://api.anthropic.com"
+    anthropic_base_url: BaseUrl = "https://api.anthropic.com"
     gemini_api_key: SecretStr = SecretStr("")
-    gemini_base_url: _BaseUrl = "https://generativelanguage.googleapis.com"
+    gemini_base_url: BaseUrl = "https://generativelanguage.googleapis.com"
     openrouter_api_key: SecretStr = SecretStr("")
-    openrouter_base_url: _BaseUrl = "https://openrouter.ai/api/v1"
+    openrouter_base_url: BaseUrl = "https://openrouter.ai/api/v1"
     groq_api_key: SecretStr = SecretStr("")
-    groq_base_url: _BaseUrl = "https://api.groq.com/openai/v1"
+    groq_base_url: BaseUrl = "https://api.groq.com/openai/v1"
     alchemy_api_key: SecretStr = SecretStr("")
-    alchemy_base_url: _BaseUrl = "https://{network}.g.alchemy.com/v2/{key}"
+    alchemy_base_url: BaseUrl = "https://{network}.g.alchemy.com/v2/{key}"
     coingecko_api_key: SecretStr = SecretStr("")
-    coingecko_base_url: _BaseUrl = "https://api.coingecko.com/api/v3"
+    coingecko_base_url: BaseUrl = "https://api.coingecko.com/api/v3"
     brave_api_key: SecretStr = SecretStr("")
-    brave_base_url: _BaseUrl = "https://api.search.brave.com/res/v1"
+    brave_base_url: BaseUrl = "https://api.search.brave.com/res/v1"
     exa_api_key: SecretStr = SecretStr("")
-    exa_base_url: _BaseUrl = "https://api.exa.ai"
+    exa_base_url: BaseUrl = "https://api.exa.ai"
     tavily_api_key: SecretStr = SecretStr("")
-    tavily_base_url: _BaseUrl = "https://api.tavily.com"
+    tavily_base_url: BaseUrl = "https://api.tavily.com"
     gateway_providers_file: str = ""
     gateway_max_call_usd: Decimal = Field(Decimal("5.00"), gt=0, le=1_000_000)
     upstream_connect_timeout_seconds: Decimal = Field(Decimal(5), gt=0, le=60)
@@ -122,18 +93,19 @@ class _UpstreamSettings(BaseSettings):
     x402_settlement_key_evm: SecretStr = SecretStr("")
     x402_settlement_key_solana: SecretStr = SecretStr("")
     x402_max_age_seconds: int = Field(3600, ge=60, le=86_400)
-    x402_miss_limit: str | None = None
+    x402_miss_limit: RateLimit | None = None
     allow_private_upstreams: bool = False
 
 
 class Settings(_UpstreamSettings):
-    """Everything an operator can set. Field names are the environment's names in lower case."""
+    """All settings. Field names are the environment variables' names in lower case."""
 
     model_config = SettingsConfigDict(
         frozen=True, extra="ignore", hide_input_in_errors=True, validate_default=True
     )
 
     network: Network = Network.SANDBOX
+    sandbox_public: bool = False
     port: int = Field(8000, ge=1, le=65535)
     base_url: str = ""
     database_url: SecretStr = SecretStr("sqlite:///var/purser.sqlite")
@@ -145,21 +117,29 @@ class Settings(_UpstreamSettings):
     encryption_keys: SecretStr = SecretStr("")
     bootstrap_master_key: SecretStr = SecretStr("")
 
-    web_concurrency: int = Field(2, ge=1)
-    web_threads: int = Field(1100, ge=1)
-    database_pool_size: int = Field(5, ge=1)
-    database_pool_overflow: int = Field(10, ge=0)
+    host_memory: Literal["512MB", "1GB", "4GB"] | None = None
+    web_concurrency: int = Field(0, ge=1)
+    web_threads: int = Field(0, ge=1)
+    web_stay_ms: int = Field(20, ge=0)
+    web_body_memory_mb: int = Field(0, ge=1)
+    database_pool_size: int = Field(0, ge=1)
+    database_pool_overflow: int = Field(-1, ge=0)
 
     initial_credits_usd: Decimal = Field(Decimal("10.00"), ge=0, le=1_000_000)
     grant_budget_usd_per_day: Decimal | None = Field(None, ge=0)
-    registration_rate_limit: str | None = None
-    rate_limit_per_key: str | None = None
-    device_miss_limit: str | None = None
+    registration_rate_limit: RateLimit | None = None
+    rate_limit_per_key: RateLimit | None = None
+    quote_rate_limit: RateLimit | None = None
+    keyless_rate_limit: RateLimit | None = None
+    device_miss_limit: RateLimit | None = None
     trusted_proxy_hops: int = Field(0, ge=0, le=10)
+    cors_allowed_origins: Origins = ()
 
-    ethereum_rpc_url: _Urls = ()
-    base_rpc_url: _Urls = ()
-    solana_rpc_url: _Urls = ()
+    ethereum_rpc_url: Urls = ()
+    ethereum_private_rpc_url: Urls = ()
+    base_rpc_url: Urls = ()
+    solana_rpc_url: Urls = ()
+    solana_priority_fee_estimate: bool = False
     faucet_url: str = ""
     ethereum_confirmations: int = Field(1, ge=1)
     base_confirmations: int = Field(1, ge=1)
@@ -168,7 +148,7 @@ class Settings(_UpstreamSettings):
     base_deposit_confirmations: int = Field(5, ge=1)
     ethereum_stuck_blocks: int = Field(6, ge=1)
     base_stuck_blocks: int = Field(30, ge=1)
-    confirmation_wait_seconds: Decimal = Field(Decimal(5), ge=0, le=25)
+    confirmation_wait_seconds: Decimal | None = Field(None, ge=0, le=25)
     poll_interval_seconds: Decimal = Field(Decimal(2), gt=0)
     max_slippage_bps: int = Field(500, ge=0, le=5000)
     max_price_deviation_bps: int = Field(200, ge=0, le=5000)
@@ -176,26 +156,30 @@ class Settings(_UpstreamSettings):
     max_bridge_fee_bps: int = Field(100, ge=0, le=5000)
     funding_request_ttl_seconds: int = Field(604_800, ge=1)
     retired_key_ttl_seconds: int = Field(7_776_000, ge=0)
-    # Limits and their audit look back two months at most.
+    # Limits and their audit read at most two months.
     retention_days: int = Field(400, ge=62, le=36_500)
     price_overrides: str = ""
     jupiter_base_url: str = ""
+    jupiter_api_key: SecretStr = SecretStr("")
+    jupiter_rate_limit: RateLimit | None = None
     perpdex_base_url: str = ""
     cctp_attestation_url: str = ""
+    cctp_lookup_table: str = ""
     relay_base_url: str = ""
+    relay_api_key: SecretStr = SecretStr("")
+    relay_rate_limit: RateLimit | None = None
     lifi_base_url: str = ""
+    lifi_api_key: SecretStr = SecretStr("")
+    lifi_rate_limit: RateLimit | None = None
 
     browser_executable: str = ""
+    browser_without_sandbox: bool = False
     shopping_price_usd: Decimal = Field(Decimal("0.25"), ge=0, le=1000)
 
+    record_upstreams: str = ""
     metrics_token: SecretStr = SecretStr("")
     sentry_dsn: SecretStr = SecretStr("")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
-
-    @field_validator("ethereum_rpc_url", "base_rpc_url", "solana_rpc_url", mode="before")
-    @classmethod
-    def _urls(cls, value: Any) -> tuple[str, ...]:
-        return _split(value) if isinstance(value, str) else tuple(value)
 
     @field_validator("log_level", mode="before")
     @classmethod
@@ -204,8 +188,8 @@ class Settings(_UpstreamSettings):
 
     @field_validator("redis_url")
     @classmethod
-    def _usable_redis(cls, value: SecretStr) -> SecretStr:
-        # Refused here, where nothing is shown: libraries quote a URL that they cannot use, password and all.
+    def _validate_redis_url(cls, value: SecretStr) -> SecretStr:
+        # Validated here, without quoting it: libraries quote a URL that they cannot use, including its password.
         try:
             parts = urlsplit(value.get_secret_value())
             usable = parts.scheme in {"redis", "rediss"} and bool(parts.hostname) and parts.port != 0
@@ -219,45 +203,56 @@ class Settings(_UpstreamSettings):
     @field_validator("database_url", mode="before")
     @classmethod
     def _sqlalchemy_url(cls, value: Any) -> Any:
-        # Hosts hand out postgres://, which SQLAlchemy does not know; psycopg 3 is the driver installed here.
+        # Platforms use postgres://, which SQLAlchemy does not support; psycopg 3 is the installed driver.
         text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
         return SecretStr(re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", text))
 
     @model_validator(mode="before")
     @classmethod
-    def _defaults_by_network(cls, values: dict[str, Any]) -> dict[str, Any]:
-        # An empty value is as good as none, save for the limits, where it says "off".
+    def _defaults_by_host_and_network(cls, values: dict[str, Any]) -> dict[str, Any]:
+        # An empty value counts as unset, except for limits, where it means "off".
         values = {
             name: None if value == "" else value
             for name, value in values.items()
             if value != "" or name in _LIMITS
         }
+        for name, size in host_sizes.defaults(values.get("host_memory")).items():
+            values.setdefault(name, size)
         if values.get("network", Network.SANDBOX) != Network.SANDBOX:
             values.setdefault("grant_budget_usd_per_day", "1000")
             values.setdefault("registration_rate_limit", "5 per minute;60 per hour")
             values.setdefault("rate_limit_per_key", "600 per minute")
+            values.setdefault("quote_rate_limit", "10 per minute")
+            values.setdefault("keyless_rate_limit", "300 per minute")
             values.setdefault("device_miss_limit", "5 per hour")
             values.setdefault("x402_miss_limit", "30 per minute")
+            for service, (keyless, keyed) in _SERVICE_RATE_LIMITS.items():
+                limit = keyed if values.get(f"{service}_api_key") else keyless
+                values.setdefault(f"{service}_rate_limit", limit)
         else:
             values.setdefault("allow_private_upstreams", "1")
         return values
 
     @model_validator(mode="after")
-    def _complete(self) -> Settings:
+    def _require_production_settings(self) -> Settings:
         missing = [name for name in _REQUIRED_OUTSIDE_SANDBOX if not getattr(self, name).get_secret_value()]
         if missing:
             names = ", ".join(name.upper() for name in missing)
-            msg = f"set {names} (`./run` makes them for the sandbox; docs/configuration.md says how)"
+            msg = f"set {names} (`./run` generates them for the sandbox; see docs/configuration.md)"
             raise ValueError(msg)
-        # Whoever guesses one can write what only we should: a short one may be a piece of one with a comma in it.
-        if any(len(each) < GOOD_SECRET for each in self.secret_key_list()[1:]):
-            msg = (
-                f"SECRET_KEY_FALLBACKS are separated by commas and have {GOOD_SECRET} characters or more each"
-            )
+        if (
+            self.is_sandbox
+            and not self.sandbox_public
+            and not is_loopback(urlsplit(self.public_url).hostname)
+        ):
+            raise ValueError(PUBLIC_SANDBOX_MESSAGE.format(what="BASE_URL is not a loopback address"))
+        # A guessed one can forge sessions. A short one may be part of a secret that contains a comma.
+        if any(len(each) < MIN_SECRET_LENGTH for each in self.secret_key_list()[1:]):
+            msg = f"SECRET_KEY_FALLBACKS must be separated by commas, each of at least {MIN_SECRET_LENGTH} characters"
             raise ValueError(msg)
-        _keys(self.code_peppers.get_secret_value(), "CODE_PEPPERS")
-        _keys(self.encryption_keys.get_secret_value(), "ENCRYPTION_KEYS")
-        self.prices_overridden()
+        keys(self.code_peppers.get_secret_value(), "CODE_PEPPERS")
+        keys(self.encryption_keys.get_secret_value(), "ENCRYPTION_KEYS")
+        self.parsed_price_overrides()
         self.payment_recipient(Family.EVM)
         self.payment_recipient(Family.SOLANA)
         self.settlement_keys()
@@ -265,55 +260,69 @@ class Settings(_UpstreamSettings):
 
     @classmethod
     def load(cls) -> Settings:
-        """Read the environment. Raises: SystemExit with one line for each setting that is wrong, and no value."""
+        """Read the environment. Raises: SystemExit with one line per invalid setting, without values."""
         try:
             return cls()
         except ValidationError as error:
-            lines = [
-                ": ".join(
-                    filter(None, [str(problem["loc"][0]).upper() if problem["loc"] else "", problem["msg"]])
-                )
-                for problem in error.errors(include_input=False, include_url=False, include_context=False)
-            ]
-            raise SystemExit("\n".join(["The settings are not right:", *lines])) from None
+            found = error.errors(include_input=False, include_url=False, include_context=False)
+            messages = [(problem["loc"], problem["msg"].removeprefix("Value error, ")) for problem in found]
+            lines = [f"{str(loc[0]).upper()}: {text}" if loc else text for loc, text in messages]
+            raise SystemExit("\n".join(["The settings are invalid:", *lines])) from None
 
     @property
     def is_sandbox(self) -> bool:
-        """Tell whether the private local chains are served."""
+        """Return whether the private local chains are served."""
         return self.network is Network.SANDBOX
 
     @property
     def public_url(self) -> str:
-        """Return the address in links, without a trailing slash."""
+        """Return the base URL for links, without a trailing slash."""
         return (self.base_url or f"http://127.0.0.1:{self.port}").rstrip("/")
 
     @property
     def jupiter_url(self) -> str:
-        """Return Jupiter's base address; in the sandbox that of its stand-in."""
-        return self.jupiter_base_url or (_SANDBOX_JUPITER if self.is_sandbox else _JUPITER)
+        """Return Jupiter's base URL; in the sandbox that of its stand-in."""
+        return self.jupiter_base_url or (_SANDBOX_JUPITER_URL if self.is_sandbox else _JUPITER_URL)
+
+    def secret_texts(self) -> frozenset[str]:
+        """Return every secret of the operator that a text may contain, parts of URLs with keys included."""
+        found: set[str] = set()
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if isinstance(value, SecretStr):
+                found.update([value.get_secret_value(), *split(value.get_secret_value())])
+            elif field.repr is False:
+                urls = [value] if isinstance(value, str) else value
+                found.update(part for url in urls for part in [url, *_URL_SEPARATORS.split(url)])
+        return frozenset(text for text in found if len(text) >= _MIN_HIDDEN_CHARACTERS)
 
     def secret_key_list(self) -> tuple[str, ...]:
-        """Return the secret for new tokens and digests, then those that are still believed."""
+        """Return the secret for new tokens and digests, then those that are still accepted."""
         return (
             self.secret_key.get_secret_value(),
-            *_split(self.secret_key_fallbacks.get_secret_value()),
+            *split(self.secret_key_fallbacks.get_secret_value()),
         )
 
     def encryption_key_list(self) -> tuple[tuple[str, bytes], ...]:
         """Return `(id, 32 bytes)` pairs, the one for new data first."""
-        return _keys(self.encryption_keys.get_secret_value(), "ENCRYPTION_KEYS")
+        return keys(self.encryption_keys.get_secret_value(), "ENCRYPTION_KEYS")
 
     def code_pepper_list(self) -> tuple[tuple[str, bytes], ...]:
         """Return `(id, 32 bytes)` pairs, the one for new claim codes first."""
-        return _keys(self.code_peppers.get_secret_value(), "CODE_PEPPERS")
+        return keys(self.code_peppers.get_secret_value(), "CODE_PEPPERS")
 
     def rpc_urls(self, chain: ChainName) -> tuple[str, ...]:
         """Return the configured endpoints of a chain, possibly none."""
         urls: tuple[str, ...] = getattr(self, f"{chain.value}_rpc_url")
         return urls
 
+    def confirmations(self, chain: ChainName) -> int:
+        """Return the confirmations that an own transaction needs before it is settled."""
+        needed: int = getattr(self, f"{chain.value}_confirmations", 1)
+        return needed
+
     def payment_recipient(self, family: Family) -> str | None:
-        """Return where the operator wants payments to go, if anywhere in particular. Raises: ValueError."""
+        """Return the recipient of payments that the operator configured, if any. Raises: ValueError."""
         name = f"x402_recipient_{family.value}"
         text: str = getattr(self, name)
         try:
@@ -328,19 +337,19 @@ class Settings(_UpstreamSettings):
         solana_text = self.x402_settlement_key_solana.get_secret_value()
         try:
             evm = bytes.fromhex(evm_text.removeprefix("0x"))
-            # Solana's tools write the seed and the public key after it.
-            solana = addresses.base58_bytes(solana_text)[:_KEY_BYTES]
+            # Solana's tools write the seed followed by the public key.
+            solana = addresses.base58_bytes(solana_text)[:KEY_BYTES]
         except ValueError:
             evm = solana = b"?"
-        if len(evm) not in (0, _KEY_BYTES) or len(solana) not in (0, _KEY_BYTES):
+        if len(evm) not in (0, KEY_BYTES) or len(solana) not in (0, KEY_BYTES):
             msg = "X402_SETTLEMENT_KEY_EVM must be 32 bytes in hex, X402_SETTLEMENT_KEY_SOLANA a keypair in base58"
             raise ValueError(msg)
         return evm or None, solana or None
 
-    def prices_overridden(self) -> dict[str, Decimal]:
+    def parsed_price_overrides(self) -> dict[str, Decimal]:
         """Return PRICE_OVERRIDES as dollars by token symbol. Raises: ValueError."""
         prices = {}
-        for part in _split(self.price_overrides):
+        for part in split(self.price_overrides):
             symbol, _, usd = part.partition(":")
             try:
                 prices[symbol] = Decimal(usd)

@@ -1,104 +1,22 @@
-"""Failures of the service: one code table, one class per failure, one mapping to HTTP.
+"""Errors of the API: their classes; their codes and statuses are in `error_codes`.
 
-Raise a `ServiceError` from any room; it rolls the unit of work back and becomes
-`{"error", "code", "details"?, "request_id"}`. Port errors (`app.ports.errors`) are not wire errors.
+Any code may raise a `ServiceError`; it rolls the unit of work back, and `app.web.error_responses` turns it into
+`{"error", "code", "details"?, "request_id"}`. Port errors (`app.ports.errors`) are never sent to clients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Any, ClassVar
 
-
-class ErrorCode(StrEnum):
-    """Every code of the API, with the status it travels with (`STATUS`)."""
-
-    INVALID_INPUT = "INVALID_INPUT"
-    INVALID_SPEC = "INVALID_SPEC"
-    SELF_REVOKE = "SELF_REVOKE"
-    UNAUTHORIZED = "UNAUTHORIZED"
-    INSUFFICIENT_CREDITS = "INSUFFICIENT_CREDITS"
-    PAYMENT_REQUIRED = "PAYMENT_REQUIRED"
-    PAYMENT_INVALID = "PAYMENT_INVALID"
-    PAYMENT_ALREADY_USED = "PAYMENT_ALREADY_USED"
-    DAILY_LIMIT_EXCEEDED = "DAILY_LIMIT_EXCEEDED"
-    WEEKLY_LIMIT_EXCEEDED = "WEEKLY_LIMIT_EXCEEDED"
-    MONTHLY_LIMIT_EXCEEDED = "MONTHLY_LIMIT_EXCEEDED"
-    PER_TX_LIMIT_EXCEEDED = "PER_TX_LIMIT_EXCEEDED"
-    ADDRESS_NOT_ALLOWED = "ADDRESS_NOT_ALLOWED"
-    DOMAIN_NOT_ALLOWED = "DOMAIN_NOT_ALLOWED"
-    WALLET_FROZEN = "WALLET_FROZEN"
-    CONTROLS_LOCKED = "CONTROLS_LOCKED"
-    ROUTE_NOT_ALLOWED = "ROUTE_NOT_ALLOWED"
-    EMAIL_MISMATCH = "EMAIL_MISMATCH"
-    NOT_FOUND = "NOT_FOUND"
-    METHOD_NOT_ALLOWED = "METHOD_NOT_ALLOWED"
-    ALREADY_SUBSCRIBED = "ALREADY_SUBSCRIBED"
-    ALREADY_CLAIMED = "ALREADY_CLAIMED"
-    IDEMPOTENCY_CONFLICT = "IDEMPOTENCY_CONFLICT"
-    TRANSACTION_IN_PROGRESS = "TRANSACTION_IN_PROGRESS"
-    PURCHASE_IN_PROGRESS = "PURCHASE_IN_PROGRESS"
-    LIMIT_REACHED = "LIMIT_REACHED"
-    REQUEST_TIMEOUT = "REQUEST_TIMEOUT"
-    PAYLOAD_TOO_LARGE = "PAYLOAD_TOO_LARGE"
-    HEAD_TOO_LARGE = "HEAD_TOO_LARGE"
-    RATE_LIMITED = "RATE_LIMITED"
-    INTERNAL_ERROR = "INTERNAL_ERROR"
-    TRANSFER_FAILED = "TRANSFER_FAILED"
-    WITHDRAWAL_FAILED = "WITHDRAWAL_FAILED"
-    SWAP_FAILED = "SWAP_FAILED"
-    BRIDGE_FAILED = "BRIDGE_FAILED"
-    NOT_IMPLEMENTED = "NOT_IMPLEMENTED"
-    PERPDEX_ERROR = "PERPDEX_ERROR"
-    BALANCE_FETCH_ERROR = "BALANCE_FETCH_ERROR"
-    UPSTREAM_ERROR = "UPSTREAM_ERROR"
-    UPSTREAM_TIMEOUT = "UPSTREAM_TIMEOUT"
-    PRICE_UNAVAILABLE = "PRICE_UNAVAILABLE"
-    PROVIDER_NOT_CONFIGURED = "PROVIDER_NOT_CONFIGURED"
-    OVERLOADED = "OVERLOADED"
-
-
-_C = ErrorCode
-STATUS: Mapping[ErrorCode, int] = {
-    **dict.fromkeys((_C.INVALID_INPUT, _C.INVALID_SPEC, _C.SELF_REVOKE), 400),
-    _C.UNAUTHORIZED: 401,
-    **dict.fromkeys(
-        (_C.INSUFFICIENT_CREDITS, _C.PAYMENT_REQUIRED, _C.PAYMENT_INVALID, _C.PAYMENT_ALREADY_USED), 402
-    ),
-    **dict.fromkeys(
-        (
-            _C.DAILY_LIMIT_EXCEEDED, _C.WEEKLY_LIMIT_EXCEEDED, _C.MONTHLY_LIMIT_EXCEEDED,
-            _C.PER_TX_LIMIT_EXCEEDED, _C.ADDRESS_NOT_ALLOWED, _C.DOMAIN_NOT_ALLOWED, _C.WALLET_FROZEN,
-            _C.CONTROLS_LOCKED, _C.ROUTE_NOT_ALLOWED, _C.EMAIL_MISMATCH,
-        ),
-        403,
-    ),
-    _C.NOT_FOUND: 404,
-    _C.METHOD_NOT_ALLOWED: 405,
-    **dict.fromkeys(
-        (
-            _C.ALREADY_SUBSCRIBED, _C.ALREADY_CLAIMED, _C.IDEMPOTENCY_CONFLICT,
-            _C.TRANSACTION_IN_PROGRESS, _C.PURCHASE_IN_PROGRESS, _C.LIMIT_REACHED,
-        ),
-        409,
-    ),
-    _C.REQUEST_TIMEOUT: 408, _C.PAYLOAD_TOO_LARGE: 413, _C.RATE_LIMITED: 429, _C.HEAD_TOO_LARGE: 431,
-    **dict.fromkeys(
-        (_C.INTERNAL_ERROR, _C.TRANSFER_FAILED, _C.WITHDRAWAL_FAILED, _C.SWAP_FAILED, _C.BRIDGE_FAILED), 500
-    ),
-    _C.NOT_IMPLEMENTED: 501,
-    **dict.fromkeys((_C.PERPDEX_ERROR, _C.BALANCE_FETCH_ERROR, _C.UPSTREAM_ERROR), 502),
-    **dict.fromkeys((_C.PRICE_UNAVAILABLE, _C.PROVIDER_NOT_CONFIGURED, _C.OVERLOADED), 503),
-    _C.UPSTREAM_TIMEOUT: 504,
-}  # fmt: skip
+from app.error_codes import STATUS, ErrorCode
 
 
 class ServiceError(Exception):
-    """Base of all failures that a caller sees. Subclasses set `code`; the message is a sentence to act on."""
+    """Base of all errors for clients. Subclasses set `code`; the message states what happened and what to do."""
 
     code: ClassVar[ErrorCode] = ErrorCode.INTERNAL_ERROR
-    default_message: ClassVar[str] = "Something went wrong on our side."
+    default_message: ClassVar[str] = "An unexpected error occurred in the service."
 
     def __init__(
         self,
@@ -109,11 +27,7 @@ class ServiceError(Exception):
         members: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Keep the sentence, JSON-able details and, where waiting helps, how long to wait.
-
-        `members` stand in the body beside `error` and `code`, where the contract puts more there than a failure;
-        `headers` go with it.
-        """
+        """Accept JSON-serializable details, and members to add to the body next to `error` and `code`."""
         self.message = message or self.default_message
         self.details = dict(details or {})
         self.members = dict(members or {})
@@ -123,12 +37,12 @@ class ServiceError(Exception):
 
     @property
     def status(self) -> int:
-        """The HTTP status of this failure's code."""
+        """The HTTP status of this error's code."""
         return STATUS[self.code]
 
 
 class InvalidInput(ServiceError):
-    """A field is missing or malformed; `details.fields` names each. Not for what is well-formed but not allowed."""
+    """A field is missing or malformed; `details.fields` names each. Not for valid input that is not allowed."""
 
     code = ErrorCode.INVALID_INPUT
     default_message = "The request is not valid."
@@ -140,21 +54,21 @@ class InvalidInput(ServiceError):
 
 
 class Unauthorized(ServiceError):
-    """The key is missing, malformed, unknown or revoked: one and the same answer. Not for a wrong owner (NotFound)."""
+    """The key is missing, malformed, unknown or revoked, without distinction. Not for a wrong owner (NotFound)."""
 
     code = ErrorCode.UNAUTHORIZED
-    default_message = "A valid API key is needed in the X-API-Key header."
+    default_message = "A valid API key is required in the X-API-Key header."
 
 
 class SelfRevoke(ServiceError):
-    """A master key does not revoke itself: another one has to."""
+    """A master key cannot revoke itself."""
 
     code = ErrorCode.SELF_REVOKE
     default_message = "A master key cannot revoke itself; use another one."
 
 
 class NotFound(ServiceError):
-    """It does not exist or belongs to somebody else: the answer must not tell which."""
+    """It does not exist or belongs to another account, which are not distinguished."""
 
     code = ErrorCode.NOT_FOUND
     default_message = "Not found."
@@ -164,25 +78,39 @@ class MethodNotAllowed(ServiceError):
     """The route exists, with other methods."""
 
     code = ErrorCode.METHOD_NOT_ALLOWED
-    default_message = "This route does not answer that method."
+    default_message = "This route does not support that method."
 
 
 class PayloadTooLarge(ServiceError):
-    """The body is larger than the route takes."""
+    """The body is larger than the route accepts."""
 
     code = ErrorCode.PAYLOAD_TOO_LARGE
     default_message = "The request body is too large: at most 1 MiB of JSON."
 
 
+class RequestTimeout(ServiceError):
+    """The request did not arrive in time; nothing was done."""
+
+    code = ErrorCode.REQUEST_TIMEOUT
+    default_message = "The request took too long to arrive; nothing was done."
+
+
+class HeadTooLarge(ServiceError):
+    """The request line or the headers are too large."""
+
+    code = ErrorCode.HEAD_TOO_LARGE
+    default_message = "The request line or the headers are too large: 8190 bytes for each line, 100 headers."
+
+
 class RateLimited(ServiceError):
-    """Too many requests, guesses or grants; carries when to come back."""
+    """Too many requests, guesses or grants; states when to retry."""
 
     code = ErrorCode.RATE_LIMITED
     default_message = "Too many requests; try again later."
 
 
 class Overloaded(ServiceError):
-    """We could do it, but not now; carries when to come back."""
+    """The service has no capacity for the request at the moment; states when to retry."""
 
     code = ErrorCode.OVERLOADED
     default_message = "The service is busy; try again shortly."
@@ -192,51 +120,57 @@ class InsufficientCredits(ServiceError):
     """The account cannot pay for the call."""
 
     code = ErrorCode.INSUFFICIENT_CREDITS
-    default_message = "There are not enough credits left."
+    default_message = "The account does not have enough credits."
 
 
 class PaymentRequired(ServiceError):
-    """Nobody pays for this call yet: neither a key nor a payment came with it. Carries the terms."""
+    """The call has neither a key nor a payment. Contains the payment terms."""
 
     code = ErrorCode.PAYMENT_REQUIRED
     default_message = "Payment required"
 
 
 class PaymentInvalid(ServiceError):
-    """The payment that was presented does not pay for this call; nothing was consumed. Carries the terms."""
+    """The payment presented is not valid for this call; nothing was consumed. Contains the payment terms."""
 
     code = ErrorCode.PAYMENT_INVALID
 
 
 class PaymentAlreadyUsed(ServiceError):
-    """The payment was taken already, for this call or another one. Carries the terms for a new one."""
+    """The payment was already consumed, by this call or another one. Contains the terms for a new one."""
 
     code = ErrorCode.PAYMENT_ALREADY_USED
-    default_message = "This payment was used already; each one pays for one call."
+    default_message = "This payment was already used; each payment pays for one call."
 
 
 class DailyLimitExceeded(ServiceError):
-    """The movement would pass the wallet's limit per UTC day."""
+    """The amount would exceed the wallet's limit per UTC day."""
 
     code = ErrorCode.DAILY_LIMIT_EXCEEDED
 
 
 class WeeklyLimitExceeded(ServiceError):
-    """The movement would pass the wallet's limit per UTC week."""
+    """The amount would exceed the wallet's limit per UTC week."""
 
     code = ErrorCode.WEEKLY_LIMIT_EXCEEDED
 
 
 class MonthlyLimitExceeded(ServiceError):
-    """The movement would pass the wallet's limit per UTC month."""
+    """The amount would exceed the wallet's limit per UTC month."""
 
     code = ErrorCode.MONTHLY_LIMIT_EXCEEDED
 
 
 class PerTxLimitExceeded(ServiceError):
-    """The movement alone is larger than the wallet's limit per transaction."""
+    """The amount alone exceeds the wallet's limit per transaction."""
 
     code = ErrorCode.PER_TX_LIMIT_EXCEEDED
+
+
+class SessionLimitExceeded(ServiceError):
+    """The amount would exceed the budget of the session; or it has expired, or is for other domains."""
+
+    code = ErrorCode.SESSION_LIMIT_EXCEEDED
 
 
 class AddressNotAllowed(ServiceError):
@@ -251,11 +185,17 @@ class DomainNotAllowed(ServiceError):
     code = ErrorCode.DOMAIN_NOT_ALLOWED
 
 
+class PayeeChanged(ServiceError):
+    """A web service asks to pay another address than before; nothing was signed. `details` has both."""
+
+    code = ErrorCode.PAYEE_CHANGED
+
+
 class WalletFrozen(ServiceError):
-    """The agent was frozen by its owner or the platform: nothing new moves; what is in flight is finished."""
+    """The agent is frozen by its owner or the platform: no new payment leaves; what is pending is completed."""
 
     code = ErrorCode.WALLET_FROZEN
-    default_message = "This agent is frozen by its owner or the platform; no new movement is possible."
+    default_message = "This agent is frozen by its owner or the platform; no new payment is possible."
 
 
 class ControlsLocked(ServiceError):
@@ -266,17 +206,17 @@ class ControlsLocked(ServiceError):
 
 
 class EmailMismatch(ServiceError):
-    """The agent is claimable with the e-mail it was registered with only."""
+    """The agent can only be claimed with the email address it was registered with."""
 
     code = ErrorCode.EMAIL_MISMATCH
-    default_message = "This agent was registered with another e-mail address."
+    default_message = "This agent was registered with another email address."
 
 
 class AlreadyClaimed(ServiceError):
     """The claim code was used before."""
 
     code = ErrorCode.ALREADY_CLAIMED
-    default_message = "This agent was claimed already."
+    default_message = "This agent was already claimed."
 
 
 class IdempotencyConflict(ServiceError):
@@ -286,45 +226,57 @@ class IdempotencyConflict(ServiceError):
 
 
 class TransactionInProgress(ServiceError):
-    """A movement of the wallet is still open."""
+    """A transaction of the wallet is still pending."""
 
     code = ErrorCode.TRANSACTION_IN_PROGRESS
 
 
 class PurchaseInProgress(ServiceError):
-    """The same purchase is under way or its outcome is unknown, or it is too far to be cancelled."""
+    """The same purchase is in progress, has an unknown outcome, or can no longer be cancelled."""
 
     code = ErrorCode.PURCHASE_IN_PROGRESS
 
 
 class LimitReached(ServiceError):
-    """There are as many of these as there may be."""
+    """The maximum number of these exists already."""
 
     code = ErrorCode.LIMIT_REACHED
 
 
 class TransferFailed(ServiceError):
-    """Certain: the transfer did not take place. Never for an open outcome, which is `pending`."""
+    """The transfer failed and no funds moved. If the outcome is unknown, the response is `pending`."""
 
     code = ErrorCode.TRANSFER_FAILED
 
 
 class WithdrawalFailed(ServiceError):
-    """Certain: the withdrawal did not take place. Never for an open outcome, which is `pending`."""
+    """The withdrawal failed and no funds moved. If the outcome is unknown, the response is `pending`."""
 
     code = ErrorCode.WITHDRAWAL_FAILED
 
 
 class SwapFailed(ServiceError):
-    """Certain: the swap did not take place. Never for an open outcome, which is `pending`."""
+    """The swap failed and no funds moved (`quote_rate_limited`: `Retry-After`). An unknown outcome is `pending`."""
 
     code = ErrorCode.SWAP_FAILED
 
 
 class BridgeFailed(ServiceError):
-    """Certain: nothing left the source chain, or all of it came back. Never for what left and has not arrived yet."""
+    """Nothing left the source chain (`quote_rate_limited`: `Retry-After`), or all was returned; else `pending`."""
 
     code = ErrorCode.BRIDGE_FAILED
+
+
+class PaymentFailed(ServiceError):
+    """The payment to a web service was not made, and no funds moved. If the outcome is unknown, it is `pending`."""
+
+    code = ErrorCode.PAYMENT_FAILED
+
+
+class TermsNotSupported(ServiceError):
+    """A web service offers no terms that can be paid; `details.offers` has the reason for each. Nothing was signed."""
+
+    code = ErrorCode.TERMS_NOT_SUPPORTED
 
 
 class BalanceFetchError(ServiceError):
@@ -334,57 +286,55 @@ class BalanceFetchError(ServiceError):
 
 
 class PerpdexError(ServiceError):
-    """The trading exchange cannot be asked; `details.reason` says why and `details.retry_after_seconds` when again."""
+    """The trading exchange cannot be queried; `details.reason` is why, `details.retry_after_seconds` when to retry."""
 
     code = ErrorCode.PERPDEX_ERROR
-    default_message = "The trading exchange cannot be asked at the moment; try again shortly."
+    default_message = "The trading exchange cannot be queried at the moment; try again shortly."
 
 
 class TradingNotImplemented(ServiceError):
-    """The action passed every check and is not sent to the exchange; `payload` is what would be, unsigned."""
+    """The action passed every check and is not sent to the exchange; `payload` is the unsigned request."""
 
     code = ErrorCode.NOT_IMPLEMENTED
-    default_message = "Nothing is sent to the trading exchange; this is the payload that would be."
+    default_message = "Nothing is sent to the trading exchange; `payload` is the unsigned request."
 
 
 class RouteNotAllowed(ServiceError):
-    """All callers share the operator's account there: what would show or bill beyond this one answer is refused."""
+    """Only calls that store nothing at the provider and have a price are forwarded; `details.allowed` lists them."""
 
     code = ErrorCode.ROUTE_NOT_ALLOWED
 
 
 class ProviderNotConfigured(ServiceError):
-    """The operator has not set this provider up. Nothing was charged."""
+    """The operator has not configured this provider. Nothing was charged."""
 
     code = ErrorCode.PROVIDER_NOT_CONFIGURED
     default_message = "This provider is not configured on this service."
 
 
 class UpstreamError(ServiceError):
-    """The upstream could not be reached, or broke off before its answer was complete."""
+    """The upstream could not be reached, or its response was incomplete."""
 
     code = ErrorCode.UPSTREAM_ERROR
-    default_message = "The upstream gave no complete answer."
+    default_message = "The upstream gave no complete response."
 
 
 class UpstreamTimeout(ServiceError):
-    """The upstream was silent for too long; whether it acted on the request is unknown."""
+    """The upstream did not respond in time; whether it acted on the request is unknown."""
 
     code = ErrorCode.UPSTREAM_TIMEOUT
-    default_message = "The upstream did not answer in time."
+    default_message = "The upstream did not respond in time."
 
 
 class PriceUnavailable(ServiceError):
-    """No price is known, and a limit in US dollars has to be kept."""
+    """No price is known, so that a limit in US dollars cannot be checked."""
 
     code = ErrorCode.PRICE_UNAVAILABLE
-    default_message = (
-        "No current price is known for this token, so its limits cannot be checked; try again shortly."
-    )
+    default_message = "No current price of this token is known to check its limits; try again shortly."
 
 
 class InvalidSpec(ServiceError):
-    """The OpenAPI specification is refused; `details.place` is where in it, as a JSON pointer."""
+    """The OpenAPI specification is invalid; `details.place` is where, as a JSON pointer."""
 
     code = ErrorCode.INVALID_SPEC
 
@@ -393,8 +343,8 @@ class AlreadySubscribed(ServiceError):
     """The wallet has an active subscription to this service."""
 
     code = ErrorCode.ALREADY_SUBSCRIBED
-    default_message = "This wallet is subscribed to this service already."
+    default_message = "This wallet is already subscribed to this service."
 
 
 class InternalError(ServiceError):
-    """A defect of ours; the request id finds it in the logs."""
+    """An unexpected error; the request id identifies it in the logs."""

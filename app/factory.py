@@ -1,99 +1,155 @@
-"""The application, put together from settings and ports."""
+"""The application factory."""
 
 from __future__ import annotations
 
 import sqlite3
 import sys
-import time
-from http import HTTPStatus
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import structlog
-from flask import Flask, Response, g, request
+import flask_swagger_ui  # type: ignore[import-untyped]
+from flask import Flask, Request, Response, request
+from flask.sessions import SessionInterface
 from sqlalchemy import event
-from sqlalchemy.engine import Engine, make_url
+from sqlalchemy.engine import make_url
 from werkzeug.middleware.proxy_fix import ProxyFix
 from whitenoise import WhiteNoise
 
-from app import commands
+from app import cli
 from app.agents import routes as agents
-from app.catalog import owner_routes as services
-from app.catalog import proxy_routes as proxy
-from app.catalog import routes as catalog
+from app.buying import records as service_purchases
+from app.buying import routes as buying
+from app.capacity.limiter import ConcurrencyLimiter
+from app.capacity.rate_limiter import RateLimiter
 from app.catalog import subscriptions
-from app.catalog.proxy import refuse_loops
+from app.catalog.browse import routes as catalog
+from app.catalog.proxy import routes as proxy
+from app.catalog.proxy.call import reject_loops
+from app.catalog.services import routes as services
 from app.config import Settings
-from app.core import alarms, connections, identifiers, leases, logs, tallies
+from app.db import leases, pool_liveness, unit_of_work
 from app.device import routes as device
-from app.extensions import api, db, limiter, migrate
-from app.gateway import configured, listing
+from app.extensions import api, db, migrate
+from app.forwarding.entry import ForwardingEntry, RequestCheck
+from app.forwarding.raw_target import RestConverter
 from app.gateway import routes as gateway
+from app.gateway.pricing import price_table
+from app.gateway.providers import configured
+from app.gateway.providers.table import ProviderTable
 from app.identity.guards import SECURITY_SCHEMES
-from app.owner import agent_pages, claiming, door, limits_form, signing_in, wording
+from app.identity.key_memory import KeyMemory
+from app.observability import error_reporting, logs
+from app.owner.pages import agent as agent_pages
+from app.owner.pages import claim as claim_pages
+from app.owner.pages import limits as limits_form
+from app.owner.pages import template_filters
+from app.owner.session import auth, sign_in
 from app.payments import routes as payments
 from app.payments import topups
-from app.platform import key_routes as platform_keys
+from app.payments.settlement_capacity import SettlementCapacityCache
+from app.payments.treasury import ServiceWallets
 from app.platform import routes as platform
-from app.ports.provider import PortSet
 from app.shopping import routes as shopping
 from app.shopping import service as purchases
+from app.state import Application, AppState, Ports
 from app.status import metrics, pages
 from app.status import routes as status
 from app.trading import routes as trading
+from app.trading.exchange_client import ExchangeFeed
 from app.usage import routes as usage
-from app.wallets import balances, bridge_routes, controls_routes, swap_routes, waiting
-from app.wallets import routes as wallets
-from app.wallets import service as wallet_service
-from app.web import budgets, documentation, failures, fields, forwarding
-from app.web.targets import RestConverter
+from app.usage.grouped import StepGroups
+from app.wallets.api import movement_routes, session_routes
+from app.wallets.api import routes as wallets
+from app.wallets.transactions.outcome_polling import OutcomePoller, OutcomePollers
+from app.wallets.views import balances
+from app.web import allowed_hosts, cors, error_responses, fields, lifecycle, openapi
+from app.web.client_request import ClientRequest, current_request
+from app.web.openapi_document import OpenApiDocument
+from app.web.server_hooks import ServerHooks
+from server.pool import ResourcePool
 
 ROOT = Path(__file__).resolve().parent.parent
+_SWAGGER_UI = Path(flask_swagger_ui.__file__).with_name("dist")
 MAX_JSON_BYTES = 1024 * 1024
 _RECURSION_LIMIT = 1000
-_STATUSES = frozenset(HTTPStatus)
-
-_log = structlog.get_logger(__name__)
 
 
-def create_app(settings: Settings | None = None, *, ports: PortSet | None = None) -> Flask:
-    """Make the application. Opens no connection, so it may be made before a server forks."""
+class _NoSessions(SessionInterface):
+    """Reads and writes no session cookie: the owner's pages have sessions of their own."""
+
+    def open_session(self, app: Flask, request: Request) -> None:
+        """Open none, so that a view which uses one fails."""
+
+
+def create_app(settings: Settings | None = None, *, ports: Ports | None = None) -> Application:
+    """Make the application. Opens no connection, so that a server may make it before it forks."""
     settings = settings or Settings.load()
-    # A library of eth-account's raises the limit to 100 000 when imported, beyond what the C stack of a thread holds.
+    # A dependency of eth-account raises the limit to 100 000 on import, more than the C stack of a thread holds.
     sys.setrecursionlimit(_RECURSION_LIMIT)
     logs.configure(settings.log_level)
-    alarms.begin(settings.sentry_dsn.get_secret_value(), network=settings.network.value)
-    app = Flask("purser", root_path=str(ROOT), template_folder="templates", static_folder=None)
-    # A doubled slash is another path, and a redirect would repeat whatever Host the caller sent.
+    error_reporting.init(settings.sentry_dsn.get_secret_value(), network=settings.network.value)
+    app = Application("purser", root_path=str(ROOT), template_folder="templates", static_folder=None)
+    app.request_class = ClientRequest
+    app.session_interface = _NoSessions()
+    # A doubled slash is another path, and a redirect would repeat any Host that the client sent.
     app.url_map.merge_slashes = False
     app.url_map.converters["rest"] = RestConverter
-    app.extensions["settings"] = settings
-    app.extensions["ports"] = ports or _ports_of(settings)
     _configure(app, settings)
-    _bind_extensions(app)
-    _register_rooms(app)
-    _observe_requests(app, settings)
-    app.before_request(refuse_loops)
-    failures.install(app)
-    commands.register(app)
-    with app.app_context():
-        budgets.open_threads()
-        waiting.open_rooms()
-        balances.open_readers()
-        forwarding.open_lanes()
-        wallet_service.keep_while(purchases.open_purchase_of)
-        wallet_service.keep_while(topups.open_topup_of)
-        configured.install(settings)
-        listing.add(purchases.listed)
-        wallet_service.on_removal(subscriptions.end_of_wallet)
-    _serve(app, settings)
+    _bind_extensions(app, settings)
+    document = openapi.bind(app, api)
+    providers = configured.load_table(settings)
+    app.state = build_state(settings, ports or _build_ports(settings), document, providers)
+    app.server_hooks = ServerHooks(app.state.threads, ResourcePool.for_bodies(settings.web_body_memory_mb))
+    _register_blueprints(app)
+    checks = _install_request_hooks(app, settings)
+    error_responses.install(app)
+    cli.register(app)
+    routes = (gateway.forwarded_route(providers), proxy.FORWARDED_ROUTE)
+    app.wsgi_app = ForwardingEntry(app, routes, checks)  # type: ignore[method-assign]
+    _install_wsgi_middleware(app, settings)
     return app
 
 
-def _ports_of(settings: Settings) -> PortSet:
-    from app import wiring  # noqa: PLC0415 - tests that bring their own ports do without heavy adapters
+def _build_ports(settings: Settings) -> Ports:
+    from app import wiring  # noqa: PLC0415 - tests with their own ports need no heavy adapters
 
     return wiring.build(settings)
+
+
+def build_state(
+    settings: Settings, ports: Ports, document: OpenApiDocument, providers: ProviderTable
+) -> AppState:
+    """Return the state of a new application."""
+    threads = ResourcePool.for_threads(settings.web_threads)
+    # Half a second of work, done before workers fork instead of in the first call.
+    price_table.table_names()
+    parts = (
+        document,
+        providers,
+        KeyMemory(),
+        StepGroups(is_postgresql=settings.database_url.get_secret_value().startswith("postgres")),
+        OutcomePollers(
+            (name, OutcomePoller(chain, confirmations=settings.confirmations(name)))
+            for name, chain in ports.chains.items()
+        ),
+        ExchangeFeed(),
+        SettlementCapacityCache(),
+        ServiceWallets(),
+    )
+    return AppState(
+        settings=settings,
+        ports=ports,
+        threads=threads,
+        forwarding_limiter=ConcurrencyLimiter(threads),
+        rate_limiter=RateLimiter(settings.redis_url.get_secret_value()),
+        provider_listings=(purchases.provider_listing,),
+        wallet_deletion_guards=(purchases.deletion_conflict, topups.open_topup_error),
+        wallet_deletion_listeners=(subscriptions.cancel_for_wallet, service_purchases.remove_rows_of),
+        balance_readers=balances.reader_threads(ports.chains),
+        verified_networks=set(),
+        parts={type(part): part for part in parts},
+    )
 
 
 def _configure(app: Flask, settings: Settings) -> None:
@@ -105,67 +161,69 @@ def _configure(app: Flask, settings: Settings) -> None:
         API_TITLE="Purser",
         API_VERSION="v1",
         OPENAPI_VERSION="3.1.0",
-        API_SPEC_OPTIONS=documentation.spec_options(settings.public_url, SECURITY_SCHEMES),
-        RATELIMIT_STORAGE_URI=settings.redis_url.get_secret_value(),
-        RATELIMIT_STORAGE_OPTIONS={"socket_connect_timeout": 0.25, "socket_timeout": 0.25},
-        RATELIMIT_STRATEGY="moving-window",
-        RATELIMIT_IN_MEMORY_FALLBACK_ENABLED=True,
-        RATELIMIT_SWALLOW_ERRORS=True,
+        API_SPEC_OPTIONS=openapi.spec_options(settings.public_url, SECURITY_SCHEMES),
     )
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.json.default = fields.json_default  # type: ignore[attr-defined]
+    app.jinja_env.filters.update({each.__name__: each for each in template_filters.FILTERS})
 
 
 def _database_url(settings: Settings) -> str:
     url = make_url(settings.database_url.get_secret_value())
     if url.get_backend_name() == "sqlite" and url.database and url.database != ":memory:":
         path = ROOT / url.database
-        path.parent.mkdir(parents=True, exist_ok=True)
+        # SQLite makes its files, and their journals, readable for all users.
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         url = url.set(database=str(path))
     return url.render_as_string(hide_password=False)
 
 
 def _engine_options(settings: Settings) -> dict[str, Any]:
     if settings.database_url.get_secret_value().startswith("sqlite"):
-        # The driver opens its transactions IMMEDIATE: deferred ones lose most read-then-write units to BUSY.
+        # IMMEDIATE: of deferred transactions, most that read and then write fail with BUSY.
         connect_args = {"timeout": 15, "isolation_level": "IMMEDIATE"}
         return {"connect_args": connect_args, "pool_size": 8, "max_overflow": 24, "hide_parameters": True}
-    # A process that vanishes in the middle of a unit must not keep a wallet locked until TCP gives up on it.
+    # A process that disappears in the middle of a unit must not keep a wallet locked until TCP times out.
     limits = "-c lock_timeout=10s -c idle_in_transaction_session_timeout=30s -c statement_timeout=60s"
+    # Nor may a server that disappears keep all connections of the pool until then, which is a quarter of an hour.
+    detection = {"keepalives_idle": 15, "keepalives_interval": 5, "tcp_user_timeout": 30_000}
     return {
-        "connect_args": {"options": limits, "connect_timeout": 5, "keepalives_idle": 15},
+        "connect_args": {"options": limits, "connect_timeout": 5, **detection},
         "pool_size": settings.database_pool_size,
         "max_overflow": settings.database_pool_overflow,
         "pool_timeout": 15,
-        # The connections used last know the statements best; the others rest until they are recycled.
+        # The connections used last have the statements prepared; the others idle until they are recycled.
         "pool_use_lifo": True,
         "pool_recycle": 300,
         "hide_parameters": True,
     }
 
 
-@event.listens_for(Engine, "connect")
-def _prepare_sqlite(connection: Any, _record: object) -> None:
-    if not isinstance(connection, sqlite3.Connection):
-        return
+def prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
+    """Set the pragmas of a new connection."""
     for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", "busy_timeout=15000"):
         connection.execute(f"PRAGMA {pragma}")
 
 
-def _bind_extensions(app: Flask) -> None:
+def _bind_extensions(app: Flask, settings: Settings) -> None:
     db.init_app(app)
+    with app.app_context():
+        unit_of_work.guard(db.engine, refuses_wrong_lock_order=settings.is_sandbox)
+        if db.engine.dialect.name == "sqlite":
+            event.listen(db.engine, "connect", prepare_sqlite)
+        else:
+            pool_liveness.install(db.engine)
     migrate.init_app(app, db, directory=str(ROOT / "migrations"), render_as_batch=True, compare_type=True)
-    limiter.init_app(app)
-    documentation.bind(app, api)
 
 
-def _register_rooms(app: Flask) -> None:
+def _register_blueprints(app: Flask) -> None:
     for blueprint in (
         agents.registration,
         agents.agents,
         agents.keys,
         device.device,
         wallets.blp,
+        buying.blp,
         usage.balance,
         usage.usage,
         payments.blp,
@@ -181,60 +239,43 @@ def _register_rooms(app: Flask) -> None:
         status.blp,
     ):
         api.register_blueprint(blueprint)
-    app.register_blueprint(door.entrance)
-    app.register_blueprint(door.inside)
+    app.register_blueprint(auth.public_pages)
+    app.register_blueprint(auth.session_pages)
     app.register_blueprint(pages.pages)
     app.register_blueprint(metrics.metrics)
 
 
-def _observe_requests(app: Flask, settings: Settings) -> None:
-    believes_proxies = settings.trusted_proxy_hops > 0
+def _install_request_hooks(app: Application, settings: Settings) -> Sequence[RequestCheck]:
+    """Install what applies to every request; return its checks."""
+    checks = (allowed_hosts.host_check(settings), reject_loops)
 
     @app.before_request
     def _begin() -> None:
-        g.request_id = identifiers.new_id()
-        g.started = time.perf_counter_ns()
-        structlog.contextvars.clear_contextvars()
-        structlog.contextvars.bind_contextvars(request_id=g.request_id)
+        lifecycle.begin(current_request())
+        for check in checks:
+            check(current_request())
 
     @app.after_request
     def _end(response: Response) -> Response:
-        # A forwarded answer keeps its upstream's.
-        response.headers.setdefault("X-Request-Id", g.request_id)
-        response.headers.setdefault("X-Content-Type-Options", "nosniff")
-        # The route's pattern, not the path: queries and path segments may hold codes and keys.
         route = str(request.url_rule) if request.url_rule else None
-        microseconds = (time.perf_counter_ns() - g.started) // 1000
-        _log.info(
-            "request",
-            method=request.method,
-            route=route,
-            status=response.status_code,
-            microseconds=microseconds,
-        )
-        # A caller may make methods up.
-        labels = {"method": request.method if route else "", "route": route or ""}
-        tallies.count("requests", **labels, status=_named(response.status_code))
-        tallies.observe("request_seconds", microseconds, **labels)
-        if not believes_proxies and "X-Forwarded-For" in request.headers:
-            tallies.count("forwarded_unbelieved")
+        lifecycle.end(current_request(), response, route, trusts_proxies=settings.trusted_proxy_hops > 0)
         return response
 
-
-def _named(status: int) -> str:
-    """Return a status as a label: of those that only a stranger's service makes up, the class."""
-    return str(status) if status in _STATUSES else f"{status // 100}xx"
+    cors.install(app, settings.cors_allowed_origins)
+    return checks
 
 
-def _serve(app: Flask, settings: Settings) -> None:
-    app.wsgi_app = WhiteNoise(app.wsgi_app, root=str(ROOT / "static"), prefix="static/")  # type: ignore[method-assign]
+def _install_wsgi_middleware(app: Flask, settings: Settings) -> None:
+    static = WhiteNoise(app.wsgi_app, root=str(ROOT / "static"), prefix="static/")
+    for name in ("swagger-ui.css", "swagger-ui-bundle.js"):
+        static.add_file_to_dictionary(f"/static/{name}", str(_SWAGGER_UI / name))
+    app.wsgi_app = static  # type: ignore[method-assign]
     hops = settings.trusted_proxy_hops
     if hops:
         app.wsgi_app = ProxyFix(app.wsgi_app, x_for=hops, x_proto=hops, x_host=0)  # type: ignore[method-assign]
 
 
-# Imported for what they register: further routes of a room, and a table that no room owns.
-_REGISTERED = (
-    bridge_routes, connections, controls_routes, leases, platform_keys, swap_routes,
-    agent_pages, claiming, limits_form, signing_in, wording,
+# Modules with views of another module's blueprint, and the only table that no feature imports.
+_REGISTERED_ON_IMPORT = (
+    agent_pages, claim_pages, leases, limits_form, movement_routes, session_routes, sign_in,
 )  # fmt: skip

@@ -1,19 +1,23 @@
-"""The names of queues and jobs. `app` never imports `workers`: a job is known here by its dotted path only."""
+"""Names of queues and jobs. `app` does not import `workers`, so a job is named by its dotted path."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
+FAILURE_TTL_SECONDS = 60
+MAX_ARGUMENTS = 4
+MAX_ARGUMENT_CHARACTERS = 100
+
 
 class QueueName(StrEnum):
-    """RQ queues, in the order in which a worker serves them."""
+    """RQ queues, in a worker's order of priority."""
 
     CHAINS = "chains"
     SHOPPING = "shopping"
 
 
 class JobName(StrEnum):
-    """Jobs by the dotted path of the function that runs them. Arguments are identifiers, never secrets."""
+    """Jobs by the dotted path of their function. Arguments are identifiers, never secrets."""
 
     BUY = "workers.purchases.buy"
     CONFIRM = "workers.confirmations.confirm"
@@ -25,10 +29,10 @@ class JobName(StrEnum):
 
     @property
     def queue(self) -> QueueName:
-        """Return the queue that carries this job."""
+        """Return the queue of this job."""
         return QueueName.SHOPPING if self is JobName.BUY else QueueName.CHAINS
 
     @property
-    def seconds(self) -> int:
-        """Return how long this job may run. A purchase ends itself before; an audit reads all that there is."""
+    def timeout_seconds(self) -> int:
+        """Return how long this job may run. A purchase ends earlier on its own; an audit reads whole tables."""
         return {JobName.BUY: 240, JobName.AUDIT: 900}.get(self, 60)

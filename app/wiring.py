@@ -1,107 +1,99 @@
-"""Settings become ports: which adapter stands behind each. The only importer of adapters.
+"""The adapter behind each port, chosen by the settings. The only importer of adapters.
 
-Nothing here opens a connection, so a web server may build it before it forks.
+Nothing here opens a connection, so that a web server may build it before it forks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
-from app.adapters.cctp.attestations import Attestations
-from app.adapters.cctp.bridge import Bounds, CctpBridge
-from app.adapters.cctp.deployments import DEPLOYMENTS as CCTP_DEPLOYMENTS
-from app.adapters.cctp.evm import EvmSide
-from app.adapters.cctp.sides import Side
-from app.adapters.cctp.solana import SolanaSide
+from pydantic import SecretStr
+
+from app.adapters.bridges.cctp.attestations import AttestationClient
+from app.adapters.bridges.cctp.bridge import BridgeFeeLimits, CctpBridge
+from app.adapters.bridges.cctp.chain_protocol import CctpChain
+from app.adapters.bridges.cctp.deployments import DEPLOYMENTS as CCTP_DEPLOYMENTS
+from app.adapters.bridges.cctp.evm_chain import EvmCctpChain
+from app.adapters.bridges.cctp.solana_chain import SolanaCctpChain
+from app.adapters.bridges.portal.bridge import PortalBridge
+from app.adapters.bridges.portal.deployments import PORTALS
+from app.adapters.bridges.relay.bridge import OrderBridge
+from app.adapters.bridges.relay.deployments import LIFI_URLS, RELAY_URLS
+from app.adapters.bridges.relay.lifi_api import LifiOrderService
+from app.adapters.bridges.relay.orders import OrderService
+from app.adapters.bridges.relay.relay_api import RelayOrderService
+from app.adapters.counters_redis import RedisCounterStore
+from app.adapters.evm import probes as evm_probes
 from app.adapters.evm.chain import EvmChain
-from app.adapters.evm.deployments import DEPLOYMENTS as EVM_DEPLOYMENTS
-from app.adapters.evm.feeds import ChainlinkPrices
-from app.adapters.evm.till import EvmTill
+from app.adapters.evm.contracts.deployments import DEPLOYMENTS as EVM_DEPLOYMENTS
+from app.adapters.evm.contracts.price_feeds import ChainlinkPrices
+from app.adapters.evm.x402.facilitator import EvmFacilitator
+from app.adapters.evm.x402.payment_signer import EvmPaymentSigner
 from app.adapters.faucet_http import HttpFaucet
-from app.adapters.jupiter.exchange import JupiterExchange
 from app.adapters.openapi_reader.reader import OpenApiReader
 from app.adapters.perpdex.deployments import DEPLOYMENTS as PERPDEX_DEPLOYMENTS
 from app.adapters.perpdex.exchange import HyperliquidExchange
-from app.adapters.portal.bridge import PortalBridge
-from app.adapters.portal.deployments import PORTALS
-from app.adapters.price_coingecko import CoinGeckoPrices
-from app.adapters.price_jupiter import JupiterPrices
-from app.adapters.prices import MarketPrices, PriceSource
+from app.adapters.prices.coingecko import CoinGeckoPrices
+from app.adapters.prices.jupiter import JupiterPrices
+from app.adapters.prices.market import MarketPriceFeed, PriceSource
+from app.adapters.prices.probes import describe_prices
 from app.adapters.queue_rq import RqQueue
-from app.adapters.relay.bridge import OrderBridge
-from app.adapters.relay.deployments import LIFI_URLS, RELAY_URLS
-from app.adapters.relay.lifi_api import LifiOrders
-from app.adapters.relay.orders import OrderService
-from app.adapters.relay.relay_api import RelayOrders
-from app.adapters.shopper_browser import programs
-from app.adapters.shopper_browser.shopper import BrowserShopper
+from app.adapters.rate_limited_http import ServiceAccess
+from app.adapters.recorder import Recorder
+from app.adapters.shopper import BrowserShopper
+from app.adapters.solana import probes as solana_probes
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
-from app.adapters.solana.till import SolanaTill
-from app.adapters.tallies_redis import RedisTallies
-from app.adapters.uniswap.exchange import UniswapExchange
+from app.adapters.solana.x402.facilitator import SolanaFacilitator
+from app.adapters.swaps.jupiter.exchange import JupiterExchange
+from app.adapters.swaps.uniswap.exchange import UniswapExchange
 from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
-from app.adapters.vault_local import LocalVault
+from app.adapters.vault.local import LocalVault
+from app.capacity.rate_limiter import RateLimiter
 from app.config import Network, Settings
 from app.core.chains import ETH, TOKENS_BY_SYMBOL, USDC, ChainName
 from app.core.money import nanos_from_usd
-from app.ports.bridges import Bridge, Route
+from app.core.redaction import redaction
+from app.ports.bridges import BridgeProvider, BridgeRoute
 from app.ports.chain import Chain
-from app.ports.faucet import Faucet
-from app.ports.perpdex import Perpdex
-from app.ports.prices import Prices
-from app.ports.queue import JobQueue
+from app.ports.facilitator import Facilitator
+from app.ports.prices import PriceFeed
+from app.ports.probes import Probe
 from app.ports.shopper import Shopper
-from app.ports.specifications import Specifications
-from app.ports.swaps import Exchange
-from app.ports.tallies import Tallies
-from app.ports.till import Till
-from app.ports.upstream import Upstream
-from app.ports.vault import Vault
+from app.ports.swaps import SwapExchange
+from app.state import Ports
+from shopper.process import browser_discovery
 
-
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """One attribute per port."""
-
-    chains: Mapping[ChainName, Chain]
-    exchanges: Mapping[ChainName, Exchange]
-    tills: Mapping[ChainName, Till]
-    bridges: Mapping[Route, tuple[Bridge, ...]]
-    vault: Vault
-    prices: Prices
-    queue: JobQueue
-    tallies: Tallies
-    upstream: Upstream
-    public_upstream: Upstream
-    specifications: Specifications
-    faucet: Faucet | None
-    perpdex: Perpdex
-    shopper: Shopper | None
+_CIRCLE_RATE_LIMIT = "35 per second"
+"""Circle blocks an address that exceeds it for five minutes; it has no keys."""
 
 
 def build(settings: Settings) -> Ports:
-    """Choose and make the adapters that the settings ask for."""
+    """Make the adapters that the settings select."""
     evm = {name: _evm_chain(name, settings) for name in (ChainName.ETHEREUM, ChainName.BASE)}
     solana = _solana_chain(settings)
-    exchanges: dict[ChainName, Exchange] = {name: UniswapExchange(chain) for name, chain in evm.items()}
+    jupiter = _jupiter_access(settings)
+    exchanges: dict[ChainName, SwapExchange] = {name: UniswapExchange(chain) for name, chain in evm.items()}
     if settings.network is not Network.TESTNET:
-        # Jupiter knows no pools of test networks.
-        exchanges[ChainName.SOLANA] = JupiterExchange(solana, settings.jupiter_url)
+        # Jupiter has no pools on test networks.
+        exchanges[ChainName.SOLANA] = JupiterExchange(solana, settings.jupiter_url, jupiter)
     chains: dict[ChainName, Chain] = {**evm, ChainName.SOLANA: solana}
     return Ports(
         chains=MappingProxyType(chains),
-        exchanges=MappingProxyType(exchanges),
-        tills=MappingProxyType(_tills(settings, evm, solana)),
+        swap_exchanges=MappingProxyType(exchanges),
+        facilitators=MappingProxyType(_facilitators(settings, evm, solana)),
+        payment_signers=MappingProxyType({name: EvmPaymentSigner(chain) for name, chain in evm.items()}),
         bridges=MappingProxyType(bridges_between(settings, chains)),
         vault=LocalVault(settings.encryption_key_list()),
-        prices=_prices(settings, evm),
+        prices=_prices(settings, evm, jupiter),
         queue=RqQueue(settings.redis_url.get_secret_value()),
-        tallies=RedisTallies(settings.redis_url.get_secret_value()),
+        counters=RedisCounterStore(settings.redis_url.get_secret_value()),
         upstream=_upstream(settings, HttpUpstream),
-        # In development others' addresses may lead anywhere.
+        # In development, services of the catalog may have private addresses.
         public_upstream=_upstream(
             settings, HttpUpstream if settings.allow_private_upstreams else PublicUpstream
         ),
@@ -111,42 +103,96 @@ def build(settings: Settings) -> Ports:
             PERPDEX_DEPLOYMENTS[settings.network.value], url=settings.perpdex_base_url
         ),
         shopper=_shopper(settings),
+        probes=partial(_probes, settings),
+        **_recording(settings),
     )
 
 
-def bridges_between(settings: Settings, chains: Mapping[ChainName, Chain]) -> dict[Route, tuple[Bridge, ...]]:
-    """Return the ways between the chains that there are, by route."""
+def _recording(settings: Settings) -> dict[str, Any]:
+    if not settings.record_upstreams:
+        return {}
+    redact = redaction(settings.secret_texts())
+    return {"recording": Recorder(Path(settings.record_upstreams), settings.network.value, redact).recording}
+
+
+def _probes(settings: Settings) -> list[Probe]:
+    """Return the probes of each endpoint alone, without the others behind which a failure stays hidden."""
+    found: list[Probe] = []
+    for name in (ChainName.ETHEREUM, ChainName.BASE, ChainName.SOLANA):
+        for number, url in enumerate(_rpc_urls(name, settings), 1):
+            system = f"{name.value} {number}"
+            if name is ChainName.SOLANA:
+                found += solana_probes.probes(_solana_chain(settings, urls=[url]), system)
+            else:
+                found += evm_probes.probes(_evm_chain(name, settings, urls=[url]), system)
+    sources: dict[str, PriceSource] = {}
+    if not settings.is_sandbox:
+        sources["jupiter"] = JupiterPrices(settings.jupiter_url, _jupiter_access(settings))
+    coingecko = _coingecko(settings)
+    if coingecko is not None:
+        sources["coingecko"] = coingecko
+    else:
+        found.append(Probe("coingecko", "prices", str, missing="COINGECKO_API_KEY"))
+    found += [Probe(name, "prices", partial(describe_prices, source)) for name, source in sources.items()]
+    return found
+
+
+def bridges_between(
+    settings: Settings, chains: Mapping[ChainName, Chain]
+) -> dict[BridgeRoute, tuple[BridgeProvider, ...]]:
+    """Return the bridge providers between the given chains, by route."""
     network = settings.network.value
     cctp = CCTP_DEPLOYMENTS[network]
-    attestations = Attestations(settings.cctp_attestation_url or cctp.default_url)
-    bounds = Bounds(settings.max_bridge_fee_bps, nanos_from_usd(settings.max_network_fee_usd))
-    sides: list[Side] = []
+    attestations = AttestationClient(
+        settings.cctp_attestation_url or cctp.default_url,
+        _access(settings, "circle", "" if settings.is_sandbox else _CIRCLE_RATE_LIMIT),
+    )
+    bounds = BridgeFeeLimits(settings.max_bridge_fee_bps, nanos_from_usd(settings.max_network_fee_usd))
+    endpoints: list[CctpChain] = []
     for chain in chains.values():
         if isinstance(chain, EvmChain):
-            sides.append(EvmSide(chain, cctp))
+            endpoints.append(EvmCctpChain(chain, cctp))
         elif isinstance(chain, SolanaChain):
-            sides.append(SolanaSide(chain))
-    ways: dict[Route, tuple[Bridge, ...]] = {
+            endpoints.append(SolanaCctpChain(chain, settings.cctp_lookup_table or cctp.lookup_table))
+    bridges_by_route: dict[BridgeRoute, tuple[BridgeProvider, ...]] = {
         (source.name, destination.name, USDC): (CctpBridge(source, destination, attestations, bounds=bounds),)
-        for source in sides
-        for destination in sides
+        for source in endpoints
+        for destination in endpoints
         if source is not destination
     }
     ethereum, base = chains.get(ChainName.ETHEREUM), chains.get(ChainName.BASE)
     if isinstance(ethereum, EvmChain) and isinstance(base, EvmChain):
-        ways[ChainName.ETHEREUM, ChainName.BASE, ETH] = (PortalBridge(ethereum, base, PORTALS[network]),)
-        services: list[OrderService] = [RelayOrders(settings.relay_base_url or RELAY_URLS[network])]
-        if settings.lifi_base_url or network in LIFI_URLS:
-            services.append(LifiOrders(settings.lifi_base_url or LIFI_URLS[network]))
-        ways[ChainName.BASE, ChainName.ETHEREUM, ETH] = tuple(
-            OrderBridge(base, ethereum, service) for service in services
+        bridges_by_route[ChainName.ETHEREUM, ChainName.BASE, ETH] = (
+            PortalBridge(ethereum, base, PORTALS[network]),
         )
-    return ways
+        order_services: list[OrderService] = [
+            RelayOrderService(
+                settings.relay_base_url or RELAY_URLS[network],
+                _access(settings, "relay", settings.relay_rate_limit, settings.relay_api_key),
+            )
+        ]
+        if settings.lifi_base_url or network in LIFI_URLS:
+            order_services.append(
+                LifiOrderService(
+                    settings.lifi_base_url or LIFI_URLS[network],
+                    _access(settings, "lifi", settings.lifi_rate_limit, settings.lifi_api_key),
+                )
+            )
+        bridges_by_route[ChainName.BASE, ChainName.ETHEREUM, ETH] = tuple(
+            OrderBridge(base, ethereum, service) for service in order_services
+        )
+    return bridges_by_route
 
 
 def _shopper(settings: Settings) -> Shopper | None:
-    browser = programs.find(settings.browser_executable)
-    return BrowserShopper(browser, private=settings.allow_private_upstreams) if browser else None
+    browser = browser_discovery.find_browser(settings.browser_executable)
+    if browser is None:
+        return None
+    return BrowserShopper(
+        browser,
+        private=settings.allow_private_upstreams,
+        sandbox_required=not (settings.is_sandbox or settings.browser_without_sandbox),
+    )
 
 
 def _upstream(settings: Settings, kind: type[HttpUpstream]) -> HttpUpstream:
@@ -156,33 +202,41 @@ def _upstream(settings: Settings, kind: type[HttpUpstream]) -> HttpUpstream:
     )
 
 
-def _evm_chain(name: ChainName, settings: Settings) -> EvmChain:
-    deployment = EVM_DEPLOYMENTS[settings.network.value, name.value]
+def _rpc_urls(name: ChainName, settings: Settings) -> Sequence[str]:
+    network = settings.network.value
+    default = (
+        SOLANA_DEPLOYMENTS[network] if name is ChainName.SOLANA else EVM_DEPLOYMENTS[network, name.value]
+    ).default_rpc_urls
+    return settings.rpc_urls(name) or default
+
+
+def _evm_chain(name: ChainName, settings: Settings, *, urls: Sequence[str] = ()) -> EvmChain:
     return EvmChain(
         name,
-        deployment,
-        rpc_urls=settings.rpc_urls(name) or deployment.default_rpc_urls,
+        EVM_DEPLOYMENTS[settings.network.value, name.value],
+        rpc_urls=urls or _rpc_urls(name, settings),
+        private_rpc_urls=settings.ethereum_private_rpc_url if name is ChainName.ETHEREUM else (),
         deposit_confirmations=_payment_confirmations(settings)[name],
     )
 
 
-def _solana_chain(settings: Settings) -> SolanaChain:
-    deployment = SOLANA_DEPLOYMENTS[settings.network.value]
+def _solana_chain(settings: Settings, *, urls: Sequence[str] = ()) -> SolanaChain:
     return SolanaChain(
-        deployment,
-        rpc_urls=settings.rpc_urls(ChainName.SOLANA) or deployment.default_rpc_urls,
+        SOLANA_DEPLOYMENTS[settings.network.value],
+        rpc_urls=urls or _rpc_urls(ChainName.SOLANA, settings),
         commitment=settings.solana_commitment,
+        estimates_fees=settings.solana_priority_fee_estimate,
     )
 
 
-def _tills(
+def _facilitators(
     settings: Settings, evm: Mapping[ChainName, EvmChain], solana: SolanaChain
-) -> dict[ChainName, Till]:
+) -> dict[ChainName, Facilitator]:
     confirmations = _payment_confirmations(settings)
-    tills: dict[ChainName, Till] = {
-        name: EvmTill(chain, confirmations=confirmations[name]) for name, chain in evm.items()
+    facilitators: dict[ChainName, Facilitator] = {
+        name: EvmFacilitator(chain, confirmations=confirmations[name]) for name, chain in evm.items()
     }
-    return {**tills, ChainName.SOLANA: SolanaTill(solana)}
+    return {**facilitators, ChainName.SOLANA: SolanaFacilitator(solana)}
 
 
 def _payment_confirmations(settings: Settings) -> Mapping[ChainName, int]:
@@ -192,9 +246,10 @@ def _payment_confirmations(settings: Settings) -> Mapping[ChainName, int]:
     }
 
 
-def _prices(settings: Settings, evm: Mapping[ChainName, EvmChain]) -> Prices:
+def _prices(settings: Settings, evm: Mapping[ChainName, EvmChain], jupiter: ServiceAccess) -> PriceFeed:
     overrides = {
-        TOKENS_BY_SYMBOL[symbol]: nanos_from_usd(usd) for symbol, usd in settings.prices_overridden().items()
+        TOKENS_BY_SYMBOL[symbol]: nanos_from_usd(usd)
+        for symbol, usd in settings.parsed_price_overrides().items()
     }
     onchain = [
         ChainlinkPrices(chain.rpc, EVM_DEPLOYMENTS[settings.network.value, name.value])
@@ -203,8 +258,28 @@ def _prices(settings: Settings, evm: Mapping[ChainName, EvmChain]) -> Prices:
     fallback: list[PriceSource] = []
     exchanges: list[PriceSource] = []
     if not settings.is_sandbox:
-        api_key = settings.coingecko_api_key.get_secret_value()
-        if api_key:
-            fallback.append(CoinGeckoPrices(settings.coingecko_base_url, api_key=api_key))
-        exchanges.append(JupiterPrices(settings.jupiter_url))
-    return MarketPrices(onchain, fallback, exchanges=exchanges, overrides=overrides)
+        coingecko = _coingecko(settings)
+        if coingecko is not None:
+            fallback.append(coingecko)
+        exchanges.append(JupiterPrices(settings.jupiter_url, jupiter))
+    return MarketPriceFeed(onchain, fallback, exchanges=exchanges, overrides=overrides)
+
+
+def _coingecko(settings: Settings) -> CoinGeckoPrices | None:
+    api_key = settings.coingecko_api_key.get_secret_value()
+    return CoinGeckoPrices(settings.coingecko_base_url, api_key=api_key) if api_key else None
+
+
+def _jupiter_access(settings: Settings) -> ServiceAccess:
+    return _access(settings, "jupiter", settings.jupiter_rate_limit, settings.jupiter_api_key)
+
+
+def _access(
+    settings: Settings, service: str, limit: str | None, api_key: SecretStr | None = None
+) -> ServiceAccess:
+    """Return the plan at a service: its limit counts the requests of all processes."""
+    key = "" if api_key is None else api_key.get_secret_value()
+    if not limit:
+        return ServiceAccess(key)
+    limiter = RateLimiter(settings.redis_url.get_secret_value())
+    return ServiceAccess(key, partial(limiter.count_in_turn, limit, "service", service))

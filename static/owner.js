@@ -1,29 +1,29 @@
-// Makes the pages for people handier; each of them works without it. Touches no markup: Trusted Types allow none.
+// Progressive enhancement of the owner's pages. Sets no markup: Trusted Types permit none.
 "use strict";
 
-const said = document.getElementById("said");
+const announcement = document.getElementById("announcement");
 
 // "khtm4821", " KHTM–4821 " and "KHTM 4821" become KHTM-4821 while they are typed or pasted.
 const code = document.getElementById("code");
 if (code) {
-  const tidy = (text) => {
+  const format = (text) => {
     const letters = text.normalize("NFKC").toUpperCase().replace(/[^A-Z0-9]/g, "").slice(0, 8);
     return letters.length > 4 ? `${letters.slice(0, 4)}-${letters.slice(4)}` : letters;
   };
-  const keep = () => {
+  const reformat = () => {
     const before = code.selectionStart ?? code.value.length;
-    const kept = tidy(code.value.slice(0, before)).length;
-    const tidied = tidy(code.value);
-    if (tidied === code.value) return;
-    code.value = tidied;
-    code.setSelectionRange(kept, kept);
+    const caret = format(code.value.slice(0, before)).length;
+    const formatted = format(code.value);
+    if (formatted === code.value) return;
+    code.value = formatted;
+    code.setSelectionRange(caret, caret);
   };
   code.addEventListener("input", (event) => {
-    // A hyphen that was just taken away must not come back under the person's finger.
-    if (!(event.inputType || "").startsWith("delete")) keep();
+    // Do not insert a hyphen again right after it was deleted.
+    if (!(event.inputType || "").startsWith("delete")) reformat();
   });
-  code.addEventListener("blur", keep);
-  keep();
+  code.addEventListener("blur", reformat);
+  reformat();
 }
 
 for (const button of document.querySelectorAll("[data-copy]")) {
@@ -36,17 +36,17 @@ for (const button of document.querySelectorAll("[data-copy]")) {
     try {
       await navigator.clipboard.writeText(source.textContent);
     } catch {
-      // Outside a secure context there is no clipboard: the old way needs a selection.
+      // Outside a secure context there is no clipboard API; execCommand copies the selection.
       getSelection().selectAllChildren(source);
       done = document.execCommand("copy");
     }
     label.textContent = done ? "Copied" : "Press Ctrl+C";
-    if (said) said.textContent = done ? `${button.dataset.name} copied` : "Selected; copy it with Ctrl+C";
+    if (announcement) announcement.textContent = done ? `${button.dataset.name} copied` : "Selected. Press Ctrl+C to copy.";
     setTimeout(() => { label.textContent = "Copy"; }, 2500);
   });
 }
 
-// A form that was sent is not sent twice by an impatient second click.
+// Prevents a second submission by a double click.
 for (const form of document.forms) {
   form.addEventListener("submit", (event) => {
     if (form.dataset.sent) event.preventDefault();

@@ -1,4 +1,4 @@
 """Registration of agents and gateway-only keys, and the claim codes with which people claim agents.
 
-Alone writes `claim_codes`. Never keeps a claim code in clear, and never logs one.
+Only this package writes `claim_codes`. Claim codes are neither stored in plain text nor logged.
 """

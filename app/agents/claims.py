@@ -1,6 +1,6 @@
-"""Claim codes in the database: issued, replaced, revoked, found, spent. All verbs run in the caller's unit.
+"""Claim codes in the database: issue, replace, revoke, find, redeem.
 
-One code of an agent is open at a time. A claim locks the agent first, then the code; so does a replacement.
+An agent has one open code at a time. A claim locks the agent first, then the code; so does a replacement.
 """
 
 from __future__ import annotations
@@ -8,96 +8,106 @@ from __future__ import annotations
 import hmac
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
 
-from sqlalchemy import func, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy.orm import Session
 
 from app.agents import claim_codes
 from app.agents.models import ClaimCode
 from app.core import clock, identifiers
+from app.db.prepared import PreparedInsert
 from app.errors import AlreadyClaimed, NotFound
-from app.extensions import db
 from app.identity import service as identity
-from app.ports import provider
-from app.ports.vault import Place
+from app.sealing import SealedColumn
+from app.state import app_state
 
-REPEATABLE_FOR = timedelta(hours=24)
-_MAX_DRAWS = 20
+REPLAY_WINDOW = timedelta(hours=24)
+MAX_REPLAYS = 20
+"""Replays of a claim's response; as many more are reserved for the holder of its receipt."""
+RECEIPT_PREFIX = "cr"
+_ANSWERS = SealedColumn("claim_codes", "answer_sealed")
+_INSERT = PreparedInsert(ClaimCode, unique=[ClaimCode.code_hmac])
+_MAX_GENERATION_ATTEMPTS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class FoundCode:
-    """A code that exists, has not expired and was not revoked, with its agent's name and e-mail lock."""
+class ActiveClaimCode:
+    """A code that exists, has not expired and was not revoked, with its agent's name and email lock."""
 
     id: str
     agent_id: str
     agent_name: str
-    locked_to: str | None
+    required_email: str | None = field(repr=False)
     expires_at: datetime
     claimed_at: datetime | None
-    claim_email: str | None
+    claim_email: str | None = field(repr=False)
     answer_sealed: str | None = field(repr=False)
+    receipt_digest: str | None = field(repr=False)
 
     @property
     def is_claimed(self) -> bool:
-        """Tell whether it was spent."""
+        """Return whether it was redeemed."""
         return self.claimed_at is not None
 
-    def repeats(self, email: str | None, now: datetime) -> bool:
-        """Tell whether the same person asks again, soon enough to be given the first answer once more."""
-        return self.is_repeatable(now) and same_email(self.claim_email, email)
+    @property
+    def is_email_required(self) -> bool:
+        """Return whether its agent was registered with an email address, which a claim must name."""
+        return self.required_email is not None
 
-    def is_repeatable(self, now: datetime) -> bool:
-        """Tell whether the answer of the claim may still be given again to whoever made it."""
+    def matches_replay(self, email: str | None, now: datetime) -> bool:
+        """Return whether a claim with this email address is a repetition that may still be replayed."""
+        return self.is_replayable(now) and emails_equal(self.claim_email, email)
+
+    def is_replayable(self, now: datetime) -> bool:
+        """Return whether the response may be replayed: within 24 hours and before the owner's first action."""
         return (
             self.claimed_at is not None
             and self.answer_sealed is not None
-            and now < self.claimed_at + REPEATABLE_FOR
+            and now < self.claimed_at + REPLAY_WINDOW
         )
 
 
-def same_email(one: str | None, other: str | None) -> bool:
+def emails_equal(one: str | None, other: str | None) -> bool:
     """Compare two optional addresses in constant time."""
     return hmac.compare_digest((one or "").encode(), (other or "").encode())
 
 
-def issue(agent_id: str) -> str:
-    """Draw a code that nobody has, store its hash and return it: the only time that it is seen."""
-    peppers = provider.settings().code_pepper_list()
+def issue(session: Session, agent_id: str) -> str:
+    """Generate an unused code, store its hash and return it; it is never available again."""
+    peppers = app_state().settings.code_pepper_list()
     pepper_id, pepper = peppers[0]
     created_at = clock.now()
-    for _ in range(_MAX_DRAWS):
-        code = claim_codes.draw()
-        # The unique column sees hashes under the first pepper only; codes under older ones are looked up.
+    for _ in range(_MAX_GENERATION_ATTEMPTS):
+        code = claim_codes.generate()
+        # The unique column covers hashes under the first pepper only; those under older ones are looked up.
         older = claim_codes.keyed_hashes(code, peppers[1:])
-        if older and db.session().scalar(select(ClaimCode.id).where(ClaimCode.code_hmac.in_(older))):
+        if older and session.scalar(select(ClaimCode.id).where(ClaimCode.code_hmac.in_(older))):
             continue
         row = {
             "id": identifiers.new_id(),
             "agent_id": agent_id,
             "code_hmac": claim_codes.keyed_hash(code, pepper),
             "pepper_id": pepper_id,
-            "expires_at": created_at + claim_codes.VALID_FOR,
+            "expires_at": created_at + claim_codes.CODE_LIFETIME,
             "created_at": created_at,
         }
-        if _insert_unless_taken(row):
+        # Both databases have ON CONFLICT DO NOTHING; an IntegrityError would abort PostgreSQL's transaction.
+        if _INSERT.execute(session, row):
             return code
-    msg = "no free claim code was found: are nearly all taken?"
-    raise RuntimeError(msg)
+    raise RuntimeError("no unused claim code was found: nearly all are taken")
 
 
-def replace(agent_id: str) -> str:
+def replace(session: Session, agent_id: str) -> str:
     """Revoke the agent's open code and issue another. Raises: AlreadyClaimed, NotFound."""
-    if identity.lock_agent(agent_id).claimed_at is not None:
-        raise AlreadyClaimed("This agent was claimed already; it needs no new claim code.")
-    revoke(agent_id)
-    return issue(agent_id)
+    if identity.lock_agent(session, agent_id).claimed_at is not None:
+        raise AlreadyClaimed("This agent is already claimed; it needs no new claim code.")
+    revoke(session, agent_id)
+    return issue(session, agent_id)
 
 
-def revoke(agent_id: str) -> bool:
-    """Make the agent's open code, if there is one, worthless; tell whether there was one."""
-    revoked = db.session().execute(
+def revoke(session: Session, agent_id: str) -> bool:
+    """Revoke the agent's open code; return whether there was one."""
+    revoked = session.execute(
         update(ClaimCode)
         .where(ClaimCode.agent_id == agent_id, ClaimCode.claimed_at.is_(None), ClaimCode.revoked_at.is_(None))
         .values(revoked_at=clock.now())
@@ -105,89 +115,107 @@ def revoke(agent_id: str) -> bool:
     return bool(revoked.rowcount)  # type: ignore[attr-defined, unused-ignore]
 
 
-def bury(agent_id: str) -> None:
-    """Make all codes of an agent that is being deleted worthless, with what their claims were answered."""
-    revoke(agent_id)
-    db.session().execute(
+def invalidate_all(session: Session, agent_id: str) -> None:
+    """Revoke all codes of an agent that is being deleted, and erase the stored responses."""
+    session.execute(
         update(ClaimCode)
         .where(ClaimCode.agent_id == agent_id)
         .values(
-            claim_email=None, answer_sealed=None, revoked_at=func.coalesce(ClaimCode.revoked_at, clock.now())
+            claim_email=None,
+            answer_sealed=None,
+            receipt_digest=None,
+            revoked_at=func.coalesce(ClaimCode.revoked_at, clock.now()),
         )
     )
 
 
-def find(typed: str) -> FoundCode | None:
-    """Return what a typed code says; None when it is malformed, unknown, expired or revoked."""
-    code = claim_codes.normalise(typed)
+def find(session: Session, text: str) -> ActiveClaimCode | None:
+    """Return a typed code with its agent; None when it is malformed, unknown, expired or revoked."""
+    code = claim_codes.normalise(text)
     if code is None:
         return None
-    hashes = claim_codes.keyed_hashes(code, provider.settings().code_pepper_list())
+    hashes = claim_codes.keyed_hashes(code, app_state().settings.code_pepper_list())
     query = select(ClaimCode).where(
         ClaimCode.code_hmac.in_(hashes), ClaimCode.revoked_at.is_(None), ClaimCode.expires_at > clock.now()
     )
-    # Looked up again after a lost race, when the session's copy is stale.
-    code_row = db.session().scalars(query, execution_options={"populate_existing": True}).one_or_none()
+    # Queried again after a lost race, when the session's copy is stale.
+    code_row = session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
     if code_row is None:
         return None
-    agent = identity.agent(code_row.agent_id)
-    return FoundCode(
-        id=code_row.id, agent_id=agent.id, agent_name=agent.name, locked_to=agent.email,
+    agent = identity.get_agent(session, code_row.agent_id)
+    return ActiveClaimCode(
+        id=code_row.id, agent_id=agent.id, agent_name=agent.name, required_email=agent.email,
         expires_at=code_row.expires_at, claimed_at=code_row.claimed_at,
         claim_email=code_row.claim_email, answer_sealed=code_row.answer_sealed,
+        receipt_digest=code_row.receipt_digest,
     )  # fmt: skip
 
 
-def spend(found: FoundCode, *, email: str | None) -> str | None:
-    """Claim the agent and return the owner's key, or None when somebody else was first.
+def redeem(session: Session, claim_code: ActiveClaimCode, *, email: str | None, receipt: str) -> str | None:
+    """Claim the agent and return the owner's key, or None when another claim was first.
 
-    Raises: NotFound when the code was replaced or revoked meanwhile.
+    Raises: NotFound if the code was concurrently replaced or revoked.
     """
     now = clock.now()
     owner_key = identifiers.new_key("ok")
-    sealed = provider.current().vault.seal(owner_key.encode(), _place(found.id))
-    if not identity.claim_first(found.agent_id, owner_key, email=email, at=now):
+    sealed = _ANSWERS.seal(owner_key, claim_code.id)
+    if not identity.record_claim(session, claim_code.agent_id, owner_key, email=email, at=now):
         return None
-    spent = db.session().execute(
+    redeemed = session.execute(
         update(ClaimCode)
-        .where(ClaimCode.id == found.id, ClaimCode.claimed_at.is_(None), ClaimCode.revoked_at.is_(None))
-        .values(claimed_at=now, claim_email=email, answer_sealed=sealed)
+        .where(ClaimCode.id == claim_code.id, ClaimCode.claimed_at.is_(None), ClaimCode.revoked_at.is_(None))
+        .values(
+            claimed_at=now,
+            claim_email=email,
+            answer_sealed=sealed,
+            receipt_digest=identifiers.digest(receipt),
+        )
     )
-    if spent.rowcount != 1:  # type: ignore[attr-defined, unused-ignore]
+    if redeemed.rowcount != 1:  # type: ignore[attr-defined, unused-ignore]
         raise NotFound("This code is not valid.")
     return owner_key
 
 
-def owner_key_again(found: FoundCode) -> str:
-    """Return the owner's key of a claim that `repeats`."""
-    if found.answer_sealed is None:
-        msg = "the claim's answer was forgotten: ask `repeats` first"
-        raise ValueError(msg)
-    return provider.current().vault.open(found.answer_sealed, _place(found.id)).decode()
+def replay(session: Session, claim_code: ActiveClaimCode, *, receipt: str | None) -> str | None:
+    """Count a replay of a claim; return the owner's key to the holder of the claim's receipt, otherwise None.
 
-
-def forget_answers(now: datetime) -> int:
-    """Erase owners' keys of claims whose answer is no longer repeated; return how many."""
-    done = db.session().execute(
+    Raises: AlreadyClaimed when the owner has acted since, or the response was replayed too often.
+    """
+    holds_receipt = (
+        receipt is not None
+        and claim_code.receipt_digest is not None
+        and hmac.compare_digest(claim_code.receipt_digest, identifiers.digest(receipt))
+    )
+    counted = session.execute(
         update(ClaimCode)
-        .where(ClaimCode.claimed_at < now - REPEATABLE_FOR, ClaimCode.answer_sealed.is_not(None))
-        .values(answer_sealed=None)
+        .where(
+            ClaimCode.id == claim_code.id,
+            ClaimCode.answer_sealed.is_not(None),
+            ClaimCode.repeats < (2 * MAX_REPLAYS if holds_receipt else MAX_REPLAYS),
+        )
+        .values(repeats=ClaimCode.repeats + 1)
+    )
+    if counted.rowcount != 1 or claim_code.answer_sealed is None:  # type: ignore[attr-defined, unused-ignore]
+        raise AlreadyClaimed
+    if not holds_receipt:
+        return None
+    return _ANSWERS.open(claim_code.answer_sealed, claim_code.id).decode()
+
+
+def erase_expired_responses(session: Session, now: datetime) -> int:
+    """Erase the owner keys of claims that are no longer replayed; return how many."""
+    return _erase_responses(session, ClaimCode.claimed_at < now - REPLAY_WINDOW)
+
+
+def erase_response_of(session: Session, agent_id: str) -> None:
+    """End the replay of an agent's claim: its owner has acted, or a key was replaced."""
+    _erase_responses(session, ClaimCode.agent_id == agent_id)
+
+
+def _erase_responses(session: Session, condition: ColumnElement[bool]) -> int:
+    done = session.execute(
+        update(ClaimCode)
+        .where(condition, ClaimCode.answer_sealed.is_not(None))
+        .values(answer_sealed=None, receipt_digest=None)
     )
     return int(done.rowcount)  # type: ignore[attr-defined, unused-ignore]
-
-
-def forget_answer_of(agent_id: str) -> None:
-    """Erase the owner's key that an agent's claim was answered with: it was replaced."""
-    db.session().execute(update(ClaimCode).where(ClaimCode.agent_id == agent_id).values(answer_sealed=None))
-
-
-def _insert_unless_taken(row: dict[str, Any]) -> bool:
-    # Both databases have ON CONFLICT DO NOTHING; an IntegrityError would abort PostgreSQL's transaction.
-    session = db.session()
-    insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
-    statement = insert(ClaimCode).values(row).on_conflict_do_nothing(index_elements=["code_hmac"])
-    return session.execute(statement.returning(ClaimCode.id)).one_or_none() is not None
-
-
-def _place(code_id: str) -> Place:
-    return Place("claim_codes", "answer_sealed", code_id)

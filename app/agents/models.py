@@ -1,20 +1,21 @@
-"""Claim codes by their HMAC."""
+"""The table of claim codes."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, String, Text
+from sqlalchemy import ForeignKey, Integer, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.core.columns import ID, UtcDateTime
+from app.db.columns import ID, UtcDateTime
 from app.extensions import Model
 
 
 class ClaimCode(Model):
-    """A code that was handed to an agent: open, claimed or revoked.
+    """A code that an agent received: open, claimed or revoked.
 
-    `answer_sealed` holds the owner's key for as long as the claim's answer may be repeated.
+    `answer_sealed` holds the owner's key while the claim's response may be replayed, `receipt_digest` the SHA-256 of
+    the receipt that a replay with the owner's key requires.
     """
 
     __tablename__ = "claim_codes"
@@ -27,5 +28,7 @@ class ClaimCode(Model):
     claimed_at: Mapped[datetime | None] = mapped_column(UtcDateTime, index=True)
     claim_email: Mapped[str | None] = mapped_column(String(254))
     answer_sealed: Mapped[str | None] = mapped_column(Text)
+    receipt_digest: Mapped[str | None] = mapped_column(String(64))
+    repeats: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
     revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)

@@ -1,9 +1,10 @@
-"""Wire shapes of registration; the only place with its wire spellings."""
+"""Wire schemas of registration."""
 
 from __future__ import annotations
 
 from marshmallow import fields
 
+from app.wallets.api.schemas import Addresses
 from app.web.fields import Email, Instant, Name, Usd
 from app.web.schemas import Schema
 
@@ -21,16 +22,12 @@ class RegisterRequest(Schema):
     )
 
 
-class AgentAddresses(Schema):
-    """Where a wallet receives; the EVM address is the same on every EVM chain."""
-
-    ethereum = fields.String(required=True)
-    base = fields.String(required=True)
-    solana = fields.String(required=True)
+class AgentAddresses(Addresses):
+    """A wallet's addresses; the EVM address is the same on every EVM chain."""
 
 
 class RegisteredWallet(Schema):
-    """The wallet made for a new agent."""
+    """The wallet of a new agent."""
 
     id = fields.String(required=True)
     name = fields.String(required=True)
@@ -38,7 +35,7 @@ class RegisteredWallet(Schema):
 
 
 class RegisterResponse(Schema):
-    """Key and claim code are shown here and never again to the agent."""
+    """The new agent. Its key and claim code are never shown again."""
 
     agent_id = fields.String(required=True, data_key="agentId")
     api_key = fields.String(required=True, data_key="apiKey", metadata={"description": "`ak_…`"})
@@ -57,7 +54,7 @@ class RegisterResponse(Schema):
 
 
 class ClaimCodeResponse(Schema):
-    """The code that replaces the one before."""
+    """The new claim code."""
 
     agent_id = fields.String(required=True, data_key="agentId")
     claim_code = fields.String(required=True, data_key="claimCode")
@@ -66,7 +63,7 @@ class ClaimCodeResponse(Schema):
 
 
 class KeyRequest(Schema):
-    """Who asks; optional."""
+    """The email address is optional."""
 
     email = Email(load_default=None, allow_none=True)
 

@@ -1,6 +1,6 @@
-"""The stories of agents: register, hand out gateway-only keys, replace a claim code.
+"""Registration of agents, gateway-only keys, and replacement of claim codes.
 
-Everything that belongs to a new agent is made in one unit: there is never an agent without wallet or credits.
+A new agent is created in one unit with its wallet and credits: none exists without them.
 """
 
 from __future__ import annotations
@@ -8,24 +8,26 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from sqlalchemy.orm import Session
+
 from app.agents import claims
 from app.core import money
-from app.core.unit_of_work import unit_of_work
-from app.credits import budget
-from app.credits import service as credits_service
+from app.credits import accounts as credit_accounts
+from app.credits import grant_budget
+from app.db.unit_of_work import unit_of_work
+from app.idempotency.service import NO_CLAIM, Claim
 from app.identity import service as identity
-from app.identity.caller import KeyKind
-from app.ports import provider
-from app.wallets import service as wallets
-from app.wallets.service import WalletView
-from app.web import idempotency
+from app.identity.principal import KeyKind
+from app.state import app_state
+from app.wallets.core import custody, wallets
+from app.wallets.core.wallets import WalletView
 
 DEFAULT_NAME = "unnamed-agent"
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
-    """What a registering agent is told, once; the repr shows no secret."""
+class AgentRegistration:
+    """A registered agent with its secrets, which are returned once; the repr does not show them."""
 
     agent_id: str
     api_key: str = field(repr=False)
@@ -34,7 +36,7 @@ class Registration:
 
 
 @dataclass(frozen=True, slots=True)
-class GatewayKey:
+class IssuedGatewayKey:
     """A new gateway-only key; the repr does not show it."""
 
     id: str
@@ -44,48 +46,50 @@ class GatewayKey:
     created_at: datetime
 
 
-def register(*, name: str | None, email: str | None) -> Registration:
-    """Make an agent with its key, initial credits, wallet under the default controls, and claim code.
+def register(*, name: str | None, email: str | None) -> AgentRegistration:
+    """Create an agent with its key, initial credits, wallet under the default controls, and claim code.
 
-    Raises: RateLimited when the day's budget for initial credits is used up.
+    Raises: RateLimited when the day's budget for initial credits is exhausted.
     """
     key = identity.mint_api_key(KeyKind.AGENT)
-    wallet_key = wallets.new_wallet()
-    with unit_of_work():
-        agent = identity.add_agent(key, name=name or DEFAULT_NAME, email=email)
-        wallet = wallets.create(agent.id, wallet_key, name=None, controls="default")
-        code = claims.issue(agent.id)
-        _open_account(agent.id)
-    return Registration(agent.id, key.key, code, wallet)
+    wallet_key = custody.new_key()
+    with unit_of_work() as session:
+        agent = identity.add_agent(session, key, name=name or DEFAULT_NAME, email=email)
+        wallet = wallets.create(session, agent.id, wallet_key, name=None, controls="default")
+        code = claims.issue(session, agent.id)
+        _open_account(session, agent.id)
+    return AgentRegistration(agent.id, key.key, code, wallet)
 
 
-def issue_gateway_key(*, email: str | None) -> GatewayKey:
-    """Make a gateway-only key with initial credits. Raises: RateLimited when the day's budget is used up."""
+def issue_gateway_key(*, email: str | None) -> IssuedGatewayKey:
+    """Create a gateway-only key with initial credits. Raises: RateLimited when the day's budget is exhausted."""
     key = identity.mint_api_key(KeyKind.GATEWAY)
-    with unit_of_work():
-        created_at = identity.add_gateway_key(key, email=email)
-        granted_nanos = _open_account(key.id)
-    return GatewayKey(key.id, key.key, email, granted_nanos, created_at)
+    with unit_of_work() as session:
+        created_at = identity.add_gateway_key(session, key, email=email)
+        granted_nanos = _open_account(session, key.id)
+    return IssuedGatewayKey(key.id, key.key, email, granted_nanos, created_at)
 
 
-def replace_claim_code(agent_id: str) -> str:
-    """Give an agent that nobody has claimed another code; the one it had is worthless from then on.
+def replace_claim_code(agent_id: str, *, claim: Claim = NO_CLAIM) -> str:
+    """Replace the code of an unclaimed agent; the previous one becomes invalid.
 
     Raises: AlreadyClaimed.
     """
-    with unit_of_work():
-        code = claims.replace(agent_id)
-        idempotency.bind(agent_id)
+    with unit_of_work() as session:
+        code = claims.replace(session, agent_id)
+        claim.bind(session, agent_id)
         return code
 
 
-def _open_account(owner_id: str) -> int:
-    """Open a credit account with the initial credits; last in its unit, for the budget is one row for all."""
-    settings = provider.settings()
+def _open_account(session: Session, owner_id: str) -> int:
+    """Open a credit account with the initial credits; last in its unit, because the budget is one row for all."""
+    settings = app_state().settings
     nanos = money.nanos_from_usd(settings.initial_credits_usd)
-    credits_service.open_account(owner_id)
+    credit_accounts.open_account(session, owner_id)
     if nanos:
-        credits_service.grant(owner_id, nanos, reference=f"initial:{owner_id}")
+        credit_accounts.grant(session, owner_id, nanos, reference=f"initial:{owner_id}")
         if settings.grant_budget_usd_per_day is not None:
-            budget.take(nanos, limit_nanos=money.nanos_from_usd(settings.grant_budget_usd_per_day))
+            grant_budget.consume(
+                session, nanos, limit_nanos=money.nanos_from_usd(settings.grant_budget_usd_per_day)
+            )
     return nanos

@@ -1,1 +1,1 @@
-"""Ground that every room stands on: values, the clock, identifiers and the unit of work."""
+"""Values without a framework: money, addresses, chains, time, identifiers, limits of JSON."""

@@ -1,4 +1,4 @@
-"""Recipient addresses: one canonical form per chain family, made here and nowhere else."""
+"""Addresses and their canonical form in each chain family."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _EVM = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _BASE58_VALUE = {letter: value for value, letter in enumerate(_BASE58)}
 _SOLANA_BYTES = 32
-_SOLANA_MAX_LETTERS = 44
+_SOLANA_MAX_CHARS = 44
 ZERO_EVM_ADDRESS = "0x" + "0" * 40
 
 
 class AddressError(ValueError):
-    """The text is not an address of that family; the message is fit for the caller."""
+    """The text is not an address of that family; the message may be shown to the client."""
 
 
 def parse(text: str, family: Family) -> str:
     """Return the canonical form: EIP-55 for EVM chains, base58 of exactly 32 bytes for Solana.
 
-    A mixed-case EVM address whose checksum is wrong is refused (EIP-55): it is a typing error.
+    A mixed-case EVM address with a wrong checksum is refused (EIP-55).
 
     Raises: AddressError.
     """
@@ -42,12 +42,11 @@ def for_chain(text: str, chain: ChainName) -> str:
 
 
 def base58_bytes(text: str) -> bytes:
-    """Return what base58 stands for, as Solana's tools write keys. Raises: ValueError that shows nothing of it."""
+    """Decode base58, as Solana's tools encode keys. Raises: ValueError that contains nothing of the text."""
     number = 0
     for letter in text:
         if letter not in _BASE58_VALUE:
-            msg = "must be base58"
-            raise ValueError(msg)
+            raise ValueError("must be base58")
         number = number * 58 + _BASE58_VALUE[letter]
     leading_zeros = len(text) - len(text.lstrip("1"))
     return bytes(leading_zeros) + number.to_bytes((number.bit_length() + 7) // 8, "big")
@@ -55,27 +54,18 @@ def base58_bytes(text: str) -> bytes:
 
 def _parse_evm(text: str) -> str:
     if not _EVM.fullmatch(text):
-        msg = "must be an EVM address: 0x and 40 hexadecimal digits"
-        raise AddressError(msg)
+        raise AddressError("must be an EVM address: 0x and 40 hexadecimal digits")
     digits = text[2:]
     if digits not in (digits.lower(), digits.upper()) and not is_checksum_address(text):
-        msg = "has a wrong checksum (EIP-55): check it for typing errors"
-        raise AddressError(msg)
+        raise AddressError("has a wrong checksum (EIP-55): check it for typing errors")
     return str(to_checksum_address(text))
 
 
 def _parse_solana(text: str) -> str:
-    number = 0
-    if not 0 < len(text) <= _SOLANA_MAX_LETTERS:
-        msg = "must be a Solana address: base58 of 32 bytes"
-        raise AddressError(msg)
-    for letter in text:
-        if letter not in _BASE58_VALUE:
-            msg = "must be a Solana address: base58 of 32 bytes"
-            raise AddressError(msg)
-        number = number * 58 + _BASE58_VALUE[letter]
-    leading_zeros = len(text) - len(text.lstrip("1"))
-    if leading_zeros + (number.bit_length() + 7) // 8 != _SOLANA_BYTES:
-        msg = "must be a Solana address: base58 of 32 bytes"
-        raise AddressError(msg)
+    try:
+        is_address = len(text) <= _SOLANA_MAX_CHARS and len(base58_bytes(text)) == _SOLANA_BYTES
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise AddressError("must be a Solana address: base58 of 32 bytes")
     return text

@@ -1,4 +1,4 @@
-"""The chains and tokens that wallets hold. Pure facts; addresses of contracts live with the adapters."""
+"""The chains and tokens that wallets hold. Contract addresses are in the adapters."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class ChainName(StrEnum):
 
     @property
     def family(self) -> Family:
-        """Return the family whose addresses this chain uses."""
+        """Return the family of this chain."""
         return Family.SOLANA if self is ChainName.SOLANA else Family.EVM
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token by symbol; one symbol has the same number of decimals on every chain that we serve."""
+    """A token by symbol; a symbol has the same number of decimals on every chain served."""
 
     symbol: str
     decimals: int

@@ -1,4 +1,4 @@
-"""The one source of the current time: aware datetimes in UTC."""
+"""The current time, as aware datetimes in UTC."""
 
 from __future__ import annotations
 

@@ -1,22 +1,24 @@
-"""Identifiers and secrets that we make: UUIDs for rows, 256-bit keys with a prefix that names their kind."""
+"""Generated identifiers and secrets: UUIDs for rows, 256-bit keys with a prefix for their kind."""
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import secrets
 import uuid
+from collections.abc import Iterable
 
-_UUID_LETTERS = 36
+_UUID_CHARS = 36
 
 
 def new_id() -> str:
-    """Return a fresh random UUID as text."""
+    """Return a random UUID as text."""
     return str(uuid.uuid4())
 
 
 def parse_id(text: object) -> str | None:
-    """Return the text if it is a UUID in canonical form, else None: one resource has one name."""
-    if not isinstance(text, str) or len(text) != _UUID_LETTERS:
+    """Return the text if it is a UUID in canonical form, otherwise None: a resource has one spelling of its id."""
+    if not isinstance(text, str) or len(text) != _UUID_CHARS:
         return None
     try:
         return text if str(uuid.UUID(text)) == text else None
@@ -24,11 +26,25 @@ def parse_id(text: object) -> str | None:
         return None
 
 
+def require_id(text: object, missing: Exception) -> str:
+    """Return the text if it is an id. Raises: `missing` otherwise."""
+    canonical = parse_id(text)
+    if canonical is None:
+        raise missing
+    return canonical
+
+
 def new_key(prefix: str) -> str:
-    """Return a fresh key of 256 random bits such as `ak_…`."""
+    """Return a random key of 256 bits such as `ak_…`."""
     return f"{prefix}_{secrets.token_urlsafe(32)}"
 
 
 def digest(key: str) -> str:
     """Return the SHA-256 by which a key is found; with 256 random bits it needs neither salt nor stretching."""
     return hashlib.sha256(key.encode()).hexdigest()
+
+
+def keyed_digests(purpose: str, message: bytes, secrets: Iterable[str]) -> list[bytes]:
+    """Return the HMAC-SHA256 of a message under a key for each secret, derived for this purpose only."""
+    keys = (hashlib.sha256(f"{purpose}{secret}".encode()).digest() for secret in secrets)
+    return [hmac.new(key, message, hashlib.sha256).digest() for key in keys]

@@ -1,8 +1,8 @@
 """Exact money: token amounts in base units and US dollars in nano-dollars (10^-9 USD), both integers.
 
-Nothing here ever rounds silently: parsing refuses what does not fit, and the one place that must round
-(a token's dollar value) rounds up, so that a limit is never passed by a fraction. What binary arithmetic has left
-behind the ninth decimal of a dollar number is no part of it (`usd_as_meant`).
+Nothing rounds silently: parsing refuses surplus decimals, and the one place that must round (a token's dollar value)
+rounds up, so that a limit is never exceeded by a fraction. Float noise beyond the ninth decimal of a dollar number is
+removed (`usd_without_float_noise`).
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from app.core.chains import Token
 NANOS_PER_USD = 10**9
 
 _AMOUNT = re.compile(r"[0-9]{1,60}(?:\.[0-9]{1,40})?", re.ASCII)
-# The default context rounds at 28 digits without a word; this one refuses instead.
-_EXACT = Context(prec=120, traps=[Inexact, InvalidOperation])
-_COMPARING = Context(prec=120, rounding=ROUND_HALF_EVEN, traps=[InvalidOperation])
+# The default context rounds silently at 28 digits; this one raises.
+_EXACT_CONTEXT = Context(prec=120, traps=[Inexact, InvalidOperation])
+_COMPARISON_CONTEXT = Context(prec=120, rounding=ROUND_HALF_EVEN, traps=[InvalidOperation])
 _ONE_NANO = Decimal("1E-9")
-# A double has 53 bits. A sum of a few that were written in decimals differs in the last of them.
-_NOISE_BITS = 48
+# A double has 53 bits. A sum of a few decimal numbers differs only in the last of them.
+_SIGNIFICANT_BITS = 48
 
 
 class AmountError(ValueError):
-    """The text is not an amount; the message is fit for the caller."""
+    """The text is not an amount; the message may be shown to the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,35 +36,28 @@ class TokenAmount:
     token: Token
 
     def __post_init__(self) -> None:
-        """Refuse a negative amount: directions are expressed by who pays whom."""
         if self.units < 0:
-            msg = "a token amount is never negative"
-            raise ValueError(msg)
+            raise ValueError("a token amount is never negative")
 
     def __str__(self) -> str:
-        """Write the amount as a plain decimal string without superfluous zeros, e.g. `0.5`."""
         return decimal_string(self.units, self.token.decimals)
 
 
 def parse_amount(text: str, token: Token) -> TokenAmount:
     """Read a positive plain decimal such as `12.5`: no sign, exponent, spaces or surplus decimals.
 
-    Raises: AmountError with a sentence for the caller.
+    Raises: AmountError with a message for the client.
     """
     if not _AMOUNT.fullmatch(text):
-        msg = 'must be a plain decimal number such as "12.5"'
-        raise AmountError(msg)
+        raise AmountError('must be a plain decimal number such as "12.5"')
     whole, _, fraction = text.partition(".")
     if len(fraction) > token.decimals:
-        msg = f"{token.symbol} has at most {token.decimals} decimals"
-        raise AmountError(msg)
+        raise AmountError(f"{token.symbol} has at most {token.decimals} decimals")
     units = int(whole) * 10**token.decimals + int(fraction.ljust(token.decimals, "0") or "0")
     if units == 0:
-        msg = "must be greater than zero"
-        raise AmountError(msg)
+        raise AmountError("must be greater than zero")
     if units >= 2**255:
-        msg = "is larger than any balance can be"
-        raise AmountError(msg)
+        raise AmountError("is larger than any balance can be")
     return TokenAmount(units, token)
 
 
@@ -74,6 +67,11 @@ def decimal_string(units: int, decimals: int) -> str:
     digits = digits.rjust(decimals + 1, "0")
     whole, fraction = (digits[:-decimals], digits[-decimals:].rstrip("0")) if decimals else (digits, "")
     return f"{sign}{whole}.{fraction}" if fraction else f"{sign}{whole}"
+
+
+def usd_string(nanos: int) -> str:
+    """Write dollars as a plain decimal string, exactly."""
+    return decimal_string(nanos, 9)
 
 
 def value_nanos(amount: TokenAmount, nanos_per_token: int) -> int:
@@ -88,25 +86,27 @@ def nanos_from_usd(usd: Decimal) -> int:
     Raises: AmountError when the number is not finite or is finer than a nano-dollar.
     """
     try:
-        scaled = _EXACT.multiply(usd, Decimal(NANOS_PER_USD))
-        # The integral value of infinity is infinity, which is no integer.
-        return int(_EXACT.to_integral_exact(scaled))
+        scaled = _EXACT_CONTEXT.multiply(usd, Decimal(NANOS_PER_USD))
+        # Infinity is its own integral value, and raises OverflowError.
+        return int(_EXACT_CONTEXT.to_integral_exact(scaled))
     except (DecimalException, ValueError, OverflowError):
-        msg = "must be a finite number with at most 9 decimals"
-        raise AmountError(msg) from None
+        raise AmountError("must be a finite number with at most 9 decimals") from None
 
 
-def usd_as_meant(usd: Decimal) -> Decimal:
-    """Return the dollars that a finite number from 0 to 10^9 stands for, where binary arithmetic wrote it.
+def usd_without_float_noise(usd: Decimal) -> Decimal:
+    """Remove float noise from a finite number of dollars from 0 to 10^9.
 
-    0.1 + 0.2 comes as 0.30000000000000004: the number of nine decimals that it differs from by less than 2^-48 of
-    itself. Any other number comes back as it is. Never zero for what is not: as a limit that would be none.
+    A number such as 0.30000000000000004 (0.1 + 0.2), which differs from a number of nine decimals by less than 2^-48 of
+    itself, becomes that number; any other is returned unchanged. A positive number never becomes zero, which as a limit
+    means unlimited.
     """
-    meant = _COMPARING.quantize(usd, _ONE_NANO)
-    noise = _COMPARING.multiply(_COMPARING.abs(_COMPARING.subtract(usd, meant)), Decimal(2**_NOISE_BITS))
-    return meant if meant and noise < usd else usd
+    rounded = _COMPARISON_CONTEXT.quantize(usd, _ONE_NANO)
+    tolerance = _COMPARISON_CONTEXT.multiply(
+        _COMPARISON_CONTEXT.abs(_COMPARISON_CONTEXT.subtract(usd, rounded)), Decimal(2**_SIGNIFICANT_BITS)
+    )
+    return rounded if rounded and tolerance < usd else usd
 
 
 def usd_from_nanos(nanos: int) -> Decimal:
     """Convert nano-dollars to dollars, exactly."""
-    return _EXACT.divide(Decimal(nanos), Decimal(NANOS_PER_USD))
+    return _EXACT_CONTEXT.divide(Decimal(nanos), Decimal(NANOS_PER_USD))

@@ -1,4 +1,4 @@
-"""Offset pagination as every list of the API has it."""
+"""Offset pagination of lists."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """Which slice the caller asked for; `limit` is already clamped to the list's maximum."""
+    """The requested slice; `limit` is already clamped to the list's maximum."""
 
     limit: int
     offset: int
@@ -19,7 +19,7 @@ class PageRequest:
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """A slice of a list and the size of the whole."""
+    """A slice of a list, and the total number of its rows."""
 
     items: Sequence[T]
     total: int
@@ -27,10 +27,10 @@ class Page(Generic[T]):
 
     @property
     def pagination(self) -> Page[T]:
-        """Return the page itself, where a wire shape nests what it says of its place in the list."""
+        """Return the page itself, for schemas that nest the pagination."""
         return self
 
     @property
     def has_more(self) -> bool:
-        """Tell whether rows follow this slice."""
+        """Return whether rows follow this slice."""
         return self.request.offset + len(self.items) < self.total

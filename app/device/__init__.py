@@ -1,4 +1,4 @@
-"""Where a person claims an agent with its code: the verbs, two JSON routes, and limits on guessing.
+"""Claiming of agents by their owners: use cases, two JSON routes, and limits on guessing.
 
-Alone writes `guess_counters`. Never tells an unknown code from a malformed, expired or revoked one.
+Only this package writes `guess_counters`. Unknown, malformed, expired and revoked codes get the same response.
 """

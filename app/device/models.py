@@ -1,4 +1,4 @@
-"""Misses, counted in the database so that a restart or an emptied Redis forgets none."""
+"""The table of wrong guesses, in the database so that a restart or an emptied Redis loses none."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from datetime import datetime
 from sqlalchemy import Integer, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.core.columns import UtcDateTime
+from app.db.columns import UtcDateTime
 from app.extensions import Model
 
 
 class GuessCounter(Model):
-    """Misses from one client address (its keyed hash) or from everywhere (`all`) in the present window."""
+    """Misses of one client address (its keyed hash) or service-wide (`all`) in the current window."""
 
     __tablename__ = "guess_counters"
 

@@ -1,11 +1,15 @@
-"""Wire shapes of claiming; the only place with its wire spellings."""
+"""Wire schemas of claiming."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import marshmallow as ma
 from marshmallow import fields
 
-from app.agents.schemas import AgentAddresses
-from app.web.fields import Email, Instant, Usd
+from app.agents.schemas import RegisteredWallet
+from app.wallets.api.schemas import ClaimedControls
+from app.web.fields import Email, Instant, Text, Usd
 from app.web.schemas import Schema
 
 _CODE = "Four letters, a hyphen, four digits; any case and punctuation."
@@ -18,49 +22,50 @@ class CodeQuery(Schema):
 
 
 class CodeInfoResponse(Schema):
-    """What a claim code stands for."""
+    """The agent of a claim code."""
 
     agent_id = fields.String(required=True, data_key="agentId")
     agent_name = fields.String(required=True, data_key="agentName")
     email_required = fields.Boolean(
         required=True,
         data_key="emailRequired",
-        metadata={"description": "The claim must name the e-mail that the agent was registered with."},
+        attribute="is_email_required",
+        metadata={"description": "The claim must name the email that the agent was registered with."},
     )
     expires_at = Instant(required=True, data_key="expiresAt")
-    claimed = fields.Boolean(required=True, metadata={"description": "The code was used."})
+    claimed = fields.Boolean(
+        required=True, attribute="is_claimed", metadata={"description": "The code was used."}
+    )
 
 
 class ClaimRequest(Schema):
-    """The code, and the e-mail where the agent was registered with one."""
+    """The code; the email if the agent was registered with one; the receipt to repeat a claim."""
 
     code = fields.String(required=True, metadata={"description": _CODE})
     email = Email(load_default=None, allow_none=True)
+    claim_receipt = Text(
+        data_key="claimReceipt",
+        load_default=None,
+        allow_none=True,
+        validate=ma.validate.Regexp(r"^[!-~]{32,200}$", error="must be 32 to 200 visible ASCII characters"),
+        metadata={
+            "description": (
+                "Optional in a first claim: a random text of your own, with which the claim can be repeated even if "
+                "its response is lost. In a repeated claim: the receipt of the first one; without it, the response "
+                "has no `ownerKey`."
+            )
+        },
+    )
 
 
-class ClaimedControls(Schema):
-    """The wallet's spending controls."""
-
-    daily_limit_usd = Usd(required=True, attribute="daily_limit_nanos")
-    weekly_limit_usd = Usd(required=True, attribute="weekly_limit_nanos")
-    monthly_limit_usd = Usd(required=True, attribute="monthly_limit_nanos")
-    per_tx_limit_usd = Usd(required=True, attribute="per_tx_limit_nanos")
-    allowed_addresses = fields.List(fields.String(), required=True)
-    allowed_domains = fields.List(fields.String(), required=True)
-    updated_at = Instant(required=True)
-
-
-class ClaimedWallet(Schema):
+class ClaimedWallet(RegisteredWallet):
     """The agent's first wallet."""
 
-    id = fields.String(required=True)
-    name = fields.String(required=True)
-    addresses = fields.Nested(AgentAddresses, required=True)
     spending_controls = fields.Nested(ClaimedControls, required=True, allow_none=True)
 
 
 class ClaimResponse(Schema):
-    """The whole agent, with its key and the owner's."""
+    """The agent, with its key and the owner's. A repeated response without the receipt omits two fields."""
 
     agent_id = fields.String(required=True, data_key="agentId")
     name = fields.String(required=True)
@@ -72,8 +77,23 @@ class ClaimResponse(Schema):
     created_at = Instant(required=True)
     claimed_at = Instant(required=True)
     owner_key = fields.String(
-        required=True,
         data_key="ownerKey",
-        metadata={"description": "`ok_…`: signs the owner in from now on; shown once."},
+        metadata={
+            "description": "`ok_…`: the owner key for signing in. Absent from a repeated response without the receipt."
+        },
+    )
+    claim_receipt = fields.String(
+        data_key="claimReceipt",
+        metadata={
+            "description": (
+                "Send it with the same code and email to get this response again, within 24 hours and until the owner "
+                "first signs in with the key or changes something. Keep it as secret as the owner key."
+            )
+        },
     )
     wallet = fields.Nested(ClaimedWallet, required=True, allow_none=True)
+
+    @ma.post_dump
+    def _omit_secrets(self, answer: dict[str, Any], **_kwargs: object) -> dict[str, Any]:
+        withheld = ("ownerKey", "claimReceipt")
+        return {name: value for name, value in answer.items() if value is not None or name not in withheld}

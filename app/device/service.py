@@ -1,7 +1,7 @@
-"""The stories of claiming: what a code stands for, and the claim itself.
+"""Claiming: look up a claim code, and claim its agent.
 
-Each looks the code up and counts a miss in one unit, so that no number of guesses at once gets past
-the limits; a miss is returned out of the unit, which commits it, and raised only then.
+A code is looked up and a miss counted in one unit, so that concurrent guesses cannot exceed the limits; a miss is
+raised after the unit, which commits its count.
 """
 
 from __future__ import annotations
@@ -9,32 +9,25 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from sqlalchemy.orm import Session
+
 from app.agents import claims
-from app.agents.claims import FoundCode
-from app.core import clock
-from app.core.unit_of_work import unit_of_work
-from app.credits import service as credits_service
-from app.device import guesses
+from app.agents.claims import ActiveClaimCode
+from app.core import clock, identifiers
+from app.credits import accounts as credit_accounts
+from app.db.unit_of_work import unit_of_work
+from app.device import guess_limits
 from app.errors import AlreadyClaimed, EmailMismatch, InvalidInput, NotFound, RateLimited, ServiceError
 from app.identity import service as identity
-from app.wallets import service as wallets
-from app.wallets.service import WalletView
-
-
-@dataclass(frozen=True, slots=True)
-class CodeInfo:
-    """What anybody may know who has the code."""
-
-    agent_id: str
-    agent_name: str
-    email_required: bool
-    expires_at: datetime
-    claimed: bool
+from app.platform.audit_log import actors, trail
+from app.platform.audit_log.trail import AuditAction, AuditEvent
+from app.wallets.core import wallets
+from app.wallets.core.wallets import WalletView
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedAgent:
-    """The whole agent, for the person who claimed it; the repr shows no key."""
+    """The agent, for its new owner; the repr shows no key."""
 
     agent_id: str
     name: str
@@ -43,89 +36,102 @@ class ClaimedAgent:
     credits_nanos: int
     created_at: datetime
     claimed_at: datetime
-    owner_key: str = field(repr=False)
+    owner_key: str | None = field(repr=False)
+    """None in a replay to a client without the claim's receipt."""
+    claim_receipt: str | None = field(repr=False)
     wallet: WalletView | None
 
 
-def describe(typed: str, *, network: str) -> CodeInfo:
-    """Return what a code stands for. Raises: NotFound, RateLimited."""
-    with unit_of_work():
-        guesses.enter(network)
-        wait = guesses.service_wide_wait()
+def describe(code: str, *, network: str) -> ActiveClaimCode:
+    """Return a code with its agent. Raises: NotFound, RateLimited."""
+    with unit_of_work() as session:
+        guess_limits.lock_counter(session, network)
+        wait = guess_limits.service_wide_retry_after(session)
         if wait:
-            raise _guessed_out(wait)
-        found = claims.find(typed)
-        if found is None:
-            guesses.count_miss(network)
-    if found is None:
+            raise _too_many_attempts(wait)
+        claim_code = claims.find(session, code)
+        if claim_code is None:
+            guess_limits.record_miss(session, network)
+    if claim_code is None:
         raise _no_such_code()
-    return CodeInfo(
-        agent_id=found.agent_id,
-        agent_name=found.agent_name,
-        email_required=found.locked_to is not None,
-        expires_at=found.expires_at,
-        claimed=found.is_claimed,
-    )
+    return claim_code
 
 
-def claim(typed: str, *, email: str | None, network: str) -> ClaimedAgent:
-    """Claim the code's agent, or give the same person the same answer again within 24 hours.
+def claim_agent(code: str, *, email: str | None, network: str, receipt: str | None = None) -> ClaimedAgent:
+    """Claim a code's agent, or replay the response within 24 hours; with the owner key only for the claim's `receipt`.
 
-    Raises: NotFound, InvalidInput (its e-mail is missing), EmailMismatch, AlreadyClaimed, RateLimited.
+    Raises: NotFound, InvalidInput (its email is missing), EmailMismatch, AlreadyClaimed, RateLimited.
     """
-    with unit_of_work():
-        guesses.enter(network)
-        wait = guesses.service_wide_wait()
+    with unit_of_work() as session:
+        guess_limits.lock_counter(session, network)
+        wait = guess_limits.service_wide_retry_after(session)
         if wait and email is None:
-            raise _guessed_out(wait)
-        found = claims.find(typed)
-        failure = _refusal(found, email, only_locked=wait > 0)
-        if failure is None and found is not None:
-            owner_key = (
-                claims.owner_key_again(found) if found.is_claimed else claims.spend(found, email=email)
-            )
-            if owner_key is not None:
-                return _claimed(found.agent_id, owner_key)
-            # Somebody else was first. If it was the same person's other click, both get the one answer.
-            found = claims.find(typed)
-            failure = _refusal(found, email, only_locked=False) or AlreadyClaimed()
-            if found is not None and found.repeats(email, clock.now()):
-                return _claimed(found.agent_id, claims.owner_key_again(found))
-        elif _is_guess(failure, found):
-            guesses.count_miss(network)
+            raise _too_many_attempts(wait)
+        claim_code = claims.find(session, code)
+        failure = _validation_failure(claim_code, email, check_email_only=wait > 0)
+        if failure is None and claim_code is not None:
+            if not claim_code.is_claimed:
+                receipt_kept = receipt or identifiers.new_key(claims.RECEIPT_PREFIX)
+                owner_key = claims.redeem(session, claim_code, email=email, receipt=receipt_kept)
+                if owner_key is not None:
+                    return _claimed_agent(session, claim_code.agent_id, owner_key, receipt_kept)
+                # Another claim was first; one with the same email address is replayed.
+                claim_code = claims.find(session, code)
+                failure = _validation_failure(claim_code, email, check_email_only=False)
+            if failure is None and claim_code is not None and claim_code.is_claimed:
+                return _replayed_claim(session, claim_code, receipt, network)
+            failure = failure or AlreadyClaimed()
+        elif _is_miss(failure, claim_code):
+            guess_limits.record_miss(session, network)
     if wait:
-        raise _guessed_out(wait)
+        raise _too_many_attempts(wait)
     raise failure or _no_such_code()
 
 
-def _refusal(found: FoundCode | None, email: str | None, *, only_locked: bool) -> ServiceError | None:
-    """Return why a code cannot be used with that e-mail, or None when it can.
+def _validation_failure(
+    found: ActiveClaimCode | None, email: str | None, *, check_email_only: bool
+) -> ServiceError | None:
+    """Return the error of a code with that email address, or None when they are valid.
 
-    `only_locked`: the whole service is guessed out, and only a code with its registered e-mail passes.
+    `check_email_only`: the service-wide limit is exceeded, and only codes with a required email address are accepted.
     """
-    if found is None or (only_locked and found.locked_to is None):
+    if found is None or (check_email_only and found.required_email is None):
         return _no_such_code()
     if found.is_claimed:
-        return None if found.repeats(email, clock.now()) else AlreadyClaimed()
-    if found.locked_to is None:
+        return None if found.matches_replay(email, clock.now()) else AlreadyClaimed()
+    if found.required_email is None:
         return None
     if email is None:
-        return InvalidInput.field("email", "is required: this agent was registered with an e-mail address")
-    return None if claims.same_email(found.locked_to, email) else EmailMismatch()
+        return InvalidInput.field("email", "is required: this agent was registered with an email address")
+    return None if claims.emails_equal(found.required_email, email) else EmailMismatch()
 
 
-def _is_guess(failure: ServiceError | None, found: FoundCode | None) -> bool:
-    """Tell whether a refusal is a wrong code or address, against which the limits stand."""
+def _is_miss(failure: ServiceError | None, found: ActiveClaimCode | None) -> bool:
+    """Return whether an error is a wrong code or address, which counts as a guess."""
     if isinstance(failure, AlreadyClaimed):
-        # While the answer may be repeated, another e-mail is a guess at the one that opens it.
-        return found is not None and found.is_repeatable(clock.now())
+        # While the claim may be replayed, another email address is a guess at the one that permits it.
+        return found is not None and found.is_replayable(clock.now())
     return isinstance(failure, NotFound | EmailMismatch)
 
 
-def _claimed(agent_id: str, owner_key: str) -> ClaimedAgent:
-    agent = identity.agent(agent_id)
+def _replayed_claim(
+    session: Session, found: ActiveClaimCode, receipt: str | None, network: str
+) -> ClaimedAgent:
+    """Replay a claim's response, and record it for the owner. Raises: AlreadyClaimed."""
+    owner_key = claims.replay(session, found, receipt=receipt)
+    claimed = _claimed_agent(session, found.agent_id, owner_key, None if owner_key is None else receipt)
+    after = {"owner_key_shown": owner_key is not None}
+    act = AuditEvent(AuditAction.CLAIM_REPEATED, found.agent_id, after=after)
+    trail.record(session, actors.anonymous_actor(network), act)
+    return claimed
+
+
+def _claimed_agent(
+    session: Session, agent_id: str, owner_key: str | None, receipt: str | None
+) -> ClaimedAgent:
+    agent = identity.get_agent(session, agent_id)
     try:
-        wallet = wallets.first_of(agent_id)
+        wallet = wallets.first_wallet(session, agent_id)
     except NotFound:
         # The agent may have deleted its wallets; it can be claimed all the same.
         wallet = None
@@ -133,20 +139,21 @@ def _claimed(agent_id: str, owner_key: str) -> ClaimedAgent:
         agent_id=agent.id,
         name=agent.name,
         email=agent.email or agent.claimed_email,
-        api_key=identity.reveal_api_key(agent_id),
-        credits_nanos=credits_service.balance(agent_id).credits_nanos,
+        api_key=identity.reveal_api_key(session, agent_id),
+        credits_nanos=credit_accounts.balance(session, agent_id).credits_nanos,
         created_at=agent.created_at,
         claimed_at=agent.claimed_at or clock.now(),
         owner_key=owner_key,
+        claim_receipt=receipt,
         wallet=wallet,
     )
 
 
 def _no_such_code() -> NotFound:
     return NotFound(
-        "This code is not valid. Compare it with what the agent gave you, or ask it for another one."
+        "This code is not valid. Compare it with the one that the agent gave you, or ask the agent for another one."
     )
 
 
-def _guessed_out(seconds: int) -> RateLimited:
+def _too_many_attempts(seconds: int) -> RateLimited:
     return RateLimited("Too many wrong codes were tried; try again later.", retry_after_seconds=seconds)

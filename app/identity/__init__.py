@@ -1,5 +1,5 @@
-"""Who is calling: agents, their keys, master and owner keys, and the guards at the doors.
+"""Authentication: agents, their keys, master and owner keys, and the guards of blueprints.
 
-Alone writes `agents`, `api_keys`, `master_keys` and `owner_keys`; knows nothing of credits,
-wallets or claims.
+Only this package writes `agents`, `api_keys`, `master_keys` and `owner_keys`; it does not depend on credits, wallets or
+claims.
 """

@@ -1,29 +1,36 @@
-"""The guards that blueprints hang at their doors, and the caller of the present request.
+"""The guards of blueprints, and the principal of the current request.
 
-Every failure is the same 401: missing, malformed, unknown, expired and revoked keys cannot be told apart.
+Every failure is the same 401: missing, malformed, unknown, expired and revoked keys are indistinguishable.
 """
 
 from __future__ import annotations
 
-from flask import g, request
+from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
+
+from flask import g
 
 from app.errors import Unauthorized
 from app.identity import limits, service
-from app.identity.caller import Caller, MasterCaller
-from app.web import callers
+from app.identity.principal import MasterKeyPrincipal, Principal
+from app.web import request_bodies
 from app.web.blueprint import Guard
-from app.web.budgets import STRANGERS
+from app.web.client_request import ClientRequest
+from server import client_socket
+from server.pool import ANONYMOUS
 
 API_KEY_SCHEME = "ApiKey"
 BEARER_SCHEME = "Bearer"
 MASTER_KEY_SCHEME = "MasterKey"
 PAYMENT_SCHEME = "Payment"
+FindPrincipal: TypeAlias = Callable[[str | None], Principal | None]
 SECURITY_SCHEMES = {
     API_KEY_SCHEME: {
         "type": "apiKey",
         "in": "header",
         "name": "X-API-Key",
-        "description": "An agent's key (`ak_…`), or a gateway-only one (`gw_…`) where no wallet is needed.",
+        "description": "An agent's key (`ak_…`), or a gateway-only one (`gw_…`) if it needs no wallet.",
     },
     BEARER_SCHEME: {
         "type": "http",
@@ -47,117 +54,126 @@ SECURITY_SCHEMES = {
         "description": "A master key (`mk_…`): platform administration.",
     },
 }
-"""What the OpenAPI document says about the keys, by scheme name."""
+"""The security schemes of the OpenAPI document, by name."""
 
 
-def caller() -> Caller:
-    """Return who makes the present request. Raises: Unauthorized where no guard let anybody in."""
-    found: Caller | None = g.get("caller")
+def current_principal() -> Principal:
+    """Return the principal of the current request. Raises: Unauthorized without one."""
+    found = find_principal()
     if found is None:
         raise Unauthorized
     return found
 
 
-def master() -> MasterCaller:
-    """Return which master key makes the present request. Raises: Unauthorized where no guard let it in."""
-    found: MasterCaller | None = g.get("master_caller")
+def current_master_key() -> MasterKeyPrincipal:
+    """Return the master key of the current request. Raises: Unauthorized without one."""
+    found: MasterKeyPrincipal | None = g.get("master_caller")
     if found is None:
-        raise _no_master()
+        raise _invalid_master_key()
     return found
 
 
 def require_agent() -> str:
     """Return the calling agent's id, for what a gateway-only key cannot do. Raises: Unauthorized."""
-    agent_id = caller().agent_id
+    agent_id = current_principal().agent_id
     if agent_id is None:
         raise Unauthorized(
-            "An agent key (ak_…) is needed here; a gateway-only key (gw_…) owns no wallets or services."
+            "An agent key (ak_…) is required here; a gateway-only key (gw_…) owns no wallets or services."
         )
     return agent_id
 
 
-def admit(found: Caller) -> None:
-    """Make somebody the caller of the present request, counted against the rate limit of their account.
+def authenticate_as(request: ClientRequest, principal: Principal) -> None:
+    """Set the principal of a request, and count it against the rate limit of the account.
 
-    It hangs on the agent, not on the key: two keys during a rotation are no two allowances.
+    The limit belongs to the account, not to the key: a rotation does not double it.
     """
-    limits.count_call_of_key(found.account_id)
-    g.caller = found
-    _introduce(found.account_id)
+    limits.count_authenticated_request(principal.account_id)
+    g.caller = principal
+    client_socket.attribute_request(request.environ, principal.account_id)
 
 
-def account_or_stranger() -> str:
-    """Return whose budget the present request draws from: its caller's account, or that of all without a key."""
-    found = find_caller()
-    return STRANGERS if found is None else found.account_id
+def account_id_or_anonymous() -> str:
+    """Return the account that shared resources are counted for: the principal's, or one for all anonymous clients."""
+    found = find_principal()
+    return ANONYMOUS if found is None else found.account_id
 
 
-def admit_without_key() -> None:
-    """Let somebody in whom no key names."""
+def allow_keyless(request: ClientRequest) -> None:
+    """Accept a request without a key, if its body is small and its address has not sent too many.
+
+    Raises: RateLimited when KEYLESS_RATE_LIMIT is exceeded.
+    """
     g.pop("caller", None)
+    request_bodies.limit_to_keyless(request)
+    limits.count_keyless_request(request)
 
 
-def find_caller() -> Caller | None:
-    """Return who makes the present request by a key, None where a door let somebody in without one."""
-    found: Caller | None = g.get("caller")
+def find_principal() -> Principal | None:
+    """Return the principal of the current request, or None for an anonymous client."""
+    found: Principal | None = g.get("caller")
     return found
 
 
-def sends_key_of_client() -> bool:
-    """Tell whether the request carries a key where `find_key_of_client` looks for one, good or not."""
-    return bool(presented_keys())
+def find_principal_by_sdk_key(
+    request: ClientRequest, find: FindPrincipal = service.find_principal
+) -> Principal | None:
+    """Return the holder of a key that a provider's SDK sends in the header of that provider."""
+    return next((found for key in presented_keys(request) if (found := find(key)) is not None), None)
 
 
-def find_key_of_client() -> Caller | None:
-    """Return who holds the key that a client of another service sends where that service wants it."""
-    return next((found for key in presented_keys() if (found := service.find_caller(key)) is not None), None)
-
-
-def presented_keys() -> list[str]:
-    """Return what the present request has where a key may stand, valid or not."""
+def presented_keys(request: ClientRequest) -> list[str]:
+    """Return the contents of the headers that may carry a key, valid or not."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     bearer = token.strip() if scheme.lower() == "bearer" else None
     candidates = (request.headers.get("X-API-Key"), bearer, request.headers.get("X-Goog-Api-Key"))
     return [key for key in candidates if key]
 
 
-def _check_any_key() -> None:
-    found = service.find_caller(request.headers.get("X-API-Key"))
+def _check_any_key(request: ClientRequest, find: FindPrincipal = service.find_principal) -> None:
+    found = find(request.headers.get("X-API-Key"))
     if found is None:
         raise Unauthorized
-    admit(found)
+    authenticate_as(request, found)
 
 
-def _check_agent_key() -> None:
-    _check_any_key()
+def _check_agent_key(request: ClientRequest) -> None:
+    _check_any_key(request)
     require_agent()
 
 
-def _check_master_key() -> None:
-    found = service.find_master(request.headers.get("X-Master-Key"))
+def _check_master_key(request: ClientRequest) -> None:
+    found = service.find_master_key(request.headers.get("X-Master-Key"))
     if found is None:
-        raise _no_master()
-    limits.count_call_of_key(found.key_id)
+        raise _invalid_master_key()
+    limits.count_authenticated_request(found.key_id)
     g.master_caller = found
-    _introduce(found.key_id)
+    client_socket.attribute_request(request.environ, found.key_id)
 
 
-def _introduce(whose: str) -> None:
-    """Tell the server whose request this is, so that a crowd without keys takes nothing from those who have one."""
-    connection = callers.present(request.environ)
-    if connection is not None:
-        connection.whose = whose
+def _invalid_master_key() -> Unauthorized:
+    return Unauthorized("A valid master key is required in the X-Master-Key header.")
 
 
-def _no_master() -> Unauthorized:
-    return Unauthorized("A valid master key is needed in the X-Master-Key header.")
+def _check_registration(request: ClientRequest) -> None:
+    request_bodies.limit_to_keyless(request)
+    limits.count_registration(limits.client_network(request.remote_addr))
 
+
+REGISTRATION = Guard(schemes=(), check=_check_registration)
+"""No key is required; each client address is limited, and counted before its body is read."""
+
+KEYLESS = Guard(schemes=(), check=allow_keyless)
+"""No key is required; only requests that fail are counted."""
 
 ANY_KEY = Guard(schemes=(API_KEY_SCHEME,), check=_check_any_key)
 """An agent's or a gateway-only key. On wallet routes the latter has no agent: empty lists, 404 for ids."""
 
+CHARGED_KEY = Guard(schemes=(API_KEY_SCHEME,), check=partial(_check_any_key, find=service.recall_principal))
+"""As `ANY_KEY`, where whatever the key is used for holds credits, which checks it again."""
+
 AGENT_KEY = Guard(schemes=(API_KEY_SCHEME,), check=_check_agent_key)
-"""An agent's key; a gateway-only key gets a 401 that says so."""
+"""An agent's key; a gateway-only key gets a 401 that explains it."""
 
 MASTER_KEY = Guard(schemes=(MASTER_KEY_SCHEME,), check=_check_master_key)
 """A master key."""

@@ -1,92 +1,81 @@
-"""Rate limits by key and by client address. Counted in Redis, in this process's memory while Redis is away.
+"""Rate limits by key and by client address.
 
-A request with a wrong key costs no count: 256 random bits need no protection from guessing.
+A request with a wrong key is not counted: 256 random bits need no protection from guessing.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import math
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 
-from flask import g, request
-from werkzeug.exceptions import TooManyRequests
+from app.errors import RateLimited, ServiceError
+from app.state import app_state
+from app.web.client_request import ClientRequest
 
-from app.core import clock
-from app.errors import RateLimited
-from app.extensions import limiter
-from app.ports import provider
-
-_IPV6_SITE_BITS = 64
-_UNKNOWN_WAIT_SECONDS = 60
+_IPV6_PREFIX_BITS = 64
 
 
-def client_network() -> str:
-    """Return the client's IPv4 address, or the /64 of its IPv6 address: one household has 2^64 of them."""
+def client_address(remote_address: str | None) -> str:
+    """Return a client's address as the audit log records it."""
+    return (remote_address or "")[:60]
+
+
+def client_network(remote_address: str | None) -> str:
+    """Return a client's IPv4 address, or the /64 of its IPv6 address: one household has 2^64 of them."""
     try:
-        address = ipaddress.ip_address((request.remote_addr or "").split("%")[0])
+        address = ipaddress.ip_address((remote_address or "").split("%")[0])
     except ValueError:
         return "unknown"
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
             return str(address.ipv4_mapped)
-        return str(ipaddress.ip_network((address, _IPV6_SITE_BITS), strict=False))
+        return str(ipaddress.ip_network((address, _IPV6_PREFIX_BITS), strict=False))
     return str(address)
 
 
-def count_call_of_key(key_id: str) -> None:
-    """Count one request of a key. Raises: RateLimited beyond RATE_LIMIT_PER_KEY."""
-    if provider.settings().rate_limit_per_key:
-        g.rate_limited_key_id = key_id
-        _count(_count_call)
+def count_authenticated_request(key_id: str) -> None:
+    """Count one request of a key. Raises: RateLimited when RATE_LIMIT_PER_KEY is exceeded."""
+    state = app_state()
+    state.rate_limiter.count(state.settings.rate_limit_per_key, "key", key_id)
 
 
-def count_registration() -> None:
-    """Count one hand-out of free credits. Raises: RateLimited beyond REGISTRATION_RATE_LIMIT."""
-    if provider.settings().registration_rate_limit:
-        _count(_count_registration)
+def count_registration(network: str) -> None:
+    """Count one registration. Raises: RateLimited when REGISTRATION_RATE_LIMIT is exceeded."""
+    state = app_state()
+    state.rate_limiter.count(state.settings.registration_rate_limit, "registration", network)
 
 
-def count_failing_payment() -> None:
-    """Count a payment that is presented, should the answer be a 402. Raises: RateLimited beyond X402_MISS_LIMIT."""
-    if provider.settings().x402_miss_limit:
-        _count(_count_failing_payment)
+def count_keyless_request(request: ClientRequest) -> None:
+    """Count a request without a key once its response is known, if that is a 4xx.
+
+    Raises: RateLimited when KEYLESS_RATE_LIMIT is exceeded.
+    """
+    limiter, network = app_state().rate_limiter, client_network(request.remote_addr)
+    limit, scope = app_state().settings.keyless_rate_limit, "keyless"
+    limiter.check(limit, scope, network)
+
+    def count(status: int) -> None:
+        if HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR:
+            with suppress(RateLimited):
+                limiter.count(limit, scope, network)
+
+    request.on_response.append(count)
 
 
-def _count(limited: Callable[[], None]) -> None:
+@contextmanager
+def count_failed_payment(network: str) -> Iterator[None]:
+    """Count a presented payment if the block refuses it with status 402.
+
+    Raises: RateLimited when X402_MISS_LIMIT is exceeded.
+    """
+    limiter, limit, scope = app_state().rate_limiter, app_state().settings.x402_miss_limit, "payment"
+    limiter.check(limit, scope, network)
     try:
-        limited()
-    except TooManyRequests:
-        raise RateLimited(retry_after_seconds=_seconds_to_wait()) from None
-
-
-def _seconds_to_wait() -> int:
-    hit = limiter.current_limit
-    if hit is None:
-        return _UNKNOWN_WAIT_SECONDS
-    return min(max(1, math.ceil(hit.reset_at - clock.now().timestamp())), hit.limit.get_expiry())
-
-
-@limiter.shared_limit(
-    lambda: provider.settings().rate_limit_per_key or "", scope="key", key_func=lambda: g.rate_limited_key_id
-)
-def _count_call() -> None:
-    """Carry the limit; calling this counts."""
-
-
-@limiter.shared_limit(
-    lambda: provider.settings().registration_rate_limit or "", scope="registration", key_func=client_network
-)
-def _count_registration() -> None:
-    """Carry the limit; calling this counts."""
-
-
-@limiter.shared_limit(
-    lambda: provider.settings().x402_miss_limit or "",
-    scope="payment",
-    key_func=client_network,
-    deduct_when=lambda response: response.status_code == HTTPStatus.PAYMENT_REQUIRED,
-)
-def _count_failing_payment() -> None:
-    """Carry the limit; calling this counts, once the answer is known to be a failure."""
+        yield
+    except ServiceError as refusal:
+        if refusal.status == HTTPStatus.PAYMENT_REQUIRED:
+            with suppress(RateLimited):
+                limiter.count(limit, scope, network)
+        raise

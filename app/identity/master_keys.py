@@ -1,4 +1,4 @@
-"""Master keys: made, listed, revoked; never is the last active one revoked. In the caller's unit, but for minting."""
+"""Master keys: mint, list, revoke. The last active one cannot be revoked."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from sqlalchemy import select, update
+from sqlalchemy.orm import Session
 
-from app.core import clock, row_locks
+from app.core import clock
+from app.db import row_locks
 from app.errors import NotFound, Unauthorized
-from app.extensions import db
 from app.identity import service
-from app.identity.api_keys import truncated
+from app.identity.api_keys import mask_key
 from app.identity.models import MasterKey
 from app.identity.service import MintedKey
 
 PREFIX = "mk"
 
 
-class LastMasterKeyError(Exception):
-    """Only one master key is active; revoked, nobody could administer the platform any more."""
+class LastMasterKey(Exception):
+    """The last active master key cannot be revoked: the platform could no longer be administered."""
 
 
 @dataclass(frozen=True, slots=True)
 class MasterKeyView:
-    """A master key: whole while it is active, truncated once it was revoked; the repr does not show it."""
+    """A master key: whole while it is active, masked once it was revoked; the repr does not show it."""
 
     id: str
     key: str = field(repr=False)
@@ -36,92 +37,82 @@ class MasterKeyView:
 
 
 def mint() -> MintedKey:
-    """Make a master key and seal it for its future row. Touches no database."""
-    return service.mint(PREFIX, MasterKey.__tablename__)
+    """Mint a master key and seal it for its future row. Needs no database."""
+    return service.mint_key(PREFIX, MasterKey.__tablename__)
 
 
-def seal_given(key: str) -> MintedKey:
+def seal_supplied_key(key: str) -> MintedKey:
     """Seal a master key that an operator chose. Raises: ValueError when it is too short or not `mk_…`."""
     if not service.MASTER_KEY.fullmatch(key):
         msg = "BOOTSTRAP_MASTER_KEY must be mk_ and at least 20 letters, digits, hyphens or underscores"
         raise ValueError(msg)
-    return service.seal(key, MasterKey.__tablename__)
+    return service.seal_key(key, MasterKey.__tablename__)
 
 
-def add(key: MintedKey, *, name: str, owner_email: str | None) -> MasterKeyView:
+def add(session: Session, key: MintedKey, *, name: str, owner_email: str | None) -> MasterKeyView:
     """Insert a master key."""
     row = MasterKey(
         id=key.id, name=name, owner_email=owner_email, digest=key.digest, sealed=key.sealed,
         active=True, created_at=clock.now(),
     )  # fmt: skip
-    db.session.add(row)
-    db.session.flush()
-    return MasterKeyView(
-        row.id, key.key, name, owner_email, active=True, created_at=row.created_at, revoked_at=None
-    )
-
-
-def exists() -> bool:
-    """Tell whether there ever was a master key."""
-    return db.session.scalar(select(MasterKey.id).limit(1)) is not None
-
-
-def is_active(key_id: str) -> bool:
-    """Tell whether a master key still opens the platform."""
-    active = select(MasterKey.id).where(MasterKey.id == key_id, MasterKey.active.is_(True))
-    return db.session.scalar(active) is not None
-
-
-def every() -> list[MasterKeyView]:
-    """Return all master keys, the oldest first. The answer that carries them must be `no-store`."""
-    return [
-        _view(row)
-        for row in db.session.scalars(select(MasterKey).order_by(MasterKey.created_at, MasterKey.id))
-    ]
-
-
-def one(key_id: str) -> MasterKeyView:
-    """Return one master key. Raises: NotFound."""
-    row = db.session.get(MasterKey, key_id, populate_existing=True)
-    if row is None:
-        raise _no_such_key()
+    session.add(row)
+    session.flush()
     return _view(row)
 
 
-def revoke(key_id: str, *, by: str | None) -> tuple[MasterKeyView, bool]:
-    """Revoke a master key; return it and whether this call did it. `by` is the key that asks, None for a command.
+def exists(session: Session) -> bool:
+    """Return whether a master key was ever created."""
+    return session.scalar(select(MasterKey.id).limit(1)) is not None
+
+
+def is_active(session: Session, key_id: str) -> bool:
+    """Return whether a master key is accepted."""
+    active = select(MasterKey.id).where(MasterKey.id == key_id, MasterKey.active.is_(True))
+    return session.scalar(active) is not None
+
+
+def list_all(session: Session) -> list[MasterKeyView]:
+    """Return all master keys, oldest first. The response must be `no-store`."""
+    return [
+        _view(row) for row in session.scalars(select(MasterKey).order_by(MasterKey.created_at, MasterKey.id))
+    ]
+
+
+def get(session: Session, key_id: str) -> MasterKeyView:
+    """Return one master key. Raises: NotFound."""
+    row = session.get(MasterKey, key_id, populate_existing=True)
+    if row is None:
+        raise NotFound("There is no such master key.")
+    return _view(row)
+
+
+def revoke(session: Session, key_id: str, *, revoked_by: str | None) -> tuple[MasterKeyView, bool]:
+    """Revoke a master key; return it and whether this call did so. `revoked_by` is the acting key, None for a command.
 
     All active keys are locked first, so that of two keys that revoke each other one is left.
 
-    Raises: NotFound; Unauthorized when `by` was revoked meanwhile; LastMasterKeyError.
+    Raises: NotFound; Unauthorized if `revoked_by` was concurrently revoked; LastMasterKey.
     """
-    active = row_locks.lock(MasterKey.id, MasterKey.active.is_(True))
-    if by is not None and by not in active:
-        raise Unauthorized("This master key was revoked meanwhile.")
+    active = row_locks.lock_rows(session, MasterKey.id, MasterKey.active.is_(True))
+    if revoked_by is not None and revoked_by not in active:
+        raise Unauthorized("This master key was revoked.")
     if key_id in active:
         if len(active) == 1:
-            raise LastMasterKeyError
-        db.session.execute(
-            update(MasterKey)
-            .where(MasterKey.id == key_id)
-            .values(active=False, revoked_at=clock.now())
-            .execution_options(synchronize_session=False)
+            raise LastMasterKey
+        session.execute(
+            update(MasterKey).where(MasterKey.id == key_id).values(active=False, revoked_at=clock.now())
         )
-    return one(key_id), key_id in active
+    return get(session, key_id), key_id in active
 
 
 def _view(row: MasterKey) -> MasterKeyView:
-    key = service.open_sealed(row.sealed, MasterKey.__tablename__, row.id)
+    key = service.open_key(row.sealed, MasterKey.__tablename__, row.id)
     return MasterKeyView(
         id=row.id,
-        key=key if row.active else truncated(key),
+        key=key if row.active else mask_key(key),
         name=row.name,
         owner_email=row.owner_email,
         active=row.active,
         created_at=row.created_at,
         revoked_at=row.revoked_at,
     )
-
-
-def _no_such_key() -> NotFound:
-    return NotFound("There is no such master key.")

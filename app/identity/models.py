@@ -1,32 +1,24 @@
-"""Tables of identity. Keys are found by their SHA-256; those that listings show are kept sealed besides."""
+"""The identity tables. Keys are found by their SHA-256; those that listings show are also stored sealed."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, text
+from sqlalchemy import CheckConstraint, ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.core.columns import ID, UtcDateTime
+from app.db.columns import ID, UtcDateTime, partial_index
 from app.extensions import Model
 
 
 class Agent(Model):
     """An AI agent: the owner of wallets and of one credit account with the same id.
 
-    A deleted one leaves its row, without name and e-mail, for what the ledger and other rooms say of it.
+    A deleted one leaves its row, without name and email, because the ledger and other tables refer to it.
     """
 
     __tablename__ = "agents"
-    __table_args__ = (
-        Index(
-            "ix_agents_listing",
-            "created_at",
-            "id",
-            postgresql_where=text("deleted_at IS NULL"),
-            sqlite_where=text("deleted_at IS NULL"),
-        ),
-    )
+    __table_args__ = (partial_index("ix_agents_listing", "created_at", "id", where="deleted_at IS NULL"),)
 
     id: Mapped[str] = mapped_column(ID, primary_key=True)
     name: Mapped[str] = mapped_column(String(100))
@@ -46,13 +38,7 @@ class ApiKey(Model):
         CheckConstraint(
             "(kind = 'ak') = (agent_id IS NOT NULL) AND kind IN ('ak', 'gw')", name="api_keys_kind"
         ),
-        Index(
-            "ix_api_keys_gateway",
-            "created_at",
-            "id",
-            postgresql_where=text("kind = 'gw'"),
-            sqlite_where=text("kind = 'gw'"),
-        ),
+        partial_index("ix_api_keys_gateway", "created_at", "id", where="kind = 'gw'"),
     )
 
     id: Mapped[str] = mapped_column(ID, primary_key=True)
@@ -68,7 +54,7 @@ class ApiKey(Model):
 
 
 class MasterKey(Model):
-    """A key for the X-Master-Key header, which opens platform administration."""
+    """A key for the X-Master-Key header, for platform administration."""
 
     __tablename__ = "master_keys"
 
@@ -83,7 +69,7 @@ class MasterKey(Model):
 
 
 class OwnerKey(Model):
-    """A key with which the person who claimed an agent signs in; shown once, so kept as a digest only."""
+    """A key with which an agent's owner signs in; shown once, so only its digest is stored."""
 
     __tablename__ = "owner_keys"
 

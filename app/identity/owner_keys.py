@@ -1,6 +1,6 @@
-"""Owner keys (`ok_…`): who signs in with one, and its replacement. All verbs run in the caller's unit.
+"""Owner keys (`ok_…`): look up and replace.
 
-A key opens one agent. It is kept as a digest only; an e-mail address proves nothing and opens nothing.
+A key gives access to one agent. Only its digest is stored; an email address proves nothing and gives no access.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import select, update
+from sqlalchemy.orm import Session
 
 from app.core import clock, identifiers
-from app.extensions import db
 from app.identity.models import Agent, OwnerKey
 
 PREFIX = "ok"
@@ -27,7 +27,7 @@ _VALID = (
 
 @dataclass(frozen=True, slots=True)
 class OwnerKeyView:
-    """A valid owner key, and the one agent that it opens."""
+    """A valid owner key, and its agent."""
 
     id: str
     agent_id: str
@@ -35,41 +35,38 @@ class OwnerKeyView:
     created_at: datetime
 
 
-def find(typed: str) -> OwnerKeyView | None:
-    """Return whose key this is; None when it is malformed, unknown or revoked."""
-    key = typed.strip()
+def find(session: Session, key_text: str) -> OwnerKeyView | None:
+    """Return the owner key and its agent; None when it is malformed, unknown or revoked."""
+    key = key_text.strip()
     if not _OWNER_KEY.fullmatch(key):
         return None
-    row = db.session.execute(_VALID.where(OwnerKey.digest == identifiers.digest(key))).one_or_none()
+    row = session.execute(_VALID.where(OwnerKey.digest == identifiers.digest(key))).one_or_none()
     return OwnerKeyView(*row) if row else None
 
 
-def valid(key_ids: Collection[str]) -> list[OwnerKeyView]:
-    """Return those of some keys that still open their agent, the oldest first."""
-    rows = db.session.execute(
-        _VALID.where(OwnerKey.id.in_(key_ids)).order_by(OwnerKey.created_at, OwnerKey.id)
-    )
+def list_valid(session: Session, key_ids: Collection[str]) -> list[OwnerKeyView]:
+    """Return those of some keys that are valid, oldest first."""
+    rows = session.execute(_VALID.where(OwnerKey.id.in_(key_ids)).order_by(OwnerKey.created_at, OwnerKey.id))
     return [OwnerKeyView(*row) for row in rows]
 
 
-def is_valid(key_id: str) -> bool:
-    """Tell whether a key still opens its agent."""
-    return bool(valid([key_id]))
+def is_valid(session: Session, key_id: str) -> bool:
+    """Return whether a key is valid."""
+    return bool(list_valid(session, [key_id]))
 
 
-def replace(agent_id: str, key: str, *, email: str | None) -> str:
-    """Revoke a locked agent's owner keys and give it another one; return its id."""
+def replace(session: Session, agent_id: str, key: str, *, email: str | None) -> str:
+    """Revoke a locked agent's owner keys and add a new one; return its id."""
     now = clock.now()
-    db.session.execute(
+    session.execute(
         update(OwnerKey)
         .where(OwnerKey.agent_id == agent_id, OwnerKey.revoked_at.is_(None))
         .values(revoked_at=now)
-        .execution_options(synchronize_session=False)
     )
     row = OwnerKey(
         id=identifiers.new_id(), owner_email=email, agent_id=agent_id,
         digest=identifiers.digest(key), created_at=now,
     )  # fmt: skip
-    db.session.add(row)
-    db.session.flush()
+    session.add(row)
+    session.flush()
     return row.id

@@ -1,7 +1,6 @@
-"""The verbs of identity: find who holds a key, add agents and keys, lock, claim.
+"""Agents and keys: authenticate, add, lock, claim.
 
-Those that change or read rows run in the caller's unit unless they say otherwise; `mint` needs none and is
-called before the unit, so that sealing costs no lock time.
+Keys are minted before the unit, so that no lock is held while sealing.
 """
 
 from __future__ import annotations
@@ -10,33 +9,49 @@ import re
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import bindparam, or_, select, update
+from sqlalchemy import and_, bindparam, or_, select, update
+from sqlalchemy.orm import Session
 
 from app.core import clock, identifiers
-from app.core.tables import table_of
-from app.core.unit_of_work import reading
-from app.errors import NotFound
-from app.extensions import db
-from app.identity.caller import Caller, KeyKind, MasterCaller
+from app.db.prepared import PreparedInsert, PreparedRead
+from app.db.statements import table_of
+from app.db.unit_of_work import read_only_unit
+from app.errors import NotFound, Unauthorized
+from app.identity.key_memory import KeyMemory
 from app.identity.models import Agent, ApiKey, MasterKey, OwnerKey
-from app.ports import provider
-from app.ports.vault import Place
+from app.identity.principal import KeyKind, MasterKeyPrincipal, Principal
+from app.sealing import SealedColumn
+from app.state import app_state
 
-# Keys that we make have 43 letters after the prefix; anything else is refused without a look-up.
+# Our keys have 43 characters after the prefix; anything else is refused without a query.
 _API_KEY = re.compile(r"(?:ak|gw)_[A-Za-z0-9_-]{43}", re.ASCII)
 MASTER_KEY = re.compile(r"mk_[A-Za-z0-9_-]{20,200}", re.ASCII)
-# Made once, for every request asks it: making it anew took a tenth of a small read.
+# Built once, because every request executes it: building it took a tenth of a small read.
 _KEYS = table_of(ApiKey)
-_VALID_KEY = select(_KEYS.c.kind, _KEYS.c.id, _KEYS.c.account_id, _KEYS.c.agent_id).where(
-    _KEYS.c.digest == bindparam("digest"),
+_IS_VALID = and_(
     _KEYS.c.revoked_at.is_(None),
     or_(_KEYS.c.expires_at.is_(None), _KEYS.c.expires_at > bindparam("now")),
+)
+_VALID_KEY = PreparedRead(
+    select(_KEYS.c.kind, _KEYS.c.id, _KEYS.c.account_id, _KEYS.c.agent_id).where(
+        _KEYS.c.digest == bindparam("digest"), _IS_VALID
+    )
+)
+_KEY_OF_ACCOUNT = select(_KEYS.c.id).where(
+    _KEYS.c.id == bindparam("key_id"), _KEYS.c.account_id == bindparam("owner_id"), _IS_VALID
+)
+_INSERT_AGENT, _INSERT_KEY = PreparedInsert(Agent), PreparedInsert(ApiKey)
+_MASTER_KEYS = table_of(MasterKey)
+_VALID_MASTER_KEY = PreparedRead(
+    select(_MASTER_KEYS.c.id, _MASTER_KEYS.c.name).where(
+        _MASTER_KEYS.c.digest == bindparam("digest"), _MASTER_KEYS.c.active.is_(True)
+    )
 )
 
 
 @dataclass(frozen=True, slots=True)
 class MintedKey:
-    """A fresh key that is not in the database yet; its repr does not show it."""
+    """A new key that is not in the database yet; the repr does not show it."""
 
     id: str
     key: str = field(repr=False)
@@ -58,74 +73,104 @@ class AgentSnapshot:
 
     @property
     def is_frozen(self) -> bool:
-        """Tell whether nothing new of this agent may move."""
+        """Return whether no new payment may leave this agent's wallets."""
         return self.frozen_at is not None
 
 
 def mint_api_key(kind: KeyKind) -> MintedKey:
-    """Make an agent's or gateway-only key and seal it for its future row. Touches no database."""
-    return mint(kind.value, ApiKey.__tablename__)
+    """Mint an agent's or gateway-only key and seal it for its future row. Needs no database."""
+    return mint_key(kind.value, ApiKey.__tablename__)
 
 
-def find_caller(key: str | None) -> Caller | None:
-    """Return who holds an API key, or None when it is missing, malformed, unknown, expired or revoked.
+def find_principal(key: str | None) -> Principal | None:
+    """Return the holder of an API key, or None when it is missing, malformed, unknown, expired or revoked.
 
-    Opens its own reading unit; one query.
+    One query.
     """
     if key is None or not _API_KEY.fullmatch(key):
         return None
-    with reading() as session:
-        found = session.execute(_VALID_KEY, {"digest": identifiers.digest(key), "now": clock.now()})
-        row = found.one_or_none()
-    return Caller(KeyKind(row.kind), row.id, row.account_id, row.agent_id) if row else None
+    with read_only_unit() as session:
+        row = _VALID_KEY.one_or_none(session, {"digest": identifiers.digest(key), "now": clock.now()})
+    return Principal(KeyKind(row.kind), row.id, row.account_id, row.agent_id) if row else None
 
 
-def find_master(key: str | None) -> MasterCaller | None:
-    """Return who holds a master key, or None. Opens its own reading unit; one query."""
+def recall_principal(key: str | None) -> Principal | None:
+    """Return the holder of an API key as `find_principal` does, or as it did in the last seconds: then, no query.
+
+    Only for gateway and proxy calls: all that a revoked key could still do there is be refused by the step that holds
+    or charges the call's credits (`app.usage.grouped`), even for a call that costs nothing. It raises Unauthorized, and
+    the key is looked up again the next time.
+    """
+    if key is None or not _API_KEY.fullmatch(key):
+        return None
+    memory, digest = app_state().part(KeyMemory), identifiers.digest(key)
+    found = memory.get(digest)
+    if found is None:
+        found = find_principal(key)
+        if found is not None:
+            memory.add(digest, found)
+    return found
+
+
+def assert_valid_key(session: Session, key_id: str, account_id: str) -> None:
+    """Check that a key may spend an account's credits now, and forget it if not. Raises: Unauthorized."""
+    at = {"key_id": key_id, "owner_id": account_id, "now": clock.now()}
+    if session.execute(_KEY_OF_ACCOUNT, at).first() is None:
+        app_state().part(KeyMemory).forget(key_id)
+        raise Unauthorized
+
+
+def find_master_key(key: str | None) -> MasterKeyPrincipal | None:
+    """Return the holder of a master key, or None. One query."""
     if key is None or not MASTER_KEY.fullmatch(key):
         return None
-    query = select(MasterKey.id, MasterKey.name).where(
-        MasterKey.digest == identifiers.digest(key), MasterKey.active.is_(True)
+    with read_only_unit() as session:
+        row = _VALID_MASTER_KEY.one_or_none(session, {"digest": identifiers.digest(key)})
+    return MasterKeyPrincipal(row.id, row.name) if row else None
+
+
+def add_agent(session: Session, key: MintedKey, *, name: str, email: str | None) -> AgentSnapshot:
+    """Insert an agent and its key; two statements."""
+    agent = AgentSnapshot(
+        id=identifiers.new_id(), name=name, email=email, claimed_at=None, claimed_email=None, frozen_at=None,
+        created_at=clock.now(),
+    )  # fmt: skip
+    _INSERT_AGENT.execute(
+        session, {"id": agent.id, "name": name, "email": email, "created_at": agent.created_at}
     )
-    with reading() as session:
-        row = session.execute(query).one_or_none()
-    return MasterCaller(row.id, row.name) if row else None
+    _INSERT_KEY.execute(
+        session,
+        {
+            "id": key.id,
+            "kind": KeyKind.AGENT.value,
+            "agent_id": agent.id,
+            "account_id": agent.id,
+            "digest": key.digest,
+            "sealed": key.sealed,
+            "created_at": agent.created_at,
+        },
+    )
+    return agent
 
 
-def add_agent(key: MintedKey, *, name: str, email: str | None) -> AgentSnapshot:
-    """Insert an agent and its key; two statements. In the caller's unit."""
+def add_gateway_key(session: Session, key: MintedKey, *, email: str | None) -> datetime:
+    """Insert a gateway-only key, with a credit account under the key's own id; return the time."""
     created_at = clock.now()
-    agent = Agent(id=identifiers.new_id(), name=name, email=email, created_at=created_at)
-    session = db.session()
-    session.add(agent)
-    session.flush()
-    session.add(api_key_row(key, KeyKind.AGENT, agent_id=agent.id, account_id=agent.id, at=created_at))
-    session.flush()
-    return snapshot_of(agent)
-
-
-def add_gateway_key(key: MintedKey, *, email: str | None) -> datetime:
-    """Insert a gateway-only key, whose credit account has the key's own id, and return when.
-
-    In the caller's unit.
-    """
-    created_at = clock.now()
-    session = db.session()
-    session.add(api_key_row(key, KeyKind.GATEWAY, account_id=key.id, email=email, at=created_at))
+    session.add(build_api_key(key, KeyKind.GATEWAY, account_id=key.id, email=email, at=created_at))
     session.flush()
     return created_at
 
 
-def agent(agent_id: str) -> AgentSnapshot:
-    """Return an agent as the database has it now. In the caller's unit. Raises: NotFound."""
-    found = db.session().get(Agent, agent_id, populate_existing=True)
+def get_agent(session: Session, agent_id: str) -> AgentSnapshot:
+    """Return an agent as the database has it now. Raises: NotFound."""
+    found = session.get(Agent, agent_id, populate_existing=True)
     if found is None or found.deleted_at is not None:
-        raise no_such_agent()
-    return snapshot_of(found)
+        raise agent_not_found()
+    return agent_snapshot(found)
 
 
-def reveal_api_key(agent_id: str) -> str:
-    """Open the agent's newest valid key; the answer that carries it must be `no-store`. In the caller's unit.
+def reveal_api_key(session: Session, agent_id: str) -> str:
+    """Open the agent's newest valid key; the response must be `no-store`.
 
     Raises: NotFound when the agent has no valid key.
     """
@@ -135,39 +180,38 @@ def reveal_api_key(agent_id: str) -> str:
         .order_by(ApiKey.created_at.desc())
         .limit(1)
     )
-    row = db.session().execute(query).one_or_none()
+    row = session.execute(query).one_or_none()
     if row is None:
         raise NotFound("This agent has no valid key.")
-    return open_sealed(row.sealed, ApiKey.__tablename__, row.id)
+    return open_key(row.sealed, ApiKey.__tablename__, row.id)
 
 
-def lock_agent(agent_id: str) -> AgentSnapshot:
-    """Return an agent and hold its row until the caller's unit ends. Raises: NotFound."""
-    # Writing the row locks it on SQLite too, which has no FOR UPDATE.
+def lock_agent(session: Session, agent_id: str) -> AgentSnapshot:
+    """Return an agent and hold its row until the unit ends. Raises: NotFound."""
+    # Writing the row also locks it on SQLite, which has no FOR UPDATE.
     touch = (
         update(Agent)
         .where(Agent.id == agent_id, Agent.deleted_at.is_(None))
         .values(name=Agent.name)
         .returning(Agent)
     )
-    found = db.session().scalars(touch, execution_options={"populate_existing": True}).one_or_none()
+    found = session.scalars(touch, execution_options={"populate_existing": True}).one_or_none()
     if found is None:
-        raise no_such_agent()
-    return snapshot_of(found)
+        raise agent_not_found()
+    return agent_snapshot(found)
 
 
-def claim_first(agent_id: str, owner_key: str, *, email: str | None, at: datetime) -> bool:
-    """Record who claimed the agent and add the owner's key, unless it was claimed before; tell which.
+def record_claim(session: Session, agent_id: str, owner_key: str, *, email: str | None, at: datetime) -> bool:
+    """Record the claim of an agent and add the owner's key; return whether this call did so, not an earlier one.
 
-    Of two claims at once one is the first: the other waits for it. In the caller's unit.
+    Of two concurrent claims, one waits for the other.
     """
-    session = db.session()
-    won = session.execute(
+    updated = session.execute(
         update(Agent)
         .where(Agent.id == agent_id, Agent.claimed_at.is_(None), Agent.deleted_at.is_(None))
         .values(claimed_at=at, claimed_email=email)
     )
-    if won.rowcount != 1:  # type: ignore[attr-defined, unused-ignore]
+    if updated.rowcount != 1:  # type: ignore[attr-defined, unused-ignore]
         return False
     session.add(
         OwnerKey(
@@ -179,29 +223,29 @@ def claim_first(agent_id: str, owner_key: str, *, email: str | None, at: datetim
     return True
 
 
-def no_such_agent() -> NotFound:
-    """Make the failure for an agent that never was or was deleted."""
+def agent_not_found() -> NotFound:
+    """Return the error for an unknown or deleted agent."""
     return NotFound("There is no such agent.")
 
 
-def mint(prefix: str, table: str) -> MintedKey:
-    """Make a key of a kind and seal it for its future row in a table. Touches no database."""
-    return seal(identifiers.new_key(prefix), table)
+def mint_key(prefix: str, table: str) -> MintedKey:
+    """Mint a key with a prefix and seal it for its future row in a table. Needs no database."""
+    return seal_key(identifiers.new_key(prefix), table)
 
 
-def seal(key: str, table: str) -> MintedKey:
+def seal_key(key: str, table: str) -> MintedKey:
     """Seal a key for its future row in a table."""
     row_id = identifiers.new_id()
-    sealed = provider.current().vault.seal(key.encode(), Place(table, "sealed", row_id))
+    sealed = SealedColumn(table, "sealed").seal(key, row_id)
     return MintedKey(row_id, key, identifiers.digest(key), sealed)
 
 
-def open_sealed(sealed: str, table: str, row_id: str) -> str:
+def open_key(sealed: str, table: str, row_id: str) -> str:
     """Open the sealed key of a row."""
-    return provider.current().vault.open(sealed, Place(table, "sealed", row_id)).decode()
+    return SealedColumn(table, "sealed").open(sealed, row_id).decode()
 
 
-def api_key_row(
+def build_api_key(
     key: MintedKey,
     kind: KeyKind,
     *,
@@ -210,15 +254,15 @@ def api_key_row(
     agent_id: str | None = None,
     email: str | None = None,
 ) -> ApiKey:
-    """Make the row of a minted key."""
+    """Build the row of a minted key."""
     return ApiKey(
         id=key.id, kind=kind.value, agent_id=agent_id, account_id=account_id, email=email,
         digest=key.digest, sealed=key.sealed, created_at=at,
     )  # fmt: skip
 
 
-def snapshot_of(agent: Agent) -> AgentSnapshot:
-    """Return what a row says of an agent."""
+def agent_snapshot(agent: Agent) -> AgentSnapshot:
+    """Return a row as a value."""
     return AgentSnapshot(
         id=agent.id, name=agent.name, email=agent.email, claimed_at=agent.claimed_at,
         claimed_email=agent.claimed_email, frozen_at=agent.frozen_at, created_at=agent.created_at,

@@ -1,5 +1,5 @@
-"""The pages for people: claiming an agent, and keeping it in hand with the owner key.
+"""The owner's web pages: claiming an agent, its overview, limits, freeze and keys.
 
-Alone writes `owner_sessions` and `owner_session_keys`. Plain HTML that works without scripts. No page tells or does
-anything that the agent's owner has not shown the key for, and the JSON API knows nothing of these sessions.
+The only writer of `owner_sessions` and `owner_session_keys`. Plain HTML that works without scripts. Pages show and
+change only agents for which the session has the owner key; the JSON API does not accept these sessions.
 """

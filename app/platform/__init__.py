@@ -1,5 +1,5 @@
-"""Administration with master keys: agents, their keys, controls and credits, fleets, and the trail of it all.
+"""Administration with master keys: agents, keys, controls, credits, fleets, and the audit log.
 
-Alone writes `audit_entries` and `audit_heads`. Whatever an operator does or is shown of keys leaves an entry in the
-unit that does it; no secret is ever in one.
+The only writer of `audit_entries` and `audit_heads`. Whatever an operator changes, or sees of keys, is recorded in
+the same unit; no entry contains a secret.
 """

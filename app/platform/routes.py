@@ -1,211 +1,224 @@
-"""`/v1/platform/agents` and `/v1/platform/controls`: agents and fleets. Answers hold keys and stay out of caches."""
+"""`/v1/platform`: agents, fleets, keys and the audit log. Responses contain keys and are not cached."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
 
-from flask import Response
-
 from app.core import identifiers
 from app.core.pagination import Page
-from app.errors import (
-    IdempotencyConflict,
-    InvalidInput,
-    NotFound,
-    TransactionInProgress,
-    Unauthorized,
-    WalletFrozen,
-)
-from app.identity import guards
-from app.platform import fleet, freezes, schemas, service
-from app.platform.actors import of_request
-from app.platform.freezes import Freeze
-from app.platform.service import AgentView, Grant, Limits, NewKey
-from app.spending.service import Changes
-from app.web import idempotency
+from app.db.unit_of_work import read_only_unit
+from app.errors import InvalidInput, SelfRevoke, TransactionInProgress, WalletFrozen
+from app.idempotency.decorator import idempotent
+from app.idempotency.service import Claim
+from app.identity import guards, limits
+from app.identity.master_keys import MasterKeyView
+from app.identity.service import AgentSnapshot
+from app.platform import keys, schemas
+from app.platform.agents import fleet, service
+from app.platform.agents.fleet import FleetControlsResult
+from app.platform.agents.service import AgentKeyRotation, AgentView, CreditGrant
+from app.platform.audit_log import actors, trail
+from app.platform.audit_log.actors import Actor
+from app.spending.controls import ControlsChange
 from app.web.blueprint import Blueprint
-from app.web.idempotency import idempotent
+from app.web.client_request import current_request
+from app.web.schemas import PageQuery, assert_any_field
 
 blp = Blueprint(
     "platform",
-    __name__,
     guard=guards.MASTER_KEY,
     url_prefix="/v1/platform",
-    description="Administration with a master key: agents, fleets, keys, and the audit trail of it all.",
+    description="Administration with a master key: agents, fleets, keys, and the audit log.",
 )
-REPEATED = "Repeating a request with the same key answers with the first answer and makes nothing again."
+_NOTE = "Repeating a request with the same key returns the first response and creates nothing again."
 
 
-@blp.after_request
-def _keep_out_of_caches(response: Response) -> Response:
-    response.headers["Cache-Control"] = "no-store"
-    return response
+def _acting_key_id() -> str:
+    return guards.current_master_key().key_id
 
 
-def acting_key() -> str:
-    """Return the id of the master key that makes the present request: Idempotency-Keys are its own."""
-    return guards.master().key_id
-
-
-def _note_agent(agent_id: str) -> None:
-    service.note_repeated(of_request(), agent_id)
-
-
-def _note_rotation(entry_id: str) -> None:
-    service.note_repeated_rotation(of_request(), entry_id)
-
-
-def _rebuild_agent(agent_id: str) -> tuple[int, Any]:
-    return 201, schemas.NewAgentShape().dump(service.created(agent_id))
-
-
-def _rebuild_rotation(entry_id: str) -> tuple[int, Any]:
-    return 200, schemas.RotatedKey().dump(service.rotated(entry_id))
-
-
-def _rebuild_grant(entry_id: str) -> tuple[int, Any]:
-    return 200, schemas.GrantShape().dump(service.granted(entry_id))
+def _actor() -> Actor:
+    return actors.master_key_actor(
+        guards.current_master_key(), client_address=limits.client_address(current_request().remote_addr)
+    )
 
 
 @blp.post("/agents")
-@idempotent(owner=acting_key, rebuild=_rebuild_agent, repeated=_note_agent)
+@idempotent(
+    owner=_acting_key_id,
+    rebuild=service.created_agent,
+    note=_NOTE,
+    on_replay=lambda agent_id: service.record_creation_replay(_actor(), agent_id),
+)
 @blp.arguments(schemas.NewAgentBody)
 @blp.response(201, schemas.NewAgentShape)
-@blp.raises(Unauthorized, IdempotencyConflict)
-@blp.header(idempotency.HEADER, REPEATED)
-def create_agent(body: dict[str, Any]) -> AgentView:
-    """Make an agent: a key, credits, and a wallet under limits."""
+def create_agent(body: dict[str, Any], claim: Claim) -> AgentView:
+    """Create an agent with an API key, credits, and a wallet with limits."""
     name, credits_nanos = body.pop("name"), body.pop("credits_nanos")
-    agent_id = service.create(of_request(), name=name, credits_nanos=credits_nanos, limits=Limits(**body))
-    return service.created(agent_id)
+    agent_id = service.create(_actor(), name=name, credits_nanos=credits_nanos, limits=body, claim=claim)
+    return service.created_agent(agent_id)
 
 
 @blp.get("/agents")
-@blp.arguments(schemas.AgentQuery, location="query")
+@blp.arguments(PageQuery, location="query")
 @blp.response(200, schemas.ListedAgents)
-@blp.raises(Unauthorized)
 def list_agents(query: dict[str, Any]) -> Page[AgentView]:
-    """List agents with their keys, the oldest first; that they were shown is noted."""
-    return service.show_all(of_request(), query["page"])
+    """List agents with their keys, oldest first. The access is recorded in the audit log."""
+    return service.list_agents(_actor(), query["page"])
 
 
 @blp.get("/agents/<string:agent_id>")
 @blp.response(200, schemas.ShownAgent)
-@blp.raises(Unauthorized, NotFound)
 def get_agent(agent_id: str) -> AgentView:
-    """Read one agent with its key and all its wallets; that it was shown is noted."""
-    return service.show(of_request(), agent_id)
+    """Read one agent with its key and all its wallets. The access is recorded in the audit log."""
+    return service.get_agent(_actor(), agent_id)
 
 
 @blp.patch("/agents/<string:agent_id>")
 @blp.arguments(schemas.AgentBody)
 @blp.response(200, schemas.ChangedAgent)
-@blp.raises(Unauthorized, NotFound)
 def change_agent(body: dict[str, Any], agent_id: str) -> dict[str, Any]:
-    """Give an agent another name or owner's e-mail address."""
+    """Change an agent's name or its owner's email address."""
     changes = {name: value for name, value in body.items() if name == "email" or value}
-    if not changes:
-        raise InvalidInput(
-            "Send at least one of name, email.", details={"fields": {"body": ["has no field to set"]}}
-        )
-    agent = service.change(of_request(), agent_id, changes)
+    assert_any_field(changes, schemas.AgentBody)
+    agent = service.update(_actor(), agent_id, changes)
     return {"id": agent.id, "name": agent.name, "email": agent.email, "updated": True}
 
 
 @blp.delete("/agents/<string:agent_id>")
 @blp.response(200, schemas.RemovedAgent)
-@blp.raises(Unauthorized, NotFound, WalletFrozen, TransactionInProgress)
+@blp.raises(WalletFrozen, TransactionInProgress)
 def delete_agent(agent_id: str) -> dict[str, Any]:
-    """Delete an agent with its keys and wallets, for good. Move what they hold out first."""
-    return {"id": service.delete(of_request(), agent_id), "deleted": True}
+    """Delete an agent with its keys and wallets, permanently. First transfer their balances out."""
+    return {"id": service.delete(_actor(), agent_id), "deleted": True}
 
 
 @blp.post("/agents/<string:agent_id>/rotate-key")
-@idempotent(owner=acting_key, rebuild=_rebuild_rotation, repeated=_note_rotation)
+@idempotent(
+    owner=_acting_key_id,
+    rebuild=service.rotation_of_entry,
+    note=_NOTE,
+    on_replay=lambda entry_id: service.record_rotation_replay(_actor(), entry_id),
+)
 @blp.arguments(schemas.RotationBody)
 @blp.response(200, schemas.RotatedKey)
-@blp.raises(Unauthorized, NotFound, IdempotencyConflict)
-@blp.header(idempotency.HEADER, REPEATED)
-def rotate_agent_key(body: dict[str, Any], agent_id: str) -> NewKey:
-    """Give an agent a new key; older ones work until the grace is over. Limits and wallets stay as they are."""
-    return service.rotate_key(of_request(), agent_id, grace=timedelta(seconds=body["grace_seconds"]))
+def rotate_agent_key(body: dict[str, Any], agent_id: str, claim: Claim) -> AgentKeyRotation:
+    """Give an agent a new key; older ones work until the grace period ends. Limits and wallets are unchanged."""
+    grace = timedelta(seconds=body["grace_seconds"])
+    return service.rotate_key(_actor(), agent_id, grace=grace, claim=claim)
 
 
 @blp.put("/agents/<string:agent_id>/controls")
 @blp.arguments(schemas.PlatformControlsBody)
 @blp.response(200, schemas.AgentControls)
-@blp.raises(Unauthorized, NotFound)
 def set_agent_controls(body: dict[str, Any], agent_id: str) -> dict[str, Any]:
-    """Set the controls of all wallets of an agent, locked or not; what is left out keeps its value."""
-    wallets = fleet.set_controls(of_request(), agent_id, _changes(body))
+    """Set the controls of all wallets of an agent, locked or not; omitted fields keep their values."""
+    assert_any_field(body, schemas.PlatformControlsBody)
+    wallets = fleet.set_agent_controls(_actor(), agent_id, ControlsChange(**body))
     return {"agent_id": agent_id, "wallets": wallets, "updated": True}
 
 
 @blp.put("/controls")
 @blp.arguments(schemas.FleetBody)
 @blp.response(200, schemas.FleetResult)
-@blp.raises(Unauthorized)
-def set_fleet_controls(body: dict[str, Any]) -> dict[str, Any]:
-    """Set the controls of many agents: each wholly or not at all, at most 10 000 in a call. Safe to repeat."""
+def set_fleet_controls(body: dict[str, Any]) -> FleetControlsResult:
+    """Set the controls of many agents, each entirely or not at all; at most 10 000 in a call. Safe to repeat."""
     agent_ids, after = body.pop("agent_ids"), body.pop("after")
     body.pop("all")
-    changes = _changes(body)
+    assert_any_field(body, schemas.PlatformControlsBody)
+    changes = ControlsChange(**body)
     if agent_ids is None:
         last = None if after is None else identifiers.parse_id(after)
         if after is not None and last is None:
-            raise InvalidInput.field("after", "must be the `next_after` of an earlier answer")
-        result = fleet.set_controls_of_all(of_request(), changes, after=last)
-    else:
-        result = fleet.set_controls_of(of_request(), agent_ids, changes)
-    return {
-        "updated": not result.failed,
-        "changed": result.changed,
-        "unchanged": result.unchanged,
-        "failed": result.failed,
-        "next_after": result.next_after,
-    }
+            raise InvalidInput.field("after", "must be the `next_after` of an earlier response")
+        return fleet.set_all_agents_controls(_actor(), changes, after=last)
+    return fleet.set_agents_controls(_actor(), agent_ids, changes)
 
 
 @blp.post("/agents/<string:agent_id>/credits")
-@idempotent(owner=acting_key, rebuild=_rebuild_grant)
+@idempotent(owner=_acting_key_id, rebuild=service.grant_of_entry, note=_NOTE)
 @blp.arguments(schemas.GrantBody)
 @blp.response(200, schemas.GrantShape)
-@blp.raises(Unauthorized, NotFound, IdempotencyConflict)
-@blp.header(idempotency.HEADER, REPEATED)
-def grant_credits(body: dict[str, Any], agent_id: str) -> Grant:
-    """Give an agent credits; they take from no budget. Send an Idempotency-Key: a repetition gives again."""
-    return service.grant(of_request(), agent_id, body["credits_nanos"])
+def grant_credits(body: dict[str, Any], agent_id: str, claim: Claim) -> CreditGrant:
+    """Grant credits to an agent, outside every grant budget. Without Idempotency-Key a repeated call grants again."""
+    return service.grant(_actor(), agent_id, body["credits_nanos"], claim=claim)
 
 
 @blp.post("/agents/<string:agent_id>/freeze")
 @blp.response(200, schemas.FreezeShape)
-@blp.raises(Unauthorized, NotFound)
-def freeze_agent(agent_id: str) -> Freeze:
-    """Freeze an agent with all its wallets, also those to come. What is in flight is finished."""
-    return freezes.freeze(of_request(), agent_id)
+def freeze_agent(agent_id: str) -> AgentSnapshot:
+    """Freeze an agent with all its wallets, including new ones. Pending transactions are completed."""
+    return service.set_frozen(_actor(), agent_id, frozen=True)
 
 
 @blp.post("/agents/<string:agent_id>/unfreeze")
 @blp.response(200, schemas.FreezeShape)
-@blp.raises(Unauthorized, NotFound)
-def unfreeze_agent(agent_id: str) -> Freeze:
-    """Let a frozen agent move again."""
-    return freezes.unfreeze(of_request(), agent_id)
+def unfreeze_agent(agent_id: str) -> AgentSnapshot:
+    """Unfreeze an agent."""
+    return service.set_frozen(_actor(), agent_id, frozen=False)
 
 
 @blp.delete("/agents/<string:agent_id>/claim-code")
 @blp.response(200, schemas.RevokedClaimCode)
-@blp.raises(Unauthorized, NotFound)
 def revoke_claim_code(agent_id: str) -> dict[str, Any]:
-    """Make an agent's open claim code worthless; the agent may ask for another one."""
-    return {"agent_id": agent_id, "revoked": service.revoke_claim_code(of_request(), agent_id)}
+    """Revoke an agent's open claim code; the agent can request another one."""
+    return {"agent_id": agent_id, "revoked": service.revoke_claim_code(_actor(), agent_id)}
 
 
-def _changes(body: dict[str, Any]) -> Changes:
-    if not body:
-        known = ", ".join(schemas.PlatformControlsBody().fields)
-        raise InvalidInput(
-            f"Send at least one of {known}.", details={"fields": {"body": ["has no field to set"]}}
-        )
-    return Changes(**body)
+@blp.get("/master-keys")
+@blp.response(200, schemas.MasterKeys)
+def list_master_keys() -> dict[str, Any]:
+    """List master keys: active ones in full, revoked ones truncated. The access is recorded in the audit log."""
+    found = keys.list_master_keys(_actor())
+    return {"master_keys": found, "count": len(found)}
+
+
+@blp.post("/master-keys")
+@idempotent(
+    owner=_acting_key_id,
+    rebuild=keys.get_master_key,
+    note=_NOTE,
+    on_replay=lambda key_id: keys.record_master_key_replay(_actor(), key_id),
+)
+@blp.arguments(schemas.MasterKeyBody)
+@blp.response(201, schemas.NewMasterKey)
+def create_master_key(body: dict[str, Any], claim: Claim) -> MasterKeyView:
+    """Create a master key."""
+    return keys.create_master_key(_actor(), name=body["name"], owner_email=body["owner_email"], claim=claim)
+
+
+@blp.delete("/master-keys/<string:key_id>")
+@blp.response(200, schemas.RevokedKey)
+@blp.raises(SelfRevoke)
+def revoke_master_key(key_id: str) -> dict[str, Any]:
+    """Revoke another master key, immediately. The key in use cannot be revoked, so that one always remains."""
+    return {"revoked": True, "id": keys.revoke_master_key(_actor(), key_id)}
+
+
+@blp.get("/keys")
+@blp.arguments(PageQuery, location="query")
+@blp.response(200, schemas.GatewayKeys)
+def list_gateway_keys(query: dict[str, Any]) -> Page[dict[str, Any]]:
+    """List gateway-only keys, truncated, oldest first."""
+    return keys.list_gateway_keys(_actor(), query["page"])
+
+
+@blp.delete("/keys/<string:key_id>")
+@blp.response(200, schemas.RevokedKey)
+def revoke_gateway_key(key_id: str) -> dict[str, Any]:
+    """Revoke a gateway-only key, immediately."""
+    return {"revoked": True, "id": keys.revoke_gateway_key(_actor(), key_id)}
+
+
+@blp.get("/audit")
+@blp.arguments(schemas.AuditQuery, location="query")
+@blp.response(200, schemas.AuditPage)
+def list_audit_entries(query: dict[str, Any]) -> dict[str, Any]:
+    """Read the audit log, the newest entry first."""
+    subject_id = query["subject_id"]
+    if subject_id is not None and identifiers.parse_id(subject_id) is None:
+        raise InvalidInput.field("subject_id", "must be a UUID")
+    with read_only_unit() as session:
+        page, head = trail.list_entries(session, query["page"], action=query["action"], subject_id=subject_id)
+    return {"entries": page.items, "pagination": page, "head": head}

@@ -1,4 +1,4 @@
-"""Wire shapes of platform administration; the only place with its wire spellings."""
+"""Requests and responses of platform administration; the only place with its JSON names."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ from typing import Any
 import marshmallow as ma
 from marshmallow import fields
 
-from app.platform.fleet import MAX_AGENTS
-from app.platform.trail import Action
-from app.wallets.schemas import Addresses, ControlsBody, WalletShape
-from app.web.fields import Count, Email, Flag, Instant, Name, Text, Usd
-from app.web.schemas import Pagination, Schema, page_query
+from app.platform.agents.fleet import MAX_AGENTS
+from app.platform.audit_log.trail import AuditAction
+from app.wallets.api.schemas import Addresses, ControlsBody, NewAgentControls, WalletShape
+from app.web.fields import Email, Instant, Name, QueryCount, StrictBoolean, Text, Usd
+from app.web.schemas import PageQuery, Pagination, Schema, page_schema
 
 _MAX_GRACE_SECONDS = 30 * 24 * 3600
 
-AgentQuery = page_query(default=50, maximum=200)
-GatewayKeyQuery = page_query(default=50, maximum=200)
-
 
 class NewAgentBody(Schema):
-    """What a new agent gets; every field is optional, and null is the default."""
+    """A new agent; every field is optional, and null is the default."""
 
     name = Name(load_default=None, allow_none=True, metadata={"example": "fleet-7"})
     credits_usd = Usd(load_default=None, allow_none=True, attribute="credits_nanos", metadata={"example": 25})
@@ -42,17 +39,8 @@ class NewAgentWallet(Schema):
     addresses = fields.Nested(Addresses, required=True)
 
 
-class NewAgentControls(Schema):
-    """The limits of a new agent's wallet."""
-
-    daily_limit_usd = Usd(required=True, attribute="daily_limit_nanos")
-    weekly_limit_usd = Usd(required=True, attribute="weekly_limit_nanos")
-    monthly_limit_usd = Usd(required=True, attribute="monthly_limit_nanos")
-    per_tx_limit_usd = Usd(required=True, attribute="per_tx_limit_nanos")
-
-
 class NewAgentShape(Schema):
-    """An agent that an operator made."""
+    """An agent that an operator created."""
 
     agent_id = fields.UUID(required=True, data_key="agentId", attribute="id")
     api_key = fields.String(required=True, data_key="apiKey", metadata={"description": "`ak_…`"})
@@ -60,7 +48,7 @@ class NewAgentShape(Schema):
     email = fields.String(
         required=True,
         allow_none=True,
-        metadata={"description": "Nobody's: change it before a claim."},
+        metadata={"description": "A placeholder: change it before a claim."},
     )
     credits_usd = Usd(required=True, attribute="credits_nanos")
     wallet = fields.Nested(NewAgentWallet, required=True, allow_none=True)
@@ -69,7 +57,7 @@ class NewAgentShape(Schema):
 
 
 class ListedAgent(Schema):
-    """An agent as listed; `wallet` is its first one."""
+    """A listed agent; `wallet` is its first one."""
 
     id = fields.UUID(required=True)
     name = fields.String(required=True)
@@ -77,16 +65,12 @@ class ListedAgent(Schema):
     email = fields.String(required=True, allow_none=True)
     credits_usd = Usd(required=True, attribute="credits_nanos")
     wallet = fields.Nested(NewAgentWallet, required=True, allow_none=True)
-    frozen = fields.Boolean(required=True)
+    frozen = fields.Boolean(required=True, attribute="is_frozen")
     claimed_at = Instant(required=True, allow_none=True)
     created_at = Instant(required=True)
 
 
-class ListedAgents(Schema):
-    """A page of agents, the oldest first."""
-
-    agents = fields.List(fields.Nested(ListedAgent), required=True, attribute="items")
-    pagination = fields.Nested(Pagination, required=True)
+ListedAgents = page_schema("ListedAgents", "agents", ListedAgent, "A page of agents, oldest first.")
 
 
 class ShownAgent(ListedAgent):
@@ -99,7 +83,7 @@ class ShownAgent(ListedAgent):
 
 
 class AgentBody(Schema):
-    """What to change of an agent; a null or blank `email` takes it away."""
+    """The fields to change; a null or blank `email` removes it."""
 
     name = Name(allow_none=True)
     email = Email(allow_none=True)
@@ -122,14 +106,14 @@ class RemovedAgent(Schema):
 
 
 class RotationBody(Schema):
-    """How long older keys still work."""
+    """The grace period of older keys."""
 
-    grace_seconds = Count(
+    grace_seconds = QueryCount(
         load_default=0,
         validate=ma.validate.Range(
             0, _MAX_GRACE_SECONDS, error=f"must be between 0 and {_MAX_GRACE_SECONDS}"
         ),
-        metadata={"description": f"0 (at once) to {_MAX_GRACE_SECONDS} (30 days).", "default": 0},
+        metadata={"description": f"0 (immediately) to {_MAX_GRACE_SECONDS} (30 days).", "default": 0},
     )
 
 
@@ -143,18 +127,18 @@ class RotatedKey(Schema):
 
 
 class GrantBody(Schema):
-    """How much to give."""
+    """The amount to grant."""
 
     credits_usd = Usd(required=True, attribute="credits_nanos", metadata={"example": 25})
 
     @ma.validates("credits_usd")
-    def _more_than_nothing(self, value: int, **_kwargs: object) -> None:
+    def _assert_positive(self, value: int, **_kwargs: object) -> None:
         if value == 0:
             raise ma.ValidationError("must be greater than 0")
 
 
 class GrantShape(Schema):
-    """What an agent was given, and what it has now."""
+    """The granted amount, and the current credits."""
 
     agent_id = fields.UUID(required=True, data_key="agentId")
     granted_usd = Usd(required=True, attribute="granted_nanos")
@@ -164,22 +148,26 @@ class GrantShape(Schema):
 class FreezeShape(Schema):
     """Whether an agent is frozen, and since when."""
 
-    agent_id = fields.UUID(required=True, data_key="agentId")
-    frozen = fields.Boolean(required=True)
+    agent_id = fields.UUID(required=True, data_key="agentId", attribute="id")
+    frozen = fields.Boolean(required=True, attribute="is_frozen")
     frozen_at = Instant(required=True, allow_none=True)
 
 
 class RevokedClaimCode(Schema):
-    """`revoked` tells whether there was an open code."""
+    """`revoked` is true if there was an open code."""
 
     agent_id = fields.UUID(required=True, data_key="agentId")
     revoked = fields.Boolean(required=True)
 
 
 class PlatformControlsBody(ControlsBody):
-    """The limits to set; what is left out keeps its value. Locked ones can only be tightened by the agent's key."""
+    """The limits to set; omitted fields keep their values. The agent's key can only tighten locked ones."""
 
-    locked = Flag()
+    locked = StrictBoolean(
+        metadata={
+            "description": "true also gives each wallet without controls the default limits if none are sent."
+        }
+    )
 
 
 class AgentControls(Schema):
@@ -191,28 +179,28 @@ class AgentControls(Schema):
 
 
 class FleetBody(PlatformControlsBody):
-    """Controls for the agents that `agent_ids` names, or with `all` for every agent."""
+    """Controls for the agents in `agent_ids`, or with `all` for every agent."""
 
     agent_ids = fields.List(
         Text(),
         load_default=None,
         validate=ma.validate.Length(1, MAX_AGENTS, error=f"must name 1 to {MAX_AGENTS} agents"),
     )
-    all = Flag(load_default=False)
+    all = StrictBoolean(load_default=False)
     after = Text(
         load_default=None,
         allow_none=True,
-        metadata={"description": "With `all`: go on after this agent, the last answer's `next_after`."},
+        metadata={"description": "With `all`: continue after this agent, the last response's `next_after`."},
     )
 
     @ma.validates_schema(skip_on_field_errors=True)
-    def _one_of_two(self, values: dict[str, Any], **_kwargs: object) -> None:
+    def _assert_one_target(self, values: dict[str, Any], **_kwargs: object) -> None:
         if (values["agent_ids"] is not None) == values["all"]:
-            raise ma.ValidationError("must be given, or `all` be true, and not both", "agent_ids")
+            raise ma.ValidationError("must be given unless `all` is true, but not both", "agent_ids")
 
 
 class FleetFailure(Schema):
-    """An agent whose controls were not changed."""
+    """An agent with unchanged controls, and the reason."""
 
     agent_id = fields.String(required=True, data_key="agentId")
     code = fields.String(required=True)
@@ -220,21 +208,23 @@ class FleetFailure(Schema):
 
 
 class FleetResult(Schema):
-    """What became of each agent; repeating the call changes only what is not yet so."""
+    """The result for each agent; repeating the call changes only the remaining ones."""
 
     updated = fields.Boolean(required=True, metadata={"description": "True when none failed."})
     changed = fields.List(fields.UUID(), required=True)
-    unchanged = fields.List(fields.UUID(), required=True, metadata={"description": "They were so before."})
+    unchanged = fields.List(
+        fields.UUID(), required=True, metadata={"description": "Already had these controls."}
+    )
     failed = fields.List(fields.Nested(FleetFailure), required=True)
     next_after = fields.UUID(
         required=True,
         allow_none=True,
-        metadata={"description": "Send it as `after` for the next ones, with `all`."},
+        metadata={"description": "With `all`: send it as `after` for the next batch."},
     )
 
 
 class MasterKeyBody(Schema):
-    """What a new master key is called, and whose it is."""
+    """Name and holder of a new master key."""
 
     name = Name(load_default=None, allow_none=True, metadata={"example": "ops"})
     owner_email = Email(load_default=None, allow_none=True)
@@ -258,14 +248,14 @@ class MasterKeyShape(NewMasterKey):
 
 
 class MasterKeys(Schema):
-    """All master keys, the oldest first."""
+    """All master keys, oldest first."""
 
     master_keys = fields.List(fields.Nested(MasterKeyShape), required=True)
     count = fields.Integer(required=True)
 
 
 class RevokedKey(Schema):
-    """A key that opens nothing any more."""
+    """A revoked key."""
 
     revoked = fields.Boolean(required=True)
     id = fields.UUID(required=True)
@@ -285,64 +275,62 @@ class GatewayKeyShape(Schema):
     revoked_at = Instant(required=True, allow_none=True, attribute="view.revoked_at")
 
 
-class GatewayKeys(Schema):
-    """A page of gateway-only keys, the oldest first."""
-
-    keys = fields.List(fields.Nested(GatewayKeyShape), required=True, attribute="items")
-    pagination = fields.Nested(Pagination, required=True)
+GatewayKeys = page_schema(
+    "GatewayKeys", "keys", GatewayKeyShape, "A page of gateway-only keys, oldest first."
+)
 
 
-class AuditQuery(page_query(default=50, maximum=200)):  # type: ignore[misc]
-    """Which entries are asked for."""
+class AuditQuery(PageQuery):  # type: ignore[misc, valid-type]
+    """Filters of the audit log."""
 
     action = Text(
         load_default=None,
-        validate=ma.validate.OneOf([each.value for each in Action], error="must be one of {choices}"),
+        validate=ma.validate.OneOf([each.value for each in AuditAction], error="must be one of {choices}"),
     )
-    subject_id = Text(
-        load_default=None, metadata={"description": "The agent, key or wallet that it is about."}
-    )
+    subject_id = Text(load_default=None, metadata={"description": "The agent, key or wallet of the entry."})
 
 
 class AuditActor(Schema):
-    """Who acted; a command or the service itself has no id."""
+    """The actor; a command or the service itself has no id."""
 
     kind = fields.String(
-        required=True, attribute="actor_kind", metadata={"enum": ["master_key", "owner", "command", "worker"]}
+        required=True,
+        attribute="actor_kind",
+        metadata={"enum": ["master_key", "owner", "command", "worker", "anonymous"]},
     )
     id = fields.UUID(required=True, attribute="actor_id", allow_none=True)
     name = fields.String(required=True, attribute="actor_name")
 
 
 class AuditSubject(Schema):
-    """What the act was about."""
+    """The subject of the act."""
 
     kind = fields.String(required=True, attribute="subject_kind")
     id = fields.UUID(required=True, attribute="subject_id", allow_none=True)
 
 
 class AuditEntryShape(Schema):
-    """One administrative act, or one showing of keys."""
+    """One administrative act, or one reading of keys."""
 
     number = fields.Integer(required=True)
     id = fields.UUID(required=True)
     at = Instant(required=True)
     actor = fields.Nested(AuditActor, required=True)
-    action = fields.String(required=True, metadata={"enum": [each.value for each in Action]})
+    action = fields.String(required=True, metadata={"enum": [each.value for each in AuditAction]})
     subject = fields.Nested(AuditSubject, required=True)
     before = fields.Dict(required=True, allow_none=True)
     after = fields.Dict(required=True, allow_none=True)
     request_id = fields.String(required=True, allow_none=True)
     client_address = fields.String(required=True, allow_none=True)
-    hash = fields.String(required=True, metadata={"description": "Covers this entry and the hash before it."})
+    hash = fields.String(required=True, metadata={"description": "Covers this entry and the previous hash."})
 
     def get_attribute(self, obj: Any, attr: str, default: Any) -> Any:
-        """Read who and what from the entry itself."""
+        """Read the actor and the subject from the entry itself."""
         return obj if attr in {"actor", "subject"} else super().get_attribute(obj, attr, default)
 
 
 class AuditHeadShape(Schema):
-    """The end of the trail: noted outside of the service, `flask audit verify --expect` proves the trail against it."""
+    """The end of the trail. Recorded outside the service, it lets `flask audit verify --expect` verify the trail."""
 
     number = fields.Integer(required=True)
     hash = fields.String(required=True)

@@ -1,1 +1,1 @@
-"""What the service says of itself: health, documentation and the front page. Never touches a chain."""
+"""Health, metrics, `flask doctor`, the front page and the documentation. Health and pages make no calls to chains."""

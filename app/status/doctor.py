@@ -1,6 +1,6 @@
-"""`flask doctor`: looks at everything that the service depends on, and says what to mend.
+"""The checks of `flask doctor`: read-only, of everything the service depends on, with a fix for each problem.
 
-It changes nothing. What it finds is told with the place in the settings, never with a value that may hold a key.
+Findings name settings and positions in them, never values, which may contain keys.
 """
 
 from __future__ import annotations
@@ -14,38 +14,44 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import click
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from flask import current_app
-from flask.cli import with_appcontext
 from sqlalchemy import func, select, text
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
-from app.config import GOOD_SECRET, Network, Settings
-from app.core import clock, heartbeats, logs
+from app.config import MIN_SECRET_LENGTH, Network, Settings
+from app.core import clock
 from app.core.chains import TOKENS_BY_SYMBOL
-from app.core.heartbeats import Heart
-from app.core.unit_of_work import reading
-from app.extensions import db
-from app.gateway import providers
-from app.payments import readiness, treasury
-from app.ports import provider
+from app.core.loopback import is_loopback
+from app.db import heartbeats
+from app.db.heartbeats import ProcessKind
+from app.db.unit_of_work import read_only_unit
+from app.gateway.providers.table import ProviderTable
+from app.observability import counters
+from app.payments import settlement_capacity, treasury
 from app.ports.chain import Chain
 from app.ports.errors import PortError
-from app.wallets import backlog, custody, unrecorded
+from app.ports.prices import PriceFeed
+from app.ports.shopper import Shopper
+from app.ports.vault import Vault
+from app.state import Ports, app_state
+from app.wallets.core import custody
+from app.wallets.maintenance import restore_reconciliation
+from app.wallets.views import backlog
 
-_SAMPLE = 5
-_FEW_SUBMISSIONS = 20
-_FAR_BEHIND = 20
-_SKEWED_SECONDS = 5
-_OLD_SECONDS = 3600
-_FRESH_SECONDS = 60
-_MANY_OVERTAKEN = 20
+_KEY_SAMPLE_SIZE = 5
+_LOW_SUBMISSIONS = 20
+_MAX_BLOCKS_BEHIND = 20
+_MAX_CLOCK_SKEW_SECONDS = 5
+_STUCK_AFTER_SECONDS = 3600
+_ALIVE_WITHIN_SECONDS = 60
+_MAX_REPORTED_SPENDS = 20
 
 
-class Level(StrEnum):
-    """How bad a finding is; only FAIL makes the command fail."""
+class Severity(StrEnum):
+    """The severity of a finding; only FAIL makes the command fail."""
 
     OK = "ok"
     WARN = "warn"
@@ -54,301 +60,308 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found about a part, and what mends it."""
+    """The state of a component, and how to fix it."""
 
-    level: Level
-    part: str
-    said: str
-    mend: str = ""
-
-
-@click.command("doctor")
-@with_appcontext
-def doctor() -> None:
-    """Look at settings, database, Redis, workers, chains, contracts, prices and proxies, and say what to mend.
-
-    Ends with 1 if something is broken. Changes nothing.
-    """
-    logs.aside()
-    worst = Level.OK
-    for finding in examine():
-        click.echo(f"{finding.level.value:4}  {finding.part}: {finding.said}")
-        if finding.mend:
-            click.echo(f"      -> {finding.mend}")
-        if finding.level is Level.FAIL:
-            worst = Level.FAIL
-    if worst is Level.FAIL:
-        raise SystemExit(1)
+    severity: Severity
+    component: str
+    message: str
+    fix: str = ""
 
 
-def examine() -> Iterator[Finding]:
-    """Yield what is found, part by part."""
-    yield from _guarded("settings", lambda: _settings(provider.settings()))
-    yield from _guarded("database", _in_the_database)
-    yield from _guarded("redis", _redis)
-    for chain in provider.current().chains.values():
-        yield from _guarded(chain.name.value, functools.partial(_chain, chain))
-        yield from _guarded(chain.name.value, functools.partial(_unrecorded, chain))
-    yield from _guarded("prices", _prices)
-    yield from _guarded("payments", _settlement)
-    yield from _guarded("upstreams", _upstreams)
+_ok, _warn, _fail = (functools.partial(Finding, severity) for severity in Severity)
 
 
-def _guarded(part: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """Yield what a look finds; a look that fails is a finding like others, and the rest is looked at all the same."""
-    found: list[Finding] = []
+def run_checks() -> Iterator[Finding]:
+    """Yield the findings of all checks."""
+    state = app_state()
+    settings, ports = state.settings, state.ports
+    yield from _run_check("settings", lambda: _check_settings(settings))
+    yield from _run_check("database", lambda: _check_database(settings.network, ports.vault))
+    yield from _run_check("redis", lambda: _check_redis(settings, ports))
+    for chain in ports.chains.values():
+        yield from _run_check(chain.name.value, functools.partial(_check_chain, chain, settings.network))
+        yield from _run_check(chain.name.value, functools.partial(_check_unrecorded_transactions, chain))
+    yield from _run_check("prices", lambda: _check_prices(ports.prices))
+    yield from _run_check("payments", _check_settlement_key)
+    yield from _run_check("upstreams", lambda: _check_upstreams(state.part(ProviderTable)))
+    yield from _run_check("shopping", lambda: _check_shopping(settings, ports.shopper))
+
+
+def _run_check(component: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """Yield the findings of a check; an exception is a finding and does not stop the other checks."""
     try:
-        for finding in look():
-            found.append(finding)  # noqa: PERF402 - what was found before a failure counts
+        yield from check()
     except SQLAlchemyError as error:
-        found.append(
-            Finding(Level.FAIL, part, f"it does not answer ({type(error).__name__})", "see DATABASE_URL")
-        )
+        yield _fail(component, f"does not respond ({type(error).__name__})", "check DATABASE_URL")
     except Exception as error:
-        # Its text may quote an address with a key; its class and place say enough.
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{type(error).__name__}, {Path(place.filename).name}:{place.lineno}"
-        found.append(
-            Finding(Level.FAIL, part, f"looking at it failed ({where})", "this is a defect: report it")
-        )
-    yield from found
+        # Its message may quote a URL with a key; its class and location are enough.
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        location = f"{type(error).__name__}, {Path(frame.filename).name}:{frame.lineno}"
+        yield _fail(component, f"the check failed ({location})", "this is a bug: report it")
 
 
-def _in_the_database() -> Iterator[Finding]:
-    with reading():
-        yield from _database()
-
-
-def _settings(settings: Settings) -> Iterator[Finding]:
-    yield Finding(Level.OK, "settings", f"network {settings.network.value}, {settings.public_url}")
+def _check_settings(settings: Settings) -> Iterator[Finding]:
+    yield _ok("settings", f"network {settings.network.value}, {settings.public_url}")
     if settings.is_sandbox:
-        if urlsplit(settings.public_url).hostname not in ("127.0.0.1", "localhost", "::1"):
-            yield Finding(
-                Level.WARN, "settings", "the sandbox is served under a public address",
-                "set NETWORK to testnet or mainnet: its money is not real, and its guards are down",
-            )  # fmt: skip
-        return
-    for wrong, level, said, mend in (
-        (not settings.base_url.startswith("https://"), Level.FAIL,
-         "BASE_URL is no https:// address", "callers send keys and codes to it"),
-        (settings.allow_private_upstreams, Level.FAIL,
-         "ALLOW_PRIVATE_UPSTREAMS lets services of strangers lead inside", "take it away"),
-        (len(settings.secret_key.get_secret_value()) < GOOD_SECRET, Level.FAIL,
-         f"SECRET_KEY is shorter than {GOOD_SECRET} characters", "docs/configuration.md says how to make one"),
-        ("," in settings.secret_key.get_secret_value(), Level.WARN,
-         "SECRET_KEY holds a comma", "it could not stand among SECRET_KEY_FALLBACKS, so replace it early"),
-        (bool(settings.price_overrides), Level.WARN,
-         "PRICE_OVERRIDES fixes prices", "limits count in dollars: take it away"),
-        (not settings.registration_rate_limit, Level.WARN,
-         "REGISTRATION_RATE_LIMIT is off", "anybody can register without end"),
-        (settings.grant_budget_usd_per_day is None, Level.WARN,
-         "GRANT_BUDGET_USD_PER_DAY is off", "anybody can have credits given without end"),
-        (settings.database_url.get_secret_value().startswith("sqlite"), Level.WARN,
-         "the database is SQLite", "on a host use PostgreSQL: a file is lost with its machine"),
-        (not settings.metrics_token.get_secret_value(), Level.WARN,
-         "METRICS_TOKEN is not set", "set it to let Prometheus in from another machine"),
-    ):  # fmt: skip
-        if wrong:
-            yield Finding(level, "settings", said, mend)
-
-
-def _database() -> Iterator[Finding]:
-    bind = db.session.connection()
-    yield Finding(Level.OK, "database", f"{bind.dialect.name} answers")
-    directory = ScriptDirectory(str(current_app.extensions["migrate"].directory))
-    heads, stamped = set(directory.get_heads()), set(MigrationContext.configure(bind).get_current_heads())
-    if heads != stamped:
-        has = ", ".join(sorted(stamped)) or "nothing"
-        yield Finding(
-            Level.FAIL, "database", f"it is at {has}, the code at {', '.join(sorted(heads))}",
-            "flask --app wsgi db upgrade",
-        )  # fmt: skip
-        return
-    if bind.dialect.name == "postgresql":
-        theirs = db.session.execute(select(func.clock_timestamp())).scalar_one()
-        skew = abs(int((theirs - clock.now()).total_seconds()))
-        if skew > _SKEWED_SECONDS:
-            yield Finding(
-                Level.FAIL,
-                "database",
-                f"its clock and this machine's are {skew} seconds apart",
-                "leases rest on both",
+        if not is_loopback(urlsplit(settings.public_url).hostname):
+            yield _warn(
+                "settings",
+                "the sandbox is served under a public address",
+                "set NETWORK to testnet or mainnet: a sandbox has no real money and no limits",
             )
-        isolation = db.session.scalar(text("SHOW default_transaction_isolation"))
-        yield Finding(Level.OK, "database", f"default isolation {isolation}")
-    yield from _custody()
-    yield from _processes()
-
-
-def _custody() -> Iterator[Finding]:
-    if other := custody.keys_of_another_network():
-        yield Finding(
-            Level.FAIL,
-            "keys",
-            f"this database holds keys of {other}",
-            "NETWORK or DATABASE_URL is wrong: nothing is signed",
-        )
-    elif unopened := custody.unopened(_SAMPLE):
-        yield Finding(
-            Level.FAIL, "keys", f"{unopened} of the oldest and newest wallets' keys do not open",
-            "ENCRYPTION_KEYS lacks the key that sealed them; without it their money is out of reach",
-        )  # fmt: skip
-    else:
-        yield Finding(Level.OK, "keys", "the oldest and the newest wallets' keys open")
-
-
-def _processes() -> Iterator[Finding]:
-    age = heartbeats.ages().get(Heart.WORKER)
-    if age is None or age > _FRESH_SECONDS:
-        said = "no worker was ever alive" if age is None else f"no worker was alive for {age} seconds"
-        yield Finding(
-            Level.FAIL,
-            "workers",
-            said,
-            "start `worker` and `scheduler` of the Procfile: what is pending waits",
-        )
-    else:
-        yield Finding(Level.OK, "workers", f"alive {age} seconds ago")
-    for waiting in backlog.pending():
-        if waiting.type != "funding" and waiting.oldest_seconds > _OLD_SECONDS:
-            yield Finding(
-                Level.WARN, "movements",
-                f"a {waiting.type} on {waiting.chain} is pending for {waiting.oldest_seconds // 60} minutes",
-                "docs/operations.md, Stuck transactions",
-            )  # fmt: skip
-
-
-def _redis() -> Iterator[Finding]:
-    totals = provider.current().tallies.totals()
-    if totals is None or not provider.current().queue.ping():
-        yield Finding(
-            Level.FAIL, "redis", "it does not answer",
-            "see REDIS_URL; until then rate limits count in each process alone, and the scheduler does all work itself",
-        )  # fmt: skip
         return
-    yield Finding(Level.OK, "redis", "it answers")
-    if totals.get("forwarded_unbelieved") and provider.settings().trusted_proxy_hops == 0:
-        yield Finding(
-            Level.WARN, "proxies", "requests name a proxy before us, and TRUSTED_PROXY_HOPS is 0",
-            "behind a host's router set it to 1: until then all callers share one address, and its limits",
-        )  # fmt: skip
+    for is_wrong, severity, message, fix in (
+        (not settings.base_url.startswith("https://"), Severity.FAIL,
+         "BASE_URL is not an https:// URL", "use https: clients send keys and codes to it"),
+        (settings.allow_private_upstreams, Severity.FAIL,
+         "ALLOW_PRIVATE_UPSTREAMS lets services of agents reach private addresses", "unset it"),
+        (len(settings.secret_key.get_secret_value()) < MIN_SECRET_LENGTH, Severity.FAIL,
+         f"SECRET_KEY is shorter than {MIN_SECRET_LENGTH} characters", "generate one, see docs/configuration.md"),
+        ("," in settings.secret_key.get_secret_value(), Severity.WARN,
+         "SECRET_KEY contains a comma", "replace it soon: it cannot be listed in SECRET_KEY_FALLBACKS"),
+        (bool(settings.price_overrides), Severity.WARN,
+         "PRICE_OVERRIDES fixes prices", "unset it: limits are in dollars"),
+        (not settings.registration_rate_limit, Severity.WARN,
+         "REGISTRATION_RATE_LIMIT is off", "set it: registrations are unlimited"),
+        (settings.grant_budget_usd_per_day is None, Severity.WARN,
+         "GRANT_BUDGET_USD_PER_DAY is off", "set it: granted credits are unlimited"),
+        (settings.database_url.get_secret_value().startswith("sqlite"), Severity.WARN,
+         "the database is SQLite", "use PostgreSQL on a host: a file is lost with its machine"),
+        (not settings.metrics_token.get_secret_value(), Severity.WARN,
+         "METRICS_TOKEN is not set", "set it to permit Prometheus on another machine"),
+    ):  # fmt: skip
+        if is_wrong:
+            yield Finding(severity, "settings", message, fix)
 
 
-def _chain(chain: Chain) -> Iterator[Finding]:
-    part, setting = chain.name.value, f"{chain.name.value.upper()}_RPC_URL"
+def _check_database(network: Network, vault: Vault) -> Iterator[Finding]:
+    with read_only_unit() as session:
+        bind = session.connection()
+        yield _ok("database", f"{bind.dialect.name} responds")
+        directory = ScriptDirectory(str(current_app.extensions["migrate"].directory))
+        heads, stamped = set(directory.get_heads()), set(MigrationContext.configure(bind).get_current_heads())
+        if heads != stamped:
+            stamped_names = ", ".join(sorted(stamped)) or "nothing"
+            yield _fail(
+                "database",
+                f"its schema is at {stamped_names}, the code at {', '.join(sorted(heads))}",
+                "flask --app wsgi db upgrade",
+            )
+            return
+        if bind.dialect.name == "postgresql":
+            database_now = session.execute(select(func.clock_timestamp())).scalar_one()
+            skew = abs(int((database_now - clock.now()).total_seconds()))
+            if skew > _MAX_CLOCK_SKEW_SECONDS:
+                yield _fail(
+                    "database",
+                    f"its clock and this machine's differ by {skew} seconds",
+                    "synchronize them: leases depend on both",
+                )
+            isolation = session.scalar(text("SHOW default_transaction_isolation"))
+            yield _ok("database", f"default isolation {isolation}")
+        yield from _check_custody(session, network, vault)
+        yield from _check_processes(session)
+
+
+def _check_custody(session: Session, network: Network, vault: Vault) -> Iterator[Finding]:
+    if custody.stored_network(session) not in (None, network.value):
+        yield _fail(
+            "keys",
+            f"this database holds keys of {custody.stored_network(session)}",
+            "correct NETWORK or DATABASE_URL: until then nothing is signed",
+        )
+    elif unopened := custody.count_undecryptable(session, vault, _KEY_SAMPLE_SIZE):
+        yield _fail(
+            "keys",
+            f"{unopened} of the oldest and newest wallets' keys cannot be decrypted",
+            "add the missing key to ENCRYPTION_KEYS; without it their money is inaccessible",
+        )
+    else:
+        yield _ok("keys", "the oldest and newest wallets' keys can be decrypted")
+
+
+def _check_processes(session: Session) -> Iterator[Finding]:
+    age = heartbeats.ages(session).get(ProcessKind.WORKER)
+    if age is None or age > _ALIVE_WITHIN_SECONDS:
+        message = "no worker has ever run" if age is None else f"no worker has run for {age} seconds"
+        yield _fail(
+            "workers",
+            message,
+            "start `worker` and `scheduler` of the Procfile: pending transactions wait for them",
+        )
+    else:
+        yield _ok("workers", f"last seen {age} seconds ago")
+    for waiting in backlog.pending(session):
+        if waiting.type != "funding" and waiting.oldest_seconds > _STUCK_AFTER_SECONDS:
+            yield _warn(
+                "movements",
+                f"a {waiting.type} on {waiting.chain} has been pending for {waiting.oldest_seconds // 60} minutes",
+                "see docs/operations/stuck-transactions.md",
+            )
+
+
+def _check_redis(settings: Settings, ports: Ports) -> Iterator[Finding]:
+    totals = counters.totals(ports.counters)
+    if totals is None or not ports.queue.ping():
+        yield _fail(
+            "redis",
+            "does not respond",
+            "check REDIS_URL; until then rate limits are per process, and the scheduler does all work itself",
+        )
+        return
+    yield _ok("redis", "responds")
+    if not settings.is_sandbox:
+        url = urlsplit(settings.redis_url.get_secret_value())
+        if not ports.queue.needs_password():
+            yield _fail(
+                "redis",
+                "serves clients without a password",
+                "set one there (`requirepass`, or an ACL user) and in REDIS_URL: any client could fill the queue",
+            )
+        if url.scheme != "rediss" and not is_loopback(url.hostname):
+            yield _warn(
+                "redis",
+                "the connection to another machine is not encrypted",
+                "use rediss:// in REDIS_URL, unless the network between them is private",
+            )
+    forwarded = sum(each.value for each in totals if each.name == "purser_untrusted_forwarded_headers_total")
+    if forwarded and settings.trusted_proxy_hops == 0:
+        yield _warn(
+            "proxies",
+            "requests have proxy headers, and TRUSTED_PROXY_HOPS is 0",
+            "behind a platform's router set it to 1: until then all clients share one address and its limits",
+        )
+
+
+def _check_chain(chain: Chain, network: Network) -> Iterator[Finding]:
+    component, setting = chain.name.value, f"{chain.name.value.upper()}_RPC_URL"
     diagnosis = chain.diagnose()
     heights = [state.height for state in diagnosis.endpoints if state.height is not None]
     for state in diagnosis.endpoints:
-        which = f"endpoint {state.number}"
+        endpoint_name = f"endpoint {state.number}"
         if state.problem == "wrong_chain":
-            yield Finding(
-                Level.FAIL, part, f"{which} serves another chain than {provider.settings().network.value} means",
-                f"mend entry {state.number} of {setting}; it is not used until then",
-            )  # fmt: skip
-        elif state.problem is not None:
-            # One of several may be away without harm.
-            level = Level.WARN if heights else Level.FAIL
-            yield Finding(
-                level,
-                part,
-                f"{which} gives no usable answer ({state.problem})",
-                f"see entry {state.number} of {setting}",
+            yield _fail(
+                component,
+                f"{endpoint_name} serves a chain that is not {component} of {network.value}",
+                f"correct entry {state.number} of {setting}; it is not used until then",
             )
-        elif (behind := max(heights) - (state.height or 0)) > _FAR_BEHIND:
+        elif state.problem is not None:
+            # One of several endpoints may be down.
+            severity = Severity.WARN if heights else Severity.FAIL
             yield Finding(
-                Level.WARN,
-                part,
-                f"{which} is {behind} blocks behind",
-                f"see entry {state.number} of {setting}",
+                severity,
+                component,
+                f"{endpoint_name} gives no usable response ({state.problem})",
+                f"check entry {state.number} of {setting}",
+            )
+        elif (behind := max(heights) - (state.height or 0)) > _MAX_BLOCKS_BEHIND:
+            yield _warn(
+                component,
+                f"{endpoint_name} is {behind} blocks behind",
+                f"check entry {state.number} of {setting}",
             )
         else:
-            yield Finding(Level.OK, part, f"{which} serves, at {state.height}")
-    for name in diagnosis.missing:
-        yield Finding(
-            Level.FAIL,
-            part,
-            f"there is no contract at the address of {name}",
-            "this is not the network that NETWORK says",
+            yield _ok(component, f"{endpoint_name} responds, at block {state.height}")
+    for name in diagnosis.missing_contracts:
+        yield _fail(
+            component, f"there is no contract at the address of {name}", "correct NETWORK or the endpoints"
         )
-    if provider.settings().network is Network.MAINNET and len(diagnosis.endpoints) == 1:
-        yield Finding(Level.WARN, part, "it hangs on one endpoint", f"name a second provider in {setting}")
+    if network is Network.MAINNET and len(diagnosis.endpoints) == 1:
+        yield _warn(component, "has a single endpoint", f"add a second provider to {setting}")
 
 
-def _unrecorded(chain: Chain) -> Iterator[Finding]:
-    """Say where the chain has seen transactions of ours that the database does not know: it was set back."""
-    gaps, lost = [], []
+def _check_unrecorded_transactions(chain: Chain) -> Iterator[Finding]:
+    """Find transactions on a chain that the database does not know, as after restoring a backup."""
+    gaps, unknown_spends = [], []
     try:
-        gaps = unrecorded.recent_gaps(chain.name)
-        lost = list(itertools.islice(unrecorded.overtaken(chain.name), _MANY_OVERTAKEN))
+        gaps = restore_reconciliation.recent_nonce_gaps(chain)
+        unknown_spends = list(
+            itertools.islice(restore_reconciliation.unknown_spends(chain), _MAX_REPORTED_SPENDS)
+        )
     except SQLAlchemyError:
-        return  # said already
+        return  # reported by the check of the database
     except PortError as error:
-        yield Finding(
-            Level.WARN, chain.name.value,
-            f"it cannot tell whether this database knows all that was sent ({error.reason})", "run this again",
-        )  # fmt: skip
+        yield _warn(
+            chain.name.value,
+            f"sent transactions could not be compared with the database ({error.reason})",
+            "run this again",
+        )
     if gaps:
-        number = sum(len(gap.slots) for gap in gaps)
-        yield Finding(
-            Level.FAIL, chain.name.value,
-            f"it knows {number} transactions of {len(gaps)} of our addresses that this database does not",
+        number = sum(len(gap.missing_nonces) for gap in gaps)
+        yield _fail(
+            chain.name.value,
+            f"it has {number} transactions of {len(gaps)} of our addresses that this database does not know",
             "was a backup restored? Stop all processes and run `flask --app wsgi restored`;"
-            " if not, somebody else has these keys",
-        )  # fmt: skip
-    if number := sum(found.is_mended_by_adoption for found in lost):
-        yield Finding(
-            Level.FAIL, chain.name.value,
-            f"{number} movements were carried out or cancelled by bytes that this database does not know",
-            "`flask --app wsgi restored --mend`, at once: they pass for failed, and would be paid again",
-        )  # fmt: skip
-    if number := sum(found.is_untold for found in lost):
-        yield Finding(
-            Level.WARN, chain.name.value,
-            f"the slots of {number} movements were used, and it cannot be told whether for them",
-            "`flask --app wsgi restored --look` names them;"
-            f" add a node that keeps old states to {chain.name.value.upper()}_RPC_URL",
-        )  # fmt: skip
+            " if not, these keys are compromised",
+        )
+    if number := sum(found.needs_adoption for found in unknown_spends):
+        yield _fail(
+            chain.name.value,
+            f"{number} transactions were executed or replaced by bytes that this database does not know",
+            "run `flask --app wsgi restored --repair` immediately: they count as failed, and would be paid again",
+        )
+    if number := sum(found.is_undetermined for found in unknown_spends):
+        yield _warn(
+            chain.name.value,
+            f"the nonces of {number} transactions were used, and it cannot be determined whether by them",
+            "list them with `flask --app wsgi restored --dry-run`;"
+            f" add an archive node to {chain.name.value.upper()}_RPC_URL",
+        )
 
 
-def _prices() -> Iterator[Finding]:
+def _check_prices(prices: PriceFeed) -> Iterator[Finding]:
     for symbol, token in sorted(TOKENS_BY_SYMBOL.items()):
-        nanos = provider.current().prices.nanos_per_token(token)
+        nanos = prices.nanos_per_token(token)
         if nanos is None:
-            yield Finding(
-                Level.FAIL,
+            yield _fail(
                 "prices",
                 f"none for {symbol}",
-                "limits cannot be checked, so nothing of it moves: are feeds and CoinGecko reachable?",
+                "check that feeds and CoinGecko are reachable: nothing is sent until limits can be checked",
             )
         else:
-            yield Finding(Level.OK, "prices", f"{symbol} {nanos / 10**9:,.2f} USD")
+            yield _ok("prices", f"{symbol} {nanos / 10**9:,.2f} USD")
 
 
-def _settlement() -> Iterator[Finding]:
-    """Say where the key that submits payments lacks gas; of what was never made nothing is said."""
+def _check_settlement_key() -> Iterator[Finding]:
+    """Find chains on which the settlement key is low on gas."""
     try:
-        left_on = readiness.submissions_left()
+        submissions_by_chain = settlement_capacity.submissions_left()
     except SQLAlchemyError:
-        return  # said already
-    for chain, left in left_on.items():
-        if left < _FEW_SUBMISSIONS:
-            yield Finding(
-                Level.WARN, "payments", f"the settlement key on {chain.value} has gas for {left} payments",
-                f"send native coins to {treasury.settler(chain)}: until then signed payments are not offered there",
-            )  # fmt: skip
-        else:
-            yield Finding(
-                Level.OK, "payments", f"{chain.value}: the settlement key has gas for {left} payments"
+        return  # reported by the check of the database
+    for chain, submissions in submissions_by_chain.items():
+        if submissions < _LOW_SUBMISSIONS:
+            yield _warn(
+                "payments",
+                f"the settlement key on {chain.value} has gas for {submissions} payments",
+                f"send native tokens to {treasury.settler(chain)}: without gas signed payments are not offered there",
             )
+        else:
+            yield _ok("payments", f"{chain.value}: the settlement key has gas for {submissions} payments")
 
 
-def _upstreams() -> Iterator[Finding]:
-    ready = [row.slug for row in providers.table().rows if row.is_configured]
-    rest = [row.slug for row in providers.table().rows if not row.is_configured]
-    yield Finding(
-        Level.OK,
+def _check_upstreams(providers: ProviderTable) -> Iterator[Finding]:
+    configured = [row.slug for row in providers.rows if row.is_configured]
+    unconfigured = [row.slug for row in providers.rows if not row.is_configured]
+    yield _ok(
         "gateway",
-        f"configured: {', '.join(ready) or 'none'}; answering 503: {', '.join(rest) or 'none'}",
+        f"configured: {', '.join(configured) or 'none'}; not configured: {', '.join(unconfigured) or 'none'}",
     )
-    shops = "a browser is here" if provider.current().shopper else "no browser on this machine"
-    yield Finding(Level.OK, "shopping", shops)
+
+
+def _check_shopping(settings: Settings, shopper: Shopper | None) -> Iterator[Finding]:
+    if shopper is None:
+        yield _ok("shopping", "no browser on this machine")
+    elif settings.is_sandbox or shopper.is_sandboxed():
+        yield _ok("shopping", "a browser is available")
+    elif settings.browser_without_sandbox:
+        yield _warn(
+            "shopping",
+            "the browser runs without its sandbox, as BROWSER_WITHOUT_SANDBOX allows",
+            "enable it: a page that exploits the browser has all rights of the shopper's user",
+        )
+    else:
+        yield _fail(
+            "shopping",
+            "the browser does not start with its sandbox, so every purchase fails",
+            "run it as an ordinary user on a host that permits user namespaces; see docs/operations/shopping.md",
+        )

@@ -1,32 +1,30 @@
-"""The pages for whoever knows only the address: `/`, `/docs`, `/llms.txt`, `/openapi.json`.
+"""The public pages: `/`, `/docs`, `/llms.txt`, `/openapi.json`.
 
-Plain HTML without scripts; nothing here reads the database or a chain.
+No page reads the database or a chain. Only `/docs` has scripts: Swagger UI, written by others and served from the
+origin of the owners' pages. The browser gives that page an origin of its own and permits it no request, so that its
+scripts reach neither an owner's session nor another host.
 """
 
 from __future__ import annotations
 
-import re
+from http import HTTPStatus
 from typing import Any
 
-from flask import Blueprint, Response, current_app, make_response, render_template
-from markupsafe import Markup, escape
+from flask import Blueprint, Response, make_response, render_template
+from markupsafe import Markup
 
 from app.core.chains import ChainName
-from app.ports import provider
-from app.status import reference
-from app.status.reference import Reference
+from app.state import app_state
 from app.version import VERSION
-from app.web import documentation
+from app.web.openapi_document import OpenApiDocument
 
 pages = Blueprint("pages", __name__)
 
-_CODE = re.compile(r"`([^`]+)`")
+_POLICY = "default-src 'none'; style-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
+# Icons in Swagger UI's style sheet are data.
+_REFERENCE_POLICY = f"{_POLICY}; script-src 'self'; img-src data:; sandbox allow-scripts"
 _HEADERS = {
-    "Cache-Control": "public, max-age=300",
-    "Content-Security-Policy": (
-        "default-src 'none'; style-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
-    ),
-    # RFC 8631: where a program finds the description of the service, and a person its documentation.
+    # RFC 8631: machine-readable description and documentation of the service.
     "Link": '</openapi.json>; rel="service-desc", </docs>; rel="service-doc", </llms.txt>; rel="help"',
     "Referrer-Policy": "no-referrer",
     "X-Frame-Options": "DENY",
@@ -34,55 +32,50 @@ _HEADERS = {
 
 
 @pages.after_request
-def _be_strict(response: Response) -> Response:
+def _set_security_headers(response: Response) -> Response:
     response.headers.update(_HEADERS)
+    response.headers.setdefault("Content-Security-Policy", _POLICY)
+    # An error may depend on headers that a shared cache does not compare (cache poisoning).
+    is_page = response.status_code == HTTPStatus.OK
+    response.headers["Cache-Control"] = "public, max-age=300" if is_page else "no-store"
     return response
-
-
-@pages.app_template_filter("inline")
-def inline(text: str) -> Markup:
-    """Set what stands between backticks as code; everything else is text."""
-    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped just before
 
 
 @pages.get("/")
 def front_page() -> Response:
-    """Say what this is and how an agent starts."""
+    """Return the front page: what the service is, and how an agent registers."""
     return _page("index.html")
 
 
 @pages.get("/docs")
 def reference_page() -> Response:
-    """Show the OpenAPI document to people."""
-    return _page("docs.html", reference=_reference())
+    """Return the API reference."""
+    # In a script element "<" could end it, and occurs in strings only.
+    document = Markup(app_state().part(OpenApiDocument).text.replace("<", r"\u003c"))  # noqa: S704 - escaped here
+    response = _page("docs.html", document=document)
+    response.headers["Content-Security-Policy"] = _REFERENCE_POLICY
+    return response
 
 
 @pages.get("/llms.txt")
-def for_language_models() -> Response:
-    """Serve what an agent needs to do the main job knowing only the address."""
-    text = render_template("llms.txt", **_facts())
+def llms_txt() -> Response:
+    """Return the instructions for agents."""
+    text = render_template("llms.txt", **_template_context())
     return Response(text, mimetype="text/plain")
 
 
 @pages.get("/openapi.json")
 def openapi_document() -> Response:
-    """Serve the OpenAPI document."""
-    return Response(documentation.text(), mimetype="application/json")
+    """Return the OpenAPI document."""
+    return Response(app_state().part(OpenApiDocument).text, mimetype="application/json")
 
 
 def _page(template: str, **values: Any) -> Response:
-    return make_response(render_template(template, **_facts(), **values))
+    return make_response(render_template(template, **_template_context(), **values))
 
 
-def _facts() -> dict[str, Any]:
-    ports, settings = provider.current(), provider.settings()
-    movable = [chain.value for chain in ChainName if chain in ports.chains]
+def _template_context() -> dict[str, Any]:
+    state = app_state()
+    settings, chains = state.settings, state.ports.chains
+    movable = [chain.value for chain in ChainName if chain in chains]
     return {"url": settings.public_url, "settings": settings, "version": VERSION, "movable": movable}
-
-
-def _reference() -> Reference:
-    """Return the document as values, read once per application: it never changes while the service runs."""
-    found: Reference | None = current_app.extensions.get("reference")
-    if found is None:
-        found = current_app.extensions["reference"] = reference.read(documentation.read())
-    return found

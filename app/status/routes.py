@@ -6,22 +6,27 @@ from typing import Any
 
 import structlog
 from marshmallow import fields
-from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.core import heartbeats
-from app.core.unit_of_work import reading
-from app.ports import provider
+from app.db import heartbeats
+from app.db.unit_of_work import read_only_unit
+from app.state import app_state
 from app.version import VERSION
-from app.web.blueprint import OPEN, Blueprint
+from app.web.blueprint import PUBLIC, Blueprint
 from app.web.schemas import Schema
 
 _log = structlog.get_logger(__name__)
-blp = Blueprint("status", __name__, guard=OPEN, url_prefix="/v1", description="Whether the service is well.")
+blp = Blueprint(
+    "status",
+    guard=PUBLIC,
+    url_prefix="/v1",
+    description="Health of the service.",
+    cacheable=True,
+)
 
 
 class Checks(Schema):
-    """What was looked at."""
+    """The state of each dependency."""
 
     database = fields.String(required=True, metadata={"enum": ["ok", "unreachable"]})
     redis = fields.String(required=True, metadata={"enum": ["ok", "unreachable"]})
@@ -29,7 +34,7 @@ class Checks(Schema):
 
 
 class Health(Schema):
-    """Whether the service is well; 503 and `degraded` without the database."""
+    """Health of the service; 503 and `degraded` without the database."""
 
     status = fields.String(required=True, metadata={"enum": ["ok", "degraded"]})
     version = fields.String(required=True)
@@ -40,19 +45,17 @@ class Health(Schema):
 @blp.response(200, Health)
 @blp.alt_response(503, schema=Health, description="The database cannot be reached.")
 def get_health() -> tuple[dict[str, Any], int]:
-    """Tell whether the service is well. Redis or workers away only delay what is pending."""
+    """Return the health of the service. Without Redis or workers, what is pending is only delayed."""
+    database, worker = "unreachable", "silent"
     try:
-        with reading() as session:
-            session.execute(text("SELECT 1"))
-            worker = "ok" if heartbeats.is_fresh() else "silent"
-        database = "ok"
-    except SQLAlchemyError:
-        database, worker = "unreachable", "silent"
-    except Exception:
-        # Whoever asks wants to know whether it works, and it does not.
-        _log.exception("health_unreadable")
-        database, worker = "unreachable", "silent"
-    redis = "ok" if provider.current().queue.ping() else "unreachable"
+        with read_only_unit() as session:
+            is_alive = heartbeats.is_alive(session)
+        database, worker = "ok", "ok" if is_alive else "silent"
+    except Exception as error:
+        # Any other failure of the database is also unhealthy.
+        if not isinstance(error, SQLAlchemyError):
+            _log.exception("health_check_failed")
+    redis = "ok" if app_state().ports.queue.ping() else "unreachable"
     healthy = database == "ok"
     return {
         "status": "ok" if healthy else "degraded",

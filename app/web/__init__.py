@@ -1,1 +1,1 @@
-"""HTTP plumbing without any feature: blueprints, parsing, wire fields, failures, idempotency and documentation."""
+"""HTTP plumbing without any feature: blueprints, parsing, fields, error responses, the OpenAPI document."""

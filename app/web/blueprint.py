@@ -1,6 +1,6 @@
-"""The blueprint of every JSON room: flask-smorest with our parser, a declared guard and documented failures.
+"""The blueprint of all JSON routes: flask-smorest with a strict parser, a declared guard and documented errors.
 
-A blueprint says who may enter when it is made; guards run before parsing, so 401 wins over 400.
+A blueprint declares its authentication when it is made; guards run before parsing, so 401 precedes 400.
 """
 
 from __future__ import annotations
@@ -12,70 +12,97 @@ from functools import partial
 from typing import Any, TypeVar
 
 import flask_smorest
-from flask import Flask
+import marshmallow as ma
+from werkzeug.wrappers import Response
 
-from app.errors import InternalError, InvalidInput, RateLimited, ServiceError
-from app.web.documentation import describe_later
+from app.errors import InternalError, InvalidInput, NotFound, RateLimited, ServiceError, Unauthorized
+from app.state import Application
+from app.web import request_bodies
+from app.web.client_request import ClientRequest, current_request
+from app.web.openapi_document import OpenApiDocument
 from app.web.parsing import StrictParser
 
 View = TypeVar("View", bound=Callable[..., Any])
+ResponseT = TypeVar("ResponseT", bound=Response)
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Who may enter: the OpenAPI security schemes that open the door, and the check that raises when none does."""
+    """Authentication of a blueprint: the accepted OpenAPI security schemes, and the check that raises otherwise."""
 
     schemes: tuple[str, ...]
-    check: Callable[[], None]
+    check: Callable[[ClientRequest], None]
 
 
-def _everybody() -> None:
-    """Let everybody in."""
+_CREDENTIALS = (
+    "X-API-Key, X-Goog-Api-Key, Authorization, X-Upstream-Authorization, X-Payment, Payment-Signature"
+)
 
-
-OPEN = Guard(schemes=(), check=_everybody)
-"""An open door, said out loud."""
+PUBLIC = Guard(schemes=(), check=request_bodies.limit_to_keyless)
+"""No key is required, and bodies are small."""
 
 
 class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc, unused-ignore]
-    """A room's door."""
+    """A group of routes with one guard."""
 
     ARGUMENTS_PARSER = StrictParser()
 
     def __init__(
-        self, name: str, import_name: str, *, guard: Guard, url_prefix: str, description: str
+        self,
+        name: str,
+        *,
+        guard: Guard,
+        url_prefix: str,
+        description: str,
+        cacheable: bool = False,
     ) -> None:
-        """Make the door with the guard that stands at every route of it."""
-        super().__init__(name, import_name, url_prefix=url_prefix, description=description)
+        super().__init__(name, __name__, url_prefix=url_prefix, description=description)
         self.guard = guard
-        self.before_request(guard.check)
+        self.before_request(lambda: guard.check(current_request()))
+        if not cacheable:
+            self.after_request(set_cache_headers)
 
     def route(self, rule: str, **options: Any) -> Callable[[View], View]:
-        """Register a view; its function name is the operation's id, its guard and usual failures are documented."""
+        """Register a view; its function name becomes the operation id.
+
+        Its guard is documented, and the errors of every route, of every guard with a key, and of every path with an id.
+        """
         register = super().route(rule, **options)
 
         def decorate(view: View) -> View:
-            document = _document(view, "manual_doc")
+            document = documentation_section(view, "manual_doc")
             document.setdefault("operationId", view.__name__)
             document.setdefault("security", [{scheme: []} for scheme in self.guard.schemes])
-            _describe_failures(view, [InvalidInput, RateLimited, InternalError])
+            errors: list[type[ServiceError]] = [InvalidInput, RateLimited, InternalError]
+            errors += [Unauthorized] if self.guard.schemes else []
+            errors += [NotFound] if "<" in rule else []
+            document_errors(view, errors)
             registered: View = register(view)
             return registered
 
         return decorate
 
-    def register_views_in_doc(
-        self, api: Any, app: Flask, spec: Any, *, name: str, parameters: list[Any] | None
-    ) -> None:
-        """Put the description off until the document is read."""
-        describe = super().register_views_in_doc
-        describe_later(app, partial(describe, api, app, spec, name=name, parameters=parameters))
+    def arguments(self, schema: type[ma.Schema] | ma.Schema, **options: Any) -> Callable[[View], View]:
+        """Parse the body or query of a view; webargs would make the schema anew for each request."""
+        declare: Callable[[View], View] = super().arguments(
+            schema() if isinstance(schema, type) else schema, **options
+        )
+        return declare
 
-    def raises(self, *failures: type[ServiceError]) -> Callable[[View], View]:
-        """Document failures of a view from their classes."""
+    def register_views_in_doc(
+        self, api: Any, app: Application, spec: Any, *, name: str, parameters: list[Any] | None
+    ) -> None:
+        """Defer the description until the document is read."""
+        describe = super().register_views_in_doc
+        app.state.part(OpenApiDocument).deferred.append(
+            partial(describe, api, app, spec, name=name, parameters=parameters)
+        )
+
+    def raises(self, *errors: type[ServiceError]) -> Callable[[View], View]:
+        """Document errors of a view from their classes."""
 
         def decorate(view: View) -> View:
-            _describe_failures(view, list(failures))
+            document_errors(view, list(errors))
             return view
 
         return decorate
@@ -84,41 +111,55 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc, unused-ignore]
         """Document an optional request header of a view."""
 
         def decorate(view: View) -> View:
-            schema = {"type": "string", **({"pattern": pattern} if pattern else {})}
-            parameters = _document(view, "manual_doc").setdefault("parameters", [])
-            parameters.append(
-                {
-                    "in": "header",
-                    "name": name,
-                    "required": False,
-                    "description": description,
-                    "schema": schema,
-                }
-            )
+            document_header(view, name, description, pattern=pattern)
             return view
 
         return decorate
 
 
-def _document(view: Callable[..., Any], part: str) -> dict[str, Any]:
+def document_header(
+    view: Callable[..., Any], name: str, description: str, *, pattern: str | None = None
+) -> None:
+    """Document an optional request header of a view."""
+    schema = {"type": "string", **({"pattern": pattern} if pattern else {})}
+    header = {"in": "header", "name": name, "required": False, "description": description, "schema": schema}
+    documentation_section(view, "manual_doc").setdefault("parameters", []).append(header)
+
+
+def set_cache_headers(response: ResponseT) -> ResponseT:
+    """Forbid caching the response; if an upstream allows it, only for requests with the same credentials.
+
+    `X-API-Key` is not `Authorization`, so RFC 9111 section 3.5 does not keep shared caches from storing a response.
+    """
+    if "Cache-Control" not in response.headers:
+        response.headers["Cache-Control"] = "no-store"
+    elif "no-store" not in response.headers["Cache-Control"].lower():
+        response.headers.add("Vary", _CREDENTIALS)
+    return response
+
+
+def documentation_section(view: Callable[..., Any], part: str) -> dict[str, Any]:
+    """Return a part of what flask-smorest and this module have noted on a view for the document."""
     notes: dict[str, Any] = view.__dict__.setdefault("_apidoc", {})
     section: dict[str, Any] = notes.setdefault(part, {})
     return section
 
 
-def _describe_failures(view: Callable[..., Any], failures: list[type[ServiceError]]) -> None:
-    responses = _document(view, "manual_doc").setdefault("responses", {})
+def document_errors(view: Callable[..., Any], errors: list[type[ServiceError]]) -> None:
+    """Document errors of a view from their classes."""
+    responses = documentation_section(view, "manual_doc").setdefault("responses", {})
     by_status: dict[str, list[str]] = defaultdict(list)
-    for failure in failures:
-        status = str(failure("").status)
-        reason = (failure.__doc__ or "").split("\n", maxsplit=1)[0]
-        by_status[status].append(f"`{failure.code}`: {reason}")
+    for error in errors:
+        status = str(error("").status)
+        reason = (error.__doc__ or "").split("\n", maxsplit=1)[0]
+        by_status[status].append(f"`{error.code}`: {reason}")
     for status, lines in by_status.items():
         present = responses.get(status, {}).get("description", "")
         new = [line for line in lines if line not in present]
-        responses[status] = _error_response("\n".join(filter(None, [present, *new])))
+        responses[status] = error_document("\n".join(filter(None, [present, *new])))
 
 
-def _error_response(description: str) -> Mapping[str, Any]:
+def error_document(description: str) -> Mapping[str, Any]:
+    """Return the documentation of an error response."""
     schema = {"$ref": "#/components/schemas/Error"}
     return {"description": description, "content": {"application/json": {"schema": schema}}}

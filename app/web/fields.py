@@ -1,11 +1,11 @@
-"""Wire fields: the only place where exact values meet JSON, and the only place where a float may appear."""
+"""Fields that convert between JSON and exact values; the only place for floats."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -14,140 +14,129 @@ from flask.json.provider import DefaultJSONProvider
 from marshmallow import ValidationError, fields
 
 from app.core import addresses, clock, money
-from app.web.parsing import JsonNumber
+from app.core.strict_json import JsonNumber
 
 _MAX_USD = 1_000_000_000
-_REFUSED_ADDRESSES = (
+_REJECTED_DOMAINS_NOTE = (
     "Refused are domains without a dot, and special-use ones: "
     "`.test`, `.invalid`, `.local`, `.localhost`, `.onion`, `.arpa`."
 )
-_DIRECTION_MARKS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-_MAX_NAME_LETTERS = 100
+_BIDI_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_MAX_NAME_CHARS = 100
 _MAX_UNIT_BITS = 256
-_MAX_HOST_LETTERS = 253
+_MAX_HOST_CHARS = 253
 _MAX_COUNT = 10**18
 
 
-# marshmallow's own sentences speak of "fields"; ours follow the name of the field that they are about.
+# Messages follow the name of their field ("amount is required").
 fields.Field.default_error_messages.update(
     required="is required", null="must not be null", validator_failed="is not valid"
 )
 
 
-class Text(fields.String):
-    """A text that every database and terminal can hold: no control characters, no lone surrogates."""
+class ParsedField(fields.Field[Any]):
+    """A field with a function `_parse` that converts its JSON value. Raises: ValidationError for a wrong one."""
+
+    def _parse(self, value: Any) -> Any:
+        raise NotImplementedError
 
     def _deserialize(
-        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
-    ) -> str:
+        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **_kwargs: Any
+    ) -> Any:
+        return self._parse(value)
+
+
+class Text(ParsedField, fields.String):
+    """A text that every database and terminal can hold: no control characters, no lone surrogates."""
+
+    def _parse(self, value: Any) -> str:
         if not isinstance(value, str):
-            msg = "must be a string"
-            raise ValidationError(msg)
+            raise ValidationError("must be a string")
         if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in value):
-            msg = "must not contain control characters"
-            raise ValidationError(msg)
-        return str(super()._deserialize(value, attr, data, **kwargs))
+            raise ValidationError("must not contain control characters")
+        return value
 
 
 class Name(Text):
     """A name of 1 to 100 characters after trimming; null and blank count as absent."""
 
-    def _deserialize(
-        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
-    ) -> Any:
-        name = super()._deserialize(value, attr, data, **kwargs).strip()
-        if len(name) > _MAX_NAME_LETTERS:
-            msg = "must have at most 100 characters"
-            raise ValidationError(msg)
-        if any(letter in _DIRECTION_MARKS for letter in name):
-            raise ValidationError("must not contain marks that change the direction of text")
+    def _parse(self, value: Any) -> Any:
+        name = super()._parse(value).strip()
+        if len(name) > _MAX_NAME_CHARS:
+            raise ValidationError("must have at most 100 characters")
+        if any(letter in _BIDI_CONTROLS for letter in name):
+            raise ValidationError("must not contain characters that change the direction of text")
         return name if any(unicodedata.category(letter)[0] in "LNPS" for letter in name) else None
 
 
 class Email(Text):
-    """A syntactically valid e-mail address, lower-cased, without a DNS look-up; null and blank count as absent."""
+    """A syntactically valid email address, lower-cased, without a DNS look-up; null and blank count as absent."""
 
     def __init__(self, **options: Any) -> None:
-        """Take what every field takes; the description says what is refused, too."""
         metadata = options.pop("metadata", None) or {}
-        described = " ".join(filter(None, (metadata.get("description"), _REFUSED_ADDRESSES)))
+        described = " ".join(filter(None, (metadata.get("description"), _REJECTED_DOMAINS_NOTE)))
         super().__init__(metadata={**metadata, "description": described}, **options)
 
-    def _deserialize(
-        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
-    ) -> Any:
-        text = super()._deserialize(value, attr, data, **kwargs).strip()
+    def _parse(self, value: Any) -> Any:
+        text = super()._parse(value).strip()
         if not text:
             return None
         try:
             parsed = validate_email(text, check_deliverability=False, test_environment=False)
         except EmailNotValidError:
-            msg = "must be an e-mail address"
-            raise ValidationError(msg) from None
+            raise ValidationError("must be an email address") from None
         return parsed.normalized.lower()
 
 
-class Flag(fields.Field[bool]):
-    """True or false, and nothing that merely resembles them: 0 and 1 are numbers."""
+class StrictBoolean(ParsedField):
+    """True or false only, not 0, 1 or strings."""
 
-    def _deserialize(
-        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **_kwargs: Any
-    ) -> bool:
+    def _parse(self, value: Any) -> bool:
         if not isinstance(value, bool):
             raise ValidationError("must be true or false")
         return value
 
 
-class Amount(fields.Field[str]):
+class AmountField(ParsedField):
     """A token amount: a decimal string; a JSON number is taken by its digits. Checked against the token later."""
 
-    def _deserialize(
-        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **_kwargs: Any
-    ) -> str:
+    def _parse(self, value: Any) -> str:
         if isinstance(value, str):
             return value
         if isinstance(value, JsonNumber):
             return value.text
         if isinstance(value, bool) or not isinstance(value, int):
-            msg = 'must be a decimal string such as "12.5"'
-            raise ValidationError(msg)
-        return _digits(value)
+            raise ValidationError('must be a decimal string such as "12.5"')
+        if value.bit_length() > _MAX_UNIT_BITS:
+            raise ValidationError("is larger than any balance can be")
+        return str(value)
 
 
-def _digits(value: int) -> str:
-    if value.bit_length() > _MAX_UNIT_BITS:
-        msg = "is larger than any balance can be"
-        raise ValidationError(msg)
-    return str(value)
-
-
-class Usd(fields.Field[int]):
-    """US dollars: a JSON number outside, integer nano-dollars inside. A double's noise is taken off."""
+class Usd(ParsedField):
+    """US dollars: a JSON number outside, integer nano-dollars inside. Float noise is removed."""
 
     def _serialize(self, value: int | None, attr: str | None, obj: Any, **_kwargs: Any) -> float | None:
         return None if value is None else float(money.usd_from_nanos(value))
 
-    def _deserialize(
-        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **_kwargs: Any
-    ) -> int:
-        # No comparison with what is not a number is answered: Decimal raises.
+    def _parse(self, value: Any) -> int:
+        if isinstance(value, JsonNumber):
+            value = value.decimal
+        # Decimal raises on comparisons with NaN.
         if isinstance(value, bool) or not isinstance(value, int | Decimal) or Decimal(value).is_nan():
-            msg = "must be a number"
-            raise ValidationError(msg)
+            raise ValidationError("must be a number")
         if not 0 <= value <= _MAX_USD:
-            msg = f"must be between 0 and {_MAX_USD}"
-            raise ValidationError(msg)
+            raise ValidationError(f"must be between 0 and {_MAX_USD}")
         try:
-            return money.nanos_from_usd(money.usd_as_meant(Decimal(value)))
+            return money.nanos_from_usd(money.usd_without_float_noise(Decimal(value)))
         except money.AmountError as error:
             raise ValidationError(str(error)) from None
 
 
 class UsdText(fields.Field[int]):
-    """US dollars as a plain decimal string, where the contract wants a string."""
+    """US dollars as a plain decimal string, where the contract has a string."""
 
     def _serialize(self, value: int | None, attr: str | None, obj: Any, **_kwargs: Any) -> str | None:
-        return None if value is None else money.decimal_string(value, 9)
+        return None if value is None else money.usd_string(value)
 
 
 class Instant(fields.Field[datetime]):
@@ -157,65 +146,69 @@ class Instant(fields.Field[datetime]):
         return None if value is None else clock.isoformat(value)
 
 
-class Count(fields.Field[int]):
-    """A whole number in a query string; one that no column holds counts as the largest that it does."""
+class Moment(ParsedField, fields.String):
+    """An instant in ISO 8601 with an offset."""
 
-    def _deserialize(
-        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **_kwargs: Any
-    ) -> int:
+    def _parse(self, value: Any) -> datetime:
+        try:
+            moment = datetime.fromisoformat(value) if isinstance(value, str) else None
+        except ValueError:
+            moment = None
+        if moment is None or moment.tzinfo is None:
+            raise ValidationError("must be an instant such as 2030-01-01T00:00:00Z")
+        return moment.astimezone(UTC)
+
+
+class QueryCount(ParsedField):
+    """A whole number in a query string; one beyond 10^18 counts as 10^18, which columns can hold."""
+
+    def _parse(self, value: Any) -> int:
         text = str(value)
         if not re.fullmatch(r"-?[0-9]{1,4000}", text, re.ASCII):
-            msg = "must be a whole number"
-            raise ValidationError(msg)
+            raise ValidationError("must be a whole number")
         return min(int(text), _MAX_COUNT)
 
 
-class Whole(fields.Field[int]):
-    """A whole number in a JSON body: no text, no fraction, no boolean; one beyond all sense counts as the largest."""
+class WholeNumber(ParsedField):
+    """A whole number in a JSON body: no string, fraction or boolean; one beyond ±10^18 counts as that."""
 
-    def _deserialize(
-        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **_kwargs: Any
-    ) -> int:
+    def _parse(self, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
-            msg = "must be a whole number"
-            raise ValidationError(msg)
+            raise ValidationError("must be a whole number")
         return max(-_MAX_COUNT, min(value, _MAX_COUNT))
 
 
 class Address(Text):
     """An address of any chain, in its canonical form."""
 
-    def _deserialize(
-        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
-    ) -> str:
-        text = super()._deserialize(value, attr, data, **kwargs)
+    def _parse(self, value: Any) -> str:
+        text = super()._parse(value)
         try:
             return addresses.parse_any(text)[1]
         except addresses.AddressError as error:
             raise ValidationError(str(error)) from None
 
 
-_LABEL = r"(?!-)[a-z0-9-]{1,63}(?<!-)"
-_DOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*", re.ASCII)
+_DOMAIN_LABEL = r"(?!-)[a-z0-9-]{1,63}(?<!-)"
+_DOMAIN = re.compile(rf"{_DOMAIN_LABEL}(?:\.{_DOMAIN_LABEL})*", re.ASCII)
 
 
-class Domain(Text):
+class DomainField(Text):
     """A host name such as `shop.example.com`, lower-cased, in its IDNA (ASCII) form; no scheme, port or path."""
 
-    def _deserialize(
-        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
-    ) -> str:
-        text = super()._deserialize(value, attr, data, **kwargs).strip().rstrip(".").lower()
+    def _parse(self, value: Any) -> str:
+        text = super()._parse(value).strip().rstrip(".").lower()
         try:
             host = text if text.isascii() else text.encode("idna").decode("ascii")
         except UnicodeError:
             host = ""
-        if not _DOMAIN.fullmatch(host) or len(host) > _MAX_HOST_LETTERS:
-            msg = 'must be a host name such as "shop.example.com"'
-            raise ValidationError(msg)
+        if not _DOMAIN.fullmatch(host) or len(host) > _MAX_HOST_CHARS:
+            raise ValidationError('must be a host name such as "shop.example.com"')
         return host
 
 
 def json_default(value: object) -> object:
-    """Write an exact dollar figure inside `details` as the JSON number that it is elsewhere; else do as Flask does."""
+    """Serialize an exact number inside `details` as a JSON number; other values as Flask does."""
+    if isinstance(value, JsonNumber):
+        return float(value.text)
     return float(value) if isinstance(value, Decimal) else DefaultJSONProvider.default(value)

@@ -1,88 +1,66 @@
-"""Reading request bodies and queries: strict JSON, numbers taken by their digits, one shape of error.
+"""Parsing of request bodies and queries: strict JSON, exact numbers, one form of error.
 
-webargs' own path for malformed JSON skips `handle_error`, and `float` would lose digits of amounts, so both are ours.
+webargs handles malformed JSON without `handle_error`, and `float` would lose digits of amounts; both are replaced here.
 """
 
 from __future__ import annotations
 
-import json
-from decimal import Decimal
-from typing import Any, NoReturn, Self
+from functools import partial
+from typing import Any, NoReturn
 
 import marshmallow as ma
 from flask import Request
-from gunicorn.http.errors import ParseException
-from webargs import core
 from webargs.flaskparser import FlaskParser
 
-from app.core.json_depth import is_nested_too_deeply
-from app.errors import InvalidInput, PayloadTooLarge
-from app.web import callers
+from app.core import strict_json
+from app.core.strict_json import MAX_DEPTH, MAX_VALUES
+from app.errors import InvalidInput
+from app.web import request_bodies
+from app.web.client_request import ClientRequest, current_request
 
-_MAX_DEPTH = 32
-_MESSAGE_OF_MANY = "Several fields are not valid."
-
-
-class JsonNumber(Decimal):
-    """A JSON number with a fraction or exponent, that still knows how it was written."""
-
-    text: str
-
-    def __new__(cls, text: str) -> Self:
-        """Read the number."""
-        number = super().__new__(cls, text)
-        number.text = text
-        return number
+MAX_KEYLESS_VALUES = 20_000
+"""Names and values of a body that is sent without a key, or to one of our own routes."""
+_PARSED_KEY = "purser.parsed_body"
 
 
-def body_of(request: Request) -> bytes:
-    """Read a request's body, once for all who ask.
+def parse_json(
+    request: ClientRequest, body: bytes, *, max_depth: int = MAX_DEPTH, max_values: int | None = None
+) -> Any:
+    """Parse a JSON body of a request, for which memory is reserved before anything is decoded.
 
-    Raises: PayloadTooLarge; InvalidInput when it breaks off; RequestTimeout when it takes too long; Overloaded when
-    there is no memory for it.
+    `max_values` is MAX_VALUES, or MAX_KEYLESS_VALUES while the request may send no more than is read without a key.
+
+    Raises: what `strict_json.parse_json` does; PayloadTooLarge and Overloaded if there is no memory for it.
     """
-    try:
-        body: bytes = request.get_data(cache=True)
-    except (OSError, ParseException) as error:
-        # The server's own words for a client that went away, and for chunks that are none.
-        failure = callers.failure_of(error) or InvalidInput("The request body could not be read.")
-        raise failure from None
-    limit = request.max_content_length
-    if request.content_length is None and limit is not None and len(body) >= limit:
-        # A chunked body is cut off at the limit without a word (werkzeug's LimitedStream).
-        raise PayloadTooLarge
-    return body
-
-
-def parse_json(body: bytes, *, max_depth: int = _MAX_DEPTH) -> Any:
-    """Read JSON with exact numbers (fractions become Decimal). Raises: InvalidInput."""
-    if is_nested_too_deeply(body, max_depth):
-        raise InvalidInput(f"The request body is nested deeper than {max_depth} levels.")
-    try:
-        # UTF-8 and nothing else (RFC 8259 §8.1): in another encoding the look at the depth could be misled.
-        text = body.decode("utf-8-sig")
-        return json.loads(
-            text, parse_float=JsonNumber, object_pairs_hook=_object, parse_constant=_refuse_constant
+    if max_values is None:
+        max_values = MAX_KEYLESS_VALUES if request_bodies.is_limited_to_keyless(request) else MAX_VALUES
+    with request_bodies.serialize_decoding(request, len(body)):
+        return strict_json.parse_json(
+            body,
+            max_depth=max_depth,
+            max_values=max_values,
+            reserve=partial(request_bodies.reserve_memory, request),
         )
-    except (ValueError, RecursionError, ArithmeticError):
-        # ArithmeticError: an exponent of more digits than Decimal counts.
-        raise InvalidInput("The request body is not valid JSON.") from None
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        # Whoever checked the request before us may have read the other one (RFC 8259 §4).
-        raise InvalidInput("The request body names a field twice.")
+def parsed_body(
+    request: ClientRequest, *, max_depth: int = MAX_DEPTH, max_values: int = MAX_KEYLESS_VALUES
+) -> dict[str, Any]:
+    """Parse the JSON object in a request's body, once for all callers; an empty body is an empty object.
+
+    Raises: what `decoded_body` and `parse_json` do; InvalidInput for another value.
+    """
+    if _PARSED_KEY not in request.environ:
+        body = request_bodies.decoded_body(request)
+        parsed = parse_json(request, body, max_depth=max_depth, max_values=max_values) if body.strip() else {}
+        if not isinstance(parsed, dict):
+            raise InvalidInput("The request body must be a JSON object.")
+        request.environ[_PARSED_KEY] = parsed
+    found: dict[str, Any] = request.environ[_PARSED_KEY]
     return found
 
 
-def _refuse_constant(_name: str) -> NoReturn:
-    msg = "NaN and Infinity are not JSON"
-    raise ValueError(msg)
-
-
-def problems_of(messages: Any) -> dict[str, list[str]]:
+def flatten_errors(messages: Any) -> dict[str, list[str]]:
     """Flatten marshmallow's messages to `{"field": ["problem", …]}`; nested fields are joined with dots."""
     flat: dict[str, list[str]] = {}
 
@@ -98,38 +76,32 @@ def problems_of(messages: Any) -> dict[str, list[str]]:
 
 
 class StrictParser(FlaskParser):  # type: ignore[misc, unused-ignore]
-    """The parser of every route: unknown fields are ignored, a body needs no content type, errors are ours."""
+    """The parser of all routes: unknown fields are ignored, a body needs no content type, errors are InvalidInput."""
 
     DEFAULT_UNKNOWN_BY_LOCATION = {  # noqa: RUF012 - webargs declares it so
         **FlaskParser.DEFAULT_UNKNOWN_BY_LOCATION,
         "json": ma.EXCLUDE,
     }
     DEFAULT_VALIDATION_STATUS = 400
-    MAX_DEPTH = _MAX_DEPTH
+    MAX_DEPTH = MAX_DEPTH
+    MAX_VALUES = MAX_KEYLESS_VALUES
 
-    def _raw_load_json(self, req: Request) -> Any:
-        body = body_of(req)
-        if not body.strip():
-            return {}
-        parsed = parse_json(body, max_depth=self.MAX_DEPTH)
-        if not isinstance(parsed, dict):
-            raise InvalidInput("The request body must be a JSON object.")
-        return parsed
+    def _raw_load_json(self, req: Request) -> Any:  # noqa: ARG002 - Flask's, which is the same one
+        return parsed_body(current_request(), max_depth=self.MAX_DEPTH, max_values=self.MAX_VALUES)
 
     def handle_error(self, error: ma.ValidationError, *_args: object, **_kwargs: object) -> NoReturn:
-        """Turn marshmallow's messages into INVALID_INPUT. Raises: InvalidInput always."""
-        messages = error.messages
-        if isinstance(messages, dict) and len(messages) == 1 and next(iter(messages)) in core_locations():
+        """Convert marshmallow's messages. Raises: InvalidInput always."""
+        messages = error.messages  # webargs nests them under the name of the location
+        if (
+            isinstance(messages, dict)
+            and len(messages) == 1
+            and next(iter(messages)) in self.DEFAULT_UNKNOWN_BY_LOCATION
+        ):
             messages = next(iter(messages.values()))
-        fields = problems_of(messages)
+        fields = flatten_errors(messages)
         if len(fields) == 1:
             name, problems = next(iter(fields.items()))
             message = f"{name}: {problems[0]}"
         else:
-            message = f"{_MESSAGE_OF_MANY[:-1]}: {', '.join(sorted(fields))}."
+            message = f"Several fields are not valid: {', '.join(sorted(fields))}."
         raise InvalidInput(message, details={"fields": fields}) from None
-
-
-def core_locations() -> frozenset[str]:
-    """Return the location names under which webargs nests its messages."""
-    return frozenset(core.Parser.DEFAULT_UNKNOWN_BY_LOCATION)

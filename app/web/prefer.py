@@ -7,12 +7,12 @@ from decimal import Decimal
 
 from flask import request
 
-APPLIED = "Preference-Applied"
+PREFERENCE_APPLIED = "Preference-Applied"
 _MAX_WAIT_SECONDS = 25
 
 
-def wait_seconds(default: Decimal) -> Decimal:
-    """Return how long the caller wants to wait for an outcome: 0 to 25 seconds; malformed preferences are ignored."""
+def wait_seconds() -> Decimal | None:
+    """Return how long the client prefers to wait for an outcome: 0 to 25 seconds, None without a valid preference."""
     preference = ",".join(request.headers.getlist("Prefer"))
     for part in preference.split(","):
         name, _, value = part.strip().partition("=")
@@ -20,4 +20,4 @@ def wait_seconds(default: Decimal) -> Decimal:
             return Decimal(0)
         if name.strip().lower() == "wait" and re.fullmatch(r"[0-9]{1,6}", value.strip(), re.ASCII):
             return Decimal(min(int(value), _MAX_WAIT_SECONDS))
-    return default
+    return None

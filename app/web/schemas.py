@@ -1,4 +1,4 @@
-"""Schemas that every room shares: the base, the error body, pages."""
+"""Schemas shared by all features: the base, the error body, pages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import marshmallow as ma
 from marshmallow import fields, post_load
 
 from app.core.pagination import PageRequest
-from app.web.fields import Count
+from app.errors import InvalidInput
+from app.web.fields import QueryCount
 
 EXAMPLE_ID = "5f0f6c1e-3b9c-4f0e-9a55-0d6a6a3c8a10"
 
@@ -21,9 +22,15 @@ class Schema(ma.Schema):
 
         unknown = ma.EXCLUDE
 
+    def get_attribute(self, obj: Any, attr: str, default: Any) -> Any:
+        """Return what a field shows of an object or dictionary; marshmallow tries more, which was most of a page."""
+        if "." in attr:
+            return super().get_attribute(obj, attr, default)
+        return obj.get(attr, default) if isinstance(obj, dict) else getattr(obj, attr, default)
 
-class EitherSpelling(Schema):
-    """A body whose fields may be spelled in camelCase, too."""
+
+class AcceptsCamelCase(Schema):
+    """A body with fields that may also be spelled in camelCase."""
 
     @ma.pre_load
     def _to_snake_case(self, body: Any, **_kwargs: object) -> Any:
@@ -46,25 +53,36 @@ class EitherSpelling(Schema):
 class ErrorBody(Schema):
     """The one body of every status ≥ 400."""
 
-    error = fields.String(required=True, metadata={"description": "A sentence that a caller can act on."})
+    error = fields.String(required=True, metadata={"description": "What happened, and what to do."})
     code = fields.String(required=True, metadata={"description": "A stable code from the error table."})
-    details = fields.Dict(metadata={"description": "What exactly; `fields` names each bad field."})
-    request_id = fields.String(required=True, metadata={"description": "Finds the request in the logs."})
+    details = fields.Dict(
+        metadata={"description": "Machine-readable details; `fields` names each invalid field."}
+    )
+    request_id = fields.String(required=True, metadata={"description": "Identifies the request in the logs."})
+
+
+def assert_any_field(body: dict[str, Any], schema: type[Schema]) -> None:
+    """Refuse a body without any field to set. Raises: InvalidInput."""
+    if not body:
+        known = ", ".join(schema().fields)
+        raise InvalidInput(
+            f"Send at least one of {known}.", details={"fields": {"body": ["has no field to set"]}}
+        )
 
 
 def page_query(*, default: int, maximum: int) -> type[Schema]:
-    """Make the query schema of a list: `limit` above its maximum is clamped, below 1 refused."""
+    """Return the query schema of a list: a `limit` above the maximum is clamped, below 1 refused."""
 
     class PageQuery(Schema):
-        limit = Count(
+        limit = QueryCount(
             load_default=default,
             validate=ma.validate.Range(min=1, error="must be at least 1"),
             metadata={
-                "description": f"Rows per page; more than {maximum} are taken as {maximum}.",
+                "description": f"Rows per page, at most {maximum}.",
                 "default": default,
             },
         )
-        offset = Count(
+        offset = QueryCount(
             load_default=0,
             validate=ma.validate.Range(min=0, error="must not be negative"),
             metadata={"description": "Rows to skip.", "default": 0},
@@ -78,10 +96,23 @@ def page_query(*, default: int, maximum: int) -> type[Schema]:
     return PageQuery
 
 
+PageQuery = page_query(default=50, maximum=200)
+
+
 class Pagination(Schema):
-    """Where a page stands in its list; made from a `Page`, which is its own pagination."""
+    """The position of a page in its list; made from a `Page`, which is its own pagination."""
 
     total = fields.Integer(required=True)
     limit = fields.Integer(required=True, attribute="request.limit")
     offset = fields.Integer(required=True, attribute="request.offset")
     has_more = fields.Boolean(required=True)
+
+
+def page_schema(name: str, items: str, shape: type[Schema], description: str) -> type[Schema]:
+    """Return the schema of a `Page` with rows called `items`."""
+    page = {
+        items: fields.List(fields.Nested(shape), required=True, attribute="items"),
+        "pagination": fields.Nested(Pagination, required=True),
+    }
+    generated: type[Schema] = type(name, (Schema,), {"__doc__": description, **page})
+    return generated

@@ -1,0 +1,1 @@
+"""Admission control: limits on concurrent calls and on the rate of requests."""

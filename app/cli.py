@@ -1,0 +1,76 @@
+"""The operator's commands: `flask --app wsgi …`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from flask import Flask
+from flask.cli import AppGroup
+
+from app.db.unit_of_work import unit_of_work
+from app.gateway.providers import cli as gateway
+from app.identity import key_rotation
+from app.payments import cli as payments
+from app.platform import cli as platform
+from app.platform import keys as platform_keys
+from app.platform.audit_log import actors, trail
+from app.platform.audit_log.trail import AuditAction, AuditEvent
+from app.state import app_state
+from app.status.cli import doctor
+from app.web.openapi_document import OpenApiDocument
+
+keys = AppGroup("keys", help="Encryption keys.")
+documents = AppGroup("documents", help="The OpenAPI document.")
+
+
+def register(app: Flask) -> None:
+    """Add the commands to an application."""
+    app.cli.add_command(keys)
+    app.cli.add_command(documents)
+    app.cli.add_command(bootstrap)
+    app.cli.add_command(doctor)
+    gateway.register(app)
+    payments.register(app)
+    platform.register(app)
+
+
+@keys.command("rotate")
+@click.option("--batch", default=500, show_default=True, help="Rows per unit of work.")
+def rotate(batch: int) -> None:
+    """Reseal everything sealed with an older encryption key; may run while the service does."""
+    vault = app_state().ports.vault
+    # It takes many units, so that an entry precedes them: the operator is recorded even if the process dies.
+    _record_audit_entry(AuditAction.ENCRYPTION_ROTATION_STARTED, {"encryption_key": vault.current_key_id})
+    resealed = key_rotation.reseal_all(vault, batch=batch)
+    _record_audit_entry(
+        AuditAction.ENCRYPTION_ROTATED, {"secrets": resealed, "encryption_key": vault.current_key_id}
+    )
+    click.echo(f"{resealed} secrets were resealed with key {vault.current_key_id}.")
+
+
+def _record_audit_entry(action: AuditAction, after: dict[str, Any]) -> None:
+    with unit_of_work() as session:
+        trail.record(session, actors.shell_actor(), AuditEvent(action, after=after))
+
+
+@documents.command("check")
+def check() -> None:
+    """Validate the OpenAPI document; fails with the first error."""
+    from openapi_spec_validator import validate  # noqa: PLC0415 - a development requirement
+
+    validate(app_state().part(OpenApiDocument).read())
+    click.echo("The OpenAPI document is valid.")
+
+
+@click.command("bootstrap")
+def bootstrap() -> None:
+    """Create the master key BOOTSTRAP_MASTER_KEY unless there is one; web and scheduler do so when they start."""
+    create_bootstrap_master_key()
+
+
+def create_bootstrap_master_key() -> None:
+    """Create the master key BOOTSTRAP_MASTER_KEY unless there is one."""
+    key = app_state().settings.bootstrap_master_key.get_secret_value()
+    if key:
+        platform_keys.bootstrap_master_key(actors.system_actor("bootstrap"), key)

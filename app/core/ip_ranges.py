@@ -1,0 +1,44 @@
+"""The addresses that requests for an agent may reach: those of the public internet (protection against SSRF).
+
+IPv6 is an allowlist (2000::/3, RFC 4291) without the prefixes that embed an IPv4 address.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+
+_IPV6_PUBLIC = ipaddress.IPv6Network("2000::/3")
+_NON_PUBLIC_NETWORKS = tuple(
+    ipaddress.ip_network(network)
+    for network in (
+        # Global by `is_global`, at least in some Python version (IANA special-purpose registries).
+        "0.0.0.0/8",
+        "100.64.0.0/10",
+        "168.63.129.16/32",  # Azure's host agent, at a public address
+        "192.0.0.0/24",
+        "192.31.196.0/24",
+        "192.52.193.0/24",
+        "192.88.99.0/24",
+        "192.175.48.0/24",
+        "198.18.0.0/15",
+        "224.0.0.0/4",
+        "240.0.0.0/4",
+        "2001::/23",  # Teredo and other protocol assignments
+        "2001:db8::/32",
+        "2002::/16",  # 6to4
+        "2620:4f:8000::/48",
+        "3fff::/20",
+    )
+)
+
+
+def is_public(text: str) -> bool:
+    """Return whether a resolved address belongs to the public internet."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        # An IPv6 address with a zone is bound to a link.
+        return False
+    if isinstance(address, ipaddress.IPv6Address) and address not in _IPV6_PUBLIC:
+        return False
+    return address.is_global and not any(address in network for network in _NON_PUBLIC_NETWORKS)

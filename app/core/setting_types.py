@@ -1,0 +1,86 @@
+"""Types of settings, and the parsers of their texts."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import limits
+from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic_settings import NoDecode
+
+KEY_BYTES = 32
+_KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
+# As a browser writes it: in lower case, without a default port and without a path.
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?", re.ASCII)
+_DEFAULT_PORT = re.compile(r"https://.*:443|http://.*:80")
+
+
+def split(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    """Return the parts of a text that commas separate."""
+    parts = value.split(",") if isinstance(value, str) else value
+    return tuple(part.strip() for part in parts if part.strip())
+
+
+def keys(text: str, name: str) -> tuple[tuple[str, bytes], ...]:
+    """Return `(id, 32 bytes)` pairs of a setting `id:base64,…`. Raises: ValueError."""
+    found = []
+    for part in split(text):
+        key_id, colon, encoded = part.partition(":")
+        try:
+            key = base64.b64decode(encoded, validate=True)
+        except binascii.Error:
+            key = b""
+        if not colon or not _KEY_ID.fullmatch(key_id) or len(key) != KEY_BYTES:
+            msg = f"{name} must be a comma-separated list of id:base64 of {KEY_BYTES} bytes"
+            raise ValueError(msg)
+        found.append((key_id, key))
+    if len({key_id for key_id, _ in found}) != len(found):
+        msg = f"{name} contains a key id twice"
+        raise ValueError(msg)
+    return tuple(found)
+
+
+def _base_url(text: str) -> str:
+    """Validate `http(s)://host[:port][/path]`, which may contain `{network}` and `{key}`."""
+    try:
+        parts = urlsplit(text.format(network="network", key="key"))
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        usable = (
+            usable and parts.username is None and not parts.fragment and text.isascii() and " " not in text
+        )
+    except (ValueError, LookupError):
+        usable = False
+    if not usable:
+        raise ValueError("it must look like https://host/path, without a user or a fragment")
+    return text.rstrip("/")
+
+
+def _rate_limit(text: str) -> str:
+    try:
+        limits.parse_many(text)
+    except ValueError:
+        raise ValueError('it must look like "5 per minute;60 per hour"; empty is off') from None
+    return text
+
+
+def _origins(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    found = split(value)
+    for origin in found:
+        if origin != "*" and (not _ORIGIN.fullmatch(origin) or _DEFAULT_PORT.fullmatch(origin)):
+            msg = (
+                "CORS_ALLOWED_ORIGINS must be * or origins as browsers write them, separated by commas: "
+                "https://app.example.com, in lower case, without a path, a slash at the end or a default port"
+            )
+            raise ValueError(msg)
+    return found
+
+
+# URLs that an operator configures may contain a key.
+Urls = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split), Field(repr=False)]
+BaseUrl = Annotated[str, AfterValidator(_base_url), Field(repr=False)]
+Origins = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_origins)]
+RateLimit = Annotated[str, AfterValidator(_rate_limit)]

@@ -1,0 +1,1 @@
+"""Database plumbing: units of work, column types, locks, leases and batching."""

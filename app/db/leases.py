@@ -1,0 +1,77 @@
+"""Leases in the database: one process at a time does periodic work, whatever the queue does.
+
+A lease is an optimisation, not a guarantee: the work must be correct even when two processes do it concurrently.
+The only writer of `work_leases`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+
+from sqlalchemy import ColumnElement, String, delete, exists, update
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.core import clock
+from app.core.identifiers import new_id
+from app.db.columns import ID, UtcDateTime
+from app.db.statements import insert_into
+from app.db.unit_of_work import unit_of_work
+from app.extensions import Model
+
+
+class WorkLease(Model):
+    """The process that does periodic work, and until when it has the right to."""
+
+    __tablename__ = "work_leases"
+
+    name: Mapped[str] = mapped_column(String(60), primary_key=True)
+    holder: Mapped[str] = mapped_column(ID)
+    until: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+@contextmanager
+def lease(name: str, *, duration: timedelta) -> Iterator[bool]:
+    """Yield whether the lease was free; release it at the end. The lease of a dead process expires."""
+    holder = new_id()
+    acquired = _acquire(name, holder=holder, until=clock.now() + duration)
+    try:
+        yield acquired
+    finally:
+        if acquired:
+            with unit_of_work() as session:
+                session.execute(delete(WorkLease).where(WorkLease.name == name, WorkLease.holder == holder))
+
+
+@contextmanager
+def once_per_period(period: timedelta, name: str, *, duration: timedelta) -> Iterator[bool]:
+    """Yield whether work is due that one process does once per period.
+
+    Work that fails, or dies with its process, is due again after `duration`.
+    """
+    holder, started = new_id(), clock.now()
+    is_due = _acquire(name, holder=holder, until=started + duration)
+    yield is_due
+    if is_due:
+        with unit_of_work() as session:
+            session.execute(
+                update(WorkLease)
+                .where(WorkLease.name == name, WorkLease.holder == holder)
+                .values(until=started + period)
+            )
+
+
+def is_free(name: str, now: datetime) -> ColumnElement[bool]:
+    """Return the condition that no process holds a lease."""
+    return ~exists().where(WorkLease.name == name, WorkLease.until >= now)
+
+
+def _acquire(name: str, *, holder: str, until: datetime) -> bool:
+    values = {"holder": holder, "until": until}
+    with unit_of_work() as session:
+        insert = insert_into(session, WorkLease).values(name=name, **values)
+        acquire = insert.on_conflict_do_update(
+            index_elements=["name"], set_=values, where=WorkLease.until < clock.now()
+        )
+        return session.execute(acquire.returning(WorkLease.name)).one_or_none() is not None

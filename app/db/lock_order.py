@@ -1,0 +1,121 @@
+"""The order in which a unit of work locks rows.
+
+Two units that lock the same rows in different orders deadlock. The locks are read from the text of each statement, so
+that no function has to declare them.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum, auto
+from types import MappingProxyType
+
+
+class LockRank(IntEnum):
+    """The ranks of row locks, first to last; a unit skips those that it does not need.
+
+    Several rows of one rank are locked in the order of their ids.
+    """
+
+    AGENT = auto()
+    """When its wallets are counted or named, or it is changed, frozen or deleted."""
+    SPENDING_ACCOUNT = auto()
+    """The lock of a wallet: taken by every unit that deletes it, moves its tokens or settles its deposits."""
+    NONCE = auto()
+    DEPOSIT_CURSOR = auto()
+    SCAN_STATE = auto()
+    DEPOSIT = auto()
+    TRANSACTION = auto()
+    """A movement with its attempts, events and holds, or a purchase."""
+    WALLET = auto()
+    """For the count of its transactions."""
+    CREDIT_HOLD = auto()
+    CREDIT_ACCOUNT = auto()
+    USAGE_SUM = auto()
+    SERVICE = auto()
+    """And its subscriptions and texts."""
+    AGENT_KEY = auto()
+    """The keys and codes of an agent, in any order, since the agent is locked."""
+    IDEMPOTENCY_KEY = auto()
+    GRANT_BUDGET = auto()
+    """One row for all, like the next."""
+    AUDIT_HEAD = auto()
+
+
+RANKS: Mapping[str, LockRank] = MappingProxyType(
+    {
+        "agents": LockRank.AGENT,
+        "master_keys": LockRank.AGENT,
+        "spending_accounts": LockRank.SPENDING_ACCOUNT,
+        "nonces": LockRank.NONCE,
+        "deposit_cursors": LockRank.DEPOSIT_CURSOR,
+        "deposit_marks": LockRank.SCAN_STATE,
+        "funding_deposits": LockRank.DEPOSIT,
+        "transactions": LockRank.TRANSACTION,
+        "purchases": LockRank.TRANSACTION,
+        "wallets": LockRank.WALLET,
+        "credit_holds": LockRank.CREDIT_HOLD,
+        "credit_accounts": LockRank.CREDIT_ACCOUNT,
+        "usage_by_provider": LockRank.USAGE_SUM,
+        "services": LockRank.SERVICE,
+        "subscriptions": LockRank.SERVICE,
+        "api_keys": LockRank.AGENT_KEY,
+        "owner_keys": LockRank.AGENT_KEY,
+        "claim_codes": LockRank.AGENT_KEY,
+        "idempotency_keys": LockRank.IDEMPOTENCY_KEY,
+        "grant_budgets": LockRank.GRANT_BUDGET,
+        "audit_heads": LockRank.AUDIT_HEAD,
+    }
+)
+"""Rows of other tables are locked under one of these, or in units of their own."""
+_INSERTS = re.compile(r"\bINSERT INTO (\w+)")
+_UPSERTS = re.compile(
+    r"\bINSERT INTO (\w+)(?=(?:(?!\bINSERT INTO\b).)*\bON CONFLICT\b.*\bDO UPDATE\b)", re.DOTALL
+)
+_WRITES = re.compile(r"\bUPDATE (\w+) SET\b|\bDELETE FROM (\w+)")
+# Not with SKIP LOCKED: such a statement waits for no other unit.
+_LOCKS = re.compile(
+    r"\bFROM (\w+)(?=.*\bFOR (?:NO KEY UPDATE|UPDATE|KEY SHARE|SHARE)\b(?!.*\bSKIP LOCKED))", re.DOTALL
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StatementLocks:
+    """The ranks of the rows that a statement locks, and of those that it inserts, which no other unit sees."""
+
+    locked: tuple[LockRank, ...]
+    inserted: tuple[LockRank, ...]
+
+
+@functools.lru_cache(maxsize=4096)
+def locks_of(statement: str) -> StatementLocks:
+    """Return what a statement locks, in the order in which it names the tables."""
+    locking = sorted(
+        (found for pattern in (_UPSERTS, _WRITES, _LOCKS) for found in pattern.finditer(statement)),
+        key=re.Match.start,
+    )
+    return StatementLocks(_ranks(locking), _ranks(_INSERTS.finditer(statement)))
+
+
+def check(statement: str, locked: set[LockRank], inserted: set[LockRank]) -> str | None:
+    """Add what a statement locks and inserts to a unit's ranks; return the violation of the order, if it is one.
+
+    Rows of a rank that was locked before are usually the same ones; their own order is not checked. Rows that the unit
+    inserted need no order, since no other unit sees them.
+    """
+    problem = None
+    locks = locks_of(statement)
+    for rank in locks.locked:
+        if rank not in locked | inserted and rank < max(locked, default=rank):
+            problem = f"{rank.name} must be locked before {max(locked).name}: see docs/concurrency.md"
+        locked.add(rank)
+    inserted.update(locks.inserted)
+    return problem
+
+
+def _ranks(found: Iterable[re.Match[str]]) -> tuple[LockRank, ...]:
+    tables = (each[each.lastindex or 0] for each in found)
+    return tuple(RANKS[table] for table in tables if table in RANKS)

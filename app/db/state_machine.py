@@ -1,0 +1,169 @@
+"""State machines of status columns, which only this module writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from functools import partial
+from typing import Any, Generic
+
+from sqlalchemy import ClauseElement, ColumnElement, bindparam, update
+from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.orm.util import identity_key
+from structlog.stdlib import BoundLogger
+
+from app.core import clock
+from app.core.state_machine import StateT, Transitions
+from app.db.prepared import PreparedInsert, PreparedStatement
+from app.db.statements import table_of
+from app.db.unit_of_work import after_commit
+from app.extensions import Base
+
+_NO_PARAMETERS: Mapping[str, Any] = {}
+
+
+class StateMachine(Generic[StateT]):
+    """The writer of one column. A transition is a conditional UPDATE: of concurrent ones, only one has an effect.
+
+    With `event`, each state is stored as a row of that model in the same unit; with `logger`, each transition is logged
+    after the commit. `values` are what else a transition to a state changes.
+    """
+
+    def __init__(
+        self,
+        column: InstrumentedAttribute[str],
+        transitions: Transitions[StateT],
+        *,
+        event: type[Base] | None = None,
+        logger: BoundLogger | None = None,
+        values: Callable[[StateT, str | None], Mapping[str, Any]] = lambda _state, _reason: {},
+    ) -> None:
+        self.column, self.transitions = column, transitions
+        self._logger, self._values = logger, values
+        self._model: type[Base] = column.parent.class_
+        table = table_of(self._model)
+        [key] = table.primary_key.columns
+        self._key: InstrumentedAttribute[str] = getattr(self._model, key.name)
+        self._subject = self._model.__name__.lower()
+        self._insert = PreparedInsert(self._model)
+        self._insert_event = None if event is None else PreparedInsert(event)
+        self._moves: dict[Hashable, PreparedStatement] = {}
+        logged = {key.name: f"{self._subject}_id", "request_id": "caused_by", "chain": "chain"}
+        self._returned = [
+            getattr(self._model, name).label(label) for name, label in logged.items() if name in table.c
+        ]
+        self.statement = (
+            update(table)
+            .where(key == bindparam("row_key"), table.c[column.key] == bindparam("source"))
+            .values({table.c[column.key]: bindparam("target")})
+        )
+        """An update of one row for `execute`, to be extended and prepared once."""
+
+    def initial(self, state: StateT) -> dict[str, str]:
+        """Return the value of the column for a new row. Raises: ValueError if no row begins in this state."""
+        self.transitions.check(None, state)
+        return {self.column.key: state.value}
+
+    def add(self, session: Session, row: Any, state: StateT, *, reason: str | None = None) -> None:
+        """Insert a new row with its first event; the session does not get the object."""
+        setattr(row, *self.initial(state).popitem())
+        self._insert.execute_for(session, row)
+        if self._insert_event is not None:
+            self._insert_event.execute(
+                session, {**self._event_values(row.id, state, reason), "at": row.created_at}
+            )
+
+    def move(
+        self,
+        session: Session,
+        rows: str | ColumnElement[bool],
+        sources: StateT | AbstractSet[StateT],
+        target: StateT,
+        *,
+        reason: str | None = None,
+        where: ColumnElement[bool] | None = None,
+        parameters: Mapping[str, Any] = _NO_PARAMETERS,
+        **changes: Any,
+    ) -> list[str]:
+        """Move the row with a key, or those that meet a condition, from `sources`; return the keys of those moved.
+
+        A row with a key may have to meet the condition `where` in addition; its `parameters` are those of `where` and
+        of expressions among the changes. Both conditions and expressions are constants of a module.
+
+        Raises: ValueError for a transition that does not exist: a bug.
+        """
+        sources = sources if isinstance(sources, AbstractSet) else {sources}
+        for source in sources:
+            self.transitions.check(source, target)
+        values = {**self._values(target, reason), **changes, self.column.key: target.value}
+        if isinstance(rows, str) and session.identity_map.get(identity_key(self._model, rows)) is None:
+            moved = self._move_row(session, sources, values, where, {**parameters, "row_key": rows})
+        else:
+            # The ORM changes objects that the session has loaded, too.
+            moved = session.execute(
+                update(self._model)
+                .where(
+                    self._key == rows if isinstance(rows, str) else rows,
+                    self.column.in_([source.value for source in sources]),
+                    *([] if where is None else [where]),
+                )
+                .values(values)
+                .returning(*self._returned),
+                parameters,
+            ).all()
+        for row in moved:
+            if self._insert_event is not None:
+                self._insert_event.execute(
+                    session, {**self._event_values(row[0], target, reason), "at": clock.now()}
+                )
+            if self._logger is not None:
+                after_commit(partial(self._log, self._logger, row._asdict(), target, reason))
+        return [row[0] for row in moved]
+
+    def _move_row(
+        self,
+        session: Session,
+        sources: AbstractSet[StateT],
+        values: Mapping[str, Any],
+        where: ColumnElement[bool] | None,
+        parameters: Mapping[str, Any],
+    ) -> Sequence[Any]:
+        """Move one row by a statement that is prepared once for these columns and conditions."""
+        expressions = {name: value for name, value in values.items() if isinstance(value, ClauseElement)}
+        shape = len(sources), tuple(values), tuple(expressions.values()), where
+        statement = self._moves.get(shape)
+        if statement is None:
+            table, conditions = table_of(self._model), [] if where is None else [where]
+            is_source = self.column.in_([bindparam(f"source_{number}") for number in range(len(sources))])
+            statement = self._moves[shape] = PreparedStatement(
+                update(table)
+                .where(self._key == bindparam("row_key"), is_source, *conditions)
+                .values({table.c[name]: expressions.get(name, bindparam(f"new_{name}")) for name in values})
+                .returning(*self._returned)
+            )
+        states = {f"source_{number}": source.value for number, source in enumerate(sources)}
+        changes = {f"new_{name}": value for name, value in values.items() if name not in expressions}
+        return statement.all(session, {**states, **changes, **parameters})
+
+    def execute(
+        self,
+        session: Session,
+        statement: PreparedStatement,
+        key: str,
+        source: StateT,
+        target: StateT,
+        **parameters: Any,
+    ) -> Any | None:
+        """Execute an extended `statement`, for hot paths; return its row, None if the row is in another state."""
+        self.transitions.check(source, target)
+        states = {"row_key": key, "source": source.value, "target": target.value}
+        return statement.one_or_none(session, {**states, **parameters})
+
+    def _event_values(self, key: str, state: StateT, reason: str | None) -> dict[str, Any]:
+        return {f"{self._subject}_id": key, self.column.key: state.value, "reason": reason}
+
+    def _log(self, logger: BoundLogger, row: dict[str, Any], state: StateT, reason: str | None) -> None:
+        # Without a cause of its own, the line has that of the context.
+        fields = {name: value for name, value in row.items() if value is not None}
+        event = f"{self._subject}_{self.column.key}_changed"
+        logger.info(event, **fields, **{self.column.key: state.value}, reason=reason)

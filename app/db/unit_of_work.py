@@ -1,0 +1,258 @@
+"""Units of work: database transactions, which only this module commits. Units do not nest.
+
+A unit commits on return and rolls back on an exception. Outside a unit the session raises, so that no connection is
+held by accident; inside a unit network calls raise (`assert_no_unit`).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar, Token
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import structlog
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as SqlTimeoutError
+from sqlalchemy.orm import Session
+
+from app.db import lock_order
+from app.db.lock_order import LockRank
+from app.extensions import db
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Unit:
+    """A unit, which is open in this thread while it is entered."""
+
+    is_read_only: bool = False
+    locked: set[LockRank] = field(default_factory=set)
+    inserted: set[LockRank] = field(default_factory=set)
+    after_commit: list[Callable[[], object]] = field(default_factory=list)
+    _token: Token[_Unit | None] = field(init=False)
+
+    def __enter__(self) -> Self:
+        if is_unit_open():
+            raise UnitError("units of work do not nest")
+        self._token = _current.set(self)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        _current.reset(self._token)
+
+
+_SNAPSHOT_SECONDS = 900
+_READS = re.compile(r"\s*(?:SELECT|WITH|SHOW|EXPLAIN|PRAGMA)\b", re.IGNORECASE)
+# Common table expressions that write, and row locks (FOR UPDATE among them).
+_WRITES_OR_LOCKS = re.compile(r"\b(?:INSERT|UPDATE|DELETE|MERGE|FOR\s+(?:KEY\s+)?SHARE)\b", re.IGNORECASE)
+IDLE_IN_TRANSACTION = "25P03"
+"""`idle_in_transaction_session_timeout` of PostgreSQL's appendix A."""
+_current: ContextVar[_Unit | None] = ContextVar("unit_of_work", default=None)
+
+
+class UnitError(RuntimeError):
+    """A rule of units of work was violated, which is a defect of the code."""
+
+
+class CommitUnknownError(SQLAlchemyError):
+    """The connection was lost during COMMIT: the unit was committed completely or not at all."""
+
+
+class ReadOnlySession(Session):
+    """The session of a unit for reading: it connects at its first statement."""
+
+    bind: Engine
+
+
+@contextmanager
+def unit_of_work() -> Iterator[Session]:
+    """Open a transaction; commit it on return and roll it back on an exception.
+
+    Callbacks of `after_commit` run after the commit, outside the unit.
+
+    Raises: UnitError if a unit is already open; CommitUnknownError.
+    """
+    session = db.session()
+    with _open_unit(session) as unit:
+        yield session
+        session.flush()
+        _commit(session)
+    for callback in unit.after_commit:
+        try:
+            callback()
+        except Exception:
+            # The commit stands; sweeps complete what a failed callback left.
+            _log.exception("after_commit_failed")
+
+
+@contextmanager
+def read_only_unit() -> Iterator[Session]:
+    """Open a unit for reading only; nothing is ever committed.
+
+    Raises: UnitError if a unit is already open, and on any statement that writes or locks rows.
+    """
+    engine = db.engine
+    # Under READ COMMITTED each statement has its own snapshot, so that a transaction would only add two round trips.
+    # SQLite's driver opens none for reading. A write would be final immediately.
+    session = ReadOnlySession(_autocommit(engine) if engine.dialect.name == "postgresql" else engine)
+    with _open_unit(session, is_read_only=True):
+        yield session
+
+
+@functools.lru_cache(maxsize=8)
+def _autocommit(engine: Engine) -> Engine:
+    return engine.execution_options(isolation_level="AUTOCOMMIT")
+
+
+@contextmanager
+def driver_connection(engine: Engine) -> Iterator[Any]:
+    """Borrow the driver's connection from the pool; PostgreSQL's is in autocommit, and begins no transaction.
+
+    SQLAlchemy's execution of a small statement costs several times what the driver's does. After an exception, the
+    connection is closed: it may be lost, interrupted within a response, in autocommit or in a transaction.
+    """
+    pooled = engine.raw_connection()
+    connection: Any = pooled.driver_connection
+    is_postgresql = engine.dialect.name == "postgresql"
+    try:
+        if is_postgresql:
+            connection.autocommit = True
+        yield connection
+        if is_postgresql:
+            connection.autocommit = False
+    except BaseException:
+        pooled.invalidate()
+        raise
+    pooled.close()
+
+
+def check_statement(statement: str) -> None:
+    """Check a statement that is a unit of its own as `guard` checks those of other units. Raises: UnitError."""
+    with _Unit():
+        for check in db.engine.dialect.dispatch.do_execute:
+            check(None, statement)
+
+
+@contextmanager
+def snapshot() -> Iterator[Session]:
+    """Open a unit for reading in which all statements see one snapshot of the database, for audits.
+
+    Raises: UnitError if a unit is already open.
+    """
+    session = db.session()
+    with _open_unit(session) as unit:
+        if session.get_bind().dialect.name == "postgresql":
+            connection = session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
+            # It reads whole tables and locks none, so that the timeout of requests does not apply.
+            connection.exec_driver_sql(f"SET LOCAL statement_timeout = {_SNAPSHOT_SECONDS * 1000}")
+        else:
+            session.connection().exec_driver_sql("BEGIN DEFERRED")
+        unit.is_read_only = True
+        yield session
+
+
+def after_commit(callback: Callable[[], object]) -> None:
+    """Run a callback after the current unit's commit; not if it rolls back.
+
+    Raises: UnitError outside a unit.
+    """
+    unit = _current.get()
+    if unit is None:
+        raise UnitError("after_commit needs an open unit of work")
+    unit.after_commit.append(callback)
+
+
+def is_unit_open() -> bool:
+    """Return whether the current thread or task is inside a unit."""
+    return _current.get() is not None
+
+
+def assert_no_unit() -> None:
+    """Forbid network calls while a database transaction is open; every adapter calls this first.
+
+    Raises: UnitError inside a unit.
+    """
+    if is_unit_open():
+        raise UnitError("no network call inside a unit of work: it would hold locks while waiting")
+
+
+def is_unavailable(error: Exception) -> bool:
+    """Return whether an error is the database's: no connection or lock in time, or the connection was lost."""
+    if isinstance(error, SqlTimeoutError | OperationalError):
+        return True
+    # PostgreSQL ends a transaction that idles too long, for instance because its process is starved.
+    return getattr(getattr(error, "orig", None), "sqlstate", None) == IDLE_IN_TRANSACTION
+
+
+def _commit(session: Session) -> None:
+    try:
+        session.commit()
+    except DBAPIError as error:
+        _raise_if_unknown(error)
+        raise
+
+
+def _raise_if_unknown(error: DBAPIError) -> None:
+    # The server ended an idle transaction before COMMIT: nothing was done.
+    if error.connection_invalidated and getattr(error.orig, "sqlstate", None) != IDLE_IN_TRANSACTION:
+        raise CommitUnknownError from error
+
+
+@contextmanager
+def _open_unit(session: Session, *, is_read_only: bool = False) -> Iterator[_Unit]:
+    """Open a unit, and close its session at the end, which rolls back what was not committed."""
+    with _Unit(is_read_only=is_read_only) as unit:
+        try:
+            yield unit
+        finally:
+            try:
+                session.close()
+            except SQLAlchemyError:
+                # The connection was lost, or an exception interrupted its driver: the server rolls back.
+                session.invalidate()
+
+
+@event.listens_for(ReadOnlySession, "after_begin")
+@event.listens_for(db.session, "after_begin")  # type: ignore[arg-type, unused-ignore]
+def _reject_work_outside_unit(_session: Session, _transaction: object, _connection: object) -> None:
+    if not is_unit_open():
+        raise UnitError("the session was used outside a unit of work")
+
+
+def guard(engine: Engine, *, refuses_wrong_lock_order: bool) -> None:
+    """Check each statement of a unit, whether from the ORM or on a raw connection, before it is sent.
+
+    A read-only unit neither writes nor locks rows. Another unit locks rows in the order of `LockRank`; where it does
+    not, the statement is refused, or an error is logged and PostgreSQL ends the rare deadlock.
+    """
+
+    def check(_cursor: object, statement: str, *_rest: object) -> None:
+        unit = _current.get()
+        if unit is None:
+            return
+        if unit.is_read_only:
+            if not only_reads(statement):
+                raise UnitError("a read-only unit neither writes nor locks rows")
+            return
+        problem = lock_order.check(statement, unit.locked, unit.inserted)
+        if problem and refuses_wrong_lock_order:
+            raise UnitError(problem)
+        if problem:
+            _log.error("wrong_lock_order", problem=problem)
+
+    # The events of the engine would cost every statement more: with a listener, SQLAlchemy takes a slower path.
+    for name in ("do_execute", "do_executemany", "do_execute_no_params"):
+        event.listen(engine, name, check)
+
+
+@functools.lru_cache(maxsize=2048)
+def only_reads(statement: str) -> bool:
+    """Return whether a statement neither writes nor locks rows."""
+    return _READS.match(statement) is not None and _WRITES_OR_LOCKS.search(statement) is None

@@ -1,0 +1,83 @@
+"""The common part of every forwarded call: its body, its permit, its exchange with the upstream, its meter."""
+
+from __future__ import annotations
+
+import hashlib
+
+from werkzeug.wrappers import Response
+
+from app.capacity.limiter import Permit
+from app.errors import ServiceError
+from app.forwarding import relay
+from app.forwarding.relay import ForwardingOptions, Meter
+from app.ports.errors import PortError
+from app.ports.upstream import UpstreamRequest
+from app.state import app_state
+from app.web import request_bodies
+from app.web.client_request import ClientRequest
+
+MAX_BODY_BYTES = 32 * 2**20
+_KEY = "Idempotency-Key"
+
+
+def body(request: ClientRequest, max_bytes: int = MAX_BODY_BYTES) -> bytes:
+    """Return a request's body as it was sent. Raises: what `raw_body` does."""
+    request.max_content_length = max_bytes
+    return request_bodies.raw_body(request)
+
+
+def decoded_body(request: ClientRequest, max_bytes: int = MAX_BODY_BYTES) -> bytes:
+    """Return a request's body without its Content-Encoding. Raises: what `decoded_body` does."""
+    request.max_content_length = max_bytes
+    return request_bodies.decoded_body(request)
+
+
+def idempotency_key(request: ClientRequest, *scope: str) -> dict[str, str]:
+    """Return the header for an upstream: one key of two clients must not be one request there."""
+    key = request.headers.get(_KEY)
+    if not key:
+        return {}
+    scoped = hashlib.sha256("\n".join((*scope, key)).encode()).hexdigest()
+    return {_KEY: f"purser-{scoped[:48]}"}
+
+
+def forward(
+    request: ClientRequest, outgoing: UpstreamRequest, meter: Meter, options: ForwardingOptions
+) -> Response:
+    """Make the call for a request and relay its response. Raises: Overloaded, UpstreamError, UpstreamTimeout."""
+    permit = app_state().forwarding_limiter.acquire(options.account_id, options.quotas)
+    try:
+        if (connection := request.connection) is not None:
+            permit.transfer_to(connection)
+        paid_request = meter.begin(outgoing)
+        request_bodies.release_decoded(request)
+        return _exchange(request, paid_request, meter, options, permit)
+    except BaseException:
+        permit.release()
+        raise
+
+
+def _exchange(
+    request: ClientRequest,
+    outgoing: UpstreamRequest,
+    meter: Meter,
+    options: ForwardingOptions,
+    permit: Permit,
+) -> Response:
+    try:
+        incoming = options.upstream.send(outgoing)
+    except PortError as error:
+        meter.on_no_response(is_upstream_failure=True)
+        raise relay.upstream_error_of(error) from None
+    except BaseException:
+        meter.on_no_response(is_upstream_failure=False)
+        raise
+    try:
+        meter.on_response_head(incoming)
+        return relay.relay(request, incoming, meter, permit, options)
+    except ServiceError:
+        raise  # the relay has ended the call
+    except BaseException:
+        incoming.close()
+        meter.on_no_response(is_upstream_failure=False)
+        raise

@@ -1,0 +1,310 @@
+"""Relays an upstream's response to the client, buffered or streamed, and reports its outcome to the meter.
+
+The meter gets the outcome exactly once and before the client gets the end: a buffered response is returned after
+it, and so is the last byte of a stream.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from flask import Response
+from werkzeug.datastructures import Headers
+
+from app.capacity.limiter import Permit, Quota
+from app.errors import UpstreamError, UpstreamTimeout
+from app.forwarding import headers as relayed_headers
+from app.forwarding.redaction import WITHHELD, Redactor
+from app.ports.errors import OutcomeUnknown, PortError
+from app.ports.upstream import RelayOutcome, Upstream, UpstreamRequest, UpstreamResponse
+from app.state import app_state
+from app.web.client_request import ClientRequest
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
+
+# Seconds of the monotonic clock.
+Deadline: TypeAlias = float
+
+_MAX_BUFFERED_BYTES = 16 * 2**20
+_DRAIN_SECONDS = 10
+_BUFFERED_TYPES = (
+    "application/json",
+    "application/problem+json",
+    "text/html",
+    "text/plain",
+    "application/xml",
+)
+_BODYLESS = frozenset({204, 304})
+_CONTENT_LENGTH = "Content-Length"
+_LENGTH = re.compile(r"[0-9]{1,18}", re.ASCII)
+
+
+class Meter(Protocol):
+    """Charges for a forwarded call: `begin`; then `on_no_response`, or `on_response_head` and what follows it here.
+
+    The methods after `begin` do not raise, and one thread at a time calls them.
+    """
+
+    def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
+        """Hold the price of the call; return the request that it pays for."""
+        ...
+
+    def on_no_response(self, *, is_upstream_failure: bool) -> None:
+        """Release the hold, because the client gets no response."""
+        ...
+
+    def on_response_head(self, incoming: UpstreamResponse) -> None:
+        """Note the head of the response."""
+        ...
+
+    def stream(self) -> None:
+        """Note that the response is streamed, not buffered."""
+        ...
+
+    def feed(self, piece: bytes) -> bytes:
+        """Take a piece of the response; return what the client gets of it."""
+        ...
+
+    def finish(self) -> bytes:
+        """Return what remains for the client, after the last piece."""
+        ...
+
+    def end(self, outcome: RelayOutcome) -> None:
+        """Settle the call."""
+        ...
+
+    def headers(self) -> Collection[tuple[str, str]]:
+        """Return the headers that the service adds: of a buffered response after its end, of a stream at its start."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardingOptions:
+    """How a call is sent, and how its response is relayed.
+
+    With `drain_on_disconnect`, a stream is read on for a while after its client disconnects: its end may have its cost.
+    """
+
+    upstream: Upstream
+    is_streamed: Callable[[UpstreamResponse], bool]
+    account_id: str
+    quotas: Collection[Quota] = ()
+    drain_on_disconnect: bool = False
+    secrets: Collection[str] = ()
+
+
+class RelayedResponse(Response):
+    """A response with complete headers, which are written as they are."""
+
+    default_mimetype = None
+
+    def get_wsgi_headers(self, environ: WSGIEnvironment) -> Headers:  # noqa: ARG002 - werkzeug's own signature
+        """Return the headers, without a copy of them with what werkzeug adds."""
+        return self.headers
+
+
+def upstream_error_of(error: PortError) -> UpstreamError | UpstreamTimeout:
+    """Return the error for an upstream that gave no response, without its address."""
+    if error.reason == "timeout":
+        return UpstreamTimeout()
+    if error.reason == WITHHELD:
+        return UpstreamError(
+            "The upstream compressed its response although it was asked not to, in a form that cannot be relayed."
+        )
+    if isinstance(error, OutcomeUnknown):
+        return UpstreamError("The upstream closed the connection before its response was complete.")
+    return UpstreamError("The upstream cannot be reached.")
+
+
+def relay(
+    request: ClientRequest,
+    incoming: UpstreamResponse,
+    meter: Meter,
+    permit: Permit,
+    options: ForwardingOptions,
+) -> Response:
+    """Return the response to a request, once an upstream's head has arrived; the meter gets the outcome.
+
+    Raises: UpstreamError, UpstreamTimeout when a buffered response is truncated.
+    """
+    max_seconds = app_state().settings.stream_max_seconds
+    deadline = time.monotonic() + max_seconds
+    # Before anything is settled: what cannot be relayed must not be charged.
+    headers = relayed_headers.for_client(incoming.headers, secrets=options.secrets)
+    named = {name.lower(): value.lower() for name, value in incoming.headers}
+    redactor = Redactor(options.secrets, named.get("content-encoding"))
+    stream = _StreamedBody(
+        incoming, meter, permit, redactor, deadline, drain_on_disconnect=options.drain_on_disconnect
+    )
+    is_complete = (
+        not options.is_streamed(incoming)
+        and _is_bufferable(request.method, incoming.status, named)
+        and stream.buffer()
+    )
+    body: Iterable[bytes] = stream
+    if is_complete:
+        permit.release_after_response()
+        body = [b"".join(stream.buffered)]
+        headers += _content_length(request.method, incoming, body[0])
+    else:
+        meter.stream()
+        permit.set_write_deadline(time.monotonic_ns() + max_seconds * 10**9)
+        # Proxies in front of this service must not buffer it either.
+        headers.append(("X-Accel-Buffering", "no"))
+    # None of these is relayed.
+    headers += [("X-Gateway-Request-Id", request.id), *meter.headers()]
+    return RelayedResponse(
+        body, status=incoming.status, headers=Headers(headers), direct_passthrough=not is_complete
+    )
+
+
+def _is_bufferable(method: str, status: int, headers: Mapping[str, str]) -> bool:
+    if method == "HEAD" or status in _BODYLESS or headers.get("content-type", "").startswith(_BUFFERED_TYPES):
+        return True
+    length = headers.get("content-length", "")
+    return bool(_LENGTH.fullmatch(length)) and int(length) <= _MAX_BUFFERED_BYTES
+
+
+def _content_length(method: str, incoming: UpstreamResponse, body: bytes) -> list[tuple[str, str]]:
+    """Return the header with the length of a body; of a response to HEAD, as far as it is known."""
+    if body:
+        return [(_CONTENT_LENGTH, str(len(body)))]
+    if incoming.status in _BODYLESS:
+        return []
+    lengths = [
+        (name, value)
+        for name, value in incoming.headers
+        if name.lower() == "content-length" and _LENGTH.fullmatch(value)
+    ]
+    return lengths[:1] or ([] if method == "HEAD" else [(_CONTENT_LENGTH, "0")])
+
+
+class _StreamedBody:
+    """The body of a response, buffered or streamed. The server calls `close` even if it read nothing."""
+
+    def __init__(
+        self,
+        incoming: UpstreamResponse,
+        meter: Meter,
+        permit: Permit,
+        redactor: Redactor,
+        deadline: Deadline,
+        *,
+        drain_on_disconnect: bool,
+    ) -> None:
+        self._incoming = incoming
+        self._meter = meter
+        self._redactor = redactor
+        self._permit = permit
+        self._deadline = deadline
+        self._drain_on_disconnect = drain_on_disconnect
+        self._ended = False
+        self.buffered: deque[bytes] = deque()
+
+    def buffer(self) -> bool:
+        """Buffer the response and settle it; return whether it fitted: if not, it can still be streamed."""
+        size = 0
+        try:
+            while piece := self._read_chunk(self._deadline):
+                self.buffered.append(self._redactor.feed(self._meter.feed(piece)))
+                size += len(piece)
+                if size > _MAX_BUFFERED_BYTES:
+                    return False
+            self.buffered.append(self._rest())
+        except BaseException as error:
+            self._incoming.close()
+            self._meter.end(_outcome_of(error))
+            if isinstance(error, OutcomeUnknown):
+                raise upstream_error_of(error) from None
+            raise
+        self._meter.end(RelayOutcome.COMPLETE)
+        return True
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        while True:
+            if self.buffered:
+                piece = self.buffered.popleft()
+            elif self._ended:
+                raise StopIteration
+            else:
+                piece = self._read()
+            if piece:
+                return piece
+
+    def close(self) -> None:
+        self._end(
+            self._drain()
+            if self._drain_on_disconnect and not self._ended
+            else RelayOutcome.CLIENT_DISCONNECTED
+        )
+
+    def _drain(self) -> RelayOutcome:
+        """Read on for a while after the client has disconnected: the end of a response states its cost."""
+        deadline = min(self._deadline, time.monotonic() + _DRAIN_SECONDS)
+        # A read lasts as long as an upstream may be silent; aborting the exchange ends it.
+        abort_timer = threading.Timer(max(0.0, deadline - time.monotonic()), self._incoming.abort)
+        abort_timer.daemon = True
+        abort_timer.start()
+        size = 0
+        try:
+            while piece := self._read_chunk(deadline):
+                self._meter.feed(piece)
+                size += len(piece)
+                if size > _MAX_BUFFERED_BYTES:
+                    return RelayOutcome.CLIENT_DISCONNECTED
+            self._meter.finish()
+        except OutcomeUnknown:
+            return RelayOutcome.CLIENT_DISCONNECTED
+        finally:
+            abort_timer.cancel()
+        return RelayOutcome.COMPLETE
+
+    def _read(self) -> bytes:
+        try:
+            piece = self._read_chunk(self._deadline)
+            if piece:
+                return self._redactor.feed(self._meter.feed(piece))
+            rest = self._rest()
+        except OutcomeUnknown as error:
+            self._end(_outcome_of(error))
+            # The server then closes the connection without the final chunk, so that the client sees the truncation.
+            # It logs an error without this number as one of its own.
+            raise ConnectionResetError(errno.ECONNRESET, "The upstream's stream was cut.") from None
+        self._end(RelayOutcome.COMPLETE)
+        return rest
+
+    def _read_chunk(self, deadline: Deadline) -> bytes:
+        """Read a piece. Raises: OutcomeUnknown, including after the deadline."""
+        piece = self._incoming.read()
+        if time.monotonic() > deadline:
+            raise OutcomeUnknown("timeout")
+        return piece
+
+    def _rest(self) -> bytes:
+        return self._redactor.feed(self._meter.finish()) + self._redactor.finish()
+
+    def _end(self, outcome: RelayOutcome) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        try:
+            self._incoming.close()
+            self._meter.end(outcome)
+        finally:
+            self._permit.release_after_response()
+
+
+def _outcome_of(error: BaseException) -> RelayOutcome:
+    timed_out = isinstance(error, OutcomeUnknown) and error.reason == "timeout"
+    return RelayOutcome.TIMEOUT if timed_out else RelayOutcome.TRUNCATED

@@ -1,0 +1,153 @@
+"""The decorator that makes a view honour `Idempotency-Key`."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import structlog
+from flask import Response, jsonify, make_response, request
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.db.unit_of_work import CommitUnknownError, is_unavailable
+from app.errors import IdempotencyConflict, InvalidInput, ServiceError
+from app.idempotency import service
+from app.idempotency.service import HEADER, Claim, KeyScope, StoredResponse
+from app.web import error_responses
+from app.web.blueprint import document_errors, document_header, documentation_section
+from app.web.client_request import current_request
+from app.web.request_bodies import decoded_body
+
+_log = structlog.get_logger(__name__)
+View = TypeVar("View", bound=Callable[..., Any])
+_DERIVED_LIFETIME = timedelta(minutes=10)
+_VISIBLE_ASCII = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
+
+
+def idempotent(
+    *,
+    owner: Callable[[], str],
+    rebuild: Callable[[str], Any],
+    note: str,
+    pattern: str | None = None,
+    applies: Callable[[], bool] = lambda: True,
+    on_replay: Callable[[str], None] | None = None,
+    derive_key: Callable[[], str] | None = None,
+    stores_response: bool = True,
+) -> Callable[[View], View]:
+    """Honour `Idempotency-Key` on a view, unless `applies` returns False: such a request creates nothing.
+
+    The view receives the claim as its argument `claim`, and passes it to the use case, which binds it. `owner` returns
+    the id of the key's owner; `rebuild` returns from the bound id what the view returned, for a response that was lost
+    in a crash. `on_replay` receives that id before a replay; what it raises is the response instead. `note` documents
+    the header, `pattern` its values.
+
+    `derive_key` returns a key for a request without one, which is valid for ten minutes and sent back. Without
+    `stores_response`, every replay is rebuilt from the record, and a response without a record is no replay.
+    """
+
+    def decorate(view: View) -> View:
+        serialize = _serializer_of(view)
+
+        @functools.wraps(view)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            key, lifetime = request.headers.get(HEADER), service.RETENTION
+            is_derived = key is None and derive_key is not None
+            if not applies() or (key is None and derive_key is None):
+                return _execute(view, Claim(), args, kwargs)
+            if key is None and derive_key is not None:
+                key, lifetime = derive_key(), _DERIVED_LIFETIME
+            if key is None or not _VISIBLE_ASCII.fullmatch(key):
+                raise InvalidInput.field(HEADER, "must be 1 to 255 visible ASCII characters")
+            scope = KeyScope(owner(), request.method, request.path[:200], key)
+            claimed = service.claim_key(scope, decoded_body(current_request()), lifetime=lifetime)
+            if isinstance(claimed, StoredResponse):
+                response = _replay(claimed, lambda subject_id: serialize(rebuild(subject_id)), on_replay)
+            else:
+                response = _execute_and_store(view, claimed, args, kwargs, stores_response=stores_response)
+            if is_derived:
+                response.headers[HEADER] = key
+            return response
+
+        document_errors(wrapper, [IdempotencyConflict])
+        document_header(wrapper, HEADER, note, pattern=pattern)
+        return wrapper  # type: ignore[return-value]
+
+    return decorate
+
+
+def _serializer_of(view: Callable[..., Any]) -> Callable[[Any], Response]:
+    """Return the serialisation that the view's `response` decorator declares; a response is returned as it is."""
+    [status] = view.__dict__["_apidoc"]["success_status_codes"]
+    [declared] = documentation_section(view, "response")["responses"][status]
+    schema = declared["schema"]
+
+    def serialize(found: Any) -> Response:
+        if isinstance(found, Response):
+            return found
+        response = jsonify(schema.dump(found))
+        response.status_code = status
+        return response
+
+    return serialize
+
+
+def _execute(view: Callable[..., Any], claim: Claim, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        return view(*args, claim=claim, **kwargs)
+    except SQLAlchemyError as error:
+        if claim.is_bound and is_unavailable(error):
+            raise CommitUnknownError from error
+        raise
+
+
+def _execute_and_store(
+    view: Callable[..., Any],
+    claim: Claim,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    stores_response: bool,
+) -> Response:
+    try:
+        response = make_response(_execute(view, claim, args, kwargs))
+    except ServiceError as error:
+        if not claim.is_bound:
+            claim.release()
+            raise
+        response = error_responses.error_response(error)
+    except Exception:
+        if not claim.is_bound:
+            claim.release()
+        raise
+    try:
+        if stores_response:
+            claim.store_response(response.status_code, response.get_data())
+        elif claim.is_bound:
+            claim.end_lease()
+        else:
+            claim.release()
+    except Exception:
+        # What was done is recorded: the response must go out, and a replay is rebuilt from the record.
+        _log.exception("idempotent_response_not_stored")
+    return response
+
+
+def _replay(
+    stored: StoredResponse,
+    rebuild: Callable[[str], Response],
+    on_replay: Callable[[str], None] | None,
+) -> Response:
+    found = stored.read()
+    if found is not None:
+        status, body = found
+        response = Response(body, status=status, mimetype="application/json")
+    else:
+        response = rebuild(str(stored.subject_id))
+    if on_replay is not None and stored.subject_id is not None:
+        on_replay(stored.subject_id)
+    response.headers["Idempotent-Replayed"] = "true"
+    return response

@@ -1,0 +1,1 @@
+"""Logs, counters and error reporting."""

@@ -1,0 +1,126 @@
+"""Structured logs as JSON lines, with keys redacted.
+
+Bodies, headers and messages of foreign exceptions are not logged at all; redaction is the second line of defence.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from numbers import Number
+from typing import Any
+
+import structlog
+
+from app.observability import former_names
+
+# API, gateway, master and owner keys, services' secrets. Claim codes have no prefix and are never logged.
+_KEY_PATTERN = re.compile(r"\b(ak|gw|mk|ok|sv|cr)_[A-Za-z0-9_-]{16,}")
+_URL_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
+
+_SHARED_PROCESSORS: list[Any] = [
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.add_log_level,
+    structlog.stdlib.add_logger_name,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+]
+_JSON = json.JSONEncoder(default=repr)
+# One list object: a logger keeps the list of its first use.
+_PROCESSORS: list[Any] = [*_SHARED_PROCESSORS, structlog.stdlib.ProcessorFormatter.wrap_for_formatter]
+
+
+class _LineFormatter(structlog.stdlib.ProcessorFormatter):
+    """Formats our own events without the two copies that the base class makes of each; foreign ones as it does."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        # The mark of an event of structlog; a library may log a dictionary too.
+        if not hasattr(record, "_logger") or not isinstance(record.msg, dict):
+            return super().format(record)
+        # A copy, because other handlers get the same record.
+        return _render(None, "", structlog.processors.format_exc_info(None, "", record.msg.copy()))
+
+
+def configure(level: str) -> None:
+    """Send structlog and the standard library's loggers to stdout as JSON lines, one shape for both."""
+    structlog.configure(
+        processors=_PROCESSORS,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(_LineFormatter(foreign_pre_chain=_SHARED_PROCESSORS, processors=_FINAL_PROCESSORS))
+    # As the library's documentation suggests: no line contains the caller's place in the code or the thread.
+    logging._srcfile = None  # noqa: SLF001
+    logging.logThreads = logging.logMultiprocessing = False
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    # At DEBUG these log whole requests, URLs with credentials, or SQL parameters.
+    for noisy in ("urllib3", "web3", "sqlalchemy.engine", "rq", "hpack", "httpx2", "asyncio"):
+        logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))
+
+
+def originating_request_id() -> str | None:
+    """Return the id of the request that caused the current work, if there is one."""
+    bound = structlog.contextvars.get_contextvars()
+    found = bound.get("caused_by") or bound.get("request_id")
+    return str(found) if found else None
+
+
+@contextmanager
+def caused_by(request_id: str | None) -> Iterator[None]:
+    """Add `caused_by` to log lines: the id of the request that caused the work."""
+    if request_id is None:
+        yield
+        return
+    with structlog.contextvars.bound_contextvars(caused_by=request_id):
+        yield
+
+
+def redirect_to_stderr() -> None:
+    """Send log lines to stderr from now on, for commands with output on stdout."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stdout:
+            handler.setStream(sys.stderr)
+
+
+def redact(text: str) -> str:
+    """Replace every key and every URL password in a text."""
+    # Most texts have neither character, without which the patterns do not match.
+    if "_" in text:
+        text = _KEY_PATTERN.sub(r"\1_…", text)
+    return _URL_CREDENTIALS.sub("…@", text) if "@" in text else text
+
+
+def _render(_logger: object, _method: str, event: Mapping[str, Any]) -> str:
+    """Return an event as a line of JSON, redacted."""
+    line = {name: redact_value(value) for name, value in event.items()}
+    if former := former_names.EVENTS.get(str(event.get("event"))):
+        line["former_event"] = former
+    return _JSON.encode(line)
+
+
+_FINAL_PROCESSORS: list[Any] = [
+    structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+    structlog.processors.format_exc_info,
+    _render,
+]
+
+
+def redact_value(value: Any) -> Any:
+    """Redact the texts in a value, such as a list or a mapping."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, Mapping):
+        return {
+            redact(key) if isinstance(key, str) else key: redact_value(inner) for key, inner in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [redact_value(inner) for inner in value]
+    if value is None or isinstance(value, Number):
+        return value
+    return redact(str(value))

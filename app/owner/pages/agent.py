@@ -1,0 +1,209 @@
+"""The pages of an agent: overview, transactions, freeze, lock and keys."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from flask import Response, request, url_for
+
+from app.core.pagination import PageRequest
+from app.errors import NotFound, RateLimited
+from app.identity.limits import client_network
+from app.identity.owner_keys import OwnerKeyView
+from app.owner.pages import overview
+from app.owner.session import sessions
+from app.owner.session.auth import (
+    agent_of,
+    current_session,
+    owner_key_of,
+    render_page,
+    see_other,
+    session_pages,
+    set_session_cookie,
+    use_session_token,
+)
+from app.platform.agents import fleet
+from app.platform.agents import service as platform
+from app.spending.controls import ControlsChange
+from app.wallets.core.lifecycle import MovementStatus
+
+_AGENT = "/agents/<string:agent_id>"
+_PAGE_SIZE = 25
+_LAST_PAGE = 10_000
+_GRACE_PERIODS = {"now": timedelta(), "hour": timedelta(hours=1), "day": timedelta(days=1)}
+_CONFIRMATIONS = {
+    "frozen": "The agent is frozen. It cannot start new payments; pending ones are completed.",
+    "unfrozen": "The agent is unfrozen. It can send payments again, within its limits.",
+    "locked": "The limits are locked. The agent can lower them, but not raise them.",
+    "unlocked": "The limits are unlocked. The agent can change them itself.",
+    "limits": "The limits were saved and are in effect now.",
+    "limits-unlocked": "The limits were saved. The agent can still raise them itself; lock them to prevent that.",
+    "unchanged": "There was nothing to change.",
+}
+
+
+def check_owner_key(key: OwnerKeyView) -> tuple[bool, str]:
+    """Return whether the form contains the agent's owner key, and the message if not."""
+    owner_key = request.form.get("owner_key", "").strip()
+    if not owner_key:
+        return False, "Enter your owner key to continue. Nothing was changed."
+    try:
+        if sessions.verify_owner_key(owner_key, key, network=client_network(request.remote_addr)):
+            return True, ""
+    except RateLimited:
+        return False, "Too many wrong keys were entered from your network. Wait before you try again."
+    return False, "This is not the owner key of this agent. Nothing was changed."
+
+
+def _requires_owner_key(
+    operation: str,
+) -> Callable[[Callable[[OwnerKeyView], Response]], Callable[[str], Response]]:
+    """Call a view with the agent's key if the form contains its owner key; otherwise ask for it again."""
+
+    def decorate(view: Callable[[OwnerKeyView], Response]) -> Callable[[str], Response]:
+        @functools.wraps(view)
+        def wrapper(agent_id: str) -> Response:
+            key = owner_key_of(agent_id)
+            is_owner, error = check_owner_key(key)
+            if is_owner:
+                return view(key)
+            return render_page(
+                "confirm_owner_key.html",
+                status=403,
+                agent=agent_of(key),
+                operation=operation,
+                error=error,
+                grace=request.form.get("grace"),
+            )
+
+        return wrapper
+
+    return decorate
+
+
+@session_pages.get("")
+def show_agents() -> Response:
+    """List the agents of the session; if there is only one, show it."""
+    keys = current_session().keys
+    if len(keys) == 1:
+        return see_other(url_for("owner.show_agent", agent_id=keys[0].agent_id))
+    return render_page("agents.html", agents=overview.agent_summaries(keys))
+
+
+@session_pages.get(_AGENT)
+def show_agent(agent_id: str) -> Response:
+    """Show an agent with its first wallet."""
+    return _render_agent(owner_key_of(agent_id), wallet_id=None)
+
+
+@session_pages.get(f"{_AGENT}/wallets/<string:wallet_id>")
+def show_wallet(agent_id: str, wallet_id: str) -> Response:
+    """Show an agent with one of its wallets."""
+    return _render_agent(owner_key_of(agent_id), wallet_id=wallet_id)
+
+
+@session_pages.get(f"{_AGENT}/wallets/<string:wallet_id>/transactions")
+def show_transactions(agent_id: str, wallet_id: str) -> Response:
+    """Show a page of a wallet's transactions, optionally of one status."""
+    key = owner_key_of(agent_id)
+    wallet = overview.owned_wallet(key, wallet_id)
+    wanted = request.args.get("status")
+    status = wanted if wanted in set(MovementStatus) else None
+    number = min(max(request.args.get("page", 1, type=int), 1), _LAST_PAGE)
+    found = overview.transactions(wallet, PageRequest(_PAGE_SIZE, (number - 1) * _PAGE_SIZE), status=status)
+    return render_page(
+        "transactions.html", agent=agent_of(key), wallet=wallet, transactions=found, selected_status=status,
+        bought=overview.bought(found), number=number, statuses=list(MovementStatus),
+    )  # fmt: skip
+
+
+@session_pages.post(f"{_AGENT}/freeze")
+def freeze(agent_id: str) -> Response:
+    """Freeze the agent immediately, without asking for the owner key."""
+    key = owner_key_of(agent_id)
+    platform.set_frozen(sessions.acting_owner(key), agent_id, frozen=True)
+    return _redirect_done(agent_id, "frozen")
+
+
+@session_pages.post(f"{_AGENT}/unfreeze")
+@_requires_owner_key("unfreeze")
+def unfreeze(key: OwnerKeyView) -> Response:
+    """Unfreeze the agent, with the owner key."""
+    platform.set_frozen(sessions.acting_owner(key), key.agent_id, frozen=False)
+    return _redirect_done(key.agent_id, "unfrozen")
+
+
+@session_pages.post(f"{_AGENT}/lock")
+def lock(agent_id: str) -> Response:
+    """Prevent the agent's own key from loosening the limits of any of its wallets."""
+    key = owner_key_of(agent_id)
+    fleet.set_agent_controls(sessions.acting_owner(key), agent_id, ControlsChange(locked=True))
+    return _redirect_done(agent_id, "locked")
+
+
+@session_pages.post(f"{_AGENT}/unlock")
+@_requires_owner_key("unlock")
+def unlock(key: OwnerKeyView) -> Response:
+    """Permit the agent to change its limits itself, with the owner key."""
+    fleet.set_agent_controls(sessions.acting_owner(key), key.agent_id, ControlsChange(locked=False))
+    return _redirect_done(key.agent_id, "unlocked")
+
+
+@session_pages.get(f"{_AGENT}/keys")
+def show_keys(agent_id: str) -> Response:
+    """Show the key operations; no key is on this page."""
+    return _render_keys(owner_key_of(agent_id))
+
+
+@session_pages.post(f"{_AGENT}/keys/show")
+@_requires_owner_key("show")
+def show_api_key(key: OwnerKeyView) -> Response:
+    """Show the API key, with the owner key."""
+    view = platform.get_agent(sessions.acting_owner(key), key.agent_id)
+    if view.api_key is None:
+        raise NotFound("This agent has no valid API key; create a new one.")
+    return _render_keys(key, api_key=view.api_key)
+
+
+@session_pages.post(f"{_AGENT}/keys/rotate")
+@_requires_owner_key("rotate")
+def rotate_api_key(key: OwnerKeyView) -> Response:
+    """Create a new API key, with the owner key; the previous one works until its grace period ends."""
+    grace = _GRACE_PERIODS.get(request.form.get("grace", ""), timedelta())
+    made = platform.rotate_key(sessions.acting_owner(key), key.agent_id, grace=grace)
+    return _render_keys(
+        key, api_key=made.api_key, older_until=made.older_until if grace else None, rotated=True
+    )
+
+
+@session_pages.post(f"{_AGENT}/keys/replace-owner-key")
+@_requires_owner_key("replace")
+def replace_owner_key(key: OwnerKeyView) -> Response:
+    """Create a new owner key, with the current one; other holders of the current key lose access."""
+    owner_key, token = sessions.replace_owner_key(sessions.acting_owner(key), current_session(), key)
+    use_session_token(token)
+    return set_session_cookie(_render_keys(key, owner_key=owner_key), token)
+
+
+def _render_agent(key: OwnerKeyView, *, wallet_id: str | None) -> Response:
+    content = overview.agent_overview(key, wallet_id=wallet_id)
+    what = request.args.get("done", "")
+    done = _CONFIRMATIONS.get(f"{what}-unlocked" if what == "limits" and not content["locked"] else what)
+    return render_page(
+        "agent.html",
+        overview=content,
+        agent=content["agent"],
+        selected=content["selected"],
+        done=done,
+    )
+
+
+def _render_keys(key: OwnerKeyView, **shown: Any) -> Response:
+    return render_page("keys.html", agent=agent_of(key), owner_key_since=key.created_at, **shown)
+
+
+def _redirect_done(agent_id: str, what: str) -> Response:
+    return see_other(url_for("owner.show_agent", agent_id=agent_id, done=what))

@@ -1,0 +1,215 @@
+"""`/device`: enter the code, see its agent, claim it. Only the last form claims.
+
+Before the claim the browser gets a receipt cookie; the result of the claim is shown again in that browser only.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from flask import Response, request, url_for
+from marshmallow import ValidationError
+
+from app.agents import claim_codes, claims
+from app.core import identifiers
+from app.core.chains import ChainName
+from app.db.unit_of_work import read_only_unit
+from app.device import service
+from app.errors import AlreadyClaimed, EmailMismatch, InvalidInput, NotFound, RateLimited, ServiceError
+from app.identity import limits
+from app.identity import service as identity
+from app.identity.limits import client_network
+from app.owner.pages import overview
+from app.owner.session import cookies, csrf, sessions
+from app.owner.session.auth import (
+    public_pages,
+    render_page,
+    session_token,
+    set_session_cookie,
+    use_session_token,
+)
+from app.wallets.core import wallets
+from app.web.fields import Email
+
+_PATH = "/device"
+_MAX_CODE_LENGTH = 64
+_MAX_EMAIL_LENGTH = 254
+_NEXT_STEPS: dict[type[ServiceError], str] = {
+    NotFound: "Enter the code exactly as the agent gave it to you: four letters and four digits. "
+    "If it still does not work, ask the agent for a new code.",
+    EmailMismatch: "Use the email address that the agent was registered with. "
+    "If you do not know it, ask the person who set up the agent.",
+    AlreadyClaimed: "If you claimed it, sign in with your owner key. The key is shown again only in the "
+    "browser in which you claimed the agent, within 24 hours and until your first change or sign-in. "
+    "If you did not claim it, contact the operator of this service immediately.",
+    RateLimited: "Wait before you try again. Paste the code instead of typing it.",
+}
+_RECEIPT_COOKIE = "purser_claim"
+_RECEIPT = re.compile(rf"{claims.RECEIPT_PREFIX}_[A-Za-z0-9_-]{{43}}", re.ASCII)
+_EXPIRED_FORM_MESSAGE = "This form has expired or was opened in another browser."
+
+
+class _MalformedEmail(InvalidInput):
+    """The typed text is not an email address."""
+
+
+@dataclass(frozen=True, slots=True)
+class _FormError:
+    """An error, its remedy, the field that it concerns, and its HTTP status."""
+
+    message: str
+    next_step: str
+    field: str
+    status: int = 400
+    retry_after_seconds: int | None = None
+
+
+@public_pages.get(_PATH)
+def show_code_form() -> Response:
+    """Ask for the code; a code in the link is filled in."""
+    return _render_code_form(code=request.args.get("code", ""))
+
+
+@public_pages.post(_PATH)
+def look_up_code() -> Response:
+    """Show the agent of a code, without claiming it."""
+    code = request.form.get("code", "").strip()
+    if not csrf.is_valid():
+        return _render_code_form(code=code, error=_expired_form("code"))
+    try:
+        candidate = _find_code(code)
+    except ServiceError as failure:
+        return _render_code_form(code=code, error=_form_error(failure))
+    return _render_agent_form(candidate)
+
+
+@public_pages.get("/device/claim")
+def start_again() -> Response:
+    """Redirect a GET of the last form's URL to the code form."""
+    return _render_code_form(code="")
+
+
+@public_pages.post("/device/claim")
+def submit_claim() -> Response:
+    """Claim the agent, show its keys and sign its owner in; or show an error with its remedy."""
+    code, typed = request.form.get("code", "").strip(), request.form.get("email", "")
+    if not csrf.is_valid():
+        return _render_again(code, typed, _expired_form("email"))
+    try:
+        claimed = service.claim_agent(
+            code, email=_email(typed), network=client_network(request.remote_addr), receipt=_receipt()
+        )
+        if claimed.owner_key is None or claimed.claim_receipt is None:
+            # Unlike the API, a page without the owner key would be of no use in another browser.
+            raise AlreadyClaimed
+    except ServiceError as failure:
+        return _render_again(code, typed, _form_error(failure))
+    token = sessions.open_claimed_agent(claimed.owner_key, current=session_token())
+    use_session_token(token)
+    response = render_page(
+        "claimed.html",
+        claimed=claimed,
+        holdings=overview.read_holdings(claimed.wallet) if claimed.wallet else None,
+        receive=overview.receive_addresses(claimed.wallet) if claimed.wallet else (),
+        agent_url=url_for("owner.show_agent", agent_id=claimed.agent_id),
+    )
+    _set_receipt_cookie(response, claimed.claim_receipt)
+    return set_session_cookie(response, token)
+
+
+def _find_code(code: str) -> dict[str, Any]:
+    """Return the agent of a claim code, as it is shown before the claim. Raises: NotFound, RateLimited."""
+    if not code:
+        raise InvalidInput("Enter the claim code.")
+    found = service.describe(code, network=client_network(request.remote_addr))
+    # Live balances cost chain requests, so holders of a code are rate-limited like keys.
+    limits.count_authenticated_request(f"claim {found.agent_id}")
+    with read_only_unit() as session:
+        agent = identity.get_agent(session, found.agent_id)
+        owned = [] if found.is_claimed else wallets.all_of(session, found.agent_id)
+    return {
+        "code": claim_codes.normalise(code) or code,
+        "name": agent.name,
+        "created_at": agent.created_at,
+        "email_required": found.is_email_required,
+        "claimed": found.is_claimed,
+        "holdings": overview.read_holdings(owned[0]) if owned else None,
+    }
+
+
+def _render_again(code: str, email: str, error: _FormError) -> Response:
+    """Show the form with the error again, with what was typed."""
+    if error.field == "email":
+        try:
+            return _render_agent_form(_find_code(code), email=email, error=error)
+        except ServiceError as unknown:
+            error = _form_error(unknown)
+    return _render_code_form(code=code, error=error)
+
+
+def _render_agent_form(
+    candidate: dict[str, Any], *, email: str = "", error: _FormError | None = None
+) -> Response:
+    response = render_page(
+        "claim_agent.html",
+        status=200 if error is None else error.status,
+        candidate=candidate,
+        email=email[:_MAX_EMAIL_LENGTH],
+        error=error,
+        wallet_chains=[name.value for name in ChainName],
+    )
+    if not candidate["claimed"]:
+        # Set before the claim, so that the browser can repeat a claim after a lost response.
+        _set_receipt_cookie(response, _receipt() or identifiers.new_key(claims.RECEIPT_PREFIX))
+    return response
+
+
+def _render_code_form(*, code: str, error: _FormError | None = None) -> Response:
+    return render_page(
+        "claim_code.html",
+        status=200 if error is None else error.status,
+        retry_after_seconds=None if error is None else error.retry_after_seconds,
+        code=(claim_codes.normalise(code) or code)[:_MAX_CODE_LENGTH],
+        error=error,
+    )
+
+
+def _receipt() -> str | None:
+    """Return the browser's receipt; one serves all its claims."""
+    found = cookies.get_cookie(_RECEIPT_COOKIE) or ""
+    return found if _RECEIPT.fullmatch(found) else None
+
+
+def _set_receipt_cookie(response: Response, receipt: str) -> None:
+    cookies.set_cookie(response, _RECEIPT_COOKIE, receipt, max_age=int(claims.REPLAY_WINDOW.total_seconds()))
+
+
+def _email(typed: str) -> str | None:
+    try:
+        email: str | None = Email(allow_none=True).deserialize(typed)
+    except ValidationError:
+        raise _MalformedEmail.field("email", "is not an email address") from None
+    return email
+
+
+def _form_error(failure: ServiceError) -> _FormError:
+    about_email = isinstance(failure, EmailMismatch) or "email" in failure.details.get("fields", {})
+    message = failure.message
+    if about_email and isinstance(failure, InvalidInput):
+        message = "This agent can be claimed only with its email address."
+    if isinstance(failure, _MalformedEmail):
+        message = "This is not an email address."
+    next_step = _NEXT_STEPS.get(type(failure), "Correct it and submit the form again. Nothing was claimed.")
+    return _FormError(
+        message, next_step, "email" if about_email else "code", failure.status, failure.retry_after_seconds
+    )
+
+
+def _expired_form(field: str) -> _FormError:
+    return _FormError(
+        _EXPIRED_FORM_MESSAGE,
+        "Nothing was claimed. Submit the form below again, with cookies enabled for this site.",
+        field,
+    )

@@ -1,0 +1,149 @@
+"""The form of a wallet's limits and allowlists. Loosening requires the owner key; tightening does not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from flask import Response, request, url_for
+from marshmallow import ValidationError
+
+from app.core.money import usd_string
+from app.owner.pages import overview
+from app.owner.pages.agent import check_owner_key
+from app.owner.session import sessions
+from app.owner.session.auth import agent_of, owner_key_of, render_page, see_other, session_pages
+from app.platform.agents import fleet
+from app.platform.agents.fleet import LooseningNotAllowed
+from app.spending.controls import ControlsChange, ControlsView
+from app.wallets.api.schemas import ControlsBody
+
+AMOUNT_FIELDS = {
+    "per_tx_limit_usd": "Per transaction",
+    "daily_limit_usd": "Per day",
+    "weekly_limit_usd": "Per week",
+    "monthly_limit_usd": "Per month",
+}
+ALLOWLIST_FIELDS = {
+    "allowed_addresses": "Allowed addresses",
+    "allowed_domains": "Allowed shop and service domains",
+}
+_PATH = "/agents/<string:agent_id>/wallets/<string:wallet_id>/limits"
+# A comma is accepted only before three digits: in half of the world "12,50" is twelve and a half.
+_NUMBER = re.compile(r"\$?\s*((?:[0-9]{1,3}(?:[,'][0-9]{3}){1,6}|[0-9]{1,21})(?:\.[0-9]{1,9})?)", re.ASCII)
+_SHOWN_ENTRIES = 3
+_SHOWN_CHARACTERS = 60
+_OWNER_KEY_NEEDED = "Enter your owner key, because this change raises a limit or allows more than before."
+
+
+@session_pages.get(_PATH)
+def show_limits(agent_id: str, wallet_id: str) -> Response:
+    """Show the form with a wallet's limits."""
+    wallet = overview.owned_wallet(owner_key_of(agent_id), wallet_id)
+    return _render_form(agent_id, wallet_id, _form_values(wallet.spending_controls))
+
+
+@session_pages.post(_PATH)
+def save_limits(agent_id: str, wallet_id: str) -> Response:
+    """Save the limits of a wallet; they apply to the next movement."""
+    key = owner_key_of(agent_id)
+    wallet = overview.owned_wallet(key, wallet_id)
+    typed = {name: request.form.get(name, "") for name in (*AMOUNT_FIELDS, *ALLOWLIST_FIELDS)}
+    changes, problems = _parse_form(typed)
+    if changes is None:
+        return _render_form(agent_id, wallet_id, typed, problems=problems, status=400)
+    is_owner, error = check_owner_key(key) if request.form.get("owner_key", "").strip() else (False, "")
+    if error:
+        return _render_form(agent_id, wallet_id, typed, key_error=error, status=403)
+    try:
+        changed = fleet.set_wallet_controls(
+            sessions.acting_owner(key), wallet, changes, allow_loosening=is_owner
+        )
+    except LooseningNotAllowed:
+        return _render_form(agent_id, wallet_id, typed, key_error=_OWNER_KEY_NEEDED, status=403)
+    done = "limits" if changed else "unchanged"
+    return see_other(url_for("owner.show_wallet", agent_id=agent_id, wallet_id=wallet_id, done=done))
+
+
+def _parse_form(typed: Mapping[str, str]) -> tuple[ControlsChange | None, dict[str, str]]:
+    """Validate the form as the JSON API validates a body: one set of rules for both."""
+    body: dict[str, Any] = {}
+    problems: dict[str, str] = {}
+    for name in AMOUNT_FIELDS:
+        number = _number(typed[name])
+        if number is None:
+            problems[name] = (
+                "Enter an amount in dollars, such as 50 or 12.50, or leave it empty for no limit."
+            )
+        else:
+            body[name] = number
+    for name in ALLOWLIST_FIELDS:
+        body[name] = typed[name].replace(",", " ").split()
+    try:
+        values = ControlsBody().load(body)
+    except ValidationError as error:
+        problems |= {name: _problem_text(of, body[name]) for name, of in error.messages_dict.items()}
+        return None, problems
+    return (None, problems) if problems else (ControlsChange(**values), {})
+
+
+def _number(text: str) -> Decimal | None:
+    """Parse dollars as people write them; empty means no limit."""
+    stripped = text.strip()
+    if not stripped:
+        return Decimal(0)
+    found = _NUMBER.fullmatch(stripped)
+    if found is None:
+        return None
+    try:
+        return Decimal(found[1].replace(",", "").replace("'", ""))
+    except InvalidOperation:
+        return None
+
+
+def _problem_text(problems: Any, typed: Any) -> str:
+    """Return the error message of a number, or of the invalid entries of a list."""
+    if not isinstance(problems, Mapping):
+        return f"It {'; '.join(map(str, problems))}."
+    texts = [
+        f"“{typed[place][:_SHOWN_CHARACTERS]}” {'; '.join(map(str, of))}."
+        for place, of in problems.items()
+        if isinstance(place, int)
+    ]
+    more = [f"{len(texts) - _SHOWN_ENTRIES} more entries are invalid."] if len(texts) > _SHOWN_ENTRIES else []
+    return " ".join([*texts[:_SHOWN_ENTRIES], *more])
+
+
+def _form_values(controls: ControlsView | None) -> dict[str, str]:
+    if controls is None:
+        return dict.fromkeys((*AMOUNT_FIELDS, *ALLOWLIST_FIELDS), "")
+    amounts = {name: getattr(controls, name.replace("_usd", "_nanos")) for name in AMOUNT_FIELDS}
+    return {
+        **{name: usd_string(nanos) if nanos else "" for name, nanos in amounts.items()},
+        **{name: "\n".join(getattr(controls, name)) for name in ALLOWLIST_FIELDS},
+    }
+
+
+def _render_form(
+    agent_id: str,
+    wallet_id: str,
+    values: Mapping[str, str],
+    *,
+    problems: Mapping[str, str] | None = None,
+    key_error: str = "",
+    status: int = 200,
+) -> Response:
+    key = owner_key_of(agent_id)
+    return render_page(
+        "limits.html",
+        status=status,
+        agent=agent_of(key),
+        wallet=overview.owned_wallet(key, wallet_id),
+        values=values,
+        amounts=AMOUNT_FIELDS,
+        lists=ALLOWLIST_FIELDS,
+        problems=problems or {},
+        key_error=key_error,
+    )

@@ -1,0 +1,239 @@
+"""The data of an agent's page: gathered from the lower features, each in its own units."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from app.buying import records as service_purchases
+from app.core import clock
+from app.core.chains import ChainName
+from app.core.pagination import Page, PageRequest
+from app.credits import accounts as credit_accounts
+from app.db.unit_of_work import read_only_unit
+from app.errors import NotFound
+from app.identity import service as identity
+from app.identity.owner_keys import OwnerKeyView
+from app.identity.service import AgentSnapshot
+from app.owner.pages import charts
+from app.owner.pages.charts import ChartDay
+from app.platform.agents import service as platform
+from app.platform.audit_log import trail
+from app.platform.audit_log.trail import AuditAction, AuditEntryRow
+from app.spending import controls as spending_controls
+from app.spending.controls import ControlsView, SpendingStatus
+from app.usage import service as usage
+from app.wallets.core import wallets
+from app.wallets.core.lifecycle import TransactionType
+from app.wallets.core.wallets import WalletView
+from app.wallets.views import balances, history
+from app.wallets.views.balances import Holding
+from app.wallets.views.history import TransactionView
+
+CHART_DAYS = 30
+_MAX_REPLAYS_SHOWN = 5
+_RECENT_TRANSACTIONS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class WalletHoldings:
+    """The balances of a wallet on the chains that responded, and their value."""
+
+    rows: tuple[Holding, ...]
+    unreadable: tuple[str, ...]
+    total_nanos: int
+    complete: bool
+    """Whether every chain responded and every balance has a price, so that the total is complete."""
+
+
+def agent_summaries(keys: Sequence[OwnerKeyView]) -> list[dict[str, Any]]:
+    """Return the agents of some owner keys, for the session's list."""
+    found = []
+    with read_only_unit() as session:
+        for key in keys:
+            owned = wallets.all_of(session, key.agent_id)
+            agent = identity.get_agent(session, key.agent_id)
+            found.append({"agent": agent, "wallet_count": len(owned), "locked": _locked(owned)})
+    return found
+
+
+def agent_overview(key: OwnerKeyView, *, wallet_id: str | None) -> dict[str, Any]:
+    """Return the content of an agent's page, with the given wallet, or the first if none is given.
+
+    Raises: NotFound for a wallet of another agent.
+    """
+    with read_only_unit() as session:
+        agent = identity.get_agent(session, key.agent_id)
+        owned = wallets.all_of(session, agent.id)
+        by_operator = agent.is_frozen and platform.frozen_by_operator(session, agent.id)
+        claim_replays = _recent_claim_replays(session, agent, key)
+    chosen = _chosen_wallet(owned, wallet_id)
+    return {
+        "agent": agent,
+        "wallets": owned,
+        "locked": _locked(owned),
+        # A lock gives these the default limits.
+        "without_controls": [wallet for wallet in owned if wallet.spending_controls is None],
+        # Not even a lock limits an amount of these.
+        "unlimited": [wallet for wallet in owned if _is_unlimited(wallet.spending_controls)],
+        "frozen_by_operator": by_operator,
+        "claim_replays": claim_replays,
+        "selected": _wallet_overview(chosen) if chosen else None,
+        "credits": _credits_overview(agent),
+    }
+
+
+def owned_wallet(key: OwnerKeyView, wallet_id: str) -> WalletView:
+    """Return a wallet of the key's agent with its controls. Raises: NotFound, including for other agents' wallets."""
+    return wallets.with_controls(wallets.get_owned(wallet_id, agent_id=key.agent_id))
+
+
+def transactions(wallet: WalletView, page: PageRequest, *, status: str | None) -> Page[TransactionView]:
+    """Return a page of a wallet's transactions, newest first."""
+    return history.page_of(wallet.id, page, filters={"status": status}, total_count=wallet.transaction_count)
+
+
+def bought(page: Page[TransactionView]) -> dict[str, str]:
+    """Return what the payments on a page bought from web services, by transaction id."""
+    payments = [each.id for each in page.items if each.type == TransactionType.PAYMENT]
+    return service_purchases.requests_of(payments) if payments else {}
+
+
+def read_holdings(wallet: WalletView) -> WalletHoldings:
+    """Read a wallet's balances on the chains that respond."""
+    rows, unreadable = balances.read_available(wallet)
+    return WalletHoldings(
+        rows=tuple(rows),
+        unreadable=tuple(name.value for name in unreadable),
+        total_nanos=sum(row.usd_nanos or 0 for row in rows),
+        complete=not unreadable and all(row.usd_nanos is not None for row in rows if row.amount.units),
+    )
+
+
+def receive_addresses(wallet: WalletView) -> list[dict[str, Any]]:
+    """Return a wallet's addresses; the EVM chains share one (EIP-681 and Solana Pay name the schemes)."""
+    kinds = (
+        ("evm", "Ethereum and Base", "ETH, USDC", "ethereum", ChainName.ETHEREUM),
+        ("solana", "Solana", "SOL, USDC", "solana", ChainName.SOLANA),
+    )
+    return [
+        {
+            "key": key,
+            "label": label,
+            "tokens": tokens,
+            "address": address,
+            "qr": charts.qr_code(f"{scheme}:{address}"),
+        }
+        for key, label, tokens, scheme, chain in kinds
+        for address in [wallet.address_on(chain)]
+    ]
+
+
+def _chosen_wallet(owned: Sequence[WalletView], wallet_id: str | None) -> WalletView | None:
+    if wallet_id is None:
+        return owned[0] if owned else None
+    for wallet in owned:
+        if wallet.id == wallet_id:
+            return wallet
+    raise NotFound("This agent has no wallet with this id.")
+
+
+def _locked(owned: Sequence[WalletView]) -> bool:
+    return bool(owned) and all(
+        wallet.spending_controls is not None and wallet.spending_controls.locked for wallet in owned
+    )
+
+
+def _recent_claim_replays(session: Session, agent: AgentSnapshot, key: OwnerKeyView) -> list[AuditEntryRow]:
+    """Return the latest repetitions of the claim, for a month and until the owner key is replaced."""
+    if agent.claimed_at is None or agent.claimed_at < clock.now() - timedelta(days=CHART_DAYS):
+        return []
+    found, _ = trail.list_entries(
+        session,
+        PageRequest(_MAX_REPLAYS_SHOWN, 0),
+        action=AuditAction.CLAIM_REPEATED.value,
+        subject_id=agent.id,
+    )
+    return [entry for entry in found.items if entry.at >= key.created_at]
+
+
+def _is_unlimited(controls: ControlsView | None) -> bool:
+    return controls is not None and not (
+        controls.per_tx_limit_nanos
+        or controls.daily_limit_nanos
+        or controls.weekly_limit_nanos
+        or controls.monthly_limit_nanos
+    )
+
+
+def _wallet_overview(wallet: WalletView) -> dict[str, Any]:
+    with read_only_unit() as session:
+        status = spending_controls.status_of(session, wallet.id)
+    recent = transactions(wallet, PageRequest(_RECENT_TRANSACTIONS, 0), status=None)
+    return {
+        "wallet": wallet,
+        "holdings": read_holdings(wallet),
+        "receive_addresses": receive_addresses(wallet),
+        "spending": status,
+        "bars": _bars(status, status.controls),
+        "recent": recent,
+        "bought": bought(recent),
+    }
+
+
+def _bars(status: SpendingStatus, controls: ControlsView | None) -> list[dict[str, Any]]:
+    limits = (
+        ("Today", status.today, controls.daily_limit_nanos if controls else 0),
+        ("This week", status.week, controls.weekly_limit_nanos if controls else 0),
+        ("This month", status.month, controls.monthly_limit_nanos if controls else 0),
+    )
+    return [
+        {
+            "label": label,
+            "window": window,
+            "limit_nanos": limit,
+            "svg": charts.usage_bar(window.spent_nanos, limit),
+        }
+        for label, window, limit in limits
+    ]
+
+
+def _credits_overview(agent: AgentSnapshot) -> dict[str, Any]:
+    agent_id = agent.id
+    today = clock.now().date()
+    first = today - timedelta(days=CHART_DAYS - 1)
+    start = datetime.combine(first, time.min, UTC)
+    with read_only_unit() as session:
+        balance = credit_accounts.balance(session, agent_id)
+        used = {each.day: each for each in usage.usage_since(session, agent_id, start)}
+        granted = credit_accounts.granted_since(session, agent_id, start)
+        totals = usage.by_provider(session, agent_id)
+    days = _days(today, balance.credits_nanos, used, granted)
+    return {
+        "balance": balance,
+        "days": days,
+        "chart": charts.credits_chart(days, since=agent.created_at.date()),
+        "most_left_nanos": max(day.credits_nanos for day in days),
+        "most_used_nanos": max(day.cost_nanos for day in days),
+        "used_nanos": sum(day.cost_nanos for day in days),
+        "calls": sum(day.calls for day in days),
+        "by_provider": sorted(totals.items(), key=lambda item: -item[1].cost_nanos),
+    }
+
+
+def _days(
+    today: date, credits_nanos: int, used: dict[date, usage.UsageByDay], granted: dict[date, int]
+) -> list[ChartDay]:
+    """Compute days backwards from the current balance: a day's start is its end, plus usage, less grants."""
+    days = []
+    for days_ago in range(CHART_DAYS):
+        day = today - timedelta(days=days_ago)
+        use = used.get(day)
+        cost = use.cost_nanos if use else 0
+        days.append(ChartDay(day, use.calls if use else 0, cost, credits_nanos))
+        credits_nanos += cost - granted.get(day, 0)
+    return days[::-1]

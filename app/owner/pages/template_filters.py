@@ -1,0 +1,121 @@
+"""Formatting of amounts, times and transactions on the pages. No I/O."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from markupsafe import Markup, escape
+
+from app.core import clock, money
+from app.wallets.views.history import TransactionView
+
+_CENT_NANOS = money.NANOS_PER_USD // 100
+_MAX_UNABBREVIATED = 18
+_TYPES = {
+    "transfer": "Transfer",
+    "withdrawal": "Withdrawal",
+    "funding": "Deposit",
+    "swap": "Swap",
+    "trading_query": "Exchange query",
+    "trading_order": "Exchange order",
+    "payment": "Web service",
+}
+_KINDS = {"bridge": "Bridge", "topup": "Credit top-up"}
+_STATUSES = {"pending": "Pending", "confirmed": "Confirmed", "failed": "Failed"}
+_CHAINS = {"ethereum": "Ethereum", "base": "Base", "solana": "Solana", "perpdex": "Trading exchange"}
+_REASONS = {
+    "insufficient_funds": "The wallet's balance was too low.",
+    "insufficient_gas": "The wallet's balance was too low for the network fee.",
+    "simulation_failed": "The transaction would have failed, so it was not sent.",
+    "reverted": "The transaction failed on the chain.",
+    "chain_unreachable": "The chain could not be reached. Nothing was sent.",
+    "network_fee_too_high": "The network fee exceeded the operator's maximum.",
+    "expired": "It was not paid in time.",
+    "price_moved": "The price moved too far.",
+    "price_deviation": "The offered price was too far from the market price.",
+}
+
+
+def usd(nanos: int) -> str:
+    """Format dollars to the cent; less than a cent is shown as such."""
+    if 0 < nanos < _CENT_NANOS:
+        return "< $0.01"
+    cents = (nanos + _CENT_NANOS // 2) // _CENT_NANOS
+    return f"${cents // 100:,}.{cents % 100:02}"
+
+
+def token_amount(text: str) -> str:
+    """Format a decimal string with thousands separators; long fractions are truncated, never rounded up."""
+    whole, _, fraction = text.partition(".")
+    fraction = fraction[:8].rstrip("0")
+    shown = f"{int(whole):,}"
+    if not fraction and whole == "0" and text.strip("0."):
+        return "< 0.00000001"
+    return f"{shown}.{fraction}" if fraction else shown
+
+
+def instant(moment: datetime) -> Markup:
+    """Format a time, readable for people and programs."""
+    text = moment.astimezone(UTC).strftime("%-d %b %Y, %H:%M")
+    return Markup('<time datetime="{}">{} UTC</time>').format(clock.isoformat(moment), text)
+
+
+def short_instant(moment: datetime) -> Markup:
+    """Format a time without its year."""
+    text = moment.astimezone(UTC).strftime("%-d %b, %H:%M")
+    return Markup('<time datetime="{}">{} UTC</time>').format(clock.isoformat(moment), text)
+
+
+def age(moment: datetime) -> str:
+    """Return how long ago something was, in its largest unit."""
+    elapsed = max(timedelta(), clock.now() - moment)
+    for unit, length in (
+        ("day", timedelta(days=1)),
+        ("hour", timedelta(hours=1)),
+        ("minute", timedelta(minutes=1)),
+    ):
+        count = elapsed // length
+        if count:
+            return f"{count} {unit}{'s' if count > 1 else ''} ago"
+    return "less than a minute ago"
+
+
+def abbreviate(text: str) -> Markup:
+    """Abbreviate an address or hash to its ends, with the whole as a tooltip."""
+    if len(text) <= _MAX_UNABBREVIATED:
+        return escape(text)
+    return Markup('<abbr class="short" title="{}">{}…{}</abbr>').format(text, text[:8], text[-6:])
+
+
+def chain_name(name: str) -> str:
+    """Return the display name of a chain."""
+    return _CHAINS.get(name, name)
+
+
+def transaction_title(transaction: TransactionView) -> str:
+    """Return the display title of a transaction."""
+    return _KINDS.get(transaction.kind or "") or _TYPES.get(transaction.type, transaction.type)
+
+
+def status_name(status: str) -> str:
+    """Return the display name of a status."""
+    return _STATUSES.get(status, status)
+
+
+def failure_reason(code: str) -> str:
+    """Return the display text of a failure code."""
+    return _REASONS.get(code, code.replace("_", " ").capitalize() + ".")
+
+
+FILTERS = (
+    usd,
+    token_amount,
+    instant,
+    short_instant,
+    age,
+    abbreviate,
+    chain_name,
+    transaction_title,
+    status_name,
+    failure_reason,
+)

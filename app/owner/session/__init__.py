@@ -1,0 +1,1 @@
+"""Sessions of owners: sign-in, cookies and CSRF tokens."""

@@ -1,0 +1,230 @@
+"""The two blueprints of the pages: `public_pages` without authentication, `session_pages` for signed-in owners.
+
+Every response has the same strict headers, every form a token; a refusal is an HTML page with a remedy.
+"""
+
+from __future__ import annotations
+
+import secrets
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+from flask import Blueprint, Response, g, make_response, redirect, render_template, request, url_for
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import TimeoutError as SqlTimeoutError
+from werkzeug.exceptions import HTTPException
+
+from app.db.unit_of_work import read_only_unit
+from app.errors import NotFound, RateLimited, ServiceError
+from app.identity import limits
+from app.identity import service as identity
+from app.identity.owner_keys import OwnerKeyView
+from app.identity.service import AgentSnapshot
+from app.observability import error_reporting
+from app.owner.session import cookies, csrf, sessions
+from app.owner.session.sessions import LiveSession
+from app.spending.policy import DEFAULT
+from app.state import app_state
+from app.version import VERSION
+from app.web import request_bodies
+from app.web.client_request import current_request
+
+public_pages = Blueprint("owner_entrance", __name__)
+session_pages = Blueprint("owner", __name__, url_prefix="/owner")
+
+SESSION_COOKIE = "purser_owner"
+_SESSION_KEY = "purser.owner_session"
+_CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; form-action 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": _CONTENT_SECURITY_POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "X-Robots-Tag": "noindex, nofollow",
+}
+# The longest form has two allowlists of 500 entries each.
+_MAX_OWNER_FORM_BYTES = 256 * 1024
+_MAX_ANONYMOUS_FORM_BYTES = 16 * 1024
+# Memory that a form needs while it is decoded, measured: 80 times its bytes if all are escapes.
+_MEMORY_PER_FORM_BYTE = 80
+_REMEDIES: dict[type[ServiceError], tuple[str, str]] = {
+    NotFound: (
+        "Page not found",
+        "It may have been deleted, or you are not signed in to its agent. Go back to your agents.",
+    ),
+    RateLimited: ("Too many requests", "Wait a minute, then try again."),
+}
+_log = structlog.get_logger(__name__)
+
+
+def session_token() -> str | None:
+    """Return the session token that the browser sent, valid or not."""
+    return cookies.get_cookie(SESSION_COOKIE)
+
+
+def live_session() -> LiveSession | None:
+    """Return the browser's session, read once per request."""
+    if _SESSION_KEY not in request.environ:
+        request.environ[_SESSION_KEY] = sessions.find_session(session_token())
+    found: LiveSession | None = request.environ[_SESSION_KEY]
+    return found
+
+
+def use_session_token(token: str) -> None:
+    """Continue in a session created in this request: the forms in its response belong to it."""
+    request.environ[_SESSION_KEY] = sessions.find_session(token)
+
+
+def current_session() -> LiveSession:
+    """Return the session of a signed-in owner; only for `session_pages`."""
+    found = live_session()
+    if found is None:
+        raise _page_not_found()
+    return found
+
+
+def owner_key_of(agent_id: str) -> OwnerKeyView:
+    """Return the session's key to an agent. Raises: NotFound, including for other owners' agents."""
+    key = current_session().key_for(agent_id)
+    if key is None:
+        raise _page_not_found()
+    return key
+
+
+def agent_of(key: OwnerKeyView) -> AgentSnapshot:
+    """Return the agent of an owner key. Raises: NotFound."""
+    with read_only_unit() as session:
+        return identity.get_agent(session, key.agent_id)
+
+
+def set_session_cookie(response: Response, token: str) -> Response:
+    """Set the cookie with a session's new token."""
+    cookies.set_cookie(
+        response, SESSION_COOKIE, token, max_age=int(sessions.SESSION_LIFETIME.total_seconds())
+    )
+    return response
+
+
+def see_other(path: str) -> Response:
+    """Redirect to the page that shows the result of a form."""
+    return redirect(path, 303)  # type: ignore[return-value]
+
+
+def render_page(
+    template: str, *, status: int = 200, retry_after_seconds: int | None = None, **values: Any
+) -> Response:
+    """Render a page; the forms of a signed-in owner are tied to the session."""
+    signed_in = live_session()
+    body = render_template(
+        f"owner/{template}",
+        csrf_field=csrf.FIELD,
+        csrf_token=csrf.csrf_token(session_id=signed_in.id if signed_in else ""),
+        open_token=csrf.csrf_token(),
+        signed_in=signed_in,
+        settings=app_state().settings,
+        default_limits=DEFAULT,
+        version=VERSION,
+        **values,
+    )
+    response = make_response(body, status)
+    if retry_after_seconds is not None:
+        response.headers["Retry-After"] = str(max(1, retry_after_seconds))
+    return response
+
+
+@public_pages.before_request
+def _limit_anonymous() -> None:
+    limits.count_keyless_request(current_request())
+    _limit_form(_MAX_ANONYMOUS_FORM_BYTES)
+
+
+@session_pages.before_request
+def _require_session() -> Response | None:
+    found = live_session()
+    if found is None:
+        back = request.path if request.method == "GET" else None
+        return see_other(url_for("owner_entrance.sign_in_form", next=back))
+    limits.count_authenticated_request(found.keys[0].id)
+    _limit_form(_MAX_OWNER_FORM_BYTES)
+    if request.method == "POST" and not csrf.is_valid(session_id=found.id):
+        return render_page(
+            "error.html",
+            status=403,
+            title="This form has expired",
+            message="It was opened in another session or browser, or more than twelve hours ago.",
+            next_step="Nothing was changed. Go back, reload the page and try again.",
+        )
+    return None
+
+
+@public_pages.after_request
+@session_pages.after_request
+def _set_security_headers(response: Response) -> Response:
+    csrf.set_nonce_cookie(response)
+    response.headers.update(_HEADERS)
+    return response
+
+
+@public_pages.errorhandler(ServiceError)
+@session_pages.errorhandler(ServiceError)
+def _on_service_error(failure: ServiceError) -> Response:
+    title, next_step = _REMEDIES.get(
+        type(failure), ("Something went wrong", "Nothing was changed. Try again.")
+    )
+    return render_page(
+        "error.html",
+        status=failure.status,
+        retry_after_seconds=failure.retry_after_seconds,
+        title=title,
+        message=failure.message,
+        next_step=next_step,
+    )
+
+
+@public_pages.errorhandler(Exception)
+@session_pages.errorhandler(Exception)
+def _on_unhandled_error(error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        status = error.code or HTTPStatus.INTERNAL_SERVER_ERROR
+        if status < HTTPStatus.BAD_REQUEST:
+            return error.get_response()  # type: ignore[return-value]
+        text = "This request could not be understood."
+    elif isinstance(error, OperationalError | SqlTimeoutError):
+        _log.exception("database_unavailable")
+        status, text = HTTPStatus.SERVICE_UNAVAILABLE, "The service is busy at the moment."
+    else:
+        _log.exception("page_failed")
+        error_reporting.report(error, route=str(request.url_rule))
+        status, text = HTTPStatus.INTERNAL_SERVER_ERROR, "Something went wrong on our side."
+    body = render_template(
+        "owner/error.html",
+        title="Something went wrong",
+        message=text,
+        next_step="Go back and try again. If it happens again, send the operator this request ID: "
+        + g.get("request_id", secrets.token_hex(4)),
+        settings=app_state().settings,
+        version=VERSION,
+        signed_in=None,
+    )
+    return make_response(body, int(status))
+
+
+def _limit_form(max_bytes: int) -> None:
+    """Bound the size of the current request's form, and reserve memory for it. Raises: Overloaded."""
+    request.max_content_length = max_bytes
+    if request.method == "POST":
+        request_bodies.reserve_memory(
+            current_request(), _MEMORY_PER_FORM_BYTE * min(request.content_length or max_bytes, max_bytes)
+        )
+
+
+def _page_not_found() -> NotFound:
+    return NotFound("There is no page at this address.")

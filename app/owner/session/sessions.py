@@ -1,0 +1,255 @@
+"""Owner sessions: begun with an owner key or a claim, extended by further keys, ended.
+
+Each function opens its own unit of work unless its docstring says otherwise.
+
+A session gives access to the agents of the owner keys entered in it, and none by email: an agent can be claimed under
+another person's address. Whenever a session is extended, its token changes.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from sqlalchemy import Row, Select, delete, select, update
+from sqlalchemy.orm import Session
+
+from app.agents import claims
+from app.core import clock, identifiers
+from app.db.statements import count, insert_into
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.device import guess_limits
+from app.errors import LimitReached, Unauthorized
+from app.identity import limits, owner_keys
+from app.identity import service as identity
+from app.identity.owner_keys import OwnerKeyView
+from app.owner.session.models import OwnerSession, OwnerSessionKey
+from app.platform.audit_log import actors, trail
+from app.platform.audit_log.actors import Actor
+from app.platform.audit_log.trail import AuditAction, AuditEvent
+from app.web.client_request import current_request
+
+SESSION_LIFETIME = timedelta(hours=12)
+MAX_AGENTS = 50
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSession:
+    """A live session and the valid keys that were entered in it."""
+
+    id: str
+    started_at: datetime
+    expires_at: datetime
+    keys: tuple[OwnerKeyView, ...]
+
+    def key_for(self, agent_id: str) -> OwnerKeyView | None:
+        """Return the session's key to an agent, if it has one."""
+        return next((key for key in self.keys if key.agent_id == agent_id), None)
+
+
+def find_session(token: str | None) -> LiveSession | None:
+    """Return the live session of a token, or None if it has ended or none of its keys is still valid."""
+    if token is None or not _TOKEN.fullmatch(token):
+        return None
+    with read_only_unit() as session:
+        rows = session.execute(
+            select(
+                OwnerSession.id,
+                OwnerSession.started_at,
+                OwnerSession.expires_at,
+                OwnerSessionKey.owner_key_id,
+            )
+            .join(OwnerSessionKey, OwnerSessionKey.session_id == OwnerSession.id)
+            .where(OwnerSession.digest == identifiers.digest(token), OwnerSession.expires_at > clock.now())
+        ).all()
+        keys = tuple(owner_keys.list_valid(session, [row.owner_key_id for row in rows])) if rows else ()
+    if not keys:
+        return None
+    return LiveSession(rows[0].id, rows[0].started_at, rows[0].expires_at, keys)
+
+
+def sign_in(owner_key: str, *, network: str, previous_token: str | None) -> tuple[str, OwnerKeyView]:
+    """Begin a session with an owner key and return its token; the browser's previous session ends.
+
+    Raises: Unauthorized, RateLimited.
+    """
+    with unit_of_work() as session:
+        key = _verify_key(session, owner_key, network)
+        if key is not None:
+            claims.erase_response_of(session, key.agent_id)
+            _end(session, previous_token)
+            return _create_session(session, key.id), key
+    raise _no_such_key()
+
+
+def add_agent(current: LiveSession, owner_key: str, *, network: str) -> tuple[str, OwnerKeyView]:
+    """Add an agent to a session with its owner key; return the session's new token.
+
+    Raises: Unauthorized, RateLimited, LimitReached.
+    """
+    with unit_of_work() as session:
+        key = _verify_key(session, owner_key, network)
+        if key is not None:
+            claims.erase_response_of(session, key.agent_id)
+            return _add_key(session, current.id, key.id), key
+    raise _no_such_key()
+
+
+def open_claimed_agent(owner_key: str, *, current: str | None) -> str:
+    """Add the claimed agent to the browser's live session, or to a new one if there is none; return the token."""
+    found = find_session(current)
+    with unit_of_work() as session:
+        key = owner_keys.find(session, owner_key)
+        if key is None:
+            raise _no_such_key()
+        # The result of a claim must always be shown, so a full session is replaced by a new one.
+        is_full = found is not None and len(found.keys) >= MAX_AGENTS
+        return (
+            _create_session(session, key.id)
+            if found is None or is_full
+            else _add_key(session, found.id, key.id)
+        )
+
+
+def verify_owner_key(typed_key: str, key: OwnerKeyView, *, network: str) -> bool:
+    """Return whether an owner key that was entered again is the agent's own; a wrong one is counted.
+
+    Raises: RateLimited.
+    """
+    with unit_of_work() as session:
+        matched = _verify_key(session, typed_key, network, agent_id=key.agent_id)
+    return matched is not None
+
+
+def acting_owner(key: OwnerKeyView) -> Actor:
+    """Return the owner as the actor of a change. From the first change on, the claim's result is not repeated."""
+    with unit_of_work() as session:
+        claims.erase_response_of(session, key.agent_id)
+    return actors.owner_actor(key.id, client_address=limits.client_address(current_request().remote_addr))
+
+
+def end_session(token: str | None) -> None:
+    """End the session of a token, if there is one."""
+    with unit_of_work() as session:
+        _end(session, token)
+
+
+def end_other_sessions(current: LiveSession) -> None:
+    """End every other session that opens any agent of this one."""
+    others = OwnerSession.id.in_(_related_session_ids(current)), OwnerSession.id != current.id
+    with unit_of_work() as session:
+        session.execute(delete(OwnerSession).where(*others))
+
+
+def list_sessions(current: LiveSession) -> Sequence[Row[str, datetime, datetime]]:
+    """Return the live sessions that open any agent of this one, newest first."""
+    with read_only_unit() as session:
+        return session.execute(
+            select(OwnerSession.id, OwnerSession.started_at, OwnerSession.expires_at)
+            .where(OwnerSession.id.in_(_related_session_ids(current)), OwnerSession.expires_at > clock.now())
+            .order_by(OwnerSession.started_at.desc())
+        ).all()
+
+
+def replace_owner_key(actor: Actor, current: LiveSession, old: OwnerKeyView) -> tuple[str, str]:
+    """Replace an agent's owner key; return the new one and the session's new token.
+
+    The previous key becomes invalid in all other sessions, and for repeating the claim.
+
+    Raises: NotFound; Unauthorized if the key was concurrently replaced.
+    """
+    key = identifiers.new_key(owner_keys.PREFIX)
+    with unit_of_work() as session:
+        identity.lock_agent(session, old.agent_id)
+        if not owner_keys.is_valid(session, old.id):
+            raise Unauthorized("This owner key was replaced.")
+        new_id = owner_keys.replace(session, old.agent_id, key, email=old.owner_email)
+        claims.erase_response_of(session, old.agent_id)
+        token = _add_key(session, current.id, new_id)
+        act = AuditEvent(
+            AuditAction.OWNER_KEY_REPLACED,
+            old.agent_id,
+            before={"key_id": old.id},
+            after={"key_id": new_id},
+        )
+        # From here on the new key is the actor.
+        trail.record(session, replace(actor, id=new_id), act)
+        return key, token
+
+
+def prune(session: Session, now: datetime) -> int:
+    """Delete expired sessions; return how many."""
+    deleted = session.execute(
+        delete(OwnerSession).where(OwnerSession.expires_at <= now).returning(OwnerSession.id)
+    ).all()
+    return len(deleted)
+
+
+def _verify_key(
+    session: Session, owner_key: str, network: str, *, agent_id: str | None = None
+) -> OwnerKeyView | None:
+    """Find an entered key; count a wrong one as a guess. A unit that receives None must return, not raise."""
+    # Counted separately from claim codes: their service-wide limit must not be consumed here.
+    scope = f"owner {network}"
+    guess_limits.lock_counter(session, scope)
+    key = owner_keys.find(session, owner_key)
+    if key is None or (agent_id is not None and key.agent_id != agent_id):
+        guess_limits.record_miss(session, scope, service_wide=False)
+        return None
+    return key
+
+
+def _create_session(session: Session, key_id: str) -> str:
+    token, now = secrets.token_urlsafe(32), clock.now()
+    session_id = identifiers.new_id()
+    session.add(
+        OwnerSession(
+            id=session_id, digest=identifiers.digest(token), started_at=now, expires_at=now + SESSION_LIFETIME
+        )
+    )
+    session.flush()
+    _insert_key(session, session_id, key_id)
+    return token
+
+
+def _add_key(session: Session, session_id: str, key_id: str) -> str:
+    token = secrets.token_urlsafe(32)
+    changed = session.execute(
+        update(OwnerSession)
+        .where(OwnerSession.id == session_id, OwnerSession.expires_at > clock.now())
+        .values(digest=identifiers.digest(token))
+        .returning(OwnerSession.id)
+    ).first()
+    if changed is None:
+        # A concurrent request has ended it.
+        return _create_session(session, key_id)
+    _insert_key(session, session_id, key_id)
+    if count(session, OwnerSessionKey, OwnerSessionKey.session_id == session_id) > MAX_AGENTS:
+        raise LimitReached(f"A session can have at most {MAX_AGENTS} agents; sign out and sign in again.")
+    return token
+
+
+def _insert_key(session: Session, session_id: str, key_id: str) -> None:
+    session.execute(
+        insert_into(session, OwnerSessionKey)
+        .values(session_id=session_id, owner_key_id=key_id)
+        .on_conflict_do_nothing(index_elements=["session_id", "owner_key_id"])
+    )
+
+
+def _end(session: Session, token: str | None) -> None:
+    if token is not None and _TOKEN.fullmatch(token):
+        session.execute(delete(OwnerSession).where(OwnerSession.digest == identifiers.digest(token)))
+
+
+def _related_session_ids(current: LiveSession) -> Select[str]:
+    keys = [key.id for key in current.keys]
+    return select(OwnerSessionKey.session_id).where(OwnerSessionKey.owner_key_id.in_(keys))
+
+
+def _no_such_key() -> Unauthorized:
+    return Unauthorized("This is not a valid owner key.")

@@ -1,0 +1,126 @@
+"""Signing in with an owner key, adding agents to a session, and ending sessions."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from flask import Response, request, url_for
+
+from app.errors import LimitReached, RateLimited, ServiceError, Unauthorized
+from app.identity.limits import client_network
+from app.owner.session import cookies, csrf, sessions
+from app.owner.session.auth import (
+    SESSION_COOKIE,
+    current_session,
+    live_session,
+    public_pages,
+    render_page,
+    see_other,
+    session_pages,
+    session_token,
+    set_session_cookie,
+)
+
+# Only paths of these pages: a crafted link must not redirect a signed-in owner elsewhere.
+_RETURN_PATH = re.compile(r"/owner/agents/[0-9a-f-]{36}(?:/wallets/[0-9a-f-]{36})?(?:/[a-z]+)?", re.ASCII)
+_INVALID_KEY = "This is not a valid owner key."
+_INVALID_KEY_NEXT_STEP = (
+    "Paste the whole key that you received when you claimed the agent. It begins with ok_ and has 46 characters. "
+    "An API key (ak_…) does not sign you in."
+)
+_LOCKED_NEXT_STEP = (
+    "Wait before you try again. The operator of this service can also freeze the agent for you."
+)
+
+
+@public_pages.get("/owner/sign-in")
+def sign_in_form() -> Response:
+    """Ask for the owner key."""
+    if live_session() is not None:
+        return see_other(url_for("owner.show_agents"))
+    return render_page("sign_in.html", back=_safe_return_path(request.args.get("next")), error=None)
+
+
+@public_pages.post("/owner/sign-in")
+def sign_in() -> Response:
+    """Begin a session with a new token."""
+    return_path = _safe_return_path(request.form.get("next"))
+    if not csrf.is_valid():
+        error = (
+            "This form has expired or was opened in another browser.",
+            "You were not signed in. Submit the form again, with cookies enabled for this site.",
+        )
+        return render_page("sign_in.html", status=400, back=return_path, error=error)
+    try:
+        token, key = sessions.sign_in(
+            request.form.get("owner_key", ""),
+            network=client_network(request.remote_addr),
+            previous_token=session_token(),
+        )
+    except (Unauthorized, RateLimited) as failure:
+        return _render_refusal("sign_in.html", failure, back=return_path)
+    return set_session_cookie(
+        see_other(return_path or url_for("owner.show_agent", agent_id=key.agent_id)), token
+    )
+
+
+@session_pages.post("/add")
+def add_agent() -> Response:
+    """Add an agent to this session with its owner key."""
+    try:
+        token, key = sessions.add_agent(
+            current_session(), request.form.get("owner_key", ""), network=client_network(request.remote_addr)
+        )
+    except (Unauthorized, RateLimited, LimitReached) as failure:
+        return _render_refusal("add_agent.html", failure)
+    return set_session_cookie(see_other(url_for("owner.show_agent", agent_id=key.agent_id)), token)
+
+
+@session_pages.get("/add")
+def add_form() -> Response:
+    """Ask for the owner key of another agent."""
+    return render_page("add_agent.html", error=None)
+
+
+@session_pages.get("/sessions")
+def show_sessions() -> Response:
+    """List the sessions with access to the same agents."""
+    current = current_session()
+    return render_page(
+        "sessions.html", listed=sessions.list_sessions(current), done=request.args.get("done") == "ended"
+    )
+
+
+@session_pages.post("/sessions/end-others")
+def end_other_sessions() -> Response:
+    """End all sessions but this one."""
+    sessions.end_other_sessions(current_session())
+    return see_other(url_for("owner.show_sessions", done="ended"))
+
+
+@session_pages.post("/sign-out")
+def sign_out() -> Response:
+    """End this session, including for a copy of its cookie."""
+    sessions.end_session(session_token())
+    response = see_other(url_for("owner_entrance.sign_in_form", done="signed-out"))
+    cookies.delete_cookie(response, SESSION_COOKIE)
+    return response
+
+
+def _render_refusal(template: str, failure: ServiceError, **values: Any) -> Response:
+    if isinstance(failure, RateLimited):
+        error = ("Too many wrong keys were entered from your network.", _LOCKED_NEXT_STEP)
+    elif isinstance(failure, LimitReached):
+        error = (failure.message, "Nothing was changed.")
+    else:
+        error = (_INVALID_KEY, _INVALID_KEY_NEXT_STEP)
+    # A 401 would need a scheme, for which browsers open a dialog of their own.
+    status = 403 if isinstance(failure, Unauthorized) else failure.status
+    return render_page(
+        template, status=status, retry_after_seconds=failure.retry_after_seconds, error=error, **values
+    )
+
+
+def _safe_return_path(path: str | None) -> str | None:
+    return path if path and _RETURN_PATH.fullmatch(path) else None

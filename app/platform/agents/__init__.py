@@ -1,0 +1,1 @@
+"""Administration of agents: one, many, frozen."""

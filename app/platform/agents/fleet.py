@@ -1,0 +1,208 @@
+"""Controls of one agent or a fleet: all wallets of an agent change in one unit, or none of them does.
+
+A fleet is changed in batches, so that no lock is held for long. What was done when a process dies stays done;
+repeating the call changes the rest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import structlog
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import TimeoutError as SqlTimeoutError
+
+from app.core import identifiers
+from app.core.money import usd_string
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.error_codes import ErrorCode
+from app.errors import NotFound
+from app.identity import agents
+from app.identity import service as identity
+from app.platform.agents import service
+from app.platform.audit_log import trail
+from app.platform.audit_log.actors import Actor
+from app.platform.audit_log.trail import AuditAction, AuditEvent
+from app.spending import accounts as spending_accounts
+from app.spending import controls as spending_controls
+from app.spending.controls import ControlsChange, ControlsReplacement
+from app.wallets.core import wallets
+from app.wallets.core.wallets import WalletView
+
+MAX_AGENTS = 10_000
+_AGENTS_PER_UNIT = 50
+_TIME_BUDGET_NS = 60 * 10**9
+_log = structlog.get_logger(__name__)
+
+
+class LooseningNotAllowed(Exception):
+    """The change would loosen controls that may only be tightened."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetControlsFailure:
+    """An agent that was not changed, and why."""
+
+    agent_id: str
+    code: ErrorCode
+    error: str
+
+
+@dataclass(slots=True)
+class FleetControlsResult:
+    """The result for a fleet; `next_after` is where the next call continues when all agents were requested."""
+
+    changed: list[str] = field(default_factory=list)
+    unchanged: list[str] = field(default_factory=list)
+    failed: list[FleetControlsFailure] = field(default_factory=list)
+    next_after: str | None = None
+
+    @property
+    def updated(self) -> bool:
+        """Return whether no agent failed."""
+        return not self.failed
+
+
+def set_agent_controls(actor: Actor, agent_id: str, changes: ControlsChange) -> list[WalletView]:
+    """Change the controls of all wallets of one agent; return the wallets.
+
+    Raises: NotFound for an unknown agent, and for one without a wallet.
+    """
+    with unit_of_work() as session:
+        agent = identity.lock_agent(session, service.parse_agent_id(agent_id))
+        wallet_ids = spending_accounts.lock_accounts_of(session, [agent.id])
+        done = spending_controls.replace_controls(session, wallet_ids, changes)
+        if not done:
+            raise NotFound("This agent has no wallet to set controls for.")
+        trail.record(session, actor, _audit_event(agent.id, done, changes))
+    with read_only_unit() as session:
+        return wallets.all_of(session, agent.id)
+
+
+def set_wallet_controls(
+    actor: Actor, wallet: WalletView, changes: ControlsChange, *, allow_loosening: bool
+) -> bool:
+    """Change the controls of one wallet; return whether anything differs.
+
+    Raises: NotFound; LooseningNotAllowed when it may only tighten and would loosen: then nothing is changed.
+    """
+    with unit_of_work() as session:
+        spending_accounts.lock_account(session, wallet.id)
+        [done] = spending_controls.replace_controls(session, [wallet.id], changes)
+        if done.loosens and not allow_loosening:
+            raise LooseningNotAllowed
+        trail.record(
+            session, actor, *([_audit_event(wallet.agent_id, [done], changes)] if done.has_changed else [])
+        )
+    return done.has_changed
+
+
+def set_all_agents_controls(
+    actor: Actor, changes: ControlsChange, *, after: str | None
+) -> FleetControlsResult:
+    """Change the controls of agents in the order of their ids, at most `MAX_AGENTS` in a call."""
+    with read_only_unit() as session:
+        ids = agents.list_ids_after(session, after, limit=MAX_AGENTS)
+    result = set_agents_controls(actor, ids, changes)
+    result.next_after = ids[-1] if len(ids) == MAX_AGENTS else None
+    return result
+
+
+def set_agents_controls(
+    actor: Actor, agent_ids: Sequence[str], changes: ControlsChange
+) -> FleetControlsResult:
+    """Change the controls of many agents, each entirely or not at all; return the result of each.
+
+    Raises: Unauthorized when the acting master key is revoked in between; earlier agents stay changed.
+    """
+    result = FleetControlsResult()
+    deadline_ns = time.monotonic_ns() + _TIME_BUDGET_NS
+    ids = list(dict.fromkeys(agent_ids))
+    result.failed += [_not_found_failure(each) for each in ids if identifiers.parse_id(each) is None]
+    # In the order in which all callers lock several agents.
+    usable = sorted(each for each in ids if identifiers.parse_id(each) is not None)
+    batches = deque(
+        usable[start : start + _AGENTS_PER_UNIT] for start in range(0, len(usable), _AGENTS_PER_UNIT)
+    )
+    while batches:
+        batch = batches.popleft()
+        if time.monotonic_ns() > deadline_ns:
+            result.failed += [
+                _busy_failure(each, "There was no time left; repeat the call.") for each in batch
+            ]
+            continue
+        try:
+            _change_together(actor, batch, changes, result)
+        except (OperationalError, SqlTimeoutError):
+            if len(batch) > 1:
+                # One by one, to find the one that is busy.
+                _log.warning("fleet_controls_retried_individually", agents=len(batch))
+                batches.extendleft([each] for each in reversed(batch))
+                continue
+            _log.warning("fleet_agent_busy", agent_id=batch[0])
+            result.failed.append(
+                _busy_failure(batch[0], "Its wallets were busy for too long; repeat the call.")
+            )
+    return result
+
+
+def _change_together(
+    actor: Actor, ids: Sequence[str], changes: ControlsChange, result: FleetControlsResult
+) -> None:
+    by_agent: dict[str, list[ControlsReplacement]] = defaultdict(list)
+    with unit_of_work() as session:
+        existing_agents = agents.lock_agents(session, ids)
+        # The agents are locked, so that no wallet is created concurrently.
+        wallet_ids = spending_accounts.lock_accounts_of(session, existing_agents)
+        for each in spending_controls.replace_controls(session, wallet_ids, changes):
+            by_agent[each.agent_id].append(each)
+        different = [each for each in ids if any(one.has_changed for one in by_agent.get(each, ()))]
+        trail.record(session, actor, *(_audit_event(each, by_agent[each], changes) for each in different))
+    result.changed += different
+    for agent_id in ids:
+        if agent_id not in existing_agents:
+            result.failed.append(_not_found_failure(agent_id))
+        elif agent_id not in by_agent:
+            error = "This agent has no wallet to set controls for."
+            result.failed.append(FleetControlsFailure(agent_id, ErrorCode.NOT_FOUND, error))
+        elif agent_id not in different:
+            result.unchanged.append(agent_id)
+
+
+def _audit_event(agent_id: str, done: Sequence[ControlsReplacement], changes: ControlsChange) -> AuditEvent:
+    given = asdict(changes)
+    sent = [name for name, value in given.items() if value is not None]
+    return AuditEvent(
+        AuditAction.CONTROLS_SET,
+        agent_id,
+        before={
+            each.wallet_id: _recorded_rules(asdict(each.old), sent) if each.old else None for each in done
+        },
+        # Controls that were created are recorded in full: a lock adds the default limits.
+        after={
+            each.wallet_id: _recorded_rules(asdict(each.new), sent if each.old else given) for each in done
+        },
+    )
+
+
+def _recorded_rules(rules: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    noted: dict[str, Any] = {}
+    for name in names:
+        value = rules[name]
+        if name.endswith("_nanos"):
+            noted[name.replace("_nanos", "_usd")] = usd_string(value)
+        else:
+            noted[name] = value if isinstance(value, bool) else trail.summarized_list(value)
+    return noted
+
+
+def _not_found_failure(agent_id: str) -> FleetControlsFailure:
+    return FleetControlsFailure(agent_id, ErrorCode.NOT_FOUND, "There is no such agent.")
+
+
+def _busy_failure(agent_id: str, error: str) -> FleetControlsFailure:
+    return FleetControlsFailure(agent_id, ErrorCode.OVERLOADED, error)

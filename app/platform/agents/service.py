@@ -1,0 +1,357 @@
+"""Use cases for one agent: create, read, update, freeze, grant credits, rotate keys, delete.
+
+Each makes its change and records it in one unit; the audit entry is last, because its head is a shared row.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
+
+from sqlalchemy.orm import Session
+
+from app.agents import claims
+from app.agents.service import DEFAULT_NAME
+from app.catalog.services import service as services
+from app.core import clock, identifiers, money
+from app.core.money import usd_string
+from app.core.pagination import Page, PageRequest
+from app.credits import accounts as credit_accounts
+from app.credits.accounts import Balance
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.errors import WalletFrozen
+from app.idempotency.service import NO_CLAIM, Claim
+from app.identity import agents, api_keys
+from app.identity import service as identity
+from app.identity.principal import KeyKind
+from app.identity.service import AgentSnapshot
+from app.platform.audit_log import trail
+from app.platform.audit_log.actors import Actor, ActorKind
+from app.platform.audit_log.trail import AuditAction, AuditEvent
+from app.spending import controls as spending_controls
+from app.spending.controls import ControlsView
+from app.state import app_state
+from app.wallets.core import custody, wallets
+from app.wallets.core.wallets import WalletView
+
+_EMAIL_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentView(AgentSnapshot):
+    """An agent as an operator sees it, key included; the repr does not show it."""
+
+    api_key: str | None = field(repr=False)
+    credits_nanos: int
+    spent_nanos: int
+    wallet: WalletView | None
+    wallets: tuple[WalletView, ...] = ()
+
+    @property
+    def spending_controls(self) -> ControlsView | None:
+        """Return the controls of the first wallet."""
+        return self.wallet.spending_controls if self.wallet else None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentKeyRotation:
+    """The result of a rotation; the repr does not show the key."""
+
+    agent_id: str
+    api_key: str = field(repr=False)
+    rotated_at: datetime
+    older_until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class CreditGrant:
+    """The result of a grant: the amount given, and the current credits."""
+
+    agent_id: str
+    granted_nanos: int
+    credits_nanos: int
+
+
+def create(
+    actor: Actor,
+    *,
+    name: str | None,
+    credits_nanos: int | None,
+    limits: Mapping[str, int | None],
+    claim: Claim,
+) -> str:
+    """Create an agent with a key, a wallet with controls, and credits outside every grant budget; return its id.
+
+    `limits` are fields of the controls, in nano-dollars; None is the default.
+    """
+    key = identity.mint_api_key(KeyKind.AGENT)
+    wallet_key = custody.new_key()
+    email = f"agent-{secrets.token_hex(_EMAIL_BYTES)}@agents.invalid"
+    nanos = credits_nanos
+    if nanos is None:
+        nanos = money.nanos_from_usd(app_state().settings.initial_credits_usd)
+    with unit_of_work() as session:
+        agent = identity.add_agent(session, key, name=name or DEFAULT_NAME, email=email)
+        wallet = wallets.create(session, agent.id, wallet_key, name=None)
+        specified = {limit: nanos for limit, nanos in limits.items() if nanos is not None}
+        controls = spending_controls.set_default(session, wallet.id, **specified)
+        credit_accounts.open_account(session, agent.id)
+        credit_accounts.grant(session, agent.id, nanos, reference=f"initial:{agent.id}")
+        claim.bind(session, agent.id)
+        after = {
+            "name": agent.name,
+            "email": email,
+            "key_id": key.id,
+            "wallet_id": wallet.id,
+            "credits_usd": usd_string(nanos),
+            **{limit.replace("_nanos", "_usd"): usd_string(getattr(controls, limit)) for limit in limits},
+        }
+        trail.record(session, actor, AuditEvent(AuditAction.AGENT_CREATED, agent.id, after=after))
+    return agent.id
+
+
+def created_agent(agent_id: str) -> AgentView:
+    """Return an agent for the response to its creation. Raises: NotFound when it has been deleted since."""
+    with read_only_unit() as session:
+        return _agent_detail(session, agent_id)
+
+
+def record_creation_replay(actor: Actor, agent_id: str) -> None:
+    """Record that the response to an agent's creation, key included, is replayed."""
+    with unit_of_work() as session:
+        trail.record(session, actor, AuditEvent(AuditAction.AGENT_SHOWN, agent_id, after={"repeated": True}))
+
+
+def get_agent(actor: Actor, agent_id: str) -> AgentView:
+    """Return one agent with its key and wallets, and record that they were shown. Raises: NotFound."""
+    with read_only_unit() as session:
+        view = _agent_detail(session, parse_agent_id(agent_id))
+    with unit_of_work() as session:
+        trail.record(session, actor, AuditEvent(AuditAction.AGENT_SHOWN, view.id))
+    return view
+
+
+def list_agents(actor: Actor, page: PageRequest) -> Page[AgentView]:
+    """Return a page of agents with their keys, and record which were shown. Six queries for any number of rows."""
+    with read_only_unit() as session:
+        found = agents.list_agents(session, page)
+        ids = [agent.id for agent in found.items]
+        keys = api_keys.newest_keys_of(session, ids)
+        balances = credit_accounts.balances(session, ids)
+        firsts = wallets.first_wallets(session, ids)
+        views = [
+            _agent_view(agent, keys.get(agent.id), balances[agent.id], firsts.get(agent.id))
+            for agent in found.items
+        ]
+    shown = {
+        "limit": page.limit,
+        "offset": page.offset,
+        "count": len(ids),
+        "first": ids[0] if ids else None,
+        "last": ids[-1] if ids else None,
+    }
+    with unit_of_work() as session:
+        trail.record(session, actor, AuditEvent(AuditAction.AGENTS_SHOWN, after=shown))
+    return Page(views, found.total, page)
+
+
+def update(actor: Actor, agent_id: str, changes: Mapping[str, str | None]) -> AgentSnapshot:
+    """Change an agent's name or its owner's email, and return it. Raises: NotFound."""
+    with unit_of_work() as session:
+        before = identity.lock_agent(session, parse_agent_id(agent_id))
+        old: dict[str, str | None] = {"name": before.name, "email": before.email}
+        new = {**old, **changes}
+        agents.update_agent(session, before.id, name=str(new["name"]), email=new["email"])
+        act = AuditEvent(
+            AuditAction.AGENT_CHANGED,
+            before.id,
+            before={name: old[name] for name in changes},
+            after={name: new[name] for name in changes},
+        )
+        trail.record(session, actor, act)
+        return identity.get_agent(session, before.id)
+
+
+def delete(actor: Actor, agent_id: str) -> str:
+    """Delete an agent with all its wallets, retire their sealed keys and its services; return its id.
+
+    Ledger and usage are kept.
+
+    Raises: NotFound; WalletFrozen; TransactionInProgress while one of its movements is open: then nothing is deleted.
+    """
+    with unit_of_work() as session:
+        before = identity.lock_agent(session, parse_agent_id(agent_id))
+        if before.is_frozen:
+            raise WalletFrozen("This agent is frozen. To delete it, rotate its key, then unfreeze it.")
+        removed = wallets.delete_all(session, before.id)
+        retired = services.retire_all(session, before.id)
+        claims.invalidate_all(session, before.id)
+        agents.delete_agent(session, before.id)
+        previous_values = {
+            "name": before.name,
+            # Of addresses only whether there were any: the trail is never pruned.
+            "had_email": before.email is not None,
+            "was_claimed": before.claimed_at is not None,
+            "wallet_ids": removed,
+            "service_ids": retired,
+            "credits_usd": usd_string(credit_accounts.balance(session, before.id).credits_nanos),
+        }
+        trail.record(session, actor, AuditEvent(AuditAction.AGENT_DELETED, before.id, before=previous_values))
+    return before.id
+
+
+def rotate_key(actor: Actor, agent_id: str, *, grace: timedelta, claim: Claim = NO_CLAIM) -> AgentKeyRotation:
+    """Give an agent a new key; older ones work until the grace period ends. Raises: NotFound."""
+    key = identity.mint_api_key(KeyKind.AGENT)
+    with unit_of_work() as session:
+        agent = identity.lock_agent(session, parse_agent_id(agent_id))
+        rotation = api_keys.rotate_api_key(session, agent.id, key, grace=grace)
+        # A repeated claim would show the new key to a client that has the code.
+        claims.erase_response_of(session, agent.id)
+        after = {
+            "key_id": key.id,
+            "rotated_at": clock.isoformat(rotation.rotated_at),
+            "older_until": clock.isoformat(rotation.previous_valid_until),
+        }
+        act = AuditEvent(
+            AuditAction.KEY_ROTATED,
+            agent.id,
+            before={"key_ids": trail.summarized_list(rotation.previous_key_ids)},
+            after=after,
+        )
+        # The response can be rebuilt from the entry.
+        claim.bind(session, act.id)
+        trail.record(session, actor, act)
+    return AgentKeyRotation(agent.id, key.key, rotation.rotated_at, rotation.previous_valid_until)
+
+
+def rotation_of_entry(entry_id: str) -> AgentKeyRotation:
+    """Return the result of a rotation from its entry."""
+    with read_only_unit() as session:
+        entry = trail.get_entry(session, entry_id)
+        recorded = entry.after or {}
+        return AgentKeyRotation(
+            str(entry.subject_id),
+            api_keys.reveal_key(session, recorded["key_id"]),
+            datetime.fromisoformat(recorded["rotated_at"]),
+            datetime.fromisoformat(recorded["older_until"]),
+        )
+
+
+def record_rotation_replay(actor: Actor, entry_id: str) -> None:
+    """Record that the response to a rotation, key included, is replayed."""
+    with unit_of_work() as session:
+        entry = trail.get_entry(session, entry_id)
+        shown = {"key_id": (entry.after or {})["key_id"], "repeated": True}
+        trail.record(session, actor, AuditEvent(AuditAction.AGENT_SHOWN, entry.subject_id, after=shown))
+
+
+def grant(actor: Actor, agent_id: str, nanos: int, *, claim: Claim) -> CreditGrant:
+    """Grant credits to an agent. Raises: NotFound; InvalidInput if the account's maximum would be exceeded."""
+    with unit_of_work() as session:
+        agent = identity.lock_agent(session, parse_agent_id(agent_id))
+        before = credit_accounts.balance(session, agent.id).credits_nanos
+        credit_accounts.grant(session, agent.id, nanos, reference=f"platform:{identifiers.new_id()}")
+        balance = credit_accounts.balance(session, agent.id).credits_nanos
+        act = AuditEvent(
+            AuditAction.CREDITS_GRANTED,
+            agent.id,
+            before={"credits_usd": usd_string(before)},
+            after={
+                "credits_usd": usd_string(balance),
+                "granted_nanos": str(nanos),
+                "credits_nanos": str(balance),
+            },
+        )
+        # The response can be rebuilt from the entry.
+        claim.bind(session, act.id)
+        trail.record(session, actor, act)
+    return CreditGrant(agent.id, nanos, balance)
+
+
+def grant_of_entry(entry_id: str) -> CreditGrant:
+    """Return the result of a grant from its entry."""
+    with read_only_unit() as session:
+        entry = trail.get_entry(session, entry_id)
+    recorded = entry.after or {}
+    return CreditGrant(str(entry.subject_id), int(recorded["granted_nanos"]), int(recorded["credits_nanos"]))
+
+
+def frozen_by_operator(session: Session, agent_id: str) -> bool:
+    """Return whether an operator froze an agent last."""
+    last, _ = trail.list_entries(
+        session, PageRequest(1, 0), action=AuditAction.AGENT_FROZEN.value, subject_id=agent_id
+    )
+    return not last.items or last.items[0].actor_kind != ActorKind.OWNER.value
+
+
+def set_frozen(actor: Actor, agent_id: str, *, frozen: bool) -> AgentSnapshot:
+    """Freeze or unfreeze an agent with all its wallets, including new ones; pending payments are completed.
+
+    Raises: NotFound; WalletFrozen for its owner if an operator froze it.
+    """
+    with unit_of_work() as session:
+        before = wallets.set_frozen(session, parse_agent_id(agent_id), frozen=frozen)
+        if actor.kind is ActorKind.OWNER and before.is_frozen:
+            if frozen:
+                # Not recorded: otherwise an operator's freeze would become the owner's to undo.
+                return before
+            if frozen_by_operator(session, before.id):
+                raise WalletFrozen(
+                    "The operator of this service froze this agent. Only the operator can unfreeze it."
+                )
+        after = identity.get_agent(session, before.id)
+        act = AuditEvent(
+            AuditAction.AGENT_FROZEN if frozen else AuditAction.AGENT_UNFROZEN,
+            before.id,
+            before={"frozen": before.is_frozen},
+            after={"frozen": after.is_frozen},
+        )
+        trail.record(session, actor, act)
+    return after
+
+
+def revoke_claim_code(actor: Actor, agent_id: str) -> bool:
+    """Revoke an agent's open claim code; return whether there was one. Raises: NotFound."""
+    with unit_of_work() as session:
+        agent = identity.lock_agent(session, parse_agent_id(agent_id))
+        revoked = claims.revoke(session, agent.id)
+        after = {"revoked": revoked}
+        trail.record(session, actor, AuditEvent(AuditAction.CLAIM_CODE_REVOKED, agent.id, after=after))
+    return revoked
+
+
+def parse_agent_id(agent_id: str) -> str:
+    """Return an id in the database's form. Raises: NotFound for a malformed id."""
+    return identifiers.require_id(agent_id, identity.agent_not_found())
+
+
+def _agent_detail(session: Session, agent_id: str) -> AgentView:
+    agent = identity.get_agent(session, agent_id)
+    owned = wallets.all_of(session, agent.id)
+    return _agent_view(
+        agent,
+        api_keys.newest_keys_of(session, [agent.id]).get(agent.id),
+        credit_accounts.balance(session, agent.id),
+        owned[0] if owned else None,
+        tuple(owned),
+    )
+
+
+def _agent_view(
+    agent: AgentSnapshot,
+    api_key: str | None,
+    balance: Balance,
+    wallet: WalletView | None,
+    owned: tuple[WalletView, ...] = (),
+) -> AgentView:
+    return AgentView(
+        **asdict(agent),
+        api_key=api_key,
+        credits_nanos=balance.credits_nanos,
+        spent_nanos=balance.spent_nanos,
+        wallet=wallet,
+        wallets=owned,
+    )

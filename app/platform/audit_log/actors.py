@@ -1,0 +1,63 @@
+"""Actors: the holder of a master key, an agent's owner, a user at a shell, an anonymous client, or the service."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+from dataclasses import dataclass
+from enum import StrEnum
+
+from app.identity.principal import MasterKeyPrincipal
+from app.observability import logs
+
+
+class ActorKind(StrEnum):
+    """The kinds of actors."""
+
+    MASTER_KEY = "master_key"
+    OWNER = "owner"
+    COMMAND = "command"
+    WORKER = "worker"
+    ANONYMOUS = "anonymous"
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """An actor, with the id and network of the request; a command has neither."""
+
+    kind: ActorKind
+    id: str | None
+    name: str
+    request_id: str | None = None
+    client_address: str | None = None
+
+
+def master_key_actor(key: MasterKeyPrincipal, *, client_address: str) -> Actor:
+    """Return the holder of a master key."""
+    return Actor(ActorKind.MASTER_KEY, key.key_id, key.name, logs.originating_request_id(), client_address)
+
+
+def owner_actor(owner_key_id: str, *, client_address: str) -> Actor:
+    """Return an agent's owner, by the owner key; the email address is not recorded."""
+    return Actor(ActorKind.OWNER, owner_key_id, "owner", logs.originating_request_id(), client_address)
+
+
+def shell_actor() -> Actor:
+    """Return the machine's account that runs a command."""
+    try:
+        name = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        # Containers run as user ids without an account.
+        name = str(os.getuid())
+    return Actor(ActorKind.COMMAND, None, f"{name}@{socket.gethostname()}"[:200])
+
+
+def anonymous_actor(network: str) -> Actor:
+    """Return an anonymous client, by its IPv4 address or IPv6 network."""
+    return Actor(ActorKind.ANONYMOUS, None, "anonymous", logs.originating_request_id(), network[:60])
+
+
+def system_actor(job: str) -> Actor:
+    """Return the service itself, running a job."""
+    return Actor(ActorKind.WORKER, None, job)

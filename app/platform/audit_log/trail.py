@@ -1,0 +1,272 @@
+"""The audit log: written in the unit of the act, read in pages, verified from end to end.
+
+The head's row locks out other writers and is taken last in a unit, so that there is one chain without gaps, for any
+number of concurrent writers. The only writer of `audit_entries` and `audit_heads`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+import structlog
+from sqlalchemy import ColumnElement, Row, insert, select, update
+from sqlalchemy.orm import Session
+
+from app.core import clock
+from app.core.identifiers import new_id
+from app.core.pagination import Page, PageRequest
+from app.db.statements import count, insert_into, table_of
+from app.db.unit_of_work import after_commit
+from app.errors import NotFound, Unauthorized
+from app.identity import master_keys, owner_keys
+from app.observability import logs
+from app.platform.audit_log.actors import Actor, ActorKind
+from app.platform.audit_log.models import AuditEntry, AuditHead
+from app.sealing import SealedColumn
+
+_log = structlog.get_logger(__name__)
+TRAIL_NAME = "platform"
+_CHAIN_KEYS = SealedColumn(AuditHead.__tablename__, "sealed")
+_MAX_LISTED = 50
+_INSERT_BATCH = 200
+GENESIS = "0" * 64
+_KEY_BYTES = 32
+
+
+class AuditAction(StrEnum):
+    """The kinds of administrative acts, including reading keys."""
+
+    AGENT_CREATED = "agent.created"
+    AGENT_CHANGED = "agent.changed"
+    AGENT_DELETED = "agent.deleted"
+    AGENT_FROZEN = "agent.frozen"
+    AGENT_UNFROZEN = "agent.unfrozen"
+    AGENT_SHOWN = "agent.shown"
+    AGENTS_SHOWN = "agents.shown"
+    KEY_ROTATED = "agent.key_rotated"
+    CONTROLS_SET = "agent.controls_set"
+    OWNER_KEY_REPLACED = "agent.owner_key_replaced"
+    CREDITS_GRANTED = "agent.credits_granted"
+    CLAIM_REPEATED = "claim.repeated"
+    CLAIM_CODE_REVOKED = "agent.claim_code_revoked"
+    GATEWAY_KEYS_SHOWN = "gateway_keys.shown"
+    GATEWAY_KEY_REVOKED = "gateway_key.revoked"
+    MASTER_KEYS_SHOWN = "master_keys.shown"
+    MASTER_KEY_CREATED = "master_key.created"
+    MASTER_KEY_REVOKED = "master_key.revoked"
+    RETIRED_KEY_EXPORTED = "retired_key.exported"
+    RETIRED_KEY_PURGED = "retired_key.purged"
+    BRIDGE_WRITTEN_OFF = "bridge.written_off"
+    ENCRYPTION_ROTATION_STARTED = "encryption.rotation_begun"
+    ENCRYPTION_ROTATED = "encryption.rotated"
+    DATABASE_RESTORED = "database.set_back"
+
+    @property
+    def subject_kind(self) -> str:
+        """Return the kind of the act's subject; acts on the service as a whole have no subject id."""
+        return _SUBJECT_KINDS.get(self.value.partition(".")[0], "service")
+
+
+_SUBJECT_KINDS: Mapping[str, str] = {
+    "agent": "agent",
+    "claim": "agent",
+    "gateway_key": "gateway_key",
+    "master_key": "master_key",
+    "retired_key": "wallet",
+    "bridge": "transaction",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEvent:
+    """An act to be recorded: values are texts, integers, booleans and lists of these; never a secret."""
+
+    action: AuditAction
+    subject_id: str | None = None
+    before: Mapping[str, Any] | None = None
+    after: Mapping[str, Any] | None = None
+    id: str = field(default_factory=new_id)
+    """The id of its entry, chosen in advance: a request's Idempotency-Key is bound to it."""
+
+
+AuditEntryRow: TypeAlias = Row[*tuple[Any, ...]]
+"""The columns of an entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditHeadView:
+    """The end of the trail: the number of entries, and the hash of the last one."""
+
+    number: int
+    hash: str
+
+
+def record(session: Session, actor: Actor, *acts: AuditEvent) -> None:
+    """Append entries to the trail, last in the unit that makes the change.
+
+    The head is logged as well, so that a restore to an earlier state can be detected from the logs.
+
+    Raises: Unauthorized when the acting master or owner key has been revoked: then the whole unit is rolled back.
+    """
+    if not acts:
+        _assert_authorized(session, actor)
+        return
+    last, previous, key = _advance_head(session, len(acts))
+    # Checked under the head's lock: an earlier recorded revocation is committed and visible.
+    _assert_authorized(session, actor)
+    now = clock.now()
+    rows = []
+    for number, act in enumerate(acts, last - len(acts) + 1):
+        row = {
+            "number": number,
+            "id": act.id,
+            "at": now,
+            "actor_kind": actor.kind.value,
+            "actor_id": actor.id,
+            "actor_name": logs.redact(actor.name),
+            "action": act.action.value,
+            "subject_kind": act.action.subject_kind,
+            "subject_id": act.subject_id,
+            # An operator may have typed a key as a name.
+            "before": logs.redact_value(act.before),
+            "after": logs.redact_value(act.after),
+            "request_id": actor.request_id,
+            "client_address": actor.client_address,
+        }
+        previous = entry_hash(key, previous, hashed_values(row))
+        rows.append({**row, "hash": previous})
+    for start in range(0, len(rows), _INSERT_BATCH):
+        session.execute(insert(AuditEntry), rows[start : start + _INSERT_BATCH])
+    session.execute(
+        update(AuditHead)
+        .where(AuditHead.name == TRAIL_NAME)
+        .values(hash=previous, proof=head_proof(key, last, previous))
+        .execution_options(synchronize_session=False)
+    )
+    after_commit(lambda: _log.info("audit_head", number=last, hash=previous))
+
+
+def list_entries(
+    session: Session, page: PageRequest, *, action: str | None = None, subject_id: str | None = None
+) -> tuple[Page[AuditEntryRow], AuditHeadView]:
+    """Return a page of the trail, newest first, and its head. Works in a read-only unit."""
+    conditions: list[ColumnElement[bool]] = []
+    if action is not None:
+        conditions.append(AuditEntry.action == action)
+    if subject_id is not None:
+        conditions.append(AuditEntry.subject_id == subject_id)
+    head = get_head(session)
+    # Without a filter the numbers give the total.
+    total = head.number
+    if conditions:
+        total = count(session, AuditEntry, *conditions)
+        rows = _entries().where(*conditions).limit(page.limit).offset(page.offset)
+    else:
+        rows = _entries().where(AuditEntry.number <= head.number - page.offset).limit(page.limit)
+    return Page(session.execute(rows).all(), total, page), head
+
+
+def get_entry(session: Session, entry_id: str) -> AuditEntryRow:
+    """Return one entry. Works in a read-only unit. Raises: NotFound."""
+    row = session.execute(_entries().where(AuditEntry.id == entry_id)).one_or_none()
+    if row is None:
+        raise NotFound("No audit entry has this id.")
+    return row
+
+
+def get_head(session: Session) -> AuditHeadView:
+    """Return the end of the trail as stored. Works in a read-only unit."""
+    row = session.execute(
+        select(AuditHead.number, AuditHead.hash).where(AuditHead.name == TRAIL_NAME)
+    ).one_or_none()
+    return AuditHeadView(0, GENESIS) if row is None else AuditHeadView(row.number, row.hash)
+
+
+def summarized_list(values: Sequence[str]) -> Any:
+    """Return a list as an entry stores it: a long one by its length and the first few."""
+    if len(values) <= _MAX_LISTED:
+        return list(values)
+    return {"count": len(values), "first": list(values[:_MAX_LISTED])}
+
+
+def hashed_values(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that the hash of an entry covers."""
+    return {
+        name: value.isoformat(timespec="microseconds") if isinstance(value, datetime) else value
+        for name, value in entry.items()
+        if name != "hash"
+    }
+
+
+def unseal_chain_key(sealed: str) -> bytes:
+    """Open the chain's key. Raises: Rejected."""
+    return _CHAIN_KEYS.open(sealed, TRAIL_NAME)
+
+
+def _assert_authorized(session: Session, actor: Actor) -> None:
+    if actor.kind is ActorKind.MASTER_KEY and not master_keys.is_active(session, actor.id or ""):
+        raise Unauthorized("This master key was revoked.")
+    if actor.kind is ActorKind.OWNER and not owner_keys.is_valid(session, actor.id or ""):
+        raise Unauthorized("This owner key was replaced.")
+
+
+def _advance_head(session: Session, by: int) -> tuple[int, str, bytes]:
+    """Lock the head and reserve numbers; return the last one, the hash before the first, and the key."""
+    locked = (
+        update(AuditHead)
+        .where(AuditHead.name == TRAIL_NAME)
+        .values(number=AuditHead.number + by)
+        .returning(AuditHead.number, AuditHead.hash, AuditHead.sealed)
+        .execution_options(synchronize_session=False)
+    )
+    row = session.execute(locked).one_or_none()
+    if row is None:
+        _create_head(session)
+        row = session.execute(locked).one()
+    return row.number, row.hash, unseal_chain_key(row.sealed)
+
+
+def _create_head(session: Session) -> None:
+    key = secrets.token_bytes(_KEY_BYTES)
+    session.execute(
+        insert_into(session, AuditHead)
+        .values(
+            name=TRAIL_NAME,
+            number=0,
+            hash=GENESIS,
+            proof=head_proof(key, 0, GENESIS),
+            sealed=_CHAIN_KEYS.seal(key, TRAIL_NAME),
+        )
+        .on_conflict_do_nothing(index_elements=[AuditHead.name])
+    )
+
+
+def _entries() -> Any:
+    return select(table_of(AuditEntry)).order_by(AuditEntry.number.desc())
+
+
+def entry_hash(key: bytes, previous: str, entry: Mapping[str, Any]) -> str:
+    """Return the hash of an entry with JSON values (times as text, no float): an HMAC over it and the previous hash.
+
+    The key is not stored in the clear, so that write access to the database alone neither suffices to change an entry
+    nor to truncate the chain unnoticed.
+    """
+    text = json.dumps(entry, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return _hmac_hex(key, f"entry:{previous}:{text}")
+
+
+def head_proof(key: bytes, number: int, head_hash: str) -> str:
+    """Return the proof that a chain ends with this number and hash."""
+    return _hmac_hex(key, f"head:{number}:{head_hash}")
+
+
+def _hmac_hex(key: bytes, text: str) -> str:
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()

@@ -1,0 +1,129 @@
+"""Verification of the audit log: every number, every hash, and the end, read in pages within a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import Row, select
+from sqlalchemy.orm import Session
+
+from app.db.statements import table_of
+from app.platform.audit_log import trail
+from app.platform.audit_log.models import AuditEntry, AuditHead
+from app.platform.audit_log.trail import AuditEntryRow, AuditHeadView
+from app.ports.errors import Rejected
+
+_PAGE_SIZE = 1000
+_MAX_PROBLEMS_SHOWN = 10
+
+
+def find_problems(
+    session: Session, *, newest: int | None = None, expected: AuditHeadView | None = None
+) -> list[str]:
+    """Return one sentence per problem, none when the trail is intact.
+
+    `newest` restricts the check to the last entries. `expected` is a head recorded earlier, outside the database:
+    only it reveals that the trail, head included, was set to an earlier state of itself.
+    """
+    rows = session.execute(
+        select(AuditHead.name, AuditHead.number, AuditHead.hash, AuditHead.proof, AuditHead.sealed)
+    ).all()
+    # One chain has one head. The service never writes another row.
+    unexpected = [
+        f"there is a head named {row.name[:_MAX_PROBLEMS_SHOWN]!r}, which this service has not written"
+        for row in rows
+        if row.name != trail.TRAIL_NAME
+    ]
+    return [
+        *unexpected[:_MAX_PROBLEMS_SHOWN],
+        *_check(session, next((row for row in rows if row.name == trail.TRAIL_NAME), None), newest, expected),
+    ]
+
+
+def _check(
+    session: Session, row: Row[*tuple[Any, ...]] | None, newest: int | None, expected: AuditHeadView | None
+) -> list[str]:
+    if row is None:
+        found = session.scalar(select(AuditEntry.number).limit(1)) is not None
+        return (
+            ["the head of the trail is missing, its entries exist"]
+            if found
+            else _head_mismatches(session, expected, None)
+        )
+    try:
+        key = trail.unseal_chain_key(row.sealed)
+    except Rejected:
+        return [
+            "the trail's key cannot be opened: it was replaced, or ENCRYPTION_KEYS lacks the key that sealed it"
+        ]
+    problems = []
+    if row.proof != trail.head_proof(key, row.number, row.hash):
+        problems.append(f"the head counts {row.number} entries, and was not written by this service")
+    # A forged entry could have a number that the check would not reach.
+    problems += [
+        f"entry {number} precedes the first"
+        for number in session.scalars(
+            select(AuditEntry.number).where(AuditEntry.number < 1).limit(_MAX_PROBLEMS_SHOWN)
+        )
+    ]
+    first = 1 if newest is None else max(1, row.number - newest + 1)
+    return [
+        *problems,
+        *_walk(session, key, AuditHeadView(row.number, row.hash), first),
+        *_head_mismatches(session, expected, row.number),
+    ]
+
+
+def _walk(session: Session, key: bytes, head: AuditHeadView, first: int) -> Iterator[str]:
+    number, previous = first - 1, trail.GENESIS
+    if first > 1:
+        previous = session.scalar(select(AuditEntry.hash).where(AuditEntry.number == number)) or ""
+    for entry in _entries_from(session, first):
+        if entry.number > head.number:
+            yield f"entry {entry.number} follows the head, which counts {head.number} entries"
+            break
+        if entry.number != number + 1:
+            yield _missing(number + 1, entry.number - 1)
+            # What follows a gap can only be verified against itself.
+            if entry.number > first:
+                previous = ""
+        expected = trail.entry_hash(key, previous, trail.hashed_values(entry._asdict()))
+        if previous and entry.hash != expected:
+            yield f"entry {entry.number} was changed"
+        number, previous = entry.number, entry.hash
+    if number < head.number:
+        yield _missing(number + 1, head.number)
+    elif previous not in {"", head.hash}:
+        yield "the last entry is not the one in the head"
+
+
+def _entries_from(session: Session, number: int) -> Iterator[AuditEntryRow]:
+    while True:
+        rows = session.execute(
+            select(table_of(AuditEntry))
+            .where(AuditEntry.number >= number)
+            .order_by(AuditEntry.number)
+            .limit(_PAGE_SIZE)
+        ).all()
+        yield from rows
+        if len(rows) < _PAGE_SIZE:
+            return
+        number = rows[-1].number + 1
+
+
+def _head_mismatches(session: Session, expected: AuditHeadView | None, number: int | None) -> list[str]:
+    if expected is None or expected.number == 0:
+        return []
+    if number is None or number < expected.number:
+        return [
+            f"the trail ends at entry {number or 0}, but had {expected.number} when its head was recorded"
+        ]
+    found = session.scalar(select(AuditEntry.hash).where(AuditEntry.number == expected.number))
+    if found != expected.hash:
+        return [f"entry {expected.number} is not the recorded one"]
+    return []
+
+
+def _missing(first: int, last: int) -> str:
+    return f"entry {first} is missing" if first == last else f"entries {first} to {last} are missing"

@@ -1,0 +1,226 @@
+"""Operator commands: master keys, keys of deleted wallets, the audit log.
+
+They write the same trail as the API. Keys and recovery phrases are printed once, and never logged.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from flask import Flask
+from flask.cli import AppGroup, with_appcontext
+from marshmallow import ValidationError, fields
+
+from app.core import clock
+from app.core.pagination import PageRequest
+from app.db.unit_of_work import read_only_unit, snapshot
+from app.errors import ServiceError
+from app.identity import api_keys
+from app.identity import master_keys as identity_keys
+from app.observability import logs
+from app.platform import keys
+from app.platform.audit_log import actors, trail, verification
+from app.platform.audit_log.trail import AuditHeadView
+from app.platform.restore import reconciliation as restoration
+from app.platform.restore import write_offs
+from app.ports.errors import PortError
+from app.web.fields import Email, Name
+
+_DERIVATION_PATHS = (("EVM (Ethereum, Base)", "m/44'/60'/0'/0/0"), ("Solana", "m/44'/501'/0'/0'"))
+_MAX_PURGED = 1000
+
+
+class _OperatorGroup(AppGroup):
+    """Commands that log to stderr, and show a refusal as its message."""
+
+    def __init__(self, name: str, help_: str) -> None:
+        super().__init__(name, callback=logs.redirect_to_stderr, help=help_)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ServiceError as error:
+            raise click.ClickException(error.message) from None
+
+
+master_keys = _OperatorGroup("master-keys", "Master keys for the administration of the platform.")
+owner_keys = _OperatorGroup("owner-keys", "Keys of the owners of agents.")
+retired_keys = _OperatorGroup(
+    "retired-keys", "Keys of deleted wallets, kept for a time so that their funds can be recovered."
+)
+bridges = _OperatorGroup("bridges", "Bridges that were never paid out.")
+audit = _OperatorGroup("audit", "The audit log of administrative acts.")
+
+
+def register(app: Flask) -> None:
+    """Add the commands to an application."""
+    for group in (master_keys, owner_keys, retired_keys, bridges, audit):
+        app.cli.add_command(group)
+    app.cli.add_command(restored)
+
+
+@master_keys.command("create")
+@click.option("--name", default=None, help="Its name, such as ops.")
+@click.option("--owner-email", default=None, help="The email address of its holder.")
+def create_master_key(name: str | None, owner_email: str | None) -> None:
+    """Create a master key and print it: the only output that shows it."""
+    made = keys.create_master_key(
+        actors.shell_actor(),
+        name=_validated(Name(), name, "--name"),
+        owner_email=_validated(Email(), owner_email, "--owner-email"),
+    )
+    click.echo(f"{made.id}  {made.name}", err=True)
+    click.echo(made.key)
+
+
+@master_keys.command("list")
+def list_master_keys() -> None:
+    """List master keys, truncated."""
+    with read_only_unit() as session:
+        found = identity_keys.list_all(session)
+    for key in found:
+        state = "active" if key.active else f"revoked {clock.isoformat(key.revoked_at or key.created_at)}"
+        shown = api_keys.mask_key(key.key) if key.active else key.key
+        click.echo(f"{key.id}  {shown}  {clock.isoformat(key.created_at)}  {state}  {key.name}")
+
+
+@master_keys.command("revoke")
+@click.argument("key_id")
+def revoke_master_key(key_id: str) -> None:
+    """Revoke a master key by its id, immediately; not the last active one."""
+    try:
+        keys.revoke_master_key(actors.shell_actor(), key_id)
+    except identity_keys.LastMasterKey:
+        raise click.ClickException("This is the last active master key. Create another one first.") from None
+    click.echo(f"{key_id} is revoked.")
+
+
+@owner_keys.command("replace")
+@click.argument("agent_id")
+def replace_owner_key(agent_id: str) -> None:
+    """Replace the owner key of a claimed agent and print it. First verify that the request is from the owner."""
+    key = keys.replace_owner_key(actors.shell_actor(), agent_id)
+    click.echo("The previous key is no longer valid.", err=True)
+    click.echo(key)
+
+
+@retired_keys.command("list")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, _MAX_PURGED))
+@click.option("--offset", default=0, show_default=True, type=click.IntRange(min=0))
+def list_retired_keys(limit: int, offset: int) -> None:
+    """List deleted wallets with kept keys, and the earliest time of their deletion."""
+    page = keys.list_retired_keys(PageRequest(limit, offset))
+    for each in page.items:
+        dates = f"{clock.isoformat(each.retired_at)}  {clock.isoformat(each.purge_after)}"
+        click.echo(f"{each.wallet_id}  {each.agent_id}  {dates}  {each.evm_address}  {each.solana_address}")
+    click.echo(f"{len(page.items)} of {page.total}", err=True)
+
+
+@retired_keys.command("export")
+@click.argument("wallet_id")
+def export_retired_key(wallet_id: str) -> None:
+    """Print the recovery phrase of a deleted wallet, which controls all its funds; recorded in the audit log."""
+    try:
+        exported = keys.export_retired_key(actors.shell_actor(), wallet_id)
+    except PortError:
+        raise click.ClickException(
+            "The key cannot be opened: ENCRYPTION_KEYS lacks the key that sealed it."
+        ) from None
+    click.echo(f"Recovery phrase (BIP-39): {exported.phrase}")
+    for (chains, path), address in zip(
+        _DERIVATION_PATHS, (exported.wallet.evm_address, exported.wallet.solana_address), strict=True
+    ):
+        click.echo(f"{chains}: {address} at {path}")
+    click.echo("Enter the phrase in a wallet such as MetaMask or Phantom, and clear this screen.", err=True)
+
+
+@retired_keys.command("purge")
+@click.option("--limit", default=_MAX_PURGED, show_default=True, type=click.IntRange(1, _MAX_PURGED))
+def purge_retired_keys(limit: int) -> None:
+    """Delete due keys of wallets that are proven empty, as the sweep does."""
+    purged = keys.purge_retired_keys(actors.shell_actor(), limit=limit)
+    click.echo(f"{len(purged)} keys were deleted.")
+
+
+@bridges.command("write-off")
+@click.argument("transaction_id")
+@click.option(
+    "--accept-partial-refund",
+    is_flag=True,
+    help="Write it off even if only a part was refunded (refund_short).",
+)
+def write_off_bridge(transaction_id: str, *, accept_partial_refund: bool) -> None:
+    """Close a bridge that was never paid out to the wallet. Its amount is lost."""
+    write_offs.write_off(actors.shell_actor(), transaction_id, accept_partial_refund=accept_partial_refund)
+    click.echo(f"{transaction_id} has failed: written off.")
+
+
+@audit.command("verify")
+@click.option("--expect", default=None, metavar="NUMBER:HASH", help="A head that was recorded earlier.")
+def verify(expect: str | None) -> None:
+    """Verify that no entry of the trail was changed or removed; fails with a list of problems."""
+    expected = _parse_head(expect)
+    with snapshot() as session:
+        problems = verification.find_problems(session, expected=expected)
+        head = trail.get_head(session)
+    for problem in problems:
+        click.echo(problem, err=True)
+    if problems:
+        raise click.ClickException("The audit log is damaged.")
+    click.echo(f"The audit log is intact. Record its head: {head.number}:{head.hash}")
+
+
+@click.command("restored")
+@click.option("--dry-run", is_flag=True, help="Report the state of the chains, change nothing.")
+@click.option(
+    "--repair", is_flag=True,
+    help="Compare and repair only, for later runs while the service runs. Payments and purchases stay unchanged.",
+)  # fmt: skip
+@click.option(
+    "--max-lookups", default=200, show_default=True, type=click.IntRange(min=0),
+    help="The maximum number of unknown transactions to look up.",
+)  # fmt: skip
+@with_appcontext
+def restored(*, dry_run: bool, repair: bool, max_lookups: int) -> None:
+    """Reconcile a restored database with the chains; run it before any process of the service starts.
+
+    A transaction that was still in a node's memory may land later: --repair checks again while the service runs.
+    Reports what the chains show to have happened after the backup. Exits with 1 while anything needs attention.
+    """
+    logs.redirect_to_stderr()
+    if dry_run and repair:
+        raise click.UsageError("--dry-run and --repair exclude each other.")
+    if not dry_run and not repair:
+        closed = restoration.close_open_items(actors.shell_actor())
+        click.echo(
+            f"payments: those made until {clock.isoformat(closed.at)} are no longer accepted;"
+            f" {closed.payments} open ones are marked as used"
+        )
+        for purchase_id in closed.purchases:
+            click.echo(f"purchases: {purchase_id} may have been ordered since the backup; it is unknown")
+    unresolved = False
+    for line in restoration.reconcile(repair=not dry_run, max_lookups=max_lookups):
+        click.echo(line.text)
+        unresolved |= line.needs_action
+    if unresolved:
+        raise SystemExit(1)
+
+
+def _parse_head(text: str | None) -> AuditHeadView | None:
+    if text is None:
+        return None
+    number, _, hash_ = text.partition(":")
+    if not number.isdecimal() or not hash_:
+        raise click.BadParameter("must look like 120:3f5a…", param_hint="--expect")
+    return AuditHeadView(int(number), hash_)
+
+
+def _validated(field: fields.Field[Any], value: str | None, name: str) -> str | None:
+    if value is None:
+        return None
+    try:
+        found: str | None = field.deserialize(value)
+    except ValidationError as error:
+        raise click.BadParameter(str(error.messages[0]), param_hint=name) from None
+    return found

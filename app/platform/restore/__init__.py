@@ -1,0 +1,1 @@
+"""Reconciliation after a database restore."""

@@ -1,0 +1,141 @@
+"""Reconciliation of a restored database with the chains, before any process of the service starts.
+
+What happened after the backup is missing from it, and some of it could happen twice: payments would be accepted again,
+purchases queued again, transactions look lost. The chains show what was sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from app.core import clock
+from app.db.unit_of_work import unit_of_work
+from app.payments import consumed, topups, treasury
+from app.payments.treasury import WalletRole
+from app.platform.audit_log import trail
+from app.platform.audit_log.actors import Actor
+from app.platform.audit_log.trail import AuditAction, AuditEvent
+from app.ports.chain import Chain, NonceUse, SentTransaction
+from app.ports.errors import PortError
+from app.shopping import maintenance as purchases
+from app.state import app_state
+from app.wallets.maintenance import restore_reconciliation
+from app.wallets.maintenance.restore_reconciliation import NonceGap, UnknownSpend
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedAfterRestore:
+    """Items that may have ended after the backup, and are therefore closed."""
+
+    at: datetime
+    payments: int
+    purchases: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportLine:
+    """A sentence for the operator; `needs_action` when an operator must act before the service starts."""
+
+    text: str
+    needs_action: bool = False
+
+
+def close_open_items(actor: Actor) -> ClosedAfterRestore:
+    """Prevent a second use of open payments and purchases, and record it in the trail."""
+    now = clock.now()
+    with unit_of_work() as session:
+        payments = consumed.set_restore_cutoff(session, now)
+        purchase_ids = tuple(purchases.mark_all_unknown(session))
+        after = {"payments": payments, "purchases": trail.summarized_list(purchase_ids)}
+        trail.record(session, actor, AuditEvent(AuditAction.DATABASE_RESTORED, after=after))
+    return ClosedAfterRestore(now, payments, purchase_ids)
+
+
+def reconcile(*, repair: bool, max_lookups: int) -> Iterator[ReportLine]:
+    """Yield the differences between the chains and the database; with `repair`, update the database if necessary.
+
+    At most `max_lookups` unknown transactions are looked up.
+    """
+    for name, chain in app_state().ports.chains.items():
+        quarantined_ids: list[str] = []
+        try:
+            for found in restore_reconciliation.unknown_spends(chain):
+                if repair and found.is_undetermined:
+                    restore_reconciliation.quarantine(found)
+                    quarantined_ids.append(found.movement.id)
+                yield _spend_line(found, repair=repair)
+            if repair:
+                restore_reconciliation.release_quarantine(name, except_ids=quarantined_ids)
+            for gap in restore_reconciliation.nonce_gaps(chain):
+                if repair:
+                    restore_reconciliation.advance_nonce(gap)
+                yield from _gap_lines(chain, gap, max_lookups=max_lookups)
+                max_lookups = max(0, max_lookups - len(gap.missing_nonces))
+        except PortError as error:
+            yield ReportLine(
+                f"{name.value}: cannot be read ({error.reason}); run this again", needs_action=True
+            )
+
+
+def _spend_line(found: UnknownSpend, *, repair: bool) -> ReportLine:
+    movement, sent = found.movement, found.sent
+    movement_text = (
+        f"{movement.chain.value}: movement {movement.id} of {movement.sender}, nonce {movement.nonce}"
+    )
+    if sent is None:
+        return ReportLine(
+            f"{movement_text}: the nonce is used, but no node shows by which transaction; configure an archive node",
+            needs_action=True,
+        )
+    outcome_text = "was cancelled" if sent.nonce_use is NonceUse.NOTHING else "was executed"
+    origin_text = f"after the backup by {sent.tx_hash}"
+    if sent.nonce_use is NonceUse.OTHER:
+        return ReportLine(
+            f"{movement_text}: another transaction used its nonce: {sent.tx_hash}; check whether it is this movement",
+            needs_action=True,
+        )
+    if found.purpose is None:
+        return ReportLine(
+            f"{movement_text}: {outcome_text} {origin_text}, but no node returns its signed bytes in full;"
+            f" configure another node; until then its status is {movement.status.value}",
+            needs_action=True,
+        )
+    if not repair or not found.needs_adoption:
+        return ReportLine(f"{movement_text}: {outcome_text} {origin_text}")
+    if not restore_reconciliation.adopt_onchain_tx(found, on_reopened=topups.reopen_grant):
+        return ReportLine(
+            f"{movement_text}: {outcome_text} {origin_text}, and could not be updated (deleted, or changing"
+            " concurrently); run this again",
+            needs_action=True,
+        )
+    return ReportLine(f"{movement_text}: {outcome_text} {origin_text}; a worker settles it")
+
+
+def _gap_lines(chain: Chain, gap: NonceGap, *, max_lookups: int) -> Iterator[ReportLine]:
+    owner_text = "the service itself" if gap.agent_id == treasury.OWNER_AGENT_ID else f"agent {gap.agent_id}"
+    yield ReportLine(
+        f"{gap.chain.value}: {owner_text}, wallet {gap.wallet_id}, {gap.address} has sent"
+        f" {len(gap.missing_nonces)} transactions that are not in this database"
+    )
+    for slot in gap.missing_nonces[:max_lookups]:
+        yield ReportLine(
+            f"{gap.chain.value}:   nonce {slot}: {_describe(chain.transaction_at_nonce(gap.address, slot), gap)}"
+        )
+    if len(gap.missing_nonces) > max_lookups:
+        yield ReportLine(
+            f"{gap.chain.value}:   and {len(gap.missing_nonces) - max_lookups} more; see the address in an explorer"
+        )
+
+
+def _describe(sent: SentTransaction | None, gap: NonceGap) -> str:
+    if sent is None:
+        return "no node returns this transaction; see the address in an explorer"
+    if sent.amount is None:
+        return f"{sent.tx_hash}, a call of {sent.recipient}"
+    is_to_treasury = treasury.has_wallets(WalletRole.TREASURY) and sent.recipient == treasury.recipient(
+        gap.chain
+    )
+    to = "the treasury: credits may be owed" if is_to_treasury else sent.recipient
+    return f"{sent.tx_hash}, {sent.amount} {sent.amount.token.symbol} to {to}"

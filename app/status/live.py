@@ -1,0 +1,212 @@
+"""`flask doctor --live`: asks every configured system one question per capability, and compares the answers.
+
+An answer is compared by the code that uses it: what an adapter cannot read, decode or rehearse with differs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from queue import Empty, SimpleQueue
+
+from app.core.chains import ETH, SOL, USDC, ChainName, Token
+from app.core.money import TokenAmount, usd_string
+from app.core.redaction import redaction
+from app.gateway.providers import probes as gateway
+from app.gateway.providers.table import ProviderTable
+from app.ports.bridges import BridgeProvider, BridgeRequest, BridgeRoute
+from app.ports.errors import PortError, Rejected
+from app.ports.perpdex import Perpdex, PerpdexQuery, PerpdexTopic
+from app.ports.probes import ADDRESSES, Probe, UnexpectedAnswer
+from app.ports.swaps import SwapExchange, SwapRequest
+from app.state import app_state
+
+_AMOUNTS: Mapping[Token, TokenAmount] = {
+    ETH: TokenAmount(10**16, ETH), SOL: TokenAmount(10**8, SOL), USDC: TokenAmount(20 * 10**6, USDC),
+}  # fmt: skip
+_SLIPPAGE_BPS = 100
+_WHOLE_BPS = 10_000
+_LACKS_FUNDS = frozenset({"insufficient_funds", "insufficient_gas", "leaves_dust"})
+"""Reasons of a refusal that follows after everything was read: the address of the rehearsal holds nothing."""
+_ACCOUNT_TOPICS = frozenset(
+    {PerpdexTopic.ACCOUNT, PerpdexTopic.SPOT, PerpdexTopic.ORDERS, PerpdexTopic.FILLS}
+)
+_MISREAD_REASONS = frozenset({"unexpected_answer", "wrong_chain", "unsafe_instructions"})
+_NO_ANSWER_REASONS = frozenset({"not_sent", "no_answer", "timeout", "broken"})
+_MISREAD = (UnexpectedAnswer, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+_MAX_REMARK_CHARACTERS = 300
+
+
+class Result(StrEnum):
+    """The outcome of a question; `DIFFERS` and `FAILS` make the command fail."""
+
+    WORKS = "works"
+    DIFFERS = "differs"
+    FAILS = "fails"
+    NOT_CONFIGURED = "not configured"
+    NOT_ASKED = "not asked"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the table."""
+
+    result: Result
+    system: str
+    capability: str
+    remark: str
+
+
+def all_probes() -> list[Probe]:
+    """Return the questions to all systems that the service uses."""
+    state = app_state()
+    ports = state.ports
+    found = [*ports.probes()]
+    for chain, exchange in ports.swap_exchanges.items():
+        swap = partial(_rehearse_swap, chain, exchange)
+        found.append(Probe("jupiter" if chain is ChainName.SOLANA else "uniswap", f"swap on {chain}", swap))
+    for route, providers in ports.bridges.items():
+        for provider in providers:
+            bridge = partial(_rehearse_bridge, provider, route)
+            found.append(Probe(provider.name, f"{route[2].symbol} from {route[0]} to {route[1]}", bridge))
+    found += [
+        Probe("hyperliquid", topic.value, partial(_query_exchange, ports.perpdex, topic))
+        for topic in PerpdexTopic
+    ]
+    return [*found, *gateway.probes(state.part(ProviderTable), ports.upstream)]
+
+
+def names(probes: Collection[Probe]) -> tuple[str, ...]:
+    """Return the names of systems that questions can be limited to: `base` has all endpoints of Base."""
+    return tuple(dict.fromkeys(probe.system.partition(" ")[0] for probe in probes))
+
+
+def ask_all(
+    probes: Sequence[Probe], *, only: Collection[str], budget_nanos: int, seconds: int
+) -> Iterator[Row]:
+    """Ask in order, each for at most this many seconds, while the sum of the maximum costs is within the budget."""
+    state = app_state()
+    redact = redaction(state.settings.secret_texts())
+    for probe in probes:
+        if only and probe.system.partition(" ")[0] not in only:
+            continue
+        with state.ports.recording(probe.system, probe.capability):
+            result, remark, max_nanos = _ask(probe, budget_nanos, seconds)
+        budget_nanos -= max_nanos
+        remark = " ".join(redact(remark).split())[:_MAX_REMARK_CHARACTERS]
+        yield Row(result, probe.system, probe.capability, remark)
+
+
+def _ask(probe: Probe, budget_nanos: int, seconds: int) -> tuple[Result, str, int]:
+    """Return result and remark, and the most that the question cost."""
+    if probe.missing is not None:
+        return Result.NOT_CONFIGURED, f"set {probe.missing}", 0
+    max_nanos = 0
+    try:
+        max_nanos = probe.max_nanos() if probe.max_nanos is not None else 0
+        if max_nanos > budget_nanos:
+            remark = f"it costs up to {usd_string(max_nanos)} USD: raise --spend-up-to"
+            return Result.NOT_ASKED, remark, 0
+        return Result.WORKS, _answer_within(probe.ask, seconds), max_nanos
+    except Exception as error:
+        # Whatever it raises describes this answer, and the other questions are asked all the same.
+        return *_explain(error), max_nanos
+
+
+def _answer_within(ask: Callable[[], str], seconds: int) -> str:
+    """Return an answer. Raises: TimeoutError if there is none in time; it is abandoned."""
+    answers: SimpleQueue[str | Exception] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put(ask())
+        except Exception as error:
+            answers.put(error)  # raised where it is waited for
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        answer = answers.get(timeout=seconds)
+    except Empty:
+        answer = TimeoutError(f"no answer in {seconds} seconds")
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _rehearse_swap(chain: ChainName, exchange: SwapExchange) -> str:
+    """Quote a swap, and build and simulate its transaction as far as an address without funds permits."""
+    token = SOL if chain is ChainName.SOLANA else ETH
+    request = SwapRequest(ADDRESSES[chain.family], _AMOUNTS[token], USDC, _SLIPPAGE_BPS)
+    offer = exchange.quote(request)
+    minimum = offer.output_units * (_WHOLE_BPS - _SLIPPAGE_BPS) // _WHOLE_BPS
+    _rehearse(lambda: exchange.draft(offer, minimum_units=minimum, signer=None))
+    output = TokenAmount(offer.output_units, USDC)
+    return f"{request.input_amount} {token.symbol} for {output} USDC, {offer.route}"
+
+
+def _rehearse_bridge(provider: BridgeProvider, route: BridgeRoute) -> str:
+    """Quote a bridge, and build and simulate its transactions as far as an address without funds permits."""
+    source, destination, token = route
+    request = BridgeRequest(
+        source, destination, ADDRESSES[source.family], ADDRESSES[destination.family], _AMOUNTS[token]
+    )
+    try:
+        offer = provider.quote(request)
+    except Rejected as refusal:
+        if refusal.reason not in _LACKS_FUNDS:
+            raise
+        return "read; a quote needs gas on the other chain"
+    _rehearse(lambda: provider.prepare(offer))
+    return f"{offer.route}, fee {TokenAmount(offer.fee_units, token)} {token.symbol}, {offer.seconds} s"
+
+
+def _rehearse(prepare: Callable[[], object]) -> None:
+    try:
+        prepare()
+    except Rejected as refusal:
+        if refusal.reason not in _LACKS_FUNDS:
+            raise
+
+
+def _query_exchange(exchange: Perpdex, topic: PerpdexTopic) -> str:
+    address = ADDRESSES[ChainName.ETHEREUM.family] if topic in _ACCOUNT_TOPICS else None
+    symbol = "ETH" if topic is PerpdexTopic.BOOK else None
+    document = exchange.fetch(PerpdexQuery(topic, address, symbol)).document
+    if document is None:
+        raise UnexpectedAnswer(f"there is no market of {symbol}")
+    return f"{len(document)} entries"
+
+
+def _explain(error: Exception) -> tuple[Result, str]:
+    """Return whether there was an answer of another form, and what went wrong, the first cause last."""
+    causes = [*_causes(error)]
+    reasons = {str(getattr(cause, "reason", "")) for cause in causes}
+    differs = not reasons & _NO_ANSWER_REASONS and (
+        bool(reasons & _MISREAD_REASONS) or any(isinstance(cause, _MISREAD) for cause in causes)
+    )
+    return Result.DIFFERS if differs else Result.FAILS, ": ".join(dict.fromkeys(map(_describe, causes)))
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    # An adapter's translation keeps the original as its context, also when it hides it from tracebacks.
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _describe(error: BaseException) -> str:
+    reason = getattr(error, "reason", None)
+    if reason is not None:
+        details = error.details if isinstance(error, PortError) else {}
+        refusal = getattr(error, "error", None)  # of a JSON-RPC endpoint
+        shown = [f"{name} {value}" for name, value in details.items()]
+        shown += [] if refusal is None else [f"{refusal.code} {refusal.message}"]
+        return f"{reason} ({', '.join(shown)})" if shown else str(reason)
+    if isinstance(error, KeyError):
+        return f"there is no {error.args[0]!r}"
+    if isinstance(error, UnexpectedAnswer | TimeoutError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,64 @@
+"""Cross-origin requests of browsers to `/v1`: the CORS protocol of the Fetch standard, without credentials.
+
+Errors before a request is read (408, 431) have no such headers: the origin is not known.
+"""
+
+from __future__ import annotations
+
+from flask import Flask, Response, request
+from werkzeug.wrappers import Response as WsgiResponse
+
+_PREFIX = "/v1/"
+_ANY = "*"
+# Chromium caches a preflight for two hours at most.
+_MAX_AGE_SECONDS = "7200"
+
+
+def install(app: Flask, origins: tuple[str, ...]) -> None:
+    """Answer OPTIONS on every API route, and allow these origins to read API responses."""
+
+    def answer_options() -> Response | None:
+        # Ahead of all guards: a browser sends no key with a preflight.
+        if request.method != "OPTIONS" or not request.path.startswith(_PREFIX):
+            return None
+        response: Response = app.make_default_options_response()
+        if not response.allow:
+            return None  # no such route: 404
+        response.allow.add("OPTIONS")
+        response.status_code = 204
+        del response.headers["Content-Type"]
+        return response
+
+    def allow_origin(response: Response) -> Response:
+        if request.path.startswith(_PREFIX):
+            add_headers(response, request.headers.get("Origin", ""), origins)
+            if (
+                request.method == "OPTIONS"
+                and response.allow
+                and "Access-Control-Allow-Origin" in response.headers
+            ):
+                headers = response.headers
+                headers["Access-Control-Allow-Methods"] = response.allow.to_header()
+                # The wildcard does not include Authorization.
+                headers["Access-Control-Allow-Headers"] = "*, Authorization"
+                headers["Access-Control-Max-Age"] = _MAX_AGE_SECONDS
+        return response
+
+    app.before_request(answer_options)
+    app.after_request(allow_origin)
+
+
+def add_headers(response: WsgiResponse, origin: str, origins: tuple[str, ...]) -> None:
+    """Allow the origin of a request to read the response, if it is one of `origins`."""
+    if not origins:
+        return
+    headers = response.headers
+    if _ANY in origins:
+        headers["Access-Control-Allow-Origin"] = _ANY
+    else:
+        response.vary.add("Origin")
+        if origin not in origins:
+            return
+        headers["Access-Control-Allow-Origin"] = origin
+    # Wildcards apply to requests without credentials, the only kind allowed.
+    headers["Access-Control-Expose-Headers"] = _ANY

@@ -1,0 +1,118 @@
+"""The mapping from errors to HTTP: JSON with a code for every status ≥ 400, including for routes that do not exist."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+from flask import Flask, Response, g, jsonify, request
+from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import MethodNotAllowed as WerkzeugMethodNotAllowed
+
+from app.db.unit_of_work import CommitUnknownError, is_unavailable
+from app.errors import (
+    InternalError,
+    InvalidInput,
+    MethodNotAllowed,
+    NotFound,
+    Overloaded,
+    PayloadTooLarge,
+    RateLimited,
+    ServiceError,
+)
+from app.observability import error_reporting
+from app.web.server_hooks import client_error_of
+
+_log = structlog.get_logger(__name__)
+_BY_STATUS: dict[int, type[ServiceError]] = {
+    404: NotFound,
+    405: MethodNotAllowed,
+    413: PayloadTooLarge,
+    429: RateLimited,
+    503: Overloaded,
+}
+
+
+def install(app: Flask) -> None:
+    """Register the handler; called last, so that no handler of an extension precedes it."""
+
+    def handle(error: Exception) -> Response:
+        return response_of(error, route=str(request.url_rule))
+
+    # flask-smorest has registered one for HTTPException, which would precede a handler of Exception.
+    app.register_error_handler(HTTPException, handle)
+    app.register_error_handler(Exception, handle)
+
+
+def response_of(error: Exception, *, route: str) -> Response:
+    """Return the response to an exception of the code that serves a route."""
+    if isinstance(error, ServiceError):
+        return error_response(error)
+    if isinstance(error, HTTPException):
+        return _http_exception(error)
+    if isinstance(error, CommitUnknownError):
+        return _unknown_commit()
+    if is_unavailable(error):
+        # No connection was free, a lock was not granted in time, or the database is away: nothing was done.
+        _log.exception("database_unavailable")
+        return error_response(Overloaded(retry_after_seconds=1))
+    _log.exception("request_failed")
+    error_reporting.report(error, route=route)
+    return error_response(InternalError())
+
+
+def error_body(error: ServiceError) -> dict[str, Any]:
+    """Return the JSON body of an error."""
+    body: dict[str, Any] = {"error": error.message, "code": error.code.value, **error.members}
+    if error.details:
+        body["details"] = error.details
+    body["request_id"] = g.get("request_id", "")
+    return body
+
+
+def error_response(error: ServiceError) -> Response:
+    """Return the response of an error."""
+    response = jsonify(error_body(error))
+    response.status_code = error.status
+    response.headers.update(error.headers)
+    if error.retry_after_seconds is not None:
+        response.headers["Retry-After"] = str(max(1, error.retry_after_seconds))
+    if error.status == HTTPStatus.UNAUTHORIZED:
+        # RFC 9110 §11.6.1: a 401 names a scheme.
+        response.headers["WWW-Authenticate"] = 'ApiKey realm="purser"'
+    return response
+
+
+def _http_exception(error: HTTPException) -> Response:
+    status = error.code or 500
+    if status < HTTPStatus.BAD_REQUEST and error.response is not None:
+        return error.get_response()  # type: ignore[return-value]
+    failure: ServiceError
+    if (client_error := client_error_of(error)) is not None:
+        failure = client_error
+    elif status in _BY_STATUS:
+        failure = _BY_STATUS[status]()
+    elif status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        failure = InvalidInput("The request could not be understood.")
+    else:
+        failure = InternalError()
+    response = error_response(failure)
+    if isinstance(error, WerkzeugMethodNotAllowed) and error.valid_methods:
+        response.headers["Allow"] = ", ".join(error.valid_methods)
+    for name, value in error.get_headers():
+        if name == "Retry-After":
+            response.headers["Retry-After"] = value
+    return response
+
+
+def _unknown_commit() -> Response:
+    # No Retry-After: a client that retries automatically would do it twice.
+    _log.exception("outcome_unknown")
+    return error_response(
+        Overloaded(
+            "The connection to the database was lost, and it is unknown whether this was done. If you sent an"
+            " Idempotency-Key, repeat the request with the same key in a minute; if not, check its result first.",
+            details={"outcome": "unknown"},
+        )
+    )

@@ -1,0 +1,50 @@
+"""The begin and the end of each request: its id, its log line and its metrics."""
+
+from __future__ import annotations
+
+import time
+from http import HTTPStatus
+
+import structlog
+from flask import g
+from werkzeug.wrappers import Response
+
+from app.observability import counters
+from app.web.client_request import ClientRequest
+
+_log = structlog.get_logger(__name__)
+_STATUSES = frozenset(HTTPStatus)
+
+
+def begin(request: ClientRequest) -> None:
+    """Bind the id of a request to everything that is logged and answered."""
+    g.request_id = request.id
+    structlog.contextvars.clear_contextvars()
+    structlog.contextvars.bind_contextvars(request_id=request.id)
+
+
+def end(request: ClientRequest, response: Response, route: str | None, *, trusts_proxies: bool) -> None:
+    """Add the headers of every response, log the request and count it.
+
+    `route` is the pattern, not the path: queries and path segments may hold codes and keys.
+    """
+    for callback in request.on_response:
+        callback(response.status_code)
+    # A relayed response keeps its upstream's.
+    response.headers.setdefault("X-Request-Id", request.id)
+    response.headers.setdefault("X-Content-Type-Options", "nosniff")
+    microseconds = (time.perf_counter_ns() - request.started_ns) // 1000
+    _log.info(
+        "request", method=request.method, route=route, status=response.status_code, microseconds=microseconds
+    )
+    # A client may send any method.
+    labels = (request.method, route) if route else ("", "")
+    counters.REQUESTS.labels(*labels, _status_label(response.status_code)).inc()
+    counters.REQUEST_SECONDS.labels(*labels).observe(microseconds / 1e6)
+    if not trusts_proxies and "X-Forwarded-For" in request.headers:
+        counters.UNTRUSTED_FORWARDED_HEADERS.inc()
+
+
+def _status_label(status: int) -> str:
+    """Return a status as a label: its class, if it is unassigned (a cataloged service may send any)."""
+    return str(status) if status in _STATUSES else f"{status // 100}xx"

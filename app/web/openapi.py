@@ -1,0 +1,175 @@
+"""The OpenAPI 3.1 document, generated from the blueprints, the schemas and the error classes."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from apispec import BasePlugin
+from apispec.ext.marshmallow import MarshmallowPlugin
+from apispec.ext.marshmallow.common import resolve_schema_cls
+from flask import Flask
+from flask_smorest import Api
+from marshmallow import Schema
+
+from app.errors import Overloaded, PayloadTooLarge, RequestTimeout, ServiceError
+from app.web import fields
+from app.web.blueprint import error_document
+from app.web.openapi_document import OpenApiDocument
+from app.web.schemas import ErrorBody
+
+_WIRE_TYPES: tuple[tuple[type[Any], str, str | None], ...] = (
+    (fields.AmountField, "string", None),
+    (fields.Usd, "number", None),
+    (fields.StrictBoolean, "boolean", None),
+    (fields.UsdText, "string", None),
+    (fields.Instant, "string", "date-time"),
+    (fields.QueryCount, "integer", None),
+    (fields.Name, "string", None),
+    (fields.Email, "string", "email"),
+    (fields.Address, "string", None),
+    (fields.DomainField, "string", "hostname"),
+    (fields.Text, "string", None),
+)
+
+_HEADERS: Mapping[str, Mapping[str, Any]] = {
+    "X-Request-Id": {
+        "description": "Identifies the request in the logs.",
+        "schema": {"type": "string", "format": "uuid"},
+    },
+    "Retry-After": {
+        "description": "Seconds to wait before the next attempt.",
+        "schema": {"type": "integer", "minimum": 1},
+    },
+    "Idempotent-Replayed": {
+        "description": "`true` if this is the stored response to an earlier request with the same key.",
+        "schema": {"type": "string", "enum": ["true"]},
+    },
+    "X-Gateway-Request-Id": {
+        "description": "Identifies the forwarded call, whatever `X-Request-Id` the upstream has set.",
+        "schema": {"type": "string", "format": "uuid"},
+    },
+    "X-Cost-Usd": {
+        "description": "The cost of the call. Absent from streams, and from calls paid by x402.",
+        "schema": {"type": "string"},
+    },
+    "X-Credits-Remaining": {
+        "description": "The credits left after the call, in US dollars; absent if `X-Cost-Usd` is.",
+        "schema": {"type": "string"},
+    },
+    "X-Max-Tokens-Applied": {
+        "description": "The limit on output tokens that was added to the request. Absent if none was.",
+        "schema": {"type": "integer", "minimum": 1},
+    },
+}
+# Docstrings of error classes may end with when not to raise them, which is no information for clients.
+_INTERNAL_NOTES = re.compile(r" Not for [^\n]*")
+_RETRYABLE_STATUSES = ("409", "429", "503")
+
+
+def spec_options(public_url: str, security_schemes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of the document other than operations."""
+    return {
+        "info": {
+            "description": (
+                "Agents register themselves and get an API key, a wallet on Ethereum, Base and Solana, "
+                "spending controls and credits. Amounts are decimal strings, times are ISO 8601 in UTC. Dollars "
+                "are numbers, at most 1000000000 and with at most 9 decimals; floating-point noise "
+                "(0.30000000000000004) is removed. "
+                "Every error has the same body: `error`, `code`, `details`, `request_id`."
+            ),
+            "license": {"name": "Proprietary", "identifier": "LicenseRef-Proprietary"},
+        },
+        "servers": [{"url": public_url}],
+        "components": {"securitySchemes": dict(security_schemes)},
+    }
+
+
+def bind(app: Flask, api: Api) -> OpenApiDocument:
+    """Bind flask-smorest to the application, with our fields and error body; return the document."""
+    api.ERROR_SCHEMA = ErrorBody
+    plugins = {
+        "marshmallow_plugin": MarshmallowPlugin(schema_name_resolver=_schema_name),
+        "extra_plugins": [_SharedConventions()],
+    }
+    api.init_app(app, spec_kwargs=plugins)
+    for name, header in _HEADERS.items():
+        api.spec.components.header(name, dict(header))
+    for field, type_, format_ in _WIRE_TYPES:
+        api.register_field(field, type_, format_)
+    return OpenApiDocument(api)
+
+
+def _schema_name(schema: type[Schema] | Schema) -> str:
+    cls = schema if isinstance(schema, type) else type(schema)
+    return "Error" if cls is ErrorBody else cls.__name__.removesuffix("Shape")
+
+
+class _SharedConventions(BasePlugin):  # type: ignore[misc, unused-ignore]
+    """Adds to operations and schemas what is common to their kind."""
+
+    def schema_helper(
+        self,
+        name: str,
+        definition: dict[str, Any],
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """Describe a schema by its class docstring."""
+        doc = inspect.getdoc(resolve_schema_cls(kwargs["schema"])) if kwargs.get("schema") else None
+        return {"description": doc} if doc else {}
+
+    def operation_helper(
+        self,
+        path: str | None = None,
+        operations: dict[str, Any] | None = None,
+        **_kwargs: Any,
+    ) -> None:
+        """Complete the operations of a path."""
+        for operation in (operations or {}).values():
+            parameters = operation.get("parameters", [])
+            for parameter in parameters:
+                _drop_null(parameter)
+            locations = {parameter["in"] for parameter in parameters}
+            if "requestBody" in operation:
+                for failure in (PayloadTooLarge, RequestTimeout):
+                    operation["responses"][str(failure().status)] = _body_error_response(failure)
+                operation["responses"].setdefault(str(Overloaded().status), _body_error_response(Overloaded))
+            elif not locations & {"query", "header"}:
+                del operation["responses"]["400"]
+            repeatable = any(parameter["name"] == "Idempotency-Key" for parameter in parameters)
+            for status, response in operation["responses"].items():
+                if not isinstance(response, str):  # a reference
+                    response["description"] = _INTERNAL_NOTES.sub("", response.get("description", ""))
+                    standard = _standard_headers(str(status), is_idempotent=repeatable)
+                    response["headers"] = {**standard, **response.get("headers", {})}
+
+
+def _drop_null(parameter: dict[str, Any]) -> None:
+    """Remove null from a parameter's values: a client omits the parameter instead."""
+    schema = parameter.get("schema", {})
+    if isinstance(schema.get("type"), list):
+        schema["type"] = next(kind for kind in schema["type"] if kind != "null")
+    if "enum" in schema:
+        schema["enum"] = [value for value in schema["enum"] if value is not None]
+    if schema.get("default", "") is None:
+        del schema["default"]
+
+
+def _body_error_response(failure: type[ServiceError]) -> dict[str, Any]:
+    return dict(error_document(f"`{failure.code}`: {inspect.getdoc(failure)}"))
+
+
+def response_headers(*names: str) -> dict[str, Any]:
+    """Return references to the documented headers of these names, for a response."""
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
+
+
+def _standard_headers(status: str, *, is_idempotent: bool) -> dict[str, Any]:
+    names = ["X-Request-Id"]
+    if status in _RETRYABLE_STATUSES:
+        names.append("Retry-After")
+    if is_idempotent and status.startswith("2"):
+        names.append("Idempotent-Replayed")
+    return response_headers(*names)

@@ -1,0 +1,43 @@
+"""The OpenAPI document of one application."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from flask_smorest import Api
+from werkzeug.utils import cached_property
+
+from app.web.schemas import ErrorBody
+
+
+class OpenApiDocument:
+    """The document of one application, generated when first read: that takes longer than all else at start."""
+
+    def __init__(self, api: Api) -> None:
+        self.spec = api.spec
+        self.deferred: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
+        self._rendered: dict[str, Any] | None = None
+
+    def read(self) -> dict[str, Any]:
+        """Return the document. It is shared and must not be changed."""
+        with self._lock:
+            if self._rendered is None:
+                for describe in self.deferred:
+                    describe()
+                schemas = self.spec.components.schemas
+                if "Error" not in schemas:
+                    # Operations refer to it by its name only.
+                    self.spec.components.schema("Error", schema=ErrorBody)
+                # flask-smorest's own paging, which no route uses.
+                schemas.pop("PaginationMetadataSchema", None)
+                self._rendered = self.spec.to_dict()
+        return self._rendered
+
+    @cached_property
+    def text(self) -> str:
+        """The document as JSON."""
+        return json.dumps(self.read(), separators=(",", ":"))

@@ -1,0 +1,256 @@
+"""Request bodies: read once, decompressed, within the memory that the process has for bodies."""
+
+from __future__ import annotations
+
+import io
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import Protocol
+
+import brotli  # type: ignore[import-untyped]
+from backports import zstd
+from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
+
+from app.db.striped_lock import striped_lock
+from app.errors import InvalidInput, PayloadTooLarge
+from app.web.client_request import ClientRequest
+from app.web.server_hooks import client_error_of
+from server.client_socket import ConnectionShed
+from server.pool import ANONYMOUS
+
+MAX_KEYLESS_BYTES = 256 * 1024
+"""The largest body that is read without a key, decoded or not."""
+_MEBIBYTE = 2**20
+_CHUNK_BYTES = 65_536
+# Smaller reads make the server copy what remains of each received chunk.
+_READ_BYTES = _MEBIBYTE
+# Decoded in a few milliseconds.
+_UNSERIALIZED_BYTES = 16_384
+_RAW_KEY, _DECODED_KEY = "purser.body", "purser.decoded_body"
+_decoding_lock = threading.Lock()
+
+
+def raw_body(request: ClientRequest) -> bytes:
+    """Read a request's body as it was sent, once for all callers.
+
+    Raises: PayloadTooLarge; InvalidInput when it is incomplete or malformed; RequestTimeout when it takes too long;
+    Overloaded when there is no memory for it.
+    """
+    if _RAW_KEY not in request.environ:
+        request.environ[_RAW_KEY] = _read(request)
+    body: bytes = request.environ[_RAW_KEY]
+    return body
+
+
+def decoded_body(request: ClientRequest) -> bytes:
+    """Read a request's body and decode its `Content-Encoding`: gzip, zstd or br.
+
+    The limit holds for the decoded body, and nothing beyond it is decoded.
+
+    Raises: what `raw_body` does; InvalidInput for another encoding, or malformed data.
+    """
+    encoding = request.headers.get("Content-Encoding", "").strip().lower()
+    if encoding in {"", "identity"}:
+        return raw_body(request)
+    if encoding not in _DECOMPRESSORS:
+        raise InvalidInput(
+            f"The Content-Encoding {encoding[:40]!r} of the request body is not supported: send one of "
+            f"{', '.join(_DECOMPRESSORS)}, or none."
+        )
+    if _DECODED_KEY not in request.environ:
+        compressed = raw_body(request)
+        with serialize_decoding(request, len(compressed)):
+            request.environ[_DECODED_KEY] = _decompress(request, encoding, compressed)
+    body: bytes = request.environ[_DECODED_KEY]
+    return body
+
+
+@contextmanager
+def serialize_decoding(request: ClientRequest, size: int) -> Iterator[None]:
+    """Let one thread at a time decode a body of this size, unless it is small.
+
+    Threads that compute concurrently delay each other and small requests. An account has one place in the queue, so
+    that others wait for one of its bodies and not for all.
+    """
+    if size <= _UNSERIALIZED_BYTES:
+        yield
+        return
+    connection = request.connection
+    with striped_lock(f"body:{connection.account_id if connection else ANONYMOUS}"), _decoding_lock:
+        yield
+
+
+def reserve_memory(request: ClientRequest, amount: int) -> None:
+    """Reserve memory for a request's decoded body, until the request is forwarded or ends.
+
+    Raises: PayloadTooLarge if no process has this much memory; Overloaded if this one currently has not.
+    """
+    connection = request.connection
+    if connection is None:
+        return
+    if amount > connection.decoded_limit:
+        raise PayloadTooLarge(
+            f"Decoding the request body would take {amount // _MEBIBYTE} MiB of memory; the limit for one request is "
+            f"{connection.decoded_limit // _MEBIBYTE} MiB. Send fewer values, and less text outside of ASCII."
+        )
+    try:
+        connection.reserve_decoded(amount)
+    except ConnectionShed as error:
+        raise client_error_of(error) or error from None
+
+
+def release_decoded(request: ClientRequest) -> None:
+    """Release what `reserve_memory` reserved, once nothing refers to the decoded body."""
+    connection = request.connection
+    if connection is not None:
+        connection.release_decoded()
+
+
+def is_limited_to_keyless(request: ClientRequest) -> bool:
+    """Return whether a request's body is limited to `MAX_KEYLESS_BYTES`."""
+    limit = request.max_content_length
+    return limit is not None and limit <= MAX_KEYLESS_BYTES
+
+
+def limit_to_keyless(request: ClientRequest) -> None:
+    """Limit a request's body to `MAX_KEYLESS_BYTES`."""
+    request.max_content_length = MAX_KEYLESS_BYTES
+
+
+def _read(request: ClientRequest) -> bytes:
+    limit, length = request.max_content_length, request.content_length
+    connection = request.connection
+    try:
+        stream = request.stream
+        if connection is not None and (length or 0) > _CHUNK_BYTES:
+            connection.check_body_fits(length or 0)
+        # A read allocates all that it may return.
+        body = stream.read(min(length, _READ_BYTES) if length is not None else _READ_BYTES)
+        if len(body) != length:
+            body = _join_chunks(chain((body,), iter(lambda: stream.read(_READ_BYTES), b"")))
+    except RequestEntityTooLarge:
+        raise _too_large(limit) from None
+    except (OSError, ClientDisconnected) as error:
+        raise client_error_of(error) or InvalidInput("The request body could not be read.") from None
+    if length is None and limit is not None and len(body) >= limit:
+        # A chunked body ends at the limit without an error (werkzeug's LimitedStream).
+        raise _too_large(limit)
+    return body
+
+
+def _decompress(request: ClientRequest, encoding: str, compressed: bytes) -> bytes:
+    connection = request.connection
+    limit = request.max_content_length
+
+    def bounded_chunks() -> Iterator[bytes]:
+        count = 0
+        for piece in _decompressed_chunks(_DECOMPRESSORS[encoding](), compressed):
+            count += len(piece)
+            if limit is not None and count > limit:
+                raise _too_large(limit)
+            if connection is not None:
+                connection.reserve_body(len(piece))
+            yield piece
+
+    try:
+        return _join_chunks(bounded_chunks())
+    except ConnectionShed as error:
+        raise client_error_of(error) or error from None
+    except (EOFError, zlib.error, zstd.ZstdError, brotli.error):
+        raise InvalidInput(f"The request body is not valid {encoding}.") from None
+
+
+def _too_large(limit: int | None) -> PayloadTooLarge:
+    return PayloadTooLarge(
+        f"The request body is too large: at most {limit} bytes, decoded if it is compressed."
+    )
+
+
+def _join_chunks(pieces: Iterable[bytes]) -> bytes:
+    # getvalue() does not copy, unlike bytes(bytearray) and b"".join().
+    buffer = io.BytesIO()
+    for piece in pieces:
+        buffer.write(piece)
+    return buffer.getvalue()
+
+
+class _StreamDecompressor(Protocol):
+    """A decoder of one compressed stream, as the standard library's for bz2 and xz are."""
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def needs_input(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+    def decompress(self, data: bytes, max_length: int) -> bytes: ...
+
+
+def _decompressed_chunks(decoder: _StreamDecompressor, compressed: bytes) -> Iterator[bytes]:
+    """Decode one stream piece by piece. Several in one body are refused: they could be many empty ones."""
+    position = 0
+    while not decoder.eof:
+        data = compressed[position : position + _CHUNK_BYTES] if decoder.needs_input else b""
+        position += len(data)
+        piece = decoder.decompress(data, _CHUNK_BYTES)
+        if not piece and not data and not decoder.eof:
+            raise EOFError
+        yield piece
+    if decoder.unused_data or position < len(compressed):
+        raise EOFError
+
+
+class _GzipDecompressor:
+    def __init__(self) -> None:
+        self._decoder = zlib.decompressobj(zlib.MAX_WBITS | 16)
+
+    @property
+    def eof(self) -> bool:
+        return self._decoder.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._decoder.unconsumed_tail
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._decoder.unused_data
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        return self._decoder.decompress(self._decoder.unconsumed_tail + data, max_length)
+
+
+class _BrotliDecompressor:
+    unused_data = b""  # it raises instead
+
+    def __init__(self) -> None:
+        self._decoder = brotli.Decompressor()
+
+    @property
+    def eof(self) -> bool:
+        return bool(self._decoder.is_finished())
+
+    @property
+    def needs_input(self) -> bool:
+        return bool(self._decoder.can_accept_more_data())
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        return bytes(self._decoder.process(data, output_buffer_limit=max_length))
+
+
+def _zstd_decompressor() -> _StreamDecompressor:
+    # RFC 9659: a window of 8 MiB, and no larger one.
+    return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: 23})
+
+
+_DECOMPRESSORS: dict[str, Callable[[], _StreamDecompressor]] = {
+    "gzip": _GzipDecompressor,
+    "zstd": _zstd_decompressor,
+    "br": _BrotliDecompressor,
+}
