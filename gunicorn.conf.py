@@ -1,66 +1,124 @@
-"""gunicorn's settings, the same on a laptop and on a host; read by `gunicorn wsgi:app` from the work tree.
+"""gunicorn's settings, for development and production; read by `gunicorn wsgi:app` in the working directory.
 
-Threads, not gevent: gevent freezes the whole process while SQLite works. Threads start only when requests
-need them, so their number is a ceiling for open streams and not a cost.
+Threads, not gevent: gevent blocks the whole process while SQLite works. Threads start only when requests need them, so
+their number is a limit for open streams and not a cost.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import resource
 from pathlib import Path
+from typing import Any
 
-bind = f"0.0.0.0:{os.environ.get('PORT') or '8000'}"
-# Threads, with patience for slow callers and our words for malformed ones.
-worker_class = "app.web.server.Worker"
-workers = int(os.environ.get("WEB_CONCURRENCY") or 2)
-threads = int(os.environ.get("WEB_THREADS") or 1100)
-# Every thread may hold a connection, and as many again may wait between two requests of theirs.
+from app.core import host_sizes
+from app.core.process_hardening import harden
+
+# First of all in the master; the workers are its forks.
+harden()
+
+_ALL_INTERFACES = "0.0.0.0"  # noqa: S104 - a host's router is on another machine
+_is_public = os.environ.get("SANDBOX_PUBLIC", "").lower() in {"1", "true", "t", "yes", "y", "on"}
+_is_local = (os.environ.get("NETWORK") or "sandbox") == "sandbox" and not _is_public
+bind = f"{'127.0.0.1' if _is_local else _ALL_INTERFACES}:{os.environ.get('PORT') or '8000'}"
+# Threads, with timeouts for slow clients and the API's errors for malformed requests.
+worker_class = "server.worker.Worker"
+_sizes = host_sizes.defaults(os.environ.get("HOST_MEMORY"))
+workers = int(os.environ.get("WEB_CONCURRENCY") or _sizes["web_concurrency"])
+threads = int(os.environ.get("WEB_THREADS") or _sizes["web_threads"])
+_stay_ms = int(os.environ.get("WEB_STAY_MS") or 20)
+# One connection per thread, and as many idle ones between two requests.
 worker_connections = 2 * threads
-# A stream holds two descriptors (the caller's and the upstream's), and usual limits were set for less.
+# A stream holds two descriptors (the client's and the upstream's), and default limits are too low.
 _soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-_wanted = 4 * threads + 512
-if _soft != resource.RLIM_INFINITY and _soft < _wanted:
-    _allowed = _wanted if _hard == resource.RLIM_INFINITY else min(_wanted, _hard)
+_needed_descriptors = 4 * threads + 512
+if _soft != resource.RLIM_INFINITY and _soft < _needed_descriptors:
+    _allowed = _needed_descriptors if _hard == resource.RLIM_INFINITY else min(_needed_descriptors, _hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(_soft, _allowed), _hard))
 
 backlog = 1024
 keepalive = 30
 
-# The application is loaded once and shared by the forks: a third of the memory, and a first answer at once.
+# The application is loaded once and shared by the forks: a third of the memory, and no delay of the first response.
 preload_app = True
-# Replacing a process cuts the streams that it serves, so none is replaced for its age.
+# Replacing a process cuts its streams, so none is replaced for its age.
 max_requests = 0
-# In gthread this is a sign of life of the process, not a limit for a request.
+# In gthread a liveness check of the process, not a limit for a request.
 timeout = 60
-# Hosts kill 30 seconds after they ask; open streams have this long to end.
+# Platforms kill 30 seconds after SIGTERM; open streams have this long to end.
 graceful_timeout = 25
 control_socket_disable = True
 worker_tmp_dir = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - the heartbeat must not wait for a disk
-# By default a proxy's caller could name the path that it is served under: routers pass such headers on.
+# <malloc.h>
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
+# By default a client could set SCRIPT_NAME and PATH_INFO: routers pass such headers on.
 forwarder_headers = ""
-# What sends files in the kernel waits for a slow reader without end.
+# sendfile(2) waits for a slow client without a timeout.
 sendfile = False
 forwarded_allow_ips = os.environ.get("FORWARDED_ALLOW_IPS") or "127.0.0.1"
 # The service writes its own log line for each request, without secrets.
 accesslog = None
 
 
+def _return_freed_memory() -> None:
+    """Make the C library return the memory of large bodies to the system as soon as they are freed.
+
+    By default it keeps freed memory in an arena per thread, and blocks of up to 32 MiB after the first of them.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # in glibc, not in musl
+    if mallopt is not None:
+        mallopt(_M_ARENA_MAX, 2)
+        mallopt(_M_MMAP_THRESHOLD, 128 * 1024)
+
+
+def on_starting(server: Any) -> None:
+    """Refuse to serve a sandbox to other machines without SANDBOX_PUBLIC. Raises: SystemExit."""
+    _return_freed_memory()
+    # Imported here: gunicorn reads this file before it validates its own settings.
+    from app.config import PUBLIC_SANDBOX_MESSAGE  # noqa: PLC0415
+    from app.core.loopback import is_loopback  # noqa: PLC0415
+
+    # Other addresses are paths and descriptors of sockets.
+    hosts = [address[0] for address in server.cfg.address if isinstance(address, tuple)]
+    if _is_local and (public := [host for host in hosts if not is_loopback(host)]):
+        what = f"gunicorn would listen on {public[0] or _ALL_INTERFACES}"
+        raise SystemExit(PUBLIC_SANDBOX_MESSAGE.format(what=what) + ".")
+
+
 def when_ready(_server: object) -> None:
-    """Take what was loaded out of the garbage collector's sight: it is for good, and stays shared by the forks."""
+    """Create the bootstrap master key, then exempt loaded objects from garbage collection: forks share them."""
+    from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
+
+    from app import cli  # noqa: PLC0415
+    from app.extensions import db  # noqa: PLC0415
+    from wsgi import app  # noqa: PLC0415
+
+    # Before any worker accepts requests, so that the key works from the first one.
+    with app.app_context():
+        try:
+            cli.create_bootstrap_master_key()
+        except (SQLAlchemyError, ValueError) as error:
+            # The scheduler retries, and reports a malformed key.
+            app.logger.warning("bootstrap_master_key_not_created: %s", type(error).__name__)
+        finally:
+            db.engine.dispose()
     gc.collect()
     gc.freeze()
+    # A request leaves hardly any cycles: by default, collections take a twentieth of its processor time.
+    gc.set_threshold(20_000)
 
 
-def post_fork(_server: object, _worker: object) -> None:
-    """Forget the parent's database connections: two processes must not talk on one socket. Begin to tally."""
-    # Imported here, because gunicorn reads this file before it is sure of its own settings.
+def post_fork(_server: object, worker: Any) -> None:
+    """Discard the parent's database connections, which must not be shared; start flushing counters."""
+    worker.stay_ms = _stay_ms
+    # Imported here: gunicorn reads this file before it validates its own settings.
     from app.extensions import db  # noqa: PLC0415
-    from app.ports import provider  # noqa: PLC0415
-    from app.status import handover  # noqa: PLC0415
+    from app.observability import counters  # noqa: PLC0415
+    from app.state import app_state  # noqa: PLC0415
     from wsgi import app  # noqa: PLC0415
 
     with app.app_context():
         db.engine.dispose(close=False)
-        handover.begin(provider.current().tallies)
+        counters.start(app_state().ports.counters)

@@ -1,5 +1,10 @@
-"""The WSGI entry: `gunicorn wsgi:app`, `flask --app wsgi …`."""
+"""WSGI entry point: `gunicorn wsgi:app`, `flask --app wsgi …`."""
 
-from app.factory import create_app
+from app.core.process_hardening import harden
+
+# Before the application is imported, which takes seconds.
+harden()
+
+from app.factory import create_app  # noqa: E402
 
 app = create_app()

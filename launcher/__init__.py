@@ -1,5 +1,5 @@
-"""Start and watch the whole service on one machine: `./run` without anything else installed.
+"""Starts and supervises the whole service on one machine (`./run`).
 
-Development and trial only: production hosts read the Procfile themselves. Standard library only, because it
-runs before the requirements are there, and it must never import the service.
+For development and trial: production hosts read the Procfile themselves. Standard library only, because it runs
+before the requirements are installed; it never imports the service.
 """

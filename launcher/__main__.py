@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from launcher import service
+from launcher import processes, service
 from launcher.dotenv import read_dotenv
 from launcher.errors import LauncherError
 from launcher.instance import read_record
@@ -18,13 +18,14 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def main(arguments: list[str]) -> int:
-    """Do what the command line says; return the exit status."""
+    """Parse the command line and run it; return the exit status."""
+    processes.harden()
     options = _parser().parse_args(arguments)
     try:
         plan = read_settings(ROOT, os.environ, read_dotenv(ROOT / ".env"))
         if options.command:
             return _run_command(plan, options.command)
-        if options.reset and not _reset(plan, asked=options.yes):
+        if options.reset and not _confirm_and_reset(plan, confirmed=options.yes):
             return 1
         service.run(plan)
     except LauncherError as error:
@@ -45,19 +46,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--reset", action="store_true", help="delete the sandbox's wallets, keys and chains first"
     )
-    parser.add_argument("--yes", action="store_true", help="do not ask before deleting")
+    parser.add_argument("--yes", action="store_true", help="delete without asking")
     parser.add_argument(
         "command",
         nargs=argparse.REMAINDER,
-        help="run this one command with the service's settings instead, such as: flask --app wsgi shell",
+        help="run one command with the service's settings instead, such as: flask --app wsgi shell",
     )
     return parser
 
 
-def _reset(plan: Plan, *, asked: bool) -> bool:
+def _confirm_and_reset(plan: Plan, *, confirmed: bool) -> bool:
     if plan.network != "sandbox":
         raise LauncherError(f"--reset is for the sandbox; NETWORK is {plan.network}.", status=2)
-    if not asked:
+    if not confirmed:
         print(f"Delete the wallets, balances, keys and chains in {plan.var}? [y/N] ", end="", flush=True)
         if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
             print("Nothing deleted.")

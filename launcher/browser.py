@@ -1,4 +1,4 @@
-"""Whether this machine has a browser that the service can shop with. Says no more than the service finds by itself."""
+"""Detection of a browser for purchases, by the same rules as the service."""
 
 from __future__ import annotations
 
@@ -6,25 +6,33 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-MEND = (
+_INSTALL_HINT = (
     "No browser found, so shopping is off (503). To turn it on: apt install chromium-headless-shell fonts-dejavu-core, "
     "or set BROWSER_EXECUTABLE."
 )
-_PROGRAMS = (
+_MEMORY_HINT = "Shopping is off (503): a purchase takes up to 700 MB, and HOST_MEMORY is {}."
+_TOO_SMALL_HOSTS = ("512MB", "1GB")
+_BROWSER_PROGRAMS = (
     "chromium-headless-shell",
     "chromium",
     "chromium-browser",
     "google-chrome-stable",
     "google-chrome",
 )
-_FETCHED = (".cache/ms-playwright", "Library/Caches/ms-playwright")
+_PLAYWRIGHT_FOLDERS = (".cache/ms-playwright", "Library/Caches/ms-playwright")
 
 
-def is_there(environment: Mapping[str, str]) -> bool:
-    """Tell whether there is one: the configured one, one on PATH, or one that Playwright has fetched."""
+def obstacle(environment: Mapping[str, str]) -> str | None:
+    """Return why this machine cannot run a browser, as a message for the operator; None if it can."""
+    if (memory := environment.get("HOST_MEMORY")) in _TOO_SMALL_HOSTS:
+        return _MEMORY_HINT.format(memory)
+    return None if _is_installed(environment) else _INSTALL_HINT
+
+
+def _is_installed(environment: Mapping[str, str]) -> bool:
     path = environment.get("PATH")
     if configured := environment.get("BROWSER_EXECUTABLE"):
         return shutil.which(configured, path=path) is not None
-    if any(shutil.which(program, path=path) for program in _PROGRAMS):
+    if any(shutil.which(program, path=path) for program in _BROWSER_PROGRAMS):
         return True
-    return any(any((Path.home() / folder).glob("chromium*")) for folder in _FETCHED)
+    return any(any((Path.home() / folder).glob("chromium*")) for folder in _PLAYWRIGHT_FOLDERS)

@@ -12,7 +12,7 @@ _QUOTES = "\"'"
 
 
 def read_dotenv(path: Path) -> dict[str, str]:
-    """Return the settings of the file, none when it does not exist. Quotes around a value are taken off.
+    """Return the settings of the file, none when it does not exist. Quotes around a value are removed.
 
     Raises: LauncherError naming a line that is neither a setting nor a comment (its content may be secret).
     """

@@ -1,7 +1,7 @@
-"""Make `.venv` hold a hash-locked requirements file: `python launcher/environment.py requirements.txt`.
+"""Installs a hash-locked requirements file into `.venv`: `python launcher/environment.py requirements.txt`.
 
-Run by bootstrap.sh under whatever Python it found, before anything is installed. It only ever adds, so that
-`./run` after `./test` keeps the test tools. A half-finished installation is never trusted: it is made anew.
+Run by bootstrap.sh under whatever Python it found, before anything is installed. It only adds packages, so
+that `./run` after `./test` keeps the test tools. An incomplete installation is replaced by a new one.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 RUNTIME_LOCK = "requirements.txt"
 DEVELOPMENT_LOCK = "requirements-dev.txt"
-_WORKS = "import pip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))"
+_VERSION_CHECK = "import pip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))"
 
 
 class InstallationFailed(Exception):
-    """The environment could not be made; the message is one line that says what to do."""
+    """The environment could not be created; the message is one line that says what to do."""
 
 
 def main(requirements: str) -> int:
-    """Bring `.venv` to the given lock file, one process at a time; return the exit status."""
+    """Install the given lock file into `.venv`, one process at a time; return the exit status."""
     folder = os.open(ROOT, os.O_RDONLY)
     try:
-        _take_turn(folder)
+        _lock_folder(folder)
         if not is_current(ROOT, requirements):
             install(ROOT, requirements)
     except InstallationFailed as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\nStopped; the next start begins the installation anew.", file=sys.stderr)
+        print("\nStopped; the next start repeats the installation.", file=sys.stderr)
         return 130
     finally:
         os.close(folder)
@@ -44,7 +44,7 @@ def main(requirements: str) -> int:
 
 
 def is_current(root: Path, requirements: str) -> bool:
-    """Say whether `.venv` already holds this lock file, as bootstrap.sh does."""
+    """Return whether `.venv` already matches this lock file, by the test that bootstrap.sh uses."""
     venv = root / ".venv"
     try:
         stamp = (venv / f"installed-{requirements}").read_text()
@@ -58,28 +58,28 @@ def is_current(root: Path, requirements: str) -> bool:
 
 
 def install(root: Path, requirements: str) -> None:
-    """Make `.venv` where it is missing or broken, and add what the lock file names.
+    """Create `.venv` if it is missing or broken, and install the packages of the lock file.
 
     Raises: InstallationFailed.
     """
     venv = root / ".venv"
-    started = time.monotonic()
+    partial = time.monotonic()
     if not _is_usable(venv, root):
-        _say(f"Making .venv with Python {sys.version_info.major}.{sys.version_info.minor} ...")
+        _print_status(f"Creating .venv with Python {sys.version_info.major}.{sys.version_info.minor} ...")
         shutil.rmtree(venv, ignore_errors=True)
         venv.mkdir(exist_ok=True)
         (venv / "unfinished").touch()
-        _run([sys.executable, "-m", "venv", str(venv)], "Python could not make .venv: see above.")
+        _run([sys.executable, "-m", "venv", str(venv)], "Python could not create .venv: see above.")
     unfinished = venv / "unfinished"
     unfinished.touch()
-    _say(f"Installing {requirements} into .venv (the first time takes a while) ...")
+    _print_status(f"Installing {requirements} into .venv (the first time takes a while) ...")
     _install_packages(root, requirements)
-    # The development lock holds every pin of the runtime lock (a test sees to it), so it satisfies both.
-    held = {requirements, RUNTIME_LOCK} if requirements == DEVELOPMENT_LOCK else {requirements}
-    for name in held:
+    # The development lock holds every pin of the runtime lock (a test checks this), so it satisfies both.
+    lock = {requirements, RUNTIME_LOCK} if requirements == DEVELOPMENT_LOCK else {requirements}
+    for name in lock:
         (venv / f"installed-{name}").write_text(_stamp(root, name))
     unfinished.unlink()
-    _say(f"Installed in {time.monotonic() - started:.0f} s.")
+    _print_status(f"Installed in {time.monotonic() - partial:.0f} s.")
 
 
 def _install_packages(root: Path, requirements: str) -> None:
@@ -88,11 +88,11 @@ def _install_packages(root: Path, requirements: str) -> None:
     uv = _find_uv(root, python)
     if uv is not None:
         command = [uv, "pip", "install", "--quiet", "--python", python, "--require-hashes", "-r", lock]
-        # As pip does, trust what the machine trusts: a company's proxy has a certificate of its own.
+        # Use the system's certificates, like pip: a company's proxy may have its own.
         trusting = {"UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1", **os.environ}
         if subprocess.run(command, cwd=root, check=False, env=trusting).returncode == 0:
             return
-        _say("uv could not install them; trying pip (this takes up to a minute) ...")
+        _print_status("uv could not install them; trying pip (this takes up to a minute) ...")
     _run(
         [*_pip(python), "--require-hashes", "-r", lock],
         "The packages could not be installed: see above. The package index must be reachable once; "
@@ -101,22 +101,22 @@ def _install_packages(root: Path, requirements: str) -> None:
 
 
 def _find_uv(root: Path, python: str) -> str | None:
-    """Return a uv to install with, fetching one where none is; None leaves the work to pip."""
+    """Return the path of uv, downloading it if necessary; None if pip has to install the packages."""
     found = shutil.which(
         "uv", path=f"{root / '.venv' / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     )
     if found is not None:
         return found
-    # uv does not read pip's settings: where a mirror is configured, only pip goes where it should.
+    # uv does not read pip's settings, so pip is used if a mirror is configured.
     settings = subprocess.run(
         [python, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
     )
     if re.search(r"(\.|')index-url=|no-index=", settings.stdout):
         return None
-    fetched = subprocess.run(
+    downloaded = subprocess.run(
         [*_pip(python), "--require-hashes", "-r", str(root / "launcher" / "uv.txt")], cwd=root, check=False
     )
-    return str(root / ".venv" / "bin" / "uv") if fetched.returncode == 0 else None
+    return str(root / ".venv" / "bin" / "uv") if downloaded.returncode == 0 else None
 
 
 def _pip(python: str) -> list[str]:
@@ -128,26 +128,26 @@ def _is_usable(venv: Path, root: Path) -> bool:
     if (venv / "unfinished").exists() or not os.access(python, os.X_OK):
         return False
     try:
-        # A copied .venv still works from its old folder in parts: its scripts name the interpreter there.
+        # The scripts of a copied .venv still name the interpreter in its former folder.
         first_line = (venv / "bin" / "pip").open(errors="replace").readline()
     except OSError:
         return False
     if str(root) not in first_line and not first_line.startswith("#!/bin/sh"):
         return False
-    return subprocess.run([python, "-c", _WORKS], capture_output=True, check=False).returncode == 0
+    return subprocess.run([python, "-c", _VERSION_CHECK], capture_output=True, check=False).returncode == 0
 
 
-def _take_turn(folder: int) -> None:
+def _lock_folder(folder: int) -> None:
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        _say("Another ./run or ./test is preparing .venv; waiting for it ...")
+        _print_status("Another ./run or ./test is preparing .venv; waiting for it ...")
         fcntl.flock(folder, fcntl.LOCK_EX)
 
 
 def _stamp(root: Path, requirements: str) -> str:
     with (root / requirements).open("rb") as lock:
-        # The POSIX tool, because bootstrap.sh compares the stamp with nothing but a shell.
+        # The POSIX tool, because bootstrap.sh computes the same stamp without Python.
         cksum = subprocess.run(["cksum"], stdin=lock, capture_output=True, text=True, check=True)  # noqa: S607
     return f"{cksum.stdout.strip()}\n{root}\n"
 
@@ -157,7 +157,7 @@ def _run(command: list[str], failure: str) -> None:
         raise InstallationFailed(failure)
 
 
-def _say(line: str) -> None:
+def _print_status(line: str) -> None:
     print(line, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""What ends the launcher early: one line for a person, and the exit status."""
+"""The error that ends the launcher, with its exit status."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ class LauncherError(Exception):
     """The service cannot be started as asked; the message is one line that says what to do."""
 
     def __init__(self, message: str, *, status: int = 1) -> None:
-        """Keep the line and the exit status: 1 for this machine's state, 2 for what was asked."""
+        """`status` is the exit status: 1 for the state of this machine, 2 for a wrong request."""
         super().__init__(message)
         self.status = status

@@ -1,7 +1,7 @@
-"""One launcher for each var/ folder: its lock, its record, and the end of what a killed one left.
+"""One launcher per var/ folder: its lock, its record, and the cleanup after a killed launcher.
 
-The lock is the system's (`flock`), so it is gone with its holder however that ended; the record beside it
-says which processes were started, because those may outlive a launcher that was killed.
+The lock is `flock`, which the system releases when the process ends. The record next to it lists the processes that
+were started, because they may outlive a launcher that was killed.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from typing import Any
 
 from launcher import processes
 from launcher.errors import LauncherError
+from launcher.sandbox_secrets import write_privately
 
 _REAP_GRACE_SECONDS = 5.0
 
 
 class Instance:
-    """The hold of this process on a var/ folder."""
+    """This process's lock on a var/ folder."""
 
     def __init__(self, folder: Path) -> None:
-        """Name the folder, which must exist; `acquire` takes it."""
-        self.mark = secrets.token_hex(16)
+        """`folder` must exist; `acquire` locks it."""
+        self.marker = secrets.token_hex(16)
         self._lock_path = folder / "launcher.lock"
         self._record_path = folder / "launcher.json"
         self._lock: int | None = None
-        self._record: dict[str, Any] = {"mark": self.mark, "address": None, "children": [], "settings": {}}
+        self._record: dict[str, Any] = {"mark": self.marker, "address": None, "children": [], "settings": {}}
 
     def acquire(self) -> list[int]:
-        """Take the folder and end what a killed launcher left in it; return the ids of what was ended.
+        """Lock the folder and terminate the processes of a killed launcher; return their ids.
 
         Raises: LauncherError with the address of the launcher that holds it.
         """
@@ -41,26 +42,26 @@ class Instance:
         except BlockingIOError:
             os.close(lock)
             address = read_record(self._record_path).get("address")
-            where = f" on {address}" if address else ""
+            location = f" on {address}" if address else ""
             raise LauncherError(
-                f"Already running{where}; stop that one first (Ctrl-C where it runs)."
+                f"Already running{location}; stop that one first (Ctrl-C where it runs)."
             ) from None
         self._lock = lock
-        left = read_record(self._record_path)
-        reaped = _end_left_behind(left)
+        previous = read_record(self._record_path)
+        reaped = terminate_leftovers(previous)
         self._write()
         return reaped
 
-    def note(self, *, address: str | None = None, settings: dict[str, str] | None = None) -> None:
-        """Write down where the service answers, and the settings that `run_command` needs (no secrets)."""
+    def record_address(self, *, address: str | None = None, settings: dict[str, str] | None = None) -> None:
+        """Record the address of the service, and the settings that `run_command` needs (the file is private)."""
         if address is not None:
             self._record["address"] = address
         if settings is not None:
             self._record["settings"] = settings
         self._write()
 
-    def note_child(self, pid: int) -> None:
-        """Write down a started process, with the start time that tells it from a later one of the same id."""
+    def record_child(self, pid: int) -> None:
+        """Record a started process with its start time, which distinguishes it from a later one with the same id."""
         self._record["children"].append([pid, processes.start_time(pid)])
         self._record["children"] = [
             [known, started]
@@ -70,20 +71,18 @@ class Instance:
         self._write()
 
     def release(self) -> None:
-        """Give the folder back; the record goes first, so that nobody reads of a launcher that has ended."""
+        """Release the folder. The record is deleted first, so that it never describes a launcher that has ended."""
         self._record_path.unlink(missing_ok=True)
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def _write(self) -> None:
-        temporary = self._record_path.with_suffix(".new")
-        temporary.write_text(json.dumps(self._record))
-        temporary.replace(self._record_path)
+        write_privately(self._record_path, json.dumps(self._record))
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Return what a launcher wrote down; empty where none did, or it was cut short."""
+    """Return the record of a launcher; empty if it is missing or incomplete."""
     try:
         record = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -91,14 +90,20 @@ def read_record(path: Path) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def _end_left_behind(record: dict[str, Any]) -> list[int]:
-    mark = record.get("mark")
-    known = [(int(pid), started) for pid, started in record.get("children", []) if started is not None]
+def terminate_leftovers(record: dict[str, Any]) -> list[int]:
+    """Terminate the recorded processes of a previous run that are still alive; return their ids."""
+    marker = record.get("mark")
+    recorded = [(int(pid), started) for pid, started in record.get("children", []) if started is not None]
+    sessions = {pid for pid, started in recorded if processes.start_time(pid) == started}
 
-    def ours() -> set[int]:
-        written_down = {pid for pid, started in known if processes.start_time(pid) == started}
-        return written_down | (processes.marked(mark) if isinstance(mark, str) and mark else set())
+    def leftover_pids() -> set[int]:
+        written_down = {pid for pid, started in recorded if processes.start_time(pid) == started}
+        return (
+            written_down
+            | processes.pids_in_sessions(sessions)
+            | (processes.pids_with_marker(marker) if isinstance(marker, str) and marker else set())
+        )
 
-    found = sorted(ours())
-    processes.end(ours, grace_seconds=_REAP_GRACE_SECONDS)
+    found = sorted(leftover_pids())
+    processes.terminate(leftover_pids, grace_seconds=_REAP_GRACE_SECONDS)
     return found

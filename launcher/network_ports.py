@@ -1,4 +1,4 @@
-"""Loopback ports: fixed, so that addresses stay the same between starts, but another one when taken."""
+"""Choice of loopback ports: the same on each start unless they are taken."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _LAST_PORT = 65_535
 
 
 def is_free(port: int) -> bool:
-    """Tell whether a server could listen on this loopback port now."""
+    """Return whether a server could listen on this loopback port now."""
     with socket.socket() as probe:
-        # As servers do: a port whose last connections are still winding down counts as free.
+        # As servers do: a port with connections in TIME_WAIT counts as free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -21,16 +21,16 @@ def is_free(port: int) -> bool:
     return True
 
 
-def choose(preferred: int, *, taken: Collection[int] = (), width: int = 1) -> int:
+def choose_port(preferred: int, *, taken: Collection[int] = (), search_width: int = 1) -> int:
     """Return the preferred port, or the first of the next `width` ports that are free and not in `taken`."""
-    for first in range(preferred, _LAST_PORT - width):
-        if all(port not in taken and is_free(port) for port in range(first, first + width)):
+    for first in range(preferred, _LAST_PORT - search_width):
+        if all(port not in taken and is_free(port) for port in range(first, first + search_width)):
             return first
     raise OSError(f"no free port from {preferred} upwards")
 
 
-def answers(port: int) -> bool:
-    """Tell whether something accepts connections on this loopback port."""
+def accepts_connections(port: int) -> bool:
+    """Return whether something accepts connections on this loopback port."""
     try:
         with socket.create_connection((LOOPBACK, port), timeout=1):
             return True

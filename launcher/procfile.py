@@ -1,4 +1,4 @@
-"""The Procfile: the one place that says how each process is started, here and on a host."""
+"""Parser of the Procfile, which defines how each process is started, here and on a host."""
 
 from __future__ import annotations
 

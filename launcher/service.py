@@ -1,13 +1,13 @@
-"""The whole service on one machine, from nothing to its address: the order of things and what is said."""
+"""Startup of the whole service on one machine: the order of its processes and the messages."""
 
 from __future__ import annotations
 
 import http.client
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from launcher import browser, network_ports, redis_server, schema
+from launcher import browser, forks, network_ports, redis_server, schema
 from launcher.errors import LauncherError
 from launcher.instance import Instance
 from launcher.procfile import read_procfile
@@ -16,14 +16,14 @@ from launcher.supervisor import Program, Supervisor
 
 SHOPPER = "shopper"
 SANDBOX_READY_LINE = "sandbox ready"
-_SERVERS, _CHAINS, _SERVICE = range(3)  # tiers: what needs what
+_SERVERS, _CHAINS, _SERVICE = range(3)  # tiers, by dependency
 _REDIS_START_SECONDS = 10.0
 _WEB_START_SECONDS = 60.0
-_OWN_FILES = (SECRETS_FILE, "launcher.json", "redis", "sandbox")
+_SANDBOX_FILES = (SECRETS_FILE, "launcher.json", "redis", "sandbox")
 
 
-def run(plan: Plan) -> None:
-    """Run the service until a signal asks for its end.
+def run(plan: Plan, *, preloaded: Sequence[str] = forks.SERVICE_MODULES) -> None:
+    """Run the service until a signal stops it, in forks that share these modules.
 
     Raises: LauncherError when it cannot start.
     """
@@ -36,32 +36,32 @@ def run(plan: Plan) -> None:
                 f"Port {plan.port} is taken by another program: stop it, or choose another: PORT=8001 ./run."
             )
         complete(plan)
-        instance.note(address=plan.address, settings=plan.chosen)
+        instance.record_address(address=plan.address, settings=plan.embedded_addresses)
         with Supervisor(
-            folder=plan.root, mark=instance.mark, output=sys.stdout, on_spawn=instance.note_child
+            folder=plan.root, marker=instance.marker, output=sys.stdout, on_spawn=instance.record_child
         ) as supervisor:
             if reaped:
-                supervisor.say(f"Ended {len(reaped)} processes that a killed ./run had left behind.")
-            if _start(plan, supervisor):
-                supervisor.say(welcome(plan))
+                supervisor.print_line(f"Terminated {len(reaped)} processes of a ./run that was killed.")
+            if _start(plan, supervisor, preloaded):
+                supervisor.print_line(welcome_text(plan))
                 supervisor.serve()
-            supervisor.say("Stopping (Ctrl-C again to stop at once) ...")
+            supervisor.print_line("Stopping (Ctrl-C again to stop immediately) ...")
         print("Stopped.", flush=True)
     finally:
         instance.release()
 
 
 def reset(plan: Plan) -> None:
-    """Delete what the sandbox keeps: wallets, balances, keys and chains. Other files in the folder stay.
+    """Delete the wallets, balances, keys and chains of the sandbox. Other files in the folder stay.
 
-    Raises: LauncherError when the service runs.
+    Raises: LauncherError while the service runs.
     """
     if not plan.var.exists():
         return
     instance = Instance(plan.var)
     instance.acquire()
     try:
-        for path in [*(plan.var / name for name in _OWN_FILES), *plan.var.glob(f"{DATABASE_FILE}*")]:
+        for path in [*(plan.var / name for name in _SANDBOX_FILES), *plan.var.glob(f"{DATABASE_FILE}*")]:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
@@ -70,15 +70,15 @@ def reset(plan: Plan) -> None:
         instance.release()
 
 
-def welcome(plan: Plan) -> str:
-    """Return what a newcomer needs: the addresses, the sandbox's master key, and something to try."""
+def welcome_text(plan: Plan) -> str:
+    """Return the first message: the addresses, the sandbox's master key and commands to try."""
     url = plan.address
     lines = ["", f"Purser runs on {url}  ({plan.network}; Ctrl-C stops it)", f"  documentation  {url}/docs"]
     if plan.network == "sandbox":
         post, body = "curl -s -X POST", "-H 'Content-Type: application/json' -d"
-        pick = '$(echo "$AGENT" | grep -o'
-        key = f"KEY={pick} 'ak_[A-Za-z0-9_-]*')"
-        wallet = f"""WALLET={pick} '"id": *"[^"]*' | cut -d '"' -f 4)"""
+        extract_command = '$(echo "$AGENT" | grep -o'
+        key = f"KEY={extract_command} 'ak_[A-Za-z0-9_-]*')"
+        wallet = f"""WALLET={extract_command} '"id": *"[^"]*' | cut -d '"' -f 4)"""
         fund = """'{"chain": "base", "currency": "USDC", "amount": "25"}'"""
         lines += [
             f"  master key     {plan.environment['BOOTSTRAP_MASTER_KEY']}  (X-Master-Key, this sandbox only)",
@@ -91,29 +91,33 @@ def welcome(plan: Plan) -> str:
     return "\n".join([*lines, ""])
 
 
-def _start(plan: Plan, supervisor: Supervisor) -> bool:
-    """Bring everything up in order; return False when asked to stop meanwhile. Raises: LauncherError."""
+def _start(plan: Plan, supervisor: Supervisor, preloaded: Sequence[str]) -> bool:
+    """Start everything in order; return False if a signal interrupts it. Raises: LauncherError."""
     commands = read_procfile(plan.root / "Procfile")
     if plan.redis_port is not None:
         _start_redis(plan, supervisor, plan.redis_port)
     if plan.sandbox_ports:
         known = (plan.var / "sandbox").exists()
-        first = "" if known else " (a machine's first start fetches them: a minute or two)"
-        supervisor.say(f"Starting the sandbox chains{first} ...")
-        supervisor.start(Program("sandbox", _sandbox_command(plan), plan.environment, _CHAINS, 15))
+        first = "" if known else " (the first start downloads them: a minute or two)"
+        supervisor.print_line(f"Starting the sandbox chains{first} ...")
+        supervisor.start(Program("sandbox", _sandbox_command(plan), plan.non_secret_environment, _CHAINS, 15))
+    _preload(plan, supervisor, preloaded)
     if not _has_newest_schema(plan, commands["release"]):
-        supervisor.say("Preparing the database ...")
-        release = Program("release", _resolve(plan, commands["release"]), plan.environment, _SERVICE)
+        supervisor.print_line("Preparing the database ...")
+        command = _resolve(plan, commands["release"])
+        release = Program("release", command, plan.environment, _SERVICE, is_service=True)
         if supervisor.run(release) != 0 and not supervisor.stopping:
             raise LauncherError("The database could not be prepared: see the lines above.")
-    # The web process needs no chain to start, so it does so beside them; what works on them waits.
+    # The web process starts in parallel with the chains, which it does not need; the workers wait for them.
     _start_processes(plan, supervisor, {"web": commands.pop("web")})
-    _await(supervisor, lambda: _is_healthy(plan.port), "The web process", _WEB_START_SECONDS)
+    _wait_until(supervisor, lambda: _is_healthy(plan.port), "The web process", _WEB_START_SECONDS)
     if plan.sandbox_ports:
-        _await(supervisor, lambda: SANDBOX_READY_LINE in supervisor.printed("sandbox"), "The sandbox", None)
-    if SHOPPER in commands and not browser.is_there(plan.environment):
+        _wait_until(
+            supervisor, lambda: SANDBOX_READY_LINE in supervisor.recent_output("sandbox"), "The sandbox", None
+        )
+    if SHOPPER in commands and (obstacle := browser.obstacle(plan.environment)):
         del commands[SHOPPER]
-        supervisor.say(browser.MEND)
+        supervisor.print_line(obstacle)
     _start_processes(plan, supervisor, commands)
     return not supervisor.stopping
 
@@ -121,11 +125,26 @@ def _start(plan: Plan, supervisor: Supervisor) -> bool:
 def _start_processes(plan: Plan, supervisor: Supervisor, commands: Mapping[str, tuple[str, ...]]) -> None:
     for name, command in commands.items():
         if name != "release" and not supervisor.stopping:
-            supervisor.start(Program(name, _resolve(plan, command), plan.environment, _SERVICE, 28))
+            supervisor.start(
+                Program(name, _resolve(plan, command), plan.environment, _SERVICE, 28, is_service=True)
+            )
+
+
+def _preload(plan: Plan, supervisor: Supervisor, modules: Sequence[str]) -> None:
+    """Load what the forks share. Raises: LauncherError."""
+    try:
+        for _name in forks.preload(modules if forks.CAN_FORK else (), plan.environment):
+            if supervisor.stopping:
+                return
+    except SystemExit as end:
+        # Invalid settings, one per line.
+        raise LauncherError(str(end)) from None
+    except Exception as error:
+        raise LauncherError(f"The service could not be loaded: {type(error).__name__}: {error}.") from error
 
 
 def _has_newest_schema(plan: Plan, release: tuple[str, ...]) -> bool:
-    # Only where the release command does nothing else than what is looked at here.
+    # Only if the release command just migrates.
     return (
         plan.embeds_database
         and release[-2:] == ("db", "upgrade")
@@ -136,12 +155,17 @@ def _has_newest_schema(plan: Plan, release: tuple[str, ...]) -> bool:
 def _start_redis(plan: Plan, supervisor: Supervisor, port: int) -> None:
     program = redis_server.find_program()
     if program is None:
-        raise LauncherError(redis_server.MEND)
+        raise LauncherError(redis_server.INSTALL_HINT)
     folder = plan.var / "redis"
     folder.mkdir(mode=0o700, exist_ok=True)
-    command = redis_server.command(program, port=port, folder=folder)
-    supervisor.start(Program("redis", command, plan.environment, _SERVERS))
-    _await(supervisor, lambda: network_ports.answers(port), "The embedded Redis", _REDIS_START_SECONDS)
+    command = redis_server.command(program, port=port, folder=folder, password=plan.redis_password)
+    supervisor.start(Program("redis", command, plan.non_secret_environment, _SERVERS))
+    _wait_until(
+        supervisor,
+        lambda: network_ports.accepts_connections(port),
+        "The embedded Redis",
+        _REDIS_START_SECONDS,
+    )
 
 
 def _sandbox_command(plan: Plan) -> list[str]:
@@ -165,12 +189,14 @@ def _resolve(plan: Plan, command: tuple[str, ...]) -> list[str]:
     return [found, *command[1:]]
 
 
-def _await(supervisor: Supervisor, condition: Callable[[], bool], what: str, timeout: float | None) -> None:
+def _wait_until(
+    supervisor: Supervisor, condition: Callable[[], bool], waiting_for: str, timeout: float | None
+) -> None:
     if not supervisor.wait(condition, timeout) and not supervisor.stopping:
-        # What is waited for may well be in order: another program that dies again and again ends the wait.
-        name = supervisor.hopeless
-        who = what if name is None else name.capitalize()
-        raise LauncherError(f"{who} did not start: see the lines above.")
+        # Another program in a crash loop also ends the wait.
+        name = supervisor.crash_looping
+        program_name = waiting_for if name is None else name.capitalize()
+        raise LauncherError(f"{program_name} did not start: see the lines above.")
 
 
 def _is_healthy(port: int) -> bool:

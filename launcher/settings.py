@@ -1,15 +1,17 @@
-"""The settings of all processes: the environment, below it `.env`, below that what is made here."""
+"""The settings of all processes: from the environment, then `.env`; what neither sets is generated."""
 
 from __future__ import annotations
 
 import os
+import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from launcher import network_ports
 from launcher.errors import LauncherError
-from launcher.secret_file import REQUIRED_OUTSIDE_SANDBOX, ensure_secrets
+from launcher.sandbox_secrets import REQUIRED_OUTSIDE_SANDBOX, ensure_secrets
 
 DATABASE_FILE = "purser.sqlite"
 SECRETS_FILE = "secrets.env"
@@ -20,16 +22,23 @@ SERVICE_PORTS = {
     "JUPITER_BASE_URL": 18549,
     "CCTP_ATTESTATION_URL": 18550,
 }
-BESIDE_ATTESTATIONS = {"RELAY_BASE_URL": "", "LIFI_BASE_URL": "/v1"}
-"""The sandbox has all that bridges rely on at one address."""
+SHARED_BRIDGE_PATHS = {"RELAY_BASE_URL": "", "LIFI_BASE_URL": "/v1"}
+"""The sandbox serves all bridge services at one address."""
 REDIS_PORT = 16379
 _DEFAULT_PORT = 8000
+_PORTS_EACH = 10
+_SERVICES = 1_000
 _LAST_PORT = 65_535
+# Variables for programs other than the service: paths and network access, no setting of the service.
+_NON_SECRET_VARIABLES = re.compile(
+    r"PATH|HOME|USER|LANG|LC_\w+|TZ|TMPDIR|XDG_\w+|LD_LIBRARY_PATH|ANVIL|NODE_\w+|SSL_CERT_\w+"
+    r"|(?i:npm_config_\w+|(https?|all|no)_proxy)"
+)
 
 
 @dataclass(slots=True)
 class Plan:
-    """What to run and with which settings. `environment` grows while the parts take their ports."""
+    """The processes to run and their settings. Ports are added to `environment` as they are chosen."""
 
     root: Path
     var: Path
@@ -38,22 +47,30 @@ class Plan:
     port: int
     embeds_database: bool = False
     redis_port: int | None = None
+    redis_password: str = field(default="", repr=False)
     sandbox_ports: dict[str, int] = field(default_factory=dict)
-    chosen: dict[str, str] = field(default_factory=dict)
-    """The addresses of the embedded servers, which nobody has set."""
+    embedded_addresses: dict[str, str] = field(default_factory=dict)
+    """The settings for which an embedded server is started."""
+
+    @property
+    def non_secret_environment(self) -> dict[str, str]:
+        """Return the environment for programs other than the service, such as Redis; it contains no secret."""
+        return {
+            name: value for name, value in self.environment.items() if _NON_SECRET_VARIABLES.fullmatch(name)
+        }
 
     @property
     def address(self) -> str:
-        """Return where the service answers on this machine."""
+        """Return the address of the service on this machine."""
         return f"http://{network_ports.LOOPBACK}:{self.port}"
 
 
 def read_settings(root: Path, environment: Mapping[str, str], dotenv: Mapping[str, str]) -> Plan:
-    """Put the given settings together, the environment first; make nothing.
+    """Combine the given settings, the environment first; generate nothing.
 
     Raises: LauncherError naming what is missing or malformed.
     """
-    # An empty setting is an absent one, as the service reads it.
+    # An empty setting counts as absent, as in the service.
     merged = {**dotenv, **{name: value for name, value in environment.items() if value or name not in dotenv}}
     var = Path(merged.get("VAR_DIR") or root / "var").absolute()
     network = merged.get("NETWORK") or "sandbox"
@@ -64,22 +81,24 @@ def read_settings(root: Path, environment: Mapping[str, str], dotenv: Mapping[st
     if network != "sandbox" and missing:
         raise LauncherError(
             f"NETWORK={network} needs {', '.join(missing)}: set them in the environment or in .env "
-            "(docs/configuration.md says how to make them).",
+            "(docs/configuration.md explains how to create them).",
             status=2,
         )
     merged |= {"NETWORK": network, "PORT": text, "VIRTUAL_ENV": str(root / ".venv")}
     merged["PATH"] = f"{root / '.venv' / 'bin'}{os.pathsep}{merged.get('PATH') or os.defpath}"
     plan = Plan(root, var, merged, network, int(text))
     merged["BASE_URL"] = merged.get("BASE_URL") or plan.address
-    if not any(option in merged.get("GUNICORN_CMD_ARGS", "") for option in ("-b", "--bind")):
-        # Here the service is for this machine; on a host, gunicorn.conf.py listens to all of the network.
+    if network != "sandbox" and not any(
+        option in merged.get("GUNICORN_CMD_ARGS", "") for option in ("-b", "--bind")
+    ):
+        # Loopback only on this machine. On a host, and in the sandbox, gunicorn.conf.py decides.
         bind = f"--bind {network_ports.LOOPBACK}:{text}"
         merged["GUNICORN_CMD_ARGS"] = f"{bind} {merged.get('GUNICORN_CMD_ARGS', '')}".strip()
     return plan
 
 
 def complete(plan: Plan) -> None:
-    """Add the secrets, the embedded servers' addresses and the ports that are free now. Makes `var/`.
+    """Add the secrets, the addresses of the embedded servers and free ports. Creates `var/`.
 
     Raises: LauncherError when the secrets of an existing database are gone.
     """
@@ -89,25 +108,29 @@ def complete(plan: Plan) -> None:
         _add_secrets(plan)
     if not settings.get("DATABASE_URL"):
         plan.embeds_database = True
-        plan.chosen["DATABASE_URL"] = f"sqlite:///{plan.var / DATABASE_FILE}"
+        plan.embedded_addresses["DATABASE_URL"] = f"sqlite:///{plan.var / DATABASE_FILE}"
     taken = {plan.port}
+    # Services on other ports that start at the same moment look for ports of their own from different numbers on.
+    offset = (plan.port - _DEFAULT_PORT) % _SERVICES * _PORTS_EACH
     if not settings.get("REDIS_URL"):
-        plan.redis_port = network_ports.choose(REDIS_PORT, taken=taken)
+        plan.redis_port = network_ports.choose_port(REDIS_PORT + offset, taken=taken)
         taken.add(plan.redis_port)
-        plan.chosen["REDIS_URL"] = f"redis://{network_ports.LOOPBACK}:{plan.redis_port}/0"
+        plan.redis_password = secrets.token_hex(32)
+        address = f"{network_ports.LOOPBACK}:{plan.redis_port}"
+        plan.embedded_addresses["REDIS_URL"] = f"redis://:{plan.redis_password}@{address}/0"
     if plan.network == "sandbox" and not all(settings.get(name) for name in CHAIN_PORTS):
         for name, preferred in {**CHAIN_PORTS, **SERVICE_PORTS}.items():
             width = 2 if name == "SOLANA_RPC_URL" else 1  # its WebSocket is one port above
-            port = network_ports.choose(preferred, taken=taken, width=width)
+            port = network_ports.choose_port(preferred + offset, taken=taken, search_width=width)
             taken |= set(range(port, port + width))
             plan.sandbox_ports[name] = port
             if not settings.get(name):
-                plan.chosen[name] = f"http://{network_ports.LOOPBACK}:{port}"
+                plan.embedded_addresses[name] = f"http://{network_ports.LOOPBACK}:{port}"
         bridges = f"http://{network_ports.LOOPBACK}:{plan.sandbox_ports['CCTP_ATTESTATION_URL']}"
-        for name, path in BESIDE_ATTESTATIONS.items():
+        for name, path in SHARED_BRIDGE_PATHS.items():
             if not settings.get(name):
-                plan.chosen[name] = bridges + path
-    settings |= plan.chosen
+                plan.embedded_addresses[name] = bridges + path
+    settings |= plan.embedded_addresses
 
 
 def _add_secrets(plan: Plan) -> None:
@@ -116,7 +139,7 @@ def _add_secrets(plan: Plan) -> None:
     if (plan.var / DATABASE_FILE).exists() and not path.exists() and not given:
         raise LauncherError(
             f"{path} is gone, and without it the wallets in {DATABASE_FILE} cannot be opened: "
-            "put it back, or start anew with ./run --reset."
+            "restore it, or start over with ./run --reset."
         )
     for name, value in ensure_secrets(path).items():
         plan.environment[name] = plan.environment.get(name) or value

@@ -1,7 +1,7 @@
-"""Start processes, show what they print, start those again that die, and leave none behind.
+"""Supervision of processes: starts them, prints their output, restarts those that end, and terminates all.
 
-One thread and one event loop: signals, output and restarts never race, and children are tied to a thread that
-lives as long as the launcher.
+One thread with one event loop: signals, output and restarts never race, and children depend on a thread that lives as
+long as the launcher.
 """
 
 from __future__ import annotations
@@ -19,40 +19,44 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self, TextIO
 
-from launcher import processes
+from launcher import forks, processes
+from launcher.forks import Fork
 
 FIRST_DELAY_SECONDS = 0.5
 LONGEST_DELAY_SECONDS = 15.0
-_STEADY_SECONDS = 30.0
-"""A process that lived this long was well: its next death starts the delays anew."""
+_STABLE_SECONDS = 30.0
+"""A process that ran this long is healthy: after its end the delays start over."""
 
-_CHUNK = 65_536
+_CHUNK_BYTES = 65_536
 _TICK_SECONDS = 0.1
-_PATIENCE = 3
-_LINES_KEPT = 100
+_REST_SECONDS = 60.0
+_MAX_EARLY_EXITS = 3
+_MAX_KEPT_LINES = 100
 _NAME_WIDTH = 9
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What to run. Programs of a higher `tier` need those of a lower one, so they are stopped first."""
+    """A command to run. Programs of a higher `tier` depend on those of a lower one and are stopped first."""
 
     name: str
     command: Sequence[str]
     environment: Mapping[str, str]
     tier: int = 0
     grace_seconds: float = 10.0
+    is_service: bool = False
+    """Whether it runs the service's code, so that a fork which has loaded that can run it."""
 
 
 @dataclass(slots=True)
 class _Child:
     program: Program
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Fork
     started: float
-    delay: float
-    rest: bytes = b""
-    lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LINES_KEPT))
+    restart_delay: float
+    partial_line: bytes = b""
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_KEPT_LINES))
 
 
 class Supervisor:
@@ -62,52 +66,52 @@ class Supervisor:
         self,
         *,
         folder: Path,
-        mark: str,
+        marker: str,
         output: TextIO,
         on_spawn: Callable[[int], None] = lambda _pid: None,
     ) -> None:
-        """Run children in `folder`, marked with `mark`; tell `on_spawn` the id of each."""
+        """Children run in `folder` with `marker` in their environment; `on_spawn` gets the id of each."""
         self._folder = folder
-        self._mark = mark
+        self._marker = marker
         self._output = output
         self._on_spawn = on_spawn
         self._selector = selectors.DefaultSelector()
         self._children: dict[str, _Child] = {}
-        self._waiting: dict[str, tuple[float, float, Program]] = {}  # name: (when, delay, program)
-        self._deaths: dict[str, int] = {}
-        self._requests = 0
-        self._tie = processes.tie_to_parent()
+        self._pending_restarts: dict[str, tuple[float, float, Program]] = {}  # name: (when, delay, program)
+        self._early_exits: dict[str, int] = {}
+        self._stop_requests = 0
+        self._parent_death_hook = processes.parent_death_hook()
 
     def __enter__(self) -> Self:
-        """Take the signals that stop the service."""
-        self._bell, far_end = socket.socketpair()
-        for end in (self._bell, far_end):
+        """Install the signal handlers."""
+        self._wakeup_read, wakeup_end = socket.socketpair()
+        for end in (self._wakeup_read, wakeup_end):
             end.settimeout(0)
-        self._far_end = far_end
-        self._selector.register(self._bell, selectors.EVENT_READ, None)
-        signal.set_wakeup_fd(far_end.fileno(), warn_on_full_buffer=False)
+        self._wakeup_write = wakeup_end
+        self._selector.register(self._wakeup_read, selectors.EVENT_READ, None)
+        signal.set_wakeup_fd(wakeup_end.fileno(), warn_on_full_buffer=False)
         for number in _STOP_SIGNALS:
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup means it
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
                 signal.signal(number, self._on_signal)
-        # Only there to ring the bell: a child's death is seen at once instead of at the next tick.
+        # The handler does nothing: the signal wakes the event loop, which then sees the child's end.
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Stop everything. The signals stay deaf: what follows is the launcher's own end."""
+        """Stop everything. Signals stay ignored, because the launcher ends next."""
         self.stop()
         for number in _STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
         self._selector.close()
-        self._bell.close()
-        self._far_end.close()
+        self._wakeup_read.close()
+        self._wakeup_write.close()
 
     @property
     def stopping(self) -> bool:
-        """Tell whether a signal has asked for the end."""
-        return self._requests > 0
+        """Return whether a signal has requested the end."""
+        return self._stop_requests > 0
 
     def start(self, program: Program) -> None:
         """Start a program and keep it running until `stop`.
@@ -117,51 +121,53 @@ class Supervisor:
         self._spawn(program, delay=FIRST_DELAY_SECONDS)
 
     def run(self, program: Program) -> int:
-        """Run a program to its end beside the others; return its status, -15 when asked to stop meanwhile."""
+        """Run a program to its end; return its exit status, or -15 if a signal stops the service."""
         child = self._spawn(program, delay=0)
-        while child.process.poll() is None:
+        while (status := child.process.poll()) is None:
             if self.stopping:
                 self._end_group(child)
                 return -signal.SIGTERM
-            self._turn()
-        self._finish(child)
-        return child.process.returncode
+            self._tick()
+        self._collect_output(child)
+        return status
 
     @property
-    def hopeless(self) -> str | None:
-        """The name of a program that died so often that there is no use in waiting; None without one."""
-        return next((name for name, count in self._deaths.items() if count >= _PATIENCE), None)
+    def crash_looping(self) -> str | None:
+        """The name of a program that ended early too often; None without one."""
+        return next((name for name, count in self._early_exits.items() if count >= _MAX_EARLY_EXITS), None)
 
     def wait(self, condition: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Serve the children until the condition holds; return False when it never will.
+        """Serve the children until the condition holds.
 
-        That is: `timeout` seconds are over, a signal asked for the end, or a program is hopeless.
+        Return False after `timeout` seconds, after a stop signal, or when a program crashes repeatedly.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not condition():
-            late = deadline is not None and time.monotonic() > deadline
-            if self.stopping or late or self.hopeless:
+            timed_out = deadline is not None and time.monotonic() > deadline
+            if self.stopping or timed_out or self.crash_looping:
                 return False
-            self._turn()
+            self._tick()
         return True
 
     def serve(self) -> None:
-        """Keep the programs running until a signal asks for the end."""
+        """Keep the programs running until a signal stops the service."""
         while not self.stopping:
-            self._turn()
+            # Output, the end of a child and other signals end the wait.
+            self._tick(_TICK_SECONDS if self._pending_restarts else _REST_SECONDS)
 
-    def printed(self, name: str) -> list[str]:
+    def recent_output(self, name: str) -> list[str]:
         """Return the last lines that the running process of this name has printed."""
         child = self._children.get(name)
         return list(child.lines) if child is not None else []
 
     def stop(self) -> None:
-        """Stop all programs, highest tier first, each with its grace; a second signal ends the patience."""
-        self._waiting.clear()
-        heard = self._requests
+        """Stop all programs, highest tier first, each with its grace period; a second signal skips it."""
+        self._pending_restarts.clear()
+        sessions = {child.process.pid for child in self._children.values()}
+        requests_before = self._stop_requests
 
-        def impatient() -> bool:
-            return self._requests > heard
+        def stop_requested_again() -> bool:
+            return self._stop_requests > requests_before
 
         for tier in sorted({child.program.tier for child in self._children.values()}, reverse=True):
             members = [child for child in self._children.values() if child.program.tier == tier]
@@ -170,42 +176,55 @@ class Supervisor:
                     child.process.terminate()
             deadline = time.monotonic() + max(child.program.grace_seconds for child in members)
             while any(child.process.poll() is None for child in members):
-                if impatient() or time.monotonic() > deadline:
+                if stop_requested_again() or time.monotonic() > deadline:
                     break
-                self._pump(_TICK_SECONDS)
+                self._process_events(_TICK_SECONDS)
             for child in members:
                 self._end_group(child)
-        # What left its group (a job's own process, a node of a node) still carries the mark.
-        processes.end(lambda: processes.marked(self._mark), grace_seconds=2, impatient=impatient)
+        # A process that left its group is still in its session, or has the marker in its environment.
+        processes.terminate(
+            lambda: processes.pids_with_marker(self._marker) | processes.pids_in_sessions(sessions),
+            grace_seconds=2,
+            skip_grace=stop_requested_again,
+        )
 
-    def say(self, line: str) -> None:
-        """Print a line of the launcher's own."""
-        with contextlib.suppress(OSError):  # whoever listened is gone; the service is not run for its output
+    def print_line(self, line: str) -> None:
+        """Print a line of the launcher."""
+        with contextlib.suppress(OSError):  # the reader of the output is gone; the service continues
             print(line, file=self._output, flush=True)
 
-    def _turn(self) -> None:
-        self._pump(_TICK_SECONDS)
+    def _tick(self, timeout: float = _TICK_SECONDS) -> None:
+        self._process_events(timeout)
         now = time.monotonic()
         for child in list(self._children.values()):
-            if child.delay and child.process.poll() is not None:
-                self._bury(child, now)
-        for name, (when, delay, program) in list(self._waiting.items()):
+            if child.restart_delay and child.process.poll() is not None:
+                self._handle_exit(child, now)
+        for name, (when, delay, program) in list(self._pending_restarts.items()):
             if now >= when and not self.stopping:
-                del self._waiting[name]
-                self._start_again(program, delay)
+                del self._pending_restarts[name]
+                self._restart(program, delay)
 
     def _spawn(self, program: Program, *, delay: float) -> _Child:
-        process = subprocess.Popen(
-            program.command,
-            cwd=self._folder,
-            env={**program.environment, processes.MARK: self._mark, "PYTHONUNBUFFERED": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # the terminal's Ctrl-C reaches the launcher alone
-            preexec_fn=self._tie,  # noqa: PLW1509 - safe here: this process has one thread
-        )
-        assert process.stdout is not None  # noqa: S101 - asked for above
+        environment = {
+            **program.environment,
+            processes.MARKER_VARIABLE: self._marker,
+            "PYTHONUNBUFFERED": "1",
+        }
+        # Each runs in its own session: the terminal's Ctrl-C reaches only the launcher.
+        entry_point = forks.entry_point(program.command) if program.is_service else None
+        process: subprocess.Popen[bytes] | Fork
+        if entry_point is not None:
+            process = Fork(
+                program.name, program.command, entry_point,
+                folder=self._folder, environment=environment, parent_death_hook=self._parent_death_hook,
+            )  # fmt: skip
+        else:
+            process = subprocess.Popen(
+                program.command, cwd=self._folder, env=environment, stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+                preexec_fn=self._parent_death_hook,  # noqa: PLW1509 - safe here: this process has one thread
+            )  # fmt: skip
+        assert process.stdout is not None  # noqa: S101 - PIPE above
         os.set_blocking(process.stdout.fileno(), False)
         child = _Child(program, process, time.monotonic(), delay)
         self._children[program.name] = child
@@ -213,70 +232,70 @@ class Supervisor:
         self._on_spawn(process.pid)
         return child
 
-    def _start_again(self, program: Program, delay: float) -> None:
+    def _restart(self, program: Program, delay: float) -> None:
         try:
             self._spawn(program, delay=delay)
-        except OSError as error:  # its file is being replaced, or the machine is short of something
+        except OSError as error:  # its file is being replaced, or a resource is exhausted
             self._show(program.name, f"could not be started: {error.strerror}")
-            self._waiting[program.name] = (
+            self._pending_restarts[program.name] = (
                 time.monotonic() + delay,
                 min(delay * 2, LONGEST_DELAY_SECONDS),
                 program,
             )
 
-    def _bury(self, child: _Child, now: float) -> None:
+    def _handle_exit(self, child: _Child, now: float) -> None:
         self._end_group(child)
         program = child.program
-        steady = now - child.started > _STEADY_SECONDS
-        delay = FIRST_DELAY_SECONDS if steady else child.delay
-        self._deaths[program.name] = 1 if steady else self._deaths.get(program.name, 0) + 1
-        self._waiting[program.name] = (now + delay, min(delay * 2, LONGEST_DELAY_SECONDS), program)
-        status = child.process.returncode
-        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        self._show(program.name, f"{how}; starting it again in {delay:g} s")
+        was_stable = now - child.started > _STABLE_SECONDS
+        delay = FIRST_DELAY_SECONDS if was_stable else child.restart_delay
+        self._early_exits[program.name] = 1 if was_stable else self._early_exits.get(program.name, 0) + 1
+        self._pending_restarts[program.name] = (now + delay, min(delay * 2, LONGEST_DELAY_SECONDS), program)
+        status = child.process.wait()
+        description = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        self._show(program.name, f"{description}; starting it again in {delay:g} s")
 
     def _end_group(self, child: _Child) -> None:
-        """End what is left of a child's group. Workers of a dead master would keep its port."""
+        """Kill the rest of a child's process group: workers of a dead master would keep its port."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.process.pid, signal.SIGKILL)
         child.process.wait()
-        self._finish(child)
+        self._collect_output(child)
 
-    def _finish(self, child: _Child) -> None:
+    def _collect_output(self, child: _Child) -> None:
         while self._read(child):
             pass
-        if child.rest:
-            self._take_line(child, child.rest)
-            child.rest = b""
+        if child.partial_line:
+            self._record_line(child, child.partial_line)
+            child.partial_line = b""
         self._close(child)
         if self._children.get(child.program.name) is child:
             del self._children[child.program.name]
 
-    def _pump(self, timeout: float) -> None:
+    def _process_events(self, timeout: float) -> None:
         for key, _events in self._selector.select(timeout):
             if key.data is None:
                 with contextlib.suppress(BlockingIOError):
-                    self._bell.recv(_CHUNK)
+                    self._wakeup_read.recv(_CHUNK_BYTES)
             else:
                 self._read(key.data)
 
     def _read(self, child: _Child) -> bool:
-        """Show what a child has printed; return whether there was anything."""
+        """Print the output of a child; return whether there was any."""
         stream = child.process.stdout
         if stream is None or stream.closed:
             return False
         try:
-            chunk = os.read(stream.fileno(), _CHUNK)
+            chunk = os.read(stream.fileno(), _CHUNK_BYTES)
         except BlockingIOError:
             return False
         if not chunk:
             self._close(child)
             return False
-        *lines, child.rest = (child.rest + chunk).split(b"\n")
-        if len(child.rest) > _CHUNK:
-            lines, child.rest = [*lines, child.rest], b""
+        *lines, child.partial_line = (child.partial_line + chunk).split(b"\n")
+        if len(child.partial_line) > _CHUNK_BYTES:
+            lines, child.partial_line = [*lines, child.partial_line], b""
         for line in lines:
-            self._take_line(child, line)
+            self._record_line(child, line)
         return True
 
     def _close(self, child: _Child) -> None:
@@ -285,13 +304,13 @@ class Supervisor:
             self._selector.unregister(stream)
             stream.close()
 
-    def _take_line(self, child: _Child, raw: bytes) -> None:
+    def _record_line(self, child: _Child, raw: bytes) -> None:
         line = raw.decode(errors="replace").rstrip()
         child.lines.append(line)
         self._show(child.program.name, line)
 
     def _show(self, name: str, line: str) -> None:
-        self.say(f"{name:<{_NAME_WIDTH}} | {line}")
+        self.print_line(f"{name:<{_NAME_WIDTH}} | {line}")
 
     def _on_signal(self, _number: int, _frame: object) -> None:
-        self._requests += 1
+        self._stop_requests += 1

@@ -1,4 +1,4 @@
-"""Run the local chains until told to stop: `python -m sandbox`."""
+"""Command line of the sandbox: `python -m sandbox`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 import json
 import signal
 import sys
-import threading
 from pathlib import Path
 
 from sandbox.errors import SandboxError
@@ -15,16 +14,16 @@ from sandbox.supervision import Options, Sandbox
 
 
 def main() -> int:
-    """Read the command line, start, say that all is ready, and stop on Ctrl-C, SIGTERM or SIGHUP."""
+    """Run the local chains until Ctrl-C, SIGTERM or SIGHUP."""
     options = _read_arguments()
-    sandbox = Sandbox(options, say=_say)
+    sandbox = Sandbox(options, log_line=_print_line)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
         urls = sandbox.start()
         print("sandbox ready", flush=True)
         print(json.dumps({**urls, "network_ids": options.network_ids}), flush=True)
-        sandbox.watch(threading.Event())
+        sandbox.supervise()
     except KeyboardInterrupt:
         return 0
     except (SandboxError, NodeDown, NodeError, OSError) as error:
@@ -37,11 +36,11 @@ def main() -> int:
 
 def _interrupt(_number: int, _frame: object) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # once is enough: what follows is the orderly stop
+        signal.signal(number, signal.SIG_IGN)  # further signals must not interrupt the shutdown
     raise KeyboardInterrupt
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     print(f"sandbox: {line}", flush=True)
 
 
@@ -52,12 +51,12 @@ def _read_arguments() -> Options:
         "a faucet, and a stand-in for the trading exchange. "
         "Prints 'sandbox ready' and one line of JSON with the URLs, then runs until Ctrl-C or "
         "SIGTERM. The chains are kept between starts.",
-        epilog="The first start fetches nodes and contracts with npm (Node.js); later ones need neither npm "
+        epilog="The first start downloads nodes and contracts with npm (Node.js); later ones need neither npm "
         "nor a network. ANVIL names another anvil program. See docs/sandbox.md.",
     )
     add = parser.add_argument
     add("--state", type=Path, default=Path("var/sandbox"), metavar="DIR", help="the chains (%(default)s)")
-    add("--cache", type=Path, metavar="DIR", help="what is fetched ($XDG_CACHE_HOME/purser-sandbox)")
+    add("--cache", type=Path, metavar="DIR", help="folder of downloads ($XDG_CACHE_HOME/purser-sandbox)")
     add("--ethereum-port", type=int, default=18545, metavar="N", help="JSON-RPC (%(default)s)")
     add("--base-port", type=int, default=18546, metavar="N", help="JSON-RPC (%(default)s)")
     add("--faucet-port", type=int, default=18547, metavar="N", help="POST /pay (%(default)s)")
@@ -77,8 +76,8 @@ def _read_arguments() -> Options:
         "--network-ids",
         choices=("sandbox", "mainnet"),
         default="sandbox",
-        help="chain ids: private ones, or the real ones for clients that know no others. What is signed for "
-        "those is valid on the real chains: never use a key that is worth anything (%(default)s)",
+        help="chain ids: private ones, or the real ones for clients that accept no others. What is signed for "
+        "those is valid on the real chains: never use a key that holds funds (%(default)s)",
     )
     arguments = parser.parse_args()
     if arguments.block_time is not None and arguments.block_time <= 0:

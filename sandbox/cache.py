@@ -1,7 +1,7 @@
-"""Files out of pinned npm packages, kept in one cache that all clones share.
+"""Cache of files from pinned npm packages, shared by all clones.
 
-Only the wanted files are unpacked: nothing is installed, no package script runs, no dependency is fetched.
-Every file appears whole or not at all, and two processes that fetch at once wait for each other.
+Only the required files are unpacked: nothing is installed, no script runs, no dependency is downloaded. Files are
+written atomically, and concurrent processes wait for each other.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pathlib import Path
 from sandbox import npm
 from sandbox.errors import SandboxError
 
-Say = Callable[[str], None]
+LineLogger = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """An npm package at one version; `integrity` is its archive's SHA-512, None where unknown."""
+    """An npm package at one version; `integrity` is the SHA-512 of its archive, None if unknown."""
 
     name: str
     version: str
@@ -40,7 +40,7 @@ def default_cache_root() -> Path:
 
 
 def write_atomically(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Put a whole file in place in one step, durably: a reader or a crash never sees half of it."""
+    """Write a file atomically and durably."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
@@ -56,15 +56,15 @@ def write_atomically(path: Path, content: bytes, *, mode: int = 0o644) -> None:
 
 
 class Cache:
-    """The folder of unpacked files and of chain snapshots."""
+    """A folder of unpacked files and chain snapshots."""
 
-    def __init__(self, root: Path | None = None, *, say: Say = lambda _line: None) -> None:
-        """Use a folder (made when needed); `say` gets one line per thing that takes time."""
+    def __init__(self, root: Path | None = None, *, log_line: LineLogger = lambda _line: None) -> None:
+        """`root` is created if missing; `log_line` gets a line for each step that takes time."""
         self.root = root or default_cache_root()
-        self._say = say
+        self._log_line = log_line
 
     def files(self, package: Package, members: Collection[str]) -> Path:
-        """Return the folder that holds these members of the package, fetching what is not there yet.
+        """Return the folder with these members of the package, downloading those that are missing.
 
         Raises: SandboxError when it cannot be fetched.
         """
@@ -72,24 +72,24 @@ class Cache:
         missing = _missing(folder, members)
         if missing:
             with self.locked("packages"):
-                missing = _missing(folder, members)  # another process may have fetched it meanwhile
+                missing = _missing(folder, members)  # another process may have downloaded it
                 if missing:
                     self._fetch(package, folder, missing)
         return folder
 
     @contextmanager
     def locked(self, name: str) -> Iterator[None]:
-        """Hold one of the cache's locks against other processes and threads. It is not re-entrant."""
+        """Hold one of the cache's locks, exclusive across processes and threads. It is not re-entrant."""
         self.root.mkdir(parents=True, exist_ok=True)
         with (self.root / f".{name}.lock").open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     def _fetch(self, package: Package, folder: Path, members: Collection[str]) -> None:
-        self._say(f"fetching {package.name}@{package.version}")
+        self._log_line(f"fetching {package.name}@{package.version}")
         with tempfile.TemporaryDirectory(dir=self.root) as scratch:
             spec = f"{package.name}@{package.version}"
-            archive = npm.pack(spec, Path(scratch), kept_in=self.root, say=self._say)
+            archive = npm.pack(spec, Path(scratch), kept_in=self.root, log_line=self._log_line)
             _verify(package, archive)
             _unpack(archive, folder, set(members))
         missing = _missing(folder, members)
@@ -107,7 +107,7 @@ def _verify(package: Package, archive: Path) -> None:
         return
     digest = base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
     if not hmac.compare_digest(f"sha512-{digest}", package.integrity):
-        msg = f"{package.name}@{package.version} from the registry is not the archive that it was"
+        msg = f"{package.name}@{package.version} from the registry has another digest than expected"
         raise SandboxError(msg)
 
 

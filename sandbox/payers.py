@@ -1,33 +1,31 @@
-"""How the faucet pays: by real transfers on each chain, so that a deposit looks like a deposit."""
+"""Payments of the faucet: real transfers on each chain."""
 
 from __future__ import annotations
 
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-from eth_account import Account
-from eth_account.signers.local import LocalAccount
+from eth_utils.crypto import keccak
 
-from app.adapters.evm.deployments import Deployment
+from app.adapters.evm.contracts.deployments import EvmDeployment
 from sandbox.evm import roles
 from sandbox.evm.abi import call_data
-from sandbox.evm.rpc import NodeClient, NodeError
+from sandbox.evm.rpc import TIP_WEI, NodeClient, NodeError
 
 _ATTEMPTS = 3
 _MINED_SECONDS = 5
-_TIP_WEI = 10**9
 _SOLANA_METHODS = {"SOL": "requestAirdrop", "USDC": "sandbox_mint"}
 
 
-class Refused(Exception):
-    """The chain will not take this payment; the message is fit for the caller."""
+class PaymentRefused(Exception):
+    """The chain refuses this payment; the message is returned to the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to pay, in base units of the currency."""
+    """A payment to make, in base units of the currency."""
 
     reference: str
     chain: str
@@ -38,7 +36,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Payment:
-    """A transaction that pays an order; `nonce` and `raw` (hex) are kept where it can be sent again."""
+    """A transaction that pays an order; `nonce` and `raw` (hex) are stored if it can be sent again."""
 
     tx_hash: str
     nonce: int | None = None
@@ -46,10 +44,10 @@ class Payment:
 
 
 class Record(Protocol):
-    """Where a payment is written down before it is sent."""
+    """Callback that records a payment before it is sent."""
 
     def __call__(self, payment: Payment) -> None:
-        """Write it down, durably."""
+        """Record it durably."""
         ...
 
 
@@ -57,36 +55,35 @@ class Payer(Protocol):
     """Pays on one chain."""
 
     def pay(self, order: Order, *, earlier: Payment | None, record: Record) -> str:
-        """Pay once, knowing what was recorded earlier, and return the transaction's hash.
+        """Pay once, given the payment recorded earlier, and return the transaction's hash.
 
-        Raises: Refused, NodeDown, NodeError.
+        Raises: PaymentRefused, NodeDown, NodeError.
         """
         ...
 
 
 class EvmPayer:
-    """Signs transfers from the faucet's account itself, so that a transaction is known before it is sent."""
+    """Has the node sign the faucet's transfers, so that the transaction hash is known before it is sent."""
 
-    def __init__(self, url: str, deployment: Deployment) -> None:
-        """Pay through this node."""
+    def __init__(self, url: str, deployment: EvmDeployment) -> None:
         self._client = NodeClient(url)
         self._deployment = deployment
-        self._account: LocalAccount = Account.from_key(roles.FAUCET_KEY)
-        self._one_at_a_time = threading.Lock()
+        self._address = str(self._client.call("eth_accounts")[roles.FAUCET])
+        self._lock = threading.Lock()
 
     def pay(self, order: Order, *, earlier: Payment | None, record: Record) -> str:
-        """Send the earlier transaction again as long as it can be mined, else sign and send a new one."""
-        with self._one_at_a_time:  # nonces are handed out in order
+        """Resend the earlier transaction while it can be mined; otherwise sign and send a new one."""
+        with self._lock:  # nonces are assigned in order
             payment = earlier
             for _ in range(_ATTEMPTS):
-                if payment is not None and self._lives(payment):
+                if payment is not None and self._is_pending_or_mined(payment):
                     return payment.tx_hash
                 payment = self._sign(order)
                 record(payment)
-            raise NodeError(f"the {order.chain} node does not take the faucet's transactions")
+            raise NodeError(f"the {order.chain} node does not accept the faucet's transactions")
 
-    def _lives(self, payment: Payment) -> bool:
-        """Tell whether a payment is mined or will be, after sending it again if need be."""
+    def _is_pending_or_mined(self, payment: Payment) -> bool:
+        """Return whether a payment is mined or pending, resending it if necessary."""
         if self._client.call("eth_getTransactionByHash", payment.tx_hash) is None:
             if payment.nonce != self._next_nonce():
                 return False  # the chain lost it (a kill, a reorganisation), or the nonce was taken
@@ -97,28 +94,28 @@ class EvmPayer:
         deadline = time.monotonic() + _MINED_SECONDS
         while (receipt := self._client.call("eth_getTransactionReceipt", payment.tx_hash)) is None:
             if time.monotonic() > deadline:
-                return True  # mining is held: it waits in the pool
+                return True  # mining is paused: it waits in the pool
             time.sleep(0.01)
         return bool(receipt["status"] == "0x1")
 
     def _sign(self, order: Order) -> Payment:
-        call = {"from": self._account.address, **self._transfer(order)}
+        call = {"from": self._address, **self._transfer(order)}
         try:
             gas = int(self._client.call("eth_estimateGas", call), 16)
         except NodeError as error:
-            raise Refused(f"the transfer would fail ({error})") from error
+            raise PaymentRefused(f"the transfer would fail ({error})") from error
         base_fee = int(self._client.call("eth_getBlockByNumber", "latest", False)["baseFeePerGas"], 16)  # noqa: FBT003 - the method's own parameter
         nonce = self._next_nonce()
-        transaction: dict[str, Any] = {
-            **self._transfer(order),
+        numbers = {
             "chainId": self._deployment.chain_id,
             "nonce": nonce,
             "gas": gas * 5 // 4,
-            "maxFeePerGas": 2 * base_fee + _TIP_WEI,
-            "maxPriorityFeePerGas": _TIP_WEI,
+            "maxFeePerGas": 2 * base_fee + TIP_WEI,
+            "maxPriorityFeePerGas": TIP_WEI,
         }
-        signed = self._account.sign_transaction(transaction)
-        return Payment(signed.hash.to_0x_hex(), nonce, signed.raw_transaction.to_0x_hex())
+        transaction = {**call, **{name: hex(number) for name, number in numbers.items()}}
+        raw = str(self._client.call("eth_signTransaction", transaction))
+        return Payment("0x" + keccak(hexstr=raw).hex(), nonce, raw)
 
     def _transfer(self, order: Order) -> dict[str, str]:
         if order.currency == "ETH":
@@ -127,30 +124,29 @@ class EvmPayer:
         return {"to": self._deployment.usdc, "value": "0x0", "data": data}
 
     def _next_nonce(self) -> int:
-        return int(self._client.call("eth_getTransactionCount", self._account.address, "pending"), 16)
+        return int(self._client.call("eth_getTransactionCount", self._address, "pending"), 16)
 
 
 class SolanaPayer:
-    """Asks the Solana node, whose airdrops and mints are real transactions.
+    """Pays by airdrops and mints of the Solana node, which are real transactions.
 
-    Their signatures are known only from its answer: an answer lost in a crash may lead to a second payment.
+    Their signatures are known only from its response: one lost in a crash may lead to a second payment.
     """
 
     def __init__(self, url: str) -> None:
-        """Pay through this node."""
         self._client = NodeClient(url)
-        self._one_at_a_time = threading.Lock()
+        self._lock = threading.Lock()
 
     def pay(self, order: Order, *, earlier: Payment | None, record: Record) -> str:
-        """Return the earlier payment, or make one."""
+        """Return the earlier payment, or make a new one."""
         if earlier is not None:
             return earlier.tx_hash
-        with self._one_at_a_time:
+        with self._lock:
             try:
                 signature = str(
                     self._client.call(_SOLANA_METHODS[order.currency], order.address, order.units)
                 )
             except NodeError as error:
-                raise Refused(str(error)) from error
+                raise PaymentRefused(str(error)) from error
             record(Payment(signature))
             return signature

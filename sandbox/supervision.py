@@ -1,37 +1,40 @@
-"""Everything that `python -m sandbox` runs: started in order, brought back when it dies, stopped together."""
+"""Supervision of the processes of the sandbox: started in order, restarted when they end, stopped together."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import os
+import select
+import signal
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from sandbox import children
+from sandbox import processes
 from sandbox.bridges import BridgeServer, Derivation
-from sandbox.cache import Cache, Say
+from sandbox.cache import Cache, LineLogger
 from sandbox.errors import SandboxError
 from sandbox.evm import EvmNode
 from sandbox.evm.node import usable_port
 from sandbox.evm.rpc import NodeClient, NodeDown, NodeError
-from sandbox.faucet import Book, Faucet, FaucetServer
+from sandbox.faucet import Faucet, FaucetServer, PaymentLedger
 from sandbox.jupiter import JupiterServer
 from sandbox.payers import EvmPayer, Payer, SolanaPayer
 from sandbox.perpdex import ExchangeServer
 
-_WATCH_SECONDS = 0.25
 _RETRY_SECONDS = 2.0
+_WAKEUPS = 4096
 _SOLANA_START_SECONDS = 60
 _BLOCK_SECONDS = {"ethereum": 2.0, "base": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line chose: `block_time` in seconds or each chain's own, a port or no Solana."""
+    """Options of the command line; `block_time` is in seconds, None for each chain's default."""
 
     state: Path
     cache: Path | None
@@ -47,27 +50,26 @@ class Options:
 
 
 class SolanaProcess:
-    """The Solana node, which is a program of its own."""
+    """The process of the Solana node."""
 
     def __init__(self, *, port: int, state: Path) -> None:
-        """Describe it; `start()` starts it."""
         self.name = "solana"
         self.url = f"http://127.0.0.1:{port}"
-        self._command = [sys.executable, "-m", "sandbox.solana", "--port", str(port), "--state", str(state)]
+        self._command = [sys.executable, "-m", "solana_node", "--port", str(port), "--state", str(state)]
         self._log = state.with_name("solana.log")
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def running(self) -> bool:
-        """Tell whether the process is alive."""
+        """Return whether the process is alive."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start the process, without waiting until it answers."""
-        self._process = children.start(self._command, log=self._log)
+        """Start the process without waiting until it answers."""
+        self._process = processes.start(self._command, log=self._log)
 
     def restart(self) -> None:
-        """Start again on the same state, and wait until it answers."""
+        """Restart it on the same state, and wait until it answers."""
         self.start()
         self.wait()
 
@@ -84,27 +86,26 @@ class SolanaProcess:
                 client.close()
                 return
         self.stop()
-        raise SandboxError(f"the Solana node did not start: {self._log} says why")
+        raise SandboxError(f"the Solana node did not start: see {self._log}")
 
     def stop(self) -> None:
         """End the process."""
         if self._process is not None:
-            children.stop(self._process)
+            processes.stop(self._process)
 
 
 class Sandbox:
     """The nodes, the faucet, and the stand-ins for third parties."""
 
-    def __init__(self, options: Options, *, say: Say) -> None:
-        """Describe them; `start()` starts them."""
+    def __init__(self, options: Options, *, log_line: LineLogger) -> None:
         self._options = options
-        self._say = say
-        self._cache = Cache(options.cache, say=say)
+        self._log_line = log_line
+        self._cache = Cache(options.cache, log_line=log_line)
         self._evm: dict[str, EvmNode] = {}
         self._solana: SolanaProcess | None = None
         self._server: FaucetServer | None = None
         self._jupiter: JupiterServer | None = None
-        self._book: Book | None = None
+        self._book: PaymentLedger | None = None
         self._exchange: ExchangeServer | None = None
         self._bridges: BridgeServer | None = None
         self._derivation: Derivation | None = None
@@ -115,7 +116,7 @@ class Sandbox:
         options = self._options
         self._lock_state()
         self._check_ports()
-        if options.solana_port is not None:  # it takes longest: it starts while the others do
+        if options.solana_port is not None:  # the slowest starts first, in parallel with the others
             self._solana = SolanaProcess(port=options.solana_port, state=options.state / "solana.sqlite")
             self._solana.start()
         for name, port in (("ethereum", options.ethereum_port), ("base", options.base_port)):
@@ -123,7 +124,7 @@ class Sandbox:
         if self._solana is not None:
             self._solana.wait()
         urls = {node.name: node.url for node in self._nodes()}
-        self._book = Book(options.state / "faucet.sqlite")
+        self._book = PaymentLedger(options.state / "faucet.sqlite")
         self._server = FaucetServer(Faucet(self._book, self._payers()), port=options.faucet_port)
         self._server.start()
         self._exchange = ExchangeServer(port=options.perpdex_port)
@@ -133,7 +134,7 @@ class Sandbox:
         self._bridges = BridgeServer(nodes, port=options.cctp_port, state=kept)
         self._bridges.start()
         self._derivation = Derivation(self._evm["ethereum"].url, self._evm["base"].url)
-        self._derivation.start()
+        self._derive()
         urls |= {"faucet": self._server.url, "perpdex": self._exchange.url, "bridges": self._bridges.url}
         if self._solana is not None:
             self._jupiter = JupiterServer(self._solana.url, port=options.jupiter_port)
@@ -141,28 +142,36 @@ class Sandbox:
             urls["jupiter"] = self._jupiter.url
         return urls
 
-    def watch(self, stopping: threading.Event) -> None:
-        """Bring back what dies, until told to stop."""
-        while not stopping.wait(_WATCH_SECONDS):
+    def supervise(self) -> None:
+        """Restart what ends, until an exception ends this. For the main thread: it handles SIGCHLD."""
+        # Any thread may take the signal from the kernel: only a file wakes the main thread in every case.
+        wakeup_read, wakeup_write = os.pipe()
+        for end in (wakeup_read, wakeup_write):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        while True:
             for node in self._nodes():
                 if not node.running:
-                    self._say(f"the {node.name} node died; starting it on its last saved state")
+                    self._log_line(f"the {node.name} node ended; starting it on its last saved state")
                     try:
                         node.restart()
                     except (SandboxError, NodeDown, NodeError, OSError) as error:
-                        self._say(f"the {node.name} node did not come back ({error}); trying again")
-                        stopping.wait(_RETRY_SECONDS)
+                        self._log_line(f"the {node.name} node did not start ({error}); trying again")
+            is_complete = all(node.running for node in self._nodes())
+            if select.select([wakeup_read], [], [], None if is_complete else _RETRY_SECONDS)[0]:
+                os.read(wakeup_read, _WAKEUPS)
 
     def stop(self) -> None:
-        """Save and end everything that was started, whatever state it is in."""
-        for server in (self._derivation, self._bridges, self._server, self._exchange, self._jupiter):
+        """Save and stop everything that was started."""
+        for server in (self._bridges, self._server, self._exchange, self._jupiter):
             if server is not None:
                 server.stop()
         for node in self._nodes():
             try:
                 node.stop()
             except (NodeDown, NodeError, OSError) as error:
-                self._say(f"the last seconds of the {node.name} chain could not be saved ({error})")
+                self._log_line(f"the last seconds of the {node.name} chain could not be saved ({error})")
         if self._book is not None:
             self._book.close()
         if self._lock is not None:
@@ -170,6 +179,12 @@ class Sandbox:
 
     def _nodes(self) -> list[EvmNode | SolanaProcess]:
         return [*self._evm.values(), *([self._solana] if self._solana is not None else [])]
+
+    def _derive(self) -> None:
+        # A node that is down calls this again when it was restarted.
+        with contextlib.suppress(NodeDown, NodeError):
+            if self._derivation is not None:
+                self._derivation.derive()
 
     def _start_evm(self, name: str, port: int) -> EvmNode:
         options = self._options
@@ -180,7 +195,8 @@ class Sandbox:
             network_ids=options.network_ids,
             block_time=options.block_time or _BLOCK_SECONDS[name],
             cache=self._cache,
-            say=self._say,
+            log_line=self._log_line,
+            on_activity=self._derive,
         )
         return node.start()
 
@@ -216,7 +232,7 @@ class Sandbox:
         for name, port in wanted:
             if port in owners:
                 raise SandboxError(
-                    f"port {port} is chosen twice: change --{name}-port or --{owners[port]}-port"
+                    f"port {port} is used twice: change --{name}-port or --{owners[port]}-port"
                 )
             owners[port] = name
             try:

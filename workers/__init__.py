@@ -1,1 +1,6 @@
-"""Processes that finish what requests began. Jobs are hints; the database says what is to do."""
+"""Background processes. Jobs are hints; the database determines what is due."""
+
+from app.core.process_hardening import harden
+
+# Before the other imports, which take seconds.
+harden()

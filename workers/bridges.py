@@ -1,11 +1,11 @@
-"""The job that carries bridges on."""
+"""The job that advances bridges."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
-from app.core.leases import lease
-from app.wallets import bridge_steps
+from app.db.leases import lease
+from app.wallets.bridges import advance as bridge_steps
 from workers.context import job
 
 _LEASE = timedelta(seconds=60)
@@ -13,7 +13,7 @@ _LEASE = timedelta(seconds=60)
 
 @job
 def step() -> None:
-    """Take one step with each bridge that is due; nothing to do while another process does."""
-    with lease("bridges", duration=_LEASE) as free:
-        if free:
-            bridge_steps.step_due()
+    """Advance each bridge that is due by one step; do nothing while another process holds the lease."""
+    with lease("bridges", duration=_LEASE) as acquired:
+        if acquired:
+            bridge_steps.advance_due()

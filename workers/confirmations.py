@@ -1,14 +1,14 @@
-"""The job that carries a chain's open movements on, and what was paid with them."""
+"""The job that confirms the pending movements of a chain, and the payments made with them."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
-from app.core import heartbeats
 from app.core.chains import ChainName
-from app.core.leases import lease
-from app.payments import upkeep as payments
-from app.wallets import tracking
+from app.db import heartbeats
+from app.db.leases import lease
+from app.payments import jobs as payments
+from app.wallets.transactions import confirmation
 from workers.context import job
 
 _LEASE = timedelta(seconds=60)
@@ -16,9 +16,9 @@ _LEASE = timedelta(seconds=60)
 
 @job
 def confirm(chain: str) -> None:
-    """Look once at the open movements of a chain; nothing to do while another process does."""
-    with lease(f"confirm:{chain}", duration=_LEASE) as free:
-        if free:
-            tracking.confirm(ChainName(chain))
-            payments.carry_on(ChainName(chain))
-    heartbeats.beat()
+    """Poll the pending movements of a chain once; do nothing while another process holds the lease."""
+    with lease(f"confirm:{chain}", duration=_LEASE) as acquired:
+        if acquired:
+            confirmation.confirm(ChainName(chain))
+            payments.resume_settlements(ChainName(chain))
+    heartbeats.record()

@@ -1,4 +1,4 @@
-"""The application around a job: made once per process, a context per job, failures logged without arguments."""
+"""The application of jobs, with a context per job. Failures are logged without arguments."""
 
 from __future__ import annotations
 
@@ -9,48 +9,44 @@ from typing import ParamSpec
 import structlog
 from flask import Flask, has_app_context
 
-from app.core import alarms, identifiers
-from app.ports import provider
-from app.status import handover
+from app.core import identifiers
+from app.observability import counters, error_reporting
+from app.state import app_state
 
 P = ParamSpec("P")
 _log = structlog.get_logger(__name__)
-_app: Flask | None = None
 
 
 def application() -> Flask:
-    """Return this process's application, made from the environment on first use."""
-    global _app  # noqa: PLW0603 - one per process, made before the worker forks
-    if _app is None:
-        from app.factory import create_app  # noqa: PLC0415 - the factory is heavy
+    """Return this process's application, created from the environment on first use."""
+    from wsgi import app  # noqa: PLC0415 - creates the application
 
-        _app = create_app()
-    return _app
+    return app
 
 
 def job(function: Callable[P, None]) -> Callable[P, None]:
-    """Run a job inside an application context with a request id of its own in the logs."""
+    """Run a job inside an application context with its own request id in the logs."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=identifiers.new_id(), job=function.__qualname__)
         if has_app_context():
-            _run(function, *args, **kwargs)
+            _run_logged(function, *args, **kwargs)
             return
         with application().app_context():
-            _run(function, *args, **kwargs)
+            _run_logged(function, *args, **kwargs)
 
     return run
 
 
-def _run(function: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+def _run_logged(function: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
     try:
         function(*args, **kwargs)
     except Exception as error:
-        alarms.report(error)
-        # The process of a job ends with it, and does not wait for threads.
-        alarms.deliver()
+        error_reporting.report(error)
+        # A process ends after a timeout, and does not wait for threads.
+        error_reporting.flush()
         raise
     finally:
-        handover.hand_over(provider.current().tallies)
+        counters.flush(app_state().ports.counters)

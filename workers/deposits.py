@@ -1,12 +1,12 @@
-"""The jobs about funding: finding deposits, and asking the sandbox's faucet for them."""
+"""The jobs of funding: the deposit scan, and payments by the sandbox's faucet."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
 from app.core.chains import ChainName
-from app.core.leases import lease
-from app.wallets import deposits, funding
+from app.db.leases import lease
+from app.wallets.deposits import funding, scanner
 from workers.context import job
 
 _LEASE = timedelta(seconds=60)
@@ -14,13 +14,13 @@ _LEASE = timedelta(seconds=60)
 
 @job
 def find(chain: str) -> None:
-    """Look once for deposits on a chain; nothing to do while another process does."""
-    with lease(f"deposits:{chain}", duration=_LEASE) as free:
-        if free:
-            deposits.find(ChainName(chain))
+    """Scan a chain for deposits once; do nothing while another process holds the lease."""
+    with lease(f"deposits:{chain}", duration=_LEASE) as acquired:
+        if acquired:
+            scanner.scan(ChainName(chain))
 
 
 @job
 def pay_from_faucet(request_id: str) -> None:
-    """Let the sandbox's faucet pay a funding request."""
+    """Pay a funding request from the sandbox's faucet."""
     funding.pay_from_faucet(request_id)

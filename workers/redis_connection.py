@@ -1,4 +1,4 @@
-"""Waiting for Redis, which may start after the workers do or be away for a while."""
+"""Waiting for Redis, which may start after the workers or be down for a while."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 RECONNECT_SECONDS = 2
-"""RQ's own pauses grow to a minute, in which a Redis that is back would have jobs and no worker."""
+"""RQ's own pauses grow to a minute, during which a recovered Redis has no worker."""
 
 _log = structlog.get_logger(__name__)
 
 
-def wait_for(redis: Redis) -> None:
-    """Return once Redis answers. RQ gives up at once when it starts before Redis does."""
-    told = False
+def wait_for_redis(redis: Redis) -> None:
+    """Return once Redis answers. RQ ends immediately if Redis is not up."""
+    has_warned = False
     while True:
         try:
             redis.ping()
         except RedisError as error:
-            if not told:
-                _log.warning("redis_awaited", error=type(error).__name__)
-            told = True
+            if not has_warned:
+                _log.warning("waiting_for_redis", error=type(error).__name__)
+            has_warned = True
             time.sleep(RECONNECT_SECONDS)
         else:
             return

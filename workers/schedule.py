@@ -1,6 +1,6 @@
-"""`python -m workers.schedule`: the one ticker. It enqueues what is due, and does it itself while Redis is away.
+"""`python -m workers.schedule`: the scheduler. It enqueues jobs that are due, and runs them itself while Redis is down.
 
-Two of them at once do no harm: jobs take leases in the database.
+Two schedulers do no harm: jobs take leases in the database.
 """
 
 from __future__ import annotations
@@ -9,22 +9,35 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
 
 import structlog
+from sqlalchemy import ColumnElement, or_, select
+from sqlalchemy.exc import SQLAlchemyError
 
-from app import commands
+from app import cli
+from app.core import clock
+from app.core.chains import ChainName
+from app.db import leases
+from app.db.unit_of_work import read_only_unit
 from app.jobs import JobName
-from app.ports import provider
+from app.payments import jobs as payments
 from app.ports.errors import Rejected, Unreachable
-from app.wallets import custody
+from app.state import app_state
+from app.wallets.bridges import advance as bridge_steps
+from app.wallets.core import custody
+from app.wallets.deposits import scanner
+from app.wallets.transactions import open_transactions
 from workers import bridges, confirmations, deposits, sweeps
 from workers.context import application
 
 _log = structlog.get_logger(__name__)
 _SWEEP_SECONDS = 15.0
+_Job = tuple[JobName, tuple[str, ...]]
 
-_INLINE: dict[JobName, Callable[..., None]] = {
+_INLINE_JOBS: dict[JobName, Callable[..., None]] = {
     JobName.CONFIRM: confirmations.confirm,
     JobName.STEP_BRIDGES: bridges.step,
     JobName.FIND_DEPOSITS: deposits.find,
@@ -34,30 +47,63 @@ _INLINE: dict[JobName, Callable[..., None]] = {
 }
 
 
-def tick(*, with_sweep: bool) -> None:
-    """Enqueue one round of periodic work; run it here when the queue cannot be reached."""
-    due: list[tuple[JobName, tuple[str, ...]]] = []
-    for chain in provider.current().chains:
-        due += [(JobName.CONFIRM, (chain.value,)), (JobName.FIND_DEPOSITS, (chain.value,))]
-    due.append((JobName.STEP_BRIDGES, ()))
-    if with_sweep:
-        due += [(JobName.SWEEP, ()), (JobName.AUDIT, ())]
-    for job, arguments in due:
-        if not provider.current().queue.put(job, *arguments):
-            _run_here(job, arguments)
+def tick(*, include_sweep: bool, last_scans: dict[ChainName, datetime] | None = None) -> None:
+    """Enqueue the jobs that are due; run them here if Redis cannot be reached.
+
+    `last_scans` are the times of the last scans for deposits, which are updated; without it, none counts.
+    """
+    due_jobs = _due_jobs({} if last_scans is None else last_scans)
+    if include_sweep:
+        due_jobs.append((JobName.SWEEP, ()))
+    for job, arguments in due_jobs:
+        if not app_state().ports.queue.enqueue(job, *arguments):
+            _run_inline(job, arguments)
 
 
-def _run_here(job: JobName, arguments: tuple[str, ...]) -> None:
+def _due_jobs(last_scans: dict[ChainName, datetime]) -> list[_Job]:
+    """Return the jobs that have something to do, by one statement; all of them if the database does not answer."""
+    conditions = _due_conditions(clock.now())
+    scans = {chain: scanner.newest_open(chain) for chain in app_state().ports.chains}
     try:
-        _INLINE[job](*arguments)
+        with read_only_unit() as session:
+            due: Sequence[Any] = session.execute(select(*conditions.values(), *scans.values())).one()
+    except SQLAlchemyError as error:
+        _log.warning("due_check_failed", error=type(error).__name__)
+        return [*conditions, *(_scan_job(chain) for chain in scans)]
+    jobs = [job for job, is_due in zip(conditions, due, strict=False) if is_due]
+    for chain, newest in zip(scans, due[len(conditions) :], strict=True):
+        if scanner.is_due(chain, newest, last_scan=last_scans.get(chain)):
+            last_scans[chain] = clock.now()
+            jobs.append(_scan_job(chain))
+    return jobs
+
+
+def _scan_job(chain: ChainName) -> _Job:
+    return JobName.FIND_DEPOSITS, (chain.value,)
+
+
+def _due_conditions(now: datetime) -> dict[_Job, ColumnElement[bool]]:
+    conditions: dict[_Job, ColumnElement[bool]] = {}
+    for chain in app_state().ports.chains:
+        conditions[JobName.CONFIRM, (chain.value,)] = or_(
+            open_transactions.has_due(chain, now), payments.has_open(chain)
+        )
+    conditions[JobName.STEP_BRIDGES, ()] = bridge_steps.has_due(now)
+    conditions[JobName.AUDIT, ()] = leases.is_free(sweeps.AUDIT_LEASE, now)
+    return conditions
+
+
+def _run_inline(job: JobName, arguments: tuple[str, ...]) -> None:
+    try:
+        _INLINE_JOBS[job](*arguments)
     except Exception:
-        # One bad round must not end the ticker; the next one tries again.
+        # A failed round must not end the scheduler; the next one tries again.
         _log.exception("inline_job_failed", job=job.value)
 
 
 def _verify_chains() -> None:
-    """Say loudly at the start when an endpoint serves another chain than we sign for; the adapters refuse it."""
-    for name, chain in provider.current().chains.items():
+    """Log an error at the start for each endpoint that serves another chain than configured; the adapters refuse it."""
+    for name, chain in app_state().ports.chains.items():
         try:
             chain.verify_identity()
         except Unreachable:
@@ -67,32 +113,33 @@ def _verify_chains() -> None:
 
 
 def main() -> None:
-    """Tick until told to stop. With `--once`, do one full round in this process and end."""
+    """Run rounds until a signal stops the process. With `--once`, run one full round in this process and end."""
     app = application()
     stop = threading.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda *_: stop.set())
     with app.app_context():
         if "--once" in sys.argv[1:]:
-            for chain in provider.current().chains:
-                _run_here(JobName.CONFIRM, (chain.value,))
-                _run_here(JobName.FIND_DEPOSITS, (chain.value,))
-            _run_here(JobName.STEP_BRIDGES, ())
-            _run_here(JobName.SWEEP, ())
-            _run_here(JobName.AUDIT, ())
+            for chain in app_state().ports.chains:
+                _run_inline(JobName.CONFIRM, (chain.value,))
+                _run_inline(JobName.FIND_DEPOSITS, (chain.value,))
+            _run_inline(JobName.STEP_BRIDGES, ())
+            _run_inline(JobName.SWEEP, ())
+            _run_inline(JobName.AUDIT, ())
             return
         custody.assert_network()
         _verify_chains()
-        commands.create_bootstrap_master_key()
-        interval = float(provider.settings().poll_interval_seconds)
+        cli.create_bootstrap_master_key()
+        interval = float(app_state().settings.poll_interval_seconds)
         next_sweep = 0.0
+        last_scans: dict[ChainName, datetime] = {}
         while not stop.is_set():
             started = time.monotonic()
-            with_sweep = started >= next_sweep
-            if with_sweep:
+            include_sweep = started >= next_sweep
+            if include_sweep:
                 next_sweep = started + _SWEEP_SECONDS
             try:
-                tick(with_sweep=with_sweep)
+                tick(include_sweep=include_sweep, last_scans=last_scans)
             except Exception:
                 _log.exception("tick_failed")
             stop.wait(max(0.0, interval - (time.monotonic() - started)))

@@ -1,4 +1,4 @@
-"""The sweep and the audit: what is due by time, found in the database, whatever became of the queue."""
+"""The periodic sweep and the audit. What is due is read from the database, independent of the queue."""
 
 from __future__ import annotations
 
@@ -9,97 +9,105 @@ import structlog
 from rq.timeouts import JobTimeoutException
 
 from app.agents import claims
-from app.catalog import audit as catalog_audit
-from app.catalog import statistics
+from app.buying import records as service_purchases
+from app.catalog.statistics import audit as catalog_audit
+from app.catalog.statistics import counts as statistics
 from app.core import clock
-from app.core.leases import lease, once_in
-from app.core.unit_of_work import reading, snapshot, unit_of_work
 from app.credits import audit as credits_audit
-from app.device import guesses
+from app.db import heartbeats
+from app.db.leases import lease, once_per_period
+from app.db.unit_of_work import read_only_unit, snapshot, unit_of_work
+from app.device import guess_limits
+from app.idempotency import service as idempotency
 from app.jobs import JobName
-from app.owner import sessions
+from app.owner.session import sessions
 from app.payments import audit as payments_audit
-from app.payments import upkeep as payments
-from app.platform import actors, verification
+from app.payments import jobs as payments
 from app.platform import keys as platform_keys
-from app.ports import provider
-from app.shopping import sweeping as purchases
+from app.platform.audit_log import actors, verification
+from app.shopping import maintenance as purchases
 from app.spending import audit as spending_audit
-from app.spending import retention as spending_retention
+from app.spending import holds as spending_holds
+from app.spending import sessions as spending_sessions
+from app.state import app_state
 from app.usage import audit as usage_audit
 from app.usage import retention as usage_retention
 from app.usage import service as usage
-from app.wallets import audit as wallets_audit
-from app.wallets import funding
-from app.wallets import retention as wallets_retention
-from app.web import idempotency
+from app.wallets.deposits import funding
+from app.wallets.maintenance import audit as wallets_audit
+from app.wallets.maintenance import retention as wallets_retention
 from workers.context import job
 
 _log = structlog.get_logger(__name__)
 _LEASE = timedelta(seconds=60)
+AUDIT_LEASE = "audit"
 _AUDIT_EVERY = timedelta(hours=1)
-_AUDIT_LEASE = timedelta(seconds=JobName.AUDIT.seconds)
+_AUDIT_DURATION = timedelta(seconds=JobName.AUDIT.timeout_seconds)
 _NEWEST_ENTRIES = 1000
 
 
 def audit() -> list[str]:
-    """Prove the money invariants of the whole database, and the trail's end; return and log what does not hold."""
-    with snapshot():
-        broken = [
-            *credits_audit.check(),
-            *spending_audit.check(),
-            *usage_audit.check(),
-            *verification.check(newest=_NEWEST_ENTRIES),
-            *catalog_audit.check(),
-            *payments_audit.check(),
-            *wallets_audit.check(),
+    """Check the money invariants of the whole database and the end of the audit log; return and log violations."""
+    with snapshot() as session:
+        violations = [
+            *credits_audit.check(session),
+            *spending_audit.check(session),
+            *usage_audit.check(session),
+            *verification.find_problems(session, newest=_NEWEST_ENTRIES),
+            *catalog_audit.check(session),
+            *payments_audit.check(session),
+            *wallets_audit.check(session),
         ]
-    for violation in broken:
+    for violation in violations:
         _log.error("audit_violation", violation=violation)
-    return broken
+    return violations
 
 
 @job
 def audit_hourly() -> None:
-    """Audit when the last one that came to its end is an hour old. A job of its own, so no sweep keeps it waiting."""
-    with once_in(_AUDIT_EVERY, "audit", duration=_AUDIT_LEASE) as due:
+    """Audit if the last complete audit is an hour old. A separate job, so that sweeps do not delay it."""
+    with once_per_period(_AUDIT_EVERY, AUDIT_LEASE, duration=_AUDIT_DURATION) as due:
         if due:
             audit()
 
 
 @job
 def sweep() -> None:
-    """Do what is due by time: expire, charge lapsed holds, forget, ask the faucet again, purge keys.
+    """Run the periodic steps: expire, charge lapsed holds, prune, retry the faucet, purge keys.
 
-    A step that fails is logged, and the others are done: none of them may keep the rest waiting for ever.
+    A step that fails is logged and does not prevent the others. The heartbeat shows that jobs are run, even if nothing
+    is due for a long time.
     """
-    with lease("sweep", duration=_LEASE) as free:
-        if not free:
+    heartbeats.record()
+    with lease("sweep", duration=_LEASE) as acquired:
+        if not acquired:
             return
         now = clock.now()
-        before = now - timedelta(days=provider.settings().retention_days)
+        cutoff = now - timedelta(days=app_state().settings.retention_days)
         steps: dict[str, Callable[[], object]] = {
             "expire_funding": lambda: funding.fail_expired(now),
             "charge_lapsed": usage.charge_lapsed,
-            "ask_the_faucet": lambda: _ask_the_faucet_again(now),
-            "forget_answers": lambda: idempotency.prune(now),
-            "forget_claims": lambda: _forget_claims(now),
-            "rank_services": lambda: statistics.refresh(now),
-            "prune_statistics": lambda: statistics.prune(now),
+            "retry_faucet": lambda: _retry_faucet(now),
+            "prune_idempotency_keys": lambda: idempotency.prune(now),
+            "prune_claim_records": lambda: _prune_claim_records(now),
+            "rank_services": lambda: statistics.refresh_totals(now),
+            "prune_statistics": lambda: statistics.prune_history(now),
             "end_purchases": lambda: purchases.sweep(now),
-            # What RETENTION_DAYS says, a bounded number of short units of each kind: the next sweep goes on.
-            "prune_usage": lambda: usage_retention.prune(before),
-            "prune_spending": lambda: spending_retention.prune(before.date()),
-            "prune_history": lambda: wallets_retention.prune(before),
-            "look_after_payments": payments.look_after,
-            # Last, for it asks the chains.
-            "purge_keys": lambda: platform_keys.purge_retired_keys(actors.the_service("sweep"), now=now),
+            "prune_answers": lambda: service_purchases.prune_answers(now),
+            # By RETENTION_DAYS, in a bounded number of short units of each kind; the next sweep continues.
+            "prune_usage": lambda: usage_retention.prune(cutoff),
+            "prune_spending": lambda: spending_holds.prune(cutoff.date()),
+            "prune_sessions": lambda: spending_sessions.prune(cutoff),
+            "prune_history": lambda: wallets_retention.prune(cutoff),
+            "resume_settlements": payments.check_gas_reserves,
+            # Last, because it queries the chains.
+            "purge_keys": lambda: platform_keys.purge_retired_keys(actors.system_actor("sweep"), now=now),
         }
         for name, step in steps.items():
-            _try(name, step)
+            _run_step(name, step)
 
 
-def _try(name: str, step: Callable[[], object]) -> None:
+def _run_step(name: str, step: Callable[[], object]) -> None:
     try:
         step()
     except JobTimeoutException:
@@ -108,18 +116,18 @@ def _try(name: str, step: Callable[[], object]) -> None:
         _log.exception("sweep_step_failed", step=name)
 
 
-def _forget_claims(now: datetime) -> None:
-    with unit_of_work():
-        claims.forget_answers(now)
-        guesses.prune(now)
-        sessions.prune(now)
+def _prune_claim_records(now: datetime) -> None:
+    with unit_of_work() as session:
+        claims.erase_expired_responses(session, now)
+        guess_limits.prune(session, now)
+        sessions.prune(session, now)
 
 
-def _ask_the_faucet_again(now: datetime) -> None:
-    if provider.current().faucet is None:
+def _retry_faucet(now: datetime) -> None:
+    if app_state().ports.faucet is None:
         return
-    with reading():
-        unpaid = funding.unpaid_in_sandbox(now)
-    for request_id in unpaid:
-        if not provider.current().queue.put(JobName.PAY_FROM_FAUCET, request_id):
+    with read_only_unit() as session:
+        request_ids = funding.unpaid_by_faucet(session, now)
+    for request_id in request_ids:
+        if not app_state().ports.queue.enqueue(JobName.PAY_FROM_FAUCET, request_id):
             funding.pay_from_faucet(request_id)

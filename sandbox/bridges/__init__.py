@@ -1,7 +1,7 @@
-"""Stand-ins for the services that bridges rely on, over the local chains: what they promise really happens there.
+"""Stand-ins for the services of bridges; their effects are real transactions on the local chains.
 
-One server has them all: Circle's attestation service with its forwarder, Relay, and LI.FI. Base's deposits are derived
-from Ethereum by a thread of its own.
+One server has them all: Circle's attestation service with its forwarder, Relay, and LI.FI. A separate thread derives
+Base's deposits from Ethereum.
 """
 
 from sandbox.bridges.derivation import Derivation

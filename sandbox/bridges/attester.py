@@ -1,4 +1,4 @@
-"""Circle's side of CCTP V2: it attests what was burned on one chain, and submits the mint where that was asked for."""
+"""Circle's services of CCTP V2: attestations of burns, and forwarding of mints."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from eth_account import Account
+from coincurve import PrivateKey
 from eth_utils.crypto import keccak
 from solders.pubkey import Pubkey
 from solders.transaction import VersionedTransaction
 
-from app.adapters.cctp.deployments import DEPLOYMENTS, DOMAINS, SOLANA_MESSENGER
+from app.adapters.bridges.cctp.deployments import DEPLOYMENTS, DOMAINS, SOLANA_MESSENGER
 from app.core.chains import ChainName
 from sandbox.evm import roles
 from sandbox.evm.abi import call_data
 from sandbox.evm.rpc import NodeClient, NodeError
-from sandbox.solana import base58
+from solana_node import base58
 
 _CCTP = DEPLOYMENTS["sandbox"]
 _SENT_TOPIC = "0x" + keccak(text="MessageSent(bytes)").hex()
@@ -27,33 +27,34 @@ _FAST, _STANDARD = 1000, 2000
 _BODY = 148
 _FORWARD_UNITS = {ChainName.ETHEREUM: 210_000, ChainName.BASE: 20_000}
 _LIFE_BLOCKS = 100_000
+# In the order of their addresses, as the contracts require.
+_ATTESTER_KEYS = (roles.ATTESTER_KEY, roles.SECOND_ATTESTER_KEY)
 _BURN_DISCRIMINATORS = (bytes.fromhex("d73c3d2e723780b0"), bytes.fromhex("6ff53e83cc6cdf9b"))
 
 
 @dataclass(slots=True)
 class AttesterFaults:
-    """How it misbehaves: holds messages back, lets them expire, does not forward, does not offer to."""
+    """Faults: messages are withheld, expire, or are not forwarded; forwarding is not offered."""
 
-    holds: bool = False
+    withholds: bool = False
     expires_at: int | None = None
-    """The block past which what is attested from now on is void."""
+    """The expiration block of new attestations."""
     forwarding: str = "works"
-    """Or "fails" (and says so), or "sleeps"."""
+    """Or "fails" (with an error), or "sleeps"."""
     offers_forwarding: bool = True
     fast_bps: str = "1"
     message_change: dict[int, bytes] = field(default_factory=dict)
-    """Bytes to put at places of a message before it is signed."""
+    """Bytes to write at offsets of a message before it is signed."""
 
 
 class Attester:
     """Attests burns on the chains behind these JSON-RPC addresses."""
 
     def __init__(self, urls: Mapping[str, str]) -> None:
-        """Take the nodes by chain."""
         self._nodes = {ChainName(name): NodeClient(url) for name, url in urls.items()}
         self._messages: dict[str, bytes] = {}
         self._forwards: dict[str, tuple[str, str | None]] = {}
-        self._alone = threading.Lock()
+        self._lock = threading.Lock()
         self.faults = AttesterFaults()
         self.renewed: list[str] = []
 
@@ -64,25 +65,25 @@ class Attester:
         extra: dict[str, Any] = {}
         if units is not None and self.faults.offers_forwarding:
             extra = {"forwardFee": {"low": units * 9 // 10, "med": units, "high": units * 11 // 10}}
-        assert source in names  # noqa: S101 - the server has looked
+        assert source in names  # noqa: S101 - the server has checked
         return [
             {"finalityThreshold": _FAST, "minimumFee": float(self.faults.fast_bps), **extra},
             {"finalityThreshold": _STANDARD, "minimumFee": 0, **extra},
         ]
 
     def messages(self, domain: int, tx_hash: str) -> dict[str, Any] | None:
-        """Answer GET /v2/messages/{domain}; None while the burn is not seen."""
+        """Answer GET /v2/messages/{domain}; None while the burn is unknown."""
         source = next((name for name, number in DOMAINS.items() if number == domain), None)
         if source is None or source not in self._nodes:
             return None
-        with self._alone:
+        with self._lock:
             found = (
                 self._solana_burn(tx_hash) if source is ChainName.SOLANA else self._evm_burn(source, tx_hash)
             )
             if found is None:
                 return None
             raw, is_final = found
-            if self.faults.holds or not is_final:
+            if self.faults.withholds or not is_final:
                 return {
                     "messages": [
                         {
@@ -91,21 +92,22 @@ class Attester:
                         }
                     ]
                 }  # fmt: skip
-            return {"messages": [self._attested(raw)]}
+            return {"messages": [self._attestation_entry(raw)]}
 
     def renew(self, nonce: str) -> bool:
         """Answer POST /v2/reattest/{nonce}."""
-        with self._alone:
+        with self._lock:
             self.renewed.append(nonce)
             return self._messages.pop(nonce, None) is not None
 
-    def _attested(self, raw: bytes) -> dict[str, Any]:
+    def _attestation_entry(self, raw: bytes) -> dict[str, Any]:
         nonce = "0x" + raw[12:44].hex()
         message = self._messages.get(nonce)
         if message is None:
-            message = self._messages[nonce] = self._filled_in(raw)
-        signature = Account.from_key(roles.ATTESTER_KEY).unsafe_sign_hash(keccak(message))
-        attestation = signature.r.to_bytes(32, "big") + signature.s.to_bytes(32, "big") + bytes([signature.v])
+            message = self._messages[nonce] = self._complete_message(raw)
+        # The stand-ins on the EVM chains have one attester.
+        keys = _ATTESTER_KEYS if self._destination(message) is ChainName.SOLANA else _ATTESTER_KEYS[:1]
+        attestation = b"".join(_signature(key, message) for key in keys)
         entry: dict[str, Any] = {
             "message": "0x" + message.hex(),
             "attestation": "0x" + attestation.hex(),
@@ -115,22 +117,22 @@ class Attester:
             "delayReason": None,
         }
         if message[_BODY + 228 :] == _FORWARDING:
-            state, tx_hash = self._forwarded(nonce, message, attestation)
+            state, tx_hash = self._forward(nonce, message, attestation)
             entry |= {"forwardState": state, "forwardTxHash": tx_hash}
         return entry
 
-    def _filled_in(self, raw: bytes) -> bytes:
-        """Fill in what only an attester knows: executed finality, fee and expiry."""
+    def _complete_message(self, raw: bytes) -> bytes:
+        """Fill in the fields that the attester sets: executed finality, fee and expiry."""
         message = bytearray(raw)
         is_fast = int.from_bytes(raw[140:144], "big") <= _FAST
         amount = int.from_bytes(raw[_BODY + 68 : _BODY + 100], "big")
-        most = int.from_bytes(raw[_BODY + 132 : _BODY + 164], "big")
+        max_fee = int.from_bytes(raw[_BODY + 132 : _BODY + 164], "big")
         destination = self._destination(raw)
         fee = -(-amount // 10_000) if is_fast else 0
         if raw[_BODY + 228 :] == _FORWARDING:
             fee += _FORWARD_UNITS[destination]
         message[144:148] = (_FAST if is_fast else _STANDARD).to_bytes(4, "big")
-        message[_BODY + 164 : _BODY + 196] = min(fee, most).to_bytes(32, "big")
+        message[_BODY + 164 : _BODY + 196] = min(fee, max_fee).to_bytes(32, "big")
         if is_fast:
             expiry = self.faults.expires_at or self._head(destination) + _LIFE_BLOCKS
             message[_BODY + 196 : _BODY + 228] = expiry.to_bytes(32, "big")
@@ -138,7 +140,7 @@ class Attester:
             message[place : place + len(content)] = content
         return bytes(message)
 
-    def _forwarded(self, nonce: str, message: bytes, attestation: bytes) -> tuple[str, str | None]:
+    def _forward(self, nonce: str, message: bytes, attestation: bytes) -> tuple[str, str | None]:
         if self.faults.forwarding == "fails":
             return "FAILED", None
         if self.faults.forwarding == "sleeps":
@@ -186,14 +188,14 @@ class Attester:
         transaction = VersionedTransaction.from_bytes(base64.b64decode(found["transaction"][0]))
         keys = transaction.message.account_keys
         for instruction in transaction.message.instructions:
-            said = bytes(instruction.data)
+            data = bytes(instruction.data)
             if (
                 str(keys[instruction.program_id_index]) != SOLANA_MESSENGER
-                or said[:8] not in _BURN_DISCRIMINATORS
+                or data[:8] not in _BURN_DISCRIMINATORS
             ):
                 continue
             named = [keys[place] for place in bytes(instruction.accounts)]
-            raw = _solana_message(said, owner=named[0], mint=named[10], nonce=base58.decode(signature)[:32])
+            raw = _solana_message(data, owner=named[0], mint=named[10], nonce=base58.decode(signature)[:32])
             is_fast = int.from_bytes(raw[140:144], "big") <= _FAST
             level = {"commitment": "confirmed" if is_fast else "finalized"}
             return raw, node.call("getSlot", level) >= found["slot"]
@@ -210,11 +212,16 @@ class Attester:
         return int(node.call("eth_blockNumber"), 16)
 
 
-def _solana_message(said: bytes, *, owner: Pubkey, mint: Pubkey, nonce: bytes) -> bytes:
-    """Write the message of a burn on Solana as Circle's program does."""
-    amount, destination = int.from_bytes(said[8:16], "little"), int.from_bytes(said[16:20], "little")
-    recipient, caller = said[20:52], said[52:84]
-    most_fee, finality = int.from_bytes(said[84:92], "little"), int.from_bytes(said[92:96], "little")
+def _signature(key: str, message: bytes) -> bytes:
+    signature = PrivateKey.from_hex(key.removeprefix("0x")).sign_recoverable(keccak(message), hasher=None)
+    return signature[:64] + bytes([27 + signature[64]])
+
+
+def _solana_message(data: bytes, *, owner: Pubkey, mint: Pubkey, nonce: bytes) -> bytes:
+    """Return the message of a burn on Solana as Circle's program emits it."""
+    amount, destination = int.from_bytes(data[8:16], "little"), int.from_bytes(data[16:20], "little")
+    recipient, caller = data[20:52], data[52:84]
+    most_fee, finality = int.from_bytes(data[84:92], "little"), int.from_bytes(data[92:96], "little")
 
     def number(value: int, length: int = 32) -> bytes:
         return value.to_bytes(length, "big")
@@ -225,6 +232,6 @@ def _solana_message(said: bytes, *, owner: Pubkey, mint: Pubkey, nonce: bytes) -
             base58.decode(SOLANA_MESSENGER), bytes(12), bytes.fromhex(_CCTP.messenger[2:]), caller,
             number(finality, 4), bytes(4),
             number(1, 4), bytes(mint), recipient, number(amount), bytes(owner), number(most_fee),
-            bytes(64), said[100:],
+            bytes(64), data[100:],
         )
     )  # fmt: skip

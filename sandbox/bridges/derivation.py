@@ -1,7 +1,7 @@
-"""What op-node does for Base: every deposit in the portal on Ethereum becomes one transaction on Base.
+"""The part of op-node: every deposit in the portal on Ethereum becomes one transaction on Base.
 
-The transaction follows from the deposit alone (specs.optimism.io, "Deposits"), so that one which is there already is
-not made again.
+The transaction follows from the deposit alone (specs.optimism.io, "Deposits"). It has no nonce, so anvil would execute
+it again if it were sent again.
 """
 
 from __future__ import annotations
@@ -13,53 +13,53 @@ from typing import Any
 import rlp  # type: ignore[import-untyped]  # ships no types
 from eth_utils.crypto import keccak
 
-from app.adapters.portal.deployments import PORTALS
-from sandbox.evm.rpc import NodeClient, NodeDown, NodeError
+from app.adapters.bridges.portal.deployments import PORTALS
+from sandbox.evm.rpc import NodeClient
 
 _DEPOSIT_TOPIC = "0x" + keccak(text="TransactionDeposited(address,address,uint256,bytes)").hex()
 _PORTAL = PORTALS["sandbox"]
-_POLL_SECONDS = 0.5
 
 
 class Derivation:
-    """Carries deposits from Ethereum's node to Base's, on demand or in a thread."""
+    """Derives Base's transactions from deposits on Ethereum's node. May be shared by threads."""
 
     def __init__(self, ethereum_url: str, base_url: str) -> None:
-        """Take both nodes."""
         self._ethereum = NodeClient(ethereum_url)
         self._base = NodeClient(base_url)
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Look every half second."""
-        self._thread = threading.Thread(target=self._run, name="derivation", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop looking."""
-        self._stopping.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._instance = ""
+        self._height = ""
+        self._sent: set[str] = set()
+        self._lock = threading.Lock()
 
     def derive(self) -> list[str]:
-        """Execute what is not executed yet, and return its hashes on Base."""
-        query = {"address": _PORTAL, "topics": [_DEPOSIT_TOPIC], "fromBlock": "0x0", "toBlock": "latest"}
-        made = []
-        for log in self._ethereum.call("eth_getLogs", query):
-            raw = deposit_transaction(log)
-            tx_hash = "0x" + keccak(raw).hex()
-            if self._base.call("eth_getTransactionReceipt", tx_hash) is None:
-                self._base.call("eth_sendRawTransaction", "0x" + raw.hex())
-                made.append(tx_hash)
-        return made
+        """Execute the outstanding deposits once each, and return their hashes on Base. Raises: NodeDown, NodeError.
 
-    def _run(self) -> None:
-        while not self._stopping.wait(_POLL_SECONDS):
-            try:
-                self.derive()
-            except (NodeDown, NodeError):
-                continue  # a node is coming back
+        A node that was killed has lost blocks: after its restart, those deposits are outstanding again.
+        """
+        with self._lock:
+            instance = self._base.call("anvil_metadata")["instanceId"]
+            if instance != self._instance:
+                self._instance, self._height = instance, ""
+                self._sent.clear()
+            height = self._ethereum.call("eth_blockNumber")
+            if height == self._height:
+                return []
+            made = [tx_hash for log in self._deposits() if (tx_hash := self._execute(log))]
+            self._height = height
+            return made
+
+    def _deposits(self) -> list[dict[str, Any]]:
+        query = {"address": _PORTAL, "topics": [_DEPOSIT_TOPIC], "fromBlock": "0x0", "toBlock": "latest"}
+        return list(self._ethereum.call("eth_getLogs", query))
+
+    def _execute(self, log: Mapping[str, Any]) -> str | None:
+        raw = deposit_transaction(log)
+        tx_hash = "0x" + keccak(raw).hex()
+        if tx_hash in self._sent or self._base.call("eth_getTransactionReceipt", tx_hash) is not None:
+            return None
+        self._sent.add(tx_hash)  # first: a request without an answer may still be executed
+        self._base.call("eth_sendRawTransaction", "0x" + raw.hex())
+        return tx_hash
 
 
 def deposit_transaction(log: Mapping[str, Any]) -> bytes:

@@ -1,4 +1,4 @@
-"""Relay and LI.FI on the local chains: ether that is deposited on one under an order's id is paid out on the other."""
+"""Stand-ins for Relay and LI.FI: ether deposited on one chain under an order id is paid out on the other."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 from eth_utils.crypto import keccak
 
-from app.adapters.relay.deployments import DEPOSITORY, LIFI_DIAMOND
+from app.adapters.bridges.relay.deployments import DEPOSITORY, LIFI_DIAMOND
 from sandbox.evm import roles
 from sandbox.evm.abi import call_data, decode_result
 from sandbox.evm.rpc import NodeClient
 
 _DEPOSIT_TOPIC = "0x" + keccak(text="RelayNativeDeposit(address,uint256,bytes32)").hex()
-_NOBODY = "0x" + "00" * 20
+_ZERO_ADDRESS = "0x" + "00" * 20
 _FEE_BPS = 10
 _FEE_WEI = 10**14
 _LIFI_BRIDGE = (
@@ -26,15 +26,15 @@ _LIFI_BRIDGE = (
 )
 
 
-class BadQuestion(ValueError):
-    """The question cannot be answered; the message goes to the asker."""
+class InvalidRequest(ValueError):
+    """The request is invalid; the message is returned to the client."""
 
 
 class Relay:
-    """Quotes, orders and fills; an order is filled when somebody asks how it stands, and once only."""
+    """Quotes, orders and fills; an order is filled once, when its status is requested."""
 
     def __init__(self, urls: Mapping[str, str], *, state: Path | None = None) -> None:
-        """Take the EVM nodes; `state` is a file in which orders and fills are kept."""
+        """`state` is the file of orders and fills."""
         self._nodes: dict[int, NodeClient] = {}
         for name, url in urls.items():
             if name != "solana":
@@ -44,19 +44,19 @@ class Relay:
         self._orders: dict[str, dict[str, Any]] = {}
         if state is not None and state.exists():
             self._orders = json.loads(state.read_text())
-        self._alone = threading.Lock()
+        self._lock = threading.Lock()
         self.refunds = False
-        """Whether deposits are sent back from now on instead of being made good."""
-        self.sleeps = False
-        """Whether nothing is done about deposits from now on."""
+        """Whether deposits are refunded instead of filled."""
+        self.is_stalled = False
+        """Whether deposits are ignored."""
 
     def quote(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Answer POST /quote/v2 for native coins."""
         source, destination = int(body["originChainId"]), int(body["destinationChainId"])
         amount, output = self._offer(source, destination, str(body["amount"]))
-        if {body["originCurrency"], body["destinationCurrency"]} != {_NOBODY}:
-            raise BadQuestion("native coins only")
-        order_id = self._order(source, destination, body["recipient"], output)
+        if {body["originCurrency"], body["destinationCurrency"]} != {_ZERO_ADDRESS}:
+            raise InvalidRequest("native coins only")
+        order_id = self._order(source, destination, body["recipient"], output, refund_to=body.get("refundTo"))
         deposit = {
             "from": body["user"], "to": DEPOSITORY.lower(),
             "data": call_data("depositNative(address,bytes32)", body["user"], bytes.fromhex(order_id[2:])),
@@ -80,7 +80,7 @@ class Relay:
 
     def status(self, order_id: str) -> dict[str, Any] | None:
         """Answer GET /intents/status/v3, and fill the order if its deposit is there."""
-        with self._alone:
+        with self._lock:
             order = self._orders.get(order_id)
             if order is None:
                 return None
@@ -94,9 +94,11 @@ class Relay:
         """Answer GET /v1/quote."""
         source, destination = int(query["fromChain"]), int(query["toChain"])
         amount, output = self._offer(source, destination, query["fromAmount"])
-        order_id = self._order(source, destination, query["toAddress"], output)
+        order_id = self._order(
+            source, destination, query["toAddress"], output, refund_to=query["fromAddress"]
+        )
         bridge = (
-            secrets.token_bytes(32), "relaydepository", "purser", _NOBODY, _NOBODY, query["toAddress"],
+            secrets.token_bytes(32), "relaydepository", "purser", _ZERO_ADDRESS, _ZERO_ADDRESS, query["toAddress"],
             amount, destination, False, False,
         )  # fmt: skip
         deposit = (bytes.fromhex(order_id[2:]), query["fromAddress"])
@@ -117,7 +119,7 @@ class Relay:
 
     def lifi_status(self, tx_hash: str) -> dict[str, Any]:
         """Answer GET /v1/status."""
-        with self._alone:
+        with self._lock:
             for order_id, order in self._orders.items():
                 self._fill(order_id, order)
                 if tx_hash in order["in"]:
@@ -126,19 +128,21 @@ class Relay:
 
     def _offer(self, source: int, destination: int, amount: str) -> tuple[int, int]:
         if source not in self._nodes or destination not in self._nodes or source == destination:
-            raise BadQuestion("no such route")
+            raise InvalidRequest("no such route")
         units = int(amount)
         output = units - units * _FEE_BPS // 10_000 - _FEE_WEI
         if output <= 0:
-            raise BadQuestion("AMOUNT_TOO_LOW")
+            raise InvalidRequest("AMOUNT_TOO_LOW")
         return units, output
 
-    def _order(self, source: int, destination: int, recipient: str, output: int) -> str:
+    def _order(
+        self, source: int, destination: int, recipient: str, output: int, *, refund_to: str | None
+    ) -> str:
         order_id = "0x" + secrets.token_hex(32)
-        with self._alone:
+        with self._lock:
             self._orders[order_id] = {
                 "source": source, "destination": destination, "recipient": recipient, "output": str(output),
-                "status": "waiting", "in": [], "out": [],
+                "refund_to": refund_to, "status": "waiting", "in": [], "out": [],
             }  # fmt: skip
             self._save()
         return order_id
@@ -149,15 +153,20 @@ class Relay:
         found = self._deposit(order["source"], order_id)
         if found is None:
             return
-        depositor, amount, tx_hash = found
+        amount, tx_hash = found
         order["in"] = [tx_hash]
-        if self.sleeps:
+        if self.is_stalled:
             return
-        # Written down before it is paid: a second payment is worse than none.
+        refund_to = order.get("refund_to")
+        if self.refunds and refund_to is None:
+            order["status"] = "failure"
+            self._save()
+            return
+        # Recorded before it is paid: a second payment is worse than none.
         order["status"] = "refund" if self.refunds else "success"
         self._save()
         where, to, units = (
-            (order["source"], depositor, amount)
+            (order["source"], refund_to, amount)
             if self.refunds
             else (order["destination"], order["recipient"], int(order["output"]))
         )
@@ -167,15 +176,15 @@ class Relay:
         order["out"] = [paid]
         self._save()
 
-    def _deposit(self, chain_id: int, order_id: str) -> tuple[str, int, str] | None:
+    def _deposit(self, chain_id: int, order_id: str) -> tuple[int, str] | None:
         logs = self._nodes[chain_id].call(
             "eth_getLogs",
             {"address": DEPOSITORY, "topics": [_DEPOSIT_TOPIC], "fromBlock": "0x0", "toBlock": "latest"},
         )
         for log in logs:
-            depositor, amount, named = decode_result("(address,uint256,bytes32)", log["data"])
+            _depositor, amount, named = decode_result("(address,uint256,bytes32)", log["data"])
             if "0x" + named.hex() == order_id:
-                return depositor, amount, log["transactionHash"]
+                return amount, log["transactionHash"]
         return None
 
     def _save(self) -> None:

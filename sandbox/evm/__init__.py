@@ -1,4 +1,4 @@
-"""Two EVM chains that run the real contract code at the real addresses."""
+"""Two EVM chains with the real contract code at the real addresses."""
 
 from sandbox.evm.node import EvmNode
 

@@ -1,4 +1,4 @@
-"""Contract calls as bytes, from signatures as Solidity writes them."""
+"""ABI encoding of contract calls, by Solidity signatures."""
 
 from __future__ import annotations
 

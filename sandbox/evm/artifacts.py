@@ -1,4 +1,4 @@
-"""Compiled third-party contracts, read out of their makers' npm packages. Nothing of them is committed."""
+"""Compiled third-party contracts, read from npm packages of their authors; none is committed."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ _MEMBERS: Mapping[str, tuple[Package, str]] = {
 class Artifact:
     """A compiled contract: creation code with holes for libraries, and runtime code, both hex without 0x.
 
-    `runtime` is empty where the package does not carry it.
+    `runtime` is empty if the package does not contain it.
     """
 
     creation: str
@@ -91,7 +91,7 @@ class Artifacts:
     """The contracts by name, unpacked into the cache on first use."""
 
     def __init__(self, files: Cache) -> None:
-        """Read from (and fetch into) this cache."""
+        """`files` is the cache of packages."""
         self._files = files
 
     def load(self, name: str) -> Artifact:

@@ -1,4 +1,4 @@
-"""Where the node's program comes from: $ANVIL, the cache, PATH, or the pinned npm package."""
+"""Location of the anvil program: $ANVIL, the cache, PATH, or the pinned npm package."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _INTEGRITY = {
 
 
 def find(cache: Cache) -> Path:
-    """Return an anvil to run, fetching the pinned one when the machine has none. Raises: SandboxError."""
+    """Return the path of anvil, downloading the pinned one if there is none. Raises: SandboxError."""
     chosen = os.environ.get("ANVIL")
     if chosen:
         if not os.access(chosen, os.X_OK):
-            msg = f"ANVIL names {chosen}, which is no program: correct it or unset it"
+            msg = f"ANVIL names {chosen}, which is not a program: correct it or unset it"
             raise SandboxError(msg)
         return Path(chosen)
     package = _package()

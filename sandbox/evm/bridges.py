@@ -1,17 +1,17 @@
-"""What bridges need on a chain: CCTP and Relay's depository as stand-ins, and the real portal of Base on Ethereum."""
+"""Contracts of bridges: stand-ins for CCTP and Relay's depository, and the real portal of Base on Ethereum."""
 
 from __future__ import annotations
 
 from eth_utils.crypto import keccak
 
-from app.adapters.cctp.deployments import DEPLOYMENTS, DOMAINS, SOLANA_MESSENGER
-from app.adapters.portal.deployments import PORTALS
-from app.adapters.relay.deployments import DEPOSITORY, LIFI_DIAMOND
+from app.adapters.bridges.cctp.deployments import DEPLOYMENTS, DOMAINS, SOLANA_MESSENGER
+from app.adapters.bridges.portal.deployments import PORTALS
+from app.adapters.bridges.relay.deployments import DEPOSITORY, LIFI_DIAMOND
 from app.core.chains import ChainName
 from sandbox.evm import roles
 from sandbox.evm.builder import NO_ADDRESS, Builder
 from sandbox.evm.stand_ins import creation_code
-from sandbox.solana import base58
+from solana_node import base58
 
 CCTP = DEPLOYMENTS["sandbox"]
 PORTAL = PORTALS["sandbox"]
@@ -19,7 +19,7 @@ _SYSTEM_CONFIG = "0x73a79Fab69143498Ed3712e519A88a918e1f4072"
 _SUPERCHAIN_CONFIG = "0x95703e0982140D16f8ebA6d158FccEde42f04a4C"
 _START_BLOCK_SLOT = int.from_bytes(keccak(text="systemconfig.startBlock"), "big") - 1
 _RESOURCES = (20_000_000, 10, 8, 10**9, 1_000_000, 2**128 - 1)
-"""How deposits are metered: the figures that Base's portal has."""
+"""Resource metering of deposits, with the parameters of Base's portal."""
 _PAUSED = False
 _SYSTEM_CONFIG_TYPES = (
     "(address,uint32,uint32,bytes32,uint64,address,(uint32,uint8,uint8,uint32,uint32,uint128),address,"
@@ -29,7 +29,7 @@ _MINT_ALLOWANCE = 10**30
 
 
 def place_cctp(builder: Builder) -> None:
-    """Place transmitter and messenger, and let the messenger mint USDC."""
+    """Place transmitter and messenger, and permit the messenger to mint USDC."""
     chain = builder.deployment
     here = ChainName.ETHEREUM if chain.gas_price_oracle is None else ChainName.BASE
     others = [name for name in DOMAINS if name is not here]
@@ -58,13 +58,15 @@ def place_cctp(builder: Builder) -> None:
 
 
 def place_portal(builder: Builder) -> None:
-    """Place Base's portal on Ethereum with what it reads; do nothing elsewhere."""
+    """Place Base's portal and its dependencies on Ethereum; do nothing elsewhere."""
     if builder.deployment.gas_price_oracle is not None:
         return
     owner = builder.accounts[roles.OWNER]
     for name, address in (("SuperchainConfig", _SUPERCHAIN_CONFIG), ("SystemConfig", _SYSTEM_CONFIG)):
         builder.place(name, address)
-        builder.set_storage(address, 0, 0)  # their constructors lock what is meant for a proxy
+        builder.set_storage(
+            address, 0, 0
+        )  # their constructors disable initialisation, which belongs to a proxy
     builder.set_storage(_SYSTEM_CONFIG, _START_BLOCK_SLOT, 0)
     builder.transact(_SUPERCHAIN_CONFIG, "initialize(address,bool)", owner, _PAUSED)
     contracts = (NO_ADDRESS, NO_ADDRESS, NO_ADDRESS, NO_ADDRESS, PORTAL, NO_ADDRESS, NO_ADDRESS)
@@ -83,7 +85,7 @@ def place_portal(builder: Builder) -> None:
 
 
 def place_relay(builder: Builder) -> None:
-    """Place Relay's depository, and LI.FI's contract that leads to it."""
+    """Place Relay's depository and LI.FI's contract that calls it."""
     builder.place_code(creation_code("depository"), DEPOSITORY)
     builder.place_code(
         creation_code("diamond"), LIFI_DIAMOND, parameters="(address)", arguments=(DEPOSITORY,)

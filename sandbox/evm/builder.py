@@ -1,4 +1,4 @@
-"""Puts contracts at the addresses where the real ones stand, with their real constructors run there."""
+"""Placement of contracts at their mainnet addresses, with their real constructors."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from app.adapters.evm.deployments import Deployment
+from app.adapters.evm.contracts.deployments import EvmDeployment
 from sandbox.errors import SandboxError
 from sandbox.evm.abi import Argument, call_data, decode_result, encode_arguments
 from sandbox.evm.artifacts import Artifacts
 from sandbox.evm.rpc import NodeClient
 
 _GAS = hex(12_000_000)
-_RECEIPT_SECONDS = 20
+_RECEIPT_SECONDS = 60
 NO_ADDRESS = "0x" + "00" * 20
 
 
 class Builder:
-    """The tools with which the files of this folder furnish one fresh chain.
+    """Deployment functions for one fresh chain.
 
-    `accounts` are the ten accounts whose keys the node holds; roles.py says what each is for.
+    `accounts` are the ten accounts with keys in the node; see roles.py.
     """
 
     def __init__(
@@ -28,10 +28,9 @@ class Builder:
         client: NodeClient,
         artifacts: Artifacts,
         *,
-        deployment: Deployment,
+        deployment: EvmDeployment,
         accounts: tuple[str, ...],
     ) -> None:
-        """Furnish the node behind `client`."""
         self.client = client
         self.artifacts = artifacts
         self.deployment = deployment
@@ -47,10 +46,10 @@ class Builder:
         libraries: Mapping[str, str] | None = None,
         sender: str | None = None,
     ) -> None:
-        """Run a contract's constructor at an address, and leave the contract there.
+        """Deploy a contract at an address, running its constructor there.
 
-        The creation code is set as the code of the address and called: what it returns is the runtime code,
-        with the immutables of *this* address, and the constructor's storage is written where it belongs.
+        The creation code is set as the code of the address and called: it returns the runtime code with the
+        immutables of this address, and the constructor writes the storage of this address.
         """
         artifact = self.artifacts.load(name)
         creation = artifact.creation
@@ -70,7 +69,7 @@ class Builder:
         arguments: tuple[Argument, ...] = (),
         sender: str | None = None,
     ) -> None:
-        """Do with creation code (hex without 0x) what `place` does with a contract of a package."""
+        """Deploy creation code (hex without 0x) at an address, as `place` does."""
         creation += encode_arguments(parameters, *arguments).hex()
         self.set_code(address, "0x" + creation)
         transaction = {"from": sender or self.accounts[0], "to": address, "gas": _GAS}
@@ -117,7 +116,7 @@ class Builder:
         self._send(transaction, data[:10])
 
     def read(self, address: str, signature: str, returns: str, *arguments: Argument) -> tuple[Any, ...]:
-        """Return what a view function answers."""
+        """Return the result of a view function."""
         transaction = {"to": address, "data": call_data(signature, *arguments)}
         return decode_result(returns, self.client.call("eth_call", transaction, "latest"))
 

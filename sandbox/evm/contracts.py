@@ -1,31 +1,31 @@
-"""Everything that a fresh chain gets, in order. A new family of contracts is a new file and a line here."""
+"""Contract families of a fresh chain, in order. A new family is a new file and a line here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.adapters.evm.deployments import Deployment
-from app.adapters.relay.deployments import LIFI_DIAMOND
+from app.adapters.bridges.relay.deployments import LIFI_DIAMOND
+from app.adapters.evm.contracts.deployments import EvmDeployment
 from sandbox.evm.bridges import CCTP, PORTAL, place_cctp, place_portal, place_relay
 from sandbox.evm.builder import Builder
-from sandbox.evm.feeds import place_feeds
 from sandbox.evm.optimism import place_predeploys
+from sandbox.evm.price_feeds import place_feeds
 from sandbox.evm.rpc import NodeClient
 from sandbox.evm.tokens import place_multicall, place_usdc, place_weth
 from sandbox.evm.uniswap import place_uniswap
 
-# EIP-2935's ring of 8191 block hashes. No contract here reads it, and with it anvil needs ever more time for the
-# state root of a block (8 ms at 4000 blocks instead of 0.8): without code, the fork's rule is to skip it.
+# EIP-2935's ring of 8191 block hashes. No contract here reads it, and it slows anvil's state
+# root down (8 ms instead of 0.8 at 4000 blocks): without code, the rule of the fork is to skip it.
 _BLOCK_HISTORY = "0x0000F90827F1C53a10cb7A02335B175320002935"
 
 
 @dataclass(frozen=True, slots=True)
 class ContractFamily:
-    """Contracts that are placed together; code at the address `witness`, placed last, says they are there."""
+    """Contracts that are placed together; the one at `witness` is placed last and marks completion."""
 
     name: str
-    witness: Callable[[Deployment], str | None]
+    witness: Callable[[EvmDeployment], str | None]
     place: Callable[[Builder], None]
 
 
@@ -43,7 +43,7 @@ FAMILIES = (
 
 
 def place_missing(builder: Builder) -> tuple[str, ...]:
-    """Place the families that the chain lacks, and return their names: all on a fresh chain, else none."""
+    """Place the families that the chain lacks, and return their names."""
     builder.set_code(_BLOCK_HISTORY, "0x")
     placed = []
     for family in FAMILIES:
@@ -55,5 +55,5 @@ def place_missing(builder: Builder) -> tuple[str, ...]:
 
 
 def has_code(client: NodeClient, address: str) -> bool:
-    """Tell whether a contract stands at an address."""
+    """Return whether an address has code."""
     return bool(client.call("eth_getCode", address, "latest") != "0x")

@@ -1,4 +1,4 @@
-"""One EVM chain as a process: started, furnished, paced, saved, broken on purpose and brought back."""
+"""The process of one EVM chain: start, contracts, mining, saving, faults and restart."""
 
 from __future__ import annotations
 
@@ -9,42 +9,47 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from app.adapters.evm.deployments import DEPLOYMENTS, Deployment
-from sandbox import children
-from sandbox.cache import Cache, Say
+from app.adapters.evm.contracts.deployments import DEPLOYMENTS, EvmDeployment
+from sandbox import processes
+from sandbox.cache import Cache, LineLogger
 from sandbox.errors import SandboxError
-from sandbox.evm import binary, feeds, roles, state
+from sandbox.evm import binary, price_feeds, roles, state
 from sandbox.evm.abi import call_data
 from sandbox.evm.artifacts import Artifacts
+from sandbox.evm.block_producer import SETTLING_BLOCKS, BlockProducer
 from sandbox.evm.builder import Builder
 from sandbox.evm.contracts import place_missing
+from sandbox.evm.l1_fee_proxy import L1FeeProxy
 from sandbox.evm.rpc import NodeClient, NodeDown
 from sandbox.evm.snapshot import snapshot_file
-from sandbox.evm.upkeep import SETTLING_BLOCKS, Upkeep
 
-_START_SECONDS = 20
+_START_SECONDS = 90
 _PORT_ATTEMPTS = 20
 _OWN_PORTS = range(20_000, 32_000)
-"""Below what systems give to outgoing connections, so that a killed node finds its port free again."""
-_MINED_SECONDS = 10
-_STATES_KEPT = 128  # as many blocks back as public nodes answer for; more would go to memory and disk
+"""Below the ephemeral ports, so that a restarted node finds its port free."""
+_MINED_SECONDS = 60
+_ROLLUP_BASE_FEE_WEI = 5_000_000
+"""A typical base fee of Base; with anvil's default, settling a payment would cost more than most calls."""
+_STATES_KEPT = 128  # like public nodes; more would cost memory and disk
 
 
-class _Refused(SandboxError):
-    """The node ended before it answered."""
+class _NodeExited(SandboxError):
+    """The node ended before its first response."""
 
 
 class EvmNode:
-    """An anvil node that carries the real contracts.
+    """An anvil node with the real contracts.
 
     `name` is "ethereum" or "base"; `network_ids` "sandbox" (private chain ids) or "mainnet". Transactions are
-    mined at once; with `block_time` (seconds) blocks also advance by themselves as long as something happens.
-    With `state`, the chain lives in that file from start to start; without, it ends with the process.
+    mined immediately; with `block_time` (seconds) blocks also follow the clock during activity. With `state`, the chain
+    is kept in that file between starts; without, it ends with the process. `on_activity` is called after each activity
+    of a node that has one of both.
     """
 
     def __init__(
@@ -58,28 +63,31 @@ class EvmNode:
         slots_in_an_epoch: int = 4,
         state_interval: float = 2.0,
         cache: Cache | None = None,
-        say: Say = lambda _line: None,
+        log_line: LineLogger = lambda _line: None,
+        on_activity: Callable[[], None] | None = None,
     ) -> None:
-        """Describe a node; `start()` or the context manager starts it. Port 0 takes a free one."""
+        """`start()` or the context manager starts the node. Port 0 chooses a free one."""
         self.name = name
-        self.deployment: Deployment = DEPLOYMENTS[network_ids, name]
+        self.deployment: EvmDeployment = DEPLOYMENTS[network_ids, name]
         self.chain_id = self.deployment.chain_id
         self._port = port
         self._chosen_port = port != 0
-        self._store = None if state is None else _store(state, say)
+        self._store = None if state is None else _store(state, log_line)
         self._block_time = block_time
         self._slots_in_an_epoch = slots_in_an_epoch
         self._state_interval = state_interval
-        self._cache = cache or Cache(say=say)
-        self._say = say
+        self._cache = cache or Cache(log_line=log_line)
+        self._log_line = log_line
+        self._on_activity = on_activity
         self._process: subprocess.Popen[bytes] | None = None
         self._client: NodeClient | None = None
-        self._upkeep: Upkeep | None = None
+        self._proxy: L1FeeProxy | None = None
+        self._upkeep: BlockProducer | None = None
         self._accounts: tuple[str, ...] = ()
-        self._sending = threading.Lock()
+        self._send_lock = threading.Lock()
 
     def start(self) -> Self:
-        """Start where it left off, or on a fresh chain with everything in place. Raises: SandboxError."""
+        """Start on the saved chain, or on a fresh one with all contracts. Raises: SandboxError."""
         try:
             self._start()
         except BaseException:
@@ -91,18 +99,19 @@ class EvmNode:
         if self._store is None or not self._resume(self._store):
             self._launch(load=self._snapshot())
         self._accounts = tuple(self.rpc("eth_accounts"))
-        # Old blocks come back without their states: a few new ones make reads at a little depth work again.
+        # Old blocks are loaded without their states: a few new ones make reads at a small depth work again.
         self.mine(SETTLING_BLOCKS)
-        self._upkeep = Upkeep(
+        self._upkeep = BlockProducer(
             self._connected(),
             block_time=self._block_time,
             store=self._store,
             state_interval=self._state_interval,
+            on_activity=self._on_activity,
         )
         self._upkeep.start()
 
     def stop(self) -> None:
-        """Save the chain, if it has a file, and end the process, even if saving fails."""
+        """Save the chain, if it has a file, and stop the process, even if saving fails."""
         try:
             if self._upkeep is not None:
                 self._upkeep.stop()
@@ -110,28 +119,30 @@ class EvmNode:
                     self._upkeep.save()
                 self._upkeep = None
         finally:
+            self._stop_proxy()
             if self._process is not None:
-                children.stop(self._process)
+                processes.stop(self._process)
             if self._client is not None:
                 self._client.close()
 
     def kill(self) -> None:
-        """End the process at once (SIGKILL): what came after the last save is lost."""
+        """Kill the process (SIGKILL): changes after the last save are lost."""
         if self._upkeep is not None:
             self._upkeep.stop()
             self._upkeep = None
         if self._process is not None:
-            children.kill(self._process)
+            processes.kill(self._process)
+        self._stop_proxy()
 
     def restart(self) -> None:
-        """Start again at the same address: from the saved chain, or without a file on a fresh one."""
+        """Restart at the same address on the saved chain, or without a file on a fresh one."""
         self.kill()
         self._chosen_port = True
         self.start()
 
     @property
     def running(self) -> bool:
-        """Tell whether the process is alive."""
+        """Return whether the process is alive."""
         return self._process is not None and self._process.poll() is None
 
     def __enter__(self) -> Self:
@@ -159,7 +170,7 @@ class EvmNode:
         return self._transact({"to": address, "value": hex(wei)})
 
     def fund_usdc(self, address: str, units: int) -> str:
-        """Send USDC from the faucet's stock, and return the hash as `fund_eth` does."""
+        """Send USDC from the faucet's account, and return the hash as `fund_eth` does."""
         data = call_data("transfer(address,uint256)", address, units)
         return self._transact({"to": self.deployment.usdc, "data": data})
 
@@ -167,17 +178,22 @@ class EvmNode:
         """Mine this many blocks."""
         self.rpc("anvil_mine", hex(blocks))
 
-    def set_automine(self, on: bool) -> None:  # noqa: FBT001 - a switch by name and nature
-        """Mine transactions at once, or hold them in the pool."""
+    def set_automine(self, on: bool) -> None:  # noqa: FBT001 - a switch
+        """Mine transactions immediately, or hold them in the pool."""
         self.rpc("evm_setAutomine", on)
 
     def reorg(self, depth: int) -> None:
-        """Replace the last blocks by empty ones; their transactions vanish, from the pool too."""
+        """Replace the last blocks by empty ones; their transactions vanish, including from the pool."""
         self.rpc("anvil_reorg", depth, [])
 
     def set_price(self, symbol: str, usd: Decimal) -> None:
-        """Set what the price feed of a symbol answers from now on."""
-        feeds.set_price(self._connected(), self.deployment, symbol=symbol, usd=usd)
+        """Set the price that the feed of a symbol returns."""
+        price_feeds.set_price(self._connected(), self.deployment, symbol=symbol, usd=usd)
+
+    def _stop_proxy(self) -> None:
+        if self._proxy is not None:
+            self._proxy.stop()
+            self._proxy = None
 
     def _connected(self) -> NodeClient:
         if self._client is None:
@@ -185,7 +201,9 @@ class EvmNode:
         return self._client
 
     def _transact(self, transaction: dict[str, str]) -> str:
-        with self._sending:  # the node reads the nonce before it queues: two at once would take the same
+        with (
+            self._send_lock
+        ):  # the node reads the nonce before it queues: two concurrent sends would use the same
             sender = self._accounts[roles.FAUCET]
             tx_hash = str(self.rpc("eth_sendTransaction", {"from": sender, **transaction}))
         deadline = time.monotonic() + _MINED_SECONDS
@@ -204,12 +222,12 @@ class EvmNode:
                 file.flush()
                 try:
                     self._launch(load=Path(file.name))
-                except _Refused:
-                    self._say(f"the {self.name} node refuses a saved chain: going back to the one before it")
+                except _NodeExited:
+                    self._log_line(f"the {self.name} node refuses a saved chain: using the previous one")
                     continue
-            self._furnish()
+            self._deploy_contracts()
             return True
-        store.set_aside()
+        store.quarantine()
         return False
 
     def _snapshot(self) -> Path:
@@ -218,19 +236,19 @@ class EvmNode:
             chain=self.name,
             chain_id=self.chain_id,
             binary=binary.find(self._cache),
-            make=self._furnished_chain,
+            make=self._deployed_chain,
         )
 
-    def _furnished_chain(self) -> bytes:
-        self._say(f"placing the contracts on a fresh {self.name} chain")
+    def _deployed_chain(self) -> bytes:
+        self._log_line(f"placing the contracts on a fresh {self.name} chain")
         self._launch(load=None)
         try:
-            self._furnish()
+            self._deploy_contracts()
             return state.dump(self._connected())
         finally:
             self.kill()
 
-    def _furnish(self) -> None:
+    def _deploy_contracts(self) -> None:
         client = self._connected()
         builder = Builder(
             client,
@@ -246,46 +264,68 @@ class EvmNode:
             self._port = usable_port(self._port if self._chosen_port else 0)
             try:
                 self._launch_once(program, load)
-            except _Refused:
+            except _NodeExited:
+                continue
+            except OSError:
+                # Another program took the port meanwhile.
+                if self._chosen_port:
+                    raise
                 continue
             return
-        raise _Refused(f"the {self.name} node ended as soon as it was started")
+        raise _NodeExited(f"the {self.name} node ended as soon as it was started")
 
     def _launch_once(self, program: str, load: Path | None) -> None:
-        command = [program, "--quiet", "--host", "127.0.0.1", "--port", str(self._port)]
+        oracle = self.deployment.gas_price_oracle
+        port = self._port if oracle is None else usable_port(0)
+        command = [program, "--quiet", "--host", "127.0.0.1", "--port", str(port)]
         command += ["--chain-id", str(self.chain_id), "--accounts", str(roles.ACCOUNTS)]
-        command += ["--network", "ethereum" if self.deployment.gas_price_oracle is None else "optimism"]
+        command += ["--network", "ethereum" if oracle is None else "optimism"]
+        if oracle is not None:
+            command += ["--base-fee", str(_ROLLUP_BASE_FEE_WEI)]
         command += ["--slots-in-an-epoch", str(self._slots_in_an_epoch), "--prune-history", str(_STATES_KEPT)]
         if load is not None:
             command += ["--load-state", str(load)]
-        process = self._process = children.start(command)
-        client = self._client = NodeClient(self.url)
+        client = self._client = NodeClient(f"http://127.0.0.1:{port}")
+        # Before the node, which takes a while to start, so that no other program takes the port meanwhile.
+        proxy = L1FeeProxy(self._port, client, gas_price_oracle=oracle) if oracle is not None else None
+        try:
+            self._start_process(command, client)
+        except BaseException:
+            if proxy is not None:
+                proxy.server_close()
+            raise
+        if proxy is not None:
+            proxy.start()
+            self._proxy = proxy
+
+    def _start_process(self, command: Sequence[str], client: NodeClient) -> None:
+        process = self._process = processes.start(command)
         deadline = time.monotonic() + _START_SECONDS
         while process.poll() is None:
             try:
                 answered = int(client.call("eth_chainId"), 16)
             except NodeDown:
                 if time.monotonic() > deadline:
-                    children.kill(process)
+                    processes.kill(process)
                     raise SandboxError(f"the {self.name} node did not answer at {self.url}") from None
                 time.sleep(0.005)
                 continue
             if answered == self.chain_id and process.poll() is None:
                 return
-            children.kill(process)
-        raise _Refused(f"the {self.name} node ended as soon as it was started")
+            processes.kill(process)
+        raise _NodeExited(f"the {self.name} node ended as soon as it was started")
 
 
-def _store(path: Path, say: Say) -> state.StateStore:
-    return state.StateStore(path, say=say)
+def _store(path: Path, log_line: LineLogger) -> state.StateStore:
+    return state.StateStore(path, log_line=log_line)
 
 
 def usable_port(port: int) -> int:
     """Return this loopback port, or a free one for 0. Raises: SandboxError when it is taken."""
     for _ in range(_PORT_ATTEMPTS if port == 0 else 1):
-        candidate = port or random.choice(_OWN_PORTS)  # noqa: S311 - nobody guesses it
+        candidate = port or random.choice(_OWN_PORTS)  # noqa: S311 - not a secret
         with socket.socket() as probe:
-            # As the servers do: connections that ended a moment ago do not count.
+            # As the servers do: connections in TIME_WAIT do not count.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with contextlib.suppress(OSError):
                 probe.bind(("127.0.0.1", candidate))

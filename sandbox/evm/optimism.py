@@ -1,4 +1,4 @@
-"""The OP stack's predeploys that set and tell the L1 data fee (Ecotone and Fjord rules)."""
+"""The OP stack's predeploys for the L1 data fee (Ecotone and Fjord rules)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from eth_utils.crypto import keccak
 from sandbox.evm.builder import Builder
 
 _L1_BLOCK = "0x4200000000000000000000000000000000000015"
-_DEPOSITOR = "0xDeaDDEaDDeAdDeAdDEAdDEaddeAddEAdDEAd0001"  # the only account that these contracts obey
+_DEPOSITOR = "0xDeaDDEaDDeAdDeAdDEAdDEaddeAddEAdDEAd0001"  # the only account that may call these contracts
 
 
 @dataclass(frozen=True, slots=True)
 class L1Fees:
-    """What the L1 data fee follows from; the defaults are figures of an ordinary day on Base."""
+    """Parameters of the L1 data fee; the defaults are typical of Base."""
 
     l1_base_fee_wei: int = 8 * 10**9
     blob_base_fee_wei: int = 1
@@ -38,7 +38,7 @@ def place_predeploys(builder: Builder) -> None:
 
 
 def set_l1_fees(builder: Builder, fees: L1Fees) -> None:
-    """Do what the sequencer does in the first transaction of each block: tell L2 about L1's fees."""
+    """Set L1's fees on L2, as the sequencer does in the first transaction of each block."""
     data = (
         keccak(text="setL1BlockValuesEcotone()")[:4]
         + fees.base_fee_scalar.to_bytes(4, "big")

@@ -1,23 +1,23 @@
-"""What the node's ten development accounts are for. Their keys are public: they are worthless elsewhere."""
+"""Roles of the node's ten development accounts. Their keys are public and have no value elsewhere."""
 
 from __future__ import annotations
 
 OWNER = 0
 """Deploys, owns the contracts and the pool's liquidity, and may mint USDC."""
 FAUCET = 1
-"""Holds the stock of ETH and USDC that real transfers to users come from."""
+"""Holds the ETH and USDC of the faucet."""
 RELAYER = 6
-"""Submits mints for those who asked for it, and pays out what Relay promises."""
+"""Submits forwarded mints, and fills Relay's orders."""
 ATTESTER = 7
 """Attests CCTP's messages, and gets the fees."""
-LOST_AND_FOUND = 8
+UNUSED_RECIPIENT = 8
 PROXY_ADMIN = 9
-"""Can upgrade the USDC proxy and therefore cannot call through it."""
+"""Admin of the USDC proxy, which therefore cannot call through it."""
 
-FAUCET_KEY = "0x59c6995e998f97a5a0044966f0945389dc9e86dae88c7a8412f4603b6b78690d"
-"""The key of FAUCET: m/44'/60'/0'/0/1 of the development mnemonic that every anvil starts with."""
 ATTESTER_KEY = "0x4bbbf85ce3377467afe5d46f804f221813b2bb87f24d81f60f1fcdbf7cbf4356"
-"""The key of ATTESTER, from the same mnemonic."""
+"""The key of ATTESTER: m/44'/60'/0'/0/7 of the development mnemonic that every anvil starts with."""
+SECOND_ATTESTER_KEY = "0xdbda1821b80551c9d65939329250298aa3472ba22feea921c0cf5d620ea67b97"
+"""The key of the next account, which attests messages to Solana as well: Circle has two attesters."""
 ACCOUNTS = 10
 
 FAUCET_WEI = 10**9 * 10**18

@@ -1,4 +1,4 @@
-"""A furnished chain, made once per cache and loaded by every fresh node after that."""
+"""Snapshot of a chain with all contracts: created once per cache and loaded by every fresh node."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from app.adapters.cctp import deployments as cctp_deployments
-from app.adapters.evm import deployments
-from app.adapters.portal import deployments as portal_deployments
-from app.adapters.relay import deployments as relay_deployments
+from app.adapters.bridges.cctp import deployments as cctp_deployments
+from app.adapters.bridges.portal import deployments as portal_deployments
+from app.adapters.bridges.relay import deployments as relay_deployments
+from app.adapters.evm.contracts import deployments
 from sandbox.cache import Cache, write_atomically
 
-_KEEP_SECONDS = 30 * 24 * 3600
+_RETENTION_SECONDS = 30 * 24 * 3600
 
 
 def snapshot_file(
     cache: Cache, *, chain: str, chain_id: int, binary: Path, make: Callable[[], bytes]
 ) -> Path:
-    """Return the file of a furnished chain, calling `make` for a compressed dump when there is none yet.
+    """Return the snapshot file, calling `make` for a compressed dump if there is none.
 
-    The name follows from everything that shapes the chain, our own sources included: it is never stale.
+    The name is a digest of everything that determines the chain, these sources included: it is never stale.
     """
     path = cache.root / "snapshots" / f"{chain}-{chain_id}-{_fingerprint(binary)}.json"
     if not path.exists():
-        with cache.locked("snapshots"):  # nodes of both chains wait in turn
+        with cache.locked("snapshots"):  # nodes of both chains may wait
             if not path.exists():
                 write_atomically(path, gzip.decompress(make()))
-                _forget_old(path.parent)
+                _remove_old(path.parent)
     return path
 
 
@@ -44,8 +44,8 @@ def _fingerprint(binary: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def _forget_old(folder: Path) -> None:
-    limit = time.time() - _KEEP_SECONDS
+def _remove_old(folder: Path) -> None:
+    limit = time.time() - _RETENTION_SECONDS
     for path in folder.glob("*.json"):
         if path.stat().st_mtime < limit:
             path.unlink(missing_ok=True)

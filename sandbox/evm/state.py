@@ -1,6 +1,6 @@
-"""The chain on disk: one compressed file and its predecessor, each written whole.
+"""The chain on disk: one compressed file and its predecessor, each written atomically.
 
-anvil writes its own `--state` file in place, where a kill can tear it: so the chain is taken over JSON-RPC.
+anvil writes its own `--state` file in place, where a kill can corrupt it; so the chain is read over JSON-RPC.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from sandbox.cache import Say, write_atomically
+from sandbox.cache import LineLogger, write_atomically
 from sandbox.evm.rpc import NodeClient
 
 _ATTEMPTS = 4
@@ -19,15 +19,15 @@ _ATTEMPTS = 4
 def dump(client: NodeClient) -> bytes:
     """Return the whole chain, compressed, as of one block.
 
-    anvil does not stop the world for a dump: a block mined meanwhile would leave its state in the file and
-    its receipts out. So a dump counts only if the head stood still, and a busy node is held while it is made.
+    anvil keeps mining during a dump: the file would contain the state of a later block without its receipts. So a
+    dump is valid only if the head did not change, and mining is paused on a busy node.
     """
     for _ in range(_ATTEMPTS):
         content = _dump_if_still(client)
         if content is not None:
             return content
         if client.call("anvil_getAutomine"):
-            client.call("evm_setAutomine", False)  # noqa: FBT003 - the method's own parameter
+            client.call("evm_setAutomine", False)  # noqa: FBT003 - a JSON-RPC parameter
             try:
                 content = _dump_if_still(client)
             finally:
@@ -50,41 +50,41 @@ def _dump(client: NodeClient) -> bytes:
 
 
 class StateStore:
-    """The saved chain in `path`, with the save before it beside it."""
+    """The saved chain in `path`, with its predecessor in the same folder."""
 
-    def __init__(self, path: Path, *, say: Say) -> None:
-        """Keep the chain in this file; `say` hears of damage."""
+    def __init__(self, path: Path, *, log_line: LineLogger) -> None:
+        """`log_line` gets a line for each damaged file."""
         self.path = path
         self.previous = path.with_name(path.name + ".previous")
-        self._say = say
+        self._log_line = log_line
 
-    def save(self, content: bytes) -> None:
-        """Keep a dump, and the last good one as its predecessor."""
+    def store(self, content: bytes) -> None:
+        """Store a dump, and keep the last good one as its predecessor."""
         if self.path.exists():
             self.previous.unlink(missing_ok=True)
             self.previous.hardlink_to(self.path)
         write_atomically(self.path, content)
 
     def exists(self) -> bool:
-        """Tell whether there is anything to start from."""
+        """Return whether there is a saved chain."""
         return self.path.exists() or self.previous.exists()
 
     def candidates(self) -> Iterator[bytes]:
-        """Yield the saved chains as anvil's JSON, the newest first, passing over damaged files aloud."""
+        """Yield the saved chains as anvil's JSON, newest first; damaged files are reported and skipped."""
         for path in (self.path, self.previous):
             try:
                 content = gzip.decompress(path.read_bytes())
             except FileNotFoundError:
                 continue
             except (OSError, EOFError, zlib.error) as error:
-                self._say(f"{path} is damaged ({error}): going back to what was saved before it")
+                self._log_line(f"{path} is damaged ({error}): using the previous one")
                 continue
             yield content
 
-    def set_aside(self) -> None:
-        """Move files that nothing can start from out of the way, keeping them for a look."""
+    def quarantine(self) -> None:
+        """Rename the files from which no node starts, and keep them for inspection."""
         for path in (self.path, self.previous):
             if path.exists():
                 aside = path.with_name(path.name + ".damaged")
                 path.replace(aside)
-                self._say(f"{path} was of no use and is kept as {aside.name}; the chain starts anew")
+                self._log_line(f"{path} is unusable and is kept as {aside.name}; a new chain is started")

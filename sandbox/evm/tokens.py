@@ -5,13 +5,15 @@ from __future__ import annotations
 from sandbox.evm import roles
 from sandbox.evm.builder import Builder
 
-_SIGNATURE_CHECKER = "0x00000000000000000000000000000000515C0DE1"  # a linked library: any address will do
+_SIGNATURE_CHECKER = (
+    "0x00000000000000000000000000000000515C0DE1"  # a linked library: the address is arbitrary
+)
 _USDC_IMPLEMENTATION = "0x43506849D7C04F9138D1A2050bbF3A0c054402dd"
 _MINT_ALLOWANCE = 10**30
 
 
 def place_usdc(builder: Builder) -> None:
-    """Place and initialize USDC, and fill the faucet's stock."""
+    """Place and initialize USDC, and mint the faucet's supply."""
     usdc = builder.deployment.usdc
     owner = builder.accounts[roles.OWNER]
     faucet = builder.accounts[roles.FAUCET]
@@ -35,7 +37,7 @@ def place_usdc(builder: Builder) -> None:
         *(owner, owner, owner, owner),  # master minter, pauser, blacklister, owner
     )
     builder.transact(usdc, "initializeV2(string)", "USD Coin")
-    builder.transact(usdc, "initializeV2_1(address)", builder.accounts[roles.LOST_AND_FOUND])
+    builder.transact(usdc, "initializeV2_1(address)", builder.accounts[roles.UNUSED_RECIPIENT])
     builder.transact(usdc, "initializeV2_2(address[],string)", [], "USDC")
     builder.transact(usdc, "configureMinter(address,uint256)", owner, _MINT_ALLOWANCE)
     mint_usdc(builder, faucet, roles.FAUCET_USDC_UNITS)
@@ -48,7 +50,7 @@ def mint_usdc(builder: Builder, address: str, units: int) -> None:
 
 
 def place_weth(builder: Builder) -> None:
-    """Place WETH9, on OP-stack chains their predeploy."""
+    """Place WETH9; on OP-stack chains their predeploy."""
     if builder.deployment.gas_price_oracle is None:
         builder.place("WETH9", builder.deployment.weth)
     else:

@@ -1,4 +1,4 @@
-"""Uniswap V3 and the WETH/USDC 0.05 % pool, which comes out at the address it has on mainnet."""
+"""Uniswap V3 and the WETH/USDC 0.05 % pool, which gets its mainnet address."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import isqrt
 from sandbox.errors import SandboxError
 from sandbox.evm import roles
 from sandbox.evm.builder import NO_ADDRESS, Builder
-from sandbox.evm.feeds import START_PRICES_USD
+from sandbox.evm.price_feeds import START_PRICES_USD
 from sandbox.evm.tokens import mint_usdc
 
 _FEE = 500
@@ -80,7 +80,7 @@ def _fill_pool(builder: Builder) -> None:
         "(address)",
         *(chain.usdc, chain.weth, _FEE),
     )
-    # The address follows from factory, tokens and the pool's code: the right one proves all three right.
+    # The address is derived from factory, tokens and the pool's code, so it verifies all three.
     expected = _MAINNET_POOLS[chain.uniswap_factory]
     if pool != expected:
-        raise SandboxError(f"the WETH/USDC pool came out at {pool} instead of {expected}")
+        raise SandboxError(f"the WETH/USDC pool has the address {pool} instead of {expected}")

@@ -1,7 +1,7 @@
-"""A stand-in for the perpetual-futures exchange: real HTTP, recorded shapes, its limits, and faults on demand.
+"""A stand-in for the perpetual-futures exchange: real HTTP, recorded formats, its limits, and faults on demand.
 
-It takes no orders. Its accounts are made up: every address has the same one, except those that begin with
-`0x000000`, which it has never seen.
+It accepts no orders. Its accounts are fictitious: every address has the same one, except those that begin with
+`0x000000`, which are unknown.
 """
 
 from __future__ import annotations

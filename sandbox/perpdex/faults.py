@@ -1,4 +1,4 @@
-"""Faults that are asked of the stand-in: error statuses, foreign bodies, slow answers, answers that never come."""
+"""Faults of the stand-in: error statuses, other bodies, slow responses, no response."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _MAX_SECONDS = 600
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens to a question of some type (`*`: any): a status with a body, after a time; `hangs` never answers.
+    """A fault for a request type (`*`: any): a status with a body, after a delay; `hangs` never answers.
 
-    `status` None answers as usual, but late.
+    `status` None answers as usual after the delay.
     """
 
     type: str = ANY
@@ -26,7 +26,7 @@ class Fault:
 
     @classmethod
     def from_json(cls, document: Any) -> Fault:
-        """Read what `POST /faults` sends. Raises: ValueError."""
+        """Parse the body of `POST /faults`. Raises: ValueError."""
         known = {
             "type": str,
             "status": int,
@@ -39,7 +39,7 @@ class Fault:
             raise ValueError(f"a fault is an object of {', '.join(known)}")
         wrong = [name for name, value in document.items() if not isinstance(value, known[name])]  # type: ignore[arg-type]
         if wrong:
-            raise ValueError(f"{', '.join(wrong)}: of another kind")
+            raise ValueError(f"{', '.join(wrong)}: wrong type")
         fault = cls(**document)
         if not 0 <= fault.seconds <= _MAX_SECONDS or (fault.status or 200) not in range(100, 600):
             raise ValueError("seconds: 0 to 600; status: 100 to 599")
@@ -48,23 +48,23 @@ class Fault:
 
 @dataclass(slots=True)
 class Faults:
-    """The faults still to come; usable from many threads."""
+    """The remaining faults; thread-safe."""
 
     _waiting: list[tuple[Fault, int]] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, fault: Fault) -> None:
-        """Let a fault hit the next `times` questions of its type."""
+        """Apply a fault to the next `times` requests of its type."""
         with self._lock:
             self._waiting.append((fault, fault.times))
 
     def clear(self) -> None:
-        """Take all faults back."""
+        """Remove all faults."""
         with self._lock:
             self._waiting.clear()
 
     def take(self, kind: str | None) -> Fault | None:
-        """Return the fault that hits a question, and count it."""
+        """Return the fault that applies to a request, and count it."""
         with self._lock:
             for place, (fault, left) in enumerate(self._waiting):
                 if fault.type in {ANY, kind}:

@@ -1,7 +1,7 @@
-"""Contracts of our own that stand in for those whose makers publish no code that may be fetched.
+"""Stand-ins for contracts without published code.
 
-The sources are beside this file; `compiled.json` is what Vyper 0.4.3 makes of them (`--evm-version cancun`), so that
-no compiler is needed to run. A test compares the sources with those that were compiled.
+The sources are in this folder; `compiled.json` is the output of Vyper 0.4.3 (`--evm-version cancun`), so that no
+compiler is needed at run time. A test compares the sources with those that were compiled.
 """
 
 from __future__ import annotations

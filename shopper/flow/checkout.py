@@ -1,0 +1,294 @@
+"""From the cart to the review, one action at a time, in a bounded number of steps. It never orders."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from app.ports.shopper import FailureCode, PurchaseFailed, PurchaseOutcomeUnknown
+from shopper.flow import address, extras, login, review
+from shopper.flow.address import FillAttempts
+from shopper.flow.session import BrowserSession, assert_no_human_check, preferred_button
+from shopper.page import autofill, keywords, prices
+from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
+from shopper.page.tab import PageActionFailed
+
+_MAX_STEPS = 30
+# How long a press may take to show an effect, and a page to offer its next step: shops are slow.
+_RESPONSE_SECONDS = 4
+_STALL_SECONDS = 6
+_NOT_PLACE_ORDER = re.compile(
+    r"histor|track|view|cancel|re-?order|my orders|all orders|return|gift|coupon|code|how to|terms|summary|edit|change",
+    re.IGNORECASE,
+)
+
+
+@dataclass(slots=True)
+class _CheckoutProgress:
+    pressed: dict[object, set[str]] = field(default_factory=dict)
+    filling: FillAttempts = field(default_factory=FillAttempts)
+
+    def candidates(self, snapshot: PageSnapshot, buttons: list[PageButton]) -> list[PageButton]:
+        """Leave out what was pressed on this very page before without effect."""
+        done = self.pressed.get(snapshot.fingerprint(), set())
+        return [button for button in buttons if button.text not in done]
+
+    def remember(self, snapshot: PageSnapshot, button: PageButton) -> None:
+        self.pressed.setdefault(snapshot.fingerprint(), set()).add(button.text)
+
+
+def go_to_review(session: BrowserSession, snapshot: PageSnapshot) -> tuple[PageSnapshot, PageButton]:
+    """Advance until only the order button is left to press; return it unpressed.
+
+    Raises: PurchaseFailed; PurchaseOutcomeUnknown when the shop confirms an order that was not placed.
+    """
+    progress = _CheckoutProgress()
+    for _ in range(_MAX_STEPS):
+        assert_no_human_check(snapshot)
+        if is_order_confirmed(snapshot) and order_button(snapshot) is None:
+            raise PurchaseOutcomeUnknown(
+                "The shop shows a confirmation although the order button was not pressed."
+            )
+        try:
+            if _advance(session, snapshot, progress):
+                snapshot = session.tab.take_snapshot()
+                continue
+        except PageActionFailed:
+            session.tab.settle()
+            snapshot = session.tab.take_snapshot()
+            continue
+        place = order_button(snapshot)
+        if place is not None and _is_review(snapshot):
+            return snapshot, place
+        target = _next_button(snapshot, progress)
+        if target is None:
+            before = _state(snapshot)
+            later = session.tab.wait_for(_differs(snapshot), seconds=_STALL_SECONDS)
+            if _state(later) == before:
+                _raise_stuck(session, snapshot)
+            snapshot = later
+            continue
+        progress.remember(snapshot, target)
+        session.press(target, "continue")
+        snapshot = session.tab.wait_for(_differs(snapshot), seconds=_RESPONSE_SECONDS)
+    raise PurchaseFailed(FailureCode.STUCK, "The checkout did not reach its review.")
+
+
+def _state(snapshot: PageSnapshot) -> tuple[object, ...]:
+    """Return what differs once a page has advanced: its text and its usable buttons."""
+    buttons = ((re.sub(r"\d+", "", button.text), button.disabled) for button in snapshot.buttons)
+    return (snapshot.fingerprint(), tuple(buttons))
+
+
+def _differs(before: PageSnapshot) -> Callable[[PageSnapshot], bool]:
+    state = _state(before)
+    return lambda now: _state(now) != state
+
+
+def order_button(snapshot: PageSnapshot) -> PageButton | None:
+    """Return the order button, if the page has a usable one."""
+    found = [
+        button
+        for button in snapshot.buttons
+        if keywords.PLACE_ORDER.search(button.text)
+        and not _NOT_PLACE_ORDER.search(button.text)
+        and not keywords.EXTERNAL_PAYMENT.search(button.text)
+        and button.region not in {"header", "nav", "footer"}
+        and not button.href.rstrip("#").startswith("http")
+    ]
+    return preferred_button(found)
+
+
+def is_order_confirmed(snapshot: PageSnapshot) -> bool:
+    """Return whether a page confirms an order."""
+    return bool(
+        keywords.ORDER_CONFIRMED.search(f"{snapshot.heading}\n{snapshot.title}")
+        and not keywords.ORDER_REJECTED.search(snapshot.heading)
+    )
+
+
+def _advance(session: BrowserSession, snapshot: PageSnapshot, progress: _CheckoutProgress) -> bool:
+    """Do one thing that the page requires; return whether there was one."""
+    if login.is_required(session, snapshot):
+        login.sign_in(session, snapshot)
+        return True
+    if session.is_guest and _continue_as_guest(session, snapshot, progress):
+        return True
+    if address.choose_stored(session, snapshot):
+        return True
+    if address.fill(session, snapshot, progress.filling):
+        session.tab.settle()
+        return True
+    return (
+        _decline_extras(session, snapshot, progress)
+        or _choose_defaults(session, snapshot, progress)
+        or _accept_terms(session, snapshot, progress)
+    )
+
+
+def _is_review(snapshot: PageSnapshot) -> bool:
+    if prices.total_of(prices.labelled_amounts(snapshot.text)) is None and _next_step_buttons(snapshot):
+        return False
+    _assert_no_card_required(snapshot)
+    return True
+
+
+def _assert_no_card_required(snapshot: PageSnapshot) -> None:
+    card = any(autofill.is_of_card(control) for control in snapshot.controls)
+    framed = any(
+        keywords.CARD_HOSTS.search(frame.address) and frame.area > 2_000 for frame in snapshot.frames
+    )
+    if card or framed:
+        raise PurchaseFailed(
+            FailureCode.PAYMENT_DETAILS_REQUIRED,
+            "The shop requires a card number, and the account has no stored payment method; store one in the shop.",
+        )
+
+
+def _choose_defaults(session: BrowserSession, snapshot: PageSnapshot, progress: _CheckoutProgress) -> bool:
+    """Choose the first shipping method and a payment method that needs no details, if none is chosen."""
+    groups: dict[str, list[FormControl]] = {}
+    for control in snapshot.controls:
+        if control.type == "radio" and not control.disabled:
+            groups.setdefault(control.group, []).append(control)
+    wants_card = any(autofill.is_of_card(control) for control in snapshot.controls)
+    for members in groups.values():
+        chosen = next((control for control in members if control.checked), None)
+        pays = any(review.is_payment(control) for control in members)
+        if chosen is not None and not (
+            pays and wants_card and not keywords.OFFLINE_PAYMENT.search(chosen.label)
+        ):
+            continue
+        usable = [control for control in members if not keywords.EXTERNAL_PAYMENT.search(control.label)]
+        if pays:
+            safe = [control for control in usable if keywords.OFFLINE_PAYMENT.search(control.label)]
+            usable = safe or ([] if chosen is not None else usable)
+        target = next((control for control in usable if progress.filling.allow(control)), None)
+        if target is not None and target is not chosen:
+            session.tab.check(target)
+            session.record_step("choose", target.label or target.value, snapshot.path)
+            return True
+    return False
+
+
+def _decline_extras(session: BrowserSession, snapshot: PageSnapshot, progress: _CheckoutProgress) -> bool:
+    for control in extras.unwanted_boxes(snapshot):
+        if progress.filling.allow(control):
+            session.tab.uncheck(control)
+            session.record_step("refuse", control.label or control.name, snapshot.path)
+            return True
+    return False
+
+
+def _accept_terms(session: BrowserSession, snapshot: PageSnapshot, progress: _CheckoutProgress) -> bool:
+    for control in snapshot.controls:
+        if control.type != "checkbox" or control.checked or control.disabled:
+            continue
+        text = f"{control.label} {control.name}"
+        if (
+            keywords.TERMS.search(text)
+            and not keywords.NOT_TERMS.search(text)
+            and progress.filling.allow(control)
+        ):
+            session.tab.check(control)
+            session.record_step("accept", control.label or control.name, snapshot.path)
+            return True
+    return False
+
+
+def _continue_as_guest(session: BrowserSession, snapshot: PageSnapshot, progress: _CheckoutProgress) -> bool:
+    if not snapshot.passwords and not keywords.GUEST.search(snapshot.text):
+        return False
+    for control in snapshot.controls:
+        if (
+            control.type == "radio"
+            and keywords.GUEST.search(control.label)
+            and not control.checked
+            and progress.filling.allow(control)
+        ):
+            session.tab.check(control)
+            return True
+    guest_buttons = [
+        button
+        for button in snapshot.buttons
+        if keywords.GUEST.search(button.text) and button.region not in {"nav", "footer"}
+    ]
+    target = preferred_button(progress.candidates(snapshot, guest_buttons))
+    if target is None:
+        return False
+    if address.fill(session, snapshot, progress.filling):
+        return True
+    progress.remember(snapshot, target)
+    session.press(target, "as_guest")
+    return True
+
+
+def _next_button(snapshot: PageSnapshot, progress: _CheckoutProgress) -> PageButton | None:
+    usable = _usable(snapshot)
+    onward = _next_step_buttons(snapshot)
+    login_buttons = [
+        button
+        for button in usable
+        if keywords.CHECKOUT.search(button.text) and not keywords.NOT_NEXT.search(button.text)
+    ]
+    # "Complete checkout" orders: only `run` presses that, after authorization.
+    login_buttons = [
+        button
+        for button in login_buttons
+        if not keywords.PLACE_ORDER.search(button.text) and not keywords.EXTERNAL_PAYMENT.search(button.text)
+    ]
+    carts = [
+        button
+        for button in usable
+        if keywords.VIEW_CART.search(button.text) and not keywords.ADD_TO_CART.search(button.text)
+    ]
+    in_checkout = any(
+        autofill.token_of(control) in {"postal-code", "address-line1", "address-level2"}
+        for control in snapshot.controls
+    )
+    submits = [button for button in onward if button.submits or button.tag != "a"]
+    ranked = (
+        [submits, onward, login_buttons, carts] if in_checkout else [login_buttons, submits, onward, carts]
+    )
+    for buttons in ranked:
+        target = preferred_button(progress.candidates(snapshot, buttons))
+        if target is not None:
+            return target
+    return None
+
+
+def _usable(snapshot: PageSnapshot) -> list[PageButton]:
+    return [
+        button
+        for button in snapshot.buttons
+        if not button.disabled and button.region not in {"nav", "footer"}
+    ]
+
+
+def _next_step_buttons(snapshot: PageSnapshot) -> list[PageButton]:
+    """Return the buttons that lead to the next step and do not order."""
+    return [
+        button
+        for button in _usable(snapshot)
+        if keywords.NEXT.search(button.text)
+        and not keywords.NOT_NEXT.search(button.text)
+        and not keywords.PLACE_ORDER.search(button.text)
+    ]
+
+
+def _raise_stuck(session: BrowserSession, snapshot: PageSnapshot) -> NoReturn:
+    """Raise the failure that explains why there is nothing left to press."""
+    _assert_no_card_required(snapshot)
+    missing = address.empty_fields(session, snapshot)
+    if missing and not session.address_chosen:
+        raise address.incomplete_address_failure(missing)
+    if session.sign_in_attempted is False and not session.is_guest and snapshot.passwords:
+        raise PurchaseFailed(
+            FailureCode.LOGIN_FAILED, "The shop asks to sign in with a form that could not be understood."
+        )
+    alerts = next((line for line in snapshot.alerts if len(line) < 200), "")
+    raise PurchaseFailed(
+        FailureCode.STUCK, f"The checkout does not continue{': ' + alerts if alerts else ''}."
+    )

@@ -1,0 +1,201 @@
+"""Sign-in: attempted once. A refusal is final, and a purchase with credentials never continues as a guest."""
+
+from __future__ import annotations
+
+from app.ports.shopper import FailureCode, PurchaseFailed
+from shopper.flow.session import BrowserSession, assert_no_human_check, preferred_button
+from shopper.page import autofill, keywords
+from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
+from shopper.page.tab import PageActionFailed
+
+_RESULT_SECONDS = 20.0
+_FORM_SECONDS = 6.0
+
+
+def sign_in_if_offered(session: BrowserSession, snapshot: PageSnapshot) -> bool:
+    """Sign in if the page offers it; return whether it did. Raises: PurchaseFailed."""
+    if session.is_guest:
+        return False
+    if _login_form(snapshot) is None:
+        link = _login_link(snapshot)
+        if link is None:
+            return False
+        snapshot = session.press(link, "open_login")
+        snapshot = session.tab.wait_for(lambda now: _login_form(now) is not None, seconds=_FORM_SECONDS)
+    if _login_form(snapshot) is None:
+        return False
+    sign_in(session, snapshot)
+    return True
+
+
+def sign_in(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapshot:
+    """Fill the form, submit it once and check the result. Raises: PurchaseFailed(login_failed)."""
+    if session.sign_in_attempted:
+        raise _login_failure("The shop asks to sign in again; it was tried once.")
+    session.sign_in_attempted = True
+    try:
+        password = _fill(session, snapshot)
+        session.record_step("sign_in", "username and password", snapshot.path)
+        before = session.tab.take_snapshot()
+        _send(session, password)
+    except PageActionFailed:
+        raise _login_failure("The sign-in form could not be filled.") from None
+    session.tab.wait_for(lambda now: _has_result(before, now), seconds=_RESULT_SECONDS)
+    session.tab.settle()
+    after = session.tab.take_snapshot()
+    assert_no_human_check(after)
+    if any(autofill.token_of(control) == "one-time-code" for control in after.controls) or (
+        keywords.ONE_TIME_CODE.search(after.text) and not keywords.ONE_TIME_CODE.search(before.text)
+    ):
+        raise PurchaseFailed(
+            FailureCode.HUMAN_CHECK, "The shop asks for a code that it has sent to the account's owner."
+        )
+    if _login_form(after) is not None or _is_rejection(before, after):
+        alerts = next(iter(_new_alerts(before, after)), "")
+        raise _login_failure(f"The shop refused the sign-in{': ' + alerts if alerts else ''}.")
+    session.signed_in = True
+    return after
+
+
+def _fill(session: BrowserSession, snapshot: PageSnapshot) -> FormControl:
+    """Type username and password; return the password field, unsent. Raises: PurchaseFailed, PageActionFailed."""
+    if _login_form(snapshot) is None:
+        raise _login_failure("There is no sign-in form.")
+    for choice in snapshot.controls:
+        if choice.type == "radio" and keywords.RETURNING_CUSTOMER.search(choice.label) and not choice.checked:
+            session.tab.check(choice)
+    before = session.tab.take_snapshot()
+    user, password = _login_form(before) or (None, None)
+    if user is not None and not user.disabled:
+        session.tab.fill(user, session.request.username or "")
+    if password is None and user is not None:
+        # The shop asks for the password on a second page.
+        _send(session, user)
+        snapshot = session.tab.wait_for(
+            lambda now: bool(now.passwords) or _is_rejection(before, now), seconds=_FORM_SECONDS
+        )
+        password = snapshot.passwords[0] if len(snapshot.passwords) == 1 else None
+    if password is None:
+        raise _login_failure("The shop does not accept this username.")
+    session.tab.fill(password, session.request.password or "")
+    return password
+
+
+def is_required(session: BrowserSession, snapshot: PageSnapshot) -> bool:
+    """Return whether the page requires a sign-in before it continues."""
+    if session.signed_in or session.is_guest:
+        return False
+    return (
+        any(autofill.token_of(control) == autofill.PASSWORD for control in snapshot.controls)
+        and _login_form(snapshot) is not None
+    )
+
+
+def _login_link(snapshot: PageSnapshot) -> PageButton | None:
+    links = [
+        button
+        for button in snapshot.buttons
+        if keywords.LOGIN.search(button.text)
+        and not keywords.NOT_LOGIN.search(button.text)
+        and len(button.text) < 40
+    ]
+    links = links or [button for button in snapshot.buttons if keywords.ACCOUNT.search(button.text)]
+    return preferred_button(links)
+
+
+def _login_form(snapshot: PageSnapshot) -> tuple[FormControl | None, FormControl | None] | None:
+    """Return the username and password fields of the sign-in form."""
+    candidates: list[tuple[int, FormControl | None, FormControl | None]] = []
+    for number in dict.fromkeys(control.form for control in snapshot.controls):
+        members = [control for control in snapshot.controls if control.form == number]
+        buttons = [button for button in snapshot.buttons if button.form == number]
+        secrets = [control for control in members if control.type == "password"]
+        words = " ".join(button.text for button in buttons)
+        if len(secrets) != 1 or secrets[0].autocomplete == "new-password":
+            continue
+        says_login = bool(keywords.LOGIN.search(words) or keywords.RETURNING_CUSTOMER.search(words))
+        if keywords.REGISTER.search(words) and not any(
+            keywords.LOGIN.search(button.text) for button in buttons
+        ):
+            continue
+        users = [
+            control
+            for control in members
+            if control.type in {"text", "email", "tel", "textbox"}
+            and autofill.token_of(control) in {"email", autofill.USERNAME, "tel", "name", None}
+        ]
+        before = [control for control in users if members.index(control) < members.index(secrets[0])]
+        candidates.append((2 if says_login else 1, next(reversed(before or users), None), secrets[0]))
+    if candidates:
+        # A form around a whole checkout may also contain a password; one labelled as a sign-in comes first.
+        _, user, password = max(candidates, key=lambda found: found[0])
+        return user, password
+    if not snapshot.passwords and keywords.LOGIN.search(snapshot.heading):
+        names = [
+            control
+            for control in snapshot.controls
+            if autofill.token_of(control) in {"email", autofill.USERNAME}
+        ]
+        if len(names) == 1:
+            return names[0], None
+    return None
+
+
+def _send(session: BrowserSession, control: FormControl) -> None:
+    """Submit the form of a field: by its button, or by Enter if it has none. Raises: PageActionFailed."""
+    snapshot = session.tab.take_snapshot()
+    same = (
+        field
+        for field in snapshot.controls
+        if (field.type, field.name, field.id) == (control.type, control.name, control.id)
+    )
+    field = next(same, None)
+    if field is None:
+        raise PageActionFailed
+    near = [
+        button
+        for button in snapshot.buttons
+        if (button.form, button.dialog, button.disabled) == (field.form, field.dialog, False)
+        and not keywords.REGISTER.search(button.text)
+        and not keywords.NOT_LOGIN.search(button.text)
+    ]
+    buttons = [button for button in near if button.tag != "a"]
+    named = [
+        button
+        for button in buttons
+        if keywords.LOGIN.search(button.text) or keywords.NEXT.search(button.text)
+    ]
+    submits = [button for button in buttons if button.submits]
+    target = (
+        preferred_button([button for button in named if button.submits])
+        or preferred_button(named)
+        or preferred_button(submits)
+    )
+    if target is not None:
+        session.tab.press(target)
+    else:
+        session.tab.press_enter(field)
+
+
+def _has_result(before: PageSnapshot, now: PageSnapshot) -> bool:
+    return (
+        not now.passwords
+        or _is_rejection(before, now)
+        or (now.path != before.path and _login_form(now) is None)
+    )
+
+
+def _is_rejection(before: PageSnapshot, now: PageSnapshot) -> bool:
+    new_lines = set(now.text.splitlines()) - set(before.text.splitlines())
+    lines = [*new_lines, *_new_alerts(before, now)]
+    return any(keywords.LOGIN_REJECTED.search(line) for line in lines if len(line) < 300)
+
+
+def _new_alerts(before: PageSnapshot, now: PageSnapshot) -> list[str]:
+    return [line for line in now.alerts if line not in before.alerts]
+
+
+def _login_failure(message: str) -> PurchaseFailed:
+    return PurchaseFailed(
+        FailureCode.LOGIN_FAILED, f"{message} Check username and password; there is no second attempt."
+    )

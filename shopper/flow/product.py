@@ -1,0 +1,357 @@
+"""The product page: title, price, availability, options, and adding to the cart."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from app.ports.shopper import FailureCode, Product, PurchaseFailed
+from shopper.flow import extras
+from shopper.flow.session import BrowserSession, assert_no_human_check
+from shopper.page import autofill, keywords
+from shopper.page import prices as money
+from shopper.page.prices import PageAmount
+from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
+from shopper.page.tab import PageActionFailed
+
+_MAX_CHOICES = 20
+_MAX_LABEL = 40
+_ERROR_STATUS = 400
+_CART_WORD = re.compile(r"cart|basket|bag|trolley|korb|panier|\badd\b", re.IGNORECASE)
+_ADDED = re.compile(r"\badded\b|\bin (your|the) (cart|basket|bag)\b|hinzugefügt|ajouté", re.IGNORECASE)
+
+
+def open_page(session: BrowserSession) -> PageSnapshot:
+    """Load the product page. Raises: PurchaseFailed."""
+    status = session.tab.open(session.request.url)
+    snapshot = session.tab.take_snapshot()
+    if status >= _ERROR_STATUS:
+        raise PurchaseFailed(
+            FailureCode.PRODUCT_NOT_FOUND, f"The shop responded with {status} to the product's URL."
+        )
+    assert_no_human_check(snapshot)
+    return snapshot
+
+
+def read(session: BrowserSession, snapshot: PageSnapshot) -> Product:
+    """Read title, price and availability. Raises: PurchaseFailed."""
+    session.observe_currency(snapshot)
+    offers = list(_offers(snapshot))
+    for offer in offers:
+        if code := str(offer.get("priceCurrency") or "").upper():
+            session.declared.add(code)
+    availability = _availability(snapshot, offers)
+    add = add_button(snapshot)
+    if availability == "out_of_stock":
+        raise PurchaseFailed(FailureCode.OUT_OF_STOCK, "The product is sold out.")
+    if add is None:
+        if keywords.SOLD_OUT.search(snapshot.text):
+            raise PurchaseFailed(FailureCode.OUT_OF_STOCK, "The product is sold out.")
+        raise PurchaseFailed(
+            FailureCode.NOT_A_PRODUCT,
+            "The page has nothing to add to a cart; send the URL of one product's page.",
+        )
+    if is_listing(snapshot, add):
+        raise PurchaseFailed(
+            FailureCode.NOT_A_PRODUCT,
+            "The page lists several products, each with its own button; send the URL of one product's page.",
+        )
+    empty = [field for field in _quantities(snapshot) if field.value.strip() in {"", "0"}]
+    if len(empty) > 1:
+        choices = tuple(field.label[:_MAX_LABEL] for field in empty)[:_MAX_CHOICES]
+        raise PurchaseFailed(
+            FailureCode.OPTIONS_REQUIRED,
+            "The page sells several products; it is not clear which one is meant.",
+            choices=choices,
+        )
+    amount, source = _price(snapshot, offers)
+    if amount is None:
+        raise PurchaseFailed(FailureCode.PRICE_UNKNOWN, "No price can be read on the product's page.")
+    title = snapshot.heading or snapshot.title
+    return Product(title[:200], session.in_usd(amount, snapshot), availability, source)
+
+
+def add_button(snapshot: PageSnapshot) -> PageButton | None:
+    """Return the button that adds the product to the cart."""
+    found = [
+        button
+        for button in snapshot.buttons
+        if keywords.ADD_TO_CART.search(button.text)
+        and not keywords.NOT_ADD_TO_CART.search(button.text)
+        and button.region not in {"header", "nav", "footer"}
+    ]
+    # Other products are shown below: the first of equal buttons is the page's own.
+    preferred = [button for button in found if _CART_WORD.search(button.text)]
+    buttons = [button for button in (preferred or found) if not button.disabled]
+    if not buttons:
+        return None
+    in_forms = [button for button in buttons if button.tag != "a"]
+    return (in_forms or buttons)[0]
+
+
+def is_listing(snapshot: PageSnapshot, add: PageButton) -> bool:
+    """Return whether a page lists several products, and its heading is not this one's."""
+    others = [
+        button
+        for button in snapshot.buttons
+        if button.number != add.number
+        and button.trail == add.trail
+        and keywords.ADD_TO_CART.search(button.text)
+        and button.card != add.card
+    ]
+    return bool(others) and not (snapshot.heading and snapshot.heading in add.card)
+
+
+def add_to_cart(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapshot:
+    """Choose options and quantity and add the product to the cart; return the page after. Raises: PurchaseFailed."""
+    snapshot = _choose_requested(session, snapshot)
+    snapshot = extras.choose_one_time_purchase(session, snapshot)
+    snapshot = _set_quantity(session, snapshot)
+    for _attempt in range(2):
+        button = add_button(snapshot)
+        if button is None:
+            raise PurchaseFailed(FailureCode.OUT_OF_STOCK, "With these options the product is not available.")
+        # The chosen options may change the price.
+        session.product = read(session, snapshot)
+        session.handler.on_product(session.product)
+        before = snapshot
+        snapshot = session.press(button, "add_to_cart")
+        snapshot = session.tab.wait_for(functools.partial(_page_changed, before), seconds=6)
+        problem = _requires_options(before, snapshot)
+        if problem is None:
+            return snapshot
+        chosen = _choose_by_title(session, snapshot)
+        if chosen is None:
+            raise PurchaseFailed(
+                FailureCode.OPTIONS_REQUIRED, f"The shop says: {problem}", choices=_choices(snapshot)
+            )
+        snapshot = chosen
+    raise PurchaseFailed(
+        FailureCode.OPTIONS_REQUIRED, "The shop requires an option to be chosen.", choices=_choices(snapshot)
+    )
+
+
+def _page_changed(before: PageSnapshot, now: PageSnapshot) -> bool:
+    return (
+        now.path != before.path
+        or now.text != before.text
+        or now.alerts != before.alerts
+        or bool(_problems(now))
+    )
+
+
+def _problems(snapshot: PageSnapshot) -> list[str]:
+    return [
+        control.problem for control in snapshot.controls if control.problem and control.problem != "invalid"
+    ]
+
+
+def _requires_options(before: PageSnapshot, snapshot: PageSnapshot) -> str | None:
+    if snapshot.path != before.path:
+        return None
+    new = [line for line in snapshot.alerts if line not in before.alerts]
+    if any(_ADDED.search(line) for line in new):
+        return None
+    asked = [line for line in new if keywords.OPTION_REQUIRED.search(line)]
+    new_lines = set(snapshot.text.splitlines()) - set(before.text.splitlines())
+    asked += [line for line in new_lines if keywords.OPTION_REQUIRED.search(line) and len(line) < 160]
+    invalid = [
+        control.problem
+        for control in snapshot.controls
+        if control.problem and control.type in {"select", "radio", "combobox"} and add_button(snapshot)
+    ]
+    return next(iter([*asked, *invalid]), None)
+
+
+def _choose_requested(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapshot:
+    for name, value in session.request.options.items():
+        chosen = _choose(session, snapshot, name, value)
+        if chosen is None:
+            raise PurchaseFailed(
+                FailureCode.OPTIONS_REQUIRED,
+                f"The page offers no {name} called {value}.",
+                choices=_choices(snapshot),
+            )
+        snapshot = chosen
+    # A list with the first entry "choose" and one real entry offers no choice.
+    return snapshot
+
+
+def _choose(session: BrowserSession, snapshot: PageSnapshot, name: str, value: str) -> PageSnapshot | None:
+    wanted = value.strip().lower()
+    try:
+        for control in snapshot.controls:
+            about = f"{control.label} {control.name} {control.group}".lower()
+            if control.type == "select" and (name.lower() in about or not name):
+                for option in control.options:
+                    if wanted in {
+                        option.text.lower(),
+                        option.value.lower(),
+                    } or option.text.lower().startswith(f"{wanted} "):
+                        session.tab.select(control, option.value)
+                        session.record_step("choose", f"{name}: {value}", snapshot.path)
+                        return session.tab.take_snapshot()
+            if control.type == "radio" and wanted in {control.label.lower(), control.value.lower()}:
+                session.tab.check(control)
+                session.record_step("choose", f"{name}: {value}", snapshot.path)
+                return session.tab.take_snapshot()
+            if (
+                control.type == "combobox"
+                and name.lower() in about
+                and session.tab.select_custom(control, (wanted,), value)
+            ):
+                session.record_step("choose", f"{name}: {value}", snapshot.path)
+                return session.tab.take_snapshot()
+        for button in snapshot.buttons:
+            if button.text.lower() == wanted and not button.disabled and button.region == "":
+                return session.press(button, "choose")
+    except PageActionFailed:
+        return None
+    return None
+
+
+def _choose_by_title(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapshot | None:
+    """Choose the variant with the name that ends the product's title: "Table lamp - White"."""
+    title = snapshot.heading.lower()
+    for control in snapshot.controls:
+        if control.type == "select" and autofill.token_of(control) != autofill.QUANTITY:
+            for option in control.options:
+                if option.value and option.text and title.endswith(option.text.lower()):
+                    return _choose(session, snapshot, "", option.text)
+        if control.type == "radio" and control.label and title.endswith(control.label.lower()):
+            return _choose(session, snapshot, "", control.label)
+    for button in snapshot.buttons:
+        text = button.text.lower()
+        if len(text) > 1 and title.endswith(text) and title != text and button.region == "":
+            return session.press(button, "choose")
+    return None
+
+
+def _choices(snapshot: PageSnapshot) -> tuple[str, ...]:
+    found: list[str] = []
+    for control in snapshot.controls:
+        label = control.label or control.group or control.name
+        if control.type == "select" and autofill.token_of(control) not in {autofill.QUANTITY, "country"}:
+            found += [
+                f"{label}: {option.text}"[:80]
+                for option in control.options
+                if option.value and not option.disabled
+            ]
+        elif control.type == "radio":
+            named = re.fullmatch(r"radios|group \d+", control.group) is None
+            found.append((f"{control.group}: {control.label}" if named else control.label)[:80])
+    return tuple(found)[:_MAX_CHOICES]
+
+
+def _quantities(snapshot: PageSnapshot) -> list[FormControl]:
+    return [
+        control
+        for control in snapshot.controls
+        if control.type in {"number", "text", "select"}
+        and autofill.token_of(control) == autofill.QUANTITY
+        and not control.disabled
+    ]
+
+
+def _set_quantity(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapshot:
+    wanted = str(session.request.quantity)
+    found = _quantities(snapshot)
+    if not found:
+        # It is set in the cart instead.
+        session.quantity_in_cart = session.request.quantity != 1
+        return snapshot
+    target = found[0]
+    if target.value.strip() == wanted:
+        return snapshot
+    try:
+        if target.type == "select":
+            value = next(
+                (option.value for option in target.options if wanted in {option.value, option.text}), None
+            )
+            if value is None:
+                raise PurchaseFailed(
+                    FailureCode.OPTIONS_REQUIRED, f"The shop does not sell {wanted} units in one order."
+                )
+            session.tab.select(target, value)
+        else:
+            session.tab.fill(target, wanted)
+            session.tab.settle()
+    except PageActionFailed:
+        raise PurchaseFailed(FailureCode.STUCK, "The quantity could not be set.") from None
+    return session.tab.take_snapshot()
+
+
+def _availability(snapshot: PageSnapshot, offers: list[dict[str, Any]]) -> str:
+    text = " ".join(
+        [str(offer.get("availability") or "") for offer in offers]
+        or [snapshot.declared.get("availability", "")]
+    )
+    if re.search(r"OutOfStock|SoldOut|Discontinued|out.of.stock", text, re.IGNORECASE):
+        return "out_of_stock"
+    return (
+        "in_stock" if re.search(r"InStock|LimitedAvailability|in.stock", text, re.IGNORECASE) else "unknown"
+    )
+
+
+def _price(snapshot: PageSnapshot, offers: list[dict[str, Any]]) -> tuple[PageAmount | None, str]:
+    """Return the price and where it was read: structured data first, then the visible text."""
+    prices = {
+        (money.parse_decimal(str(offer.get("price") or "")), str(offer.get("priceCurrency") or "").upper())
+        for offer in offers
+    }
+    prices = {(nanos, code) for nanos, code in prices if nanos is not None and code}
+    visible = _visible_price(snapshot)
+    if len(prices) == 1:
+        nanos, code = prices.pop()
+        # If the visible price differs, the visible one is paid.
+        if nanos is not None and (visible is None or visible.nanos == nanos):
+            return PageAmount(nanos, code), "json-ld"
+    declared, currency = (
+        money.parse_decimal(snapshot.declared.get("price", "")),
+        snapshot.declared.get("currency", "").upper(),
+    )
+    if declared is not None and currency and (visible is None or visible.nanos == declared):
+        return PageAmount(declared, currency), "markup"
+    return visible, "text"
+
+
+def _visible_price(snapshot: PageSnapshot) -> PageAmount | None:
+    for after_heading in (True, False):
+        for price in snapshot.prices:
+            if price.struck or price.after_heading is not after_heading:
+                continue
+            if re.search(
+                r"\b(was|rrp|save|from|shipping|delivery|over|per month|/mo)\b", price.text, re.IGNORECASE
+            ):
+                continue
+            found = money.amounts(price.text)
+            if found:
+                return found[0]
+    return None
+
+
+def _offers(snapshot: PageSnapshot) -> Iterator[dict[str, Any]]:
+    for text in snapshot.json_ld:
+        try:
+            parsed = json.loads(text)
+        except ValueError:
+            continue
+        yield from _offers_in(parsed, depth=0)
+
+
+def _offers_in(node: Any, *, depth: int) -> Iterator[dict[str, Any]]:
+    if depth > 8:
+        return
+    if isinstance(node, list):
+        for inner in node:
+            yield from _offers_in(inner, depth=depth + 1)
+    elif isinstance(node, dict):
+        if str(node.get("@type")) == "Offer" or ("price" in node and "priceCurrency" in node):
+            yield node
+        else:
+            for name in ("@graph", "offers", "mainEntity", "hasVariant"):
+                if name in node:
+                    yield from _offers_in(node[name], depth=depth + 1)

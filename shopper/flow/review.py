@@ -1,0 +1,104 @@
+"""The checks before the order: total, contents and address of the review."""
+
+from __future__ import annotations
+
+from app.ports.shopper import FailureCode, OrderReview, PurchaseFailed
+from shopper.flow import address, cart, extras
+from shopper.flow.session import BrowserSession
+from shopper.page import keywords, prices
+from shopper.page.snapshot import FormControl, PageSnapshot
+
+_MAX_METHOD_LENGTH = 80
+
+
+def read(session: BrowserSession, snapshot: PageSnapshot) -> OrderReview:
+    """Check everything that can be checked and read the total. Raises: PurchaseFailed."""
+    session.observe_currency(snapshot)
+    rows = prices.labelled_amounts(snapshot.text)
+    total = prices.total_of(rows)
+    if total is None:
+        raise PurchaseFailed(
+            FailureCode.PRICE_UNKNOWN, "The shop shows no total that can be read before the order."
+        )
+    total_nanos = session.in_usd(total, snapshot)
+    _assert_one_currency(session, rows, snapshot)
+    cart.assert_cart_matches(session, snapshot, where="order")
+    if not session.goods_verified:
+        raise PurchaseFailed(
+            FailureCode.CART_MISMATCH,
+            "The shop does not show the price of the goods, so the order cannot be checked.",
+        )
+    if total_nanos < session.goods_nanos and not any(row.kind is prices.AmountKind.DISCOUNT for row in rows):
+        raise PurchaseFailed(
+            FailureCode.CART_MISMATCH, "The order costs less than the product's price times its quantity."
+        )
+    if not session.is_guest and not session.signed_in:
+        raise PurchaseFailed(
+            FailureCode.LOGIN_FAILED,
+            "The shop offered no sign-in, and a purchase with credentials is never made as a guest.",
+        )
+    extras.assert_no_extras(session, snapshot)
+    address.assert_address_shown(session, snapshot)
+    method = payment_method(snapshot)
+    pending = method is not None and bool(keywords.PAYMENT_ON_DELIVERY.search(method))
+    return OrderReview(total_nanos, method, shipping_method(snapshot), pending)
+
+
+def payment_method(snapshot: PageSnapshot) -> str | None:
+    """Return the payment method, if the page shows it."""
+    return (
+        _chosen_label(snapshot, is_payment)
+        or _line(snapshot, keywords.OFFLINE_PAYMENT.search)
+        or _line(snapshot, keywords.CARD.search)
+    )
+
+
+def shipping_method(snapshot: PageSnapshot) -> str | None:
+    """Return the shipping method, if the page shows it."""
+    return _chosen_label(
+        snapshot,
+        lambda control: (
+            not is_payment(control) and bool(keywords.SHIPPING.search(f"{control.group} {control.label}"))
+        ),
+    )
+
+
+def is_payment(control: FormControl) -> bool:
+    """Return whether a choice is about payment."""
+    text = f"{control.group} {control.name} {control.label}"
+    return bool(
+        keywords.PAYMENT.search(text)
+        or keywords.CARD.search(text)
+        or keywords.OFFLINE_PAYMENT.search(control.label)
+    )
+
+
+def _chosen_label(snapshot: PageSnapshot, about: object) -> str | None:
+    for control in snapshot.controls:
+        if (
+            control.type == "radio"
+            and control.checked
+            and control.label
+            and callable(about)
+            and about(control)
+        ):
+            return control.label[:_MAX_METHOD_LENGTH]
+    return None
+
+
+def _line(snapshot: PageSnapshot, found: object) -> str | None:
+    lines = (line.strip() for line in snapshot.text.splitlines())
+    return next(
+        (line for line in lines if callable(found) and 3 < len(line) < _MAX_METHOD_LENGTH and found(line)),
+        None,
+    )
+
+
+def _assert_one_currency(
+    session: BrowserSession, rows: list[prices.LabelledAmount], snapshot: PageSnapshot
+) -> None:
+    """Refuse a page that shows the total in two currencies."""
+    totals = {row.amount.currency for row in rows if row.kind is prices.AmountKind.TOTAL}
+    resolved = {prices.resolve(currency, session.currency_hints(snapshot)) for currency in totals}
+    if len(resolved) > 1:
+        raise PurchaseFailed(FailureCode.PRICE_UNKNOWN, "The shop shows its total in more than one currency.")

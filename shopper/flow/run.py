@@ -1,0 +1,245 @@
+"""A purchase from its first page to its end. The order button is pressed in one place, after authorization."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+
+from playwright.sync_api import BrowserContext
+
+from app.ports.shopper import (
+    FailureCode,
+    OrderConfirmation,
+    OrderReview,
+    PurchaseFailed,
+    PurchaseHandler,
+    PurchaseOutcomeUnknown,
+    PurchaseRequest,
+)
+from shopper.flow import cart, checkout, login, product, review
+from shopper.flow.session import BrowserSession, find_same_button
+from shopper.page import keywords, prices
+from shopper.page.snapshot import PageButton, PageSnapshot
+from shopper.page.tab import BrowserTab, PageActionFailed
+
+_CONFIRMATION_SECONDS = 30.0
+_READY_ATTEMPTS = 4
+# A billion dollars: a greater amount is not a total.
+_MAX_TOTAL_NANOS = 10**18
+_ORDER_NUMBER_PATTERNS = (
+    re.compile(
+        r"\b(?:order|purchase|confirmation|reference|booking|bestell\w*|commande)\s*"
+        r"(?:number|no\.?|nr\.?|num|id|code|reference|ref\.?|nummer|numéro)?\s*(?:is|:|\#|-|–)*\s*\#?\s*"
+        r"(?P<number>(?=[A-Z0-9-]*\d)[A-Z0-9][A-Z0-9-]{2,39})\b",
+        re.IGNORECASE,
+    ),
+    # An order number without digits must be called a number and be in capitals.
+    re.compile(
+        r"(?i:\b(?:order|confirmation|reference|booking)\s*(?:number|no\.?|id|code|reference)\s*(?:is|:|\#)*\s*\#?\s*)"
+        r"(?P<number>[A-Z][A-Z-]{3,39})\b"
+    ),
+)
+
+
+def run(
+    context: BrowserContext,
+    request: PurchaseRequest,
+    handler: PurchaseHandler,
+    *,
+    confirmation_seconds: float = _CONFIRMATION_SECONDS,
+) -> OrderConfirmation | OrderReview:
+    """Buy, or return the review of a dry run.
+
+    Raises: PurchaseFailed before the order button is pressed, PurchaseOutcomeUnknown after it.
+    """
+    tab = BrowserTab(context, start=request.url, allowed_domains=request.allowed_domains)
+    tab.mask(request.username or "", request.password or "")
+    session = BrowserSession(tab, request, handler)
+    in_cart = False
+    try:
+        snapshot = product.open_page(session)
+        handler.on_first_page()
+        session.record_step("open", snapshot.heading or snapshot.title, snapshot.path)
+        tab.dismiss_cookie_banner()
+        snapshot = tab.take_snapshot()
+        session.product = product.read(session, snapshot)
+        session.capture("product")
+        handler.on_product(session.product)
+        snapshot = _sign_in_and_empty(session, snapshot)
+        in_cart = True
+        snapshot = product.add_to_cart(session, snapshot)
+        snapshot = _check_cart(session, snapshot)
+        snapshot, button = checkout.go_to_review(session, snapshot)
+        found, button = _stable_review(session, snapshot, button)
+        session.capture("review")
+        if request.dry_run:
+            _empty_cart_after_failure(session)
+            return found
+        button = _wait_until_pressable(session, button)
+    except PageActionFailed:
+        session.capture("end")
+        if in_cart:
+            _empty_cart_after_failure(session)
+        raise PurchaseFailed(FailureCode.STUCK, "The shop's page changed while it was being used.") from None
+    except PurchaseFailed as failure:
+        session.capture("end")
+        if in_cart and failure.code is not FailureCode.LEFT_DOMAIN:
+            _empty_cart_after_failure(session)
+        raise
+    except PurchaseOutcomeUnknown:
+        session.capture("end")
+        raise
+    try:
+        handler.authorize_order(found)
+    except PurchaseFailed:
+        _empty_cart_after_failure(session)
+        raise
+    return _place_order(session, button, found, confirmation_seconds=confirmation_seconds)
+
+
+def _sign_in_and_empty(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapshot:
+    if not login.sign_in_if_offered(session, snapshot):
+        return snapshot
+    # The contents of an earlier visit come back with the account.
+    cart.empty_cart(session)
+    session.tab.open(session.request.url)
+    session.tab.dismiss_cookie_banner()
+    return session.tab.take_snapshot()
+
+
+def _check_cart(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapshot:
+    skips_cart = (
+        checkout.order_button(snapshot) is not None
+        and not snapshot.passwords
+        and prices.total_of(prices.labelled_amounts(snapshot.text)) is not None
+    )
+    shown = None if skips_cart or cart.find_cart_link(snapshot) is None else cart.open_cart(session)
+    if shown is None:
+        if session.quantity_in_cart:
+            raise PurchaseFailed(
+                FailureCode.OPTIONS_REQUIRED, "The shop has no field for a quantity; order quantity 1."
+            )
+        return session.tab.take_snapshot()
+    shown = session.tab.wait_for(lambda now: not keywords.EMPTY_CART.search(now.text), seconds=3)
+    if keywords.EMPTY_CART.search(shown.text) and not prices.labelled_amounts(shown.text):
+        raise PurchaseFailed(FailureCode.CART_MISMATCH, "The product was not added to the cart.")
+    session.observe_currency(shown)
+    if session.quantity_in_cart:
+        shown = cart.set_quantity(session, shown)
+    cart.assert_cart_matches(session, shown, where="cart")
+    return shown
+
+
+def _stable_review(
+    session: BrowserSession, snapshot: PageSnapshot, button: PageButton
+) -> tuple[OrderReview, PageButton]:
+    """Read the review until it is stable: totals often change again once an address is known."""
+    found = review.read(session, snapshot)
+    for _ in range(3):
+        session.tab.settle()
+        again = session.tab.take_snapshot()
+        next_button = checkout.order_button(again)
+        if next_button is None:
+            raise PageActionFailed
+        button, second = next_button, review.read(session, again)
+        if second == found:
+            return second, button
+        found = second
+    raise PurchaseFailed(FailureCode.PRICE_UNKNOWN, "The total on the shop's review keeps changing.")
+
+
+def _wait_until_pressable(session: BrowserSession, button: PageButton) -> PageButton:
+    """Return the order button once it can be pressed; the page may redraw. Raises: PageActionFailed."""
+    for _ in range(_READY_ATTEMPTS):
+        found = find_same_button(button, session.tab.take_snapshot())
+        if found is not None:
+            with contextlib.suppress(PageActionFailed):
+                session.tab.assert_pressable(found)
+                return found
+        session.tab.settle()
+    raise PageActionFailed
+
+
+def _place_order(
+    session: BrowserSession, button: PageButton, found: OrderReview, *, confirmation_seconds: float
+) -> OrderConfirmation:
+    try:
+        before = session.tab.take_snapshot()
+        ready = _assert_unchanged(session, before, button, found)
+        session.tab.press_once(ready)
+        session.record_step("order", button.text, before.path)
+        snapshot = session.tab.wait_for(
+            lambda now: _is_confirmation(before, now), seconds=confirmation_seconds
+        )
+        session.tab.settle()
+        session.capture("confirmation")
+        _assert_confirmed(before, snapshot)
+        return OrderConfirmation(
+            order_number(snapshot.text),
+            max(found.total_nanos, _confirmed_total_nanos(session, snapshot)),
+            found.payment_method,
+            found.shipping_method,
+            found.payment_pending,
+        )
+    except PurchaseOutcomeUnknown:
+        raise
+    except Exception:
+        # Whatever fails here, the button may have been pressed.
+        with contextlib.suppress(Exception):
+            session.capture("confirmation")
+        raise PurchaseOutcomeUnknown("The order button was pressed, and then the browser failed.") from None
+
+
+def _assert_unchanged(
+    session: BrowserSession, now: PageSnapshot, button: PageButton, found: OrderReview
+) -> PageButton:
+    """Compare the review again, for authorizing took a while. Raises: PurchaseOutcomeUnknown: the page may have ordered."""
+    ready = find_same_button(button, now)
+    with contextlib.suppress(PurchaseFailed):
+        if ready is not None and review.read(session, now) == found:
+            return ready
+    raise PurchaseOutcomeUnknown(
+        "The shop's review changed after the order was allowed; the button was not pressed."
+    )
+
+
+def _confirmed_total_nanos(session: BrowserSession, snapshot: PageSnapshot) -> int:
+    """Return the total of the confirmation, in US dollars; 0 if it shows none."""
+    total = prices.total_of(prices.labelled_amounts(snapshot.text))
+    if total is None or total.nanos > _MAX_TOTAL_NANOS:
+        return 0
+    return (
+        total.nanos if prices.resolve(total.currency, session.currency_hints(snapshot)) == prices.USD else 0
+    )
+
+
+def _assert_confirmed(before: PageSnapshot, now: PageSnapshot) -> None:
+    if not _is_confirmation(before, now):
+        raise PurchaseOutcomeUnknown("The order button was pressed, and the shop did not confirm the order.")
+
+
+def order_number(text: str) -> str | None:
+    """Return the order number of a confirmation, if it can be recognized."""
+    for pattern in _ORDER_NUMBER_PATTERNS:
+        for match in pattern.finditer(text):
+            if not re.fullmatch(r"(19|20)\d\d-\d\d-\d\d", match["number"]):
+                return match["number"]
+    return None
+
+
+def _is_confirmation(before: PageSnapshot, now: PageSnapshot) -> bool:
+    """Return whether a page confirms the order: thanks that were not there before, and no order button."""
+    new_lines = "\n".join(line for line in now.text.splitlines() if line not in set(before.text.splitlines()))
+    if keywords.ORDER_REJECTED.search(new_lines) or checkout.order_button(now) is not None:
+        return False
+    return bool(
+        keywords.ORDER_CONFIRMED.search(
+            f"{new_lines}\n{now.heading if now.heading != before.heading else ''}"
+        )
+    )
+
+
+def _empty_cart_after_failure(session: BrowserSession) -> None:
+    """Try to empty the cart; nothing depends on it."""
+    with contextlib.suppress(PurchaseFailed, PageActionFailed, PurchaseOutcomeUnknown):
+        cart.empty_cart(session)

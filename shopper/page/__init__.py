@@ -1,0 +1,1 @@
+"""Reading and operating a shop's page."""

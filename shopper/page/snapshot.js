@@ -1,0 +1,209 @@
+// Returns a page as plain data and numbers what can be acted on (data-purser). Reads only; types and presses nothing.
+() => {
+  const MARK = "data-purser";
+  const TEXT = 20000;
+  const tidy = (text, length = 200) => (text || "").replace(/\s+/g, " ").trim().slice(0, length);
+
+  const all = [];
+  const walk = (root) => {
+    for (const element of root.querySelectorAll("*")) {
+      all.push(element);
+      if (element.shadowRoot) walk(element.shadowRoot);
+    }
+  };
+  walk(document);
+  // An element keeps its number, and no other element of any page gets it: what was seen is pressed, or nothing.
+  const kept = (window[Symbol.for(MARK)] ||= { numbers: new WeakMap(), next: Math.floor(performance.timeOrigin) * 1000 });
+  for (const element of all)
+    if (element.hasAttribute(MARK) && element.getAttribute(MARK) !== String(kept.numbers.get(element))) element.removeAttribute(MARK);
+
+  const visible = (element) => {
+    if (!element || !element.isConnected) return false;
+    const box = element.getBoundingClientRect();
+    if (box.width < 2 || box.height < 2) return false;
+    const style = getComputedStyle(element);
+    if (style.visibility !== "visible" || style.display === "none" || Number(style.opacity) < 0.05) return false;
+    return box.right > 0 && box.left < Math.max(innerWidth, 1) + 4000;
+  };
+  const inner = (element, length) => tidy(element ? element.innerText || "" : "", length);
+  const forms = [...document.forms];
+  const up = (element) => element.parentElement || (element.getRootNode() || {}).host || null;
+  const trailOf = (element) => {
+    const names = [];
+    for (let at = element; at && at !== document.body; at = up(at)) names.push(at.tagName.toLowerCase());
+    return names.reverse().join(">");
+  };
+  const closest = (element, selector) => {
+    for (let at = element; at; at = up(at)) if (at.matches && at.matches(selector)) return at;
+    return null;
+  };
+  const inDialog = (element) => !!closest(element, "dialog[open],[role=dialog],[role=alertdialog],[aria-modal=true]");
+  const region = (element) => {
+    const found = closest(element, "header,nav,footer,aside,[role=banner],[role=navigation],[role=contentinfo]");
+    return found ? (found.getAttribute("role") || found.tagName).toLowerCase() : "";
+  };
+  const byIds = (element, name) =>
+    (element.getAttribute(name) || "").split(/\s+/).map((id) => id && element.getRootNode().getElementById
+      ? inner(element.getRootNode().getElementById(id)) : "").join(" ");
+
+  const labelOf = (element) => {
+    const parts = [...(element.labels || [])].map((label) => inner(label));
+    parts.push(byIds(element, "aria-labelledby"), element.getAttribute("aria-label") || "");
+    let text = tidy(parts.join(" "));
+    if (!text) {
+      // A label without a `for`, directly before the field.
+      const before = element.previousElementSibling;
+      if (before && /^(label|span|div|dt|p|b|strong)$/i.test(before.tagName) && !before.querySelector("input,select,textarea,button"))
+        text = inner(before, 80);
+    }
+    if (!text) {
+      const cell = closest(element, "td,dd");
+      if (cell && cell.previousElementSibling) text = inner(cell.previousElementSibling, 80);
+    }
+    return text || tidy(element.getAttribute("title"));
+  };
+  // The largest ancestor that contains only one of its kind: its text belongs to this one.
+  const cardOf = (element, peers) => {
+    let card = element;
+    for (let at = up(element), steps = 0; at && at !== document.body && steps < 12; at = up(at), steps++) {
+      if (peers.some((peer) => peer !== element && at.contains(peer))) break;
+      card = at;
+      if (/^(form|main|section)$/i.test(at.tagName) && peers.length < 2) break;
+    }
+    return inner(card, 600);
+  };
+
+  const mark = (element) => {
+    if (!kept.numbers.has(element)) kept.numbers.set(element, ++kept.next);
+    const number = kept.numbers.get(element);
+    if (!element.hasAttribute(MARK)) element.setAttribute(MARK, String(number));
+    return number;
+  };
+  const seen = (element) => visible(element) || [...(element.labels || [])].some(visible);
+
+  const isRole = (element, ...roles) => roles.includes(element.getAttribute("role"));
+  const fields = all.filter((element) => {
+    const tag = element.tagName;
+    if (tag === "INPUT") return !["hidden", "submit", "button", "image", "reset", "file"].includes(element.type);
+    if (tag === "SELECT" || tag === "TEXTAREA") return true;
+    return isRole(element, "combobox", "radio", "checkbox", "textbox");
+  }).filter((element) => {
+    if (element.tagName === "INPUT" && ["radio", "checkbox"].includes(element.type)) {
+      if (closest(element, "[role=radio],[role=checkbox]") && !visible(element)) return false;
+      return seen(element) || (element.parentElement && visible(element.parentElement) && !element.closest("[aria-hidden=true]"));
+    }
+    // A combobox with an input inside is one field.
+    if (element.tagName !== "INPUT" && element.querySelector("input,select,textarea") && !isRole(element, "radio", "checkbox")) return false;
+    return visible(element) && !element.closest("[aria-hidden=true]");
+  });
+  const radioGroup = (element) => {
+    if (element.type !== "radio" && !isRole(element, "radio")) return "";
+    const set = closest(element, "[role=radiogroup],fieldset");
+    return element.name || (set ? "group " + all.indexOf(set) : "radios");
+  };
+  const titleOf = (element) => {
+    const set = closest(element, "fieldset,[role=radiogroup]");
+    if (!set) return "";
+    const legend = set.querySelector("legend");
+    return tidy([legend ? inner(legend) : "", byIds(set, "aria-labelledby"), set.getAttribute("aria-label") || ""].join(" "), 120);
+  };
+  const controls = fields.slice(0, 300).map((element) => {
+    const role = element.getAttribute("role");
+    const type = element.tagName === "SELECT" ? "select" : element.tagName === "TEXTAREA" ? "textarea"
+      : role && role !== "button" && (element.tagName !== "INPUT" || role === "combobox") ? role : element.type || "text";
+    const choice = type === "radio" || type === "checkbox";
+    const secret = type === "password";
+    const peers = type === "radio" ? fields.filter((other) => radioGroup(other) === radioGroup(element)) : [element];
+    const group = radioGroup(element);
+    return {
+      number: mark(element), type, name: element.getAttribute("name") || "", id: element.id || "",
+      autocomplete: element.getAttribute("autocomplete") || "", placeholder: tidy(element.getAttribute("placeholder")),
+      label: labelOf(element) || (choice ? inner(element) : ""),
+      value: secret ? "" : String(element.value ?? element.innerText ?? "").slice(0, 300), filled: !!(element.value || "").length,
+      checked: choice ? element.checked === true || element.getAttribute("aria-checked") === "true" : false,
+      required: element.required === true || element.getAttribute("aria-required") === "true" || /\*\s*$/.test(labelOf(element)),
+      disabled: element.disabled === true || element.readOnly === true || element.getAttribute("aria-disabled") === "true",
+      problem: !secret && element.matches(":invalid") && element.validationMessage ? tidy(element.validationMessage)
+        : element.getAttribute("aria-invalid") === "true" ? "invalid" : "",
+      form: element.form ? forms.indexOf(element.form) : -1,
+      group: group ? group + (titleOf(element) ? " " + titleOf(element) : "") : "",
+      card: type === "radio" ? cardOf(element, peers) : "", dialog: inDialog(element),
+      options: element.tagName === "SELECT" ? [...element.options].slice(0, 400).map((option) => ({
+        value: option.value, text: tidy(option.text), disabled: option.disabled, selected: option.selected })) : [],
+    };
+  });
+
+  const words = (element) => tidy(element.innerText || "") || tidy(element.tagName === "INPUT" ? element.value || element.alt : "")
+    || tidy(element.getAttribute("aria-label")) || tidy(element.getAttribute("title"))
+    || tidy((element.querySelector("img[alt]") || { alt: "" }).alt) || tidy((element.querySelector("svg title") || { textContent: "" }).textContent);
+  const pressable = all.filter((element) => {
+    const tag = element.tagName;
+    if (tag === "A") return element.hasAttribute("href") || element.getAttribute("role") === "button" || element.onclick;
+    if (tag === "INPUT") return ["submit", "button", "image"].includes(element.type);
+    return tag === "BUTTON" || tag === "SUMMARY" || isRole(element, "button", "link", "tab");
+  }).filter(visible).slice(0, 400);
+  const texts = pressable.map(words);
+  const buttons = pressable.map((element, index) => {
+    const box = element.getBoundingClientRect();
+    const peers = pressable.filter((_, other) => texts[other].toLowerCase() === texts[index].toLowerCase());
+    const around = closest(up(element) || element, "li,tr,article,section,form,fieldset,dialog,[role=dialog],div");
+    const label = tidy(element.getAttribute("aria-label"));
+    return {
+      number: mark(element), text: label && (texts[index].match(/\p{L}/gu) || []).length < 2 ? label : texts[index], tag: element.tagName.toLowerCase(),
+      href: element.tagName === "A" ? element.href : "",
+      disabled: element.disabled === true || element.getAttribute("aria-disabled") === "true",
+      form: element.form ? forms.indexOf(element.form) : element.closest("form") ? forms.indexOf(element.closest("form")) : -1,
+      submits: (element.tagName === "BUTTON" && element.type === "submit" && !!element.form) || (element.tagName === "INPUT" && element.type !== "button"),
+      dialog: inDialog(element), region: region(element), area: Math.round(box.width * box.height),
+      card: cardOf(element, peers), around: inner(around, 300), trail: trailOf(element),
+    };
+  });
+
+  const money = /(?:[$€£¥₹]|\b[A-Z]{3}\b|kr|zł)\s?\d|\d\s?(?:[€£¥₹$]|[A-Z]{3}\b|kr|zł)/;
+  const heading = all.find((element) => /^h[12]$/i.test(element.tagName) && visible(element)) || null;
+  const prices = [];
+  for (const element of all) {
+    if (prices.length >= 40) break;
+    if (element.children.length > 3 || !visible(element)) continue;
+    const text = inner(element, 60);
+    if (!text || text.length > 50 || !money.test(text)) continue;
+    if ([...element.children].some((child) => money.test(inner(child, 60)) && visible(child))) continue;
+    let struck = false;
+    for (let at = element, steps = 0; at && steps < 3; at = up(at), steps++) {
+      struck ||= /^(del|s|strike)$/i.test(at.tagName) || getComputedStyle(at).textDecorationLine.includes("line-through");
+    }
+    prices.push({
+      text, struck, size: Math.round(parseFloat(getComputedStyle(element).fontSize) || 0),
+      after_heading: !!heading && !!(heading.compareDocumentPosition(element) & Node.DOCUMENT_POSITION_FOLLOWING),
+    });
+  }
+
+  const said = (selector, name) => {
+    const found = document.querySelector(selector);
+    return found ? tidy(found.getAttribute("content") || found.getAttribute("href") || (name ? found.getAttribute(name) : "") || inner(found)) : "";
+  };
+  const alerts = all.filter((element) => visible(element) && (
+    ["alert", "status", "alertdialog"].includes(element.getAttribute("role") || "") || element.getAttribute("aria-live") === "assertive"
+    || /(^|[\s_-])(error|errors|errorlist|alert|invalid-feedback|warning|message|messages|toast|notice|flash)([\s_-]|$)/i.test(element.getAttribute("class") || "")))
+    .map((element) => inner(element, 200)).filter(Boolean);
+  let text = (document.body ? document.body.innerText : "") || "";
+  for (const element of all) if (element.shadowRoot) for (const child of element.shadowRoot.children)
+    if (text.length < TEXT && visible(child)) text += "\n" + (child.innerText || "");
+
+  return {
+    url: location.href, title: tidy(document.title), heading: inner(heading), language: document.documentElement.lang || "",
+    text: text.slice(0, TEXT), alerts: [...new Set(alerts)].slice(0, 20), controls, buttons, prices,
+    frames: all.filter((element) => element.tagName === "IFRAME" && visible(element)).map((element) => {
+      const box = element.getBoundingClientRect();
+      return { address: element.src || "", title: tidy(element.title || element.name), area: Math.round(box.width * box.height) };
+    }),
+    json_ld: [...document.querySelectorAll('script[type="application/ld+json"]')].slice(0, 10).map((script) => (script.textContent || "").slice(0, 100000)),
+    declared: {
+      price: said('meta[property="product:price:amount"],meta[property="og:price:amount"],[itemprop=price]', "content"),
+      currency: said('meta[property="product:price:currency"],meta[property="og:price:currency"],[itemprop=priceCurrency]', "content"),
+      availability: said('meta[property="product:availability"],[itemprop=availability]', "content"),
+    },
+    currencies: [...document.querySelectorAll("[data-currency],[data-currency-code]")].slice(0, 10)
+      .map((element) => tidy(element.getAttribute("data-currency") || element.getAttribute("data-currency-code"), 3)).filter(Boolean),
+  };
+}

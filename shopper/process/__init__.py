@@ -1,0 +1,1 @@
+"""The browser process: start-up, protocol, egress, redaction."""

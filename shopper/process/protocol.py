@@ -1,0 +1,97 @@
+"""The messages between the two processes: one JSON object per line, over the child's standard input and output.
+
+The child reports and asks, the parent decides. A line that is not one of these messages ends the purchase.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import IO, Any
+
+from app.ports.shopper import FailureCode, PurchaseFailed, PurchaseRequest, ShippingAddress
+
+MAX_LINE = 16 * 1024 * 1024
+
+
+class PeerClosed(Exception):
+    """The other process has closed its pipe."""
+
+
+def encode(kind: str, **values: Any) -> bytes:
+    """Return a message as a line."""
+    return json.dumps({"kind": kind, **values}).encode() + b"\n"
+
+
+def write(stream: IO[bytes], kind: str, **values: Any) -> None:
+    """Send a message. Raises: PeerClosed."""
+    try:
+        stream.write(encode(kind, **values))
+        stream.flush()
+    except (OSError, ValueError):
+        raise PeerClosed from None
+
+
+def read(stream: IO[bytes]) -> Mapping[str, Any]:
+    """Wait for a message. Raises: PeerClosed."""
+    line = stream.readline(MAX_LINE)
+    if not line.endswith(b"\n"):
+        raise PeerClosed
+    return parse(line)
+
+
+def parse(line: bytes) -> Mapping[str, Any]:
+    """Parse a message. Raises: ValueError."""
+    message = json.loads(line)
+    if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
+        raise ValueError("not a message")  # noqa: TRY004 - one kind of bad message
+    return message
+
+
+def request_to_json(request: PurchaseRequest) -> dict[str, Any]:
+    """Return a purchase request as JSON."""
+    return asdict(request)
+
+
+def request_from_json(values: Mapping[str, Any]) -> PurchaseRequest:
+    """Return a purchase request from JSON."""
+    address = ShippingAddress(**values["address"])
+    return PurchaseRequest(
+        **{**values, "address": address, "allowed_domains": tuple(values["allowed_domains"])}
+    )
+
+
+def encode_png(png: bytes) -> str:
+    """Return an image as base64."""
+    return base64.b64encode(png).decode()
+
+
+def decode_png(text: str) -> bytes:
+    """Return an image from base64. Raises: ValueError."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise ValueError("not base64") from None
+
+
+def failure_to_json(failure: PurchaseFailed) -> dict[str, Any]:
+    """Return a failure as JSON."""
+    return {
+        "code": failure.code.value,
+        "message": failure.message,
+        "missing": list(failure.missing),
+        "choices": list(failure.choices),
+    }
+
+
+def failure_from_json(values: Mapping[str, Any]) -> PurchaseFailed:
+    """Return a failure from JSON. Raises: ValueError."""
+    return PurchaseFailed(
+        FailureCode(values["code"]),
+        str(values["message"]),
+        missing=tuple(map(str, values["missing"])),
+        choices=tuple(map(str, values["choices"])),
+    )
