@@ -1,4 +1,4 @@
-"""Fixtures of the whole suite: databases, nodes, applications; and the wall around it: loopback only."""
+"""Fixtures of the whole suite: databases, nodes, applications, and a network restricted to loopback."""
 
 from __future__ import annotations
 
@@ -15,34 +15,52 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 from flask_migrate import upgrade
+from sqlalchemy import Engine, event
 
 from app.adapters.evm.chain import EvmChain
-from app.catalog import audit as catalog_audit
+from app.catalog.statistics import audit as catalog_audit
 from app.core.chains import ChainName
-from app.core.unit_of_work import snapshot
 from app.credits import audit as credits_audit
+from app.db.unit_of_work import snapshot
 from app.extensions import db
 from app.payments import audit as payments_audit
-from app.platform import verification
+from app.platform.audit_log import verification
 from app.spending import audit as spending_audit
+from app.state import Application
 from app.usage import audit as usage_audit
-from app.wallets import audit as wallets_audit
+from app.wallets.maintenance import audit as wallets_audit
 from sandbox.evm import EvmNode
-from tests.support.applications import make_app, settings_for
+from tests.support import status_writes
+from tests.support.applications import ApplicationPool, close, make_app, settings_for
 from tests.support.chains import evm_chain, running_node
 from tests.support.servers import Postgres, postgres_server, redis_server
+from tests.support.tiers import Tier, Tiers
 
-# How long an example takes says how busy the machine is, and nothing about the code.
-# The same examples each time: a run of the suite is no lottery. `HYPOTHESIS_HUNT=1` looks for more.
-hypothesis.settings.register_profile("suite", deadline=None, derandomize="HYPOTHESIS_HUNT" not in os.environ)
-hypothesis.settings.load_profile("suite")
+# The duration of an example depends on the load of the machine.
+# The same examples each time, for repeatable runs. `HYPOTHESIS_HUNT=1` generates others.
+_DERANDOMIZE = "HYPOTHESIS_HUNT" not in os.environ
+hypothesis.settings.register_profile("all", deadline=None, derandomize=_DERANDOMIZE)
+hypothesis.settings.register_profile("first tier", hypothesis.settings.get_profile("all"), max_examples=30)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--tier", choices=[str(tier) for tier in Tier], help="default: 1, or all tests that were named"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    tiers = Tiers(config)
+    config.pluginmanager.register(tiers)
+    hypothesis.settings.load_profile("first tier" if tiers.chosen is Tier.FIRST else "all")
+
 
 _LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0")  # noqa: S104 - compared, not bound
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _wall() -> Iterator[None]:
-    """Fail every connection that would leave the machine."""
+    """Fail every connection that is not to loopback."""
     connect = socket.socket.connect
 
     def guarded(self: socket.socket, address: Any) -> None:
@@ -56,8 +74,14 @@ def _wall() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _only_state_machines_write_a_status() -> None:
+    """Fail every statement of the application that writes a status past its state machine."""
+    event.listen(Engine, "before_cursor_execute", status_writes.reject)
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _no_settings_from_outside() -> None:
-    """Tests must not depend on what the developer has in the environment."""
+    """Remove the settings in the environment."""
     for name in ("NETWORK", "DATABASE_URL", "REDIS_URL", "BASE_URL", "PORT", "FAUCET_URL", "LOG_LEVEL"):
         os.environ.pop(name, None)
 
@@ -78,7 +102,7 @@ def _sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def sqlite_url(_sqlite_template: Path, tmp_path: Path) -> str:
-    """A migrated SQLite database of this test's own."""
+    """A migrated SQLite database for this test."""
     path = tmp_path / "test.sqlite"
     shutil.copy(_sqlite_template, path)
     return f"sqlite:///{path}"
@@ -106,17 +130,37 @@ def _postgres_template(postgres: Postgres) -> str:
     return name
 
 
+@pytest.fixture(scope="session")
+def _postgres_schema(postgres: Postgres, _postgres_template: str) -> str:
+    return postgres.empty_database(_postgres_template)
+
+
+@pytest.fixture(scope="session")
+def _unused_databases() -> list[str]:
+    """Names of empty databases with the schema of the template."""
+    return []
+
+
 @pytest.fixture
-def postgres_url(postgres: Postgres, _postgres_template: str) -> Iterator[str]:
-    """A migrated PostgreSQL database of this test's own."""
-    name = _database_name(str(next(_database_numbers)))
-    yield postgres.create_database(name, template=_postgres_template)
-    postgres.drop_database(name)
+def postgres_url(
+    postgres: Postgres, _postgres_template: str, _postgres_schema: str, _unused_databases: list[str]
+) -> Iterator[str]:
+    """A migrated PostgreSQL database without rows for this test."""
+    if _unused_databases:
+        name = _unused_databases.pop()
+    else:
+        name = _database_name(str(next(_database_numbers)))
+        postgres.create_database(name, template=_postgres_template)
+    yield postgres.database_url(name)
+    if postgres.empty_database(name) == _postgres_schema:
+        _unused_databases.append(name)
+    else:
+        postgres.drop_database(name)
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def each_database_url(request: pytest.FixtureRequest) -> str:
-    """A migrated database of this test's own, of each kind. Ask for it before `build_app`, to be dropped after it."""
+    """A migrated database of each kind for this test. Request it before `build_app`, so that it is dropped after it."""
     url: str = request.getfixturevalue(f"{request.param}_url")
     return url
 
@@ -128,43 +172,45 @@ def redis_url() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture
-def build_app() -> Iterator[Callable[..., Flask]]:
-    """Make applications whose databases are audited and closed when the test ends."""
-    made: list[Flask] = []
+@pytest.fixture(scope="session")
+def _application_pool() -> ApplicationPool:
+    return ApplicationPool()
 
-    def build(database_url: str, *, settings: dict[str, Any] | None = None, **parts: Any) -> Flask:
-        app = make_app(settings_for(database_url, **(settings or {})), **parts)
-        made.append(app)
+
+@pytest.fixture
+def build_app(_application_pool: ApplicationPool) -> Iterator[Callable[..., Application]]:
+    """Return applications; their databases are audited and closed when the test ends.
+
+    `reused=False` creates a new one, for a test that changes its routes or configuration.
+    """
+    closing: list[tuple[Application, Callable[[Application], None]]] = []
+
+    def build(
+        database_url: str, *, settings: dict[str, Any] | None = None, reused: bool = True, **parts: Any
+    ) -> Application:
+        chosen = settings_for(database_url, **(settings or {}))
+        app = _application_pool.take(chosen, **parts) if reused else make_app(chosen, **parts)
+        closing.append((app, _application_pool.give_back if reused else close))
         return app
 
     yield build
-    for app in made:
+    for app, end in closing:
         try:
             audit(app)
         finally:
-            _close(app)
-
-
-def _close(app: Flask) -> None:
-    with app.app_context():
-        db.engine.dispose()
-    for reader in app.extensions["balance_readers"].values():
-        reader.shutdown(wait=False)
-    app.extensions["ports"].upstream.close()
-    app.extensions["ports"].public_upstream.close()
+            end(app)
 
 
 def audit(app: Flask) -> None:
-    """Prove the money invariants of an application's database."""
-    with app.app_context(), snapshot():
-        assert credits_audit.check() == []
-        assert spending_audit.check() == []
-        assert usage_audit.check() == []
-        assert verification.check() == []
-        assert catalog_audit.check() == []
-        assert payments_audit.check() == []
-        assert wallets_audit.check() == []
+    """Check the money invariants of an application's database."""
+    with app.app_context(), snapshot() as session:
+        assert credits_audit.check(session) == []
+        assert spending_audit.check(session) == []
+        assert usage_audit.check(session) == []
+        assert verification.find_problems(session) == []
+        assert catalog_audit.check(session) == []
+        assert payments_audit.check(session) == []
+        assert wallets_audit.check(session) == []
 
 
 @pytest.fixture
@@ -182,7 +228,7 @@ def client(app: Flask) -> Iterator[FlaskClient]:
 
 @pytest.fixture
 def register(client: FlaskClient) -> Callable[..., dict[str, Any]]:
-    """Register an agent and return the answer's body."""
+    """Register an agent and return the body of the response."""
 
     def call(**body: Any) -> dict[str, Any]:
         answer = client.post("/v1/agents/register", json=body)
@@ -195,21 +241,21 @@ def register(client: FlaskClient) -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def ethereum_node() -> Iterator[EvmNode]:
-    """An Ethereum node that all tests of this process share: use addresses of your own, and leave mining alone."""
+    """An Ethereum node shared by all tests of this process: use separate addresses, and do not change mining."""
     with running_node(ChainName.ETHEREUM) as node:
         yield node
 
 
 @pytest.fixture(scope="session")
 def base_node() -> Iterator[EvmNode]:
-    """A Base node that all tests of this process share: use addresses of your own, and leave mining alone."""
+    """A Base node shared by all tests of this process: use separate addresses, and do not change mining."""
     with running_node(ChainName.BASE) as node:
         yield node
 
 
 @pytest.fixture
 def own_base_node() -> Iterator[EvmNode]:
-    """A Base node of this test's own, for stopping its mining, reorganising and killing it."""
+    """A Base node for this test alone, for faults of mining, reorgs and kills."""
     with running_node(ChainName.BASE) as node:
         yield node
 

@@ -1,8 +1,7 @@
-"""A canary of every secret, driven through every failing path at DEBUG: none is ever seen outside its place."""
+"""Canary values for every secret, in every failing path at DEBUG: none leaks."""
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
 import os
@@ -12,168 +11,47 @@ import sys
 import traceback
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from flask import Flask
-from flask.testing import FlaskClient
 from redis import Redis
 from rq import Queue, SimpleWorker
 from rq.serializers import JSONSerializer
-from sqlalchemy import select
 from werkzeug.test import TestResponse
 
 from app import wiring
-from app.adapters import derivation
 from app.adapters.queue_rq import RqQueue
 from app.agents import service as agents
-from app.config import Settings
 from app.core.chains import ChainName
-from app.core.unit_of_work import reading
 from app.extensions import db
-from app.factory import create_app
 from app.identity import service as identity
-from app.identity.caller import KeyKind
+from app.identity.principal import KeyKind
 from app.jobs import JobName, QueueName
-from app.ports import provider
-from app.ports.vault import Place
-from app.wallets import custody
-from app.wallets.models import WalletKey
+from app.ports.vault import SecretLocation
+from app.wallets.core import custody
 from tests.support.agents import Agent, register
-from tests.support.applications import settings_for
+from tests.support.canaries import (
+    BODY,
+    CODE_PEPPERS,
+    DATABASE_PASSWORD,
+    ENCRYPTION_KEYS,
+    MASTER_KEY,
+    REDIS_PASSWORD,
+    RPC_KEY,
+    SECRET_KEY,
+    Canaries,
+    canary_settings,
+    capturing_records,
+    running,
+)
 from tests.support.chains import RECIPIENT
 from tests.support.loopback_http import Reply, serve, unused_url
 from tests.support.servers import free_port, redis_server
 from workers import schedule
 
 ROOT = Path(__file__).resolve().parents[1]
-MASTER_KEY = "mk_canary-master-" + "M" * 32
-RPC_KEY = "canary-rpc-key-0123456789"
-REDIS_PASSWORD = "canary-redis-password"
-DATABASE_PASSWORD = "canary-database-password"
-SECRET_KEY = "canary-secret-key-" + "S" * 32
-PRICE_KEY = "canary-price-api-key"
-BODY = "canary-in-a-body"
-
-
-def _key(letter: str) -> tuple[str, bytes]:
-    raw = letter.encode() * 32
-    return f"k1:{base64.b64encode(raw).decode()}", raw
-
-
-ENCRYPTION_KEYS, ENCRYPTION_KEY = _key("E")
-CODE_PEPPERS, PEPPER = _key("P")
-
-
-class Canaries:
-    """Every secret in every spelling in which it could leak, by what it is."""
-
-    def __init__(self) -> None:
-        self.spellings: dict[str, str] = {}
-        for name, text in {
-            "master key": MASTER_KEY, "RPC key": RPC_KEY, "Redis password": REDIS_PASSWORD,
-            "database password": DATABASE_PASSWORD, "secret key": SECRET_KEY, "price key": PRICE_KEY, "body": BODY,
-        }.items():  # fmt: skip
-            self.add_text(name, text)
-        self.add_bytes("encryption key", ENCRYPTION_KEY)
-        self.add_bytes("pepper", PEPPER)
-
-    def add_text(self, name: str, text: str) -> None:
-        self.spellings[name] = text
-        # What is left when a log's net blanks only the part that it recognises.
-        if len(text) >= 40:
-            self.spellings[f"{name} (end)"] = text[-20:]
-
-    def add_bytes(self, name: str, raw: bytes) -> None:
-        self.spellings |= {
-            f"{name} (hex)": raw.hex(),
-            f"{name} (base64)": base64.b64encode(raw).decode().rstrip("="),
-            f"{name} (base64url)": base64.urlsafe_b64encode(raw).decode().rstrip("="),
-            f"{name} (repr)": repr(raw)[2:-1],
-            f"{name} (integer)": str(int.from_bytes(raw, "big")),
-        }
-
-    def add_agent(self, client: FlaskClient) -> Agent:
-        answer = client.post("/v1/agents/register", json={"name": BODY, "email": "canary@example.com"})
-        body = answer.get_json()
-        assert answer.status_code == 201, body
-        wallet = body["wallet"]
-        agent = Agent(
-            client, body["agentId"], body["apiKey"], wallet["id"], wallet["addresses"]["base"],
-            wallet["addresses"]["solana"],
-        )  # fmt: skip
-        self.add_text("API key", agent.key)
-        self.add_text("claim code", body["claimCode"])
-        self.add_wallet(agent.wallet_id)
-        return agent
-
-    def add_wallet(self, wallet_id: str) -> None:
-        with reading() as session:
-            sealed = session.scalars(select(WalletKey.sealed).where(WalletKey.wallet_id == wallet_id)).one()
-        entropy = provider.current().vault.open(sealed, custody.place(wallet_id))
-        evm, solana = derivation.wallet_keys(entropy)
-        private = solana.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
-        self.add_text("mnemonic", derivation.phrase(entropy))
-        for name, raw in (("entropy", entropy), ("EVM key", evm.secret), ("Solana key", private)):
-            self.add_bytes(name, raw)
-
-    def found_in(self, text: str) -> list[str]:
-        return [name for name, spelling in self.spellings.items() if spelling in text]
-
-
-class Ears(logging.Handler):
-    """Hears every record before any net blanks it, with its traceback."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.DEBUG)
-        self.heard: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.heard += [repr(record.msg), repr(record.args)]
-        exc_info = record.exc_info or sys.exc_info()
-        if exc_info[0] is not None:
-            self.heard.append("".join(traceback.format_exception(*exc_info)))
-
-
-@contextmanager
-def listening() -> Iterator[Ears]:
-    ears, root = Ears(), logging.getLogger()
-    level = root.level
-    root.addHandler(ears)
-    try:
-        yield ears
-    finally:
-        root.removeHandler(ears)
-        root.setLevel(level)
-
-
-def canary_settings(database_url: str, rpc_url: str, **changes: Any) -> Settings:
-    with_key = f"{rpc_url.replace('http://', f'http://user:{RPC_KEY}@')}/v2/{RPC_KEY}"
-    return settings_for(
-        database_url,
-        **{
-            "log_level": "DEBUG",
-            "redis_url": f"redis://:{REDIS_PASSWORD}@127.0.0.1:1/0",
-            "secret_key": SECRET_KEY,
-            "encryption_keys": ENCRYPTION_KEYS,
-            "code_peppers": CODE_PEPPERS,
-            "bootstrap_master_key": MASTER_KEY,
-            "coingecko_api_key": PRICE_KEY,
-            "ethereum_rpc_url": with_key,
-            "base_rpc_url": f"{with_key}a,{with_key}b",
-            "solana_rpc_url": with_key,
-            "faucet_url": rpc_url,
-            "price_overrides": "",
-            "rate_limit_per_key": "1000 per minute",
-            "registration_rate_limit": "1000 per minute",
-            "device_miss_limit": "1000 per hour",
-            **changes,
-        },
-    )
 
 
 @pytest.fixture
@@ -181,28 +59,12 @@ def canaries() -> Canaries:
     return Canaries()
 
 
-@contextmanager
-def running(settings: Settings) -> Iterator[Flask]:
-    """Run the service as wired for real, and put the tests' own logging back afterwards."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    app = create_app(settings)
-    app.testing = True
-    try:
-        with app.app_context():
-            yield app
-            db.engine.dispose()
-    finally:
-        root.handlers[:] = handlers
-        root.setLevel(level)
-
-
 def fail_everywhere(agent: Agent, canaries: Canaries) -> Iterator[TestResponse]:
-    """Walk every path that can fail with secrets in the caller's hands."""
+    """Run every path that can fail with secrets of the client."""
     client, url = agent.client, agent.wallet_url
     idempotent = {"Idempotency_Key": "k"}
     movement = {"amount": "1", "currency": "ETH", "chain": "base", "to": RECIPIENT, "memo": BODY}
-    code = canaries.spellings["claim code"]
+    code = canaries.encodings["claim code"]
     yield agent.get(f"{url}/balances")
     for how in ("transfer", "withdraw"):
         agent.unlimited()
@@ -266,23 +128,23 @@ DEAD_NODES: dict[str, Callable[[], Reply] | None] = {
 
 
 @pytest.mark.parametrize("kind", DEAD_NODES)
-def test_no_secret_is_seen_however_requests_and_workers_fail(
+def test_no_secret_leaks_however_requests_and_workers_fail(
     kind: str, canaries: Canaries, sqlite_url: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     reply = DEAD_NODES[kind]
     seen: list[str] = []
     with serve(lambda _asked: reply() if reply else Reply(b"")) as node:
         url = node.url if reply else unused_url()
-        with running(canary_settings(sqlite_url, url)) as app, listening() as ears:
+        with running(canary_settings(sqlite_url, url)) as app, capturing_records() as capture:
             client = app.test_client()
             agent = canaries.add_agent(client)
             gateway = client.post("/v1/keys", json={}).get_json()
             canaries.add_text("gateway key", gateway["api_key"])
-            ears.heard.clear()
+            capture.records.clear()
             seen += failing(fail_everywhere(agent, canaries))
-            # The form shows the code again to the person who typed it.
-            client.post("/device", data={"code": canaries.spellings["claim code"], "email": BODY})
-            schedule.tick(with_sweep=True)
+            # The form shows the code again to the owner who entered it.
+            client.post("/device", data={"code": canaries.encodings["claim code"], "email": BODY})
+            schedule.tick(include_sweep=True)
             break_tables(sqlite_url, "transactions", "wallet_keys", "idempotency_keys")
             seen += failing(iter([
                 agent.post("/v1/wallets", {"name": BODY}),
@@ -291,45 +153,45 @@ def test_no_secret_is_seen_however_requests_and_workers_fail(
                 agent.get(f"{agent.wallet_url}/transactions"),
                 client.post("/v1/agents/register", json={"name": BODY, "email": "canary@example.com"}),
             ]))  # fmt: skip
-            schedule.tick(with_sweep=True)
+            schedule.tick(include_sweep=True)
             break_tables(sqlite_url, "api_keys")
             seen += failing(
                 iter([agent.get("/v1/wallets"), client.post("/v1/keys", json={"email": "c@example.com"})])
             )
-            heard = ears.heard[:]
+            records = capture.records[:]
     written = "".join(capfd.readouterr())
-    assert len(heard) > 100
-    assert "Traceback" in "".join(heard)
-    for place, text in {"answers": "\n".join(seen), "output": written, "records": "\n".join(heard)}.items():
+    assert len(records) > 100
+    assert "Traceback" in "".join(records)
+    for place, text in {"answers": "\n".join(seen), "output": written, "records": "\n".join(records)}.items():
         for name in canaries.found_in(text):
-            at = text.index(canaries.spellings[name])
+            at = text.index(canaries.encodings[name])
             pytest.fail(f"the {name} is in the {place}: …{text[max(0, at - 300) : at + 100]}")
 
 
 def test_the_claim_of_an_agent_shows_its_secrets_to_the_claimer_only(
     canaries: Canaries, sqlite_url: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with running(canary_settings(sqlite_url, unused_url())) as app, listening() as ears:
+    with running(canary_settings(sqlite_url, unused_url())) as app, capturing_records() as capture:
         client = app.test_client()
         canaries.add_agent(client)
-        code = canaries.spellings["claim code"]
+        code = canaries.encodings["claim code"]
         claimed = client.post("/v1/device/claim", json={"code": code, "email": "canary@example.com"})
         assert claimed.status_code == 200, claimed.get_data(as_text=True)
         canaries.add_text("owner key", claimed.get_json()["ownerKey"])
         late = client.post("/v1/device/claim", json={"code": code, "email": "late@example.com"})
         page = client.get(f"/device?code={code}")
-        assert late.status_code in (403, 409)
-        heard = "\n".join(ears.heard)
-    assert canaries.found_in(heard + "".join(capfd.readouterr())) == []
+        assert late.status_code == 409
+        records = "\n".join(capture.records)
+    assert canaries.found_in(records + "".join(capfd.readouterr())) == []
     assert canaries.found_in(late.get_data(as_text=True)) == []
     assert {"owner key", "API key"}.isdisjoint(canaries.found_in(page.get_data(as_text=True)))
 
 
-def test_a_database_server_that_refuses_us_is_not_told_with_its_password(
+def test_a_refused_database_connection_is_not_logged_with_its_password(
     canaries: Canaries, capfd: pytest.CaptureFixture[str]
 ) -> None:
     url = f"postgresql://purser:{DATABASE_PASSWORD}@127.0.0.1:1/purser?application_name={BODY}"
-    with running(canary_settings(url, unused_url())) as app, listening() as ears:
+    with running(canary_settings(url, unused_url())) as app, capturing_records() as capture:
         client = app.test_client()
         key = "ak_" + "A" * 43
         answers = [
@@ -337,8 +199,8 @@ def test_a_database_server_that_refuses_us_is_not_told_with_its_password(
             client.post("/v1/agents/register", json={"name": BODY}),
             client.get("/v1/wallets", headers={"X-API-Key": key}),
         ]
-        schedule.tick(with_sweep=True)
-        text = "\n".join([*ears.heard, *(answer.get_data(as_text=True) for answer in answers)])
+        schedule.tick(include_sweep=True)
+        text = "\n".join([*capture.records, *(answer.get_data(as_text=True) for answer in answers)])
     assert {answer.status_code // 100 for answer in answers} == {5}
     assert "Traceback" in text
     assert canaries.found_in(text + "".join(capfd.readouterr())) == []
@@ -369,7 +231,7 @@ BAD_SETTINGS: list[dict[str, str]] = [
 
 
 @pytest.mark.parametrize("bad", BAD_SETTINGS, ids="-".join)
-def test_a_service_that_does_not_start_says_why_without_saying_secrets(
+def test_a_failed_start_is_explained_without_secrets(
     bad: dict[str, str], canaries: Canaries, sqlite_url: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     said = ""
@@ -384,7 +246,7 @@ def test_a_service_that_does_not_start_says_why_without_saying_secrets(
     assert canaries.found_in(said + "".join(capfd.readouterr())) == []
 
 
-def test_the_command_line_does_not_say_them_either(canaries: Canaries, sqlite_url: str) -> None:
+def test_the_command_line_prints_no_secret(canaries: Canaries, sqlite_url: str) -> None:
     environment = {
         "PATH": os.environ["PATH"], "DATABASE_URL": sqlite_url, "SECRET_KEY": SECRET_KEY, "CODE_PEPPERS": CODE_PEPPERS,
         "ENCRYPTION_KEYS": f"k1:{BODY}", "BOOTSTRAP_MASTER_KEY": MASTER_KEY, "LOG_LEVEL": "DEBUG",
@@ -407,7 +269,7 @@ def test_jobs_carry_no_secret_and_their_failures_leave_none_in_redis(
         url = open_url.replace("redis://", f"redis://:{REDIS_PASSWORD}@")
         with (
             running(canary_settings(sqlite_url, unused_url(), redis_url=url)) as app,
-            listening() as ears,
+            capturing_records() as capture,
             Redis.from_url(url) as redis,
         ):
             agent = canaries.add_agent(app.test_client())
@@ -419,7 +281,7 @@ def test_jobs_carry_no_secret_and_their_failures_leave_none_in_redis(
                 JobName.SWEEP: (),
                 JobName.AUDIT: (),
             }.items():
-                assert queue.put(job, *arguments)
+                assert queue.enqueue(job, *arguments)
             break_tables(sqlite_url, "work_leases", "transactions")
             stored = dump(redis)
             worker = SimpleWorker(
@@ -429,11 +291,11 @@ def test_jobs_carry_no_secret_and_their_failures_leave_none_in_redis(
             )
             worker.work(burst=True, logging_level="DEBUG")
             stored += dump(redis)
-            heard = "\n".join(ears.heard)
+            records = "\n".join(capture.records)
     logging.getLogger("rq.worker").handlers.clear()
     assert "workers.deposits.pay_from_faucet" in stored
-    assert "OperationalError" in stored + heard
-    assert canaries.found_in(stored + heard + "".join(capfd.readouterr())) == []
+    assert "OperationalError" in stored + records
+    assert canaries.found_in(stored + records + "".join(capfd.readouterr())) == []
 
 
 def dump(redis: Any) -> str:
@@ -452,7 +314,7 @@ def dump(redis: Any) -> str:
     return "\n".join(found)
 
 
-def test_nothing_that_holds_a_secret_shows_it(canaries: Canaries, sqlite_url: str) -> None:
+def test_no_repr_of_a_secret_holder_contains_the_secret(canaries: Canaries, sqlite_url: str) -> None:
     settings = canary_settings(sqlite_url, "http://127.0.0.1:1")
     with running(settings) as app:
         agent = canaries.add_agent(app.test_client())
@@ -467,18 +329,35 @@ def test_nothing_that_holds_a_secret_shows_it(canaries: Canaries, sqlite_url: st
             canaries.add_text(name, text)
         signer = custody.signer_of(agent.wallet_id)
         things: list[object] = [
-            settings, ports, ports.chains, ports.vault, ports.prices, ports.queue, ports.faucet,
-            *ports.chains.values(), *(getattr(chain, "rpc", None) for chain in ports.chains.values()),
-            signer, app, app.extensions["settings"], app.extensions["ports"], registered, gateway, minted,
-            Place("a", "b", "c"), custody.new_key(), db, db.engine, db.engine.pool, JobName.CONFIRM, ChainName.BASE,
-        ]  # fmt: skip
+            settings,
+            ports,
+            ports.chains,
+            ports.vault,
+            ports.prices,
+            ports.queue,
+            ports.faucet,
+            *ports.chains.values(),
+            *(getattr(chain, "rpc", None) for chain in ports.chains.values()),
+            signer,
+            app,
+            app.state.settings,
+            app.state.ports,
+            registered,
+            gateway,
+            minted,
+            SecretLocation("a", "b", "c"),
+            custody.new_key(),
+            db,
+            db.engine,
+            db.engine.pool,
+            JobName.CONFIRM,
+            ChainName.BASE,
+        ]
         shown = "\n".join(f"{thing!r} {thing!s} {thing:}" for thing in things)
     assert canaries.found_in(shown) == []
 
 
-def test_a_key_that_is_logged_by_mistake_is_blanked_before_it_is_written(
-    sqlite_url: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_key_logged_by_mistake_is_redacted(sqlite_url: str, capfd: pytest.CaptureFixture[str]) -> None:
     keys = [
         f"{prefix}_canary{letter * 40}"
         for prefix, letter in zip(("ak", "gw", "mk", "ok"), "abcd", strict=True)
@@ -486,8 +365,8 @@ def test_a_key_that_is_logged_by_mistake_is_blanked_before_it_is_written(
     url = f"redis://:{REDIS_PASSWORD}@127.0.0.1/0"
     with running(canary_settings(sqlite_url, "http://127.0.0.1:1")):
         ours, foreign = structlog.get_logger("ours"), logging.getLogger("foreign")
-        ours.info("told", keys=keys, nested={"deep": (url, keys[0])}, error=ValueError(keys[1]))
-        foreign.warning("told %s and %s", keys[2], url)
+        ours.info("message", keys=keys, nested={"deep": (url, keys[0])}, error=ValueError(keys[1]))
+        foreign.warning("message %s and %s", keys[2], url)
         try:
             int(f"{keys[3]} {url}")
         except ValueError:

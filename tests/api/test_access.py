@@ -1,4 +1,4 @@
-"""Who may call what: every route against every kind of caller. A route that is not in the table fails."""
+"""Authorization of every route for every kind of client. A route that is not in the table fails."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -14,10 +15,13 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from app.adapters.evm.chain import EvmChain
-from app.adapters.evm.deployments import DEPLOYMENTS
-from app.core import heartbeats
+from app.adapters.evm.contracts.deployments import DEPLOYMENTS
+from app.buying.models import PinnedPayee
+from app.core import clock
 from app.core.chains import ChainName
-from app.core.heartbeats import Heart
+from app.db import heartbeats
+from app.db.heartbeats import ProcessKind
+from app.db.unit_of_work import unit_of_work
 from tests.support.agents import Agent, register
 from tests.support.chains import RECIPIENT
 from tests.support.fake_shopper import FakeShopper
@@ -27,10 +31,6 @@ from tests.support.operators import operator
 from tests.support.owners import person
 from workers import purchases
 
-LETS_IN = frozenset({200, 201, 202, 204, 400, 404, 409, 413, 501, 502, 503})
-IS_THERE = LETS_IN - {404}
-DONE = frozenset({200, 201, 202, 409})
-MOVED = frozenset({200, 500})
 MOVE = {"amount": "0.001", "currency": "ETH", "chain": "base", "to": RECIPIENT}
 BRIDGE = {"source_chain": "base", "destination_chain": "ethereum", "token": "USDC", "amount": "1"}
 ORDER = {
@@ -41,74 +41,78 @@ WRITE = {"action": "order", "symbol": "ETH", "side": "buy", "price": "3000", "am
 SWAP = {"amount": "0.001", "input_token": "ETH", "output_token": "USDC", "chain": "base"}
 
 
-class Who(StrEnum):
-    """The kinds of caller."""
+class ClientKind(StrEnum):
+    """The kinds of client."""
 
-    NOBODY = "nobody"
-    NONSENSE = "nonsense"
+    ANONYMOUS = "anonymous"
+    UNKNOWN = "an unknown key"
     OWNER = "owner"
     OTHER = "another agent"
     FROZEN = "a frozen owner"
     GATEWAY = "a gateway-only key"
     REVOKED = "a revoked key"
-    GRACE = "an owner with a key in its grace time"
+    GRACE = "an owner with a key in its grace period"
     MASTER = "a master key"
     REVOKED_MASTER = "a revoked master key"
     MISPLACED = "an agent's key as a master key"
-    OWNER_KEY = "the owner key of whoever claimed the agent"
-    COOKIE = "the browser of whoever claimed the agent, signed in"
+    OWNER_KEY = "the owner key of the agent's owner"
+    COOKIE = "the signed-in browser of the agent's owner"
 
 
 Body = Callable[[Agent], Mapping[str, Any]]
-"""What is sent, by whose things the request is about."""
+"""The body that is sent, by the agent that owns the subject of the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Which answers a route has for each kind of caller."""
+    """The status of a route for each kind of client."""
 
-    answers: Mapping[Who, frozenset[int]]
+    answers: Mapping[ClientKind, int]
     body: Body | None = None
 
 
-def access(
-    let_in: tuple[Who, ...],
-    *,
-    at: frozenset[int] = LETS_IN,
-    body: Body | None = None,
-    **more: int,
-) -> Access:
-    """Let these callers in; all others get a 401, and those named the status that stands there.
+def access(at: int, authorized: tuple[ClientKind, ...], *, body: Body | None = None, **more: int) -> Access:
+    """Authorize these clients; all others get a 401, and those that are named the given status.
 
-    A key in its grace time opens what its successor does.
+    `at` is the status after the authorization: of an empty body often 400, of a dead upstream 502. A key in its grace
+    period gives the same access as its successor, unless it is named.
     """
-    answers = {who: at if who in let_in else frozenset({401}) for who in Who}
-    answers |= {Who[name.upper()]: frozenset({status}) for name, status in more.items()}
-    return Access({**answers, Who.GRACE: answers[Who.OWNER]}, body)
+    answers = {kind: at if kind in authorized else 401 for kind in ClientKind}
+    answers |= {ClientKind[name.upper()]: status for name, status in more.items()}
+    if "grace" not in more:
+        answers[ClientKind.GRACE] = answers[ClientKind.OWNER]
+    return Access(answers, body)
 
 
-_AGENTS = (Who.OWNER, Who.OTHER, Who.FROZEN)
-OPEN = access(tuple(Who), at=LETS_IN | {303, 405, 415, 429})
-AGENT = access(_AGENTS)
-ANY_KEY = access((*_AGENTS, Who.GATEWAY))
-NOT_KEYS = {"nobody": 402, "misplaced": 402, "cookie": 402, "master": 402, "revoked_master": 402}
-"""Whoever sends no key that is meant for here is told how to pay."""
-PAID = access((*_AGENTS, Who.GATEWAY), **NOT_KEYS)
-OWN = access((Who.OWNER, Who.FROZEN), at=IS_THERE, other=404, gateway=404)
-HELD = access((Who.OWNER, Who.FROZEN), at=DONE, other=404, gateway=404)
-MASTER = access((Who.MASTER,), at=IS_THERE)
-DOOR = dict.fromkeys(Who, frozenset({303}))
-"""Inside the owner's pages, whatever key comes along: to the door, but for who is signed in."""
-PAGE = Access({**DOOR, Who.COOKIE: frozenset({200})})
-ENTRY = Access(DOOR)
-"""From here who is signed in is sent to its one agent's page."""
-FORM = Access({**DOOR, Who.COOKIE: frozenset({403})})
-"""What is sent here was in no page of ours. `test_owner_pages` sends what was."""
+_AGENTS = (ClientKind.OWNER, ClientKind.OTHER, ClientKind.FROZEN)
+_KEYS = (*_AGENTS, ClientKind.GATEWAY)
+NOT_KEYS = {"anonymous": 402, "misplaced": 402, "cookie": 402, "master": 402, "revoked_master": 402}
+"""Clients without a key for these routes get the payment terms."""
+PAID = access(503, _KEYS, **NOT_KEYS)
+REFUSED = access(503, _KEYS, **dict.fromkeys(NOT_KEYS, 403))
+"""No route of a provider has this method: refused before a payment is asked for."""
+RELAYED = access(502, _KEYS)
+SIGN_IN = dict.fromkeys(ClientKind, 303)
+"""The owner's pages redirect all clients that are not signed in, whatever key they send."""
+PAGE = Access({**SIGN_IN, ClientKind.COOKIE: 200})
+ENTRY = Access(SIGN_IN)
+"""A signed-in owner is redirected to the page of the only agent."""
+FORM = Access({**SIGN_IN, ClientKind.COOKIE: 403})
+"""These requests have no CSRF token; `test_owner_pages` sends forms with one."""
 
 
-def moves(body: Callable[[Agent], Mapping[str, Any]], *, at: frozenset[int] = MOVED, **more: int) -> Access:
-    """Return who may move money: a frozen agent may not. 500 is what the contract has for a chain that is away."""
-    return access((Who.OWNER,), at=at, frozen=403, body=body, **{"other": 404, "gateway": 404, **more})
+def own(at: int, *, body: Body | None = None) -> Access:
+    """Authorize the agent that owns the subject, frozen or not; for others it does not exist."""
+    return access(at, (ClientKind.OWNER, ClientKind.FROZEN), body=body, other=404, gateway=404)
+
+
+def moves(body: Body, *, at: int = 500, **more: int) -> Access:
+    """Authorize payments: not of a frozen agent. 500 is the contract's status for an unreachable chain."""
+    return access(at, (ClientKind.OWNER,), frozen=403, body=body, **{"other": 404, "gateway": 404, **more})
+
+
+def _wallet_of(owner: Agent) -> Mapping[str, Any]:
+    return {"wallet_id": owner.wallet_id}
 
 
 _HELD = "/wallets/<string:wallet_id>"
@@ -122,32 +126,37 @@ PLATFORM = "/v1/platform"
 TABLE: dict[str, Access] = {
     **dict.fromkeys(
         (
-            "GET /", "GET /docs", "GET /llms.txt", "GET /openapi.json", "GET /metrics", "GET /device", "POST /device",
-            "GET /device/claim", "POST /device/claim", "GET /owner/sign-in", "POST /owner/sign-in",
-            "GET /v1/health", "GET /v1/providers",
-            "POST /v1/agents/register", "POST /v1/keys", "POST /v1/device/claim", "GET /v1/device/info",
+            "GET /", "GET /docs", "GET /llms.txt", "GET /openapi.json", "GET /metrics", "GET /device",
+            "GET /device/claim", "GET /v1/health", "GET /v1/providers",
         ),
-        OPEN,
+        access(200, tuple(ClientKind)),
     ),
-    "POST /owner/sign-out": Access({**OPEN.answers, Who.COOKIE: frozenset({403})}),
+    **dict.fromkeys(("POST /v1/agents/register", "POST /v1/keys"), access(201, tuple(ClientKind))),
     **dict.fromkeys(
         (
-            "POST /v1/agents/claim-code", "POST /v1/services", f"POST {WALLET}",
+            "POST /device", "POST /device/claim", "POST /owner/sign-in", "POST /v1/device/claim",
+            "GET /v1/device/info",
         ),
-        AGENT,
+        access(400, tuple(ClientKind)),
     ),
+    "GET /owner/sign-in": access(200, tuple(ClientKind), cookie=303),
+    "POST /owner/sign-out": FORM,
+    # The owner has claimed its agent.
+    "POST /v1/agents/claim-code": access(409, _AGENTS, other=201),
+    "POST /v1/services": access(400, _AGENTS),
+    f"POST {WALLET}": access(201, _AGENTS),
     "POST /v1/credits/topup": moves(
         lambda owner: {"wallet_id": owner.wallet_id, "chain": "base", "amount": "1"}, gateway=401
     ),
     "POST /v1/trading/perpdex": moves(
-        lambda owner: {**WRITE, "walletId": owner.wallet_id}, at=frozenset({501})
+        lambda owner: {**WRITE, "walletId": owner.wallet_id}, at=501
     ),
     **dict.fromkeys(
         (
             "GET /v1/balance", "GET /v1/usage", f"GET {WALLET}", "GET /v1/catalog", "GET /v1/services",
             "GET /v1/catalog/<string:service_id>", "GET /v1/subscriptions",
         ),
-        ANY_KEY,
+        access(200, _KEYS),
     ),
     **dict.fromkeys(
         (
@@ -155,29 +164,28 @@ TABLE: dict[str, Access] = {
             f"POST {PURCHASE}/<string:purchase_id>/cancel",
             f"GET {PURCHASE}/<string:purchase_id>/evidence/<string:evidence_id>.png",
         ),
-        HELD,
+        own(200),
     ),
-    **dict.fromkeys(
-        ("POST /v1/catalog/<string:service_id>/subscribe", "DELETE /v1/catalog/<string:service_id>/subscribe"),
-        access(
-            (Who.OWNER, Who.FROZEN), at=DONE, other=404, gateway=404,
-            body=lambda owner: {"wallet_id": owner.wallet_id},
-        ),
-    ),
-    **dict.fromkeys(
-        (
-            f"GET {ONE}", f"GET {ONE}/balances", f"GET {ONE}/controls", f"PUT {ONE}/controls",
-            f"POST {ONE}/fund", f"GET {ONE}/transactions",
-        ),
-        OWN,
-    ),
-    f"DELETE {ONE}": access((Who.OWNER,), at=DONE, frozen=403, other=404, gateway=404),
-    f"GET {ONE}/transactions/<string:transaction_id>": HELD,
+    # It is subscribed.
+    "POST /v1/catalog/<string:service_id>/subscribe": own(409, body=_wallet_of),
+    "DELETE /v1/catalog/<string:service_id>/subscribe": own(200, body=_wallet_of),
+    **dict.fromkeys((f"GET {ONE}", f"GET {ONE}/controls", f"GET {ONE}/transactions"), own(200)),
+    **dict.fromkeys((f"PUT {ONE}/controls", f"POST {ONE}/fund"), own(400)),
+    **dict.fromkeys((f"POST {ONE}/x402/fetch", f"POST {ONE}/sessions"), own(400)),
+    **dict.fromkeys((f"GET {ONE}/x402/purchases", f"GET {ONE}/x402/payees", f"GET {ONE}/sessions"), own(200)),
+    f"DELETE {ONE}/x402/payees/<string:domain>": own(200),
+    f"GET {ONE}/sessions/<string:session_id>": own(200),
+    f"GET {ONE}/balances": own(502),
+    f"DELETE {ONE}": access(200, (ClientKind.OWNER,), frozen=403, other=404, gateway=404),
+    f"GET {ONE}/transactions/<string:transaction_id>": own(200),
     **dict.fromkeys((f"POST {ONE}/transfer", f"POST {ONE}/withdraw"), moves(lambda _: MOVE)),
     f"POST {ONE}/swap": moves(lambda _: SWAP),
     f"POST {ONE}/bridge": moves(lambda _: BRIDGE),
+    "GET /v1/gateway/<provider>/<rest:path>": PAID,
+    # The order of the former key repeats the open one of its successor.
     "POST /v1/gateway/shopping/buy": access(
-        (Who.OWNER, Who.OTHER, Who.GATEWAY), at=DONE, frozen=403, body=lambda _: ORDER, **NOT_KEYS
+        202, (ClientKind.OWNER, ClientKind.OTHER, ClientKind.GATEWAY), frozen=403, grace=409,
+        body=lambda _: ORDER, **NOT_KEYS,
     ),
     **{
         f"{method} /owner{page}": ENTRY if not page else PAGE if method == "GET" else FORM
@@ -195,33 +203,35 @@ TABLE: dict[str, Access] = {
             ),
         )
     },
-    **dict.fromkeys((f"GET {SERVICE}", f"PUT {SERVICE}", f"DELETE {SERVICE}", f"GET {SERVICE}/stats"), OWN),
-    **dict.fromkeys(
-        (
-            f"POST {PLATFORM}/agents", f"GET {PLATFORM}/agents", f"GET {PLATFORM}/agents/<string:agent_id>",
-            f"PATCH {PLATFORM}/agents/<string:agent_id>", f"DELETE {PLATFORM}/agents/<string:agent_id>",
-            f"DELETE {PLATFORM}/agents/<string:agent_id>/claim-code",
-            f"PUT {PLATFORM}/agents/<string:agent_id>/controls",
-            f"POST {PLATFORM}/agents/<string:agent_id>/credits", f"POST {PLATFORM}/agents/<string:agent_id>/freeze",
-            f"POST {PLATFORM}/agents/<string:agent_id>/rotate-key",
-            f"POST {PLATFORM}/agents/<string:agent_id>/unfreeze",
-            f"GET {PLATFORM}/audit", f"PUT {PLATFORM}/controls", f"GET {PLATFORM}/keys",
-            f"DELETE {PLATFORM}/keys/<string:key_id>", f"GET {PLATFORM}/master-keys", f"POST {PLATFORM}/master-keys",
-            f"DELETE {PLATFORM}/master-keys/<string:key_id>",
-        ),
-        MASTER,
-    ),
+    **dict.fromkeys((f"GET {SERVICE}", f"DELETE {SERVICE}", f"GET {SERVICE}/stats"), own(200)),
+    f"PUT {SERVICE}": own(400),
+    **{
+        f"{method} {PLATFORM}{path}": access(status, (ClientKind.MASTER,))
+        for method, path, status in (
+            ("POST", "/agents", 201), ("GET", "/agents", 200), ("GET", "/agents/<string:agent_id>", 200),
+            ("PATCH", "/agents/<string:agent_id>", 400), ("DELETE", "/agents/<string:agent_id>", 200),
+            ("DELETE", "/agents/<string:agent_id>/claim-code", 200),
+            ("PUT", "/agents/<string:agent_id>/controls", 400), ("POST", "/agents/<string:agent_id>/credits", 400),
+            ("POST", "/agents/<string:agent_id>/freeze", 200), ("POST", "/agents/<string:agent_id>/unfreeze", 200),
+            ("POST", "/agents/<string:agent_id>/rotate-key", 200),
+            ("GET", "/audit", 200), ("PUT", "/controls", 400), ("GET", "/keys", 200),
+            ("DELETE", "/keys/<string:key_id>", 200), ("GET", "/master-keys", 200), ("POST", "/master-keys", 201),
+            ("DELETE", "/master-keys/<string:key_id>", 200),
+        )
+    },
 }  # fmt: skip
 FORWARDED = {
-    "/v1/gateway/<provider>/<rest:path>": PAID,
-    "/v1/proxy/<service_id>": ANY_KEY,
-    "/v1/proxy/<service_id>/<rest:path>": ANY_KEY,
+    "/v1/gateway/<provider>/<rest:path>": REFUSED,
+    "/v1/proxy/<service_id>": RELAYED,
+    "/v1/proxy/<service_id>/<rest:path>": RELAYED,
 }
 """Routes of every method."""
+CACHEABLE = {"GET /v1/health", "GET /v1/providers"}
+"""The routes with the same response for every client. No cache may store the response of any other one."""
 
 
 @pytest.mark.parametrize("part", [0, 1, 2])
-def test_every_route_lets_in_whom_it_should_and_nobody_else(
+def test_every_route_authorizes_exactly_the_clients_of_the_table(
     build_app: Callable[..., Flask], sqlite_url: str, part: int
 ) -> None:
     dead = {
@@ -236,20 +246,20 @@ def test_every_route_lets_in_whom_it_should_and_nobody_else(
             continue
         answers = scene.ask_all(method, rule, row)
         problems += [
-            f"{method} {rule} answers {status} to {who}, not {sorted(row.answers[who])}"
-            for who, status in answers.items()
-            if status not in row.answers[who]
+            f"{method} {rule} answers {status} to {kind}, not {row.answers[kind]}"
+            for kind, status in answers.items()
+            if status != row.answers[kind]
         ]
     assert not problems, "\n".join(problems)
 
 
-def test_the_table_has_no_route_that_is_gone(app: Flask) -> None:
+def test_the_table_has_no_removed_route(app: Flask) -> None:
     assert not set(TABLE) - {f"{method} {rule}" for method, rule, _row in _routes(app)}
 
 
 def _routes(app: Flask) -> list[tuple[str, str, Access | None]]:
     found = [
-        (method, rule.rule, FORWARDED.get(rule.rule) or TABLE.get(f"{method} {rule.rule}"))
+        (method, rule.rule, TABLE.get(f"{method} {rule.rule}") or FORWARDED.get(rule.rule))
         for rule in app.url_map.iter_rules()
         for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
     ]
@@ -258,7 +268,7 @@ def _routes(app: Flask) -> list[tuple[str, str, Access | None]]:
 
 @dataclass(frozen=True, slots=True)
 class _Owner:
-    """An agent, and what else opens its doors, or does not."""
+    """An agent, with its other credentials."""
 
     agent: Agent
     grace_key: str
@@ -267,14 +277,14 @@ class _Owner:
 
 
 class _Scene:
-    """Somebody of each kind, and something of each sort that is somebody's."""
+    """A client of each kind."""
 
     def __init__(self, app: Flask) -> None:
         self.app = app
         client = app.test_client()
         with app.app_context():
             self.ops = operator(client)
-            heartbeats.beat(Heart.SHOPPER)
+            heartbeats.record(ProcessKind.SHOPPER)
         self.other = register(client)
         self.gateway = client.post("/v1/keys", json={}).get_json()["api_key"]
         revoked = register(client)
@@ -283,9 +293,9 @@ class _Scene:
         gone = self.ops.post("/master-keys", {"name": "gone"}).get_json()
         self.revoked_master = gone["key"]
         assert self.ops.delete(f"/master-keys/{gone['id']}").status_code == 200
-        self.owner = self._somebody()
+        self.owner = self._new_owner()
 
-    def _somebody(self) -> _Owner:
+    def _new_owner(self) -> _Owner:
         agent = register(self.app.test_client())
         code = agent.post("/v1/agents/claim-code").get_json()["claimCode"]
         claimed = agent.client.post("/v1/device/claim", json={"code": code}).get_json()
@@ -295,24 +305,34 @@ class _Scene:
         rotated = self.ops.post(f"/agents/{agent.id}/rotate-key", {"grace_seconds": 600}).get_json()
         return _Owner(replace(agent, key=rotated["apiKey"]), agent.key, claimed["ownerKey"], visitor.client)
 
-    def ask_all(self, method: str, rule: str, row: Access) -> dict[Who, int]:
-        """Ask as everybody in turn; what somebody took away is there again for the next."""
+    def ask_all(self, method: str, rule: str, row: Access) -> dict[ClientKind, int]:
+        """Send a request as every kind of client; a deleted subject is created again for the next."""
         owner, path, answers = self.owner, "", {}
-        for who in sorted(Who, key=lambda who: who in (Who.OWNER, Who.GRACE, Who.MASTER)):
+        for kind in sorted(
+            ClientKind, key=lambda kind: kind in (ClientKind.OWNER, ClientKind.GRACE, ClientKind.MASTER)
+        ):
             if not path:
                 changes = rule.startswith("/v1/") and (
                     (method != "GET" and "<" in rule) or "purchase_id" in rule
                 )
-                owner = self._somebody() if changes else self.owner
+                owner = self._new_owner() if changes else self.owner
                 path = self._path(rule, owner.agent)
-            client = owner.browser if who is Who.COOKIE else self.app.test_client()
-            with self._frozen(owner.agent, if_=who is Who.FROZEN):
+            client = owner.browser if kind is ClientKind.COOKIE else self.app.test_client()
+            with self._frozen(owner.agent, if_=kind is ClientKind.FROZEN):
                 body = None if method == "GET" else row.body(owner.agent) if row.body else {}
-                answer = client.open(path, method=method, json=body, headers=self._headers(who, owner))
-            answers[who] = int(answer.status_code)
+                answer = client.open(path, method=method, json=body, headers=self._headers(kind, owner))
+            answers[kind] = int(answer.status_code)
+            if rule.startswith("/v1/"):
+                policy = answer.headers.get("Cache-Control", "")
+                assert ("no-store" in policy) is (f"{method} {rule}" not in CACHEABLE), (
+                    method,
+                    rule,
+                    kind,
+                    policy,
+                )
             if method == "DELETE" and answer.status_code < 300:
                 path = ""
-        # Who was refused was signed in nevertheless.
+        # The refusals did not end the owner's session.
         assert not path or owner.browser.get("/owner/sessions").status_code == 200
         return answers
 
@@ -326,7 +346,7 @@ class _Scene:
 
     def _path(self, rule: str, owner: Agent) -> str:
         names = re.findall(r"<(?:\w+:)?(\w+)>", rule)
-        values = {"provider": "openai", "path": "x", "agent_id": owner.id, "wallet_id": owner.wallet_id}
+        values = {"provider": "openai", "path": "models", "agent_id": owner.id, "wallet_id": owner.wallet_id}
         if "service_id" in names:
             values["service_id"] = owner.post("/v1/services", offer()).get_json()["id"]
             if "subscribe" in rule:
@@ -336,6 +356,14 @@ class _Scene:
         if "transaction_id" in names:
             failed = owner.move("0.001", "ETH").get_json()
             values["transaction_id"] = failed["details"]["transaction_id"]
+        if "session_id" in names:
+            body = {"max_usd": 1, "expires_at": clock.isoformat(clock.now() + timedelta(hours=1))}
+            values["session_id"] = owner.post(f"{owner.wallet_url}/sessions", body).get_json()["id"]
+        if "domain" in names:
+            values["domain"] = "shop.example"
+            pinned = {"wallet_id": owner.wallet_id, "host": "shop.example", "chain": "base", "address": "0x"}
+            with self.app.app_context(), unit_of_work() as session:
+                session.add(PinnedPayee(**pinned, created_at=clock.now()))
         if "purchase_id" in names:
             values["purchase_id"] = owner.post("/v1/gateway/shopping/buy", ORDER).get_json()["id"]
         if "evidence_id" in names:
@@ -352,22 +380,22 @@ class _Scene:
             values["key_id"] = made.get_json()["id"]
         return re.sub(r"<(?:\w+:)?(\w+)>", lambda match: values[match[1]], rule)
 
-    def _headers(self, who: Who, owner: _Owner) -> dict[str, str]:
-        nonsense = {
+    def _headers(self, kind: ClientKind, owner: _Owner) -> dict[str, str]:
+        unknown_keys = {
             "X-API-Key": "ak_" + "x" * 43,
             "X-Master-Key": "mk_" + "x" * 43,
             "Authorization": "Bearer x",
         }
         return {
-            Who.NONSENSE: nonsense,
-            Who.OWNER: {"X-API-Key": owner.agent.key},
-            Who.GRACE: {"X-API-Key": owner.grace_key},
-            Who.FROZEN: {"X-API-Key": owner.agent.key},
-            Who.OTHER: {"X-API-Key": self.other.key},
-            Who.GATEWAY: {"X-API-Key": self.gateway},
-            Who.REVOKED: {"X-API-Key": self.revoked, "X-Master-Key": self.revoked},
-            Who.MASTER: {"X-Master-Key": self.ops.key},
-            Who.REVOKED_MASTER: {"X-Master-Key": self.revoked_master},
-            Who.MISPLACED: {"X-Master-Key": owner.agent.key},
-            Who.OWNER_KEY: dict.fromkeys(("X-API-Key", "X-Master-Key"), owner.owner_key),
-        }.get(who, {})
+            ClientKind.UNKNOWN: unknown_keys,
+            ClientKind.OWNER: {"X-API-Key": owner.agent.key},
+            ClientKind.GRACE: {"X-API-Key": owner.grace_key},
+            ClientKind.FROZEN: {"X-API-Key": owner.agent.key},
+            ClientKind.OTHER: {"X-API-Key": self.other.key},
+            ClientKind.GATEWAY: {"X-API-Key": self.gateway},
+            ClientKind.REVOKED: {"X-API-Key": self.revoked, "X-Master-Key": self.revoked},
+            ClientKind.MASTER: {"X-Master-Key": self.ops.key},
+            ClientKind.REVOKED_MASTER: {"X-Master-Key": self.revoked_master},
+            ClientKind.MISPLACED: {"X-Master-Key": owner.agent.key},
+            ClientKind.OWNER_KEY: dict.fromkeys(("X-API-Key", "X-Master-Key"), owner.owner_key),
+        }.get(kind, {})

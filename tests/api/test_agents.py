@@ -14,9 +14,10 @@ from flask.testing import FlaskClient
 from sqlalchemy import func, select, text
 
 from app.agents.models import ClaimCode
-from app.core.unit_of_work import reading
-from app.extensions import db
+from app.db.unit_of_work import read_only_unit
 from app.identity.models import Agent, ApiKey
+from tests.support.applications import change_settings
+from tests.support.ledger import statements
 
 Register = Callable[..., dict[str, Any]]
 
@@ -24,15 +25,11 @@ _TABLES = ("agents", "api_keys", "wallets", "claim_codes")
 
 
 def _rows() -> dict[str, int]:
-    with reading() as session:
+    with read_only_unit() as session:
         return {table: session.scalar(text(f"select count(*) from {table}")) or 0 for table in _TABLES}  # noqa: S608
 
 
-def _set(app: Flask, **settings: object) -> None:
-    app.extensions["settings"] = app.extensions["settings"].model_copy(update=settings)
-
-
-def test_an_agent_with_nothing_to_say_gets_everything_at_once(app: Flask, client: FlaskClient) -> None:
+def test_an_empty_registration_returns_key_wallet_and_code(app: Flask, client: FlaskClient) -> None:
     answer = client.post("/v1/agents/register")
     body = answer.get_json()
     assert answer.status_code == 201
@@ -40,7 +37,7 @@ def test_an_agent_with_nothing_to_say_gets_everything_at_once(app: Flask, client
     assert set(body) == {"agentId", "apiKey", "claimCode", "verificationUri", "expiresIn", "wallet"}
     assert re.fullmatch(r"ak_[A-Za-z0-9_-]{43}", body["apiKey"])
     assert re.fullmatch(r"[A-HJ-NP-Z]{4}-[0-9]{4}", body["claimCode"])
-    public_url = app.extensions["settings"].public_url
+    public_url = app.state.settings.public_url
     assert body["verificationUri"] == f"{public_url}/device?code={body['claimCode']}"
     assert body["expiresIn"] == 315_360_000
     assert set(body["wallet"]) == {"id", "name", "addresses"}
@@ -49,7 +46,7 @@ def test_an_agent_with_nothing_to_say_gets_everything_at_once(app: Flask, client
     assert re.fullmatch(r"0x[0-9a-fA-F]{40}", addresses["ethereum"])
     assert re.fullmatch(r"[1-9A-HJ-NP-Za-km-z]{32,44}", addresses["solana"])
     assert _rows() == dict.fromkeys(_TABLES, 1)
-    with reading() as session:
+    with read_only_unit() as session:
         agent = session.scalars(select(Agent)).one()
         assert (agent.id, agent.name, agent.email) == (body["agentId"], "unnamed-agent", None)
 
@@ -64,11 +61,11 @@ def test_an_agent_with_nothing_to_say_gets_everything_at_once(app: Flask, client
         ({"name": "x" * 100, "unknown": [1]}, "x" * 100, None),
     ],
 )
-def test_names_and_addresses_are_kept_as_decided(
+def test_names_and_addresses_are_normalised(
     register: Register, sent: dict[str, Any], name: str, email: str | None
 ) -> None:
     agent_id = register(**sent)["agentId"]
-    with reading() as session:
+    with read_only_unit() as session:
         agent = session.get_one(Agent, agent_id)
         assert (agent.name, agent.email) == (name, email)
 
@@ -81,13 +78,13 @@ def test_names_and_addresses_are_kept_as_decided(
         ({"name": ["a"]}, "name"),
         ({"name": "a\x00b"}, "name"),
         ({"name": "a\nb"}, "name"),
-        ({"email": "nobody"}, "email"),
+        ({"email": "not-an-address"}, "email"),
         ({"email": "a@b@c.org"}, "email"),
         ({"email": True}, "email"),
         ({"email": "a@" + "b" * 260 + ".org"}, "email"),
     ],
 )
-def test_a_bad_field_is_named_and_leaves_nothing_behind(
+def test_an_invalid_field_is_named_and_creates_nothing(
     client: FlaskClient, sent: dict[str, Any], field: str
 ) -> None:
     answer = client.post("/v1/agents/register", json=sent)
@@ -98,20 +95,20 @@ def test_a_bad_field_is_named_and_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b'"x"', b'{"name": NaN}', b"\xff", b"null"])
-def test_a_body_that_is_no_object_leaves_nothing_behind(client: FlaskClient, body: bytes) -> None:
+def test_a_body_that_is_not_an_object_creates_nothing(client: FlaskClient, body: bytes) -> None:
     answer = client.post("/v1/agents/register", data=body, content_type="application/json")
     assert answer.status_code == 400
     assert answer.get_json()["code"] == "INVALID_INPUT"
     assert _rows() == dict.fromkeys(_TABLES, 0)
 
 
-def test_neither_key_nor_code_is_stored_or_logged_in_clear(
+def test_neither_key_nor_code_is_stored_or_logged_in_plain_text(
     register: Register, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG):
         made = register()
     secrets = (made["apiKey"], made["claimCode"], made["claimCode"].replace("-", ""))
-    with reading() as session:
+    with read_only_unit() as session:
         key, code = session.scalars(select(ApiKey)).one(), session.scalars(select(ClaimCode)).one()
         stored = [str(getattr(row, column.key)) for row in (key, code) for column in row.__table__.columns]
     for secret in secrets:
@@ -119,8 +116,8 @@ def test_neither_key_nor_code_is_stored_or_logged_in_clear(
         assert secret not in caplog.text
 
 
-def test_the_day_s_budget_for_free_credits_stops_registrations_whole(app: Flask, client: FlaskClient) -> None:
-    _set(app, grant_budget_usd_per_day=25)
+def test_an_exhausted_grant_budget_refuses_registrations_entirely(app: Flask, client: FlaskClient) -> None:
+    change_settings(app, grant_budget_usd_per_day=25)
     answers = [client.post("/v1/agents/register").status_code for _ in range(3)]
     assert answers == [201, 201, 429]
     assert _rows() == dict.fromkeys(_TABLES, 2)
@@ -130,8 +127,8 @@ def test_the_day_s_budget_for_free_credits_stops_registrations_whole(app: Flask,
     assert _rows()["api_keys"] == 2
 
 
-def test_one_address_cannot_collect_free_credits_without_end(app: Flask, client: FlaskClient) -> None:
-    _set(app, registration_rate_limit="2 per minute")
+def test_registrations_from_one_address_are_limited(app: Flask, client: FlaskClient) -> None:
+    change_settings(app, registration_rate_limit="2 per minute")
 
     def status(path: str, address: str) -> int:
         return client.post(path, environ_overrides={"REMOTE_ADDR": address}).status_code
@@ -146,7 +143,15 @@ def test_one_address_cannot_collect_free_credits_without_end(app: Flask, client:
     assert status("/v1/keys", "2001:db8:0:2::1") == 201
 
 
-def test_a_replaced_claim_code_opens_nothing_any_more(client: FlaskClient, register: Register) -> None:
+def test_a_registration_is_counted_before_its_body_is_read(app: Flask, client: FlaskClient) -> None:
+    change_settings(app, registration_rate_limit="1 per minute")
+    large = {"name": "a" * 256 * 1024}
+    answer = client.post("/v1/agents/register", json=large)
+    assert (answer.status_code, answer.get_json()["code"]) == (413, "PAYLOAD_TOO_LARGE")
+    assert client.post("/v1/keys", data=b"{").status_code == 429
+
+
+def test_a_replaced_claim_code_is_invalid(client: FlaskClient, register: Register) -> None:
     made = register()
     answer = client.post("/v1/agents/claim-code", headers={"X-API-Key": made["apiKey"]})
     body = answer.get_json()
@@ -167,28 +172,28 @@ def test_a_claimed_agent_gets_no_new_code(client: FlaskClient, register: Registe
     assert _rows()["claim_codes"] == 1
 
 
-def test_the_same_idempotency_key_gets_the_same_code(client: FlaskClient, register: Register) -> None:
+def test_the_same_idempotency_key_returns_the_same_code(client: FlaskClient, register: Register) -> None:
     headers = {"X-API-Key": register()["apiKey"], "Idempotency-Key": "once"}
     first, again = (client.post("/v1/agents/claim-code", headers=headers).get_json() for _ in range(2))
     assert first == again
     assert _rows()["claim_codes"] == 2
 
 
-def test_a_code_under_an_older_pepper_still_opens_its_agent(
+def test_a_code_under_an_older_pepper_is_still_valid(
     app: Flask, client: FlaskClient, register: Register
 ) -> None:
     made = register()
-    settings = app.extensions["settings"]
+    settings = app.state.settings
     old = settings.code_peppers.get_secret_value()
     fresh = "next:" + base64.b64encode(b"n" * 32).decode()
-    _set(app, code_peppers=type(settings.code_peppers)(f"{fresh},{old}"))
+    change_settings(app, code_peppers=type(settings.code_peppers)(f"{fresh},{old}"))
     assert client.get("/v1/device/info", query_string={"code": made["claimCode"]}).status_code == 200
     newer = register()
-    with reading() as session:
+    with read_only_unit() as session:
         peppers = session.scalars(select(ClaimCode.pepper_id).order_by(ClaimCode.created_at)).all()
     assert peppers[-1] == "next"
     assert client.get("/v1/device/info", query_string={"code": newer["claimCode"]}).status_code == 200
-    _set(app, code_peppers=type(settings.code_peppers)(fresh))
+    change_settings(app, code_peppers=type(settings.code_peppers)(fresh))
     assert client.get("/v1/device/info", query_string={"code": made["claimCode"]}).status_code == 404
 
 
@@ -199,36 +204,26 @@ def test_two_agents_never_share_a_code(
     letters = iter("".join(code.replace("-", "") for code in drawn))
     monkeypatch.setattr("secrets.choice", lambda _alphabet: next(letters))
     assert [register()["claimCode"], register()["claimCode"]] == ["ABCD-0001", "ABCD-0002"]
-    with reading() as session:
+    with read_only_unit() as session:
         assert session.scalar(select(func.count(ClaimCode.code_hmac.distinct()))) == 2
     assert client.get("/v1/device/info", query_string={"code": "abcd0002"}).status_code == 200
 
 
-def test_a_code_that_exists_under_an_older_pepper_is_not_handed_out_again(
+def test_a_code_that_exists_under_an_older_pepper_is_not_issued_again(
     app: Flask, register: Register, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = iter("ABCD0001" + "ABCD0001" + "ABCD0002")
     monkeypatch.setattr("secrets.choice", lambda _alphabet: next(drawn))
     first = register()["claimCode"]
-    peppers = app.extensions["settings"].code_peppers
+    peppers = app.state.settings.code_peppers
     fresh = "next:" + base64.b64encode(b"n" * 32).decode()
-    _set(app, code_peppers=type(peppers)(f"{fresh},{peppers.get_secret_value()}"))
+    change_settings(app, code_peppers=type(peppers)(f"{fresh},{peppers.get_secret_value()}"))
     assert (first, register()["claimCode"]) == ("ABCD-0001", "ABCD-0002")
 
 
 def test_registration_needs_few_statements(app: Flask, client: FlaskClient) -> None:
-    from sqlalchemy import event  # noqa: PLC0415
-
-    _set(app, grant_budget_usd_per_day=1000)
+    change_settings(app, grant_budget_usd_per_day=1000)
     client.post("/v1/agents/register")
-    seen: list[str] = []
-
-    def note(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
-        seen.append(statement)
-
-    event.listen(db.engine, "before_cursor_execute", note)
-    try:
+    with statements() as seen:
         client.post("/v1/agents/register")
-    finally:
-        event.remove(db.engine, "before_cursor_execute", note)
     assert len(seen) <= 14, "\n".join(seen)

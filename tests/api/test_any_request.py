@@ -1,4 +1,4 @@
-"""Requests by the service's own document, right and wrong: the answers are those that it promises, no others."""
+"""Valid and invalid requests generated from the OpenAPI document: all responses conform to it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import count
 from typing import Any
 
@@ -22,9 +23,13 @@ from schemathesis.specs.openapi import checks
 
 from app.adapters.evm.chain import EvmChain
 from app.adapters.upstream_http.exchange import HttpUpstream
-from app.core import heartbeats
+from app.buying.models import PinnedPayee
+from app.core import clock
 from app.core.chains import ChainName
-from app.core.heartbeats import Heart
+from app.db import heartbeats
+from app.db.heartbeats import ProcessKind
+from app.db.unit_of_work import unit_of_work
+from app.wallets.core import wallets
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.applications import key_of
@@ -40,7 +45,7 @@ from workers import purchases
 pytestmark = [pytest.mark.chain, pytest.mark.timeout(300)]
 SEED = int(os.environ.get("ANY_REQUEST_SEED", "1"))
 EXAMPLES_PER_FIELD = int(os.environ.get("ANY_REQUEST_EXAMPLES_PER_FIELD", "2"))
-# Of one operation, beside the request that has to succeed: a busy machine asks less, it does not take longer.
+# Per operation, in addition to the request that has to succeed: a busy machine sends fewer, and takes no longer.
 SECONDS = float(os.environ.get("ANY_REQUEST_SECONDS", "0.2"))
 CHECKS = [
     checks.status_code_conformance,
@@ -48,7 +53,7 @@ CHECKS = [
     checks.response_headers_conformance,
     checks.response_schema_conformance,
 ]
-FORESEEN = {
+EXPECTED_ERRORS = {
     (500, "TRANSFER_FAILED", "/v1/wallets/{wallet_id}/transfer"),
     (500, "TRANSFER_FAILED", "/v1/credits/topup"),
     (500, "WITHDRAWAL_FAILED", "/v1/wallets/{wallet_id}/withdraw"),
@@ -58,24 +63,30 @@ FORESEEN = {
     (502, "PERPDEX_ERROR", "/v1/trading/perpdex"),
     (502, "BALANCE_FETCH_ERROR", "/v1/wallets/{wallet_id}/balances"),
     (502, "UPSTREAM_ERROR", "/v1/proxy/{service_id}/{path}"),
+    (502, "UPSTREAM_ERROR", "/v1/wallets/{wallet_id}/x402/fetch"),
 }
-"""Failures that are not the caller's, and where each may stand: services, the exchange and Solana are away."""
+"""Server errors that are expected, by route: services, the exchange and Solana are unreachable."""
 ORDER = {
     "url": "https://shop.example/p/1", "credentials": {"username": "ada@example.com", "password": "secret"},
     "shippingAddress": {"name": "Ada Buyer", "zip": "94107"}, "max_total_usd": 30,
 }  # fmt: skip
-SENSIBLE = {"POST /v1/wallets/{wallet_id}/bridge": {"source_chain": "ethereum", "destination_chain": "base"}}
-"""Where what makes sense elsewhere does not."""
+VALID_VALUES = {
+    "POST /v1/wallets/{wallet_id}/bridge": {"source_chain": "ethereum", "destination_chain": "base"}
+}
+"""Valid values that differ from those of other operations."""
 QUERIES = {"GET /v1/device/info": ("code",)}
-NEVER_SERVED = {"POST /v1/trading/perpdex"}
-"""Operations that cannot succeed here: the exchange is away."""
+NEVER_SERVED = {
+    "POST /v1/trading/perpdex",
+    *(f"{method} /v1/gateway/{{provider}}/{{path}}" for method in ("PUT", "PATCH", "DELETE")),
+}
+"""Operations that cannot succeed here: the exchange is unreachable, and no provider accepts these methods."""
 _SECRET = "canary-of-the-secret-key-0123456789"
 _CODE = re.compile(r"`([A-Z_]+)`")
 
 
 @dataclass
 class Scene:
-    """Somebody of each kind, things that are theirs, and what was found to be wrong so far."""
+    """An agent and an operator, with their objects, and the problems found so far."""
 
     app: Flask
     agent: Agent
@@ -91,11 +102,11 @@ class Scene:
         return self.ops.headers() if path.startswith("/v1/platform") else self.agent.headers()
 
     def existing(self, path: str, method: str) -> dict[str, str]:
-        """Return names of things that exist, for a path; of what a request may take away, fresh ones."""
-        takes_away, client = method.upper() == "DELETE", self.agent.client
+        """Return ids of existing objects for a path; new ones for a request that deletes them."""
+        deletes, client = method.upper() == "DELETE", self.agent.client
         makers: dict[str, Callable[[], str]] = {
             "wallet_id": lambda: (
-                self._made(self.agent.post("/v1/wallets", {})) if takes_away else self.agent.wallet_id
+                self._made(self.agent.post("/v1/wallets", {})) if deletes else self.agent.wallet_id
             ),
             "service_id": self._service,
             "agent_id": lambda: register(client).id,
@@ -104,6 +115,8 @@ class Scene:
             "path": lambda: "web/search",
             "transaction_id": lambda: str(self.agent.history()[0]["id"]),
             "purchase_id": self._purchase if "cancel" in path else lambda: self.bought["id"],
+            "domain": self._payee,
+            "session_id": self._session,
             "evidence_id": lambda: self.bought["evidence"][0]["url"].rpartition("/")[2].partition(".")[0],
         }
         return {name: make() for name, make in makers.items() if f"{{{name}}}" in path}
@@ -116,14 +129,41 @@ class Scene:
             else self._made(self.agent.post("/v1/services", offer(base_url=self.upstream_url)))
         )
 
+    def _session(self) -> str:
+        """Open a session of the agent's wallet."""
+        later = clock.isoformat(clock.now() + timedelta(hours=1))
+        body = {"max_usd": 1, "expires_at": later}
+        return self._made(self.agent.post(f"{self.agent.wallet_url}/sessions", body))
+
+    def _payee(self) -> str:
+        """Store a payee of a domain for each wallet that has none."""
+        with unit_of_work() as session:
+            for wallet in wallets.all_of(session, self.agent.id):
+                pinned = PinnedPayee(
+                    wallet_id=wallet.id,
+                    host="shop.example",
+                    chain="base",
+                    address="0x",
+                    created_at=clock.now(),
+                )
+                session.merge(pinned)
+        return "shop.example"
+
     def _purchase(self) -> str:
-        """Order something that nobody has ordered yet."""
+        """Order a new product."""
         page = f"https://shop.example/p/{next(self._numbers)}"
         made = self.agent.post("/v1/gateway/shopping/buy", {**ORDER, "url": page})
         assert made.status_code == 202, made.text
         return str(made.get_json()["id"])
 
-    def buys(self) -> dict[str, Any]:
+    def reset_limits(self) -> None:
+        """Reset the controls that operators' requests to all agents have set."""
+        limits = dict.fromkeys(("daily", "weekly", "monthly"), 0) | {"per_tx": 50}
+        controls: dict[str, Any] = {f"{name}_limit_usd": limit for name, limit in limits.items()}
+        controls |= {"allowed_addresses": [], "allowed_domains": [], "locked": False}
+        assert self.ops.put(f"/agents/{self.agent.id}/controls", controls).status_code == 200
+
+    def buy(self) -> dict[str, Any]:
         purchase_id = self._purchase()
         purchases.buy(purchase_id)
         found: dict[str, Any] = self.agent.get(f"/v1/gateway/shopping/purchases/{purchase_id}").get_json()
@@ -147,26 +187,28 @@ class Scene:
         asked = f"{case.method} {case.path}"
         self.problems += [f"{asked}: {problem}" for problem in _wrong(case, answer)]
 
-    def sensible(self) -> dict[str, Any]:
-        """Return what makes sense in a field of this name."""
+    def valid_values(self) -> dict[str, Any]:
+        """Return valid values by field name."""
         return {
             "chain": "base", "to": RECIPIENT, "amount": "0.001", "currency": "ETH", "input_token": "ETH",
             "output_token": "USDC", "source_chain": "base", "destination_chain": "ethereum", "token": "ETH",
             "wallet_id": self.agent.wallet_id, "walletId": self.agent.wallet_id, "symbol": "ETH", "side": "buy",
             "price": "3000", "action": "order", "base_url": self.upstream_url, "agent_ids": [self.agent.id],
             "price_per_call_usd": 0.5, "openapi_spec": SPEC, "code": self.claim_code, "max_total_usd": 30,
+            "max_amount_usd": 1, "method": "GET", "networks": [], "max_usd": 1, "domains": [],
+            "expires_at": clock.isoformat(clock.now() + timedelta(hours=1)),
             "daily_limit_usd": 1000, "allowed_addresses": [], "allowed_domains": [],
             **ORDER, "name": "Ada", "credits_usd": 1, "limit": 1, "offset": 0,
         }  # fmt: skip
 
     def complete(self, fields: Any, *, but: int | None) -> None:
-        """Put what makes sense in all fields but one; in all that there are, and nothing else, with none left out."""
+        """Put valid values into all generated fields but one; into all of them where `but` is beyond the last."""
         if but is None:
             return
-        sensible, names = self.sensible(), sorted(fields)
+        valid, names = self.valid_values(), sorted(fields)
         for place, name in enumerate(names):
-            if name in sensible and place != but % (len(names) + 1):
-                fields[name] = sensible[name]
+            if name in valid and place != but % (len(names) + 1):
+                fields[name] = valid[name]
 
 
 @pytest.fixture
@@ -192,27 +234,27 @@ def scene(
             agent.unlimited()
             for node in (base_node, ethereum_node):
                 node.fund_eth(agent.address, 10**18)
-            heartbeats.beat(Heart.SHOPPER)
+            heartbeats.record(ProcessKind.SHOPPER)
             made = Scene(app, agent, ops, upstream.url)
             assert ops.post(f"/agents/{agent.id}/credits", {"credits_usd": 1000}).status_code < 300
-            made.bought = made.buys()
+            made.bought = made.buy()
             assert agent.move("0.001", "ETH").status_code == 200
             yield made
 
 
-def test_whatever_is_asked_is_answered_as_the_document_says(scene: Scene) -> None:
+def test_every_response_conforms_to_the_openapi_document(scene: Scene) -> None:
     schema = schemathesis.openapi.from_wsgi("/openapi.json", scene.app)
-    # Keys are ours to choose: made-up ones never get past the door.
+    # Requests use real keys: generated ones would only be answered 401.
     schema.config.generation.with_security_parameters = False
     with written_logs() as lines:
         asked = set()
         for found in schema.get_all_operations():
             operation = found.ok()
             asked.add(operation.label)
-            heartbeats.beat(Heart.SHOPPER)
-            _ask_sensibly(scene, operation)
+            heartbeats.record(ProcessKind.SHOPPER)
+            _send_valid(scene, operation)
             _ask(scene, operation, GenerationMode.POSITIVE)
-            # Any text will do for a path and a header.
+            # Paths and headers accept any text.
             if operation.body or operation.query:
                 _ask(scene, operation, GenerationMode.NEGATIVE)
         written = lines()
@@ -220,7 +262,7 @@ def test_whatever_is_asked_is_answered_as_the_document_says(scene: Scene) -> Non
             f"never answered with success: {one}" for one in asked - scene.served - NEVER_SERVED
         ]
     scene.problems += [f"logged: {line}" for line in written if line["event"] == "request_failed"]
-    told = str(written)
+    logged = str(written)
     for secret in (
         _SECRET,
         key_of("k1").split(":")[1],
@@ -228,12 +270,12 @@ def test_whatever_is_asked_is_answered_as_the_document_says(scene: Scene) -> Non
         scene.agent.key,
         scene.ops.key,
     ):
-        assert secret not in told
+        assert secret not in logged
     assert not scene.problems, "\n".join(scene.problems)
 
 
 def _wrong(case: schemathesis.Case, answer: Any) -> Iterator[str]:
-    """Compare an answer with what the document says of this operation, and with what the contract foresees."""
+    """Compare a response with the document of the operation, and with the expected server errors."""
     status, said = answer.status_code, f"{answer.status_code} {answer.content[:300]!r}"
     if any(secret.encode() in answer.content for secret in (_SECRET, *KEYS.values())):
         yield f"a secret: {said}"
@@ -245,25 +287,28 @@ def _wrong(case: schemathesis.Case, answer: Any) -> Iterator[str]:
         return
     body = answer.json()
     if set(body) < {"error", "code", "request_id"}:
-        # An upstream's own answer.
+        # The upstream's own response.
         return
     code, documented = body["code"], case.operation.definition.raw["responses"].get(str(status), {})
     if code not in _CODE.findall(documented.get("description", "")):
-        yield f"{code} is not what the document has for this status: {said}"
-    if status >= 500 and (status, code, case.path) not in FORESEEN:
-        yield f"{code} is not foreseen here: {said}"
+        yield f"{code} is not documented for this status: {said}"
+    if status >= 500 and (status, code, case.path) not in EXPECTED_ERRORS:
+        yield f"{code} is not expected here: {said}"
 
 
-def _ask_sensibly(scene: Scene, operation: Any) -> None:
-    """Ask about what exists, for what makes sense; and once as nobody."""
+def _send_valid(scene: Scene, operation: Any) -> None:
+    """Send a valid request about existing objects, with a key and without."""
+    scene.reset_limits()
     if "/device/" in operation.path:
         made = scene.agent.client.post("/v1/agents/register", json={}).get_json()
         scene.claim_code = made["claimCode"]
-    sensible, fields = scene.sensible() | SENSIBLE.get(operation.label, {}), _fields(operation)
+    valid, fields = scene.valid_values() | VALID_VALUES.get(operation.label, {}), _fields(operation)
+    if operation.path.endswith("/x402/fetch"):
+        valid["url"] = scene.upstream_url
     case = operation.Case(
         path_parameters=scene.existing(operation.path, operation.method),
-        query={name: sensible[name] for name in QUERIES.get(operation.label, ())},
-        **({"body": {name: sensible[name] for name in fields if name in sensible}} if operation.body else {}),
+        query={name: valid[name] for name in QUERIES.get(operation.label, ())},
+        **({"body": {name: valid[name] for name in fields if name in valid}} if operation.body else {}),
     )
     scene.ask(case)
     scene.ask(case, headers={})
@@ -284,24 +329,24 @@ def _ask(scene: Scene, operation: Any, mode: GenerationMode) -> None:
     )
     def one(case: schemathesis.Case, exists: bool, free: int | None) -> None:  # noqa: FBT001 - drawn
         if time.monotonic() > ends:
-            raise _TimeIsOverError
+            raise _TimeOverError
         if exists and case.path_parameters:
             case.path_parameters.update(scene.existing(case.path, case.method))
         if isinstance(case.body, dict):
             scene.complete(case.body, but=free)
         scene.ask(case)
 
-    # Where there is nothing to choose, there is nothing to do wrong.
-    with suppress(Unsatisfiable, _TimeIsOverError):
+    # An operation without parameters has no invalid requests.
+    with suppress(Unsatisfiable, _TimeOverError):
         one()
 
 
-class _TimeIsOverError(Exception):
-    """Nothing is wrong: the other operations have their turn."""
+class _TimeOverError(Exception):
+    """The time of this operation is over."""
 
 
 def _fields(operation: Any) -> list[str]:
-    """Return the names of what may be sent in a body or a query."""
+    """Return the names of all fields of body and query."""
     found = {str(parameter.name) for parameter in operation.query}
     content = operation.definition.raw.get("requestBody", {}).get("content", {})
     for shape in (each.get("schema", {}) for each in content.values()):

@@ -1,4 +1,4 @@
-"""Live balances: always the same rows, exact, valued where a price is known, never a guess for a chain that is away."""
+"""Live balances: always the same rows, exact, with a value if a price is known, and never guessed."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ import pytest
 from flask import Flask
 
 from app.adapters.evm.chain import EvmChain
-from app.adapters.prices import MarketPrices
+from app.adapters.prices.market import MarketPriceFeed
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS
 from app.core.chains import ETH, ChainName
 from app.ports.errors import Unreachable
 from sandbox.evm import EvmNode
-from sandbox.solana import SolanaNode
+from solana_node import SolanaNode
 from tests.support.agents import Agent, register
 from tests.support.chains import fund
 from tests.support.faults import FaultyChain
 from tests.support.loopback_http import unused_url
+from tests.support.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.chain
 
@@ -38,7 +39,7 @@ def solana_node() -> Iterator[SolanaNode]:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """An agent whose wallet is read on three real chains, two of which can be told to fail."""
+    """An agent on three real chains, two of which can fail."""
 
     agent: Agent
     ethereum: FaultyChain
@@ -80,7 +81,7 @@ def build(
         context.pop()
 
 
-def test_an_empty_wallet_has_six_rows_of_nothing(build: Build) -> None:
+def test_an_empty_wallet_has_six_rows_of_zero(build: Build) -> None:
     rows = build().rows()
     assert list(rows) == ROWS
     assert set(rows.values()) == {("0", "0")}
@@ -109,7 +110,7 @@ def test_every_coin_is_shown_to_its_last_unit_with_its_value(
 
 
 def test_a_token_without_a_price_is_shown_without_a_value(build: Build, base_node: EvmNode) -> None:
-    stage = build(prices=MarketPrices([], [], overrides={}))
+    stage = build(prices=MarketPriceFeed([], [], overrides={}))
     fund(base_node, stage.agent.address, eth=0.25, dollars=3)
     rows = stage.read().get_json()["balances"]
     assert [(row["chain"], row["token"]) for row in rows] == ROWS
@@ -119,12 +120,12 @@ def test_a_token_without_a_price_is_shown_without_a_value(build: Build, base_nod
 
 
 def test_a_price_of_one_token_values_it_on_every_chain(build: Build, base_node: EvmNode) -> None:
-    stage = build(prices=MarketPrices([], [], overrides={ETH: 1_234_567_890_123}))
+    stage = build(prices=MarketPriceFeed([], [], overrides={ETH: 1_234_567_890_123}))
     fund(base_node, stage.agent.address, eth=2)
     assert stage.rows()["base", "ETH"] == ("2", "2469.135780246")
 
 
-def test_a_chain_that_is_away_is_named_and_no_balance_is_guessed(build: Build) -> None:
+def test_an_unreachable_chain_is_reported_and_no_balance_is_guessed(build: Build) -> None:
     stage = build()
     stage.base.raising("balances", "before", Unreachable("chain_unreachable"))
     answer = stage.read()
@@ -139,7 +140,7 @@ def test_a_chain_that_is_away_is_named_and_no_balance_is_guessed(build: Build) -
     assert stage.read().status_code == 200
 
 
-def test_every_chain_that_is_away_is_named(build: Build) -> None:
+def test_all_unreachable_chains_are_reported(build: Build) -> None:
     stage = build(solana_url=f"{unused_url()}/canary-key")
     stage.ethereum.raising("balances", "after", Unreachable("chain_unreachable"))
     answer = stage.read()
@@ -147,7 +148,7 @@ def test_every_chain_that_is_away_is_named(build: Build) -> None:
     assert "canary" not in answer.get_data(as_text=True)
 
 
-def test_a_defect_of_one_chain_s_adapter_is_no_answer_at_all(build: Build) -> None:
+def test_an_unexpected_error_of_one_chain_fails_the_whole_response(build: Build) -> None:
     stage = build()
     stage.ethereum.raising("balances", "before", RuntimeError("boom"))
     answer = stage.read()
@@ -155,12 +156,12 @@ def test_a_defect_of_one_chain_s_adapter_is_no_answer_at_all(build: Build) -> No
     assert "boom" not in answer.get_data(as_text=True)
 
 
-def test_chains_are_read_side_by_side(build: Build) -> None:
+def test_chains_are_read_concurrently(build: Build) -> None:
     stage = build()
-    # Each waits for the other: read one after another, neither would ever answer.
+    # Each waits for the other, so sequential reads would never return.
     together = Barrier(2)
     for chain in (stage.ethereum, stage.base):
-        chain.fail("balances", "before", lambda: together.wait(10))
+        chain.fail("balances", "before", lambda: together.wait(PATIENCE_SECONDS))
     assert stage.read().status_code == 200
 
 

@@ -1,13 +1,15 @@
-"""Bridges on real nodes: what is answered, recorded and counted, and that it arrives to the last unit."""
+"""Bridges on real nodes: responses, records, limits and exact arrivals."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from flask import Flask
 from solders.commitment_config import CommitmentLevel
+from solders.compute_budget import ID as COMPUTE_BUDGET
 from solders.hash import Hash
 from solders.instruction import Instruction
 from solders.message import MessageV0
@@ -15,28 +17,32 @@ from solders.pubkey import Pubkey
 from solders.system_program import TransferParams, transfer
 from solders.transaction import VersionedTransaction
 
-from app.adapters.cctp import instructions, messages
-from app.adapters.cctp.instructions import Receipt
-from app.adapters.cctp.messages import Message
+from app.adapters.bridges.cctp import instructions, messages
+from app.adapters.bridges.cctp.instructions import MintAccounts
+from app.adapters.bridges.cctp.messages import CctpMessage
+from app.adapters.bridges.cctp.solana_chain import SolanaCctpChain
 from app.adapters.evm.chain import EvmChain
-from app.adapters.solana import histories
 from app.adapters.solana.chain import SolanaChain
-from app.adapters.solana.wire import Landed
+from app.adapters.solana.client.wire import LandedTransaction
+from app.adapters.solana.send import transactions
+from app.adapters.solana.track import account_history
 from app.core.chains import ETH, USDC, ChainName
 from app.core.money import parse_amount
-from app.core.unit_of_work import unit_of_work
-from app.spending import service as spending
+from app.db.unit_of_work import unit_of_work
+from app.spending import accounts as spending_accounts
+from app.wallets.maintenance import restore_reconciliation
 from sandbox.bridges import BridgeServer, Derivation
 from sandbox.bridges.attester import AttesterFaults
-from sandbox.bridges.server import Faults
+from sandbox.bridges.server import BridgeFaults
 from sandbox.evm import EvmNode
-from sandbox.solana import SolanaNode
-from sandbox.solana.addresses import USDC_MINT, associated_token_address
-from sandbox.solana.cctp import FEE_OWNER
-from sandbox.solana.genesis import FAUCET
+from solana_node import SolanaNode
+from solana_node.addresses import USDC_MINT, associated_token_address
+from solana_node.cctp import FEE_OWNER, LOOKUP_TABLE
+from solana_node.genesis import FAUCET
 from tests.support.agents import Agent, register
 from tests.support.bridges import Workers, bridge, legs_of, running_bridges
 from tests.support.chains import ether, fund, usdc
+from tests.support.evm import await_mined
 from tests.support.solana import fund_solana, running_solana, solana_chain
 from tests.support.waiting import wait_until
 
@@ -58,11 +64,11 @@ def services(ethereum_node: EvmNode, base_node: EvmNode, solana_node: SolanaNode
 
 
 @pytest.fixture(autouse=True)
-def _well_again(services: BridgeServer) -> Iterator[None]:
+def _reset_services(services: BridgeServer) -> Iterator[None]:
     yield
-    services.faults = Faults()
+    services.faults = BridgeFaults()
     services.attester.faults = AttesterFaults()
-    services.relay.refunds = services.relay.sleeps = False
+    services.relay.refunds = services.relay.is_stalled = False
 
 
 @pytest.fixture
@@ -88,7 +94,7 @@ def app(
 
 @pytest.fixture
 def agent(app: Flask, ethereum_node: EvmNode, base_node: EvmNode, solana_node: SolanaNode) -> Iterator[Agent]:
-    """An agent with 1 of the chain's own coin and 100 USDC on each chain."""
+    """An agent with 1 native token and 100 USDC on each chain."""
     with app.app_context():
         made = register(app.test_client())
         fund(base_node, made.address, eth=1, dollars=100)
@@ -113,7 +119,7 @@ def held(chains: dict[ChainName, Any], agent: Agent, chain: str) -> int:
 @pytest.mark.parametrize(
     ("source", "destination"), [(a.value, b.value) for a in ChainName for b in ChainName if a is not b]
 )
-def test_usdc_arrives_on_the_other_chain_to_the_last_unit(
+def test_usdc_arrives_on_the_other_chain_exactly(
     source: str, destination: str, agent: Agent, all_chains: dict[ChainName, Any], workers: Workers
 ) -> None:
     answer = bridge(agent, source, destination, "50")
@@ -132,14 +138,14 @@ def ether_held(chains: dict[ChainName, Any], agent: Agent, chain: str) -> int:
     return units
 
 
-def test_ether_goes_through_the_portal_and_all_of_it_arrives_on_base(
+def test_ether_is_bridged_by_the_portal_in_full(
     agent: Agent,
     all_chains: dict[ChainName, Any],
     workers: Workers,
     ethereum_node: EvmNode,
     base_node: EvmNode,
 ) -> None:
-    # What other tests have sent and nobody has carried over.
+    # Messages of other tests that were never relayed.
     Derivation(ethereum_node.url, base_node.url).derive()
     body = bridge(agent, "ethereum", "base", "0.25", "ETH").get_json()
     assert body["status"] == "pending", body
@@ -155,7 +161,30 @@ def test_ether_goes_through_the_portal_and_all_of_it_arrives_on_base(
     assert ether(0.74) < ether_held(all_chains, agent, "ethereum") < ether(0.75)
 
 
-def test_ether_leaves_base_by_relay_and_arrives_less_the_fee(
+def test_a_nonce_used_by_an_arrival_of_the_portal_is_known_and_another_is_not(
+    agent: Agent,
+    all_chains: dict[ChainName, Any],
+    workers: Workers,
+    ethereum_node: EvmNode,
+    base_node: EvmNode,
+) -> None:
+    Derivation(ethereum_node.url, base_node.url).derive()
+    body = bridge(agent, "ethereum", "base", "0.25", "ETH").get_json()
+    Derivation(ethereum_node.url, base_node.url).derive()
+    base = all_chains[ChainName.BASE]
+    (gap,) = restore_reconciliation.recent_nonce_gaps(base)
+    assert (gap.address, len(gap.missing_nonces)) == (agent.address, 1)
+    workers.finish(body["transaction_id"])
+    assert restore_reconciliation.recent_nonce_gaps(base) == []
+    base_node.rpc("anvil_impersonateAccount", agent.address)
+    stolen = {"from": agent.address, "to": agent.address, "value": "0x1"}
+    tx_hash = base_node.rpc("eth_sendTransaction", stolen)
+    await_mined(base_node, tx_hash)
+    (gap,) = restore_reconciliation.recent_nonce_gaps(base)
+    assert gap.address == agent.address
+
+
+def test_ether_is_bridged_by_relay_less_the_fee(
     agent: Agent, all_chains: dict[ChainName, Any], workers: Workers
 ) -> None:
     body = bridge(agent, "base", "ethereum", "0.25", "ETH").get_json()
@@ -169,10 +198,23 @@ def test_ether_leaves_base_by_relay_and_arrives_less_the_fee(
     assert agent.spent_today() == row["cost_usd"] > 0
 
 
-def test_where_relay_gives_no_quote_li_fi_is_asked(
-    agent: Agent, all_chains: dict[ChainName, Any], workers: Workers, services: BridgeServer
+def test_one_agent_cannot_use_up_the_quotes_of_all_bridges(
+    build_app: Callable[..., Flask], sqlite_url: str, all_chains: dict[ChainName, Any], services: BridgeServer
 ) -> None:
-    services.faults.status, services.faults.paths = 503, ("/quote/v2",)
+    settings = {"cctp_attestation_url": services.url, "quote_rate_limit": "1 per hour"}
+    app = build_app(sqlite_url, chains=all_chains, settings=settings)
+    with app.app_context():
+        greedy, other = register(app.test_client()), register(app.test_client())
+        bridge(greedy, "ethereum", "base", "5", "USDC")
+        assert bridge(greedy, "ethereum", "base", "5", "USDC").get_json()["code"] == "RATE_LIMITED"
+        assert bridge(other, "ethereum", "base", "5", "USDC").get_json()["code"] != "RATE_LIMITED"
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_li_fi_is_used_if_relay_has_no_quote(
+    agent: Agent, all_chains: dict[ChainName, Any], workers: Workers, services: BridgeServer, status: int
+) -> None:
+    services.faults.status, services.faults.paths = status, ("/quote/v2",)
     body = bridge(agent, "base", "ethereum", "0.25", "ETH").get_json()
     assert (body["status"], body["route"]) == ("pending", "LI.FI, Relay"), body
     row = workers.finish(body["transaction_id"])
@@ -195,7 +237,7 @@ BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_what_cannot_be_bridged_is_refused_and_nothing_moves(agent: Agent) -> None:
+def test_an_impossible_bridge_is_refused_and_nothing_moves(agent: Agent) -> None:
     refused = [_refusal_of(agent, change) for change, _ in BAD_FIELDS]
     assert refused == [(400, "INVALID_INPUT", [field]) for _, field in BAD_FIELDS]
     assert agent.history() == []
@@ -210,7 +252,7 @@ def _refusal_of(agent: Agent, change: dict[str, Any]) -> tuple[int, str, list[st
     return answer.status_code, said["code"], list(said["details"]["fields"])
 
 
-def test_a_pair_that_is_not_served_learns_all_that_are(agent: Agent) -> None:
+def test_an_unserved_pair_is_refused_with_the_possible_routes(agent: Agent) -> None:
     answer = bridge(agent, "ethereum", "solana", "1", "ETH").get_json()
     assert answer["details"]["fields"] == {"token": ["must be USDC from ethereum to solana"]}
     possible = {tuple(route.values()) for route in answer["details"]["possible"]}
@@ -218,7 +260,7 @@ def test_a_pair_that_is_not_served_learns_all_that_are(agent: Agent) -> None:
     assert ("base", "ethereum", "ETH") in possible
 
 
-def test_both_spellings_and_a_dry_run_sign_nothing(agent: Agent, all_chains: dict[ChainName, Any]) -> None:
+def test_dry_runs_in_both_spellings_sign_nothing(agent: Agent, all_chains: dict[ChainName, Any]) -> None:
     path = f"{agent.wallet_url}/bridge"
     body = {
         "sourceChain": "base",
@@ -235,7 +277,7 @@ def test_both_spellings_and_a_dry_run_sign_nothing(agent: Agent, all_chains: dic
     assert held(all_chains, agent, "base") == usdc(100)
 
 
-def test_the_fee_is_what_counts_and_a_limit_stops_a_bridge_before_it_is_signed(
+def test_only_the_fee_counts_and_a_limit_refuses_a_bridge_before_signing(
     agent: Agent, all_chains: dict[ChainName, Any]
 ) -> None:
     agent.controls(per_tx_limit_usd=0.001, allowed_addresses=["0x00000000000000000000000000000000C0FFEE00"])
@@ -265,7 +307,7 @@ def test_a_repeated_request_bridges_once(agent: Agent, all_chains: dict[ChainNam
         ("base", "ethereum", "0.00001", "ETH", "amount_too_small"),
     ],
 )
-def test_what_a_wallet_cannot_bridge_is_refused_before_signing_and_counts_nothing(
+def test_an_unaffordable_bridge_is_refused_before_signing_and_not_counted(
     source: str, destination: str, amount: str, coin: str, reason: str, agent: Agent
 ) -> None:
     answer = bridge(agent, source, destination, amount, coin)
@@ -276,7 +318,7 @@ def test_what_a_wallet_cannot_bridge_is_refused_before_signing_and_counts_nothin
     assert agent.spent_today() == 0
 
 
-def test_a_wallet_without_gas_on_either_side_learns_how_much_of_what_is_missing(
+def test_missing_gas_on_either_chain_is_reported_with_amount_and_token(
     app: Flask, base_node: EvmNode, services: BridgeServer
 ) -> None:
     with app.app_context():
@@ -287,7 +329,7 @@ def test_a_wallet_without_gas_on_either_side_learns_how_much_of_what_is_missing(
             details = bridge(poor, "base", destination, "5").get_json()["details"]
             assert (details["reason"], details["chain"]) == ("insufficient_gas", destination)
             assert (details["currency"], float(details["missing"]) > 0) == (currency, True)
-        # Circle mints for a wallet that cannot, and then only the source's gas is missing.
+        # Circle mints for a wallet without gas, so that only the gas of the source chain is missing.
         services.attester.faults.offers_forwarding = True
         details = bridge(poor, "base", "ethereum", "5").get_json()["details"]
         assert (details["reason"], details["currency"], "chain" in details) == (
@@ -299,7 +341,7 @@ def test_a_wallet_without_gas_on_either_side_learns_how_much_of_what_is_missing(
         assert bridge(poor, "base", "ethereum", "5", dry_run=True).get_json()["route"].endswith("forwarded")
 
 
-def test_a_quote_service_that_is_away_refuses_and_moves_nothing(
+def test_an_unavailable_quote_service_moves_nothing(
     agent: Agent, services: BridgeServer, all_chains: dict[ChainName, Any]
 ) -> None:
     services.faults.status = 503
@@ -313,7 +355,7 @@ def test_a_quote_service_that_is_away_refuses_and_moves_nothing(
     assert ether_held(all_chains, agent, "base") == ether(1)
 
 
-def _to_a_thief(document: Any) -> None:
+def _to_other_recipient(document: Any) -> None:
     document["steps"][0]["items"][0]["data"]["to"] = "0x00000000000000000000000000000000C0FFEE66"
 
 
@@ -340,12 +382,12 @@ def _on_another_chain(document: Any) -> None:
 
 
 LIES = [
-    _to_a_thief, _more_value, _another_function, _for_another_depositor, _an_approval_first, _on_another_chain,
+    _to_other_recipient, _more_value, _another_function, _for_another_depositor, _an_approval_first, _on_another_chain,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_what_relay_wants_signed_besides_the_deposit_is_never_signed(
+def test_relay_transactions_other_than_the_deposit_are_never_signed(
     lie: Callable[[Any], None], agent: Agent, services: BridgeServer, all_chains: dict[ChainName, Any]
 ) -> None:
     def spoil(path: str, document: Any) -> Any:
@@ -361,7 +403,7 @@ def test_what_relay_wants_signed_besides_the_deposit_is_never_signed(
     assert ether_held(all_chains, agent, "base") == ether(1)
 
 
-def test_a_service_that_keeps_too_much_is_not_taken(agent: Agent, services: BridgeServer) -> None:
+def test_a_route_with_an_excessive_fee_is_refused(agent: Agent, services: BridgeServer) -> None:
     def greedy(path: str, document: Any) -> Any:
         if path == "/quote/v2":
             document["details"]["currencyOut"]["minimumAmount"] = str(ether(0.05))
@@ -374,15 +416,15 @@ def test_a_service_that_keeps_too_much_is_not_taken(agent: Agent, services: Brid
     assert (body["code"], body["details"]["reason"]) == ("BRIDGE_FAILED", "bridge_fee_too_high")
 
 
-def test_a_wallet_with_a_bridge_under_way_is_not_deleted(agent: Agent, services: BridgeServer) -> None:
-    services.attester.faults.holds = True
+def test_a_wallet_with_a_pending_bridge_is_not_deleted(agent: Agent, services: BridgeServer) -> None:
+    services.attester.faults.withholds = True
     bridge_id = bridge(agent, "base", "solana", "20").get_json()["transaction_id"]
     answer = agent.delete(agent.wallet_url)
     assert (answer.status_code, answer.get_json()["code"]) == (409, "TRANSACTION_IN_PROGRESS")
     assert answer.get_json()["details"]["transaction_id"] == bridge_id
 
 
-def test_the_legs_of_a_bridge_are_no_transactions_of_their_own(agent: Agent) -> None:
+def test_the_legs_of_a_bridge_are_not_listed_as_transactions(agent: Agent) -> None:
     bridge(agent, "base", "solana", "20")
     page = agent.get(f"{agent.wallet_url}/transactions").get_json()
     assert (len(page["transactions"]), page["pagination"]["total"]) == (1, 1)
@@ -392,18 +434,16 @@ def test_the_legs_of_a_bridge_are_no_transactions_of_their_own(agent: Agent) -> 
     assert {leg["leg"] for leg in only["legs"]} == {"approve", "source", "attestation", "destination"}
 
 
-def test_a_frozen_wallet_bridges_nothing_and_what_is_under_way_arrives(
-    agent: Agent, workers: Workers
-) -> None:
+def test_a_frozen_wallet_starts_no_bridge_and_pending_ones_arrive(agent: Agent, workers: Workers) -> None:
     bridge_id = bridge(agent, "base", "solana", "20").get_json()["transaction_id"]
-    with unit_of_work():
-        spending.freeze(agent.id)
+    with unit_of_work() as session:
+        spending_accounts.set_frozen(session, agent.id, frozen=True)
     answer = bridge(agent, "base", "solana", "20")
     assert (answer.status_code, answer.get_json()["code"]) == (403, "WALLET_FROZEN")
     assert workers.finish(bridge_id)["status"] == "confirmed"
 
 
-def test_a_first_usdc_account_on_solana_is_made_on_the_way(
+def test_a_bridge_creates_the_first_usdc_account_on_solana(
     app: Flask,
     base_node: EvmNode,
     solana_node: SolanaNode,
@@ -421,24 +461,24 @@ def test_a_first_usdc_account_on_solana_is_made_on_the_way(
             "approve", "source", "attestation", "account", "destination",
         ]  # fmt: skip
         assert held(all_chains, newcomer, "solana") == parse_amount(row["received_amount"], USDC).units
-        # Somebody else may have been faster: what is received is received, by whose transaction the chain tells.
+        # Another party may have been faster: the arrival counts, whichever transaction delivered it.
         again = bridge(newcomer, "base", "solana", "10").get_json()["transaction_id"]
         with_hash = newcomer.transaction(again)["tx_hash"]
         minted = mint_on_solana(services, all_chains[ChainName.SOLANA], with_hash)
-        # Who names the account of its nonce later has brought nothing.
+        # A later transaction that names the account of its nonce delivers nothing.
         name_the_nonce_of(services, all_chains[ChainName.SOLANA], with_hash)
         row = Workers(newcomer, *ChainName).finish(again)
         assert (row["status"], row["legs"][-1]["tx_hash"]) == ("confirmed", minted), row
 
 
-def test_a_nonce_that_another_burn_has_used_is_no_arrival_on_solana(
+def test_a_nonce_used_by_another_burn_is_not_an_arrival_on_solana(
     agent: Agent, all_chains: dict[ChainName, Any], workers: Workers, services: BridgeServer
 ) -> None:
     first = bridge(agent, "base", "solana", "20").get_json()["transaction_id"]
     assert workers.finish(first)["status"] == "confirmed"
     used = attested(services, agent.transaction(first)["tx_hash"])[0].nonce
     before, counted = held(all_chains, agent, "solana"), agent.spent_today()
-    # Of another amount; and of the same, so that only the nonce tells the burns apart.
+    # A different amount, and the same one, so that only the nonce distinguishes the burns.
     services.attester.faults.message_change = {12: used}
     others = [bridge(agent, "base", "solana", each).get_json()["transaction_id"] for each in ("30", "20")]
     workers.look(3)
@@ -463,7 +503,7 @@ def entry_of(services: BridgeServer, tx_hash: str) -> dict[str, Any]:
     return entry
 
 
-def attested(services: BridgeServer, tx_hash: str) -> tuple[Message, bytes]:
+def attested(services: BridgeServer, tx_hash: str) -> tuple[CctpMessage, bytes]:
     """Return message and attestation of a burn on Base."""
     entry = entry_of(services, tx_hash)
     return messages.read(bytes.fromhex(entry["message"][2:])), bytes.fromhex(entry["attestation"][2:])
@@ -483,10 +523,10 @@ def sent_by_the_faucet(chain: SolanaChain, instruction: Instruction) -> str:
     signature = str(transaction.signatures[0])
     chain.broadcast(bytes(transaction))
 
-    def landed() -> Landed | None:
-        call = histories.transaction(signature, CommitmentLevel.Confirmed)
+    def landed() -> LandedTransaction | None:
+        call = account_history.transaction(signature, CommitmentLevel.Confirmed)
         chain.rpc.run(call)
-        return histories.shown(call)
+        return account_history.landed_transaction(call)
 
     wait_until(landed, what="the transaction")
     return signature
@@ -495,8 +535,8 @@ def sent_by_the_faucet(chain: SolanaChain, instruction: Instruction) -> str:
 def mint_on_solana(services: BridgeServer, chain: SolanaChain, tx_hash: str) -> str:
     """Have the faucet submit the mint of a burn on Base, and return the signature."""
     message, attestation = attested(services, tx_hash)
-    receiving = instructions.receive(
-        Receipt(
+    receiving = instructions.receive_message(
+        MintAccounts(
             FAUCET.pubkey(),
             Pubkey.from_bytes(message.burn.recipient),
             associated_token_address(FEE_OWNER, Pubkey.from_string(USDC_MINT)),
@@ -506,3 +546,65 @@ def mint_on_solana(services: BridgeServer, chain: SolanaChain, tx_hash: str) -> 
         attestation,
     )
     return sent_by_the_faucet(chain, receiving)
+
+
+def budget_of(transaction: VersionedTransaction) -> tuple[int, int] | None:
+    """Return a transaction's limit of compute units and their price, None if it has no budget."""
+    message = transaction.message
+    found = [
+        bytes(each.data)
+        for each in message.instructions
+        if message.account_keys[each.program_id_index] == COMPUTE_BUDGET
+    ]
+    return tuple(int.from_bytes(data[1:], "little") for data in found) or None  # type: ignore[return-value]
+
+
+def test_a_mint_with_two_attestations_has_a_computed_budget_and_a_priority_fee(
+    agent: Agent, services: BridgeServer, all_chains: dict[ChainName, Any]
+) -> None:
+    bridge_id = bridge(agent, "base", "solana", "20").get_json()["transaction_id"]
+    message, attestation = attested(services, agent.transaction(bridge_id)["tx_hash"])
+    assert len(attestation) == 130
+
+    def drafted(table: str | None, failures: int = 0) -> VersionedTransaction:
+        side = SolanaCctpChain(all_chains[ChainName.SOLANA], table)
+        step = side.draft_mint(agent.solana_address, message, attestation, failures=failures)
+        return transactions.decode(str(step.draft.terms["transaction"]))
+
+    first, second = drafted(LOOKUP_TABLE), drafted(LOOKUP_TABLE, failures=1)
+    assert len(bytes(first)) <= 1232
+    assert len(first.message.address_table_lookups) == 1
+    budget, higher = budget_of(first), budget_of(second)
+    assert budget is not None
+    assert higher is not None
+    # Each of two signatures takes 25 000 units, and the usual limit is 200 000.
+    assert 50_000 < budget[0] < 200_000
+    assert budget[1] == 1
+    assert 1.9 < higher[0] / budget[0] < 2.1
+    assert higher[1] == 50_000
+    for missing in (None, str(Pubkey.new_unique())):
+        bare = drafted(missing)
+        assert (len(bytes(bare)) <= 1232, budget_of(bare)) == (True, None)
+
+
+def test_a_mint_that_did_not_land_is_retried_with_more(
+    agent: Agent, workers: Workers, solana_node: SolanaNode
+) -> None:
+    bridge_id = bridge(agent, "base", "solana", "20").get_json()["transaction_id"]
+    solana_node.faults(drop=10**6)
+    try:
+        while agent.transaction(bridge_id)["legs"][-1]["tx_hash"] is None:
+            workers.look()
+        solana_node.advance(250)
+        workers.look()
+    finally:
+        solana_node.faults()
+    row = workers.finish(bridge_id)
+    assert row["status"] == "confirmed", row
+    options = {"encoding": "base64", "commitment": "confirmed", "maxSupportedTransactionVersion": 0}
+    landed = solana_node.call("getTransaction", row["legs"][-1]["tx_hash"], options)
+    minted = VersionedTransaction.from_bytes(base64.b64decode(landed["transaction"][0]))
+    budget = budget_of(minted)
+    assert budget is not None
+    assert budget[1] == 50_000, row["legs"]
+    assert len(minted.message.address_table_lookups) == 1

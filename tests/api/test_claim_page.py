@@ -1,4 +1,4 @@
-"""The page `/device`, as a browser without scripts uses it."""
+"""The page `/device` in a browser without scripts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from flask.testing import FlaskClient
 from sqlalchemy import func, select
 from werkzeug.test import TestResponse
 
-from app.core.unit_of_work import reading
+from app.db.unit_of_work import read_only_unit
 from app.identity.models import OwnerKey
+from tests.support.applications import change_settings
 from tests.support.owners import OWNER_KEY, Owner, forms_of, person
 
 Register = Callable[..., dict[str, Any]]
@@ -33,17 +34,17 @@ def _look(client: FlaskClient, code: str) -> TestResponse:
 
 
 def _claim(client: FlaskClient, code: str, email: str = "") -> TestResponse:
-    """Send the last form as somebody who goes there directly: with a code of their own."""
+    """Send the last form directly, with an arbitrary code."""
     token = forms_of(client.get("/device"))["/device"]["csrf_token"]
     return client.post("/device/claim", data={"code": code, "email": email, "csrf_token": token})
 
 
 def _owners() -> int:
-    with reading() as session:
+    with read_only_unit() as session:
         return session.scalar(select(func.count(OwnerKey.id))) or 0
 
 
-def test_neither_the_link_nor_the_code_alone_claims_anything(client: FlaskClient, register: Register) -> None:
+def test_neither_the_link_nor_the_code_form_claims_the_agent(client: FlaskClient, register: Register) -> None:
     code = register(name="Ada's agent")["claimCode"]
     page = client.get("/device", query_string={"code": code.lower().replace("-", " ")})
     assert page.status_code == 200
@@ -52,19 +53,19 @@ def test_neither_the_link_nor_the_code_alone_claims_anything(client: FlaskClient
     looked = _look(client, code)
     assert looked.status_code == 200
     assert "Ada&#39;s agent" in looked.text
-    assert "only if you started this agent" in looked.text
+    assert "only if you started it" in looked.text
     assert "ak_" not in looked.text
     assert client.get("/device/claim").status_code == 200
     assert _owners() == 0
 
 
-def test_the_pages_are_kept_out_of_caches_frames_search_engines_and_referrers(
+def test_the_pages_forbid_caching_framing_indexing_and_referrers(
     client: FlaskClient, register: Register
 ) -> None:
     code = register()["claimCode"]
     for page in (
         client.get("/device"), _look(client, code), _look(client, _WRONG), _claim(client, code), client.get("/owner"),
-        client.get("/owner/sign-in"), client.get("/owner/agents/nobody"), client.post("/owner/sign-out"),
+        client.get("/owner/sign-in"), client.get("/owner/agents/unknown"), client.post("/owner/sign-out"),
     ):  # fmt: skip
         policy = page.headers["Content-Security-Policy"]
         for rule in (
@@ -93,27 +94,27 @@ def test_claiming_shows_the_agent_and_the_owner_key_once(client: FlaskClient, re
     for address in made["wallet"]["addresses"].values():
         assert address in page.text
     assert page.text.count('class="qr"') == 2
-    hidden = re.search(r"<details>\s*<summary>Show its API key(.*?)</details>", page.text, re.DOTALL)
+    hidden = re.search(r"<details>\s*<summary>Show API key(.*?)</details>", page.text, re.DOTALL)
     assert hidden
     assert made["apiKey"] in hidden[1]
     assert page.text.count(made["apiKey"]) == 1
     assert _owners() == 1
 
 
-def test_each_refusal_says_what_to_do_next_and_keeps_what_was_typed(
+def test_each_refusal_shows_a_remedy_and_keeps_the_form_values(
     app: Flask, client: FlaskClient, register: Register
 ) -> None:
     code = register(email="ada@example.org")["claimCode"]
     spent = register()["claimCode"]
     client.post("/v1/device/claim", json={"code": spent, "email": "first@example.org"})
     refused = [
-        (_look(client, _WRONG), 404, "ask the agent for another code"),
-        (_look(client, " "), 400, "code is missing"),
-        (_claim(client, _WRONG), 404, "ask the agent for another code"),
-        (_claim(client, code, "eve@example.org"), 403, "e-mail address that the agent was registered with"),
-        (_claim(client, code), 400, "with its e-mail address only"),
-        (_claim(client, code, "nobody"), 400, "not an e-mail address"),
-        (_claim(client, spent), 409, "sign in with the owner key"),
+        (_look(client, _WRONG), 404, "ask the agent for a new code"),
+        (_look(client, " "), 400, "Enter the claim code"),
+        (_claim(client, _WRONG), 404, "ask the agent for a new code"),
+        (_claim(client, code, "eve@example.org"), 403, "email address that the agent was registered with"),
+        (_claim(client, code), 400, "only with its email address"),
+        (_claim(client, code, "not-an-address"), 400, "not an email address"),
+        (_claim(client, spent), 409, "sign in with your owner key"),
     ]
     for page, status, advice in refused:
         assert page.status_code == status
@@ -124,9 +125,7 @@ def test_each_refusal_says_what_to_do_next_and_keeps_what_was_typed(
     assert _field(refused[3][0], "code") == code
     assert _field(refused[3][0], "email") == "eve@example.org"
     assert _owners() == 1
-    app.extensions["settings"] = app.extensions["settings"].model_copy(
-        update={"device_miss_limit": "1 per hour"}
-    )
+    change_settings(app, device_miss_limit="1 per hour")
     assert _look(client, _WRONG).status_code == 404
     for locked in (_look(client, code), _claim(client, code, "ada@example.org")):
         assert locked.status_code == 429
@@ -135,19 +134,50 @@ def test_each_refusal_says_what_to_do_next_and_keeps_what_was_typed(
     assert _owners() == 1
 
 
-def test_somebody_who_closed_the_page_is_shown_the_answer_again(app: Flask, register: Register) -> None:
+def test_the_owner_key_is_shown_again_only_in_the_browser_that_claimed(
+    app: Flask, register: Register
+) -> None:
     made = register()
-    ada = person(app)
+    ada, agent = person(app), person(app)
     ada.claim(made, email="ada@example.org")
-    looked = _look(app.test_client(), made["claimCode"])
-    assert "claimed before" in looked.text
-    again = person(app).claim(made, email="ada@example.org")
-    assert ada.key in again.text
-    assert _claim(app.test_client(), made["claimCode"], "eve@example.org").status_code == 409
+    looked = _look(agent.client, made["claimCode"])
+    assert "already been claimed" in looked.text
+    assert "Leave empty if you did not enter one." in looked.text
+    refused = agent.send(looked, "/device/claim", email="ada@example.org")
+    assert refused.status_code == 409
+    assert "in which you claimed the agent" in html.unescape(refused.text)
+    assert not re.search(r"(?:ok|ak)_[A-Za-z0-9_-]{43}", refused.text)
+    assert agent.get("/owner").status_code == 303
+    key = ada.key
+    again = ada.claim(made, email="ada@example.org")
+    assert key in again.text
+    assert _claim(ada.client, made["claimCode"], "eve@example.org").status_code == 409
     assert _owners() == 1
 
 
-def test_a_form_from_elsewhere_claims_nothing(app: Flask, client: FlaskClient, register: Register) -> None:
+def test_a_browser_can_repeat_a_claim_after_a_lost_response(app: Flask, register: Register) -> None:
+    made = register()
+    ada = person(app)
+    looked = _look(ada.client, made["claimCode"])
+    before = ada.client.get_cookie("purser_claim")
+    assert before
+    ada.send(looked, "/device/claim")
+    # The state before the response: nothing of it has arrived.
+    ada.client.delete_cookie("purser_owner")
+    ada.client.set_cookie("purser_claim", before.value)
+    assert OWNER_KEY.search(ada.send(looked, "/device/claim").text)
+    assert _owners() == 1
+
+
+def test_a_browser_can_repeat_several_claims(app: Flask, register: Register) -> None:
+    first, second, ada = register(), register(), person(app)
+    ada.claim(first)
+    key = ada.key
+    ada.claim(second)
+    assert key in ada.claim(first).text
+
+
+def test_a_cross_site_form_claims_nothing(app: Flask, client: FlaskClient, register: Register) -> None:
     code = register()["claimCode"]
     own = forms_of(client.get("/device"))["/device"]["csrf_token"]
     foreign = forms_of(app.test_client().get("/device"))["/device"]["csrf_token"]
@@ -168,7 +198,7 @@ def test_a_form_from_elsewhere_claims_nothing(app: Flask, client: FlaskClient, r
     assert again.status_code == 200
 
 
-def test_the_cookies_are_out_of_reach_of_scripts_other_sites_and_other_hosts(
+def test_cookies_are_inaccessible_to_scripts_other_sites_and_other_hosts(
     build_app: Callable[..., Flask], sqlite_url: str
 ) -> None:
     app = build_app(sqlite_url, settings={"base_url": "https://purser.test"})
@@ -177,21 +207,23 @@ def test_the_cookies_are_out_of_reach_of_scripts_other_sites_and_other_hosts(
         made = client.post("/v1/agents/register", json={}).get_json()
         claimed = person(app).claim(made)
         set_cookies = [client.get("/device").headers["Set-Cookie"], *claimed.headers.getlist("Set-Cookie")]
-    assert {cookie.split("=")[0] for cookie in set_cookies} == {"__Host-purser_form", "__Host-purser_owner"}
+    assert {cookie.split("=")[0] for cookie in set_cookies} == {
+        "__Host-purser_claim", "__Host-purser_form", "__Host-purser_owner",
+    }  # fmt: skip
     for cookie in set_cookies:
         for word in ("HttpOnly", "Secure", "SameSite=Strict", "Path=/"):
             assert word in cookie
         assert "Domain" not in cookie
 
 
-def test_what_is_typed_never_becomes_markup(client: FlaskClient) -> None:
+def test_form_values_are_escaped(client: FlaskClient) -> None:
     hostile = '"><script>alert(1)</script>'
     page = client.get("/device", query_string={"code": hostile})
     for answer in (page, _look(client, hostile), _claim(client, hostile, hostile)):
         assert "<script>" not in answer.text
 
 
-def test_what_the_pages_load_is_served(client: FlaskClient) -> None:
+def test_assets_of_the_pages_are_served(client: FlaskClient) -> None:
     kinds = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
     addresses = re.findall(r'(?:href|src)="(/static/[^"]+)"', client.get("/device").text)
     assert len(addresses) == 3

@@ -1,4 +1,4 @@
-"""Spending controls over the API: their shapes to the letter, their windows, and every way around them closed."""
+"""Spending controls over the API: responses, windows, and attempts to bypass them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from sqlalchemy import select
 from app.core import identifiers
 from app.core.chains import Family
 from app.core.money import NANOS_PER_USD
-from app.core.unit_of_work import reading, unit_of_work
-from app.spending import service as spending
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.spending import accounts as spending_accounts
+from app.spending import controls as spending_controls
+from app.spending import holds as spending_holds
+from app.spending.controls import ControlsChange
 from app.spending.models import SpendingControls
-from app.spending.service import Changes
+from app.spending.policy import SpendingRequest
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import fund
@@ -37,7 +40,7 @@ def agent(client: FlaskClient) -> Agent:
 
 @pytest.fixture
 def bare(agent: Agent) -> Agent:
-    """An agent whose wallet in use has no controls."""
+    """An agent that uses a wallet without controls."""
     wallet = agent.post("/v1/wallets", {}).get_json()
     return Agent(agent.client, agent.id, agent.key, wallet["id"], wallet["addresses"]["base"], "")
 
@@ -56,19 +59,17 @@ def put(agent: Agent, **changes: object) -> dict[str, Any]:
 
 def hold(agent: Agent, dollars: int) -> str:
     reference = identifiers.new_id()
-    with unit_of_work():
-        spending.hold(
-            agent.wallet_id, reference=reference, value_nanos=dollars * NANOS_PER_USD,
-            recipient=EVM, family=Family.EVM,
-        )  # fmt: skip
+    with unit_of_work() as session:
+        request = SpendingRequest(dollars * NANOS_PER_USD, EVM, Family.EVM)
+        spending_holds.hold(session, agent.wallet_id, request, reference=reference)
     return reference
 
 
 def spend(agent: Agent, dollars: int) -> None:
     """Hold and spend as a movement does, without a chain."""
     reference = hold(agent, dollars)
-    with unit_of_work():
-        spending.spend(reference)
+    with unit_of_work() as session:
+        spending_holds.spend(session, reference)
 
 
 def spent(body: dict[str, Any]) -> tuple[float, ...]:
@@ -104,14 +105,14 @@ def test_controls_are_read_in_the_contract_s_shape(agent: Agent) -> None:
     }  # fmt: skip
 
 
-def test_a_wallet_without_controls_says_so_and_how_to_set_them(bare: Agent) -> None:
+def test_a_wallet_without_controls_reports_how_to_set_them(bare: Agent) -> None:
     body = controls_of(bare)
     assert set(body) == {"wallet_id", "controls", "message"}
     assert (body["wallet_id"], body["controls"]) == (bare.wallet_id, None)
     assert "PUT" in body["message"]
 
 
-def test_the_first_put_creates_and_what_it_leaves_out_is_nothing(bare: Agent) -> None:
+def test_the_first_put_creates_controls_and_omitted_fields_are_zero_or_empty(bare: Agent) -> None:
     body = put(bare, per_tx_limit_usd=5)
     controls = body["controls"]
     assert (body["wallet_id"], body["updated"]) == (bare.wallet_id, True)
@@ -125,7 +126,7 @@ def test_the_first_put_creates_and_what_it_leaves_out_is_nothing(bare: Agent) ->
     assert (usage["unlimited"], usage["remaining_usd"], usage["spent_usd"]) == (True, 0, 0)
 
 
-def test_a_later_put_changes_what_it_names_and_keeps_the_rest(agent: Agent) -> None:
+def test_a_later_put_changes_only_the_given_fields(agent: Agent) -> None:
     before = put(agent, allowed_addresses=[EVM], allowed_domains=["shop.example"])["controls"]
     for field, value in {
         "daily_limit_usd": 12.34, "weekly_limit_usd": 0, "monthly_limit_usd": 10**9, "per_tx_limit_usd": 0.000000001,
@@ -137,11 +138,11 @@ def test_a_later_put_changes_what_it_names_and_keeps_the_rest(agent: Agent) -> N
         assert after == before
     assert controls_of(agent)["controls"] == before
     assert agent.get(agent.wallet_url).get_json()["spending_controls"] == before
-    with reading() as session:
+    with read_only_unit() as session:
         assert len(session.scalars(select(SpendingControls)).all()) == 1
 
 
-def test_lists_hold_one_canonical_form_of_each_entry(agent: Agent) -> None:
+def test_lists_contain_each_entry_once_in_canonical_form(agent: Agent) -> None:
     controls = put(
         agent,
         allowed_addresses=[EVM.lower(), EVM, "0x" + EVM[2:].upper(), SOLANA, SOLANA],
@@ -169,7 +170,7 @@ BAD = [
 ]
 
 
-def test_a_bad_value_is_named_and_changes_nothing(agent: Agent) -> None:
+def test_an_invalid_value_is_reported_and_changes_nothing(agent: Agent) -> None:
     before = controls_of(agent)["controls"]
     for field, value in BAD:
         answer = agent.put(f"{agent.wallet_url}/controls", {field: value, "locked": True})
@@ -179,7 +180,7 @@ def test_a_bad_value_is_named_and_changes_nothing(agent: Agent) -> None:
         assert controls_of(agent)["controls"] == before
 
 
-def test_a_good_value_beside_a_bad_one_changes_nothing(agent: Agent) -> None:
+def test_a_valid_value_along_with_an_invalid_one_changes_nothing(agent: Agent) -> None:
     before = controls_of(agent)["controls"]
     changes = {"daily_limit_usd": 1, "weekly_limit_usd": -1, "allowed_domains": ["*"]}
     answer = agent.put(f"{agent.wallet_url}/controls", changes)
@@ -231,33 +232,33 @@ def test_windows_end_at_midnight_on_monday_and_with_the_month_in_utc(agent: Agen
     }
 
 
-def test_reading_alone_moves_the_windows_on(agent: Agent) -> None:
+def test_reading_rolls_the_windows_over(agent: Agent) -> None:
     with time_machine.travel("2026-12-31T23:59:00Z", tick=False) as clock:
         agent = register(agent.client)
         spend(agent, 40)
         assert spent(controls_of(agent)) == (40, 40, 40)
         clock.move_to("2027-01-01T00:00:00Z")
         body = controls_of(agent)
-    # New Year 2027 is a Friday: the week goes on.
+    # New Year 2027 is a Friday: the week continues.
     assert spent(body) == (0, 40, 0)
     assert body["usage_today"]["remaining_usd"] == 100
     assert body["usage_week"]["resets_at"] == "2027-01-04T00:00:00.000Z"
     assert body["usage_month"]["resets_at"] == "2027-02-01T00:00:00.000Z"
 
 
-def test_what_is_given_back_goes_to_the_window_that_it_was_taken_from(agent: Agent) -> None:
+def test_a_release_is_deducted_from_the_window_of_its_hold(agent: Agent) -> None:
     with time_machine.travel("2026-05-13T23:59:00Z", tick=False) as clock:
         agent = register(agent.client)
         reference = hold(agent, 40)
         clock.move_to("2026-05-14T00:01:00Z")
         spend(agent, 10)
         assert spent(controls_of(agent)) == (10, 50, 50)
-        with unit_of_work():
-            spending.release(reference)
+        with unit_of_work() as session:
+            spending_holds.release(session, reference)
         assert spent(controls_of(agent)) == (10, 10, 10)
 
 
-def test_a_limit_below_what_is_spent_leaves_nothing_and_never_a_negative_rest(agent: Agent) -> None:
+def test_a_limit_below_the_spent_amount_leaves_zero_and_never_a_negative_remainder(agent: Agent) -> None:
     spend(agent, 45)
     put(agent, daily_limit_usd=20)
     usage = controls_of(agent)["usage_today"]
@@ -266,8 +267,8 @@ def test_a_limit_below_what_is_spent_leaves_nothing_and_never_a_negative_rest(ag
 
 def test_an_agent_may_tighten_locked_controls_and_not_loosen_them(agent: Agent) -> None:
     put(agent, allowed_addresses=[EVM, SOLANA], allowed_domains=["shop.example"])
-    with unit_of_work():
-        spending.put_controls(agent.wallet_id, Changes(locked=True), by_agent=False)
+    with unit_of_work() as session:
+        spending_controls.replace_controls(session, [agent.wallet_id], ControlsChange(locked=True))
     url = f"{agent.wallet_url}/controls"
     locked = controls_of(agent)["controls"]
     assert locked["locked"] is True
@@ -293,20 +294,20 @@ def test_an_agent_may_tighten_locked_controls_and_not_loosen_them(agent: Agent) 
 
 
 def test_a_lock_on_a_wallet_without_controls_still_lets_it_be_tightened_only(bare: Agent) -> None:
-    with unit_of_work():
-        spending.put_controls(bare.wallet_id, Changes(locked=True), by_agent=False)
+    with unit_of_work() as session:
+        spending_controls.replace_controls(session, [bare.wallet_id], ControlsChange(locked=True))
     assert put(bare, daily_limit_usd=10)["controls"]["locked"] is True
     assert bare.put(f"{bare.wallet_url}/controls", {"daily_limit_usd": 0}).status_code == 403
 
 
 def test_controls_of_a_frozen_agent_can_be_read_and_tightened(agent: Agent) -> None:
-    with unit_of_work():
-        spending.freeze(agent.id)
+    with unit_of_work() as session:
+        spending_accounts.set_frozen(session, agent.id, frozen=True)
     assert put(agent, daily_limit_usd=10)["controls"]["daily_limit_usd"] == 10
     assert controls_of(agent)["controls"]["daily_limit_usd"] == 10
 
 
-def test_first_puts_at_once_leave_one_row_with_all_their_changes(bare: Agent, app: Flask) -> None:
+def test_concurrent_first_puts_leave_one_row_with_all_changes(bare: Agent, app: Flask) -> None:
     def put_one(limit: str) -> Callable[[], int]:
         def run() -> int:
             url, headers = f"{bare.wallet_url}/controls", {"X-API-Key": bare.key}
@@ -326,22 +327,22 @@ def test_a_frozen_agent_moves_and_deletes_nothing_until_it_is_unfrozen(
     with chain_app.app_context():
         agent = register(chain_app.test_client())
         fund(base_node, agent.address, eth=1, dollars=5)
-        with unit_of_work():
-            spending.freeze(agent.id)
+        with unit_of_work() as session:
+            spending_accounts.set_frozen(session, agent.id, frozen=True)
         for how in ("transfer", "withdraw"):
             answer = agent.move("1", "USDC", how=how)
             assert (answer.status_code, answer.get_json()["code"]) == (403, "WALLET_FROZEN")
-        # Frozen comes first, whatever else is wrong.
+        # The freeze takes precedence over every other rule.
         assert agent.move("1000", "USDC", to="0x" + "1" * 40).get_json()["code"] == "WALLET_FROZEN"
         assert agent.delete(agent.wallet_url).get_json()["code"] == "WALLET_FROZEN"
         assert agent.history() == []
         assert agent.spent_today() == 0
-        with unit_of_work():
-            spending.unfreeze(agent.id)
+        with unit_of_work() as session:
+            spending_accounts.set_frozen(session, agent.id, frozen=False)
         assert agent.move("1", "USDC").get_json()["status"] == "confirmed"
 
 
-def test_a_limit_that_was_computed_with_doubles_is_the_limit_that_was_meant(agent: Agent) -> None:
+def test_a_limit_computed_with_floats_is_stored_as_the_intended_limit(agent: Agent) -> None:
     answer = agent.put(f"{agent.wallet_url}/controls", {"daily_limit_usd": 0.1 + 0.2})
     assert answer.get_json()["controls"]["daily_limit_usd"] == 0.3
     refused = agent.put(f"{agent.wallet_url}/controls", {"daily_limit_usd": 1e-10})

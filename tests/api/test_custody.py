@@ -1,4 +1,4 @@
-"""Keys stay with the network they were made for, and rotate while the service works."""
+"""Custody: keys are bound to their network, and the encryption key rotates during operation."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import pytest
 from flask import Flask
 from sqlalchemy import text
 
-from app.core.unit_of_work import reading
+from app.db.unit_of_work import read_only_unit
 from app.errors import InternalError
-from app.identity import rotation
-from app.ports import provider
+from app.identity import key_rotation
 from app.ports.errors import Rejected
-from app.wallets import custody
+from app.state import app_state
+from app.wallets.core import custody
 from tests.support.agents import register
 from tests.support.applications import key_of
 
 
-def test_keys_made_for_one_network_are_never_used_on_another(
+def test_keys_of_one_network_are_never_used_on_another(
     build_app: Callable[..., Flask], sqlite_url: str
 ) -> None:
     sandbox = build_app(sqlite_url)
@@ -30,7 +30,7 @@ def test_keys_made_for_one_network_are_never_used_on_another(
             custody.signer_of(wallet_id)
         answer = live.test_client().post("/v1/agents/register")
         assert (answer.status_code, answer.get_json()["code"]) == (500, "INTERNAL_ERROR")
-        with reading() as session:
+        with read_only_unit() as session:
             assert session.scalar(text("SELECT count(*) FROM wallets")) == 1
 
 
@@ -46,8 +46,8 @@ def test_after_a_rotation_the_old_key_opens_nothing_and_nothing_is_lost(
         sealed_before = _sealed()
     both = build_app(sqlite_url, settings={"encryption_keys": f"{key_of('k2')},{key_of('k1')}"})
     with both.app_context():
-        assert rotation.rotate(provider.current().vault, batch=2) == len(sealed_before)
-        assert rotation.rotate(provider.current().vault, batch=2) == 0
+        assert key_rotation.reseal_all(app_state().ports.vault, batch=2) == len(sealed_before)
+        assert key_rotation.reseal_all(app_state().ports.vault, batch=2) == 0
     after = build_app(sqlite_url, settings={"encryption_keys": key_of("k2")})
     with after.app_context():
         assert custody.signer_of(agent.wallet_id).evm_address == agent.address
@@ -63,10 +63,10 @@ def test_after_a_rotation_the_old_key_opens_nothing_and_nothing_is_lost(
 
 
 def _sealed() -> list[str]:
-    with reading() as session:
+    with read_only_unit() as session:
         return [
             sealed
-            for table, column in rotation.sealed_columns()
+            for table, column in key_rotation.sealed_columns()
             for sealed in session.execute(text(f"SELECT {column.name} FROM {table.name}")).scalars()  # noqa: S608
             if sealed is not None
         ]

@@ -16,11 +16,13 @@ from werkzeug.test import TestResponse
 from app.agents import claims
 from app.agents.models import ClaimCode
 from app.core import clock, identifiers
-from app.core.unit_of_work import reading, unit_of_work
-from app.device import guesses
-from app.device.lockout import SERVICE_WIDE_MISSES
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.device import guess_limits
+from app.device.guess_limits import SERVICE_WIDE_MISSES
 from app.device.models import GuessCounter
 from app.identity.models import Agent, OwnerKey
+from tests.support.applications import change_settings
+from tests.support.operators import entries, operator
 
 Register = Callable[..., dict[str, Any]]
 
@@ -47,19 +49,24 @@ def _failure(answer: TestResponse) -> tuple[int, str]:
 
 
 def _limit_guesses(app: Flask, limit: str = "5 per hour") -> None:
-    app.extensions["settings"] = app.extensions["settings"].model_copy(update={"device_miss_limit": limit})
+    change_settings(app, device_miss_limit=limit)
 
 
 def _nothing_claimed() -> bool:
-    with reading() as session:
+    with read_only_unit() as session:
         claimed = session.scalar(select(func.count(Agent.id)).where(Agent.claimed_at.is_not(None)))
         spent = session.scalar(select(func.count(ClaimCode.id)).where(ClaimCode.claimed_at.is_not(None)))
         return (claimed, spent, session.scalar(select(func.count(OwnerKey.id)))) == (0, 0, 0)
 
 
 def _misses() -> dict[str, int]:
-    with reading() as session:
+    with read_only_unit() as session:
         return {row.scope: row.misses for row in session.scalars(select(GuessCounter))}
+
+
+def _owner_key_count() -> int:
+    with read_only_unit() as session:
+        return session.scalar(select(func.count(OwnerKey.id))) or 0
 
 
 def _age_claims(by: timedelta) -> None:
@@ -67,7 +74,7 @@ def _age_claims(by: timedelta) -> None:
         session.execute(update(ClaimCode).values(claimed_at=clock.now() - by))
 
 
-def test_a_code_says_which_agent_it_stands_for(client: FlaskClient, register: Register) -> None:
+def test_a_code_identifies_its_agent(client: FlaskClient, register: Register) -> None:
     made = register(name="Ada", email=_EMAIL)
     answer = _info(client, made["claimCode"].lower().replace("-", " "))
     body = answer.get_json()
@@ -79,14 +86,15 @@ def test_a_code_says_which_agent_it_stands_for(client: FlaskClient, register: Re
     assert _nothing_claimed()
 
 
-def test_a_claim_answers_with_the_whole_agent(client: FlaskClient, register: Register) -> None:
+def test_a_claim_returns_the_whole_agent(client: FlaskClient, register: Register) -> None:
     made = register(name="Ada", email=_EMAIL)
     answer = _claim(client, made["claimCode"], email=" ADA@example.org ")
     body = answer.get_json()
     assert answer.status_code == 200
     assert answer.headers["Cache-Control"] == "no-store"
     assert set(body) == {
-        "agentId", "name", "email", "apiKey", "credits_usd", "created_at", "claimed_at", "ownerKey", "wallet",
+        "agentId", "name", "email", "apiKey", "credits_usd", "created_at", "claimed_at", "ownerKey", "claimReceipt",
+        "wallet",
     }  # fmt: skip
     assert (body["agentId"], body["name"], body["email"]) == (made["agentId"], "Ada", _EMAIL)
     assert (body["apiKey"], body["credits_usd"]) == (made["apiKey"], 10.0)
@@ -99,7 +107,7 @@ def test_a_claim_answers_with_the_whole_agent(client: FlaskClient, register: Reg
         "per_tx_limit_usd": 50.0, "allowed_addresses": [], "allowed_domains": [],
     }  # fmt: skip
     assert _info(client, made["claimCode"]).get_json()["claimed"] is True
-    with reading() as session:
+    with read_only_unit() as session:
         agent, owner = session.scalars(select(Agent)).one(), session.scalars(select(OwnerKey)).one()
         assert (agent.claimed_email, owner.owner_email, owner.agent_id) == (_EMAIL, _EMAIL, agent.id)
         assert owner.digest == identifiers.digest(body["ownerKey"])
@@ -121,11 +129,11 @@ def test_an_e_mail_sent_for_an_agent_without_one_is_recorded(client: FlaskClient
         ({"code": ""}, "code"),
         ({"code": "  "}, "code"),
         ({"code": 12345678}, "code"),
-        ({"code": _WRONG, "email": "nobody"}, "email"),
+        ({"code": _WRONG, "email": "not-an-address"}, "email"),
         ({"code": _WRONG, "email": 7}, "email"),
     ],
 )
-def test_a_missing_code_or_a_bad_address_is_no_guess(
+def test_a_missing_code_or_an_invalid_address_is_not_counted_as_a_guess(
     app: Flask, client: FlaskClient, register: Register, body: dict[str, Any], field: str
 ) -> None:
     _limit_guesses(app)
@@ -138,13 +146,13 @@ def test_a_missing_code_or_a_bad_address_is_no_guess(
 
 
 @pytest.mark.parametrize("query", ["", "?code=", "?code=%20"])
-def test_asking_without_a_code_is_told_so(client: FlaskClient, query: str) -> None:
+def test_a_missing_code_is_named_as_the_problem(client: FlaskClient, query: str) -> None:
     answer = client.get(f"/v1/device/info{query}")
     assert _failure(answer) == (400, "INVALID_INPUT")
     assert list(answer.get_json()["details"]["fields"]) == ["code"]
 
 
-def test_unknown_malformed_expired_and_revoked_codes_cannot_be_told_apart(
+def test_unknown_malformed_expired_and_revoked_codes_are_indistinguishable(
     client: FlaskClient, register: Register
 ) -> None:
     expired, revoked = register()["claimCode"], register()
@@ -152,8 +160,8 @@ def test_unknown_malformed_expired_and_revoked_codes_cannot_be_told_apart(
         session.execute(update(ClaimCode).values(expires_at=clock.now() - timedelta(seconds=1)))
     replaced = register()
     client.post("/v1/agents/claim-code", headers={"X-API-Key": replaced["apiKey"]})
-    with unit_of_work():
-        claims.revoke(revoked["agentId"])
+    with unit_of_work() as session:
+        claims.revoke(session, revoked["agentId"])
     codes = [
         _WRONG,
         "hello",
@@ -170,7 +178,7 @@ def test_unknown_malformed_expired_and_revoked_codes_cannot_be_told_apart(
     assert _nothing_claimed()
 
 
-def test_an_agent_with_an_e_mail_is_claimed_with_that_one_only(
+def test_an_agent_with_an_e_mail_address_is_claimed_with_that_one_only(
     app: Flask, client: FlaskClient, register: Register
 ) -> None:
     _limit_guesses(app)
@@ -186,32 +194,121 @@ def test_an_agent_with_an_e_mail_is_claimed_with_that_one_only(
 
 
 @pytest.mark.parametrize("email", [_EMAIL, None])
-def test_a_person_who_closed_the_tab_gets_the_same_answer_again(
+def test_an_agent_that_repeats_the_claim_of_its_owner_gets_no_owner_key(
     client: FlaskClient, register: Register, email: str | None
 ) -> None:
     code = register()["claimCode"]
-    first, again = (_claim(client, code, email=email) for _ in range(2))
-    assert (first.status_code, again.status_code) == (200, 200)
-    assert first.get_json() == again.get_json()
-    with reading() as session:
-        assert session.scalar(select(func.count(OwnerKey.id))) == 1
+    first = _claim(client, code, email=email).get_json()
+    for guess in (None, "cr_" + "A" * 43, first["claimReceipt"].upper()):
+        answer = _claim(client, code, email=email, claimReceipt=guess)
+        assert answer.status_code == 200
+        assert answer.get_json() == {
+            name: value for name, value in first.items() if name not in ("ownerKey", "claimReceipt")
+        }
+        assert first["ownerKey"] not in answer.text
+    assert _owner_key_count() == 1
 
 
-def test_a_day_later_the_code_is_spent_for_everybody(client: FlaskClient, register: Register) -> None:
+@pytest.mark.parametrize("chosen", [None, "a receipt of my own, 32 letters long".replace(" ", "-")])
+def test_the_receipt_returns_the_claim_s_response_again(
+    client: FlaskClient, register: Register, chosen: str | None
+) -> None:
     code = register()["claimCode"]
-    assert _claim(client, code, email=_EMAIL).status_code == 200
+    first = _claim(client, code, email=_EMAIL, claimReceipt=chosen).get_json()
+    assert chosen in (None, first["claimReceipt"])
+    again = _claim(client, code, email=_EMAIL, claimReceipt=first["claimReceipt"])
+    assert (again.status_code, again.get_json()) == (200, first)
+    assert _failure(_claim(client, code, claimReceipt=first["claimReceipt"])) == (409, "ALREADY_CLAIMED")
+    assert _owner_key_count() == 1
+    with read_only_unit() as session:
+        stored = session.scalars(select(ClaimCode)).one()
+        assert first["claimReceipt"] not in repr(vars(stored))
+
+
+@pytest.mark.parametrize(
+    "receipt", ["", "short", "x" * 201, "é" * 40, "\ud800" * 40, "a b" * 20, 7, ["x" * 40]]
+)
+def test_a_receipt_that_could_be_guessed_is_refused_before_anything_is_claimed(
+    client: FlaskClient, register: Register, receipt: object
+) -> None:
+    answer = _claim(client, register()["claimCode"], claimReceipt=receipt)
+    assert _failure(answer) == (400, "INVALID_INPUT")
+    assert list(answer.get_json()["details"]["fields"]) == ["claimReceipt"]
+    assert _nothing_claimed()
+
+
+def test_a_claim_from_before_receipts_returns_no_owner_key_again(
+    client: FlaskClient, register: Register
+) -> None:
+    code = register()["claimCode"]
+    receipt = _claim(client, code).get_json()["claimReceipt"]
+    with unit_of_work() as session:
+        session.execute(update(ClaimCode).values(receipt_digest=None))
+    assert "ownerKey" not in _claim(client, code, claimReceipt=receipt).get_json()
+
+
+def test_each_repetition_is_in_the_audit_trail(client: FlaskClient, register: Register) -> None:
+    made = register()
+    receipt = _claim(client, made["claimCode"], email=_EMAIL).get_json()["claimReceipt"]
+    _claim(client, made["claimCode"], email=_EMAIL, address="2001:db8:0:1:ffff::9")
+    _claim(client, made["claimCode"], email=_EMAIL, claimReceipt=receipt, address="203.0.113.9")
+    _claim(client, made["claimCode"], email="eve@example.org")
+    noted = entries(action="claim.repeated", subject_id=made["agentId"])
+    assert [(entry.actor_kind, entry.actor_id, entry.client_address, entry.after) for entry in noted] == [
+        ("anonymous", None, "2001:db8:0:1::/64", {"owner_key_shown": False}),
+        ("anonymous", None, "203.0.113.9", {"owner_key_shown": True}),
+    ]
+    assert receipt not in str(noted)
+
+
+def test_replays_are_limited_and_some_are_reserved_for_the_receipt(
+    client: FlaskClient, register: Register
+) -> None:
+    code = register()["claimCode"]
+    first = _claim(client, code).get_json()
+    answers = [_claim(client, code).status_code for _ in range(claims.MAX_REPLAYS + 5)]
+    assert answers == [200] * claims.MAX_REPLAYS + [409] * 5
+    with_receipt = [
+        _claim(client, code, claimReceipt=first["claimReceipt"]).status_code
+        for _ in range(claims.MAX_REPLAYS + 5)
+    ]
+    assert with_receipt == [200] * claims.MAX_REPLAYS + [409] * 5
+    assert len(entries(action="claim.repeated")) == 2 * claims.MAX_REPLAYS
+
+
+def test_a_rotated_api_key_is_not_revealed_by_a_repeated_claim(
+    client: FlaskClient, register: Register
+) -> None:
+    made = register()
+    receipt = _claim(client, made["claimCode"]).get_json()["claimReceipt"]
+    rotated = operator(client).post(f"/agents/{made['agentId']}/rotate-key", {})
+    assert rotated.status_code == 200
+    for answer in (
+        _claim(client, made["claimCode"]),
+        _claim(client, made["claimCode"], claimReceipt=receipt),
+    ):
+        assert _failure(answer) == (409, "ALREADY_CLAIMED")
+
+
+def test_a_redeemed_code_is_invalid_after_a_day(client: FlaskClient, register: Register) -> None:
+    code = register()["claimCode"]
+    receipt = _claim(client, code, email=_EMAIL).get_json()["claimReceipt"]
     _age_claims(timedelta(hours=23, minutes=59))
-    assert _claim(client, code, email=_EMAIL).status_code == 200
+    assert _claim(client, code, email=_EMAIL, claimReceipt=receipt).status_code == 200
     _age_claims(timedelta(hours=24))
-    assert _failure(_claim(client, code, email=_EMAIL)) == (409, "ALREADY_CLAIMED")
-    with unit_of_work():
-        assert claims.forget_answers(clock.now() + timedelta(seconds=1)) == 1
-    with reading() as session:
-        assert session.scalars(select(ClaimCode.answer_sealed)).one() is None
+    late = _claim(client, code, email=_EMAIL, claimReceipt=receipt)
+    assert _failure(late) == (409, "ALREADY_CLAIMED")
+    with unit_of_work() as session:
+        assert claims.erase_expired_responses(session, clock.now() + timedelta(seconds=1)) == 1
+    with read_only_unit() as session:
+        assert session.execute(select(ClaimCode.answer_sealed, ClaimCode.receipt_digest)).one() == (
+            None,
+            None,
+        )
     assert _failure(_claim(client, code, email=_EMAIL)) == (409, "ALREADY_CLAIMED")
 
 
-def test_another_person_with_a_spent_code_learns_nothing_and_is_counted(
+def test_a_redeemed_code_with_another_e_mail_address_reveals_nothing_and_is_counted(
     app: Flask, client: FlaskClient, register: Register
 ) -> None:
     _limit_guesses(app)
@@ -224,9 +321,7 @@ def test_another_person_with_a_spent_code_learns_nothing_and_is_counted(
     assert _misses()["all"] == 2
 
 
-def test_an_agent_that_deleted_its_wallet_can_be_claimed_all_the_same(
-    client: FlaskClient, register: Register
-) -> None:
+def test_an_agent_without_wallets_can_be_claimed(client: FlaskClient, register: Register) -> None:
     made = register()
     deleted = client.delete(f"/v1/wallets/{made['wallet']['id']}", headers={"X-API-Key": made["apiKey"]})
     assert deleted.status_code == 200
@@ -234,7 +329,7 @@ def test_an_agent_that_deleted_its_wallet_can_be_claimed_all_the_same(
     assert (answer.status_code, answer.get_json()["wallet"]) == (200, None)
 
 
-def test_five_wrong_codes_lock_the_address_even_for_a_right_one(
+def test_five_wrong_codes_lock_the_address_even_for_a_valid_one(
     app: Flask, client: FlaskClient, register: Register
 ) -> None:
     _limit_guesses(app)
@@ -280,7 +375,7 @@ def _guess_out_the_service(client: FlaskClient) -> None:
         )
 
 
-def test_guessing_from_many_addresses_stops_for_the_whole_service(
+def test_guessing_from_many_addresses_exceeds_the_service_wide_limit(
     app: Flask, client: FlaskClient, register: Register
 ) -> None:
     _limit_guesses(app)
@@ -301,7 +396,7 @@ def test_guessing_from_many_addresses_stops_for_the_whole_service(
     assert _claim(client, locked, email=_EMAIL).status_code == 200
 
 
-def test_the_exception_for_registered_e_mails_cannot_be_guessed_at(
+def test_the_exception_for_registered_e_mail_addresses_cannot_be_guessed(
     app: Flask, client: FlaskClient, register: Register
 ) -> None:
     _limit_guesses(app)
@@ -313,11 +408,13 @@ def test_the_exception_for_registered_e_mails_cannot_be_guessed_at(
     assert _nothing_claimed()
 
 
-def test_the_service_opens_again_after_an_hour(app: Flask, client: FlaskClient, register: Register) -> None:
+def test_the_service_wide_limit_ends_after_an_hour(
+    app: Flask, client: FlaskClient, register: Register
+) -> None:
     _limit_guesses(app)
     code = register()["claimCode"]
     _guess_out_the_service(client)
-    # Whoever waits in vain is not punished for it: nothing was looked up.
+    # A refused request is not counted: no code was looked up.
     assert {_claim(client, code).status_code for _ in range(6)} == {429}
     with unit_of_work() as session:
         an_hour_ago = clock.now() - timedelta(hours=1)
@@ -334,9 +431,9 @@ def test_without_a_limit_nothing_is_counted(client: FlaskClient) -> None:
     assert _misses() == {}
 
 
-def test_quiet_addresses_are_forgotten(app: Flask, client: FlaskClient) -> None:
+def test_counters_of_inactive_addresses_are_pruned(app: Flask, client: FlaskClient) -> None:
     _limit_guesses(app)
     _info(client, _WRONG)
-    with unit_of_work():
-        assert guesses.prune(clock.now()) == 0
-        assert guesses.prune(clock.now() + timedelta(days=3)) == 2
+    with unit_of_work() as session:
+        assert guess_limits.prune(session, clock.now()) == 0
+        assert guess_limits.prune(session, clock.now() + timedelta(days=3)) == 2

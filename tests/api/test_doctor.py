@@ -1,9 +1,10 @@
-"""`flask doctor`: names what is broken with its mend, shows no secret, changes nothing, and does not cry wolf."""
+"""`flask doctor` finds each problem and its fix, shows no secret, changes nothing and raises no false alarm."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from http import HTTPStatus
 
 import pytest
 import time_machine
@@ -13,19 +14,23 @@ from flask import Flask
 from sqlalchemy import select, text, update
 
 from app.adapters.evm.chain import EvmChain
-from app.adapters.evm.deployments import DEPLOYMENTS
-from app.adapters.prices import MarketPrices
-from app.core import clock, heartbeats, tallies
+from app.adapters.evm.contracts.deployments import DEPLOYMENTS
+from app.adapters.prices.market import MarketPriceFeed
+from app.core import clock
 from app.core.chains import ChainName, Token
-from app.core.unit_of_work import reading, unit_of_work
+from app.db import heartbeats
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.observability import counters
 from app.payments import treasury
-from app.wallets.models import KeyStore
+from app.wallets.core.models import KeyStore
 from tests.support.agents import register
-from tests.support.applications import KeptTallies, RecordingQueue, key_of, make_app, settings_for
+from tests.support.applications import InMemoryCounterStore, RecordingQueue, key_of, make_app, settings_for
 from tests.support.chains import fund
 from tests.support.evm import EvmNode
+from tests.support.fake_shopper import FakeShopper
 from tests.support.loopback_http import unused_url
-from tests.support.payments import till_of
+from tests.support.payments import facilitator_of
+from tests.support.solana import running_solana, solana_chain
 
 
 def doctor(app: Flask) -> Result:
@@ -37,42 +42,57 @@ def chain_at(*urls: str, network: str = "sandbox") -> dict[ChainName, EvmChain]:
     return {ChainName.BASE: EvmChain(ChainName.BASE, deployment, rpc_urls=urls, deposit_confirmations=1)}
 
 
-def test_a_service_that_is_well_has_nothing_to_mend_and_nothing_is_changed(
+def test_a_healthy_service_has_no_findings_and_nothing_is_changed(
     each_database_url: str, build_app: Callable[..., Flask], base_node: EvmNode
 ) -> None:
     app = build_app(each_database_url, chains=chain_at(base_node.url))
     with app.app_context():
-        heartbeats.beat()
+        heartbeats.record()
     register(app.test_client())
     result = doctor(app)
     assert "FAIL" not in result.output, result.output
-    assert "endpoint 1 serves" in result.output
+    assert "endpoint 1 responds" in result.output
     assert result.exit_code == 0
-    with app.app_context(), reading() as session:
-        # Looking must not claim a database for a network, as signing does.
+    with app.app_context(), read_only_unit() as session:
+        # Checks must not bind a database to a network, as signing does.
         assert session.scalar(select(KeyStore.network)) == "sandbox"
 
 
-def test_each_broken_endpoint_is_named_by_its_place_and_never_by_its_address(
+@pytest.mark.chain
+def test_a_chain_without_nonces_raises_no_alarm_after_a_transfer_on_another(
+    build_app: Callable[..., Flask], sqlite_url: str, base_node: EvmNode
+) -> None:
+    with running_solana(slot_ms=20) as solana_node:
+        solana = solana_chain(solana_node)
+        app = build_app(sqlite_url, chains={**chain_at(base_node.url), ChainName.SOLANA: solana})
+        agent = register(app.test_client())
+        fund(base_node, agent.address)
+        assert agent.move("0.001", "ETH").status_code == HTTPStatus.OK
+        result = doctor(app)
+    assert "ok    solana: endpoint 1 responds" in result.output
+    assert "FAIL  solana" not in result.output, result.output
+
+
+def test_a_broken_endpoint_is_named_by_position_never_by_url(
     build_app: Callable[..., Flask], sqlite_url: str, base_node: EvmNode, ethereum_node: EvmNode
 ) -> None:
     dead = unused_url()
     app = build_app(sqlite_url, chains=chain_at(dead, ethereum_node.url, base_node.url))
     result = doctor(app)
-    assert "warn  base: endpoint 1 gives no usable answer" in result.output
-    assert "FAIL  base: endpoint 2 serves another chain" in result.output
-    assert "ok    base: endpoint 3 serves" in result.output
+    assert "warn  base: endpoint 1 gives no usable response" in result.output
+    assert "FAIL  base: endpoint 2 serves a chain that is not base" in result.output
+    assert "ok    base: endpoint 3 responds" in result.output
     assert "entry 2 of BASE_RPC_URL" in result.output
     assert result.exit_code == 1
     for url in (dead, ethereum_node.url, base_node.url):
         assert url.rpartition(":")[2] not in result.output
 
 
-def test_a_chain_without_our_contracts_is_found(
+def test_missing_contracts_are_found(
     build_app: Callable[..., Flask], sqlite_url: str, base_node: EvmNode
 ) -> None:
     (chain,) = chain_at(base_node.url).values()
-    assert chain.diagnose().missing == ()
+    assert chain.diagnose().missing_contracts == ()
     elsewhere = EvmChain(
         ChainName.BASE,
         replace(chain.deployment, usdc="0x" + "12" * 20),
@@ -90,21 +110,19 @@ def test_a_database_of_an_older_release_is_found(build_app: Callable[..., Flask]
         session.execute(text("UPDATE alembic_version SET version_num = '0001'"))
         assert MigrationContext.configure(session.connection()).get_current_heads() == ("0001",)
     result = doctor(app)
-    assert "it is at 0001" in result.output
+    assert "its schema is at 0001" in result.output
     assert "flask --app wsgi db upgrade" in result.output
     assert result.exit_code == 1
 
 
-def test_a_database_that_is_away_is_said_and_its_password_is_not() -> None:
+def test_an_unreachable_database_is_reported_without_its_password() -> None:
     app = make_app(settings_for("postgresql://purser:canary-password@127.0.0.1:1/purser"))
     result = doctor(app)
-    assert "FAIL  database: it does not answer" in result.output
+    assert "FAIL  database: does not respond" in result.output
     assert "canary" not in result.output
 
 
-def test_keys_that_the_settings_cannot_open_are_found_before_money_is_needed(
-    build_app: Callable[..., Flask], sqlite_url: str
-) -> None:
+def test_undecryptable_wallet_keys_are_found(build_app: Callable[..., Flask], sqlite_url: str) -> None:
     register(build_app(sqlite_url).test_client())
     restored = build_app(sqlite_url, settings={"encryption_keys": key_of("another")})
     result = doctor(restored)
@@ -113,17 +131,17 @@ def test_keys_that_the_settings_cannot_open_are_found_before_money_is_needed(
 
 
 class BrokenPrices:
-    """A part with a defect: neither a database nor a port fails like this."""
+    """Price feeds with a bug: neither a database nor a port raises this."""
 
     def nanos_per_token(self, _token: Token) -> int | None:
         raise LookupError("https://user:canary-password@prices.example")
 
 
-def test_a_part_that_cannot_even_be_looked_at_is_a_finding_and_the_rest_is_looked_at(
+def test_a_failing_check_is_a_finding_and_the_others_run(
     build_app: Callable[..., Flask], sqlite_url: str
 ) -> None:
     result = doctor(build_app(sqlite_url, prices=BrokenPrices()))
-    assert "FAIL  prices: looking at it failed (LookupError, test_doctor.py:" in result.output
+    assert "FAIL  prices: the check failed (LookupError, test_doctor.py:" in result.output
     assert "ok    gateway" in result.output
     assert result.exit_code == 1
     assert isinstance(result.exception, SystemExit)
@@ -140,20 +158,22 @@ def test_keys_of_another_network_are_found(build_app: Callable[..., Flask], sqli
         session.execute(update(KeyStore).values(network="sandbox"))
 
 
-def test_missing_redis_workers_and_prices_are_said(build_app: Callable[..., Flask], sqlite_url: str) -> None:
-    queue, sums = RecordingQueue(), KeptTallies()
-    queue.away = sums.away = True
+def test_missing_redis_workers_and_prices_are_reported(
+    build_app: Callable[..., Flask], sqlite_url: str
+) -> None:
+    queue, store = RecordingQueue(), InMemoryCounterStore()
+    queue.away = store.away = True
     output = doctor(
-        build_app(sqlite_url, queue=queue, tallies=sums, prices=MarketPrices([], [], overrides={}))
+        build_app(sqlite_url, queue=queue, counters=store, prices=MarketPriceFeed([], [], overrides={}))
     ).output
-    for said in ("redis: it does not answer", "workers: no worker was ever alive", "prices: none for ETH"):
-        assert said in output
+    for message in ("redis: does not respond", "workers: no worker has ever run", "prices: none for ETH"):
+        assert message in output
 
 
-def test_a_proxy_that_nobody_believes_is_noticed(build_app: Callable[..., Flask], sqlite_url: str) -> None:
-    tallies.take()
-    sums = KeptTallies()
-    app = build_app(sqlite_url, tallies=sums)
+def test_an_untrusted_proxy_is_reported(build_app: Callable[..., Flask], sqlite_url: str) -> None:
+    counters.flush(InMemoryCounterStore())
+    store = InMemoryCounterStore()
+    app = build_app(sqlite_url, counters=store)
     client = app.test_client()
     client.get("/v1/health", headers={"X-Forwarded-For": "192.0.2.1"})
     assert "proxies" not in doctor(app).output
@@ -167,7 +187,7 @@ def failures(result: Result) -> list[str]:
     ]
 
 
-def test_dangerous_settings_outside_the_sandbox_are_said(
+def test_dangerous_settings_outside_the_sandbox_are_reported(
     build_app: Callable[..., Flask], sqlite_url: str
 ) -> None:
     settings = {
@@ -175,11 +195,11 @@ def test_dangerous_settings_outside_the_sandbox_are_said(
         "secret_key": "sho,rt", "registration_rate_limit": "", "grant_budget_usd_per_day": "",
     }  # fmt: skip
     result = doctor(build_app(sqlite_url, settings=settings))
-    for said in (
+    for message in (
         "REGISTRATION_RATE_LIMIT is off", "GRANT_BUDGET_USD_PER_DAY is off", "PRICE_OVERRIDES fixes",
-        "SECRET_KEY holds a comma", "the database is SQLite", "METRICS_TOKEN is not set",
+        "SECRET_KEY contains a comma", "the database is SQLite", "METRICS_TOKEN is not set",
     ):  # fmt: skip
-        assert f"warn  settings: {said}" in result.output
+        assert f"warn  settings: {message}" in result.output
     failed = failures(result)
     assert [line.split()[1] for line in failed if line.startswith("settings")] == [
         "BASE_URL", "ALLOW_PRIVATE_UPSTREAMS", "SECRET_KEY",
@@ -188,26 +208,58 @@ def test_dangerous_settings_outside_the_sandbox_are_said(
     assert result.exit_code == 1
 
 
-def test_one_endpoint_alone_is_said_where_money_is_real(
+@pytest.mark.parametrize("network", ["testnet", "mainnet"])
+def test_a_redis_that_serves_clients_without_a_password_is_found_outside_the_sandbox(
+    build_app: Callable[..., Flask], sqlite_url: str, network: str
+) -> None:
+    finding = "FAIL  redis: serves clients without a password"
+    queue = RecordingQueue()
+    queue.password = ""
+    for settings, is_found in (({"network": network}, True), ({"network": "sandbox"}, False)):
+        app = build_app(sqlite_url, queue=queue, settings=settings)
+        assert (finding in doctor(app).output) is is_found
+    queue.password = "set"
+    assert (
+        "FAIL  redis" not in doctor(build_app(sqlite_url, queue=queue, settings={"network": network})).output
+    )
+
+
+def test_a_remote_redis_without_tls_is_reported_without_its_url(
     build_app: Callable[..., Flask], sqlite_url: str
 ) -> None:
-    for urls, hangs in (([unused_url()], True), ([unused_url(), unused_url()], False)):
+    for url, is_reported in (
+        ("redis://:canary@10.0.0.9:6379/0", True),
+        ("rediss://:canary@10.0.0.9:6379/0", False),
+        ("redis://:canary@127.0.0.1:6379/0", False),
+    ):
+        app = build_app(sqlite_url, settings={"network": "testnet", "redis_url": url})
+        result = doctor(app)
+        assert (
+            "warn  redis: the connection to another machine is not encrypted" in result.output
+        ) is is_reported
+        assert "canary" not in result.output
+
+
+def test_a_single_endpoint_is_reported_on_mainnet(build_app: Callable[..., Flask], sqlite_url: str) -> None:
+    for urls, is_single in (([unused_url()], True), ([unused_url(), unused_url()], False)):
         chains = chain_at(*urls, network="mainnet")
         result = doctor(build_app(sqlite_url, settings={"network": "mainnet"}, chains=chains))
-        assert ("warn  base: it hangs on one endpoint" in result.output) is hangs
+        assert ("warn  base: has a single endpoint" in result.output) is is_single
 
 
 @pytest.mark.chain
 @pytest.mark.postgres
-def test_what_is_behind_runs_low_or_waits_for_long_is_said(
+def test_lagging_endpoints_low_gas_and_stuck_transactions_are_reported(
     postgres_url: str, build_app: Callable[..., Flask], base_node: EvmNode, own_base_node: EvmNode
 ) -> None:
     (behind,) = chain_at(base_node.url).values()
     (ahead,) = chain_at(own_base_node.url).values()
     own_base_node.mine(max(0, behind.head().number - ahead.head().number) + 25)
     chains = chain_at(own_base_node.url, base_node.url)
-    tills = {ChainName.BASE: till_of(chains[ChainName.BASE])}
-    app = build_app(postgres_url, chains=chains, tills=tills, settings={"base_url": "http://127.0.0.1:8000"})
+    facilitators = {ChainName.BASE: facilitator_of(chains[ChainName.BASE])}
+    app = build_app(
+        postgres_url, chains=chains, facilitators=facilitators, settings={"base_url": "http://127.0.0.1:8000"}
+    )
     with app.app_context():
         settler, _ = treasury.settler(ChainName.BASE), treasury.recipient(ChainName.BASE)
         agent = register(app.test_client())
@@ -216,15 +268,37 @@ def test_what_is_behind_runs_low_or_waits_for_long_is_said(
         assert agent.move("0.001", "ETH", Prefer="respond-async").get_json()["status"] == "pending"
         agent.post(f"{agent.wallet_url}/fund", {"chain": "base", "amount": "1", "currency": "USDC"})
         with time_machine.travel(clock.now().timestamp() + 3660, tick=True):
-            heartbeats.beat()
+            heartbeats.record()
             result = doctor(app)
             warned = [line for line in result.output.splitlines() if line.startswith("warn")]
         own_base_node.set_automine(True)
     assert "warn  base: endpoint 2 is 2" in result.output
-    assert "warn  movements: a transfer on base is pending for 61 minutes" in warned
+    assert "warn  movements: a transfer on base has been pending for 61 minutes" in warned
     assert "warn  payments: the settlement key on base has gas for 0 payments" in warned
-    assert f"send native coins to {settler}" in result.output
+    assert f"send native tokens to {settler}" in result.output
     assert len(warned) == 3, result.output
     (failed,) = failures(result)
-    assert failed.startswith("database: its clock and this machine's are 36")
+    assert failed.startswith("database: its clock and this machine's differ by 36")
     assert result.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"network": "testnet"}, "FAIL  shopping: the browser does not start with its sandbox"),
+        ({"network": "testnet", "browser_without_sandbox": "1"}, "warn  shopping: the browser runs without"),
+        ({"network": "sandbox"}, "ok    shopping: a browser is available"),
+    ],
+)  # fmt: skip
+def test_a_browser_without_working_sandbox_is_an_error_unless_allowed(
+    build_app: Callable[..., Flask], sqlite_url: str, settings: dict[str, str], expected: str
+) -> None:
+    assert (
+        expected
+        in doctor(build_app(sqlite_url, settings=settings, shopper=FakeShopper(sandboxed=False))).output
+    )
+
+
+def test_a_browser_with_a_sandbox_is_ok(build_app: Callable[..., Flask], sqlite_url: str) -> None:
+    app = build_app(sqlite_url, settings={"network": "testnet"}, shopper=FakeShopper())
+    assert "ok    shopping: a browser is available" in doctor(app).output

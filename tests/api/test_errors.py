@@ -1,4 +1,4 @@
-"""Every failure has one body, whatever fails; and health tells the truth."""
+"""Every error has the same body; health reports the state of the dependencies."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
-from gunicorn.http.errors import ChunkMissingTerminator, InvalidChunkSize, NoMoreData
+from gunicorn.http.errors import NoMoreData
 from werkzeug.test import TestResponse
 
 from app.config import Settings
-from app.core import heartbeats, identifiers
-from app.errors import STATUS
-from app.web.callers import LetGoError, Why
+from app.core import identifiers
+from app.db import heartbeats
+from app.error_codes import STATUS
+from server.client_socket import ConnectionShed, MalformedBody
+from server.hooks import ShedReason
 from tests.support.agents import Agent, register
 from tests.support.applications import RecordingQueue, make_app, settings_for
 from tests.support.logs import written_logs
@@ -32,7 +34,7 @@ def agent(client: FlaskClient) -> Agent:
 
 
 def assert_failure(answer: TestResponse, status: int, code: str) -> dict[str, Any]:
-    """Check the one body of failures, to the letter."""
+    """Check the body of an error exactly."""
     assert answer.status_code == status, answer.get_data(as_text=True)
     assert answer.content_type == "application/json"
     body: dict[str, Any] = answer.get_json()
@@ -47,7 +49,7 @@ def assert_failure(answer: TestResponse, status: int, code: str) -> dict[str, An
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE"])
-def test_a_route_that_does_not_exist_is_told_as_json_to_everybody(method: str, agent: Agent) -> None:
+def test_an_unknown_route_is_a_json_error_for_every_client(method: str, agent: Agent) -> None:
     for path in (
         "/v1/nothing",
         "/v2/wallets",
@@ -63,7 +65,7 @@ def test_a_route_that_does_not_exist_is_told_as_json_to_everybody(method: str, a
             assert_failure(answer, 404, "NOT_FOUND")
 
 
-def test_a_wrong_method_says_which_are_right(agent: Agent) -> None:
+def test_a_wrong_method_lists_the_allowed_ones(agent: Agent) -> None:
     for path, wrong, right in (
         ("/v1/health", "POST", {"GET", "HEAD", "OPTIONS"}),
         ("/v1/wallets", "DELETE", {"GET", "POST", "HEAD", "OPTIONS"}),
@@ -78,11 +80,11 @@ def test_a_wrong_method_says_which_are_right(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize("method", ["TRACE", "CONNECT", "FOO", "PROPFIND"])
-def test_methods_that_nobody_uses_are_wrong_methods(method: str, client: FlaskClient) -> None:
+def test_unknown_methods_are_not_allowed(method: str, client: FlaskClient) -> None:
     assert_failure(client.open("/v1/health", method=method), 405, "METHOD_NOT_ALLOWED")
 
 
-def test_head_answers_like_get_without_a_body_and_options_tells_the_methods(agent: Agent) -> None:
+def test_head_is_get_without_a_body_and_options_lists_the_methods(agent: Agent) -> None:
     for path, status in (
         ("/v1/health", 200),
         (agent.wallet_url, 200),
@@ -94,7 +96,7 @@ def test_head_answers_like_get_without_a_body_and_options_tells_the_methods(agen
         assert (head.status_code, head.data) == (status, b"")
         assert head.content_type == got.content_type == "application/json"
     options = agent.client.options("/v1/health")
-    assert options.status_code == 200
+    assert options.status_code == 204
     assert {"GET", "HEAD", "OPTIONS"} <= set(options.headers["Allow"].split(", "))
 
 
@@ -118,7 +120,7 @@ def test_a_body_of_unknown_length_is_not_read_beyond_a_mebibyte(agent: Agent) ->
 
 
 class _Broken(io.RawIOBase):
-    """A body that the server cannot read, as gunicorn says so."""
+    """A body that raises an error of the server when it is read."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -130,10 +132,8 @@ class _Broken(io.RawIOBase):
         raise self._error
 
 
-@pytest.mark.parametrize(
-    "error", [InvalidChunkSize(b"zz"), ChunkMissingTerminator(b"x"), NoMoreData(), OSError()], ids=repr
-)
-def test_chunks_that_are_none_are_the_caller_s_mistake(error: Exception, agent: Agent) -> None:
+@pytest.mark.parametrize("error", [MalformedBody(), NoMoreData(), OSError()], ids=repr)
+def test_malformed_chunks_are_invalid_input(error: Exception, agent: Agent) -> None:
     answer = agent.client.post(
         "/v1/wallets",
         headers=agent.headers(Transfer_Encoding="chunked"),
@@ -143,18 +143,18 @@ def test_chunks_that_are_none_are_the_caller_s_mistake(error: Exception, agent: 
 
 
 @pytest.mark.parametrize("path", ["/v1/wallets", "/v1/device/claim", "/v1/agents/register"])
-def test_a_body_for_which_there_is_no_memory_is_told_to_come_back(path: str, agent: Agent) -> None:
-    def send(why: Why) -> TestResponse:
+def test_a_body_without_memory_for_it_is_overloaded_with_retry_after(path: str, agent: Agent) -> None:
+    def send(why: ShedReason) -> TestResponse:
         return agent.client.post(
             path,
             headers=agent.headers(Transfer_Encoding="chunked"),
-            environ_overrides={"wsgi.input": _Broken(LetGoError(why)), "wsgi.input_terminated": True},
+            environ_overrides={"wsgi.input": _Broken(ConnectionShed(why)), "wsgi.input_terminated": True},
         )
 
-    refused = send(Why.BODIES)
+    refused = send(ShedReason.BODY_MEMORY_EXHAUSTED)
     assert_failure(refused, 503, "OVERLOADED")
     assert int(refused.headers["Retry-After"]) >= 1
-    assert_failure(send(Why.SENDS_SLOWLY), 408, "REQUEST_TIMEOUT")
+    assert_failure(send(ShedReason.SLOW_SENDER), 408, "REQUEST_TIMEOUT")
 
 
 BROKEN = [
@@ -166,7 +166,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("path", ["/v1/wallets", "/v1/agents/register", "/v1/keys", "/v1/device/claim"])
-def test_a_body_that_cannot_be_read_is_the_caller_s_mistake(path: str, agent: Agent) -> None:
+def test_an_unreadable_body_is_invalid_input(path: str, agent: Agent) -> None:
     for raw in BROKEN:
         for content_type in ("application/json", "text/plain", "application/x-www-form-urlencoded", ""):
             headers = agent.headers(Content_Type=content_type)
@@ -175,7 +175,7 @@ def test_a_body_that_cannot_be_read_is_the_caller_s_mistake(path: str, agent: Ag
     assert agent.get("/v1/wallets").get_json()["pagination"]["total"] == 1
 
 
-def test_a_key_that_is_none_is_refused_in_one_way(agent: Agent) -> None:
+def test_all_invalid_keys_are_refused_alike(agent: Agent) -> None:
     seen = set()
     other_ending = "A" if agent.key[-1] != "A" else "B"
     for key in (
@@ -190,7 +190,7 @@ def test_a_key_that_is_none_is_refused_in_one_way(agent: Agent) -> None:
     assert "X-API-Key" in seen.pop()
 
 
-def test_every_answer_has_a_request_id_of_its_own_that_finds_it_in_the_logs(agent: Agent) -> None:
+def test_every_response_has_a_unique_request_id_that_is_logged(agent: Agent) -> None:
     with written_logs() as lines:
         answers = [
             agent.get("/v1/health"),
@@ -206,9 +206,13 @@ def test_every_answer_has_a_request_id_of_its_own_that_finds_it_in_the_logs(agen
         assert logged[request_id]["status"] == answer.status_code
 
 
-def test_a_defect_tells_the_caller_nothing_and_the_logs_everything(app: Flask) -> None:
+def test_an_unexpected_error_is_logged_and_not_exposed(
+    build_app: Callable[..., Flask], sqlite_url: str
+) -> None:
+    app = build_app(sqlite_url, reused=False)
+
     def crash() -> str:
-        raise RuntimeError("the canary of the defect")
+        raise RuntimeError("the canary of the error")
 
     app.add_url_rule("/v1/crash", view_func=crash)
     with written_logs() as lines:
@@ -219,18 +223,16 @@ def test_a_defect_tells_the_caller_nothing_and_the_logs_everything(app: Flask) -
     assert "details" not in body
     (line,) = logged
     assert line["request_id"] == body["request_id"]
-    assert "the canary of the defect" in line["exception"]
+    assert "the canary of the error" in line["exception"]
 
 
 @pytest.mark.parametrize(("code", "status"), sorted(STATUS.items()))
-def test_every_code_has_a_status_that_is_a_failure(code: str, status: int) -> None:
+def test_every_code_has_an_error_status(code: str, status: int) -> None:
     assert 400 <= status < 600
     assert code == code.upper()
 
 
-def test_health_is_ok_with_all_parts_there_and_says_when_the_worker_is_silent(
-    build_app: Callable[..., Flask], sqlite_url: str
-) -> None:
+def test_health_is_ok_and_reports_a_silent_worker(build_app: Callable[..., Flask], sqlite_url: str) -> None:
     queue = RecordingQueue()
     app = build_app(sqlite_url, queue=queue)
     client = app.test_client()
@@ -239,7 +241,7 @@ def test_health_is_ok_with_all_parts_there_and_says_when_the_worker_is_silent(
     assert set(silent.get_json()) == {"status", "version", "checks"}
     assert silent.get_json()["checks"] == {"database": "ok", "redis": "ok", "worker": "silent"}
     with app.app_context():
-        heartbeats.beat()
+        heartbeats.record()
     assert client.get("/v1/health").get_json()["checks"]["worker"] == "ok"
     queue.away = True
     away = client.get("/v1/health")
@@ -247,7 +249,7 @@ def test_health_is_ok_with_all_parts_there_and_says_when_the_worker_is_silent(
     assert away.get_json()["checks"] == {"database": "ok", "redis": "unreachable", "worker": "ok"}
 
 
-def test_health_without_the_database_is_degraded_and_everything_else_says_come_back(
+def test_without_the_database_health_is_degraded_and_requests_are_overloaded(
     build_app: Callable[..., Flask], sqlite_url: str
 ) -> None:
     app = build_app(sqlite_url)
@@ -271,7 +273,7 @@ def test_health_without_the_database_is_degraded_and_everything_else_says_come_b
     assert client.get("/v1/health").status_code == 200
 
 
-def test_a_database_server_that_is_away_degrades_health_and_its_password_is_told_nobody() -> None:
+def test_an_unreachable_database_degrades_health_without_exposing_its_password() -> None:
     away = make_app(settings_for(DEAD_POSTGRES))
     with written_logs() as lines:
         answer = away.test_client().get("/v1/health")
@@ -279,22 +281,22 @@ def test_a_database_server_that_is_away_degrades_health_and_its_password_is_told
         written = json.dumps(lines())
     assert (answer.status_code, answer.get_json()["checks"]["database"]) == (503, "unreachable")
     assert_failure(failed, 503, "OVERLOADED")
-    assert "database_not_available" in written
+    assert "database_unavailable" in written
     assert "canary-password" not in written
 
 
-def test_a_doubled_slash_is_another_path_and_redirects_nobody_anywhere(client: FlaskClient) -> None:
-    answer = client.get("/v1//wallets/x", headers={"Host": "evil.example"})
+def test_a_doubled_slash_is_another_path_without_redirect(client: FlaskClient) -> None:
+    answer = client.get("/v1//wallets/x", headers={"Host": "purser.test"})
     assert (answer.status_code, answer.get_json()["code"]) == (404, "NOT_FOUND")
     assert "Location" not in answer.headers
 
 
-def test_wrong_settings_are_named_one_by_one_without_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_settings_are_listed_without_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NETWORK", "foonet")
     monkeypatch.setenv("INITIAL_CREDITS_USD", "secretish")
-    with pytest.raises(SystemExit) as told:
+    with pytest.raises(SystemExit) as refused:
         Settings.load()
-    assert "NETWORK:" in str(told.value)
-    assert "INITIAL_CREDITS_USD:" in str(told.value)
-    assert "secretish" not in str(told.value)
-    assert "foonet" not in str(told.value)
+    assert "NETWORK:" in str(refused.value)
+    assert "INITIAL_CREDITS_USD:" in str(refused.value)
+    assert "secretish" not in str(refused.value)
+    assert "foonet" not in str(refused.value)

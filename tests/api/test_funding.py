@@ -1,4 +1,4 @@
-"""Funding requests over the API, fulfilled by real deposits: what counts, what does not, and what is answered."""
+"""Funding requests over the API, fulfilled by real deposits."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from app.adapters.faucet_http import HttpFaucet
 from app.core import clock, identifiers
 from app.core.chains import ETH, USDC, ChainName
 from app.jobs import JobName
-from app.ports import provider
 from app.ports.errors import Unreachable
-from app.wallets import deposits, funding
+from app.state import app_state
+from app.wallets.deposits import funding, scanner
 from sandbox.evm import EvmNode
-from sandbox.faucet import Book, Faucet, FaucetServer
+from sandbox.faucet import Faucet, FaucetServer, PaymentLedger
 from sandbox.payers import EvmPayer
 from tests.support.agents import Agent, register
 from tests.support.applications import RecordingQueue
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.chain
 
 @pytest.fixture
 def agent(chain_app: Flask) -> Iterator[Agent]:
-    """An agent without a coin."""
+    """An agent with an empty wallet."""
     with chain_app.app_context():
         yield register(chain_app.test_client())
 
@@ -51,10 +51,10 @@ def ask(
 
 
 def settle(node: EvmNode) -> int:
-    """Let deposits become deep enough, and look for them."""
+    """Mine the confirmations of deposits, and scan for them."""
     name = ChainName(node.name)
     node.mine(CONFIRMATIONS[name] - 1)
-    return deposits.find(name)
+    return scanner.scan(name)
 
 
 def row(agent: Agent, request: dict[str, Any]) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def status(agent: Agent, *requests: dict[str, Any]) -> list[str]:
     return [row(agent, request)["status"] for request in requests]
 
 
-def test_a_request_is_answered_in_the_contract_s_shape_and_stands_in_the_history(agent: Agent) -> None:
+def test_a_request_has_the_documented_fields_and_is_listed_in_the_history(agent: Agent) -> None:
     body = ask(agent, "12.50", "usdc", chain="Base")
     request_id, message = body.pop("funding_request_id"), body.pop("message")
     assert identifiers.parse_id(request_id) == request_id
@@ -95,7 +95,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-def test_a_bad_or_missing_field_is_named_and_nothing_is_recorded(agent: Agent) -> None:
+def test_an_invalid_or_missing_field_is_reported_and_nothing_is_recorded(agent: Agent) -> None:
     good = {"amount": "1", "currency": "USDC", "chain": "base"}
     for change, field in BAD:
         answer = agent.post(f"{agent.wallet_url}/fund", {**good, **change})
@@ -121,20 +121,20 @@ def test_a_real_deposit_confirms_the_request_once_it_is_deep_enough(
         tx_hash = node.fund_usdc(agent.address, usdc(amount))
     payer = node.rpc("eth_getTransactionByHash", tx_hash)["from"]
     node.mine(CONFIRMATIONS[ChainName(chain)] - 2)
-    assert deposits.find(ChainName(chain)) == 0
+    assert scanner.scan(ChainName(chain)) == 0
     assert status(agent, asked) == ["pending"]
     node.mine(1)
-    assert deposits.find(ChainName(chain)) == 1
+    assert scanner.scan(ChainName(chain)) == 1
     entry = row(agent, asked)
     assert (entry["status"], entry["tx_hash"]) == ("confirmed", tx_hash)
     assert entry["from_address"].lower() == payer.lower()
     assert entry["confirmed_at"]
     assert [event["status"] for event in entry["events"]] == ["pending", "confirmed"]
-    assert deposits.find(ChainName(chain)) == 0
+    assert scanner.scan(ChainName(chain)) == 0
     assert agent.spent_today() == 0
 
 
-def test_deposits_add_up_and_the_last_one_is_the_request_s(agent: Agent, base_node: EvmNode) -> None:
+def test_deposits_add_up_and_the_last_one_sets_the_hash(agent: Agent, base_node: EvmNode) -> None:
     asked = ask(agent, "10", "USDC")
     base_node.fund_usdc(agent.address, usdc(4))
     settle(base_node)
@@ -146,7 +146,7 @@ def test_deposits_add_up_and_the_last_one_is_the_request_s(agent: Agent, base_no
     assert (row(agent, asked)["status"], row(agent, asked)["tx_hash"]) == ("confirmed", last)
 
 
-def test_what_is_left_of_a_deposit_flows_to_the_next_request_in_their_order(
+def test_the_remainder_of_a_deposit_is_allocated_to_the_next_request(
     agent: Agent, base_node: EvmNode
 ) -> None:
     first, second, third = ask(agent, "5", "USDC"), ask(agent, "3", "USDC"), ask(agent, "2", "USDC")
@@ -158,7 +158,7 @@ def test_what_is_left_of_a_deposit_flows_to_the_next_request_in_their_order(
     assert status(agent, third) == ["confirmed"]
 
 
-def test_what_is_left_does_not_wait_for_requests_yet_to_come(agent: Agent, base_node: EvmNode) -> None:
+def test_a_remainder_is_not_kept_for_later_requests(agent: Agent, base_node: EvmNode) -> None:
     first = ask(agent, "5", "USDC")
     base_node.fund_usdc(agent.address, usdc(9))
     settle(base_node)
@@ -173,7 +173,7 @@ def test_a_deposit_before_the_request_does_not_count_even_when_it_is_found_after
     fund(base_node, agent.address, eth=0.5, dollars=5)
     early = [ask(agent, "5", "USDC"), ask(agent, "0.5", "ETH")]
     assert settle(base_node) == 0
-    # This one is on its way while another request is made: it is the first one's only.
+    # Pending while the second request is made: it counts for the first one only.
     base_node.fund_usdc(agent.address, usdc(10))
     late = ask(agent, "5", "USDC")
     assert settle(base_node) == 1
@@ -193,7 +193,7 @@ def test_the_wrong_token_or_chain_fulfils_nothing(
     assert status(agent, ether, dollars) == ["pending", "confirmed"]
 
 
-def test_another_wallet_s_deposit_fulfils_nothing_of_mine(agent: Agent, base_node: EvmNode) -> None:
+def test_a_deposit_to_another_wallet_fulfils_nothing(agent: Agent, base_node: EvmNode) -> None:
     other = register(agent.client)
     mine, theirs = ask(agent, "1", "USDC"), ask(other, "1", "USDC")
     base_node.fund_usdc(other.address, usdc(5))
@@ -202,9 +202,7 @@ def test_another_wallet_s_deposit_fulfils_nothing_of_mine(agent: Agent, base_nod
     assert status(other, theirs) == ["confirmed"]
 
 
-def test_a_payment_out_of_a_contract_counts_and_has_no_hash_of_its_own(
-    agent: Agent, base_node: EvmNode
-) -> None:
+def test_an_internal_transfer_of_a_contract_counts_and_has_no_hash(agent: Agent, base_node: EvmNode) -> None:
     asked = ask(agent, "0.000000003", "ETH")
     await_mined(base_node, pay_from_a_contract(base_node, {agent.address: 3 * 10**9}))
     assert settle(base_node) == 1
@@ -212,9 +210,7 @@ def test_a_payment_out_of_a_contract_counts_and_has_no_hash_of_its_own(
     assert (entry["status"], entry["tx_hash"], entry["from_address"]) == ("confirmed", None, None)
 
 
-def test_moving_one_s_own_money_is_no_deposit_and_takes_nothing_off_one(
-    agent: Agent, base_node: EvmNode
-) -> None:
+def test_own_movements_are_not_deposits_and_do_not_reduce_one(agent: Agent, base_node: EvmNode) -> None:
     fund(base_node, agent.address, eth=1, dollars=50)
     agent.unlimited()
     ether, dollars = ask(agent, "0.5", "ETH"), ask(agent, "5", "USDC")
@@ -226,7 +222,7 @@ def test_moving_one_s_own_money_is_no_deposit_and_takes_nothing_off_one(
         assert agent.move(amount, currency, to=to).get_json()["status"] == "confirmed"
     assert settle(base_node) == 0
     assert status(agent, ether, dollars) == ["pending", "pending"]
-    # Fees and amounts that went out between two looks do not shorten what came in.
+    # Fees and amounts sent between two scans do not reduce the deposit.
     base_node.fund_eth(agent.address, 5 * 10**17)
     assert agent.move("0.1", "ETH").get_json()["status"] == "confirmed"
     assert agent.move("1", "USDC").get_json()["status"] == "confirmed"
@@ -246,9 +242,7 @@ def test_a_wallet_has_at_most_twenty_open_requests(agent: Agent, base_node: EvmN
     ask(agent, "1", "USDC")
 
 
-def test_a_request_that_nobody_pays_in_time_fails_as_expired_and_later_money_goes_to_others(
-    agent: Agent, base_node: EvmNode
-) -> None:
+def test_an_unpaid_request_expires_and_later_deposits_go_to_others(agent: Agent, base_node: EvmNode) -> None:
     old = ask(agent, "5", "USDC")
     made = clock.now()
     with time_machine.travel(made + timedelta(days=6, hours=23), tick=True):
@@ -265,8 +259,8 @@ def test_a_request_that_nobody_pays_in_time_fails_as_expired_and_later_money_goe
     assert status(agent, old, young) == ["failed", "confirmed"]
 
 
-@pytest.mark.parametrize("verb", ["head", "mark"])
-def test_a_chain_that_cannot_be_read_takes_no_request(
+@pytest.mark.parametrize("verb", ["head", "scan_state"])
+def test_no_request_is_created_on_an_unreadable_chain(
     verb: str, build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain]
 ) -> None:
     chain, queue = FaultyChain(chains[ChainName.BASE]), RecordingQueue()
@@ -290,25 +284,25 @@ def test_a_chain_that_cannot_be_read_takes_no_request(
 
 
 class WitnessQueue(RecordingQueue):
-    """Notes whether the request could be seen by another connection when its job was put."""
+    """Records whether the request was visible to another connection when its job was enqueued."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
         self.path = url.removeprefix("sqlite:///")
         self.visible: list[bool] = []
 
-    def put(self, job: JobName, *arguments: str) -> bool:
+    def enqueue(self, job: JobName, *arguments: str) -> bool:
         connection = sqlite3.connect(self.path)
         hexadecimal = arguments[0].replace("-", "")
         found = connection.execute("SELECT 1 FROM transactions WHERE id = ?", (hexadecimal,)).fetchone()
         connection.close()
         self.visible.append(found is not None)
-        return super().put(job, *arguments)
+        return super().enqueue(job, *arguments)
 
 
 @pytest.fixture
 def faucet_url(base_node: EvmNode, tmp_path: Path) -> Iterator[str]:
-    book = Book(tmp_path / "faucet.sqlite")
+    book = PaymentLedger(tmp_path / "faucet.sqlite")
     server = FaucetServer(Faucet(book, {"base": EvmPayer(base_node.url, base_node.deployment)}))
     server.start()
     yield server.url
@@ -316,7 +310,7 @@ def faucet_url(base_node: EvmNode, tmp_path: Path) -> Iterator[str]:
     book.close()
 
 
-def test_the_sandbox_pays_each_request_once_however_often_it_is_asked(
+def test_the_faucet_pays_each_request_once_however_often_it_is_asked(
     build_app: Callable[..., Flask],
     sqlite_url: str,
     chains: dict[ChainName, EvmChain],
@@ -336,11 +330,28 @@ def test_the_sandbox_pays_each_request_once_however_often_it_is_asked(
                 deposit_jobs.pay_from_faucet(request_id)
         settle(base_node)
         assert status(agent, *asked) == ["confirmed", "confirmed"]
-        held = provider.current().chains[ChainName.BASE].balances(agent.address)
+        held = app_state().ports.chains[ChainName.BASE].balances(agent.address)
         assert (held.of(USDC).units, held.of(ETH).units) == (2_500_000, 5 * 10**17)
 
 
-def test_a_refused_request_asks_nobody_for_money(
+def test_a_request_with_a_lost_faucet_job_takes_no_deposit_of_a_later_one(
+    each_database_url: str,
+    build_app: Callable[..., Flask],
+    chains: dict[ChainName, EvmChain],
+    base_node: EvmNode,
+    faucet_url: str,
+) -> None:
+    app = build_app(each_database_url, chains=chains, queue=RecordingQueue(), faucet=HttpFaucet(faucet_url))
+    with app.app_context():
+        agent = register(app.test_client())
+        requests = [ask(agent, "1.5", "USDC") for _ in range(2)]
+        ask(agent, "1.5", "ETH")
+        deposit_jobs.pay_from_faucet(requests[1]["funding_request_id"])
+        settle(base_node)
+        assert status(agent, *requests) == ["confirmed", "confirmed"]
+
+
+def test_a_refused_request_does_not_call_the_faucet(
     build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain]
 ) -> None:
     queue = RecordingQueue()
@@ -365,7 +376,7 @@ def test_a_refused_request_asks_nobody_for_money(
         assert len(queue.put_jobs) == asked == 20
 
 
-def test_without_a_faucet_or_with_a_dead_one_a_request_waits_for_its_payer(
+def test_without_a_working_faucet_a_request_stays_open(
     build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain], base_node: EvmNode
 ) -> None:
     for faucet in (None, HttpFaucet("http://127.0.0.1:1")):

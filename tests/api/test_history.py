@@ -1,4 +1,4 @@
-"""The history of a wallet: order, filters, pages, single entries, and nobody else's entries in it."""
+"""The history of a wallet: order, filters, pages, single transactions, and isolation from other wallets."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from flask.testing import FlaskClient
 
 from app.core import clock, identifiers
-from app.core.unit_of_work import unit_of_work
+from app.db.unit_of_work import unit_of_work
 from app.factory import create_app
-from app.wallets import lifecycle
-from app.wallets.lifecycle import Status, TransactionType
-from app.wallets.models import SignedAttempt, Transaction
+from app.wallets.core import lifecycle
+from app.wallets.core.lifecycle import MovementStatus, TransactionType
+from app.wallets.core.models import SignedAttempt, Transaction
 from tests.support.agents import Agent, register
 from tests.support.applications import settings_for
 from tests.support.chains import RECIPIENT
@@ -34,21 +34,21 @@ def record(
     at: datetime | None = None,
     type_: TransactionType = TransactionType.TRANSFER,
     chain: str = "base",
-    status: Status = Status.PENDING,
+    status: MovementStatus = MovementStatus.PENDING,
     tx_hash: str | None = None,
     hashes: tuple[str, ...] = (),
     **values: Any,
 ) -> str:
-    """Put a transaction on record through the lifecycle, in the state asked for."""
+    """Record a transaction with a status."""
     transaction_id, now = identifiers.new_id(), at or clock.now()
     row = {"amount_units": 1_500_000, "currency": "USDC", "cost_nanos": 1_500_000_000, **values}
     with unit_of_work() as session:
         lifecycle.record(
-            Transaction(
+            session, Transaction(
                 id=transaction_id, wallet_id=wallet_id, type=type_.value, chain=chain, to_address=RECIPIENT,
                 created_at=now, checks=0, tx_hash=tx_hash, nonce=7 if hashes else None, **row,
             ),
-            status=Status.PENDING,
+            status=MovementStatus.PENDING,
         )  # fmt: skip
         for each in hashes:
             session.add(
@@ -58,12 +58,14 @@ def record(
                 )
             )  # fmt: skip
             session.flush()
-    if status is not Status.PENDING:
-        reason = "reverted" if status is Status.FAILED else None
-        with unit_of_work():
-            lifecycle.move(transaction_id, source=Status.PENDING, target=status, reason=reason)
-    with unit_of_work():
-        count_as(transaction_id, status)
+    if status is not MovementStatus.PENDING:
+        reason = "reverted" if status is MovementStatus.FAILED else None
+        with unit_of_work() as session:
+            lifecycle.TRANSACTIONS.move(
+                session, transaction_id, MovementStatus.PENDING, status, reason=reason
+            )
+    with unit_of_work() as session:
+        count_as(session, transaction_id, status)
     return transaction_id
 
 
@@ -85,9 +87,9 @@ def test_a_new_wallet_has_an_empty_history(agent: Agent) -> None:
     }
 
 
-def test_an_entry_has_the_contract_s_fields_and_the_listing_shows_the_same(agent: Agent) -> None:
+def test_a_transaction_has_the_documented_fields_alone_and_in_the_list(agent: Agent) -> None:
     transaction_id = record(
-        agent.wallet_id, from_address=agent.address, status=Status.CONFIRMED, tx_hash=_HASH
+        agent.wallet_id, from_address=agent.address, status=MovementStatus.CONFIRMED, tx_hash=_HASH
     )
     (listed,) = page(agent)["transactions"]
     single = agent.transaction(transaction_id)
@@ -109,9 +111,9 @@ def test_an_entry_has_the_contract_s_fields_and_the_listing_shows_the_same(agent
     assert events[0]["at"] == created_at <= events[1]["at"]
 
 
-def test_the_newest_comes_first_and_pages_neither_repeat_nor_skip(agent: Agent) -> None:
+def test_pages_are_newest_first_and_neither_repeat_nor_skip(agent: Agent) -> None:
     start = clock.now()
-    # Several in the same instant: their order must still be the same on every page.
+    # Several at the same instant: their order must be the same on every page.
     made = [record(agent.wallet_id, at=start + timedelta(seconds=number // 3)) for number in range(11)]
     whole = ids(page(agent))
     assert sorted(whole) == sorted(made)
@@ -131,7 +133,7 @@ def test_filters_narrow_the_list_and_its_total(agent: Agent) -> None:
         (type_, chain, status): record(agent.wallet_id, type_=type_, chain=chain, status=status)
         for type_ in (TransactionType.TRANSFER, TransactionType.WITHDRAWAL, TransactionType.FUNDING)
         for chain in ("base", "ethereum")
-        for status in Status
+        for status in MovementStatus
     }
     for query in (
         {"status": "pending"}, {"chain": "ethereum"}, {"type": "withdrawal"}, {"status": "failed", "chain": "base"},
@@ -154,15 +156,15 @@ def test_filters_narrow_the_list_and_its_total(agent: Agent) -> None:
     assert page(agent)["pagination"]["total"] == len(made) == 18
 
 
-def test_the_total_without_filters_is_what_is_there(agent: Agent) -> None:
-    for status in Status:
+def test_the_total_without_filters_counts_all_transactions(agent: Agent) -> None:
+    for status in MovementStatus:
         record(agent.wallet_id, status=status)
     unfiltered = page(agent)["pagination"]["total"]
-    counted = sum(page(agent, status=status.value)["pagination"]["total"] for status in Status)
+    counted = sum(page(agent, status=status.value)["pagination"]["total"] for status in MovementStatus)
     assert unfiltered == counted == agent.get(agent.wallet_url).get_json()["transaction_count"] == 3
 
 
-def test_an_unknown_filter_value_is_refused_and_named(agent: Agent) -> None:
+def test_an_unknown_filter_value_is_refused(agent: Agent) -> None:
     for field, values in {
         "status": ("", "PENDING", "done", "pending,failed", "null"),
         "chain": ("", "Base", "polygon", "0"),
@@ -175,19 +177,19 @@ def test_an_unknown_filter_value_is_refused_and_named(agent: Agent) -> None:
             assert list(body["details"]["fields"]) == [field]
 
 
-def test_entries_of_other_wallets_are_not_there_under_mine(agent: Agent) -> None:
-    stranger = register(agent.client)
+def test_transactions_of_other_wallets_are_not_found(agent: Agent) -> None:
+    other_agent = register(agent.client)
     second = agent.post("/v1/wallets", {}).get_json()["id"]
-    mine, other, theirs = record(agent.wallet_id), record(second), record(stranger.wallet_id)
+    mine, other, theirs = record(agent.wallet_id), record(second), record(other_agent.wallet_id)
     assert ids(page(agent)) == [mine]
     for wanted in (other, theirs, identifiers.new_id(), "x", "%00", mine + "0", mine[:-1], "{" + mine + "}"):
         answer = agent.get(f"{agent.wallet_url}/transactions/{wanted}")
         assert (answer.status_code, answer.get_json()["code"]) == (404, "NOT_FOUND"), wanted
-    assert stranger.get(f"{agent.wallet_url}/transactions/{mine}").status_code == 404
+    assert other_agent.get(f"{agent.wallet_url}/transactions/{mine}").status_code == 404
     assert agent.transaction(mine)["id"] == mine
 
 
-def test_hashes_that_were_replaced_are_shown_beside_the_one_that_counts(agent: Agent) -> None:
+def test_replaced_hashes_are_listed_along_with_the_current_one(agent: Agent) -> None:
     hashes = tuple("0x" + digit * 64 for digit in "123")
     transaction_id = record(agent.wallet_id, hashes=hashes, tx_hash=hashes[1])
     plain = record(agent.wallet_id, tx_hash=_HASH, hashes=(_HASH,))
@@ -197,7 +199,7 @@ def test_hashes_that_were_replaced_are_shown_beside_the_one_that_counts(agent: A
     assert rows[plain]["previous_hashes"] == agent.transaction(plain)["previous_hashes"] == []
 
 
-def test_amounts_and_values_keep_every_digit_that_they_can(agent: Agent) -> None:
+def test_amounts_and_values_keep_full_precision(agent: Agent) -> None:
     record(agent.wallet_id, currency="ETH", amount_units=10**18 * 123_456_789 + 1, cost_nanos=0)
     record(agent.wallet_id, currency="ETH", amount_units=2**255 - 1, cost_nanos=9 * 10**18)
     large, exact = page(agent)["transactions"]
@@ -216,10 +218,10 @@ def test_amounts_and_values_keep_every_digit_that_they_can(agent: Agent) -> None
         ),
     ],
 )
-def test_on_public_networks_an_entry_links_to_a_page_that_shows_it(
+def test_on_public_networks_a_transaction_links_to_a_block_explorer(
     network: str, pages: dict[str, str], sqlite_url: str
 ) -> None:
-    # The real wiring: it opens no connection before something is asked of a chain.
+    # The real wiring: it opens no connection before a chain is read.
     app = create_app(settings_for(sqlite_url, network=network, registration_rate_limit=None))
     with app.app_context():
         agent = register(app.test_client())
@@ -230,7 +232,7 @@ def test_on_public_networks_an_entry_links_to_a_page_that_shows_it(
             assert agent.transaction(asked)["explorer_url"] is None
 
 
-def test_a_history_of_many_entries_is_read_in_a_fixed_number_of_queries(agent: Agent) -> None:
+def test_a_long_history_is_read_in_a_fixed_number_of_queries(agent: Agent) -> None:
     counts = []
     for _ in range(2):
         for _ in range(6):

@@ -1,4 +1,4 @@
-"""Whatever stands in the headers that we read: an answer that says what is wrong, or what was asked for."""
+"""Hostile header values: each request is answered or refused with an error, never a crash."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.support.agents import register
 from tests.support.logs import written_logs
 
-# What a server lets through: no control characters but the tab.
+# Servers accept no control characters except the tab.
 _VALUES = st.text(
     st.characters(min_codepoint=32, max_codepoint=255, exclude_characters="\x7f") | st.just("\t"),
     max_size=300,
@@ -26,7 +26,7 @@ _NAMES = [
 @example({"Range": "bytes=0-0,-1,99999999999999999999-"})
 @example({"Content-Type": "multipart/form-data; boundary=" + "x" * 300})
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_header_is_taken_or_refused(client: FlaskClient, headers: dict[str, str]) -> None:
+def test_any_header_is_accepted_or_refused(client: FlaskClient, headers: dict[str, str]) -> None:
     key = {"X-API-Key": register(client).key}
     with written_logs() as lines:
         for method, path in (
@@ -49,9 +49,7 @@ def test_any_header_is_taken_or_refused(client: FlaskClient, headers: dict[str, 
 
 @given(key=_VALUES)
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_key_of_one_request_gives_its_first_answer_again_or_is_refused(
-    client: FlaskClient, key: str
-) -> None:
+def test_an_idempotency_key_replays_the_first_response_or_is_refused(client: FlaskClient, key: str) -> None:
     agent = register(client)
     first, again = (agent.post("/v1/wallets", {"name": "once"}, Idempotency_Key=key) for _ in range(2))
     assert first.status_code == again.status_code

@@ -1,4 +1,4 @@
-"""Whatever is sent to the pages for people: a page comes back that says what to do, and never a crash."""
+"""Any form sent to the owner pages gets a page in response, never a crash."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COOKIES = st.text(st.characters(min_codepoint=32, max_codepoint=255, exclude_ch
 @pytest.mark.parametrize("path", ["/device", "/device/claim", "/owner/sign-in"])
 @given(fields=_FIELDS, cookie=_COOKIES, raw=_BYTES, multipart=st.booleans())
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_form_is_answered_with_a_page(
+def test_any_form_gets_a_page(
     app: Flask, path: str, fields: dict[str, str], cookie: str, raw: bytes, *, multipart: bool
 ) -> None:
     with written_logs() as lines:

@@ -1,9 +1,8 @@
-"""`Idempotency-Key` beyond transfers: nothing made twice, over time, crashes, races and other people's keys."""
+"""`Idempotency-Key` beyond transfers: nothing is created twice, over time, in crashes and races, or across agents."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -15,12 +14,13 @@ from sqlalchemy import select, update
 from werkzeug.test import TestResponse
 
 from app.core import clock, identifiers
-from app.core.unit_of_work import reading, unit_of_work
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.idempotency.models import IdempotencyKey
 from app.ports.errors import Unreachable
-from app.wallets.models import Transaction, Wallet
-from app.web.idempotency import IdempotencyKey
+from app.wallets.core.models import Transaction, Wallet
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
+from tests.support.applications import change_ports
 from tests.support.chains import evm_chain, fund
 from tests.support.faults import FaultyChain
 from tests.support.ledger import race
@@ -44,8 +44,8 @@ def wallets(agent: Agent) -> int:
 
 
 def claim() -> dict[str, Any]:
-    """Return the one claim there is."""
-    with reading() as session:
+    """Return the only claim."""
+    with read_only_unit() as session:
         row = session.execute(select(*IdempotencyKey.__table__.columns)).one()
         return dict(row._mapping)
 
@@ -56,7 +56,7 @@ def change_claim(**values: object) -> None:
 
 
 def crashed(*, bound: bool) -> None:
-    """Make the claim look as a process leaves it that dies while it works, and let its lease end."""
+    """Put the claim into the state that a crashed process leaves behind, with its lease expired."""
     changes: dict[str, object] = {
         "answer_status": None,
         "answer_sealed": None,
@@ -69,7 +69,7 @@ def assert_conflict(answer: TestResponse) -> None:
     assert (answer.status_code, answer.get_json()["code"]) == (409, "IDEMPOTENCY_CONFLICT")
 
 
-def test_the_same_key_makes_one_wallet_and_gives_the_same_answer(agent: Agent) -> None:
+def test_the_same_key_creates_one_wallet_and_returns_the_same_response(agent: Agent) -> None:
     first, again = create(agent), create(agent)
     assert (first.status_code, again.status_code) == (201, 201)
     assert again.get_json() == first.get_json()
@@ -81,7 +81,7 @@ def test_the_same_key_makes_one_wallet_and_gives_the_same_answer(agent: Agent) -
     assert wallets(agent) == 2
 
 
-def test_the_answer_is_the_first_one_even_when_the_world_went_on(agent: Agent) -> None:
+def test_a_replay_is_the_first_response_even_after_later_changes(agent: Agent) -> None:
     first = create(agent)
     url = f"/v1/wallets/{first.get_json()['id']}"
     agent.put(f"{url}/controls", {"daily_limit_usd": 5})
@@ -91,23 +91,23 @@ def test_the_answer_is_the_first_one_even_when_the_world_went_on(agent: Agent) -
     assert wallets(agent) == 1
 
 
-def test_without_a_key_every_request_is_a_new_one(agent: Agent) -> None:
+def test_without_a_key_every_request_is_executed(agent: Agent) -> None:
     for _ in range(2):
         agent.post("/v1/wallets", {"name": "savings"})
     assert wallets(agent) == 3
-    with reading() as session:
+    with read_only_unit() as session:
         assert session.scalars(select(IdempotencyKey)).all() == []
 
 
 @pytest.mark.parametrize("key", ["", " ", "x" * 256, "a b", "é", "\t"])
-def test_a_malformed_key_makes_nothing(key: str, agent: Agent) -> None:
+def test_a_malformed_key_creates_nothing(key: str, agent: Agent) -> None:
     answer = create(agent, key)
     assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT")
     assert "Idempotency-Key" in answer.get_json()["details"]["fields"]
     assert wallets(agent) == 1
 
 
-def test_the_longest_and_oddest_keys_are_told_apart(agent: Agent) -> None:
+def test_keys_that_differ_in_one_character_are_distinct(agent: Agent) -> None:
     for key in ("!", "~" * 255, "~" * 254 + "!", "'; DROP TABLE wallets;--".replace(" ", "_"), "A", "a"):
         assert create(agent, key).status_code == 201
         assert create(agent, key).headers["Idempotent-Replayed"] == "true"
@@ -123,7 +123,7 @@ def test_another_agent_and_another_path_may_use_the_same_key(agent: Agent) -> No
     assert "Idempotent-Replayed" not in agent.post("/v1/agents/claim-code", {}, Idempotency_Key="k").headers
 
 
-def test_a_claim_code_is_replaced_once_per_key_and_answered_in_one_shape(agent: Agent) -> None:
+def test_a_claim_code_is_replaced_once_per_key(agent: Agent) -> None:
     plain = agent.post("/v1/agents/claim-code", {})
     first, again = (agent.post("/v1/agents/claim-code", {}, Idempotency_Key="k") for _ in range(2))
     assert [answer.status_code for answer in (plain, first, again)] == [201, 201, 201]
@@ -134,7 +134,7 @@ def test_a_claim_code_is_replaced_once_per_key_and_answered_in_one_shape(agent: 
     assert (rebuilt.status_code, set(rebuilt.get_json())) == (201, set(plain.get_json()))
 
 
-def test_a_key_is_free_again_after_a_day_and_not_before(agent: Agent) -> None:
+def test_a_key_can_be_reused_after_a_day_and_not_before(agent: Agent) -> None:
     first = create(agent).get_json()
     made = clock.now()
     with time_machine.travel(made + timedelta(hours=23, minutes=59), tick=True):
@@ -148,7 +148,7 @@ def test_a_key_is_free_again_after_a_day_and_not_before(agent: Agent) -> None:
     assert wallets(agent) == 3
 
 
-def test_a_request_whose_first_sending_still_runs_is_told_to_wait(agent: Agent) -> None:
+def test_a_repetition_of_a_running_request_is_a_conflict(agent: Agent) -> None:
     create(agent)
     crashed(bound=False)
     change_claim(lease_until=clock.now() + _MINUTE)
@@ -156,14 +156,14 @@ def test_a_request_whose_first_sending_still_runs_is_told_to_wait(agent: Agent) 
     assert_conflict(answer)
     assert int(answer.headers["Retry-After"]) >= 1
     assert "running" in answer.get_json()["error"]
-    # Another body is a conflict that waiting does not mend.
+    # Another body is a conflict, also later.
     other = create(agent, name="other")
     assert_conflict(other)
     assert "Retry-After" not in other.headers
     assert wallets(agent) == 2
 
 
-def test_a_first_sending_that_died_before_it_recorded_anything_is_done_anew(agent: Agent) -> None:
+def test_a_request_that_crashed_before_its_record_is_executed_again(agent: Agent) -> None:
     lost = create(agent).get_json()["id"]
     agent.delete(f"/v1/wallets/{lost}")
     crashed(bound=False)
@@ -174,7 +174,7 @@ def test_a_first_sending_that_died_before_it_recorded_anything_is_done_anew(agen
     assert wallets(agent) == 2
 
 
-def test_a_first_sending_that_died_after_it_recorded_is_answered_from_the_record(agent: Agent) -> None:
+def test_a_request_that_crashed_after_its_record_is_replayed_from_the_record(agent: Agent) -> None:
     first = create(agent)
     crashed(bound=True)
     again = create(agent)
@@ -183,27 +183,25 @@ def test_a_first_sending_that_died_after_it_recorded_is_answered_from_the_record
     assert wallets(agent) == 2
 
 
-def test_a_claim_that_was_taken_over_records_nothing_more(
-    agent: Agent, app: Flask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    vault = app.extensions["ports"].vault
+def test_a_claim_that_was_taken_over_records_nothing(agent: Agent, app: Flask) -> None:
+    vault = app.state.ports.vault
 
     class SlowVault:
-        """Loses the claim, as a sleeping machine does, while it makes the key."""
+        """Loses the claim, as a suspended machine does, while it creates the key."""
 
         def __getattr__(self, name: str) -> Any:
             return getattr(vault, name)
 
-        def new_wallet(self, place: Any) -> Any:
+        def create_wallet(self, location: Any) -> Any:
             change_claim(holder=identifiers.new_id())
-            return vault.new_wallet(place)
+            return vault.create_wallet(location)
 
-    monkeypatch.setitem(app.extensions, "ports", replace(app.extensions["ports"], vault=SlowVault()))
+    change_ports(app, vault=SlowVault())
     assert_conflict(create(agent))
     assert wallets(agent) == 1
 
 
-def test_requests_with_one_key_at_once_make_one_wallet(agent: Agent, app: Flask) -> None:
+def test_concurrent_requests_with_one_key_create_one_wallet(agent: Agent, app: Flask) -> None:
     def send() -> tuple[int, str]:
         answer = app.test_client().post(
             "/v1/wallets", json={"name": "x"}, headers=agent.headers(Idempotency_Key="k")
@@ -216,24 +214,24 @@ def test_requests_with_one_key_at_once_make_one_wallet(agent: Agent, app: Flask)
     assert wallets(agent) == 2
 
 
-def test_a_refused_request_is_judged_anew_and_holds_no_key(agent: Agent) -> None:
+def test_a_refused_request_does_not_keep_its_key(agent: Agent) -> None:
     assert agent.post("/v1/wallets", {"name": 1}, Idempotency_Key="k").status_code == 400
-    with reading() as session:
+    with read_only_unit() as session:
         assert session.scalars(select(IdempotencyKey)).all() == []
     assert create(agent).status_code == 201
 
 
-def test_a_stored_answer_is_sealed_and_bodies_are_not_kept(agent: Agent) -> None:
+def test_stored_responses_are_sealed_and_bodies_are_not_stored(agent: Agent) -> None:
     create(agent, name="a-very-private-name")
     stored = repr(claim())
     assert "a-very-private-name" not in stored
     assert claim()["answer_status"] == 201
 
 
-def test_a_wallet_made_under_a_key_that_belongs_to_nobody_is_not_made(client: FlaskClient) -> None:
+def test_an_unauthenticated_request_claims_no_key_and_creates_no_wallet(client: FlaskClient) -> None:
     headers = {"X-API-Key": "ak_" + "A" * 43, "Idempotency-Key": "k"}
     assert client.post("/v1/wallets", json={}, headers=headers).status_code == 401
-    with reading() as session:
+    with read_only_unit() as session:
         assert session.scalars(select(IdempotencyKey)).all() == []
         assert session.scalars(select(Wallet)).all() == []
 
@@ -257,7 +255,7 @@ def ask(agent: Agent, key: str = "k", **changes: str) -> TestResponse:
 
 
 @pytest.mark.chain
-def test_the_same_key_makes_one_funding_request_through_every_crash(funded: Funded) -> None:
+def test_the_same_key_creates_one_funding_request_through_every_crash(funded: Funded) -> None:
     agent, chain = funded
     first = ask(agent)
     assert first.status_code == 200
@@ -274,7 +272,7 @@ def test_the_same_key_makes_one_funding_request_through_every_crash(funded: Fund
 
 
 @pytest.mark.chain
-def test_one_key_serves_one_path_each(funded: Funded) -> None:
+def test_a_key_is_scoped_to_its_path(funded: Funded) -> None:
     agent, _ = funded
     asked = ask(agent).get_json()
     moved = [
@@ -293,7 +291,7 @@ def test_one_key_serves_one_path_each(funded: Funded) -> None:
 
 @pytest.mark.chain
 @pytest.mark.parametrize("amount", ["1", "500"])
-def test_a_movement_that_died_after_its_record_is_answered_from_it_and_not_made_again(
+def test_a_transfer_that_crashed_after_its_record_is_replayed_and_not_sent_again(
     amount: str, funded: Funded
 ) -> None:
     agent, chain = funded
@@ -308,5 +306,5 @@ def test_a_movement_that_died_after_its_record_is_answered_from_it_and_not_made_
         name: value for name, value in first.get_json().items() if name not in same
     }
     assert chain.calls == []
-    with reading() as session:
+    with read_only_unit() as session:
         assert len(session.scalars(select(Transaction)).all()) == 1

@@ -1,4 +1,4 @@
-"""`POST /v1/keys`, and what the guards make of keys: every failure looks the same."""
+"""`POST /v1/keys`, and authentication by keys: every failure looks the same."""
 
 from __future__ import annotations
 
@@ -14,37 +14,39 @@ from sqlalchemy import func, select, update
 from werkzeug.test import TestResponse
 
 from app.core import clock, identifiers
-from app.core.unit_of_work import reading, unit_of_work
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import Unauthorized
 from app.identity import guards, service
-from app.identity.caller import Caller, KeyKind
 from app.identity.guards import AGENT_KEY, ANY_KEY, MASTER_KEY
 from app.identity.models import ApiKey, MasterKey
-from app.platform import actors
+from app.identity.principal import KeyKind, Principal
 from app.platform import keys as platform_keys
+from app.platform.audit_log import actors
 from app.web.blueprint import Guard
+from app.web.client_request import current_request
+from tests.support.applications import change_settings
 
 Register = Callable[..., dict[str, Any]]
 
 _UNKNOWN = "ak_" + "A" * 43
-_STARTING = actors.the_service("bootstrap")
+_STARTING = actors.system_actor("bootstrap")
 _MASTER = "mk_" + "m" * 43
 
 
-def _enter(app: Flask, guard: Guard, **headers: str) -> Caller | None:
-    """Go through a guard as a request with these headers would; return the caller it found."""
+def _authenticate(app: Flask, guard: Guard, **headers: str) -> Principal | None:
+    """Apply a guard to a request with these headers; return the principal."""
     with app.test_request_context(headers={name.replace("_", "-"): value for name, value in headers.items()}):
-        guard.check()
-        found: Caller | None = g.get("caller")
+        guard.check(current_request())
+        found: Principal | None = g.get("caller")
         return found
 
 
 def _keys_stored() -> int:
-    with reading() as session:
+    with read_only_unit() as session:
         return session.scalar(select(func.count(ApiKey.id))) or 0
 
 
-def test_a_gateway_only_key_is_handed_out_with_credits(client: FlaskClient) -> None:
+def test_a_gateway_only_key_is_issued_with_credits(client: FlaskClient) -> None:
     answer = client.post("/v1/keys", json={"email": " Ada@Example.org "})
     body = answer.get_json()
     assert answer.status_code == 201
@@ -57,26 +59,24 @@ def test_a_gateway_only_key_is_handed_out_with_credits(client: FlaskClient) -> N
     assert _keys_stored() == 2
 
 
-@pytest.mark.parametrize("sent", [{"email": "nobody"}, {"email": 1}, {"email": "a@b"}])
-def test_a_bad_address_hands_out_no_key(client: FlaskClient, sent: dict[str, Any]) -> None:
+@pytest.mark.parametrize("sent", [{"email": "not-an-address"}, {"email": 1}, {"email": "a@b"}])
+def test_an_invalid_address_gets_no_key(client: FlaskClient, sent: dict[str, Any]) -> None:
     answer = client.post("/v1/keys", json=sent)
     assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT")
     assert list(answer.get_json()["details"]["fields"]) == ["email"]
     assert _keys_stored() == 0
 
 
-def test_each_key_is_the_caller_that_it_was_made_for(
-    app: Flask, client: FlaskClient, register: Register
-) -> None:
+def test_each_key_authenticates_its_own_account(app: Flask, client: FlaskClient, register: Register) -> None:
     made, gateway = register(), client.post("/v1/keys").get_json()
-    agent = _enter(app, ANY_KEY, X_API_Key=made["apiKey"])
+    agent = _authenticate(app, ANY_KEY, X_API_Key=made["apiKey"])
     assert agent is not None
     assert (agent.kind, agent.agent_id, agent.account_id) == (KeyKind.AGENT, made["agentId"], made["agentId"])
-    other = _enter(app, ANY_KEY, X_API_Key=gateway["api_key"])
-    assert other == Caller(KeyKind.GATEWAY, gateway["id"], gateway["id"], None)
+    other = _authenticate(app, ANY_KEY, X_API_Key=gateway["api_key"])
+    assert other == Principal(KeyKind.GATEWAY, gateway["id"], gateway["id"], None)
 
 
-def test_a_gateway_only_key_is_told_that_an_agent_key_is_needed(client: FlaskClient) -> None:
+def test_the_401_of_a_gateway_only_key_names_the_agent_key(client: FlaskClient) -> None:
     key = client.post("/v1/keys").get_json()["api_key"]
     answer = client.post("/v1/agents/claim-code", headers={"X-API-Key": key})
     assert (answer.status_code, answer.get_json()["code"]) == (401, "UNAUTHORIZED")
@@ -94,7 +94,7 @@ def _expire(digest: str) -> None:
         session.execute(update(ApiKey).where(ApiKey.digest == digest).values(expires_at=past))
 
 
-def test_missing_malformed_unknown_expired_and_revoked_keys_cannot_be_told_apart(
+def test_missing_malformed_unknown_expired_and_revoked_keys_are_indistinguishable(
     client: FlaskClient, register: Register
 ) -> None:
     revoked, expired = register()["apiKey"], register()["apiKey"]
@@ -111,11 +111,11 @@ def test_missing_malformed_unknown_expired_and_revoked_keys_cannot_be_told_apart
     assert bodies[0]["code"] == "UNAUTHORIZED"
 
 
-def test_a_key_in_its_grace_period_still_opens_the_door(app: Flask, register: Register) -> None:
+def test_a_key_in_its_grace_period_is_valid(app: Flask, register: Register) -> None:
     key = register()["apiKey"]
     with unit_of_work() as session:
         session.execute(update(ApiKey).values(expires_at=clock.now() + timedelta(minutes=1)))
-    assert _enter(app, AGENT_KEY, X_API_Key=key) is not None
+    assert _authenticate(app, AGENT_KEY, X_API_Key=key) is not None
 
 
 def test_401_wins_over_a_bad_body(client: FlaskClient) -> None:
@@ -124,20 +124,18 @@ def test_401_wins_over_a_bad_body(client: FlaskClient) -> None:
 
 
 @pytest.mark.usefixtures("client")
-def test_no_guard_no_caller(app: Flask) -> None:
+def test_without_a_guard_there_is_no_principal(app: Flask) -> None:
     with app.test_request_context():
         with pytest.raises(Unauthorized):
-            guards.caller()
+            guards.current_principal()
         with pytest.raises(Unauthorized):
-            guards.master()
+            guards.current_master_key()
 
 
-def test_one_key_s_flood_stops_at_its_limit_and_leaves_others_alone(
+def test_the_rate_limit_of_one_key_does_not_affect_others(
     app: Flask, client: FlaskClient, register: Register
 ) -> None:
-    app.extensions["settings"] = app.extensions["settings"].model_copy(
-        update={"rate_limit_per_key": "3 per minute"}
-    )
+    change_settings(app, rate_limit_per_key="3 per minute")
     flooding, other = register()["apiKey"], register()["apiKey"]
 
     def ask(key: str) -> TestResponse:
@@ -151,17 +149,17 @@ def test_one_key_s_flood_stops_at_its_limit_and_leaves_others_alone(
 
 
 @pytest.mark.usefixtures("client")
-def test_the_first_master_key_is_made_once_and_never_replaced(app: Flask) -> None:
+def test_the_first_master_key_is_created_once_and_never_replaced(app: Flask) -> None:
     assert platform_keys.bootstrap_master_key(_STARTING, _MASTER) is True
     assert platform_keys.bootstrap_master_key(_STARTING, _MASTER) is False
     assert platform_keys.bootstrap_master_key(_STARTING, "mk_" + "x" * 43) is False
-    with reading() as session:
+    with read_only_unit() as session:
         row = session.scalars(select(MasterKey)).one()
         assert (row.active, row.digest) == (True, identifiers.digest(_MASTER))
         assert _MASTER not in row.sealed
     with app.test_request_context(headers={"X-Master-Key": _MASTER}):
-        MASTER_KEY.check()
-        assert guards.master().name == "bootstrap"
+        MASTER_KEY.check(current_request())
+        assert guards.current_master_key().name == "bootstrap"
 
 
 @pytest.mark.usefixtures("client")
@@ -170,12 +168,12 @@ def test_a_weak_bootstrap_key_is_refused(key: str) -> None:
     with pytest.raises(ValueError, match="BOOTSTRAP_MASTER_KEY") as refused:
         platform_keys.bootstrap_master_key(_STARTING, key)
     assert not key or key not in str(refused.value)
-    with reading() as session:
+    with read_only_unit() as session:
         assert session.scalar(select(func.count(MasterKey.id))) == 0
 
 
 @pytest.mark.usefixtures("client")
-def test_a_revoked_master_key_opens_nothing(app: Flask) -> None:
+def test_a_revoked_master_key_is_refused(app: Flask) -> None:
     platform_keys.bootstrap_master_key(_STARTING, _MASTER)
     with unit_of_work() as session:
         session.execute(update(MasterKey).values(active=False, revoked_at=clock.now()))
@@ -186,12 +184,12 @@ def test_a_revoked_master_key_opens_nothing(app: Flask) -> None:
         {"X_API_Key": _MASTER},
     ):
         with pytest.raises(Unauthorized):
-            _enter(app, MASTER_KEY, **headers)
+            _authenticate(app, MASTER_KEY, **headers)
 
 
-def test_a_key_is_sealed_to_its_row_and_shown_by_no_repr(register: Register) -> None:
+def test_a_key_is_sealed_to_its_row_and_not_in_any_repr(register: Register) -> None:
     made = register()
-    with reading():
-        assert service.reveal_api_key(made["agentId"]) == made["apiKey"]
+    with read_only_unit() as session:
+        assert service.reveal_api_key(session, made["agentId"]) == made["apiKey"]
     minted = service.mint_api_key(KeyKind.AGENT)
     assert minted.key not in repr(minted)

@@ -1,8 +1,10 @@
-"""The owner's pages, as a browser without scripts uses them, and as somebody does who should not."""
+"""The owner's pages in a browser without scripts, and attacks on them."""
 
 from __future__ import annotations
 
+import io
 import re
+import tracemalloc
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -11,24 +13,26 @@ import pytest
 import time_machine
 from flask import Flask
 from sqlalchemy import func, select
+from werkzeug.test import TestResponse
 
 from app.core import clock
-from app.core.unit_of_work import reading, unit_of_work
-from app.owner import sessions
-from app.owner.models import OwnerSession
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.owner.session import sessions
+from app.owner.session.models import OwnerSession
 from app.usage import service as usage
-from app.usage.service import Call, Metered
+from app.usage.service import MeteredUsage, UsageCall
+from tests.support.applications import change_settings
 from tests.support.operators import entries, operator
 from tests.support.owners import OWNER_KEY, Owner, forms_of, person
 
-NOBODY = "00000000-0000-4000-8000-000000000000"
+UNKNOWN_ID = "00000000-0000-4000-8000-000000000000"
 EVERYWHERE = "0x00000000000000000000000000000000C0FFEE00"
 
 
 @pytest.fixture
 def app(request: pytest.FixtureRequest) -> Iterator[Flask]:
-    """An application on SQLite, or on each database where a test says so."""
-    # The database first, for it is dropped last.
+    """An application on SQLite, or on the databases that a test names."""
+    # The database first: it must be dropped last.
     url = request.getfixturevalue(f"{getattr(request, 'param', 'sqlite')}_url")
     made: Flask = request.getfixturevalue("build_app")(url)
     with made.app_context():
@@ -61,8 +65,8 @@ def limits_of(made: dict[str, Any]) -> str:
     return f"{page_of(made)}/wallets/{made['wallet']['id']}/limits"
 
 
-def wants_to_pay(app: Flask, made: dict[str, Any], dollars: int) -> tuple[int, str]:
-    """Have the agent ask for a payment out of the trading account, which the limits decide before anything else."""
+def request_payment(app: Flask, made: dict[str, Any], dollars: int) -> tuple[int, str]:
+    """Request a payment from the trading account, where the limits are checked first."""
     body = {
         "walletId": made["wallet"]["id"], "action": "withdraw", "amount": str(dollars), "destination": EVERYWHERE,
     }  # fmt: skip
@@ -87,32 +91,32 @@ def test_an_owner_signs_in_sees_the_agent_and_signs_out(app: Flask) -> None:
     out = ada.send(page, "/owner/sign-out")
     assert out.status_code == 303
     assert ada.get(page_of(made)).status_code == 303
-    # Also for whoever copied the cookie before.
+    # Also for a copy of the cookie.
     thief = app.test_client()
     thief.set_cookie("purser_owner", cookie.value)
     assert thief.get(page_of(made)).status_code == 303
 
 
 @on_each_database
-def test_a_session_ends_after_twelve_hours_and_is_then_forgotten(app: Flask) -> None:
+def test_a_session_ends_after_twelve_hours_and_is_then_deleted(app: Flask) -> None:
     made = register(app)
     ada = owner_of(app, made)
     later = clock.now() + timedelta(hours=12, seconds=1)
     with time_machine.travel(later - timedelta(minutes=1), tick=False):
         assert ada.get(page_of(made)).status_code == 200
     with time_machine.travel(later, tick=False):
-        # A browser would have dropped the cookie by itself; the server must not depend on it.
+        # A browser would have deleted the expired cookie; the server must not depend on it.
         copied = ada.client.get_cookie("purser_owner")
         thief = app.test_client()
         thief.set_cookie("purser_owner", copied.value if copied else "", max_age=99999)
         assert thief.get(page_of(made)).status_code == 303
-    with unit_of_work():
-        assert sessions.prune(later) == 1
-    with reading() as session:
+    with unit_of_work() as session:
+        assert sessions.prune(session, later) == 1
+    with read_only_unit() as session:
         assert session.scalar(select(func.count(OwnerSession.id))) == 0
 
 
-def test_no_cookie_opens_the_json_api(app: Flask) -> None:
+def test_the_json_api_accepts_no_session_cookie(app: Flask) -> None:
     made = register(app)
     ada = owner_of(app, made)
     for path in ("/v1/wallets", "/v1/balance", f"/v1/wallets/{made['wallet']['id']}/controls"):
@@ -122,12 +126,10 @@ def test_no_cookie_opens_the_json_api(app: Flask) -> None:
 
 
 @on_each_database
-def test_wrong_keys_lock_the_address_and_leave_claiming_to_others(app: Flask) -> None:
+def test_wrong_owner_keys_lock_the_network_but_not_claims(app: Flask) -> None:
     made = register(app)
     ada = owner_of(app, made)
-    app.extensions["settings"] = app.extensions["settings"].model_copy(
-        update={"device_miss_limit": "3 per hour"}
-    )
+    change_settings(app, device_miss_limit="3 per hour")
     eve = person(app)
     for wrong in ("", "ok_" + "A" * 43, made["apiKey"]):
         refused = eve.sign_in(wrong)
@@ -140,39 +142,39 @@ def test_wrong_keys_lock_the_address_and_leave_claiming_to_others(app: Flask) ->
     assert "Set-Cookie" not in locked.headers or "purser_owner" not in str(
         locked.headers.getlist("Set-Cookie")
     )
-    # Who is signed in already can still freeze, but not guess at the key.
+    # A signed-in owner can still freeze, but not guess the key.
     page = ada.get(page_of(made))
     assert ada.send(page, f"{page_of(made)}/freeze").status_code == 303
     frozen = ada.get(page_of(made))
     assert "Too many wrong keys" in ada.send(frozen, f"{page_of(made)}/unfreeze", owner_key=ada.key).text
-    assert wants_to_pay(app, made, 1) == (403, "WALLET_FROZEN")
+    assert request_payment(app, made, 1) == (403, "WALLET_FROZEN")
     other = register(app)
     assert person(app).claim(other).status_code == 200
 
 
-def test_signing_in_never_takes_a_session_that_somebody_else_has_laid_out(app: Flask) -> None:
+def test_signing_in_never_continues_a_planted_session(app: Flask) -> None:
     mallory, victim = register(app, name="trap"), register(app)
     trap = owner_of(app, mallory)
     laid = trap.client.get_cookie("purser_owner")
     assert laid
     ada = owner_of(app, victim)
-    # The victim's browser is made to have Mallory's session before the victim signs in, adds and claims.
+    # Mallory plants a session in the victim's browser before the victim signs in, adds and claims.
     caught = person(app)
     caught.client.set_cookie("purser_owner", laid.value)
     page = caught.get("/owner/add")
     added = caught.send(page, "/owner/add", owner_key=ada.key)
     assert added.status_code == 303
-    assert trap.get(page_of(victim)).status_code in (303, 404)
+    assert trap.get(page_of(victim)).status_code == 303
     caught = person(app)
     token = forms_of(caught.get("/owner/sign-in"))["/owner/sign-in"]
     caught.client.set_cookie("purser_owner", laid.value)
     assert caught.client.post("/owner/sign-in", data={**token, "owner_key": ada.key}).status_code == 303
-    assert trap.get(page_of(victim)).status_code in (303, 404)
+    assert trap.get(page_of(victim)).status_code == 303
     assert caught.get(page_of(victim)).status_code == 200
     assert caught.get(page_of(mallory)).status_code == 404
 
 
-def test_no_form_without_its_token_changes_anything(app: Flask) -> None:
+def test_a_form_without_its_csrf_token_changes_nothing(app: Flask) -> None:
     made = register(app)
     ada = owner_of(app, made)
     eve = owner_of(app, register(app))
@@ -196,13 +198,13 @@ def test_no_form_without_its_token_changes_anything(app: Flask) -> None:
             headers={"Sec-Fetch-Site": "same-site"},
         )
         assert answer.status_code == 403
-    assert wants_to_pay(app, made, 1)[0] == 501
-    # A page that was opened before the session changed its keys is of this session still.
+    assert request_payment(app, made, 1)[0] == 501
+    # A page opened before the session's token changed still belongs to the session.
     assert ada.client.post("/owner/sign-out", data={"csrf_token": "x"}).status_code == 403
     assert ada.get(page_of(made)).status_code == 200
 
 
-def test_an_address_never_leads_away_after_signing_in(app: Flask) -> None:
+def test_signing_in_never_redirects_to_another_site(app: Flask) -> None:
     made = register(app)
     key = owner_of(app, made).key
     for hostile in (
@@ -222,14 +224,14 @@ def test_an_address_never_leads_away_after_signing_in(app: Flask) -> None:
     assert back.headers["Location"] == limits_of(made)
 
 
-def test_the_pages_of_others_are_not_there(app: Flask) -> None:
+def test_pages_of_other_owners_are_not_found(app: Flask) -> None:
     mine, theirs = register(app), register(app)
     ada, bob = owner_of(app, mine), owner_of(app, theirs)
     wallet = theirs["wallet"]["id"]
     for path in (
         page_of(theirs), f"{page_of(theirs)}/keys", limits_of(theirs),
         f"{page_of(mine)}/wallets/{wallet}", f"{page_of(mine)}/wallets/{wallet}/limits",
-        f"{page_of(mine)}/wallets/{wallet}/transactions", f"/owner/agents/{NOBODY}", "/owner/agents/x/keys",
+        f"{page_of(mine)}/wallets/{wallet}/transactions", f"/owner/agents/{UNKNOWN_ID}", "/owner/agents/x/keys",
     ):  # fmt: skip
         answer = ada.get(path)
         assert answer.status_code == 404
@@ -242,11 +244,11 @@ def test_the_pages_of_others_are_not_there(app: Flask) -> None:
         f"{page_of(theirs)}/keys/rotate", f"{page_of(mine)}/wallets/{wallet}/limits", limits_of(theirs),
     ):  # fmt: skip
         assert ada.client.post(path, data=data).status_code == 404
-    assert wants_to_pay(app, theirs, 1)[0] == 501
+    assert request_payment(app, theirs, 1)[0] == 501
     assert bob.get(page_of(theirs)).status_code == 200
 
 
-def test_the_same_email_opens_nobody_s_agent(app: Flask) -> None:
+def test_an_email_address_gives_access_to_no_agent(app: Flask) -> None:
     victim, trap = register(app, email="ada@example.org"), register(app, email="ada@example.org")
     owner_of(app, victim, "ada@example.org")
     mallory = owner_of(app, trap, "ada@example.org")
@@ -255,7 +257,7 @@ def test_the_same_email_opens_nobody_s_agent(app: Flask) -> None:
 
 
 @on_each_database
-def test_agents_claimed_in_one_browser_or_added_with_their_keys_stand_side_by_side(app: Flask) -> None:
+def test_a_session_lists_claimed_and_added_agents(app: Flask) -> None:
     first, second, third = (register(app, name=f"agent {n}") for n in (1, 2, 3))
     elsewhere = owner_of(app, third)
     ada = owner_of(app, first, "ada@example.org")
@@ -272,10 +274,10 @@ def test_agents_claimed_in_one_browser_or_added_with_their_keys_stand_side_by_si
 
 
 @on_each_database
-def test_tightening_is_done_at_once_and_loosening_needs_the_owner_key(app: Flask) -> None:
+def test_loosening_limits_requires_the_owner_key_and_tightening_does_not(app: Flask) -> None:
     made = register(app)
     ada = owner_of(app, made)
-    assert wants_to_pay(app, made, 20)[0] == 501
+    assert request_payment(app, made, 20)[0] == 501
 
     def save(**fields: str) -> tuple[int, str]:
         values = {"per_tx_limit_usd": "10", "daily_limit_usd": "100", "weekly_limit_usd": "500"}
@@ -286,29 +288,56 @@ def test_tightening_is_done_at_once_and_loosening_needs_the_owner_key(app: Flask
 
     assert save()[0] == 303
     assert "The agent can still raise them itself" in ada.get(f"{page_of(made)}?done=limits").text
-    assert wants_to_pay(app, made, 20) == (403, "PER_TX_LIMIT_EXCEEDED")
+    assert request_payment(app, made, 20) == (403, "PER_TX_LIMIT_EXCEEDED")
     looser = {"per_tx_limit_usd": "30.5"}
     status, text = save(**looser)
     assert (status, 'value="30.5"' in text) == (403, True)
     assert save(**looser, owner_key="ok_" + "C" * 43)[0] == 403
     assert save(per_tx_limit_usd="")[0] == 403
     assert save(**looser, owner_key=made["apiKey"])[0] == 403
-    assert wants_to_pay(app, made, 20) == (403, "PER_TX_LIMIT_EXCEEDED")
+    assert request_payment(app, made, 20) == (403, "PER_TX_LIMIT_EXCEEDED")
     assert save(**looser, owner_key=ada.key)[0] == 303
-    assert wants_to_pay(app, made, 20)[0] == 501
-    assert wants_to_pay(app, made, 31) == (403, "PER_TX_LIMIT_EXCEEDED")
+    assert request_payment(app, made, 20)[0] == 501
+    assert request_payment(app, made, 31) == (403, "PER_TX_LIMIT_EXCEEDED")
     elsewhere = "0x000000000000000000000000000000000000bEEF"
     assert save(**looser, allowed_addresses=f"{elsewhere}\n\n", allowed_domains="Shop.Example.com")[0] == 303
-    assert wants_to_pay(app, made, 20) == (403, "ADDRESS_NOT_ALLOWED")
+    assert request_payment(app, made, 20) == (403, "ADDRESS_NOT_ALLOWED")
     assert "shop.example.com" in ada.get(limits_of(made)).text
-    # Both lists given up again is a loosening, too.
+    # Clearing both lists is a loosening, too.
     assert save(**looser)[0] == 403
     noted = [entry for entry in entries() if entry.action == "agent.controls_set"]
     assert {entry.actor_kind for entry in noted} == {"owner"}
     assert len(noted) == 3
 
 
-def test_what_cannot_be_read_is_said_beside_its_field_and_nothing_is_saved(app: Flask) -> None:
+def test_the_longest_allowlists_are_saved_in_full(app: Flask) -> None:
+    made = register(app)
+    ada = owner_of(app, made)
+    host = ".".join(["a" * 60] * 3)
+    domains = [f"shop-{number}.{host}.example" for number in range(500)]
+    path = f"/v1/wallets/{made['wallet']['id']}/controls"
+    key = {"X-API-Key": made["apiKey"]}
+    assert app.test_client().put(path, json={"allowed_domains": domains}, headers=key).status_code == 200
+    answer = ada.send(
+        ada.get(limits_of(made)), limits_of(made), per_tx_limit_usd="49", allowed_domains="\r\n".join(domains),
+        daily_limit_usd="100", weekly_limit_usd="500", monthly_limit_usd="1000",
+    )  # fmt: skip
+    assert answer.status_code == 303
+    saved = app.test_client().get(path, headers=key).get_json()
+    assert saved["controls"]["allowed_domains"] == domains
+
+
+def test_an_oversized_form_is_refused_before_it_is_decoded(app: Flask) -> None:
+    hostile = {"content_type": "application/x-www-form-urlencoded"}
+    anonymous = app.test_client()
+    for path in ("/device", "/device/claim", "/owner/sign-in"):
+        assert anonymous.post(path, data="a&" * 9_000, **hostile).status_code == 413
+    made = register(app)
+    ada = owner_of(app, made)
+    assert ada.client.post(limits_of(made), data="a&" * 140_000, **hostile).status_code == 413
+
+
+def test_invalid_values_are_reported_next_to_their_fields_and_nothing_is_saved(app: Flask) -> None:
     made = register(app)
     ada = owner_of(app, made)
     answer = ada.send(
@@ -323,16 +352,16 @@ def test_what_cannot_be_read_is_said_beside_its_field_and_nothing_is_saved(app: 
 
 
 @pytest.mark.parametrize("typed", ["12,50", "1,5", "1,2345", "1,234,5.00", ",500"])
-def test_a_decimal_comma_never_makes_a_limit_a_hundred_times_what_was_meant(app: Flask, typed: str) -> None:
+def test_a_decimal_comma_never_raises_a_limit_a_hundredfold(app: Flask, typed: str) -> None:
     made = register(app)
     ada = owner_of(app, made)
-    # With the key, so that nothing but the reading of the number stands against it.
+    # With the owner key, so that only the invalid number can be the reason.
     answer = ada.send(ada.get(limits_of(made)), limits_of(made), daily_limit_usd=typed, owner_key=ada.key)
     assert answer.status_code == 400
-    assert "Write a number of dollars" in answer.text
+    assert "Enter an amount in dollars" in answer.text
 
 
-def test_lock_and_freeze_hold_against_the_agent_and_need_the_key_to_be_undone(app: Flask) -> None:
+def test_lock_and_freeze_bind_the_agent_and_are_undone_only_with_the_owner_key(app: Flask) -> None:
     made = register(app)
     ada = owner_of(app, made)
     mine = {"X-API-Key": made["apiKey"]}
@@ -343,38 +372,57 @@ def test_lock_and_freeze_hold_against_the_agent_and_need_the_key_to_be_undone(ap
     assert (raised.status_code, raised.get_json()["code"]) == (403, "CONTROLS_LOCKED")
     page = ada.get(page_of(made))
     assert ada.send(page, f"{page_of(made)}/freeze").status_code == 303
-    assert wants_to_pay(app, made, 1) == (403, "WALLET_FROZEN")
+    assert request_payment(app, made, 1) == (403, "WALLET_FROZEN")
     frozen = ada.get(page_of(made))
-    for deed, sentence in (("unfreeze", "Unfreeze the agent"), ("unlock", "Unlock the limits")):
+    for deed, sentence in (("unfreeze", "Unfreeze agent"), ("unlock", "Unlock limits")):
         path = f"{page_of(made)}/{deed}"
         for wrong in ("", "ok_" + "D" * 43):
             refused = ada.send(frozen, path, owner_key=wrong)
             assert refused.status_code == 403
             assert sentence in refused.text
         if deed == "unfreeze":
-            assert wants_to_pay(app, made, 1) == (403, "WALLET_FROZEN")
+            assert request_payment(app, made, 1) == (403, "WALLET_FROZEN")
         assert ada.send(refused, path, owner_key=f" {ada.key}\n").status_code == 303
-    assert wants_to_pay(app, made, 1)[0] == 501
+    assert request_payment(app, made, 1)[0] == 501
     assert app.test_client().put(controls, json={"daily_limit_usd": 5000}, headers=mine).status_code == 200
 
 
-def test_what_an_operator_froze_stays_frozen_for_the_owner(app: Flask) -> None:
+def test_a_lock_sets_default_limits_and_the_page_announces_them(app: Flask) -> None:
+    made = register(app)
+    mine = {"X-API-Key": made["apiKey"]}
+    client = app.test_client()
+    bare = client.post("/v1/wallets", json={"name": "Bare"}, headers=mine).get_json()["id"]
+    zero = client.post("/v1/wallets", json={"name": "Zero"}, headers=mine).get_json()["id"]
+    client.put(f"/v1/wallets/{zero}/controls", json={"daily_limit_usd": 0}, headers=mine)
+    ada = owner_of(app, made)
+    page = ada.get(page_of(made))
+    assert "No limits are set for <bdi>Bare</bdi>. The lock sets the default limits: $50.00 per" in page.text
+    assert "No dollar limit is set for <bdi>Zero</bdi>" in page.text
+    ada.send(page, f"{page_of(made)}/lock")
+    locked = ada.get(page_of(made)).text
+    assert "Bare</bdi>. The lock" not in locked
+    assert "No dollar limit is set for <bdi>Zero</bdi>" in locked
+    raised = client.put(f"/v1/wallets/{bare}/controls", json={"daily_limit_usd": 101}, headers=mine)
+    assert (raised.status_code, raised.get_json()["code"]) == (403, "CONTROLS_LOCKED")
+
+
+def test_an_owner_cannot_undo_an_operators_freeze(app: Flask) -> None:
     made = register(app)
     ada = owner_of(app, made)
     ops = operator(app.test_client())
     freeze = forms_of(ada.get(page_of(made)))[f"{page_of(made)}/freeze"]
     unfreeze = {**freeze, "owner_key": ada.key}
     assert ops.post(f"/agents/{made['agentId']}/freeze").status_code == 200
-    assert "alone can undo it" in ada.get(page_of(made)).text
+    assert "Only the operator can unfreeze it" in ada.get(page_of(made)).text
     # Freezing it again must not make the freeze the owner's.
     assert ada.client.post(f"{page_of(made)}/freeze", data=freeze).status_code == 303
     assert ada.client.post(f"{page_of(made)}/unfreeze", data=unfreeze).status_code == 403
-    assert wants_to_pay(app, made, 1) == (403, "WALLET_FROZEN")
+    assert request_payment(app, made, 1) == (403, "WALLET_FROZEN")
     assert ops.post(f"/agents/{made['agentId']}/unfreeze").status_code == 200
-    assert wants_to_pay(app, made, 1)[0] == 501
+    assert request_payment(app, made, 1)[0] == 501
 
 
-def test_keys_are_shown_and_replaced_for_the_owner_key_only(app: Flask) -> None:
+def test_keys_are_shown_and_replaced_only_with_the_owner_key(app: Flask) -> None:
     made = register(app)
     ada = owner_of(app, made)
     keys = f"{page_of(made)}/keys"
@@ -405,7 +453,7 @@ def test_keys_are_shown_and_replaced_for_the_owner_key_only(app: Flask) -> None:
 
 
 @on_each_database
-def test_a_replaced_owner_key_opens_nothing_in_no_session_and_by_no_repeated_claim(app: Flask) -> None:
+def test_a_replaced_owner_key_is_invalid_in_sessions_and_repeated_claims(app: Flask) -> None:
     made = register(app)
     ada = owner_of(app, made, "ada@example.org")
     old = ada.key
@@ -422,12 +470,71 @@ def test_a_replaced_owner_key_opens_nothing_in_no_session_and_by_no_repeated_cla
         "/v1/device/claim", json={"code": made["claimCode"], "email": "ada@example.org"}
     )
     assert repeated.status_code == 409
-    # The page that answered goes on working, and so does the new key.
+    # The page that responded still works, and so does the new key.
     assert ada.send(answer, f"{keys}/show", owner_key=new[0]).status_code == 200
     assert person(app).sign_in(new[0]).status_code == 303
 
 
-def test_an_operator_can_help_an_owner_who_lost_the_key(app: Flask) -> None:
+@pytest.mark.parametrize(
+    "act", ["lock", "unlock", "freeze", "unfreeze", "keys/show", "keys/rotate", "limits", "sign in", "add"]
+)
+def test_the_owners_first_action_ends_the_repetition_of_the_claim(app: Flask, act: str) -> None:
+    made = register(app)
+    ada = owner_of(app, made, "ada@example.org")
+    receipt = ada.client.get_cookie("purser_claim")
+    assert receipt
+
+    def repeat() -> TestResponse:
+        body = {"code": made["claimCode"], "email": "ada@example.org", "claimReceipt": receipt.value}
+        return app.test_client().post("/v1/device/claim", json=body)
+
+    page, path = ada.get(page_of(made)), f"{page_of(made)}/{act}"
+    assert repeat().get_json()["ownerKey"] == ada.key
+    if act == "sign in":
+        person(app).sign_in(ada.key)
+    elif act == "add":
+        bob = owner_of(app, register(app))
+        bob.send(bob.get("/owner/add"), "/owner/add", owner_key=ada.key)
+    elif act == "limits":
+        ada.send(ada.get(limits_of(made)), limits_of(made), daily_limit_usd="1", owner_key=ada.key)
+    else:
+        token = {"csrf_token": forms_of(page)[f"{page_of(made)}/freeze"]["csrf_token"]}
+        answer = ada.client.post(path, data={**token, "owner_key": ada.key})
+        assert answer.status_code == (200 if act.startswith("keys/") else 303)
+    refused = repeat()
+    assert (refused.status_code, refused.get_json()["code"]) == (409, "ALREADY_CLAIMED")
+
+
+def test_a_wrong_owner_key_does_not_end_the_repetition_of_the_claim(app: Flask) -> None:
+    made = register(app)
+    ada = owner_of(app, made)
+    ada.send(ada.get(f"{page_of(made)}/keys"), f"{page_of(made)}/keys/show", owner_key="ok_" + "A" * 43)
+    assert person(app).sign_in("ok_" + "A" * 43).status_code == 403
+    key = ada.key
+    assert key in ada.claim(made).text
+
+
+def test_the_page_shows_repetitions_of_the_claim_until_the_owner_key_is_replaced(app: Flask) -> None:
+    made = register(app)
+    ada = owner_of(app, made, "ada@example.org")
+    assert "agent's claim was repeated" not in ada.get(page_of(made)).text
+    body = {"code": made["claimCode"], "email": "ada@example.org"}
+    for address in ("203.0.113.77", "2001:db8:0:1::9"):
+        answer = app.test_client().post(
+            "/v1/device/claim", json=body, environ_overrides={"REMOTE_ADDR": address}
+        )
+        assert answer.status_code == 200
+    page = ada.get(page_of(made))
+    assert "This agent's claim was repeated." in page.text
+    assert "203.0.113.77: from another browser" in page.text
+    assert "2001:db8:0:1::/64: from another browser" in page.text
+    assert "and your owner key" not in page.text
+    keys = f"{page_of(made)}/keys"
+    ada.send(ada.get(keys), f"{keys}/replace-owner-key", owner_key=ada.key)
+    assert "agent's claim was repeated" not in ada.get(page_of(made)).text
+
+
+def test_an_operator_can_replace_a_lost_owner_key(app: Flask) -> None:
     made, unclaimed = register(app), register(app)
     ada = owner_of(app, made, "ada@example.org")
     done = app.test_cli_runner().invoke(args=["owner-keys", "replace", made["agentId"]])
@@ -438,15 +545,15 @@ def test_an_operator_can_help_an_owner_who_lost_the_key(app: Flask) -> None:
     assert person(app).sign_in(ada.key).status_code == 403
     assert person(app).sign_in(new[0]).status_code == 303
     assert [entry.actor_kind for entry in entries(action="agent.owner_key_replaced")] == ["command"]
-    for nobody in (unclaimed["agentId"], NOBODY, "x"):
-        assert app.test_cli_runner().invoke(args=["owner-keys", "replace", nobody]).exit_code == 1
+    for unknown_id in (unclaimed["agentId"], UNKNOWN_ID, "x"):
+        assert app.test_cli_runner().invoke(args=["owner-keys", "replace", unknown_id]).exit_code == 1
 
 
 @on_each_database
 def test_other_sessions_of_an_agent_can_be_ended(app: Flask) -> None:
     made = register(app)
     ada = owner_of(app, made)
-    stranger = owner_of(app, register(app))
+    other_owner = owner_of(app, register(app))
     elsewhere = person(app)
     elsewhere.sign_in(ada.key)
     page = ada.get("/owner/sessions")
@@ -454,10 +561,10 @@ def test_other_sessions_of_an_agent_can_be_ended(app: Flask) -> None:
     assert ada.send(page, "/owner/sessions/end-others").status_code == 303
     assert elsewhere.get("/owner").headers["Location"].startswith("/owner/sign-in")
     assert ada.get(page_of(made)).status_code == 200
-    assert stranger.get("/owner/sessions").status_code == 200
+    assert other_owner.get("/owner/sessions").status_code == 200
 
 
-def test_a_deleted_agent_closes_its_owner_s_session(app: Flask) -> None:
+def test_deleting_an_agent_ends_its_owners_session(app: Flask) -> None:
     made = register(app)
     ada = owner_of(app, made)
     assert operator(app.test_client()).delete(f"/agents/{made['agentId']}").status_code == 200
@@ -465,14 +572,18 @@ def test_a_deleted_agent_closes_its_owner_s_session(app: Flask) -> None:
     assert person(app).sign_in(ada.key).status_code == 403
 
 
-def test_no_name_becomes_markup(app: Flask) -> None:
+def test_names_are_escaped_in_pages(app: Flask) -> None:
     hostile = "<img src=x onerror=alert(1)>\"'{{7*7}}"
     made = register(app, name=hostile)
     mine = {"X-API-Key": made["apiKey"]}
     wallet = app.test_client().post("/v1/wallets", json={"name": hostile}, headers=mine).get_json()
-    with unit_of_work():
+    with unit_of_work() as session:
         usage.charge(
-            made["agentId"], Call(NOBODY, hostile, hostile), charge_id=NOBODY, metered=Metered(10**9, 3, 4)
+            session,
+            made["agentId"],
+            UsageCall(UNKNOWN_ID, hostile, hostile),
+            charge_id=UNKNOWN_ID,
+            metered=MeteredUsage(10**9, 3, 4),
         )
     looked = person(app)
     form = looked.send(looked.get("/device"), "/device", code=made["claimCode"])
@@ -492,24 +603,56 @@ def test_no_name_becomes_markup(app: Flask) -> None:
             ada.get(path), f"{path}/unlock" if f"{path}/unlock" in forms_of(ada.get(path)) else f"{path}/lock"
         )
     )
+    assert [page.status_code for page in pages] == [200] * (len(pages) - 1) + [303]
     for page in pages:
-        assert page.status_code in (200, 303)
         assert "<img" not in page.text
         assert "onerror=alert(1)>" not in page.text
         assert "49" not in re.findall(r"<h1>(.*?)</h1>", page.text)
 
 
 @on_each_database
-def test_credits_are_drawn_from_the_log_by_utc_day(app: Flask) -> None:
+def test_the_credits_chart_shows_usage_by_utc_day(app: Flask) -> None:
     made = register(app)
-    with unit_of_work():
+    with unit_of_work() as session:
         for number in range(3):
             usage.charge(
-                made["agentId"], Call(NOBODY, "openai", "m"),
-                charge_id=NOBODY[:-1] + str(number), metered=Metered(500_000_000),
+                session, made["agentId"], UsageCall(UNKNOWN_ID, "openai", "m"),
+                charge_id=UNKNOWN_ID[:-1] + str(number), metered=MeteredUsage(500_000_000),
             )  # fmt: skip
     page = owner_of(app, made).get(page_of(made))
     assert "$8.50" in page.text
     assert "$1.50 used by 3 calls in 30 days" in page.text
     assert page.text.count('class="column"') == 30
     assert "openai" in page.text
+
+
+@pytest.mark.parametrize("path", ["/device", "/device/claim", "/owner/sign-in"])
+@pytest.mark.parametrize("framing", [{}, {"Transfer-Encoding": "chunked"}], ids=["measured", "chunked"])
+def test_a_form_with_too_many_fields_is_refused_from_an_anonymous_client(
+    app: Flask, path: str, framing: dict[str, str]
+) -> None:
+    client = app.test_client()
+    kind = "application/x-www-form-urlencoded"
+    # Half a megabyte took 36 MiB and a quarter of a second, outside all limits.
+    body = io.BytesIO(b"".join(b"%x=&" % number for number in range(80_000)))
+    tracemalloc.start()
+    answer = client.post(
+        path, input_stream=body, content_type=kind, headers=framing,
+        content_length=None if framing else body.getbuffer().nbytes,
+        environ_overrides={"wsgi.input_terminated": bool(framing)},
+    )  # fmt: skip
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert answer.status_code == (400 if framing else 413)
+    assert peak < 3 * 2**20
+    assert body.tell() <= 64 * 1024
+
+
+def test_a_signed_in_form_cannot_exceed_the_limit_of_keyless_bodies(app: Flask) -> None:
+    made = register(app)
+    ada = owner_of(app, made)
+    page = ada.get(limits_of(made))
+    allowed = "\n".join(f"0x{number:040x}" for number in range(1, 101))
+    saved = ada.send(page, limits_of(made), allowed_addresses=allowed, owner_key=ada.key)
+    assert saved.status_code == 303
+    assert ada.send(page, limits_of(made), allowed_addresses="0x" * 140_000).status_code == 413

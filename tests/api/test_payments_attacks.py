@@ -1,4 +1,4 @@
-"""What somebody might try with a payment: nothing counts twice, and nothing that did not stay counts."""
+"""Attempts to abuse payments: none is used twice, and none that was reversed is used at all."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def reason(made: Shop, headers: dict[str, str], path: str = SEARCH) -> str:
 
 
 def transact(node: EvmNode, sender: str, to: str, data: bytes) -> str:
-    """Send a call in somebody's name, whatever it does."""
+    """Send a transaction from an impersonated account."""
     node.rpc("anvil_impersonateAccount", sender)
     call = {"from": sender, "to": to, "data": "0x" + data.hex(), "gas": hex(400_000)}
     return str(node.rpc("eth_sendTransaction", call))
@@ -58,7 +58,7 @@ def test_a_failed_transaction_pays_for_nothing(open_shop: Shop, base_node: EvmNo
     assert reason(open_shop, by_hash(failed, BASE)) == "transaction_failed"
 
 
-def test_what_comes_in_and_goes_out_again_pays_for_nothing(
+def test_a_payment_returned_in_the_same_transaction_pays_for_nothing(
     build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain], base_node: EvmNode
 ) -> None:
     owner, payer = person_with(base_node, dollars=0), person_with(base_node)
@@ -80,14 +80,14 @@ def test_what_comes_in_and_goes_out_again_pays_for_nothing(
         assert reason(made, by_hash(tx_hash, BASE)) == "nothing_received"
 
 
-def test_a_block_that_is_reorganised_after_the_call_gives_no_second_one(
+def test_a_reorg_after_the_call_does_not_allow_a_second_call(
     build_app: Callable[..., Flask], sqlite_url: str, own_base_node: EvmNode
 ) -> None:
     chain = evm_chain(own_base_node)
     with shop(build_app, sqlite_url, {BASE: chain}) as made:
         made.upstream.behave = lambda exchange: exchange.json({"results": []})
         own_base_node.fund_eth(made.settler(BASE), 10**18)
-        made.look_again()
+        made.expire_capacity()
         payer = EvmPayer(own_base_node)
         terms = offered(made.ask())
         headers = signed_headers(terms, payer.authorize(terms))
@@ -102,12 +102,12 @@ def test_a_block_that_is_reorganised_after_the_call_gives_no_second_one(
         assert made.served() == 1
 
 
-def test_a_price_that_rose_refuses_the_payment_and_takes_nothing(
+def test_a_payment_below_a_raised_price_is_refused_and_not_consumed(
     build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain], base_node: EvmNode
 ) -> None:
     with shop(build_app, sqlite_url, chains) as cheap:
         base_node.fund_eth(cheap.settler(BASE), 10**18)
-        cheap.look_again()
+        cheap.expire_capacity()
         signed = EvmPayer(base_node).pays(cheap.ask())
         done = pay(chains[BASE], person_with(base_node), cheap.recipient(BASE), PRICE, token=USDC)
         base_node.mine(6)
@@ -125,8 +125,8 @@ def test_a_proof_binds_a_hash_to_its_payer_and_request(open_shop: Shop, base_nod
     base_node.mine(6)
     fingerprint = hashlib.sha256(f"GET\n{SEARCH}\n".encode()).hexdigest()
 
-    def proof(account: object, said: str = fingerprint) -> dict[str, str]:
-        signed = account.sign_message(encode_defunct(text=f"{tx_hash}|{said}"))  # type: ignore[attr-defined]
+    def proof(account: object, request: str = fingerprint) -> dict[str, str]:
+        signed = account.sign_message(encode_defunct(text=f"{tx_hash}|{request}"))  # type: ignore[attr-defined]
         return by_hash(tx_hash, BASE, **{"X-Payment-Signature": "0x" + bytes(signed.signature).hex()})
 
     assert reason(open_shop, proof(thief)) == "proof_not_by_payer"
@@ -134,24 +134,24 @@ def test_a_proof_binds_a_hash_to_its_payer_and_request(open_shop: Shop, base_nod
     assert reason(open_shop, by_hash(tx_hash, BASE, **{"X-Payment-Signature": "yes"})) == "proof_not_by_payer"
     open_shop.upstream.behave = lambda exchange: exchange.json({"error": "down"}, status=500)
     assert open_shop.ask(proof(payer)).status_code == 500
-    # What was proven once is not tried again by who only knows the hash.
+    # Once proven, the payment cannot be retried with the hash alone.
     assert reason(open_shop, by_hash(tx_hash, BASE)) == "PAYMENT_ALREADY_USED"
     open_shop.upstream.behave = lambda exchange: exchange.json({"results": []})
     assert open_shop.ask(proof(payer)).status_code == 200
 
 
-def test_who_presents_nonsense_again_and_again_is_told_to_wait(
+def test_repeated_invalid_payments_are_rate_limited(
     build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain]
 ) -> None:
     with shop(build_app, sqlite_url, chains, x402_miss_limit="3 per minute") as made:
         headers = by_hash("0x" + "12" * 32, BASE)
         codes = [made.ask(headers).status_code for _ in range(5)]
         assert codes == [402, 402, 402, 429, 429]
-        # Asking for the terms costs no look at a chain.
+        # Asking for the terms reads no chain.
         assert made.ask().status_code == 402
 
 
-def test_an_unreadable_chain_takes_nothing_and_says_to_come_back(
+def test_an_unreachable_chain_consumes_nothing_and_asks_for_a_retry(
     build_app: Callable[..., Flask], sqlite_url: str, base_node: EvmNode
 ) -> None:
     dead = EvmChain(BASE, base_node.deployment, rpc_urls=["http://127.0.0.1:1"], deposit_confirmations=5)

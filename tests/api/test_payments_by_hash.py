@@ -1,4 +1,4 @@
-"""Payments by a transaction's hash, against real chains: what pays for a call, and what does not."""
+"""Payments by transaction hash, on real chains."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from flask import Flask
 from app.adapters.evm.chain import EvmChain
 from app.core import clock
 from app.core.chains import ETH, USDC, ChainName
-from app.core.unit_of_work import reading
 from sandbox.evm import EvmNode
-from sandbox.solana import SolanaNode
+from solana_node import SolanaNode
 from tests.support.agents import register
 from tests.support.chains import fund
 from tests.support.evm import sent as pay
@@ -54,9 +53,9 @@ def open_shop(
 
 
 def paid(open_shop: Shop, node: EvmNode, units: int = PRICE, **more: Any) -> str:
-    """Pay the shop from a stranger's wallet, deep enough; return the hash."""
+    """Pay the shop from a new wallet, with enough confirmations; return the hash."""
     chain = ChainName(node.name)
-    real: EvmChain = open_shop.app.extensions["ports"].chains[chain]
+    real: EvmChain = open_shop.app.state.ports.chains[chain]
     person = more.get("person") or person_with(node)
     done = pay(
         real, person, more.get("to") or open_shop.recipient(chain), units, token=more.get("token", USDC)
@@ -72,7 +71,7 @@ def refusal(open_shop: Shop, headers: dict[str, str], **more: Any) -> tuple[str,
     return body["code"], body.get("details", {}).get("reason")
 
 
-def test_who_brings_nothing_is_told_the_terms(open_shop: Shop) -> None:
+def test_a_request_without_key_or_payment_gets_the_terms(open_shop: Shop) -> None:
     answer = open_shop.ask()
     body = answer.get_json()
     assert (answer.status_code, body["code"]) == (402, "PAYMENT_REQUIRED")
@@ -109,7 +108,7 @@ def test_a_transfer_pays_for_one_call_and_no_other(
 
 
 def test_a_transfer_on_solana_pays_once_it_is_finalized(open_shop: Shop, solana_node: SolanaNode) -> None:
-    chain = open_shop.app.extensions["ports"].chains[SOLANA]
+    chain = open_shop.app.state.ports.chains[SOLANA]
     person = solana_person_with(solana_node)
     _, done = solana_signed(chain, person, open_shop.recipient(SOLANA), PRICE, token=USDC)
     chain.broadcast(done.raw)
@@ -123,18 +122,20 @@ def test_a_transfer_on_solana_pays_once_it_is_finalized(open_shop: Shop, solana_
     assert refusal(open_shop, by_hash(done.tx_hash, SOLANA))[0] == "PAYMENT_ALREADY_USED"
 
 
-def test_what_does_not_pay_the_price_burns_nothing(open_shop: Shop, base_node: EvmNode) -> None:
-    stranger = person_with(base_node)
+def test_insufficient_payments_are_refused_and_not_consumed(open_shop: Shop, base_node: EvmNode) -> None:
+    recipient = person_with(base_node)
     found = {
         "one unit short": refusal(open_shop, by_hash(paid(open_shop, base_node, PRICE - 1), BASE)),
         "another recipient": refusal(
-            open_shop, by_hash(paid(open_shop, base_node, to=stranger.address), BASE)
+            open_shop, by_hash(paid(open_shop, base_node, to=recipient.address), BASE)
         ),
         "another token": refusal(open_shop, by_hash(paid(open_shop, base_node, 10**15, token=ETH), BASE)),
         "another chain": refusal(open_shop, by_hash(paid(open_shop, base_node), ETHEREUM)),
         "no transaction": refusal(open_shop, by_hash("0x" + "12" * 32, BASE)),
-        "no hash": refusal(open_shop, {"X-Payment": "yes"}),
-        "no chain": refusal(open_shop, by_hash("0x" + "12" * 32, BASE) | {"X-Payment-Chain": "dogecoin"}),
+        "not a hash": refusal(open_shop, {"X-Payment": "yes"}),
+        "unknown chain": refusal(
+            open_shop, by_hash("0x" + "12" * 32, BASE) | {"X-Payment-Chain": "dogecoin"}
+        ),
     }
     assert found == {
         "one unit short": ("PAYMENT_INVALID", "amount_too_low"),
@@ -142,8 +143,8 @@ def test_what_does_not_pay_the_price_burns_nothing(open_shop: Shop, base_node: E
         "another token": ("PAYMENT_INVALID", "nothing_received"),
         "another chain": ("PAYMENT_INVALID", "not_final_yet"),
         "no transaction": ("PAYMENT_INVALID", "not_final_yet"),
-        "no hash": ("PAYMENT_INVALID", "invalid_payload"),
-        "no chain": ("PAYMENT_INVALID", "invalid_network"),
+        "not a hash": ("PAYMENT_INVALID", "invalid_payload"),
+        "unknown chain": ("PAYMENT_INVALID", "invalid_network"),
     }
     assert (open_shop.claims(), open_shop.served()) == (set(), 0)
 
@@ -154,8 +155,8 @@ def test_an_old_payment_pays_for_nothing(open_shop: Shop, base_node: EvmNode) ->
         assert refusal(open_shop, by_hash(tx_hash, BASE)) == ("PAYMENT_INVALID", "too_old")
 
 
-def test_a_payment_waits_for_its_depth(open_shop: Shop, base_node: EvmNode) -> None:
-    real = open_shop.app.extensions["ports"].chains[BASE]
+def test_a_payment_is_refused_until_it_has_enough_confirmations(open_shop: Shop, base_node: EvmNode) -> None:
+    real = open_shop.app.state.ports.chains[BASE]
     done = pay(real, person_with(base_node), open_shop.recipient(BASE), PRICE, token=USDC)
     answer = open_shop.ask(by_hash(done.tx_hash, BASE))
     assert answer.get_json()["details"]["reason"] == "not_final_yet"
@@ -164,7 +165,7 @@ def test_a_payment_waits_for_its_depth(open_shop: Shop, base_node: EvmNode) -> N
     assert open_shop.ask(by_hash(done.tx_hash, BASE)).status_code == 200
 
 
-def test_of_fifty_at_once_one_is_served(
+def test_of_fifty_concurrent_uses_of_a_payment_one_is_served(
     postgres_url: str, build_app: Callable[..., Flask], chains: dict[ChainName, EvmChain], base_node: EvmNode
 ) -> None:
     with shop(build_app, postgres_url, chains, database_pool_size=20) as made:
@@ -174,12 +175,12 @@ def test_of_fifty_at_once_one_is_served(
         def one(_number: int) -> int:
             return made.ask(headers).status_code
 
-        with ThreadPoolExecutor(50) as crowd:
-            assert sorted(crowd.map(one, range(50))) == [200] + [402] * 49
+        with ThreadPoolExecutor(50) as threads:
+            assert sorted(threads.map(one, range(50))) == [200] + [402] * 49
         assert made.served() == 1
 
 
-def test_an_agents_payment_serves_no_stranger_who_saw_it(open_shop: Shop, base_node: EvmNode) -> None:
+def test_an_agents_payment_cannot_be_used_without_its_key(open_shop: Shop, base_node: EvmNode) -> None:
     agent = register(open_shop.app.test_client())
     fund(base_node, agent.address, eth=1, dollars=1)
     moved = agent.client.post(
@@ -194,38 +195,32 @@ def test_an_agents_payment_serves_no_stranger_who_saw_it(open_shop: Shop, base_n
     )
 
 
-def test_a_payment_that_was_not_served_is_good_for_three_more_tries(
-    open_shop: Shop, base_node: EvmNode
-) -> None:
+def test_a_payment_allows_three_retries_of_a_failed_call(open_shop: Shop, base_node: EvmNode) -> None:
     headers = by_hash(paid(open_shop, base_node), BASE)
     open_shop.upstream.behave = lambda exchange: exchange.json({"error": "down"}, status=500)
     assert [open_shop.ask(headers).status_code for _ in range(3)] == [500, 500, 500]
-    # Another request does not have the right to it.
+    # Another request cannot use it.
     assert refusal(open_shop, headers, path=SEARCH + "x")[0] == "PAYMENT_ALREADY_USED"
     open_shop.upstream.behave = lambda exchange: exchange.json({"results": []})
     assert open_shop.ask(headers).status_code == 200
     assert refusal(open_shop, headers)[0] == "PAYMENT_ALREADY_USED"
 
 
-def test_tries_end(open_shop: Shop, base_node: EvmNode) -> None:
+def test_attempts_with_a_payment_are_limited(open_shop: Shop, base_node: EvmNode) -> None:
     headers = by_hash(paid(open_shop, base_node), BASE)
     open_shop.upstream.behave = lambda exchange: exchange.json({"error": "down"}, status=503)
     assert [open_shop.ask(headers).status_code for _ in range(6)] == [503] * 4 + [402] * 2
 
 
-def test_a_key_without_credits_is_told_the_terms_and_may_pay(open_shop: Shop, base_node: EvmNode) -> None:
-    with reading():
-        pass
-    open_shop.app.extensions["ports"]
+def test_a_payment_is_not_consumed_while_credits_suffice(open_shop: Shop, base_node: EvmNode) -> None:
     agent = register(open_shop.app.test_client())
     key = {"X-API-Key": agent.key}
     headers = by_hash(paid(open_shop, base_node), BASE)
-    # With credits the payment stays unused.
     assert open_shop.ask({**key, **headers}).status_code == 200
     assert open_shop.claims() == set()
 
 
-def test_no_one_is_asked_to_pay_for_what_would_be_refused(
+def test_terms_advise_against_paying_for_a_request_that_would_be_refused(
     build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain], base_node: EvmNode
 ) -> None:
     with shop(build_app, sqlite_url, chains, brave_api_key="") as made:
@@ -235,4 +230,4 @@ def test_no_one_is_asked_to_pay_for_what_would_be_refused(
         assert made.ask(by_hash(paid(made, base_node), BASE)).status_code == 503
         assert made.claims() == set()
         refused = made.ask(path="/v1/gateway/openai/files")
-        assert "Do not pay" in refused.get_json()["payment"]["instructions"]
+        assert (refused.status_code, refused.get_json()["code"]) == (403, "ROUTE_NOT_ALLOWED")

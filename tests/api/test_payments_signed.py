@@ -1,4 +1,4 @@
-"""Payments that their payer signs and we submit: the standard's `exact` scheme, on real chains."""
+"""Signed payments, submitted by the service: the `exact` scheme of x402, on real chains."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from werkzeug.test import TestResponse
 
 from app.adapters.evm.chain import EvmChain
 from app.core import clock
-from app.core.chains import USDC, ChainName
-from app.core.unit_of_work import unit_of_work
-from app.payments import readiness, treasury, upkeep
-from app.ports.till import Demand
-from app.wallets import custody, service
+from app.core.chains import USDC, ChainName, Family
+from app.db.unit_of_work import unit_of_work
+from app.payments import jobs as payment_jobs
+from app.payments import settlement_capacity, treasury
+from app.ports.facilitator import ExpectedPayment
+from app.wallets.core import custody, wallets
 from sandbox.evm import EvmNode
-from sandbox.solana import SolanaNode
+from solana_node import SolanaNode
 from tests.support.agents import register
 from tests.support.chains import ether
 from tests.support.payments import (
@@ -49,11 +50,11 @@ def quick_solana_node() -> Iterator[SolanaNode]:
         yield node
 
 
-def supplied(made: Shop, *nodes: EvmNode) -> None:
-    """Give the settlement key gas, as an operator does."""
+def fund_settlement(made: Shop, *nodes: EvmNode) -> None:
+    """Fund the settlement key with gas, as an operator does."""
     for node in nodes:
         node.fund_eth(made.settler(ChainName(node.name)), ether(1))
-    made.look_again()
+    made.expire_capacity()
     made.upstream.behave = lambda exchange: exchange.json({"results": []})
 
 
@@ -62,7 +63,7 @@ def open_shop(
     build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain], base_node: EvmNode
 ) -> Iterator[Shop]:
     with shop(build_app, sqlite_url, chains) as made:
-        supplied(made, base_node)
+        fund_settlement(made, base_node)
         yield made
 
 
@@ -73,7 +74,7 @@ def reason(answer: TestResponse) -> tuple[str, str]:
 
 
 def received(made: Shop, chain: ChainName) -> int:
-    adapter = made.app.extensions["ports"].chains[chain]
+    adapter = made.app.state.ports.chains[chain]
     return int(adapter.balances(made.recipient(chain)).of(USDC).units)
 
 
@@ -82,6 +83,7 @@ def test_a_signed_payment_is_settled_and_the_call_served(open_shop: Shop, base_n
     headers = payer.pays(open_shop.ask())
     answer = open_shop.ask(headers)
     assert (answer.status_code, answer.get_json()) == (200, {"results": []})
+    assert answer.headers["Cache-Control"] == "no-store"
     settled = decoded(answer.headers["PAYMENT-RESPONSE"])
     assert (settled["success"], settled["payer"], settled["network"]) == (
         True,
@@ -89,7 +91,7 @@ def test_a_signed_payment_is_settled_and_the_call_served(open_shop: Shop, base_n
         "eip155:908453",
     )
     assert received(open_shop, BASE) == PRICE
-    # The settlement's own hash pays the treasury, too, and pays for nothing.
+    # The settlement's own hash is a payment to the treasury, too, and pays for nothing.
     base_node.mine(6)
     assert reason(open_shop.ask(by_hash(settled["transaction"], BASE)))[0] == "PAYMENT_ALREADY_USED"
     assert reason(open_shop.ask(headers))[0] == "PAYMENT_ALREADY_USED"
@@ -101,35 +103,35 @@ def test_a_chain_without_gas_is_not_offered(open_shop: Shop) -> None:
     assert [each["network"] for each in accepts] == ["eip155:908453"]
 
 
-def test_a_payment_says_exactly_what_is_asked(open_shop: Shop, base_node: EvmNode) -> None:
+def test_a_payment_that_differs_from_the_terms_is_refused(open_shop: Shop, base_node: EvmNode) -> None:
     payer, poor = EvmPayer(base_node), EvmPayer(base_node, dollars=0)
-    told = open_shop.ask()
-    terms = offered(told)
+    unpaid = open_shop.ask()
+    terms = offered(unpaid)
 
     def refused(**changed: Any) -> str:
-        return reason(open_shop.ask(payer.pays(told, **changed)))[1]
+        return reason(open_shop.ask(payer.pays(unpaid, **changed)))[1]
 
     forged = payer.authorize(terms)
     forged["authorization"]["from"] = poor.address
     found = {
-        "short": refused(value=str(PRICE - 1)),
-        "elsewhere": refused(to=poor.address),
-        "late": refused(validBefore="1"),
-        "early": refused(validAfter="4000000000"),
+        "too_low": refused(value=str(PRICE - 1)),
+        "wrong_recipient": refused(to=poor.address),
+        "expired": refused(validBefore="1"),
+        "not_yet_valid": refused(validAfter="4000000000"),
         "forged": reason(open_shop.ask(signed_headers(terms, forged)))[1],
-        "poor": reason(open_shop.ask(poor.pays(told)))[1],
+        "no_funds": reason(open_shop.ask(poor.pays(unpaid)))[1],
         "network": reason(open_shop.ask(signed_headers({**terms, "network": "eip155:1"}, forged)))[1],
         "scheme": reason(open_shop.ask(signed_headers({**terms, "scheme": "upto"}, forged)))[1],
         "version": reason(open_shop.ask({"PAYMENT-SIGNATURE": encoded({"x402Version": 3})}))[1],
         "nothing": reason(open_shop.ask({"PAYMENT-SIGNATURE": "%%"}))[1],
     }
     assert found == {
-        "short": "invalid_exact_evm_payload_authorization_value_mismatch",
-        "elsewhere": "invalid_exact_evm_payload_recipient_mismatch",
-        "late": "invalid_exact_evm_payload_authorization_valid_before",
-        "early": "invalid_exact_evm_payload_authorization_valid_after",
+        "too_low": "invalid_exact_evm_payload_authorization_value_mismatch",
+        "wrong_recipient": "invalid_exact_evm_payload_recipient_mismatch",
+        "expired": "invalid_exact_evm_payload_authorization_valid_before",
+        "not_yet_valid": "invalid_exact_evm_payload_authorization_valid_after",
         "forged": "invalid_exact_evm_payload_signature",
-        "poor": "insufficient_funds",
+        "no_funds": "insufficient_funds",
         "network": "invalid_network",
         "scheme": "unsupported_scheme",
         "version": "invalid_x402_version",
@@ -138,32 +140,32 @@ def test_a_payment_says_exactly_what_is_asked(open_shop: Shop, base_node: EvmNod
     assert (open_shop.claims(), received(open_shop, BASE)) == (set(), 0)
 
 
-def test_a_payer_whose_account_has_code_burns_no_gas_of_ours(open_shop: Shop, base_node: EvmNode) -> None:
+def test_a_payer_contract_cannot_consume_the_settlement_keys_gas(open_shop: Shop, base_node: EvmNode) -> None:
     payer = EvmPayer(base_node)
-    # Counts to ten thousand, then calls every signature good (EIP-1271): some 260 000 gas.
+    # Counts to ten thousand, then accepts every signature (EIP-1271): some 260 000 gas.
     code = "0x6127105b6001900380600357631626ba7e60e01b60005260206000f3"
     base_node.rpc("anvil_setCode", payer.address, code)
     assert reason(open_shop.ask(payer.pays(open_shop.ask())))[1] == "submission_too_costly"
     assert (open_shop.claims(), received(open_shop, BASE)) == (set(), 0)
 
 
-def test_what_somebody_else_submitted_first_is_not_good_by_hash_as_well(
+def test_an_authorization_submitted_by_a_third_party_pays_for_one_call_only(
     open_shop: Shop, base_node: EvmNode
 ) -> None:
     payer = EvmPayer(base_node)
-    told = open_shop.ask()
-    terms = offered(told)
+    unpaid = open_shop.ask()
+    terms = offered(unpaid)
     payload = payer.authorize(terms)
-    till = open_shop.app.extensions["ports"].tills[BASE]
-    demand = Demand(PRICE, open_shop.recipient(BASE), open_shop.settler(BASE))
-    authorization = till.read(payload, demand, now=1_800_000_000)
+    facilitator = open_shop.app.state.ports.facilitators[BASE]
+    expected = ExpectedPayment(PRICE, open_shop.recipient(BASE), open_shop.settler(BASE))
+    authorization = facilitator.verify(payload, expected, now=1_800_000_000)
     rich = base_node.rpc("eth_accounts")[1]
     sent = base_node.rpc(
         "eth_sendTransaction",
         {"from": rich, "to": base_node.deployment.usdc, "data": "0x" + str(authorization.terms["call"])},
     )
     base_node.mine(6)
-    # It was used already: the signed form is refused, and the hash pays, once.
+    # The authorization is used: the signed form is refused, and the hash pays once.
     assert reason(open_shop.ask(signed_headers(terms, payload)))[0] == "PAYMENT_ALREADY_USED"
     assert open_shop.ask(by_hash(sent, BASE)).status_code == 200
     assert reason(open_shop.ask(signed_headers(terms, payload)))[0] == "PAYMENT_ALREADY_USED"
@@ -171,36 +173,34 @@ def test_what_somebody_else_submitted_first_is_not_good_by_hash_as_well(
     assert open_shop.served() == 1
 
 
-def test_of_many_at_once_one_is_settled_and_served(
+def test_of_many_concurrent_uses_one_is_settled_and_served(
     postgres_url: str, build_app: Callable[..., Flask], chains: dict[ChainName, EvmChain], base_node: EvmNode
 ) -> None:
     with shop(build_app, postgres_url, chains, database_pool_size=20) as made:
-        supplied(made, base_node)
+        fund_settlement(made, base_node)
         headers = EvmPayer(base_node).pays(made.ask())
 
         def one(_number: int) -> int:
             return made.ask(headers).status_code
 
-        with ThreadPoolExecutor(50) as crowd:
-            assert sorted(crowd.map(one, range(50))) == [200] + [402] * 49
+        with ThreadPoolExecutor(50) as threads:
+            assert sorted(threads.map(one, range(50))) == [200] + [402] * 49
         assert (made.served(), received(made, BASE)) == (1, PRICE)
 
 
-def test_many_payers_at_once_are_all_served(
+def test_concurrent_payers_are_all_served(
     postgres_url: str, build_app: Callable[..., Flask], chains: dict[ChainName, EvmChain], base_node: EvmNode
 ) -> None:
     with shop(build_app, postgres_url, chains, database_pool_size=20) as made:
-        supplied(made, base_node)
-        told = made.ask()
-        paid = [EvmPayer(base_node).pays(told) for _ in range(8)]
-        with ThreadPoolExecutor(8) as crowd:
-            assert list(crowd.map(lambda headers: made.ask(headers).status_code, paid)) == [200] * 8
+        fund_settlement(made, base_node)
+        unpaid = made.ask()
+        paid = [EvmPayer(base_node).pays(unpaid) for _ in range(8)]
+        with ThreadPoolExecutor(8) as threads:
+            assert list(threads.map(lambda headers: made.ask(headers).status_code, paid)) == [200] * 8
         assert received(made, BASE) == 8 * PRICE
 
 
-def test_a_failed_call_is_good_for_another_try_with_the_same_signature(
-    open_shop: Shop, base_node: EvmNode
-) -> None:
+def test_a_failed_call_can_be_retried_with_the_same_signature(open_shop: Shop, base_node: EvmNode) -> None:
     headers = EvmPayer(base_node).pays(open_shop.ask())
     open_shop.upstream.behave = lambda exchange: exchange.json({"error": "down"}, status=500)
     assert open_shop.ask(headers).status_code == 500
@@ -209,21 +209,21 @@ def test_a_failed_call_is_good_for_another_try_with_the_same_signature(
     assert received(open_shop, BASE) == PRICE
 
 
-def test_what_was_settled_is_good_for_its_tries_beyond_its_own_time_and_at_another_price(
+def test_a_settled_payment_can_be_retried_after_it_expired_and_at_another_price(
     build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain], base_node: EvmNode
 ) -> None:
     with shop(build_app, sqlite_url, chains) as made:
-        supplied(made, base_node)
+        fund_settlement(made, base_node)
         soon = str(int(clock.now().timestamp()) + 300)
         headers = EvmPayer(base_node).pays(made.ask(), validBefore=soon)
         made.upstream.behave = lambda exchange: exchange.json({"error": "down"}, status=503)
         assert made.ask(headers).status_code == 503
-    with shop(build_app, sqlite_url, chains, x402_price_usd="0.02") as dearer:
-        dearer.upstream.behave = lambda exchange: exchange.json({"results": []})
+    with shop(build_app, sqlite_url, chains, x402_price_usd="0.02") as raised:
+        raised.upstream.behave = lambda exchange: exchange.json({"results": []})
         with time_machine.travel(clock.now().timestamp() + 7200, tick=True):
-            assert dearer.ask(headers).status_code == 200
-            assert reason(dearer.ask(headers))[0] == "PAYMENT_ALREADY_USED"
-        assert received(dearer, BASE) == PRICE
+            assert raised.ask(headers).status_code == 200
+            assert reason(raised.ask(headers))[0] == "PAYMENT_ALREADY_USED"
+        assert received(raised, BASE) == PRICE
 
 
 def test_a_payment_for_less_than_the_body_costs_is_refused(open_shop: Shop, base_node: EvmNode) -> None:
@@ -237,7 +237,7 @@ def test_a_payment_for_less_than_the_body_costs_is_refused(open_shop: Shop, base
     assert open_shop.claims() == set()
 
 
-def test_without_an_account_the_output_is_bounded(open_shop: Shop, base_node: EvmNode) -> None:
+def test_the_output_of_a_prepaid_call_is_bounded(open_shop: Shop, base_node: EvmNode) -> None:
     open_shop.upstream.behave = lambda exchange: exchange.json({"choices": []})
     client = open_shop.app.test_client()
     path = "/v1/gateway/openai/chat/completions"
@@ -245,9 +245,15 @@ def test_without_an_account_the_output_is_bounded(open_shop: Shop, base_node: Ev
     headers = EvmPayer(base_node).pays(client.post(path, json=body))
     assert client.post(path, json=body, headers=headers).status_code == 200
     assert open_shop.upstream.asked[-1].json() == {**body, "max_completion_tokens": 4000}
+    # At 150 and 600 USD a million, 4 000 tokens fit into the limit of one call, those of four candidates do not.
+    dear = {**body, "model": "openrouter/auto"}
+    path = "/v1/gateway/openrouter/chat/completions"
+    assert 2_400_000 < int(offered(client.post(path, json=dear))["amount"]) < 2_450_000
+    assert 4_990_000 < int(offered(client.post(path, json={**dear, "n": 4}))["amount"]) <= 5_000_000
+    assert client.post(path, json={**dear, "max_tokens": 10_000}).status_code == 400
 
 
-def test_a_paid_stream_passes_as_it_is_and_is_used_up_by_its_first_piece(
+def test_a_paid_stream_is_relayed_unchanged_and_consumed_by_its_first_chunk(
     open_shop: Shop, base_node: EvmNode
 ) -> None:
     client = open_shop.app.test_client()
@@ -270,7 +276,7 @@ def test_a_paid_stream_passes_as_it_is_and_is_used_up_by_its_first_piece(
         open_shop.upstream.behave = behave
         return client.post(path, json=body, headers=headers)
 
-    # Whoever got nothing of it may come again, though the head of the answer was passed on.
+    # A client that got nothing of the body may retry, though the head of the response was relayed.
     with pytest.raises(ConnectionResetError):
         pieces_then("hang_up")
     frames = chat_chunks("Hel", "lo")
@@ -286,17 +292,17 @@ def test_a_paid_stream_passes_as_it_is_and_is_used_up_by_its_first_piece(
     assert reason(pieces_then("end_stream", *frames))[0] == "PAYMENT_ALREADY_USED"
 
 
-def test_on_solana_the_fee_is_ours_and_nothing_else(
+def test_on_solana_the_settlement_key_pays_the_fee_and_nothing_else(
     build_app: Callable[..., Flask], sqlite_url: str, quick_solana_node: SolanaNode
 ) -> None:
     node = quick_solana_node
     with shop(build_app, sqlite_url, {SOLANA: solana_chain(node)}) as made:
         fund_solana(node, made.settler(SOLANA), sol=1)
         fund_solana(node, made.recipient(SOLANA), sol=0, dollars=0.000001)
-        supplied(made)
+        fund_settlement(made)
         payer = SolanaPayer(node)
-        told = made.ask({"X-Payment-Chain": "solana"})
-        terms = offered(told, "solana:")
+        unpaid = made.ask({"X-Payment-Chain": "solana"})
+        terms = offered(unpaid, "solana:")
 
         def refused(**changed: Any) -> str:
             return reason(made.ask(signed_headers(terms, payer.transfer(terms, **changed))))[1]
@@ -319,22 +325,22 @@ def test_on_solana_the_fee_is_ours_and_nothing_else(
         assert received(made, SOLANA) == PRICE + 1
 
 
-def test_on_solana_the_treasurys_account_is_made_once_there_is_gas_for_it(
+def test_on_solana_the_treasurys_account_is_opened_once_there_is_gas(
     build_app: Callable[..., Flask], sqlite_url: str, quick_solana_node: SolanaNode
 ) -> None:
     node = quick_solana_node
     with shop(build_app, sqlite_url, {SOLANA: solana_chain(node)}) as made:
         fund_solana(node, made.settler(SOLANA), sol=1)
-        before = readiness.read(SOLANA)
-        upkeep.look_after()
+        before = settlement_capacity.read_capacity(SOLANA)
+        payment_jobs.check_gas_reserves()
         node.advance(40)
-        after = readiness.read(SOLANA)
+        after = settlement_capacity.read_capacity(SOLANA)
         assert before is not None
         assert after is not None
-        assert (before.recipient_is_open, after.recipient_is_open) == (False, True)
-        made.look_again()
-        told = made.ask({"X-Payment-Chain": "solana"})
-        assert offered(told, "solana:")["payTo"] == made.recipient(SOLANA)
+        assert (before.recipient_can_receive, after.recipient_can_receive) == (False, True)
+        made.expire_capacity()
+        unpaid = made.ask({"X-Payment-Chain": "solana"})
+        assert offered(unpaid, "solana:")["payTo"] == made.recipient(SOLANA)
 
 
 def test_an_operators_own_keys_submit_payments(
@@ -343,46 +349,45 @@ def test_an_operators_own_keys_submit_payments(
     own = Account.create()
     with shop(build_app, sqlite_url, chains, x402_settlement_key_evm="0x" + bytes(own.key).hex()) as made:
         assert made.settler(BASE) == own.address
-        supplied(made, base_node)
+        fund_settlement(made, base_node)
         answer = made.ask(EvmPayer(base_node).pays(made.ask()))
         assert answer.status_code == 200, answer.get_data(as_text=True)
 
 
-def test_settlement_keys_change_one_by_one_and_back_while_processes_with_the_former_ones_go_on(
+def test_settlement_keys_can_be_changed_and_changed_back_while_old_processes_run(
     build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain]
 ) -> None:
     evm = ["0x" + bytes(Account.create().key).hex() for _ in range(2)]
     solana = [str(Keypair()) for _ in range(2)]
-    tills = dict(chains)
-    told: dict[tuple[int, int], tuple[str, str]] = {}
-    # The first pair; the second for one family, for both; the first again; and no key of the operator's.
+    settlers: dict[tuple[int, int], tuple[str, str]] = {}
+    # The first pair; the second for one family, for both; the first again. Then no key of the operator's.
     for pair in ((0, 0), (1, 0), (1, 1), (0, 1), (0, 0)):
         keys = {"x402_settlement_key_evm": evm[pair[0]], "x402_settlement_key_solana": solana[pair[1]]}
-        with shop(build_app, sqlite_url, tills, **keys) as made:
+        with shop(build_app, sqlite_url, chains, **keys) as made:
             answer = made.ask()
             assert (answer.status_code, answer.get_json()["code"]) == (402, "PAYMENT_REQUIRED")
-            told.setdefault(pair, (made.settler(BASE), made.settler(SOLANA)))
-            assert told[pair] == (made.settler(BASE), made.settler(SOLANA))
-            assert treasury.is_made()
+            settlers.setdefault(pair, (made.settler(BASE), made.settler(SOLANA)))
+            assert settlers[pair] == (made.settler(BASE), made.settler(SOLANA))
+            assert treasury.has_wallets()
             assert made.app.test_cli_runner().invoke(args=["treasury", "show"]).exit_code == 0
-    assert told[0, 0] == (
+    assert settlers[0, 0] == (
         Account.from_key(evm[0]).address,
         str(Keypair.from_base58_string(solana[0]).pubkey()),
     )
-    assert told[1, 0] == (Account.from_key(evm[1]).address, told[0, 0][1])
-    assert told[0, 1] == (told[0, 0][0], told[1, 1][1])
-    with shop(build_app, sqlite_url, tills) as made:
-        assert made.settler(BASE) not in {each for each, _ in told.values()}
+    assert settlers[1, 0] == (Account.from_key(evm[1]).address, settlers[0, 0][1])
+    assert settlers[0, 1] == (settlers[0, 0][0], settlers[1, 1][1])
+    with shop(build_app, sqlite_url, chains) as made:
+        assert made.settler(BASE) not in {each for each, _ in settlers.values()}
 
 
-def test_a_settlement_key_that_is_an_agents_offers_no_signed_payments_and_breaks_nothing(
+def test_a_settlement_key_of_an_agents_wallet_disables_signed_payments_only(
     build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain]
 ) -> None:
     own = Account.create()
     with shop(build_app, sqlite_url, chains) as made:
-        agent, key = register(made.app.test_client()), custody.adopted_key(evm=bytes(own.key), solana=None)
-        with unit_of_work():
-            service.create(agent.id, key, name=None)
+        agent, key = register(made.app.test_client()), custody.import_key(Family.EVM, bytes(own.key))
+        with unit_of_work() as session:
+            wallets.create(session, agent.id, key, name=None)
     with shop(build_app, sqlite_url, chains, x402_settlement_key_evm="0x" + bytes(own.key).hex()) as made:
         answer = made.ask()
         assert (answer.status_code, answer.get_json()["code"]) == (402, "PAYMENT_REQUIRED")

@@ -1,4 +1,4 @@
-"""`/v1/platform/agents`: one agent in an operator's hands."""
+"""`/v1/platform/agents`: administration of single agents."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from sqlalchemy import func, select, update
 
 from app.agents.models import ClaimCode
 from app.core import clock
-from app.core.unit_of_work import reading, unit_of_work
-from app.credits import service as credits_service
+from app.credits import accounts as credit_accounts
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.idempotency.models import IdempotencyKey
 from app.identity.models import Agent as AgentRow
 from app.identity.models import ApiKey, OwnerKey
-from app.platform.models import AuditEntry, AuditHead
-from app.wallets.models import RetiredKey, Wallet
-from app.web.idempotency import IdempotencyKey
+from app.platform.audit_log.models import AuditEntry, AuditHead
+from app.wallets.core.models import RetiredKey, Wallet
 from tests.support.agents import register
+from tests.support.applications import change_settings
 from tests.support.ledger import statements
 from tests.support.market import offer
 from tests.support.operators import Operator, entries, operator
@@ -35,11 +36,7 @@ def ops(client: FlaskClient) -> Operator:
     return operator(client)
 
 
-def set_of(app: Flask, **settings: object) -> None:
-    app.extensions["settings"] = app.extensions["settings"].model_copy(update=settings)
-
-
-def test_an_agent_made_with_nothing_gets_what_the_contract_says(ops: Operator) -> None:
+def test_an_agent_created_without_a_body_gets_the_documented_defaults(ops: Operator) -> None:
     answer = ops.post("/agents")
     assert answer.status_code == 201
     assert answer.headers["Cache-Control"] == "no-store"
@@ -56,7 +53,7 @@ def test_an_agent_made_with_nothing_gets_what_the_contract_says(ops: Operator) -
     assert ops.client.get("/v1/wallets", headers=mine).get_json()["wallets"][0]["id"] == body["wallet"]["id"]
 
 
-def test_what_an_operator_asks_for_is_what_the_agent_gets(ops: Operator) -> None:
+def test_an_agent_gets_the_values_that_the_operator_sent(ops: Operator) -> None:
     body = {"name": " fleet 7 ", "credits_usd": 0.000000001, "daily_limit_usd": 0, "per_tx_limit_usd": 2.5}
     made = ops.post("/agents", body).get_json()
     assert (made["name"], made["credits_usd"]) == ("fleet 7", 1e-09)
@@ -87,20 +84,20 @@ def test_null_is_the_default_of_every_field(ops: Operator) -> None:
         {"name": "a\u202eb"}, {"name": "a\x00b"}, {"name": "\ud800"}, {"name": 5}, [],
     ],
 )  # fmt: skip
-def test_a_bad_agent_is_refused_and_leaves_nothing(ops: Operator, body: object) -> None:
+def test_an_invalid_agent_is_refused_and_leaves_no_rows(ops: Operator, body: object) -> None:
     assert ops.post("/agents", body).status_code == 400
-    with reading() as session:
+    with read_only_unit() as session:
         assert session.scalar(select(func.count(AgentRow.id))) == 0
     assert entries(action="agent.created") == []
 
 
-def test_the_budget_for_free_credits_is_not_an_operator_s(app: Flask, ops: Operator) -> None:
-    set_of(app, grant_budget_usd_per_day=0)
+def test_operators_are_not_bound_by_the_budget_for_free_credits(app: Flask, ops: Operator) -> None:
+    change_settings(app, grant_budget_usd_per_day=0)
     assert ops.post("/agents", {"credits_usd": 500}).status_code == 201
     assert ops.client.post("/v1/agents/register").status_code == 429
 
 
-def test_agents_are_listed_by_pages_with_their_keys_in_as_many_queries_for_one_as_for_many(
+def test_listing_agents_takes_a_constant_number_of_queries(
     ops: Operator,
 ) -> None:
     made = [ops.make_agent(name=f"n{number}") for number in range(5)]
@@ -158,7 +155,7 @@ def test_an_unknown_or_malformed_agent_is_404_everywhere(ops: Operator, agent_id
     assert [entry.action for entry in entries()] == ["master_key.created"]
 
 
-def test_a_change_is_noted_with_what_was_before(ops: Operator) -> None:
+def test_a_change_is_recorded_with_the_previous_values(ops: Operator) -> None:
     agent = register(ops.client, name="old", email="old@example.org")
     answer = ops.patch(f"/agents/{agent.id}", {"name": "neu ✨", "email": "NEW@example.org"})
     assert answer.get_json() == {
@@ -175,14 +172,14 @@ def test_a_change_is_noted_with_what_was_before(ops: Operator) -> None:
     assert ops.patch(f"/agents/{agent.id}", {"name": " "}).status_code == 400
 
 
-def test_a_key_typed_as_a_name_does_not_get_into_the_trail(ops: Operator) -> None:
+def test_a_key_entered_as_a_name_is_redacted_from_the_audit_trail(ops: Operator) -> None:
     agent = ops.make_agent()
     assert ops.patch(f"/agents/{agent.id}", {"name": agent.key}).status_code == 200
     assert ops.patch(f"/agents/{agent.id}", {"name": "again"}).status_code == 200
     assert agent.key not in str(entries())
 
 
-def test_a_rotation_without_grace_ends_the_old_key_at_once(ops: Operator) -> None:
+def test_a_rotation_without_grace_invalidates_the_old_key_immediately(ops: Operator) -> None:
     agent = ops.make_agent()
     answer = ops.post(f"/agents/{agent.id}/rotate-key")
     body = answer.get_json()
@@ -196,7 +193,7 @@ def test_a_rotation_without_grace_ends_the_old_key_at_once(ops: Operator) -> Non
     assert body["apiKey"] not in str(entries())
 
 
-def test_in_its_grace_an_old_key_works_and_then_no_more(ops: Operator) -> None:
+def test_an_old_key_works_only_until_its_grace_period_ends(ops: Operator) -> None:
     agent = ops.make_agent()
     first = ops.post(f"/agents/{agent.id}/rotate-key", {"grace_seconds": 600}).get_json()
     second = ops.post(f"/agents/{agent.id}/rotate-key", {"grace_seconds": 3600}).get_json()
@@ -210,14 +207,14 @@ def test_in_its_grace_an_old_key_works_and_then_no_more(ops: Operator) -> None:
         }
 
     assert working() == {"oldest", "older", "newest"}
-    # The second rotation does not lengthen what the first one has shortened.
+    # The second rotation does not extend what the first one has shortened.
     with time_machine.travel(clock.now() + timedelta(seconds=601), tick=True):
         assert working() == {"older", "newest"}
     with time_machine.travel(clock.now() + timedelta(seconds=3601), tick=True):
         assert working() == {"newest"}
 
 
-def test_a_rotation_without_grace_ends_graces_too(ops: Operator) -> None:
+def test_a_rotation_without_grace_ends_earlier_grace_periods(ops: Operator) -> None:
     agent = ops.make_agent()
     first = ops.post(f"/agents/{agent.id}/rotate-key", {"grace_seconds": 3600}).get_json()
     ops.post(f"/agents/{agent.id}/rotate-key", {"grace_seconds": 0})
@@ -225,7 +222,7 @@ def test_a_rotation_without_grace_ends_graces_too(ops: Operator) -> None:
         assert ops.client.get("/v1/balance", headers={"X-API-Key": key}).status_code == 401
 
 
-def test_a_rotation_notes_the_keys_that_it_ends_and_not_all_that_ever_were(ops: Operator) -> None:
+def test_a_rotation_records_only_the_keys_that_it_invalidates(ops: Operator) -> None:
     agent = ops.make_agent()
     for rotation in range(4):
         with time_machine.travel(clock.now() + timedelta(seconds=10 * rotation), tick=True):
@@ -236,16 +233,16 @@ def test_a_rotation_notes_the_keys_that_it_ends_and_not_all_that_ever_were(ops: 
 
 
 @pytest.mark.parametrize("grace", [-1, 1.5, "soon", True, 2_592_001, 10**30, None])
-def test_a_grace_that_is_none_is_refused(ops: Operator, grace: object) -> None:
+def test_an_invalid_grace_period_is_refused(ops: Operator, grace: object) -> None:
     agent = ops.make_agent()
     assert ops.post(f"/agents/{agent.id}/rotate-key", {"grace_seconds": grace}).status_code == 400
     assert agent.get("/v1/balance").status_code == 200
 
 
-def test_two_keys_of_one_agent_are_no_two_allowances(app: Flask, ops: Operator) -> None:
+def test_two_keys_of_one_agent_share_its_rate_limit(app: Flask, ops: Operator) -> None:
     agent = ops.make_agent()
     renewed = ops.post(f"/agents/{agent.id}/rotate-key", {"grace_seconds": 600}).get_json()["apiKey"]
-    set_of(app, rate_limit_per_key="3 per minute")
+    change_settings(app, rate_limit_per_key="3 per minute")
     asked = [
         ops.client.get("/v1/balance", headers={"X-API-Key": key}).status_code
         for key in (agent.key, renewed, agent.key, renewed)
@@ -253,7 +250,7 @@ def test_two_keys_of_one_agent_are_no_two_allowances(app: Flask, ops: Operator) 
     assert asked == [200, 200, 200, 429]
 
 
-def test_an_idempotency_key_is_the_agent_s_before_and_after_a_rotation(ops: Operator) -> None:
+def test_an_idempotency_key_belongs_to_the_agent_across_a_rotation(ops: Operator) -> None:
     agent = ops.make_agent()
     first = agent.post("/v1/wallets", {"name": "once"}, Idempotency_Key="k")
     renewed = ops.post(f"/agents/{agent.id}/rotate-key").get_json()["apiKey"]
@@ -263,7 +260,7 @@ def test_an_idempotency_key_is_the_agent_s_before_and_after_a_rotation(ops: Oper
     assert again.headers["Idempotent-Replayed"] == "true"
 
 
-def test_a_repeated_request_makes_nothing_again(ops: Operator) -> None:
+def test_a_repeated_request_creates_nothing_again(ops: Operator) -> None:
     agent = ops.make_agent()
     for path, body in (
         ("/agents", {"name": "once"}),
@@ -277,14 +274,14 @@ def test_a_repeated_request_makes_nothing_again(ops: Operator) -> None:
         assert again.get_json() == first.get_json()
         assert ops.post(path, {**body, "name": "other"}, Idempotency_Key="k").status_code == 409
     assert agent.get("/v1/balance").status_code == 200
-    with reading() as session:
+    with read_only_unit() as session:
         assert session.scalar(select(func.count(AgentRow.id))) == 2
         assert session.scalar(select(func.count(ApiKey.id))) == 3
     assert len(entries(action="agent.credits_granted")) == 1
 
 
 @pytest.mark.parametrize("is_rebuilt", [False, True])
-def test_a_repeated_answer_that_shows_a_key_is_noted_and_not_given_without_the_note(
+def test_a_replay_that_shows_a_key_is_recorded_or_refused(
     app: Flask, ops: Operator, *, is_rebuilt: bool
 ) -> None:
     agent = ops.make_agent()
@@ -312,7 +309,7 @@ def test_a_repeated_answer_that_shows_a_key_is_noted_and_not_given_without_the_n
         )
         assert shown[-1] == last
     assert len(shown) == 3
-    # A trail that cannot be written: no answer.
+    # The trail cannot be written: no response.
     with unit_of_work() as session:
         sealed = session.scalars(select(AuditHead.sealed)).one()
         session.execute(update(AuditHead).values(sealed="k1.AAAA"))
@@ -323,7 +320,7 @@ def test_a_repeated_answer_that_shows_a_key_is_noted_and_not_given_without_the_n
     assert "mk_" not in refused.text
 
 
-def test_an_answer_that_a_crash_swallowed_is_made_again_from_the_record(app: Flask, ops: Operator) -> None:
+def test_a_response_lost_in_a_crash_is_rebuilt_from_the_audit_entry(app: Flask, ops: Operator) -> None:
     agent = ops.make_agent()
     for path, body in (
         ("/agents", {"name": "once"}),
@@ -344,7 +341,7 @@ def _forget_answers() -> Any:
     return update(IdempotencyKey).values(answer_status=None, answer_sealed=None, lease_until=past)
 
 
-def test_credits_are_given_exactly_and_noted(ops: Operator) -> None:
+def test_credits_are_granted_exactly_and_recorded(ops: Operator) -> None:
     agent = ops.make_agent(credits_usd=1)
     body = ops.post(f"/agents/{agent.id}/credits", {"credits_usd": 0.123456789}).get_json()
     assert body == {"agentId": agent.id, "granted_usd": 0.123456789, "credits_usd": 1.123456789}
@@ -358,7 +355,7 @@ def test_credits_are_given_exactly_and_noted(ops: Operator) -> None:
 @pytest.mark.parametrize(
     "value", [-1, 0, -0.000000001, 10**9 + 1, 10**30, "1", None, True, [], {"usd": 1}, 0.0000000001]
 )
-def test_credits_that_are_none_are_refused(ops: Operator, value: object) -> None:
+def test_invalid_credit_amounts_are_refused(ops: Operator, value: object) -> None:
     agent = ops.make_agent()
     assert ops.post(f"/agents/{agent.id}/credits", {"credits_usd": value}).status_code == 400
     assert agent.get("/v1/balance").get_json()["credits_usd"] == 10.0
@@ -370,9 +367,7 @@ def database_url(request: pytest.FixtureRequest) -> str:
     return url
 
 
-def test_no_account_is_ever_given_more_than_it_can_count(
-    database_url: str, build_app: Callable[..., Flask]
-) -> None:
+def test_grants_never_exceed_the_maximum_balance(database_url: str, build_app: Callable[..., Flask]) -> None:
     with build_app(database_url).app_context() as context:
         ops = operator(context.app.test_client())
         agents = [ops.make_agent(credits_usd=0) for _ in range(12)]
@@ -380,12 +375,12 @@ def test_no_account_is_ever_given_more_than_it_can_count(
             assert ops.post(f"/agents/{agent.id}/credits", {"credits_usd": 10**9}).status_code == 200
             over = ops.post(f"/agents/{agent.id}/credits", {"credits_usd": 0.000000001})
             assert (over.status_code, over.get_json()["code"]) == (400, "INVALID_INPUT")
-        # Twelve billion dollars are more nano-dollars than a BIGINT counts: the audit must still add them up.
-        with reading():
-            assert credits_service.balance(agents[0].id).credits_nanos == 10**18
+        # Twelve billion dollars exceed a BIGINT of nano-dollars: the audit must still add them up.
+        with read_only_unit() as session:
+            assert credit_accounts.balance(session, agents[0].id).credits_nanos == 10**18
 
 
-def test_a_freeze_is_the_agent_s_with_wallets_or_without(ops: Operator) -> None:
+def test_a_freeze_applies_to_the_agent_with_or_without_wallets(ops: Operator) -> None:
     agent = ops.make_agent()
     agent.delete(agent.wallet_url)
     body = ops.post(f"/agents/{agent.id}/freeze").get_json()
@@ -408,7 +403,7 @@ def test_a_freeze_is_the_agent_s_with_wallets_or_without(ops: Operator) -> None:
     ]
 
 
-def test_a_deleted_agent_opens_nothing_and_its_books_stay(ops: Operator) -> None:
+def test_a_deleted_agent_loses_access_and_its_ledger_is_kept(ops: Operator) -> None:
     agent = register(ops.client, name="gone", email="gone@example.org")
     second = agent.post("/v1/wallets", {"name": "second"}).get_json()["id"]
     ops.put(f"/agents/{agent.id}/controls", {"locked": True})
@@ -419,12 +414,12 @@ def test_a_deleted_agent_opens_nothing_and_its_books_stay(ops: Operator) -> None
     assert ops.get(f"/agents/{agent.id}").status_code == 404
     assert ops.delete(f"/agents/{agent.id}").status_code == 404
     assert ops.get("/agents").get_json()["agents"] == []
-    with reading() as session:
+    with read_only_unit() as session:
         assert session.scalar(select(func.count(Wallet.id))) == 0
         assert set(session.scalars(select(RetiredKey.wallet_id))) == {agent.wallet_id, second}
         row = session.scalars(select(AgentRow)).one()
         assert (row.name, row.email) == ("deleted-agent", None)
-        assert credits_service.balance(agent.id).credits_nanos == 10 * 10**9
+        assert credit_accounts.balance(session, agent.id).credits_nanos == 10 * 10**9
     (entry,) = entries(action="agent.deleted")
     assert entry.before is not None
     assert (entry.before["had_email"], entry.before["was_claimed"]) == (True, False)
@@ -444,7 +439,7 @@ def test_a_frozen_agent_is_not_deleted(ops: Operator) -> None:
     assert agent.get(agent.wallet_url).status_code == 200
 
 
-def test_a_deleted_agent_is_claimed_by_nobody_and_its_owner_is_forgotten(ops: Operator) -> None:
+def test_a_deleted_agent_cannot_be_claimed_and_its_owner_is_erased(ops: Operator) -> None:
     made = ops.client.post("/v1/agents/register", json={}).get_json()
     claimed = ops.client.post("/v1/agents/register", json={}).get_json()
     claim = {"code": claimed["claimCode"], "email": "ada@example.org"}
@@ -454,14 +449,14 @@ def test_a_deleted_agent_is_claimed_by_nobody_and_its_owner_is_forgotten(ops: Op
         code = {"code": agent["claimCode"], "email": "ada@example.org"}
         assert ops.client.post("/v1/device/claim", json=code).status_code == 404
         assert ops.client.get("/v1/device/info", query_string=code).status_code == 404
-    with reading() as session:
+    with read_only_unit() as session:
         assert session.scalars(select(OwnerKey.owner_email)).all() == [None]
         assert session.scalar(select(func.count()).where(OwnerKey.revoked_at.is_(None))) == 0
         assert set(session.scalars(select(ClaimCode.answer_sealed))) == {None}
     assert "ada@example.org" not in str(entries())
 
 
-def test_an_open_claim_code_is_revoked_and_a_new_one_may_be_asked_for(ops: Operator) -> None:
+def test_an_open_claim_code_is_revoked_and_a_new_one_can_be_requested(ops: Operator) -> None:
     made = ops.client.post("/v1/agents/register", json={}).get_json()
     path = f"/agents/{made['agentId']}/claim-code"
     assert ops.delete(path).get_json() == {"agentId": made["agentId"], "revoked": True}
@@ -474,7 +469,7 @@ def test_an_open_claim_code_is_revoked_and_a_new_one_may_be_asked_for(ops: Opera
     assert ops.delete(path).get_json()["revoked"] is False
 
 
-def test_no_other_key_opens_the_platform(ops: Operator) -> None:
+def test_only_master_keys_authenticate_on_the_platform(ops: Operator) -> None:
     agent = register(ops.client)
     gateway = ops.client.post("/v1/keys", json={}).get_json()["api_key"]
     other = operator(ops.client, "other")
@@ -497,5 +492,5 @@ def test_no_other_key_opens_the_platform(ops: Operator) -> None:
             assert answer.status_code == 401, (sent, method, path)
             bodies.add((answer.get_json()["error"], answer.get_json()["code"]))
     assert len(bodies) == 1
-    with reading() as session:
+    with read_only_unit() as session:
         assert session.scalar(select(func.count(AuditEntry.number))) == 3

@@ -1,4 +1,4 @@
-"""`PUT …/controls` for one agent and for a fleet: locked or not, wholly or not at all, safe to repeat."""
+"""`PUT …/controls` for one agent and for a fleet: locks, atomicity, safe repetition."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from app.core.identifiers import new_id
-from app.platform import fleet
+from app.platform.agents import fleet
 from tests.support.agents import Agent, register
 from tests.support.ledger import statements
 from tests.support.operators import Operator, entries, operator
@@ -36,7 +36,7 @@ def controls(agent: Agent, wallet_id: str | None = None) -> dict[str, Any]:
     return found
 
 
-def test_all_wallets_of_an_agent_get_the_controls_and_keep_the_rest(ops: Operator) -> None:
+def test_controls_are_set_for_all_wallets_of_an_agent_and_omitted_fields_are_kept(ops: Operator) -> None:
     agent = register(ops.client)
     second = agent.post("/v1/wallets", {}).get_json()["id"]
     assert controls(agent, second) is None
@@ -46,21 +46,47 @@ def test_all_wallets_of_an_agent_get_the_controls_and_keep_the_rest(ops: Operato
     shown = {wallet["id"]: wallet["spending_controls"] for wallet in answer.get_json()["wallets"]}
     assert shown == {agent.wallet_id: controls(agent), second: controls(agent, second)}
     assert (controls(agent)["daily_limit_usd"], controls(agent)["weekly_limit_usd"]) == (7.0, 500.0)
-    assert (controls(agent, second)["daily_limit_usd"], controls(agent, second)["weekly_limit_usd"]) == (
-        7.0,
-        0.0,
-    )
+    assert controls(agent, second)["daily_limit_usd"] == 7.0
     (entry,) = entries(action="agent.controls_set")
     assert entry.before == {
         agent.wallet_id: {"daily_limit_usd": "100", "locked": False},
         second: None,
     }
-    assert entry.after == {
-        each: {"daily_limit_usd": "7", "locked": True} for each in (agent.wallet_id, second)
-    }
+    created = {
+        "weekly_limit_usd": "500", "monthly_limit_usd": "1000", "per_tx_limit_usd": "50",
+        "allowed_addresses": [], "allowed_domains": [],
+    }  # fmt: skip
+    changed = {"daily_limit_usd": "7", "locked": True}
+    assert entry.after == {agent.wallet_id: changed, second: changed | created}
 
 
-def test_a_lock_binds_the_agent_and_wallets_to_come_and_not_the_operator(ops: Operator) -> None:
+@pytest.mark.parametrize("fleet_of", [None, "agent_ids", "all"])
+def test_a_wallet_without_controls_is_never_locked_without_limits(
+    ops: Operator, fleet_of: str | None
+) -> None:
+    agent = register(ops.client)
+    second = agent.post("/v1/wallets", {}).get_json()["id"]
+    if fleet_of is None:
+        answer = ops.put(f"/agents/{agent.id}/controls", {"locked": True, "weekly_limit_usd": 0})
+    else:
+        whom = {"all": True} if fleet_of == "all" else {"agent_ids": [agent.id]}
+        answer = ops.put("/controls", {**whom, "locked": True, "weekly_limit_usd": 0})
+    assert answer.status_code == 200, answer.text
+    limits = {name: value for name, value in controls(agent, second).items() if name.endswith("_usd")}
+    assert limits == {
+        "daily_limit_usd": 100.0, "weekly_limit_usd": 0.0, "monthly_limit_usd": 1000.0, "per_tx_limit_usd": 50.0,
+    }  # fmt: skip
+    assert agent.put(f"/v1/wallets/{second}/controls", {"daily_limit_usd": 101}).status_code == 403
+
+
+def test_controls_set_without_a_lock_leave_the_other_limits_unlimited(ops: Operator) -> None:
+    agent = register(ops.client)
+    second = agent.post("/v1/wallets", {}).get_json()["id"]
+    assert ops.put(f"/agents/{agent.id}/controls", {"daily_limit_usd": 7}).status_code == 200
+    assert (controls(agent, second)["daily_limit_usd"], controls(agent, second)["weekly_limit_usd"]) == (7, 0)
+
+
+def test_a_lock_binds_the_agent_and_future_wallets_but_not_the_operator(ops: Operator) -> None:
     agent = register(ops.client)
     path = f"/agents/{agent.id}/controls"
     ops.put(path, {"daily_limit_usd": 7, "locked": True})
@@ -83,7 +109,7 @@ def test_a_lock_binds_the_agent_and_wallets_to_come_and_not_the_operator(ops: Op
         {"allowed_addresses": ["0x00"]}, {"allowed_domains": ["http://x"]}, {"per_tx_limit_usd": 10**10},
     ],
 )  # fmt: skip
-def test_bad_controls_change_nobody(ops: Operator, body: dict[str, Any]) -> None:
+def test_invalid_controls_change_no_agent(ops: Operator, body: dict[str, Any]) -> None:
     agent = register(ops.client)
     before = controls(agent)
     assert ops.put(f"/agents/{agent.id}/controls", body).status_code == 400
@@ -92,7 +118,7 @@ def test_bad_controls_change_nobody(ops: Operator, body: dict[str, Any]) -> None
     assert controls(agent) == before
 
 
-def test_an_agent_without_a_wallet_has_nothing_to_control(ops: Operator) -> None:
+def test_controls_of_an_agent_without_a_wallet_are_refused(ops: Operator) -> None:
     agent = register(ops.client)
     agent.delete(agent.wallet_url)
     assert ops.put(f"/agents/{agent.id}/controls", {"locked": True}).status_code == 404
@@ -100,7 +126,7 @@ def test_an_agent_without_a_wallet_has_nothing_to_control(ops: Operator) -> None
     assert [failure["code"] for failure in body["failed"]] == ["NOT_FOUND"]
 
 
-def test_a_fleet_is_told_what_changed_and_what_failed_and_a_repetition_changes_nothing(ops: Operator) -> None:
+def test_a_fleet_response_lists_changes_and_failures_and_a_repetition_changes_nothing(ops: Operator) -> None:
     agents = [register(ops.client) for _ in range(4)]
     gone = register(ops.client)
     ops.delete(f"/agents/{gone.id}")
@@ -119,7 +145,7 @@ def test_a_fleet_is_told_what_changed_and_what_failed_and_a_repetition_changes_n
     assert len(entries(action="agent.controls_set")) == 4
 
 
-def test_lists_of_a_fleet_are_set_wholly_and_noted_shortly(ops: Operator) -> None:
+def test_lists_of_a_fleet_are_replaced_and_summarised_in_the_audit_log(ops: Operator) -> None:
     agent = register(ops.client)
     addresses = [f"0x{number:040x}" for number in range(1, 101)]
     body = {
@@ -143,14 +169,14 @@ def test_lists_of_a_fleet_are_set_wholly_and_noted_shortly(ops: Operator) -> Non
         {"agent_ids": [UNKNOWN] * 10_001},
     ],
 )  # fmt: skip
-def test_nobody_is_changed_by_a_call_that_does_not_say_whom(ops: Operator, who: dict[str, Any]) -> None:
+def test_a_call_without_agents_changes_no_agent(ops: Operator, who: dict[str, Any]) -> None:
     agent = register(ops.client)
     answer = ops.put("/controls", {"daily_limit_usd": 1, **who})
     assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT")
     assert controls(agent)["daily_limit_usd"] == 100.0
 
 
-def test_all_agents_are_changed_call_by_call(ops: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_agents_are_changed_over_several_calls(ops: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     agents = [register(ops.client) for _ in range(5)]
     monkeypatch.setattr(fleet, "MAX_AGENTS", 2)
     changed: list[str] = []
@@ -166,7 +192,7 @@ def test_all_agents_are_changed_call_by_call(ops: Operator, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("after", ["", "x", "zzz", "\x00", 5, [UNKNOWN]])
-def test_a_fleet_goes_on_after_an_id_and_nothing_else(
+def test_a_fleet_cursor_must_be_an_id(
     database_url: str, build_app: Callable[..., Flask], after: object
 ) -> None:
     with build_app(database_url).app_context() as context:
@@ -178,7 +204,7 @@ def test_a_fleet_goes_on_after_an_id_and_nothing_else(
         assert controls(agent)["locked"] is False
 
 
-def test_a_fleet_costs_a_few_statements_for_fifty_agents(ops: Operator) -> None:
+def test_a_fleet_change_takes_few_statements_for_fifty_agents(ops: Operator) -> None:
     agents = [register(ops.client) for _ in range(50)]
     ids = [agent.id for agent in agents]
     with statements() as few:
@@ -193,7 +219,7 @@ def test_a_fleet_costs_a_few_statements_for_fifty_agents(ops: Operator) -> None:
     assert len(many) == len(few)
 
 
-def test_a_fleet_of_strangers_is_answered_at_once(ops: Operator) -> None:
+def test_a_fleet_of_unknown_agents_is_answered_immediately(ops: Operator) -> None:
     ids = [new_id() for _ in range(10_000)]
     body = ops.put("/controls", {"agent_ids": ids, "daily_limit_usd": 1}).get_json()
     assert (body["changed"], len(body["failed"])) == ([], 10_000)

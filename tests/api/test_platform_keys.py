@@ -1,4 +1,4 @@
-"""Master keys, gateway-only keys and the audit trail, over the API and from the command line."""
+"""Master keys, gateway-only keys and the audit log, over the API and from the command line."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from flask.testing import FlaskClient
 from pydantic import SecretStr
 from sqlalchemy import delete, func, insert, select, update
 
-from app.adapters import derivation
-from app.core.unit_of_work import reading, unit_of_work
+from app.adapters.vault import derivation
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.extensions import db
 from app.identity.models import MasterKey
-from app.platform import chain_of_hashes, trail, verification
-from app.platform.models import AuditEntry, AuditHead
-from app.platform.trail import Head
-from app.ports import provider
-from app.wallets import custody
-from app.wallets.models import WalletKey
+from app.platform.audit_log import trail, verification
+from app.platform.audit_log.models import AuditEntry, AuditHead
+from app.platform.audit_log.trail import AuditHeadView
+from app.state import app_state
+from app.wallets.core import custody
+from app.wallets.core.models import WalletKey
 from tests.support.agents import register
+from tests.support.applications import change_settings
 from tests.support.operators import Operator, entries, operator
 
 
@@ -36,7 +37,7 @@ def run(app: Flask, *command: str) -> Result:
     return app.test_cli_runner().invoke(args=list(command))
 
 
-def test_master_keys_are_made_listed_and_revoked_as_the_contract_says(ops: Operator) -> None:
+def test_master_keys_are_created_listed_and_revoked(ops: Operator) -> None:
     made = ops.post("/master-keys", {"name": "second", "owner_email": "Ada@Example.org"})
     assert (made.status_code, made.headers["Cache-Control"]) == (201, "no-store")
     body = made.get_json()
@@ -59,7 +60,7 @@ def test_master_keys_are_made_listed_and_revoked_as_the_contract_says(ops: Opera
     assert entries(action="master_keys.shown")[0].after == {"key_ids": [ops.id, second.id]}
 
 
-def test_a_master_key_does_not_revoke_itself_nor_what_is_not_there(ops: Operator) -> None:
+def test_a_master_key_cannot_revoke_itself_or_an_unknown_key(ops: Operator) -> None:
     answer = ops.delete(f"/master-keys/{ops.id}")
     assert (answer.status_code, answer.get_json()["code"]) == (400, "SELF_REVOKE")
     for key_id in ("x", "00000000-0000-4000-8000-000000000000", register(ops.client).id):
@@ -71,7 +72,7 @@ def test_a_master_key_does_not_revoke_itself_nor_what_is_not_there(ops: Operator
     "body",
     [{"name": 5}, {"name": "x" * 101}, {"owner_email": "no"}, {"name": "a\u2066b"}, {"name": "\udfff"}],
 )
-def test_a_bad_master_key_is_refused(ops: Operator, body: dict[str, Any]) -> None:
+def test_an_invalid_master_key_body_is_refused(ops: Operator, body: dict[str, Any]) -> None:
     assert ops.post("/master-keys", body).status_code == 400
     assert ops.get("/master-keys").get_json()["count"] == 1
 
@@ -94,7 +95,7 @@ def test_gateway_keys_are_listed_truncated_and_revoked(ops: Operator) -> None:
     assert agent.get("/v1/balance").status_code == 200
 
 
-def test_the_trail_is_read_newest_first_by_action_and_by_subject(ops: Operator) -> None:
+def test_the_audit_trail_is_listed_newest_first_and_filtered(ops: Operator) -> None:
     agents = [ops.make_agent(name=f"n{number}") for number in range(3)]
     ops.post(f"/agents/{agents[0].id}/freeze")
     body = ops.get("/audit?limit=2").get_json()
@@ -114,13 +115,13 @@ def test_the_trail_is_read_newest_first_by_action_and_by_subject(ops: Operator) 
 
 
 def tampered(statement: Any) -> list[str]:
-    """Return what verification says of a trail that was tampered with, and undo the deed."""
+    """Return the problems found in a trail that was tampered with, and undo it."""
     with unit_of_work() as session:
         rows = [dict(row) for row in session.execute(select(AuditEntry.__table__)).mappings()]
         heads = [dict(row) for row in session.execute(select(AuditHead.__table__)).mappings()]
         session.execute(statement)
-    with reading():
-        found = verification.check()
+    with read_only_unit() as session:
+        found = verification.find_problems(session)
     with unit_of_work() as session:
         for table, saved in ((AuditEntry, rows), (AuditHead, heads)):
             session.execute(delete(table))
@@ -128,80 +129,80 @@ def tampered(statement: Any) -> list[str]:
     return found
 
 
-def test_whatever_is_changed_or_taken_from_the_trail_shows(ops: Operator) -> None:
+def test_every_change_or_deletion_in_the_audit_trail_is_detected(ops: Operator) -> None:
     agent = ops.make_agent(name="watched")
     for name in ("one", "two", "three"):
         ops.patch(f"/agents/{agent.id}", {"name": name})
-    with reading():
-        assert verification.check() == []
-        last = trail.head_of_trail().number
+    with read_only_unit() as session:
+        assert verification.find_problems(session) == []
+        last = trail.get_head(session).number
     entry = update(AuditEntry).where(AuditEntry.number == 3)
     for column, value in (
-        ("after", {"name": "other"}), ("before", None), ("actor_name", "nobody"), ("at", entries()[0].at),
+        ("after", {"name": "other"}), ("before", None), ("actor_name", "other"), ("at", entries()[0].at),
         ("request_id", None), ("client_address", "10.0.0.1"), ("subject_id", None), ("action", "agent.shown"),
     ):  # fmt: skip
         assert tampered(entry.values({column: value})) == ["entry 3 was changed"], column
     assert tampered(delete(AuditEntry).where(AuditEntry.number == 3)) == ["entry 3 is missing"]
     assert tampered(delete(AuditEntry).where(AuditEntry.number == 1)) == ["entry 1 is missing"]
     assert tampered(delete(AuditEntry).where(AuditEntry.number >= 3)) == [f"entries 3 to {last} are missing"]
-    assert tampered(entry.values(number=0)) == ["entry 0 lies before the first", "entry 3 is missing"]
-    assert tampered(delete(AuditHead)) == ["the head of the trail is missing, its entries are there"]
+    assert tampered(entry.values(number=0)) == ["entry 0 precedes the first", "entry 3 is missing"]
+    assert tampered(delete(AuditHead)) == ["the head of the trail is missing, its entries exist"]
     second = insert(AuditHead).values(name="another", number=0, hash="0" * 64, proof="0" * 64, sealed="")
-    assert tampered(second) == ["there is a head of the name 'another', which this service has not written"]
+    assert tampered(second) == ["there is a head named 'another', which this service has not written"]
     (swapped,) = tampered(update(AuditHead).values(sealed="k1.AAAA"))
     assert "key cannot be opened" in swapped
 
 
-def test_a_tail_cut_off_with_a_forged_head_shows(ops: Operator) -> None:
+def test_a_truncated_audit_trail_with_a_forged_head_is_detected(ops: Operator) -> None:
     ops.make_agent()
     before = entries()[-2]
     cut = tampered(update(AuditHead).values(number=before.number, hash=before.hash))
     assert "was not written by this service" in cut[0]
 
 
-def test_a_whole_trail_set_back_to_an_earlier_state_shows_against_a_noted_head(
+def test_an_audit_trail_restored_to_an_earlier_state_is_detected_by_a_recorded_head(
     app: Flask, ops: Operator
 ) -> None:
-    with reading() as session:
+    with read_only_unit() as session:
         earlier = dict(session.execute(select(AuditHead.__table__)).mappings().one())
     ops.make_agent()
-    with reading():
-        noted = trail.head_of_trail()
+    with read_only_unit() as session:
+        noted = trail.get_head(session)
     with unit_of_work() as session:
         session.execute(delete(AuditEntry).where(AuditEntry.number > earlier["number"]))
         session.execute(update(AuditHead).values(earlier))
-    with reading():
-        assert verification.check() == []
-        assert verification.check(expected=noted) == [
-            "the trail ends at entry 1, but had 2 when its head was noted"
+    with read_only_unit() as session:
+        assert verification.find_problems(session) == []
+        assert verification.find_problems(session, expected=noted) == [
+            "the trail ends at entry 1, but had 2 when its head was recorded"
         ]
     ops.make_agent()
-    with reading():
-        assert verification.check(expected=noted) == ["entry 2 is not the one that was noted"]
+    with read_only_unit() as session:
+        assert verification.find_problems(session, expected=noted) == ["entry 2 is not the recorded one"]
     done = run(app, "audit", "verify", "--expect", f"{noted.number}:{noted.hash}")
     assert done.exit_code == 1
-    assert "entry 2 is not the one that was noted" in done.output
+    assert "entry 2 is not the recorded one" in done.output
 
 
-def test_nobody_without_the_chain_s_key_makes_an_entry(ops: Operator) -> None:
+def test_an_entry_cannot_be_forged_without_the_chain_key(ops: Operator) -> None:
     ops.make_agent()
-    guessed = chain_of_hashes.hash_of(b"\0" * 32, chain_of_hashes.GENESIS, trail.hashed(entries()[0]))
+    guessed = trail.entry_hash(b"\0" * 32, trail.GENESIS, trail.hashed_values(entries()[0]._asdict()))
     assert guessed != entries()[0].hash
     assert "entry 1 was changed" in tampered(
         update(AuditEntry).where(AuditEntry.number == 1).values(hash=guessed)
     )
 
 
-def test_the_chain_s_key_is_sealed_and_rotates_with_the_others(app: Flask, ops: Operator) -> None:
+def test_the_chain_key_is_sealed_and_rotates_with_the_other_secrets(app: Flask, ops: Operator) -> None:
     ops.make_agent()
     assert run(app, "keys", "rotate").exit_code == 0
     assert entries()[-1].action == "encryption.rotated"
-    with reading() as session:
+    with read_only_unit() as session:
         sealed = session.scalars(select(AuditHead.sealed)).one()
     assert sealed.startswith("k1.")
 
 
-def test_a_rotation_of_encryption_that_dies_has_left_its_entry(app: Flask, ops: Operator) -> None:
+def test_an_interrupted_encryption_rotation_has_left_its_audit_entry(app: Flask, ops: Operator) -> None:
     ops.make_agent()
     with unit_of_work() as session:
         session.execute(update(WalletKey).values(sealed="k0.AAAA"))
@@ -211,12 +212,12 @@ def test_a_rotation_of_encryption_that_dies_has_left_its_entry(app: Flask, ops: 
     assert begun.after == {"encryption_key": "k1"}
 
 
-def test_the_end_of_a_long_trail_is_proved_alone(ops: Operator) -> None:
+def test_the_end_of_a_long_audit_trail_can_be_verified_alone(ops: Operator) -> None:
     for _ in range(3):
         ops.make_agent()
-    with reading():
-        assert verification.check(newest=2) == []
-        assert verification.check(expected=Head(2, entries_hash(2))) == []
+    with read_only_unit() as session:
+        assert verification.find_problems(session, newest=2) == []
+        assert verification.find_problems(session, expected=AuditHeadView(2, entries_hash(2))) == []
 
 
 def entries_hash(number: int) -> str:
@@ -224,12 +225,12 @@ def entries_hash(number: int) -> str:
     return found
 
 
-def test_an_operator_at_a_shell_makes_lists_and_revokes_master_keys(app: Flask, client: FlaskClient) -> None:
+def test_the_cli_creates_lists_and_revokes_master_keys(app: Flask, client: FlaskClient) -> None:
     done = run(app, "master-keys", "create", "--name", "shell", "--owner-email", "ada@example.org")
     assert done.exit_code == 0, done.output
     key = done.stdout.strip()
     assert re.fullmatch(r"mk_[A-Za-z0-9_-]{43}", key)
-    with reading() as session:
+    with read_only_unit() as session:
         key_id = session.scalars(select(MasterKey.id)).one()
     first = Operator(client, key_id, key)
     assert first.get("/agents").status_code == 200
@@ -249,13 +250,14 @@ def test_an_operator_at_a_shell_makes_lists_and_revokes_master_keys(app: Flask, 
     assert kinds == ["command", "master_key", "command"]
 
 
-def test_the_key_of_a_deleted_wallet_is_exported_to_the_one_who_asks(
+def test_the_key_of_a_deleted_wallet_can_be_exported(
     app: Flask, ops: Operator, caplog: pytest.LogCaptureFixture
 ) -> None:
     agent = register(ops.client)
-    with reading() as session:
+    with read_only_unit() as session:
         sealed = session.scalars(select(WalletKey.sealed)).one()
-    phrase = derivation.phrase(provider.current().vault.open(sealed, custody.place(agent.wallet_id)))
+    secret = app_state().ports.vault.open(sealed, custody.key_location(agent.wallet_id))
+    phrase = derivation.phrase(secret[: derivation.ENTROPY_BYTES])
     assert run(app, "retired-keys", "export", agent.wallet_id).exit_code == 1
     agent.delete(agent.wallet_url)
     listed = run(app, "retired-keys", "list")
@@ -276,14 +278,13 @@ def test_the_key_of_a_deleted_wallet_is_exported_to_the_one_who_asks(
     assert phrase not in str(entry)
 
 
-def test_the_first_master_key_from_the_settings_is_noted_too(app: Flask, client: FlaskClient) -> None:
+def test_the_bootstrap_master_key_is_recorded_in_the_audit_trail(app: Flask, client: FlaskClient) -> None:
 
     key = "mk_" + "b" * 43
-    settings = app.extensions["settings"].model_copy(update={"bootstrap_master_key": SecretStr(key)})
-    app.extensions["settings"] = settings
+    change_settings(app, bootstrap_master_key=SecretStr(key))
     assert run(app, "bootstrap").exit_code == 0
     assert run(app, "bootstrap").exit_code == 0
     assert client.get("/v1/platform/agents", headers={"X-Master-Key": key}).status_code == 200
-    with reading() as session:
+    with read_only_unit() as session:
         assert session.scalar(select(func.count(MasterKey.id))) == 1
     assert [entry.action for entry in entries()] == ["master_key.created", "agents.shown"]

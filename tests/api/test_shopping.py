@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,17 +13,19 @@ from flask import Flask
 from sqlalchemy import select, update
 from werkzeug.test import TestResponse
 
-from app.core import clock, heartbeats
-from app.core.heartbeats import Heart, Heartbeat
-from app.core.unit_of_work import reading, unit_of_work
+from app.core import clock
+from app.db import heartbeats
+from app.db.heartbeats import Heartbeat, ProcessKind
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.jobs import JobName
-from app.ports.shopper import Trouble
-from app.shopping import carrying, sweeping
+from app.observability import logs
+from app.ports.shopper import FailureCode
+from app.shopping import maintenance, purchase_runner
 from app.shopping.models import Purchase, PurchaseEvidence
-from app.spending import service as spending
+from app.spending import accounts as spending_accounts
 from tests.support.agents import Agent, register
 from tests.support.applications import RecordingQueue
-from tests.support.fake_shopper import PNG, FakeShopper, trouble
+from tests.support.fake_shopper import PNG, FakeShopper, purchase_failure
 from tests.support.ledger import race
 from workers import purchases
 
@@ -45,7 +49,7 @@ def shopper() -> FakeShopper:
 
 @pytest.fixture(params=["sqlite"])
 def database_url(request: pytest.FixtureRequest) -> str:
-    """SQLite, or what a test's `ON_BOTH` asks for."""
+    """SQLite, or the database in a test's `ON_BOTH` parameter."""
     url: str = request.getfixturevalue(f"{request.param}_url")
     return url
 
@@ -58,7 +62,7 @@ def app(database_url: str, build_app: Callable[..., Flask], shopper: FakeShopper
 @pytest.fixture
 def agent(app: Flask) -> Iterator[Agent]:
     with app.app_context():
-        heartbeats.beat(Heart.SHOPPER)
+        heartbeats.record(ProcessKind.SHOPPER)
         yield register(app.test_client())
 
 
@@ -68,7 +72,7 @@ def order(agent: Agent, *, key: str | None = None, **more: Any) -> TestResponse:
 
 
 def bought(agent: Agent, **more: Any) -> dict[str, Any]:
-    """Order and let the worker work; return what became of it."""
+    """Order and run the worker; return the purchase."""
     accepted = order(agent, **more)
     assert accepted.status_code == 202, accepted.text
     purchases.buy(accepted.get_json()["id"])
@@ -88,7 +92,7 @@ def credits_left(agent: Agent) -> float:
 
 
 def row() -> Purchase:
-    with reading() as session:
+    with read_only_unit() as session:
         return session.scalars(select(Purchase)).one()
 
 
@@ -97,13 +101,13 @@ def refused(answer: TestResponse) -> tuple[int, str]:
 
 
 @ON_BOTH
-def test_an_accepted_purchase_is_queued_priced_and_carried_out_by_its_job(app: Flask, agent: Agent) -> None:
+def test_an_accepted_purchase_is_queued_charged_and_executed_by_its_job(app: Flask, agent: Agent) -> None:
     answer = order(agent)
     body = answer.get_json()
     assert (answer.status_code, body["status"], body["order"], body["error"]) == (202, "queued", None, None)
     assert answer.headers["Location"] == f"/v1/gateway/shopping/purchases/{body['id']}"
     assert answer.headers["Retry-After"] == "3"
-    queue: RecordingQueue = app.extensions["ports"].queue
+    queue: RecordingQueue = app.state.ports.queue
     assert queue.put_jobs == [(JobName.BUY, (body["id"],))]
     assert credits_left(agent) == 9.75
     purchases.buy(body["id"])
@@ -122,31 +126,33 @@ def test_an_accepted_purchase_is_queued_priced_and_carried_out_by_its_job(app: F
     ]
 
 
-def test_a_job_that_comes_twice_buys_once(agent: Agent, shopper: FakeShopper) -> None:
+def test_a_job_that_runs_twice_buys_once(agent: Agent, shopper: FakeShopper) -> None:
     body = bought(agent)
     purchases.buy(body["id"])
-    assert (shopper.pressed, len(shopper.errands)) == (1, 1)
+    assert (shopper.pressed, len(shopper.requests)) == (1, 1)
 
 
 @ON_BOTH
-def test_two_workers_that_take_the_same_purchase_at_once_buy_once(
+def test_two_concurrent_workers_buy_the_same_purchase_once(
     app: Flask, agent: Agent, shopper: FakeShopper
 ) -> None:
     purchase_id = order(agent).get_json()["id"]
-    race(app, [lambda: carrying.carry_out(purchase_id)] * 4)
+    race(app, [lambda: purchase_runner.run_purchase(purchase_id)] * 4)
     assert shopper.pressed == 1
     assert agent.spent_today() == 17
 
 
-def test_a_browser_that_asks_to_order_twice_is_not_allowed_to(agent: Agent, shopper: FakeShopper) -> None:
-    shopper.asks_twice = True
+def test_a_second_authorization_of_the_same_order_is_refused(agent: Agent, shopper: FakeShopper) -> None:
+    shopper.authorizes_twice = True
     body = bought(agent)
     assert body["status"] == "unknown"
     assert agent.spent_today() == 17
 
 
 @ON_BOTH
-def test_the_same_key_gets_the_first_answer_and_buys_once(agent: Agent, shopper: FakeShopper) -> None:
+def test_the_same_idempotency_key_returns_the_first_response_and_buys_once(
+    agent: Agent, shopper: FakeShopper
+) -> None:
     first, again = order(agent, key="k"), order(agent, key="k")
     assert again.get_json() == first.get_json()
     assert again.headers["Idempotent-Replayed"] == "true"
@@ -156,7 +162,7 @@ def test_the_same_key_gets_the_first_answer_and_buys_once(agent: Agent, shopper:
     assert (shopper.pressed, credits_left(agent)) == (1, 9.75)
 
 
-def test_without_a_key_the_same_purchase_is_refused_while_it_is_open_or_unknown(
+def test_a_duplicate_without_an_idempotency_key_is_refused_while_open_or_unknown(
     agent: Agent, shopper: FakeShopper
 ) -> None:
     first = order(agent).get_json()
@@ -165,15 +171,15 @@ def test_without_a_key_the_same_purchase_is_refused_while_it_is_open_or_unknown(
     assert answer.get_json()["details"] == {"purchase_id": first["id"], "status": "queued"}
     assert credits_left(agent) == 9.75
     assert order(agent, quantity=2).status_code == 202
-    shopper.unclear = "No confirmation was seen."
+    shopper.outcome_unknown = "No confirmation was seen."
     purchases.buy(first["id"])
     assert refused(order(agent)) == (409, "PURCHASE_IN_PROGRESS")
-    # On purpose it can be bought again.
+    # With a key it can be bought again on purpose.
     assert order(agent, key="again").status_code == 202
 
 
 @ON_BOTH
-def test_the_same_purchase_asked_for_at_once_is_accepted_once(app: Flask, agent: Agent) -> None:
+def test_concurrent_duplicate_purchases_are_accepted_once(app: Flask, agent: Agent) -> None:
     answers = race(app, [lambda: order(agent)] * 4)
     codes = sorted(answer.status_code for answer in answers if isinstance(answer, TestResponse))
     assert codes == [202, 409, 409, 409]
@@ -181,7 +187,7 @@ def test_the_same_purchase_asked_for_at_once_is_accepted_once(app: Flask, agent:
 
 
 @ON_BOTH
-def test_two_purchases_never_work_with_one_shop_account_at_once(
+def test_a_shop_account_is_used_by_one_purchase_at_a_time(
     app: Flask, agent: Agent, shopper: FakeShopper
 ) -> None:
     first, second = order(agent).get_json()["id"], order(agent, quantity=2).get_json()["id"]
@@ -193,14 +199,14 @@ def test_two_purchases_never_work_with_one_shop_account_at_once(
 
             def other() -> None:
                 with app.app_context():
-                    carrying.carry_out(second)
+                    purchase_runner.run_purchase(second)
                     inside.append(seen(agent, second)["status"])
 
             thread = Thread(target=other)
             thread.start()
             thread.join()
 
-    shopper.interrupted = meanwhile
+    shopper.checkpoint = meanwhile
     purchases.buy(first)
     assert inside == ["review", "queued"]
     purchases.buy(second)
@@ -210,18 +216,20 @@ def test_two_purchases_never_work_with_one_shop_account_at_once(
 @pytest.mark.parametrize(
     ("kind", "status"),
     [
-        (Trouble.OUT_OF_STOCK, "failed"),
-        (Trouble.LOGIN_FAILED, "failed"),
-        (Trouble.HUMAN_CHECK, "action_required"),
-        (Trouble.OPTIONS_REQUIRED, "action_required"),
-        (Trouble.ADDRESS_INCOMPLETE, "action_required"),
-        (Trouble.PAYMENT_DETAILS_REQUIRED, "action_required"),
+        (FailureCode.OUT_OF_STOCK, "failed"),
+        (FailureCode.LOGIN_FAILED, "failed"),
+        (FailureCode.HUMAN_CHECK, "action_required"),
+        (FailureCode.OPTIONS_REQUIRED, "action_required"),
+        (FailureCode.ADDRESS_INCOMPLETE, "action_required"),
+        (FailureCode.PAYMENT_DETAILS_REQUIRED, "action_required"),
     ],
 )
-def test_a_failure_says_where_and_what_to_do_and_costs_once_a_page_was_read(
-    agent: Agent, shopper: FakeShopper, kind: Trouble, status: str
+def test_a_failure_reports_its_step_and_advice_and_is_charged_once_a_page_was_read(
+    agent: Agent, shopper: FakeShopper, kind: FailureCode, status: str
 ) -> None:
-    shopper.fails_before_order = trouble(kind, "This happened.", missing=("tel",), choices=("Color: White",))
+    shopper.fails_before_order = purchase_failure(
+        kind, "This happened.", missing=("tel",), choices=("Color: White",)
+    )
     body = bought(agent)
     assert body["status"] == status
     error = body["error"]
@@ -232,17 +240,17 @@ def test_a_failure_says_where_and_what_to_do_and_costs_once_a_page_was_read(
 
 
 def test_a_failure_before_the_first_page_costs_nothing(agent: Agent, shopper: FakeShopper) -> None:
-    shopper.fails_before_page = trouble(Trouble.SHOP_UNREACHABLE)
+    shopper.fails_before_page = purchase_failure(FailureCode.SHOP_UNREACHABLE)
     body = bought(agent)
     assert (body["status"], body["cost_usd"], credits_left(agent)) == ("failed", "0.00", 10)
     assert agent.get("/v1/usage").get_json()["logs"] == []
 
 
 @pytest.mark.parametrize("how", ["unclear", "broken"])
-def test_after_the_order_button_a_failure_is_unknown_charged_and_held(
+def test_a_failure_after_the_order_button_is_unknown_charged_and_held(
     agent: Agent, shopper: FakeShopper, how: str
 ) -> None:
-    shopper.unclear, shopper.breaks_after_order = "Nothing was seen.", how == "broken"
+    shopper.outcome_unknown, shopper.crashes_after_order = "Nothing was seen.", how == "broken"
     accepted = order(agent).get_json()["id"]
     if how == "broken":
         with pytest.raises(RuntimeError):
@@ -257,13 +265,11 @@ def test_after_the_order_button_a_failure_is_unknown_charged_and_held(
     assert shopper.pressed == 1
 
 
-def test_a_dry_run_says_what_the_order_would_cost_and_presses_nothing(
-    agent: Agent, shopper: FakeShopper
-) -> None:
+def test_a_dry_run_returns_the_total_and_orders_nothing(agent: Agent, shopper: FakeShopper) -> None:
     body = bought(agent, dryRun=True)
     assert (body["status"], body["dry_run"], shopper.pressed) == ("preview", True, 0)
     assert (body["order"]["number"], body["order"]["total"]) == (None, "17.00")
-    # What would be refused is said as well.
+    # A limit that would refuse the order is reported as well.
     refused_later = bought(agent, dryRun=True, max_total_usd=16.99)
     assert (refused_later["status"], refused_later["error"]["code"]) == ("failed", "limit_exceeded")
     assert refused_later["order"]["total"] == "17.00"
@@ -273,10 +279,10 @@ def test_a_dry_run_says_what_the_order_would_cost_and_presses_nothing(
 
 
 @ON_BOTH
-def test_what_a_shop_orders_unasked_is_unknown_and_counts_what_it_costs_at_least(
+def test_an_order_without_authorization_is_unknown_and_counts_at_least_the_goods(
     agent: Agent, shopper: FakeShopper
 ) -> None:
-    shopper.orders_unasked = True
+    shopper.orders_without_authorization = True
     agent.controls(daily_limit_usd=12)
     body = bought(agent)
     assert (body["status"], body["error"]["code"]) == ("unknown", "outcome_unknown")
@@ -286,13 +292,13 @@ def test_what_a_shop_orders_unasked_is_unknown_and_counts_what_it_costs_at_least
 
 
 @ON_BOTH
-def test_a_confirmation_of_more_than_was_reviewed_counts_in_full(agent: Agent, shopper: FakeShopper) -> None:
+def test_a_confirmed_total_above_the_review_counts_in_full(agent: Agent, shopper: FakeShopper) -> None:
     shopper.confirms_nanos = 27_000_000_000
     body = bought(agent)
     assert (body["status"], body["order"]["total"], agent.spent_today()) == ("completed", "27.00", 27)
 
 
-def test_the_callers_own_cap_holds_for_the_total_with_shipping(agent: Agent, shopper: FakeShopper) -> None:
+def test_max_total_applies_to_the_total_with_shipping(agent: Agent, shopper: FakeShopper) -> None:
     over = bought(agent, maxTotalUsd=16.99)["error"]
     assert (over["code"], over["limit_code"], over["advice"]) == (
         "limit_exceeded",
@@ -325,25 +331,25 @@ def test_the_wallets_limits_are_held_before_the_order(
 
 
 @ON_BOTH
-def test_purchases_at_once_never_pass_a_limit_together(
+def test_concurrent_purchases_never_exceed_a_limit_together(
     app: Flask, agent: Agent, shopper: FakeShopper
 ) -> None:
     agent.controls(daily_limit_usd=40)
     ids = [
         order(agent, credentials={"username": f"u{n}", "password": "p"}).get_json()["id"] for n in range(4)
     ]
-    race(app, [lambda one=one: carrying.carry_out(one) for one in ids])  # type: ignore[misc]
+    race(app, [lambda one=one: purchase_runner.run_purchase(one) for one in ids])  # type: ignore[misc]
     assert sorted(seen(agent, one)["status"] for one in ids) == ["completed", "completed", "failed", "failed"]
     assert (shopper.pressed, agent.spent_today()) == (2, 34)
 
 
-def test_who_was_frozen_meanwhile_does_not_order(agent: Agent, shopper: FakeShopper) -> None:
+def test_a_wallet_frozen_during_a_purchase_does_not_order(agent: Agent, shopper: FakeShopper) -> None:
     def freeze(where: str) -> None:
         if where == "review":
-            with unit_of_work():
-                spending.freeze(agent.id)
+            with unit_of_work() as session:
+                spending_accounts.set_frozen(session, agent.id, frozen=True)
 
-    shopper.interrupted = freeze
+    shopper.checkpoint = freeze
     error = bought(agent)["error"]
     assert (error["code"], error["limit_code"]) == ("limit_exceeded", "WALLET_FROZEN")
     assert error["advice"].startswith("Ask the owner; nothing can be bought")
@@ -359,8 +365,8 @@ def test_a_domain_that_is_not_allowed_is_refused_before_anything_is_charged(agen
     assert order(agent, url="https://www.SHOP.example/p").status_code == 202
 
 
-def test_a_name_of_another_alphabet_is_opened_as_it_was_checked(agent: Agent) -> None:
-    """Browsers lead `straße` to another domain than the one that is spelled `strasse`."""
+def test_an_international_domain_is_opened_as_it_was_checked(agent: Agent) -> None:
+    """Browsers resolve `straße` to another domain than `strasse`."""
     agent.controls(allowed_domains=["strasse.example"])
     body = order(agent, url="https://straße.example:443/p?a=1#b").get_json()
     assert body["url"] == "https://strasse.example:443/p?a=1#b"
@@ -371,7 +377,7 @@ def test_private_addresses_and_plain_http_are_refused_outside_the_sandbox(
 ) -> None:
     app = build_app(sqlite_url, shopper=FakeShopper(), settings={"allow_private_upstreams": False})
     with app.app_context():
-        heartbeats.beat(Heart.SHOPPER)
+        heartbeats.record(ProcessKind.SHOPPER)
         agent = register(app.test_client())
         for url in (
             "http://shop.example/", "https://127.0.0.1/", "https://[::1]/", "https://localhost/", "https://shop.example:8443/",
@@ -381,9 +387,7 @@ def test_private_addresses_and_plain_http_are_refused_outside_the_sandbox(
         assert order(agent).status_code == 202
 
 
-def test_where_no_limit_per_transaction_is_in_force_the_caller_must_name_a_cap(
-    agent: Agent, app: Flask
-) -> None:
+def test_max_total_is_required_without_a_limit_per_transaction(agent: Agent, app: Flask) -> None:
     agent.controls(per_tx_limit_usd=0)
     assert refused(order(agent)) == (400, "INVALID_INPUT")
     assert order(agent, max_total_usd=20).status_code == 202
@@ -440,37 +444,22 @@ def test_without_a_key_or_credits_nothing_is_accepted(agent: Agent, app: Flask) 
     assert refused(order(agent)) == (402, "INSUFFICIENT_CREDITS")
 
 
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({"url": "ftp://shop.example/"}, "url"),
+def test_an_invalid_field_is_named_and_no_secret_is_echoed(agent: Agent) -> None:
+    for change, field in (
         ({"url": "https://user:secret@shop.example/"}, "url"),
-        ({"url": "https:///p"}, "url"),
-        ({"url": "https://shop.example/" + "p" * 2048}, "url"),
-        ({"url": 7}, "url"),
         ({"credentials": {"username": "", "password": "canary-password"}}, "credentials.username"),
-        ({"credentials": {"username": "ada"}}, "credentials.password"),
-        ({"shippingAddress": {"zip": "94107"}}, "shippingAddress.name"),
-        ({"shippingAddress": None}, "shippingAddress"),
-        ({"quantity": 0}, "quantity"),
-        ({"quantity": True}, "quantity"),
-        ({"max_total_usd": -1}, "max_total_usd"),
-        ({"dry_run": "yes"}, "dry_run"),
-        ({"options": {"Color": 3}}, "options.Color.value"),
-    ],
-)
-def test_a_bad_field_is_named_and_no_secret_is_echoed(
-    agent: Agent, change: dict[str, Any], field: str
-) -> None:
-    answer = order(agent, **change)
-    assert refused(answer) == (400, "INVALID_INPUT")
-    assert list(answer.get_json()["details"]["fields"]) == [field]
-    assert "canary-password" not in answer.text
-    assert "secret" not in answer.text
+    ):
+        answer = order(agent, **change)
+        assert refused(answer) == (400, "INVALID_INPUT")
+        assert list(answer.get_json()["details"]["fields"]) == [field]
+        assert "canary-password" not in answer.text
+        assert "secret" not in answer.text
     assert credits_left(agent) == 10
 
 
-def test_the_snake_case_twins_and_more_of_the_address_are_taken(agent: Agent, shopper: FakeShopper) -> None:
+def test_snake_case_aliases_and_further_address_fields_are_accepted(
+    agent: Agent, shopper: FakeShopper
+) -> None:
     body = {key: value for key, value in BODY.items() if key != "shippingAddress"}
     address = {
         "name": "Ada Buyer",
@@ -481,32 +470,32 @@ def test_the_snake_case_twins_and_more_of_the_address_are_taken(agent: Agent, sh
     }
     answer = agent.post(BUY, {**body, "shipping_address": address, "options": {"Color": "White"}})
     purchases.buy(answer.get_json()["id"])
-    errand = shopper.errands[0]
-    assert (errand.address.line1, errand.address.phone, errand.options) == (
+    request = shopper.requests[0]
+    assert (request.address.line1, request.address.phone, request.options) == (
         "1 Main Street",
         "+1 415",
         {"Color": "White"},
     )
-    assert "canary-password" not in repr(errand)
+    assert "canary-password" not in repr(request)
 
 
-def test_waiting_answers_with_the_end_when_it_comes_in_time(app: Flask, agent: Agent) -> None:
+def test_waiting_returns_the_outcome_if_it_ends_in_time(app: Flask, agent: Agent) -> None:
     def work() -> None:
         with app.app_context():
             while not (found := _ids()):
                 pass
-            carrying.carry_out(found[0])
+            purchase_runner.run_purchase(found[0])
 
     thread = Thread(target=work)
     thread.start()
-    answer = agent.post(BUY, BODY, Prefer="wait=10")
+    answer = agent.post(BUY, BODY, Prefer="wait=25")
     thread.join()
     assert (answer.status_code, answer.get_json()["status"]) == (200, "completed")
-    assert answer.headers["Preference-Applied"] == "wait=10"
+    assert answer.headers["Preference-Applied"] == "wait=25"
 
 
 def _ids() -> list[str]:
-    with reading() as session:
+    with read_only_unit() as session:
         return list(session.scalars(select(Purchase.id)))
 
 
@@ -516,7 +505,7 @@ def test_a_queued_purchase_can_be_cancelled_and_costs_nothing(agent: Agent, shop
     assert agent.post(url).get_json()["status"] == "cancelled"
     assert agent.post(url).get_json()["status"] == "cancelled"
     purchases.buy(purchase_id)
-    assert (shopper.errands, credits_left(agent)) == ([], 10)
+    assert (shopper.requests, credits_left(agent)) == ([], 10)
     done = bought(agent)["id"]
     assert refused(agent.post(f"/v1/gateway/shopping/purchases/{done}/cancel")) == (
         409,
@@ -524,13 +513,13 @@ def test_a_queued_purchase_can_be_cancelled_and_costs_nothing(agent: Agent, shop
     )
 
 
-def test_nobody_else_sees_a_purchase_or_its_pictures(agent: Agent, app: Flask) -> None:
+def test_other_accounts_cannot_read_a_purchase_or_its_screenshots(agent: Agent, app: Flask) -> None:
     body = bought(agent)
     picture = body["evidence"][0]["url"].removeprefix("http://purser.test")
-    stranger = register(app.test_client())
-    assert stranger.get(f"/v1/gateway/shopping/purchases/{body['id']}").status_code == 404
-    assert stranger.get(picture).status_code == 404
-    assert stranger.post(f"/v1/gateway/shopping/purchases/{body['id']}/cancel").status_code == 404
+    other_agent = register(app.test_client())
+    assert other_agent.get(f"/v1/gateway/shopping/purchases/{body['id']}").status_code == 404
+    assert other_agent.get(picture).status_code == 404
+    assert other_agent.post(f"/v1/gateway/shopping/purchases/{body['id']}/cancel").status_code == 404
     assert app.test_client().get(picture).status_code == 401
     assert agent.get("/v1/gateway/shopping/purchases/nonsense").status_code == 404
     mine = agent.get(picture)
@@ -541,26 +530,26 @@ def test_nobody_else_sees_a_purchase_or_its_pictures(agent: Agent, app: Flask) -
     assert agent.get(foreign).status_code == 404
 
 
-def test_evidence_is_gone_after_thirty_days(agent: Agent) -> None:
+def test_evidence_is_deleted_after_thirty_days(agent: Agent) -> None:
     body = bought(agent)
-    sweeping.sweep(clock.now() + timedelta(days=29))
+    maintenance.sweep(clock.now() + timedelta(days=29))
     assert seen(agent, body["id"])["evidence"]
-    sweeping.sweep(clock.now() + timedelta(days=31))
+    maintenance.sweep(clock.now() + timedelta(days=31))
     assert seen(agent, body["id"])["evidence"] == []
-    with reading() as session:
+    with read_only_unit() as session:
         assert session.scalars(select(PurchaseEvidence)).all() == []
 
 
 @pytest.mark.parametrize(
     "ends", ["completed", "preview", "failed", "action_required", "unknown", "cancelled"]
 )
-def test_the_credentials_are_gone_whatever_the_end_is(agent: Agent, shopper: FakeShopper, ends: str) -> None:
+def test_credentials_are_deleted_at_every_end(agent: Agent, shopper: FakeShopper, ends: str) -> None:
     if ends == "failed":
-        shopper.fails_before_order = trouble(Trouble.STUCK)
+        shopper.fails_before_order = purchase_failure(FailureCode.STUCK)
     elif ends == "action_required":
-        shopper.fails_before_order = trouble(Trouble.HUMAN_CHECK)
+        shopper.fails_before_order = purchase_failure(FailureCode.HUMAN_CHECK)
     elif ends == "unknown":
-        shopper.unclear = "?"
+        shopper.outcome_unknown = "?"
     purchase_id = order(agent, dry_run=ends == "preview").get_json()["id"]
     assert row().sealed is not None
     if ends == "cancelled":
@@ -572,7 +561,7 @@ def test_the_credentials_are_gone_whatever_the_end_is(agent: Agent, shopper: Fak
 
 
 class Killed(BaseException):
-    """The worker's process is gone: nothing of it runs any more."""
+    """The worker's process has died: nothing of it runs any more."""
 
 
 def _killed_at(where: str) -> Callable[[str], None]:
@@ -593,60 +582,80 @@ def _killed_at(where: str) -> Callable[[str], None]:
         ("pressed", "unknown", 17, 9.75),
     ],
 )
-def test_a_worker_that_dies_anywhere_never_lets_it_be_bought_twice(
+def test_a_worker_that_dies_at_any_point_never_causes_a_second_order(
     agent: Agent, shopper: FakeShopper, where: str, status: str, spent: int, left: float
 ) -> None:
-    shopper.interrupted = _killed_at(where)
+    shopper.checkpoint = _killed_at(where)
     purchase_id = order(agent).get_json()["id"]
     with pytest.raises(Killed):
         purchases.buy(purchase_id)
-    shopper.interrupted = lambda _where: None
+    shopper.checkpoint = lambda _where: None
     pressed = shopper.pressed
-    purchases.buy(purchase_id)  # the job comes again at once
-    sweeping.sweep(clock.now())
+    purchases.buy(purchase_id)  # the job runs again immediately
+    maintenance.sweep(clock.now())
     assert seen(agent, purchase_id)["status"] in {"running", "submitting"}
-    sweeping.sweep(clock.now() + carrying.LEASE)
+    maintenance.sweep(clock.now() + purchase_runner.LEASE)
     purchases.buy(purchase_id)
     body = seen(agent, purchase_id)
     assert (body["status"], agent.spent_today(), credits_left(agent)) == (status, spent, left)
     assert shopper.pressed == pressed
     assert row().sealed is None
-    sweeping.sweep(clock.now() + timedelta(days=2))
+    maintenance.sweep(clock.now() + timedelta(days=2))
     assert seen(agent, purchase_id)["status"] == status
 
 
-def test_a_worker_thought_dead_cannot_order_any_more(agent: Agent, shopper: FakeShopper) -> None:
+def test_a_worker_with_an_expired_lease_cannot_order(agent: Agent, shopper: FakeShopper) -> None:
     def pause(where: str) -> None:
         if where == "review":
-            sweeping.sweep(clock.now() + carrying.LEASE * 2)
+            maintenance.sweep(clock.now() + purchase_runner.LEASE * 2)
 
-    shopper.interrupted = pause
+    shopper.checkpoint = pause
     body = bought(agent)
     assert (body["status"], shopper.pressed, agent.spent_today()) == ("failed", 0, 0)
 
 
-@ON_BOTH
-def test_a_confirmation_that_comes_after_the_worker_was_thought_dead_counts(
-    agent: Agent, shopper: FakeShopper
+@pytest.mark.parametrize("where", ["start", "review", "pressed"])
+def test_a_worker_that_renews_its_lease_during_a_sweep_keeps_its_purchase(
+    agent: Agent, shopper: FakeShopper, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
+    later = clock.now() + purchase_runner.LEASE * 2
+
+    def renew(caused_by: str | None) -> AbstractContextManager[None]:
+        # The sweep has read its rows, and not ended any.
+        with unit_of_work() as session:
+            session.execute(update(Purchase).values(lease_until=later + purchase_runner.LEASE))
+        return logs.caused_by(caused_by)
+
+    def sweep(reached: str) -> None:
+        if reached == where:
+            with monkeypatch.context() as patched:
+                patched.setattr(maintenance, "logs", SimpleNamespace(caused_by=renew))
+                maintenance.sweep(later)
+
+    shopper.checkpoint = sweep
+    assert bought(agent)["status"] == "completed"
+
+
+@ON_BOTH
+def test_a_confirmation_after_the_lease_expired_counts(agent: Agent, shopper: FakeShopper) -> None:
     def pause(where: str) -> None:
         if where == "pressed":
-            sweeping.sweep(clock.now() + carrying.LEASE * 2)
+            maintenance.sweep(clock.now() + purchase_runner.LEASE * 2)
 
-    shopper.interrupted = pause
+    shopper.checkpoint = pause
     body = bought(agent)
     assert (body["status"], body["error"], body["order"]["number"]) == ("completed", None, "A-1")
     assert agent.spent_today() == 17
 
 
-def test_a_purchase_that_nobody_takes_ends_and_costs_nothing(app: Flask, agent: Agent) -> None:
+def test_a_purchase_that_no_worker_takes_expires_and_costs_nothing(app: Flask, agent: Agent) -> None:
     purchase_id = order(agent).get_json()["id"]
-    queue: RecordingQueue = app.extensions["ports"].queue
+    queue: RecordingQueue = app.state.ports.queue
     queue.put_jobs.clear()
-    sweeping.sweep(clock.now())
+    maintenance.sweep(clock.now())
     assert queue.put_jobs == [(JobName.BUY, (purchase_id,))]
     with time_machine.travel(clock.now() + timedelta(minutes=16)):
-        sweeping.sweep(clock.now())
+        maintenance.sweep(clock.now())
     body = seen(agent, purchase_id)
     assert (body["status"], body["error"]["code"], credits_left(agent)) == ("failed", "timeout", 10)
     assert row().sealed is None

@@ -1,4 +1,4 @@
-"""Shopping without credits: one payment buys once, and only who paid sees and repeats it."""
+"""Shopping without credits: one payment buys once, and only its payer can read and repeat the purchase."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from flask import Flask
 from werkzeug.test import TestResponse
 
 from app.adapters.evm.chain import EvmChain
-from app.core import heartbeats, identifiers
+from app.core import identifiers
 from app.core.chains import USDC, ChainName
-from app.core.heartbeats import Heart
-from app.payments import readiness, treasury
-from app.ports.shopper import Trouble
+from app.db import heartbeats
+from app.db.heartbeats import ProcessKind
+from app.payments import treasury
+from app.payments.settlement_capacity import SettlementCapacityCache
+from app.ports.shopper import FailureCode
+from app.state import app_state
 from sandbox.evm import EvmNode
 from tests.support.agents import register
 from tests.support.chains import ether
-from tests.support.fake_shopper import FakeShopper, trouble
-from tests.support.payments import EvmPayer, by_hash, decoded, offered, till_of
+from tests.support.fake_shopper import FakeShopper, purchase_failure
+from tests.support.payments import EvmPayer, by_hash, decoded, facilitator_of, offered
 from workers import purchases
 
 pytestmark = pytest.mark.chain
@@ -36,8 +39,8 @@ BODY: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Counter:
-    """Where strangers order: the service, its shopper, and the chain that they pay on."""
+class Storefront:
+    """The service, its shopper, and the chain on which anonymous clients pay."""
 
     app: Flask
     shopper: FakeShopper
@@ -54,96 +57,104 @@ class Counter:
         return self.app.test_client().get(f"{parts.path}?{parts.query}")
 
     def received(self) -> int:
-        chain = self.app.extensions["ports"].chains[BASE]
+        chain = self.app.state.ports.chains[BASE]
         return int(chain.balances(treasury.recipient(BASE)).of(USDC).units)
 
 
 @pytest.fixture
-def counter(
+def storefront(
     build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain], base_node: EvmNode
-) -> Iterator[Counter]:
+) -> Iterator[Storefront]:
     shopper = FakeShopper()
     only = {BASE: chains[BASE]}
     app = build_app(
         sqlite_url,
         settings={"initial_credits_usd": "0"},
         chains=only,
-        tills={BASE: till_of(chains[BASE])},
+        facilitators={BASE: facilitator_of(chains[BASE])},
         shopper=shopper,
     )
     with app.app_context():
-        heartbeats.beat(Heart.SHOPPER)
+        heartbeats.record(ProcessKind.SHOPPER)
         base_node.fund_eth(treasury.settler(BASE), ether(1))
-        readiness.board().forget()
-        yield Counter(app, shopper, base_node)
+        app_state().part(SettlementCapacityCache).clear()
+        yield Storefront(app, shopper, base_node)
 
 
 def refusal(answer: TestResponse) -> tuple[int, str]:
     return answer.status_code, answer.get_json()["code"]
 
 
-def test_a_stranger_pays_for_a_purchase_and_follows_it_by_its_address(counter: Counter) -> None:
-    told = counter.order()
-    assert refusal(told) == (402, "PAYMENT_REQUIRED")
-    assert (told.get_json()["payment"]["amount"], offered(told)["amount"]) == ("0.25", "250000")
-    headers = EvmPayer(counter.node).pays(told)
-    accepted = counter.order(headers)
+def test_an_anonymous_client_pays_for_a_purchase_and_polls_its_status_url(storefront: Storefront) -> None:
+    terms_response = storefront.order()
+    assert refusal(terms_response) == (402, "PAYMENT_REQUIRED")
+    assert (terms_response.get_json()["payment"]["amount"], offered(terms_response)["amount"]) == (
+        "0.25",
+        "250000",
+    )
+    headers = EvmPayer(storefront.node).pays(terms_response)
+    accepted = storefront.order(headers)
     assert accepted.status_code == 202, accepted.text
+    assert accepted.headers["Cache-Control"] == "no-store"
     assert decoded(accepted.headers["PAYMENT-RESPONSE"])["success"] is True
     body = accepted.get_json()
-    # The answer may get lost: the same request with the same payment tells it again, and buys nothing.
-    assert counter.order(headers).get_json()["status_url"] == body["status_url"]
+    # The response may get lost: the same request with the same payment returns it again, and buys nothing.
+    assert storefront.order(headers).get_json()["status_url"] == body["status_url"]
     purchases.buy(body["id"])
-    done = counter.see(body["status_url"]).get_json()
-    assert (done["status"], done["order"]["total"], counter.shopper.pressed) == ("completed", "17.00", 1)
-    assert counter.see(done["evidence"][0]["url"]).status_code == 200
-    assert counter.order(headers).get_json()["order"] == done["order"]
+    done = storefront.see(body["status_url"]).get_json()
+    assert (done["status"], done["order"]["total"], storefront.shopper.pressed) == ("completed", "17.00", 1)
+    assert storefront.see(done["evidence"][0]["url"]).status_code == 200
+    assert storefront.order(headers).get_json()["order"] == done["order"]
     # Neither without the token, nor with another purchase's.
     parts = urlsplit(body["status_url"])
     another = f"{parts.path.rpartition('/')[0]}/{identifiers.new_id()}"
     for url in (parts.path, f"{parts.path}?token=x", f"{another}?{parts.query}"):
-        assert counter.see(url).status_code == 401
-    assert counter.received() == 250_000
+        assert storefront.see(url).status_code == 401
+    assert storefront.received() == 250_000
 
 
-def test_a_payment_for_one_order_buys_no_other(counter: Counter) -> None:
-    headers = counter.signed()
-    assert counter.order(headers).status_code == 202
-    assert refusal(counter.order(headers, quantity=2)) == (402, "PAYMENT_ALREADY_USED")
-    assert refusal(counter.order(counter.signed(), max_total_usd=None)) == (400, "INVALID_INPUT")
+def test_a_payment_for_one_order_buys_no_other(storefront: Storefront) -> None:
+    headers = storefront.signed()
+    assert storefront.order(headers).status_code == 202
+    assert refusal(storefront.order(headers, quantity=2)) == (402, "PAYMENT_ALREADY_USED")
+    assert refusal(storefront.order(storefront.signed(), max_total_usd=None)) == (400, "INVALID_INPUT")
 
 
-def test_what_failed_before_the_shop_was_seen_can_be_ordered_again_with_the_same_payment(
-    counter: Counter,
+def test_a_purchase_that_failed_before_the_first_page_can_be_repeated_with_the_same_payment(
+    storefront: Storefront,
 ) -> None:
-    headers = counter.signed()
-    counter.shopper.fails_before_page = trouble(Trouble.BROWSER_ERROR)
-    first = counter.order(headers).get_json()
+    headers = storefront.signed()
+    storefront.shopper.fails_before_page = purchase_failure(FailureCode.BROWSER_ERROR)
+    first = storefront.order(headers).get_json()
     purchases.buy(first["id"])
-    failed = counter.see(first["status_url"]).get_json()
+    failed = storefront.see(first["status_url"]).get_json()
     assert (failed["status"], failed["cost_usd"]) == ("failed", "0.00")
-    counter.shopper.fails_before_page = None
-    second = counter.order(headers).get_json()
+    storefront.shopper.fails_before_page = None
+    second = storefront.order(headers).get_json()
     assert second["id"] != first["id"]
     purchases.buy(second["id"])
-    assert counter.see(second["status_url"]).get_json()["status"] == "completed"
-    assert (counter.shopper.pressed, counter.received()) == (1, 250_000)
+    assert storefront.see(second["status_url"]).get_json()["status"] == "completed"
+    assert (storefront.shopper.pressed, storefront.received()) == (1, 250_000)
 
 
-def test_an_agent_without_credits_is_told_the_terms_and_pays_beside_its_key(counter: Counter) -> None:
-    agent = register(counter.app.test_client())
+def test_an_agent_without_credits_receives_the_terms_and_pays_along_with_its_key(
+    storefront: Storefront,
+) -> None:
+    agent = register(storefront.app.test_client())
     key = {"X-API-Key": agent.key}
-    told = counter.order(key)
-    assert refusal(told) == (402, "INSUFFICIENT_CREDITS")
-    tx_hash = counter.node.fund_usdc(told.get_json()["payment"]["recipient"], 250_000)
-    counter.node.mine(6)
-    paid = counter.order({**key, **by_hash(tx_hash, BASE)})
+    terms_response = storefront.order(key)
+    assert refusal(terms_response) == (402, "INSUFFICIENT_CREDITS")
+    tx_hash = storefront.node.fund_usdc(terms_response.get_json()["payment"]["recipient"], 250_000)
+    storefront.node.mine(6)
+    paid = storefront.order({**key, **by_hash(tx_hash, BASE)})
     assert paid.status_code == 202, paid.text
     assert "token" not in paid.get_json()["status_url"]
     assert agent.get("/v1/balance").get_json() == {"credits_usd": 0, "total_spent": 0.25}
 
 
-def test_where_nobody_buys_no_one_is_asked_to_pay(build_app: Callable[..., Flask], sqlite_url: str) -> None:
+def test_no_payment_is_requested_without_a_shopping_worker(
+    build_app: Callable[..., Flask], sqlite_url: str
+) -> None:
     app = build_app(sqlite_url)
     answer = app.test_client().post(BUY, json=BODY)
     assert refusal(answer) == (402, "PAYMENT_REQUIRED")
@@ -158,12 +169,12 @@ def test_where_nobody_buys_no_one_is_asked_to_pay(build_app: Callable[..., Flask
         ({"shippingAddress": {"name": "Ada Buyer"}}, "shippingAddress.zip"),
     ],
 )
-def test_nobody_is_asked_to_pay_for_an_order_that_would_be_refused(
-    counter: Counter, changed: dict[str, Any], said: str
+def test_no_payment_is_requested_for_an_order_that_would_be_refused(
+    storefront: Storefront, changed: dict[str, Any], said: str
 ) -> None:
-    told = counter.order(**changed)
-    assert refusal(told) == (402, "PAYMENT_REQUIRED")
-    assert "accepts" not in told.get_json()
-    assert decoded(told.headers["PAYMENT-REQUIRED"])["accepts"] == []
-    instructions = told.get_json()["payment"]["instructions"]
+    terms_response = storefront.order(**changed)
+    assert refusal(terms_response) == (402, "PAYMENT_REQUIRED")
+    assert "accepts" not in terms_response.get_json()
+    assert decoded(terms_response.headers["PAYMENT-REQUIRED"])["accepts"] == []
+    instructions = terms_response.get_json()["payment"]["instructions"]
     assert f"this request would be refused. {said}" in instructions

@@ -10,8 +10,8 @@ import pytest
 from flask import Flask
 
 from app.core.chains import ChainName
-from app.wallets import deposits
-from sandbox.solana import SolanaNode
+from app.wallets.deposits import scanner
+from solana_node import SolanaNode
 from tests.support.agents import Agent, register
 from tests.support.faults import FaultyChain
 from tests.support.solana import (
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.chain
 
 @pytest.fixture
 def node() -> Iterator[SolanaNode]:
-    """A node of this test's own, on which time stands still until a test lets slots pass."""
+    """A node of this test's own, on which slots advance only when a test says so."""
     with running_solana(slot_ms=0) as started:
         started.advance(FINALIZED)
         yield started
@@ -44,7 +44,7 @@ class Stage:
     node: SolanaNode
 
     def ask(self, amount: str, currency: str, agent: Agent | None = None) -> dict[str, Any]:
-        """Ask for a deposit, and let time pass so that what follows is later."""
+        """Request a deposit, and advance time so that what follows is later."""
         asker = agent or self.agent
         answer = asker.post(
             f"{asker.wallet_url}/fund", {"amount": amount, "currency": currency, "chain": "solana"}
@@ -56,9 +56,9 @@ class Stage:
         return asked
 
     def find(self, slots: int = FINALIZED) -> int:
-        """Let time pass and the worker look."""
+        """Advance time and run the scan."""
         self.node.advance(slots)
-        return deposits.find(ChainName.SOLANA)
+        return scanner.scan(ChainName.SOLANA)
 
     def row(self, request: dict[str, Any], agent: Agent | None = None) -> dict[str, Any]:
         return (agent or self.agent).transaction(request["funding_request_id"])
@@ -67,7 +67,7 @@ class Stage:
         return [self.row(request)["status"] for request in requests]
 
     def move(self, amount: str, currency: str, to: str) -> None:
-        """Send something of the wallet's own, and let it be confirmed."""
+        """Send a transfer from the wallet, and confirm it."""
         body = self.agent.move(amount, currency, chain="solana", to=to).get_json()
         assert body.get("status") == "pending", body
         self.node.advance(CONFIRMED)
@@ -101,7 +101,7 @@ def test_a_real_deposit_confirms_the_request_once_it_is_final_and_not_before(
     assert stage.agent.spent_today() == 0
 
 
-def test_deposits_add_up_whether_or_not_the_token_account_was_there_before(stage: Stage) -> None:
+def test_deposits_add_up_with_or_without_an_existing_token_account(stage: Stage) -> None:
     first = stage.ask("10", "USDC")
     stage.node.mint_usdc(stage.agent.solana_address, 4_000_000)
     assert stage.find() == 1
@@ -116,7 +116,7 @@ def test_deposits_add_up_whether_or_not_the_token_account_was_there_before(stage
     assert (stage.row(first)["tx_hash"], stage.status(first, second)) == (last, ["confirmed", "pending"])
 
 
-def test_what_came_before_the_request_does_not_count_though_it_is_final_later(stage: Stage) -> None:
+def test_a_deposit_before_the_request_does_not_count_even_if_it_is_finalized_later(stage: Stage) -> None:
     stage.node.mint_usdc(stage.agent.solana_address, 5_000_000)
     stage.node.airdrop(stage.agent.solana_address, LAMPORTS)
     stage.node.advance(CONFIRMED)
@@ -125,7 +125,7 @@ def test_what_came_before_the_request_does_not_count_though_it_is_final_later(st
     assert stage.status(*asked) == ["pending", "pending"]
 
 
-def test_many_deposits_between_two_looks_are_all_found_in_their_order(stage: Stage) -> None:
+def test_many_deposits_between_two_scans_are_all_found_in_order(stage: Stage) -> None:
     requests = [stage.ask("0.1", "SOL") for _ in range(12)]
     hashes = []
     for _ in requests:
@@ -136,7 +136,7 @@ def test_many_deposits_between_two_looks_are_all_found_in_their_order(stage: Sta
     assert [stage.row(request)["tx_hash"] for request in requests] == hashes
 
 
-def test_moving_one_s_own_money_is_no_deposit_and_takes_nothing_off_one(stage: Stage) -> None:
+def test_own_movements_are_not_deposits_and_do_not_reduce_one(stage: Stage) -> None:
     fund_solana(stage.node, stage.agent.solana_address, sol=1, dollars=20)
     stage.agent.unlimited()
     sol, dollars = stage.ask("0.5", "SOL"), stage.ask("5", "USDC")
@@ -163,7 +163,7 @@ def test_a_payment_from_another_wallet_of_the_service_is_a_deposit(stage: Stage)
     assert (entry["status"], entry["from_address"]) == ("confirmed", stage.agent.solana_address)
 
 
-def test_a_wallet_flooded_with_dust_does_not_keep_another_s_deposit_from_being_found(stage: Stage) -> None:
+def test_a_wallet_flooded_with_dust_does_not_hide_another_wallet_s_deposit(stage: Stage) -> None:
     victim, other = stage.agent, register(stage.agent.client)
     flooded, waiting = stage.ask("5", "SOL", victim), stage.ask("1", "SOL", other)
     for _ in range(150):
@@ -178,7 +178,7 @@ def test_a_wallet_flooded_with_dust_does_not_keep_another_s_deposit_from_being_f
 
 
 @pytest.mark.parametrize("verb", ["getSignaturesForAddress", "getTransaction"])
-def test_a_node_that_fails_in_the_middle_loses_and_doubles_nothing(verb: str, stage: Stage) -> None:
+def test_a_node_that_fails_during_a_scan_loses_and_duplicates_no_deposit(verb: str, stage: Stage) -> None:
     asked = stage.ask("3", "USDC")
     for _ in range(3):
         stage.node.mint_usdc(stage.agent.solana_address, 1_000_000)

@@ -1,4 +1,4 @@
-"""Transfers and withdrawals of SOL and USDC on a real Solana node: what is answered, recorded, counted and moved."""
+"""Transfers and withdrawals of SOL and USDC on a real Solana node: responses, records, limits and balances."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from solders.token.associated import get_associated_token_address
 from app.adapters.solana.chain import SolanaChain
 from app.core.chains import ChainName
 from app.ports.errors import Unreachable
-from sandbox.solana import SolanaNode
-from sandbox.solana.addresses import USDC_MINT
+from solana_node import SolanaNode
+from solana_node.addresses import USDC_MINT
 from tests.support.agents import Agent, register
 from tests.support.faults import FaultyChain
 from tests.support.solana import LAMPORTS, fund_solana, held, running_solana, solana_address
@@ -31,7 +31,7 @@ SOME_SOL, SOME_DOLLARS = LAMPORTS, 20_000_000
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[SolanaNode]:
-    """A node whose slots pass fast; tests use addresses of their own."""
+    """A node with short slots; tests use their own addresses."""
     with running_solana(slot_ms=20) as started:
         yield started
 
@@ -73,7 +73,7 @@ def stage(
 
 
 @pytest.mark.parametrize("how", ["transfer", "withdraw"])
-def test_sol_moves_is_counted_and_is_on_the_chain(how: str, stage: Stage) -> None:
+def test_a_transfer_of_sol_is_confirmed_counted_and_on_the_chain(how: str, stage: Stage) -> None:
     to = solana_address()
     body = stage.agent.move("0.25", "sol", how=how, chain="solana", to=to).get_json()
     assert (body["status"], body["from"], body["to"]) == ("confirmed", stage.agent.solana_address, to)
@@ -87,7 +87,7 @@ def test_sol_moves_is_counted_and_is_on_the_chain(how: str, stage: Stage) -> Non
     assert stage.agent.spent_today() == 37.5
 
 
-def test_the_first_usdc_of_a_recipient_opens_their_account_at_the_sender_s_cost(stage: Stage) -> None:
+def test_the_first_usdc_of_a_recipient_creates_their_account_at_the_sender_s_cost(stage: Stage) -> None:
     to = solana_address()
     quoted = stage.agent.post(
         f"{stage.agent.wallet_url}/transfer",
@@ -117,7 +117,9 @@ BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "field"), BAD_FIELDS)
-def test_a_bad_field_moves_nothing_and_is_named(change: dict[str, Any], field: str, stage: Stage) -> None:
+def test_an_invalid_field_moves_nothing_and_is_reported(
+    change: dict[str, Any], field: str, stage: Stage
+) -> None:
     body = {"amount": "1", "currency": "USDC", "chain": "solana", "to": solana_address(), **change}
     answer = stage.agent.post(f"{stage.agent.wallet_url}/transfer", body)
     assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT")
@@ -127,7 +129,7 @@ def test_a_bad_field_moves_nothing_and_is_named(change: dict[str, Any], field: s
 
 @pytest.mark.parametrize("currency", ["SOL", "USDC"])
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_a_token_account_is_no_recipient_for_its_owner_could_not_find_what_is_sent_there(
+def test_a_token_account_is_refused_as_recipient(
     dry_run: bool,  # noqa: FBT001 - a field of the body
     currency: str,
     stage: Stage,
@@ -144,7 +146,7 @@ def test_a_token_account_is_no_recipient_for_its_owner_could_not_find_what_is_se
     assert stage.agent.spent_today() == 0
 
 
-def test_less_than_an_account_must_hold_is_not_sent_to_a_new_one(stage: Stage) -> None:
+def test_less_than_the_minimum_balance_is_not_sent_to_a_new_account(stage: Stage) -> None:
     to = solana_address()
     answer = stage.move("0.0008", "SOL", to)
     assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT")
@@ -154,7 +156,7 @@ def test_less_than_an_account_must_hold_is_not_sent_to_a_new_one(stage: Stage) -
     assert stage.held(to) == (RENT + 1, 0)
 
 
-def test_a_wallet_can_be_emptied_to_the_last_lamport_but_not_be_left_with_dust(stage: Stage) -> None:
+def test_a_wallet_can_be_emptied_to_the_last_lamport_but_not_left_with_dust(stage: Stage) -> None:
     stage.agent.unlimited()
     to = solana_address()
     url = f"{stage.agent.wallet_url}/transfer"
@@ -169,7 +171,7 @@ def test_a_wallet_can_be_emptied_to_the_last_lamport_but_not_be_left_with_dust(s
     assert stage.held(stage.agent.solana_address)[0] == 0
 
 
-def test_a_wallet_without_sol_learns_how_much_is_missing(stage: Stage) -> None:
+def test_missing_sol_is_reported_with_the_amount(stage: Stage) -> None:
     poor = register(stage.agent.client)
     fund_solana(stage.node, poor.solana_address, sol=0, dollars=5)
     answer = poor.move("1", "USDC", chain="solana", to=stage.agent.solana_address)
@@ -180,14 +182,14 @@ def test_a_wallet_without_sol_learns_how_much_is_missing(stage: Stage) -> None:
     assert (row["status"], row["tx_hash"]) == ("failed", None)
 
 
-def test_what_the_wallet_does_not_have_is_refused_before_signing_and_given_back(stage: Stage) -> None:
+def test_insufficient_funds_are_refused_before_signing_and_release_the_hold(stage: Stage) -> None:
     answer = stage.move("21", "USDC", solana_address())
     details = answer.get_json()["details"]
     assert (answer.status_code, details["reason"], details["missing"]) == (500, "insufficient_funds", "1")
     assert stage.agent.spent_today() == 0
 
 
-def test_limits_hold_in_sol_by_its_price(stage: Stage) -> None:
+def test_limits_apply_to_sol_at_its_price(stage: Stage) -> None:
     answer = stage.move("0.34", "SOL", solana_address())
     assert (answer.status_code, answer.get_json()["code"]) == (403, "PER_TX_LIMIT_EXCEEDED")
     stage.agent.controls(allowed_addresses=[solana_address()])
@@ -195,7 +197,7 @@ def test_limits_hold_in_sol_by_its_price(stage: Stage) -> None:
     assert (answer.status_code, answer.get_json()["code"]) == (403, "ADDRESS_NOT_ALLOWED")
 
 
-def test_two_equal_payments_at_the_same_moment_are_two_payments(stage: Stage) -> None:
+def test_two_equal_concurrent_payments_are_two_payments(stage: Stage) -> None:
     to = solana_address()
     fund_solana(stage.node, to, sol=0, dollars=1)
     answers: list[Any] = []
@@ -230,7 +232,7 @@ def test_the_same_idempotency_key_pays_once(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("commitment", "landed"), [("confirmed", 3), ("finalized", 40)], indirect=["commitment"]
 )
-def test_what_has_landed_unseen_is_not_counted_twice_against_the_balance(stage: Stage, landed: int) -> None:
+def test_a_landed_but_unsettled_transfer_is_not_deducted_twice(stage: Stage, landed: int) -> None:
     to = solana_address()
     first = stage.move("15", "USDC", to, Prefer="respond-async").get_json()
     assert first["status"] == "pending"
@@ -242,7 +244,7 @@ def test_what_has_landed_unseen_is_not_counted_twice_against_the_balance(stage: 
 
 
 @pytest.mark.parametrize("commitment", ["confirmed", "finalized"], indirect=True)
-def test_what_is_on_its_way_to_being_landed_is_not_counted_twice_against_the_balance(stage: Stage) -> None:
+def test_a_transfer_that_lands_during_preparation_is_not_deducted_twice(stage: Stage) -> None:
     to = solana_address()
     first = stage.move("12", "USDC", to, Prefer="respond-async").get_json()
     stage.node.advance(3)
@@ -252,7 +254,7 @@ def test_what_is_on_its_way_to_being_landed_is_not_counted_twice_against_the_bal
     assert stage.held(to) == (0, 20_000_000)
 
 
-def test_what_pending_movements_need_is_not_promised_twice(stage: Stage) -> None:
+def test_funds_of_pending_movements_are_not_spent_twice(stage: Stage) -> None:
     to = solana_address()
     stage.node.faults(drop=1)
     assert stage.move("15", "USDC", to, Prefer="respond-async").get_json()["status"] == "pending"
@@ -261,7 +263,7 @@ def test_what_pending_movements_need_is_not_promised_twice(stage: Stage) -> None
     assert stage.move("5", "USDC", to).get_json()["status"] == "confirmed"
 
 
-def test_a_node_that_executes_and_loses_the_answer_never_leads_to_a_second_payment(stage: Stage) -> None:
+def test_a_node_that_executes_and_loses_the_response_never_leads_to_a_second_payment(stage: Stage) -> None:
     to = solana_address()
     stage.node.faults(http_after={"sendTransaction": [503, 503, 503]})
     body = stage.move("2", "USDC", to, Idempotency_Key="k").get_json()
@@ -270,14 +272,16 @@ def test_a_node_that_executes_and_loses_the_answer_never_leads_to_a_second_payme
     assert stage.held(to) == (0, 2_000_000)
 
 
-def test_an_unreachable_chain_fails_certainly_and_gives_the_amount_back(stage: Stage) -> None:
+def test_an_unreachable_chain_is_a_certain_failure_and_releases_the_hold(stage: Stage) -> None:
     stage.chain.raising("draft", "before", Unreachable("refused"))
     body = stage.move("2", "USDC", solana_address()).get_json()
     assert (body["code"], body["details"]["reason"]) == ("TRANSFER_FAILED", "chain_unreachable")
     assert stage.agent.spent_today() == 0
 
 
-def test_a_chain_that_is_lost_while_sending_leaves_it_pending_with_its_hold(stage: Stage) -> None:
+def test_a_chain_that_becomes_unreachable_during_broadcast_leaves_the_transfer_pending_with_its_hold(
+    stage: Stage,
+) -> None:
     stage.chain.raising("broadcast", "before", Unreachable("refused"))
     body = stage.move("2", "USDC", solana_address(), Prefer="respond-async").get_json()
     assert body["status"] == "pending"

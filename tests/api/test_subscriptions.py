@@ -39,7 +39,9 @@ def subscribe(agent: Agent, service: dict[str, Any], **headers: str) -> TestResp
     return agent.post(f"/v1/catalog/{service['id']}/subscribe", {"wallet_id": agent.wallet_id}, **headers)
 
 
-def test_a_subscription_is_made_once_cancelled_and_made_again(buyer: Agent, service: dict[str, Any]) -> None:
+def test_a_subscription_is_created_once_cancelled_and_reactivated(
+    buyer: Agent, service: dict[str, Any]
+) -> None:
     first = subscribe(buyer, service)
     expected = {
         "subscription_id": first.get_json()["subscription_id"],
@@ -70,16 +72,14 @@ def test_the_wallet_may_be_named_in_the_query_when_cancelling(buyer: Agent, serv
     assert buyer.delete(f"{path}?wallet_id={buyer.wallet_id}").get_json()["status"] == "cancelled"
 
 
-@pytest.mark.parametrize("body", [{}, {"wallet_id": None}, {"wallet_id": 5}])
-def test_a_missing_wallet_is_a_bad_request(
-    buyer: Agent, service: dict[str, Any], body: dict[str, Any]
-) -> None:
-    answer = buyer.post(f"/v1/catalog/{service['id']}/subscribe", body)
-    assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT")
-    assert "wallet_id" in answer.get_json()["details"]["fields"]
+def test_a_missing_wallet_is_a_bad_request(buyer: Agent, service: dict[str, Any]) -> None:
+    for body in ({}, {"wallet_id": None}, {"wallet_id": 5}):
+        answer = buyer.post(f"/v1/catalog/{service['id']}/subscribe", body)
+        assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT")
+        assert "wallet_id" in answer.get_json()["details"]["fields"]
 
 
-def test_a_wallet_of_somebody_else_is_not_there(
+def test_a_foreign_wallet_cannot_be_subscribed(
     everywhere: FlaskClient, buyer: Agent, seller: Agent, service: dict[str, Any]
 ) -> None:
     path = f"/v1/catalog/{service['id']}/subscribe"
@@ -93,7 +93,7 @@ def test_a_wallet_of_somebody_else_is_not_there(
     assert everywhere.get("/v1/subscriptions", headers=key).get_json()["subscriptions"] == []
 
 
-def test_a_paused_service_takes_no_subscribers_and_keeps_those_it_has(
+def test_a_paused_service_accepts_no_subscribers_and_keeps_the_present_ones(
     buyer: Agent, seller: Agent, service: dict[str, Any]
 ) -> None:
     subscribe(buyer, service)
@@ -103,7 +103,7 @@ def test_a_paused_service_takes_no_subscribers_and_keeps_those_it_has(
     assert seller.get(f"/v1/services/{service['id']}").get_json()["subscribers"] == 1
 
 
-def test_a_paused_service_holds_nobody_subscribed_who_wants_to_leave(
+def test_unsubscribing_from_a_paused_service_works(
     buyer: Agent, seller: Agent, service: dict[str, Any]
 ) -> None:
     subscribe(buyer, service)
@@ -117,7 +117,7 @@ def test_a_paused_service_holds_nobody_subscribed_who_wants_to_leave(
     assert buyer.delete(f"{path}?wallet_id={buyer.wallet_id}").status_code == 404
 
 
-def test_a_repeated_request_gets_the_first_answer(buyer: Agent, service: dict[str, Any]) -> None:
+def test_a_repeated_request_returns_the_first_response(buyer: Agent, service: dict[str, Any]) -> None:
     first = subscribe(buyer, service, Idempotency_Key="k")
     again = subscribe(buyer, service, Idempotency_Key="k")
     assert (again.status_code, again.get_json()) == (201, first.get_json())
@@ -152,7 +152,9 @@ def test_deleting_a_wallet_cancels_its_subscriptions_and_no_others(
     assert seller.get(f"/v1/services/{service['id']}").get_json()["subscribers"] == 2
 
 
-def test_a_wallet_whose_deletion_fails_keeps_its_subscriptions(buyer: Agent, service: dict[str, Any]) -> None:
+def test_a_wallet_keeps_its_subscriptions_if_its_deletion_fails(
+    buyer: Agent, service: dict[str, Any]
+) -> None:
     subscribe(buyer, service)
     assert buyer.delete(f"/v1/wallets/{service['id']}").status_code == 404
     assert buyer.get("/v1/subscriptions").get_json()["subscriptions"][0]["status"] == "active"

@@ -1,4 +1,4 @@
-"""Swaps on a real exchange on real nodes: what is answered, recorded, counted, and moved to the last unit."""
+"""Swaps on a real exchange on real nodes: responses, records, limits and exact balances."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from app.adapters.evm.chain import EvmChain
-from app.adapters.prices import MarketPrices
-from app.adapters.uniswap.exchange import UniswapExchange
+from app.adapters.prices.market import MarketPriceFeed
+from app.adapters.swaps.uniswap.exchange import UniswapExchange
 from app.core import clock
 from app.core.chains import ETH, SOL, USDC, ChainName, Token
 from app.core.money import TokenAmount, parse_amount
-from app.core.unit_of_work import unit_of_work
+from app.db.unit_of_work import unit_of_work
 from app.ports.errors import OutcomeUnknown, Rejected, Unreachable
-from app.spending import service as spending
-from app.wallets import deposits, tracking
+from app.spending import accounts as spending_accounts
+from app.wallets.deposits import scanner
+from app.wallets.transactions import confirmation
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import ether, evm_chain, fund, usdc
@@ -52,7 +53,7 @@ def base(chains: dict[ChainName, EvmChain]) -> EvmChain:
 
 
 @pytest.mark.parametrize("chain", ["base", "ethereum"])
-def test_ether_becomes_usdc_to_the_unit_that_the_chain_tells(
+def test_ether_is_swapped_to_usdc_with_the_exact_output_of_the_chain(
     chain: str, agent: Agent, chains: dict[ChainName, EvmChain], ethereum_node: EvmNode
 ) -> None:
     fund(ethereum_node, agent.address, eth=1, dollars=100)
@@ -74,7 +75,7 @@ def evm_chain_router(chains: dict[ChainName, EvmChain], chain: str) -> str:
 
 
 @pytest.mark.parametrize("chain", ["base", "ethereum"])
-def test_usdc_becomes_ether_by_one_permit_and_nothing_is_left_to_anybody(
+def test_usdc_is_swapped_to_ether_by_one_permit_and_no_allowance_remains(
     chain: str, agent: Agent, chains: dict[ChainName, EvmChain], ethereum_node: EvmNode
 ) -> None:
     fund(ethereum_node, agent.address, eth=1, dollars=100)
@@ -97,7 +98,7 @@ def test_usdc_becomes_ether_by_one_permit_and_nothing_is_left_to_anybody(
     assert [event["status"] for event in row["events"]] == ["pending", "confirmed"]
 
 
-def test_only_what_a_swap_may_lose_counts_against_the_limits(agent: Agent) -> None:
+def test_only_the_possible_loss_of_a_swap_counts_against_the_limits(agent: Agent) -> None:
     body = swap(agent, "USDC", "ETH", "90", slippage_bps=100).get_json()
     assert body["status"] == "confirmed"
     row = agent.transaction(body["transaction_id"])
@@ -109,7 +110,7 @@ def test_only_what_a_swap_may_lose_counts_against_the_limits(agent: Agent) -> No
 
 
 class _Fixed:
-    """A source of prices that says one thing."""
+    """A price source with constant prices."""
 
     def __init__(self, dollars: int) -> None:
         self._dollars = dollars
@@ -119,7 +120,7 @@ class _Fixed:
 
 
 @pytest.mark.parametrize(("given", "wanted", "amount"), [("USDC", "ETH", "90"), ("ETH", "USDC", "0.03")])
-def test_where_sources_differ_a_swap_counts_what_it_may_lose_by_the_worse_of_them(
+def test_if_price_sources_differ_the_loss_is_computed_from_the_worse_one(
     given: str,
     wanted: str,
     amount: str,
@@ -128,8 +129,8 @@ def test_where_sources_differ_a_swap_counts_what_it_may_lose_by_the_worse_of_the
     chains: dict[ChainName, EvmChain],
     base_node: EvmNode,
 ) -> None:
-    # The pool trades at 3000; what is given counts at the higher price, what comes back at the lower.
-    prices = MarketPrices([_Fixed(2985), _Fixed(3015)], [], overrides={})
+    # The pool trades at 3000; the input counts at the higher price, the output at the lower.
+    prices = MarketPriceFeed([_Fixed(2985), _Fixed(3015)], [], overrides={})
     app = build_app(sqlite_url, chains=chains, prices=prices)
     with app.app_context():
         agent = register(app.test_client())
@@ -141,7 +142,7 @@ def test_where_sources_differ_a_swap_counts_what_it_may_lose_by_the_worse_of_the
         assert found["value_usd"] > 0.8
 
 
-def test_a_limit_below_what_may_be_lost_stops_a_swap_before_it_is_signed(agent: Agent) -> None:
+def test_a_limit_below_the_possible_loss_refuses_a_swap_before_signing(agent: Agent) -> None:
     agent.controls(per_tx_limit_usd=0.4)
     answer = swap(agent, "USDC", "ETH", "90", slippage_bps=100)
     assert (answer.status_code, answer.get_json()["code"]) == (403, "PER_TX_LIMIT_EXCEEDED")
@@ -149,12 +150,12 @@ def test_a_limit_below_what_may_be_lost_stops_a_swap_before_it_is_signed(agent: 
     assert swap(agent, "USDC", "ETH", "20", slippage_bps=50).get_json()["status"] == "confirmed"
 
 
-def test_an_allowlist_of_recipients_does_not_keep_a_wallet_from_paying_itself(agent: Agent) -> None:
+def test_an_address_allowlist_does_not_apply_to_swaps(agent: Agent) -> None:
     agent.controls(allowed_addresses=["0x00000000000000000000000000000000C0FFEE00"])
     assert swap(agent, "ETH", "USDC", "0.001").get_json()["status"] == "confirmed"
 
 
-def test_both_spellings_of_every_field_say_the_same(agent: Agent) -> None:
+def test_snake_case_and_camel_case_fields_are_equivalent(agent: Agent) -> None:
     snake = {
         "chain": "base", "input_token": "ETH", "output_token": "USDC", "amount": "0.001",
         "slippage_bps": 70, "dry_run": True,
@@ -175,7 +176,7 @@ def test_both_spellings_of_every_field_say_the_same(agent: Agent) -> None:
     assert agent.post(path, real).get_json()["status"] == "confirmed"
 
 
-def test_a_dry_run_tells_output_way_loss_and_fees_and_signs_nothing(agent: Agent, base: EvmChain) -> None:
+def test_a_dry_run_returns_output_route_loss_and_fees_and_signs_nothing(agent: Agent, base: EvmChain) -> None:
     before = base.balances(agent.address)
     for given, wanted, amount in (("ETH", "USDC", "0.01"), ("USDC", "ETH", "30")):
         found = swap(agent, given, wanted, amount, dry_run=True, Idempotency_Key="k").get_json()
@@ -215,7 +216,9 @@ BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "field"), BAD_FIELDS)
-def test_a_bad_field_swaps_nothing_and_is_named(change: dict[str, Any], field: str, agent: Agent) -> None:
+def test_an_invalid_field_swaps_nothing_and_is_reported(
+    change: dict[str, Any], field: str, agent: Agent
+) -> None:
     body = {"chain": "base", "input_token": "USDC", "output_token": "ETH", "amount": "1", **change}
     answer = agent.post(f"{agent.wallet_url}/swap", body)
     assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT")
@@ -224,7 +227,7 @@ def test_a_bad_field_swaps_nothing_and_is_named(change: dict[str, Any], field: s
 
 
 @pytest.mark.parametrize("field", ["chain", "input_token", "output_token", "amount"])
-def test_a_missing_field_swaps_nothing_and_is_named(field: str, agent: Agent) -> None:
+def test_a_missing_field_swaps_nothing_and_is_reported(field: str, agent: Agent) -> None:
     body = {"chain": "base", "input_token": "USDC", "output_token": "ETH", "amount": "1"}
     del body[field]
     answer = agent.post(f"{agent.wallet_url}/swap", body)
@@ -241,7 +244,7 @@ def test_a_missing_field_swaps_nothing_and_is_named(field: str, agent: Agent) ->
         ("USDC", "ETH", "9" * 60, "price_deviation"),
     ],
 )
-def test_what_cannot_be_swapped_is_refused_before_signing_and_counts_nothing(
+def test_an_impossible_swap_is_refused_before_signing_and_not_counted(
     given: str, wanted: str, amount: str, reason: str, agent: Agent
 ) -> None:
     agent.unlimited()
@@ -258,23 +261,16 @@ def test_what_cannot_be_swapped_is_refused_before_signing_and_counts_nothing(
     assert agent.spent_today() == 0
 
 
-def test_a_wallet_without_gas_learns_what_is_missing(chain_client: FlaskClient, base_node: EvmNode) -> None:
+def test_missing_gas_of_a_swap_is_reported(chain_client: FlaskClient, base_node: EvmNode) -> None:
     poor = register(chain_client)
     fund(base_node, poor.address, eth=0, dollars=10)
     details = swap(poor, "USDC", "ETH", "5").get_json()["details"]
     assert (details["reason"], details["currency"]) == ("insufficient_gas", "ETH")
 
 
-def test_another_agent_s_wallet_is_not_there(agent: Agent, chain_client: FlaskClient) -> None:
-    stranger = register(chain_client)
-    answer = stranger.post(f"{agent.wallet_url}/swap", {"nonsense": True})
-    assert (answer.status_code, answer.get_json()["code"]) == (404, "NOT_FOUND")
-    assert agent.client.post(f"{agent.wallet_url}/swap", json={}).status_code == 401
-
-
 def test_a_frozen_wallet_swaps_nothing(agent: Agent) -> None:
-    with unit_of_work():
-        spending.freeze(agent.id)
+    with unit_of_work() as session:
+        spending_accounts.set_frozen(session, agent.id, frozen=True)
     for more in ({}, {"dry_run": True}):
         answer = swap(agent, "USDC", "ETH", "1", **more)
         assert (answer.status_code, answer.get_json()["code"]) == (403, "WALLET_FROZEN")
@@ -284,7 +280,7 @@ def test_a_frozen_wallet_swaps_nothing(agent: Agent) -> None:
 def test_without_a_market_price_nothing_is_swapped_with_or_without_limits(
     build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain]
 ) -> None:
-    app = build_app(sqlite_url, chains=chains, prices=MarketPrices([], [], overrides={}))
+    app = build_app(sqlite_url, chains=chains, prices=MarketPriceFeed([], [], overrides={}))
     with app.app_context():
         poor = register(app.test_client())
         poor.unlimited()
@@ -302,9 +298,7 @@ def test_the_same_idempotency_key_swaps_once(agent: Agent, base: EvmChain) -> No
     assert swap(agent, "USDC", "ETH", "11", Idempotency_Key="s-1").status_code == 409
 
 
-def test_swaps_of_one_wallet_at_once_number_their_permits_one_after_another(
-    agent: Agent, base: EvmChain
-) -> None:
+def test_concurrent_swaps_of_one_wallet_use_consecutive_permit_nonces(agent: Agent, base: EvmChain) -> None:
     def one(_number: int) -> Any:
         with agent.client.application.app_context():
             client = agent.client.application.test_client()
@@ -315,7 +309,7 @@ def test_swaps_of_one_wallet_at_once_number_their_permits_one_after_another(
     with ThreadPoolExecutor(4) as threads:
         answers = list(threads.map(one, range(4)))
     done = [answer for answer in answers if answer.get("status") == "confirmed"]
-    # One that read the permit's number while another was mined is refused for certain, and nothing else happens.
+    # A swap that read the permit nonce while another was mined is certainly refused.
     others = [answer for answer in answers if answer.get("status") != "confirmed"]
     assert len(done) >= 2, answers
     assert all(answer.get("code") == "SWAP_FAILED" for answer in others), answers
@@ -324,7 +318,7 @@ def test_swaps_of_one_wallet_at_once_number_their_permits_one_after_another(
 
 @dataclass(frozen=True, slots=True)
 class Faulty:
-    """A funded agent on a node of its own, whose chain and exchange can be told to fail."""
+    """A funded agent on a node of its own, with a chain and an exchange that can fail."""
 
     agent: Agent
     chain: FaultyChain
@@ -339,6 +333,20 @@ class Faulty:
         return body["details"]
 
 
+def test_one_agent_cannot_use_up_the_quotes_of_all(
+    build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain], base_node: EvmNode
+) -> None:
+    app = build_app(sqlite_url, chains=chains, settings={"quote_rate_limit": "2 per hour"})
+    with app.app_context():
+        greedy, other = register(app.test_client()), register(app.test_client())
+        for made in (greedy, other):
+            fund(base_node, made.address, eth=1, dollars=100)
+        statuses = [swap(greedy, "ETH", "USDC", "0.01", dry_run=True).status_code for _ in range(3)]
+        assert statuses == [200, 200, 429]
+        assert swap(greedy, "ETH", "USDC", "0.01").get_json()["code"] == "RATE_LIMITED"
+        assert swap(other, "ETH", "USDC", "0.01", dry_run=True).status_code == 200
+
+
 @pytest.fixture
 def faulty(build_app: Callable[..., Flask], sqlite_url: str, own_base_node: EvmNode) -> Iterator[Faulty]:
     real = evm_chain(own_base_node)
@@ -346,8 +354,7 @@ def faulty(build_app: Callable[..., Flask], sqlite_url: str, own_base_node: EvmN
     app = build_app(
         sqlite_url,
         chains={ChainName.BASE: chain},
-        exchanges={ChainName.BASE: exchange},
-        settings={"confirmation_wait_seconds": "2"},
+        swap_exchanges={ChainName.BASE: exchange},
     )
     with app.app_context():
         made = register(app.test_client())
@@ -366,7 +373,7 @@ def faulty(build_app: Callable[..., Flask], sqlite_url: str, own_base_node: EvmN
         ("sign", Rejected("unsafe_instructions"), "unsafe_instructions"),
     ],
 )
-def test_what_fails_before_signing_is_certain_and_recorded(
+def test_a_failure_before_signing_is_certain_and_recorded(
     verb: str, error: Exception, reason: str, faulty: Faulty
 ) -> None:
     faulty.exchange.raising(verb, "before", error)
@@ -386,33 +393,33 @@ def test_a_price_that_moves_between_quote_and_simulation_is_refused_before_signi
     assert faulty.agent.spent_today() == 0
 
 
-def test_a_wallet_that_is_frozen_while_its_swap_is_quoted_signs_nothing_and_what_is_sent_is_finished(
+def test_a_freeze_during_the_quote_prevents_signing_and_pending_swaps_are_completed(
     faulty: Faulty,
 ) -> None:
     sent = swap(faulty.agent, "USDC", "ETH", "10", Prefer="respond-async").get_json()
 
     def freeze() -> None:
-        with unit_of_work():
-            spending.freeze(faulty.agent.id)
+        with unit_of_work() as session:
+            spending_accounts.set_frozen(session, faulty.agent.id, frozen=True)
 
     faulty.exchange.fail("draft", "after", freeze)
     answer = swap(faulty.agent, "USDC", "ETH", "10")
     assert (answer.status_code, answer.get_json()["code"]) == (403, "WALLET_FROZEN")
     assert [row["id"] for row in faulty.agent.history()] == [sent["transaction_id"]]
     with time_machine.travel(clock.now() + timedelta(minutes=1), tick=True):
-        tracking.confirm(ChainName.BASE)
+        confirmation.confirm(ChainName.BASE)
     assert faulty.agent.transaction(sent["transaction_id"])["status"] == "confirmed"
     assert faulty.real.balances(faulty.agent.address).of(USDC).units == usdc(90)
 
 
-def test_a_pool_that_offers_too_much_less_than_the_market_is_not_traded_with(faulty: Faulty) -> None:
+def test_a_pool_price_too_far_below_the_market_is_refused(faulty: Faulty) -> None:
     move_price(faulty.node, faulty.real, given=USDC, units=500_000 * 10**6)
     details = faulty.refused("USDC", "ETH", "10", slippage_bps=500)
     assert details["reason"] == "price_deviation"
     assert float(details["quoted"]) < float(details["required"])
 
 
-def test_a_price_that_moves_after_signing_reverts_costs_the_fee_and_gives_the_limit_back(
+def test_a_price_that_moves_after_signing_reverts_the_swap_and_releases_the_hold(
     faulty: Faulty,
 ) -> None:
     def trade() -> None:
@@ -429,34 +436,32 @@ def test_a_price_that_moves_after_signing_reverts_costs_the_fee_and_gives_the_li
 
 
 @pytest.mark.parametrize("error", [OutcomeUnknown("answer_lost"), Unreachable("chain_unreachable")])
-def test_a_node_that_takes_the_swap_and_loses_the_answer_leads_to_one_swap(
-    error: Exception, faulty: Faulty
-) -> None:
+def test_a_lost_response_of_the_node_leads_to_one_swap(error: Exception, faulty: Faulty) -> None:
     faulty.chain.raising("broadcast", "after", error)
     body = swap(faulty.agent, "USDC", "ETH", "10").get_json()
     assert body["status"] == "confirmed"
     assert faulty.real.balances(faulty.agent.address).of(USDC).units == usdc(90)
 
 
-def test_while_a_swap_is_pending_its_output_is_the_quote_s(faulty: Faulty) -> None:
+def test_the_output_of_a_pending_swap_is_the_quoted_one(faulty: Faulty) -> None:
     faulty.chain.raising("broadcast", "before", Unreachable("chain_unreachable"))
     body = swap(faulty.agent, "USDC", "ETH", "10", Prefer="respond-async").get_json()
     quoted = swap(faulty.agent, "USDC", "ETH", "10", dry_run=True).get_json()
     assert (body["status"], body["output_amount"]) == ("pending", quoted["output_amount"])
-    # What is signed is gone as far as the next movement is concerned.
+    # For the next movement, signed amounts are already spent.
     assert faulty.refused("USDC", "ETH", "95")["reason"] == "insufficient_funds"
 
 
-def test_what_a_swap_brings_fulfils_no_funding_request(faulty: Faulty) -> None:
+def test_the_output_of_a_swap_fulfils_no_funding_request(faulty: Faulty) -> None:
     for currency in ("USDC", "ETH"):
         path = f"{faulty.agent.wallet_url}/fund"
         faulty.agent.post(path, {"chain": "base", "currency": currency, "amount": "0.000001"})
     assert swap(faulty.agent, "USDC", "ETH", "10").get_json()["status"] == "confirmed"
     assert swap(faulty.agent, "ETH", "USDC", "0.01").get_json()["status"] == "confirmed"
     faulty.node.mine(8)
-    assert deposits.find(ChainName.BASE) == 0
+    assert scanner.scan(ChainName.BASE) == 0
     assert {row["status"] for row in faulty.agent.history(type="funding")} == {"pending"}
     fund(faulty.node, faulty.agent.address, eth=0.5, dollars=1)
     faulty.node.mine(8)
-    assert deposits.find(ChainName.BASE) == 2
+    assert scanner.scan(ChainName.BASE) == 2
     assert {row["status"] for row in faulty.agent.history(type="funding")} == {"confirmed"}

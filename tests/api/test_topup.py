@@ -1,4 +1,4 @@
-"""Credits for USDC: moved under the wallet's limits, granted once and when final."""
+"""Top-ups: USDC transferred under the wallet's limits, credits granted once it is final."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flask import Flask
 from app.adapters.evm.chain import EvmChain
 from app.core import clock
 from app.core.chains import ChainName
-from app.core.unit_of_work import reading, unit_of_work
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.payments import audit, topups
 from app.payments.models import TopUp
 from sandbox.evm import EvmNode
@@ -33,7 +33,7 @@ def open_shop(
         yield made
 
 
-def rich(open_shop: Shop, node: EvmNode) -> Agent:
+def funded_agent(open_shop: Shop, node: EvmNode) -> Agent:
     agent = register(open_shop.app.test_client())
     fund(node, agent.address, eth=1, dollars=100)
     return agent
@@ -45,7 +45,7 @@ def top_up(agent: Agent, amount: str, **headers: str) -> tuple[int, dict[str, ob
     return answer.status_code, answer.get_json()
 
 
-def work(node: EvmNode) -> None:
+def run_workers(node: EvmNode) -> None:
     node.mine(80)
     for minutes in (1, 2, 3):
         with time_machine.travel(clock.now().timestamp() + 60 * minutes, tick=True):
@@ -57,52 +57,52 @@ def credits_of(agent: Agent) -> float:
     return found
 
 
-def test_what_arrived_is_granted_once_and_pays_for_nothing_else(open_shop: Shop, base_node: EvmNode) -> None:
-    agent = rich(open_shop, base_node)
+def test_a_top_up_is_granted_once_and_pays_for_no_call(open_shop: Shop, base_node: EvmNode) -> None:
+    agent = funded_agent(open_shop, base_node)
     status, moved = top_up(agent, "12.5", Idempotency_Key="once")
     assert (status, moved["kind"], moved["type"], moved["status"]) == (200, "topup", "transfer", "confirmed")
     assert moved["to"] == open_shop.recipient(BASE)
     assert top_up(agent, "12.5", Idempotency_Key="once")[1]["transaction_id"] == moved["transaction_id"]
     assert credits_of(agent) == 0
-    work(base_node)
+    run_workers(base_node)
     assert credits_of(agent) == 12.5
-    work(base_node)
+    run_workers(base_node)
     assert (topups.grant_due(BASE), credits_of(agent)) == (0, 12.5)
     refused = open_shop.ask(by_hash(str(moved["tx_hash"]), BASE))
     assert refused.get_json()["code"] == "PAYMENT_ALREADY_USED"
     assert agent.get(f"{agent.wallet_url}/controls").get_json()["usage_today"]["spent_usd"] == 12.5
 
 
-def test_a_wallet_stays_until_its_top_up_is_granted_and_audits_see_what_was_not_moved(
+def test_a_wallet_cannot_be_deleted_before_its_top_up_is_granted_and_audits_detect_wrong_grants(
     open_shop: Shop, base_node: EvmNode
 ) -> None:
-    agent = rich(open_shop, base_node)
+    agent = funded_agent(open_shop, base_node)
     moved = top_up(agent, "2")[1]
     kept = agent.client.delete(agent.wallet_url, headers=agent.headers())
     assert (kept.status_code, kept.get_json()["code"]) == (409, "TRANSACTION_IN_PROGRESS")
-    work(base_node)
+    run_workers(base_node)
 
-    def note(nanos: int) -> None:
+    def record_grant(nanos: int) -> None:
         with unit_of_work() as session:
             session.get_one(TopUp, moved["transaction_id"]).granted_nanos = nanos
 
-    note(0)
-    with reading():
-        said = audit.check()
-    assert any("has arrived for good and granted nothing" in sentence for sentence in said), said
-    note(2 * 10**9)
+    record_grant(0)
+    with read_only_unit() as session:
+        problems = audit.check(session)
+    assert any("is final and confirmed, and granted nothing" in problem for problem in problems), problems
+    record_grant(2 * 10**9)
     assert agent.client.delete(agent.wallet_url, headers=agent.headers()).status_code == 200
     assert credits_of(agent) == 2
-    note(3 * 10**9)
-    with reading():
-        assert len(audit.check()) == 2
-    note(2 * 10**9)
+    record_grant(3 * 10**9)
+    with read_only_unit() as session:
+        assert len(audit.check(session)) == 2
+    record_grant(2 * 10**9)
 
 
-def test_a_topup_is_under_the_limits_but_needs_no_allowlist_entry(
+def test_a_top_up_is_subject_to_limits_but_needs_no_allowlist_entry(
     open_shop: Shop, base_node: EvmNode
 ) -> None:
-    agent = rich(open_shop, base_node)
+    agent = funded_agent(open_shop, base_node)
     agent.client.put(
         f"{agent.wallet_url}/controls",
         json={"allowed_addresses": ["0x00000000000000000000000000000000C0FFEE00"]},
@@ -114,22 +114,22 @@ def test_a_topup_is_under_the_limits_but_needs_no_allowlist_entry(
     assert (status, body["code"]) == (400, "INVALID_INPUT")
 
 
-def test_without_credits_the_terms_are_told_and_a_payment_beside_the_key_is_taken(
+def test_without_credits_the_terms_are_returned_and_a_payment_sent_with_the_key_is_accepted(
     open_shop: Shop, base_node: EvmNode
 ) -> None:
-    agent = rich(open_shop, base_node)
+    agent = funded_agent(open_shop, base_node)
     key = {"X-API-Key": agent.key}
-    told = open_shop.ask(key)
-    body = told.get_json()
-    assert (told.status_code, body["code"]) == (402, "INSUFFICIENT_CREDITS")
+    unpaid = open_shop.ask(key)
+    body = unpaid.get_json()
+    assert (unpaid.status_code, body["code"]) == (402, "INSUFFICIENT_CREDITS")
     assert body["payment"]["amount"] == "0.01"
-    assert "PAYMENT-REQUIRED" in told.headers
+    assert "PAYMENT-REQUIRED" in unpaid.headers
     moved = agent.client.post(
         f"{agent.wallet_url}/transfer",
         json={"chain": "base", "to": open_shop.recipient(BASE), "amount": "0.01", "currency": "USDC"},
         headers=agent.headers(),
     ).get_json()
     base_node.mine(6)
-    # The agent's own payment, which nobody without its key could use.
+    # The agent's own payment, which cannot be used without its key.
     assert open_shop.ask(by_hash(moved["tx_hash"], BASE)).status_code == 402
     assert open_shop.ask({**key, **by_hash(moved["tx_hash"], BASE)}).status_code == 200

@@ -1,4 +1,4 @@
-"""Transfers and withdrawals of ETH and USDC on real nodes: what is answered, recorded, counted and moved."""
+"""Transfers and withdrawals of ETH and USDC on real nodes: responses, records, limits and balances."""
 
 from __future__ import annotations
 
@@ -11,14 +11,20 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
+from sqlalchemy import select
+from werkzeug.test import TestResponse
 
 from app.adapters.evm.chain import EvmChain
 from app.core.chains import ETH, USDC, ChainName
 from app.core.identifiers import new_id
+from app.db.unit_of_work import snapshot
 from app.ports.errors import OutcomeUnknown, Unreachable
+from app.wallets.core.models import Transaction
+from app.wallets.transactions import unmined
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import RECIPIENT, evm_chain, fund, usdc
+from tests.support.evm import await_mined
 from tests.support.faults import FaultyChain
 
 pytestmark = pytest.mark.chain
@@ -87,6 +93,21 @@ def test_every_token_moves_on_every_chain(
     assert str(chains[ChainName(chain)].balances(body["to"]).of(token)) == amount
 
 
+VALID = {"amount": "1", "currency": "USDC", "chain": "base", "to": RECIPIENT}
+
+
+def refused_field(answer: TestResponse) -> list[str]:
+    """Return the fields that a refusal names, none of another response."""
+    body = answer.get_json()
+    refused = (answer.status_code, body.get("code")) == (400, "INVALID_INPUT")
+    return list(body["details"]["fields"]) if refused else []
+
+
+def assert_nothing_moved(agent: Agent) -> None:
+    assert agent.history() == []
+    assert agent.spent_today() == 0
+
+
 BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"amount": "0"}, "amount"),
     ({"amount": "-1"}, "amount"),
@@ -113,45 +134,42 @@ BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"to": "EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v"}, "to"),
     ({"to": "\u0000"}, "to"),
     ({"dry_run": "yes"}, "dry_run"),
+    ({"dry_run": 0}, "dry_run"),
+    ({"dry_run": 1}, "dry_run"),
+    ({"dry_run": None}, "dry_run"),
+    ({"currency": "u\u017fdc"}, "currency"),
 ]
 
 
-@pytest.mark.parametrize(("change", "field"), BAD_FIELDS)
 @pytest.mark.parametrize("how", ["transfer", "withdraw"])
-def test_a_bad_field_moves_nothing_and_is_named(
-    how: str, change: dict[str, Any], field: str, agent: Agent
-) -> None:
-    body = {"amount": "1", "currency": "USDC", "chain": "base", "to": RECIPIENT, **change}
-    answer = agent.post(f"{agent.wallet_url}/{how}", body)
-    assert answer.status_code == 400, answer.get_json()
-    assert answer.get_json()["code"] == "INVALID_INPUT"
-    assert field in answer.get_json()["details"]["fields"]
-    assert agent.history() == []
-    assert agent.spent_today() == 0
+def test_an_invalid_field_moves_nothing_and_is_reported(how: str, agent: Agent) -> None:
+    for change, field in BAD_FIELDS:
+        answer = agent.post(f"{agent.wallet_url}/{how}", {**VALID, **change})
+        assert refused_field(answer) == [field], (change, answer.get_json())
+    assert_nothing_moved(agent)
 
 
-@pytest.mark.parametrize("field", ["amount", "currency", "chain", "to"])
-def test_a_missing_field_moves_nothing_and_is_named(field: str, agent: Agent) -> None:
-    body = {"amount": "1", "currency": "USDC", "chain": "base", "to": RECIPIENT}
-    del body[field]
-    answer = agent.post(f"{agent.wallet_url}/transfer", body)
-    assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT")
-    assert field in answer.get_json()["details"]["fields"]
-    assert agent.history() == []
+def test_a_missing_field_moves_nothing_and_is_reported(agent: Agent) -> None:
+    for field in VALID:
+        body = {name: value for name, value in VALID.items() if name != field}
+        answer = agent.post(f"{agent.wallet_url}/transfer", body)
+        assert refused_field(answer) == [field], answer.get_json()
+    assert_nothing_moved(agent)
 
 
-@pytest.mark.parametrize("raw", [b"{", b"[]", b'"x"', b"1", b'{"amount": NaN}', b"\xff", b"[" * 100_000])
-def test_a_body_that_is_no_json_object_is_refused(raw: bytes, agent: Agent) -> None:
-    answer = agent.client.post(f"{agent.wallet_url}/transfer", data=raw, headers=agent.headers())
-    assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT")
+def test_a_body_that_is_not_a_json_object_is_refused(agent: Agent) -> None:
+    for raw in (b"{", b"[]", b'"x"', b"1", b'{"amount": NaN}', b"\xff", b"[" * 100_000):
+        answer = agent.client.post(f"{agent.wallet_url}/transfer", data=raw, headers=agent.headers())
+        assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT"), raw[:20]
+    assert_nothing_moved(agent)
 
 
-def test_a_body_of_more_than_a_mebibyte_is_refused(agent: Agent) -> None:
+def test_a_body_larger_than_one_mebibyte_is_refused(agent: Agent) -> None:
     answer = agent.post(f"{agent.wallet_url}/transfer", {"to": "x" * 1024 * 1024})
     assert (answer.status_code, answer.get_json()["code"]) == (413, "PAYLOAD_TOO_LARGE")
 
 
-def test_a_json_number_is_taken_by_its_digits(agent: Agent, chains: dict[ChainName, EvmChain]) -> None:
+def test_a_json_number_is_parsed_by_its_digits(agent: Agent, chains: dict[ChainName, EvmChain]) -> None:
     to = fresh_address()
     raw = f'{{"amount": 0.300001, "currency": "USDC", "chain": "base", "to": "{to}"}}'
     answer = agent.client.post(f"{agent.wallet_url}/transfer", data=raw, headers=agent.headers())
@@ -159,32 +177,20 @@ def test_a_json_number_is_taken_by_its_digits(agent: Agent, chains: dict[ChainNa
     assert chains[ChainName.BASE].balances(answer.get_json()["to"]).of(USDC).units == 300_001
 
 
-@pytest.mark.parametrize("number", ["1e0", "15e-1", "1E2", "-1.0", "1.5e400"])
-def test_a_json_number_with_an_exponent_or_sign_is_refused_like_its_text(number: str, agent: Agent) -> None:
-    raw = f'{{"amount": {number}, "currency": "USDC", "chain": "base", "to": "{RECIPIENT}"}}'
-    answer = agent.client.post(f"{agent.wallet_url}/transfer", data=raw, headers=agent.headers())
-    assert (answer.status_code, list(answer.get_json()["details"]["fields"])) == (400, ["amount"])
-    assert agent.history() == []
+def test_a_json_number_with_an_exponent_or_sign_is_refused_like_its_text(agent: Agent) -> None:
+    for number in ("1e0", "15e-1", "1E2", "-1.0", "1.5e400"):
+        raw = f'{{"amount": {number}, "currency": "USDC", "chain": "base", "to": "{RECIPIENT}"}}'
+        answer = agent.client.post(f"{agent.wallet_url}/transfer", data=raw, headers=agent.headers())
+        assert refused_field(answer) == ["amount"], number
+    assert_nothing_moved(agent)
 
 
-@pytest.mark.parametrize("field", ["amount", "to", "currency"])
-def test_a_field_that_is_named_twice_is_refused_for_a_filter_may_have_read_the_other(
-    field: str, agent: Agent
-) -> None:
-    body = {"amount": "1", "currency": "USDC", "chain": "base", "to": RECIPIENT}
-    raw = json.dumps(body)[:-1] + f', "{field}": "2"}}'
-    answer = agent.client.post(f"{agent.wallet_url}/transfer", data=raw, headers=agent.headers())
-    assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT")
-    assert agent.history() == []
-
-
-@pytest.mark.parametrize(
-    "change", [{"currency": "u\u017fdc"}, {"dry_run": 0}, {"dry_run": 1}, {"dry_run": None}]
-)
-def test_what_merely_resembles_a_value_is_not_taken_for_it(change: dict[str, Any], agent: Agent) -> None:
-    body = {"amount": "1", "currency": "USDC", "chain": "base", "to": RECIPIENT, **change}
-    assert agent.post(f"{agent.wallet_url}/transfer", body).status_code == 400
-    assert agent.history() == []
+def test_a_duplicate_field_is_refused_because_a_filter_may_have_read_the_other(agent: Agent) -> None:
+    for field in ("amount", "to", "currency"):
+        raw = json.dumps(VALID)[:-1] + f', "{field}": "2"}}'
+        answer = agent.client.post(f"{agent.wallet_url}/transfer", data=raw, headers=agent.headers())
+        assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT"), field
+    assert_nothing_moved(agent)
 
 
 def test_a_dry_run_does_not_use_up_the_idempotency_key(agent: Agent) -> None:
@@ -201,7 +207,7 @@ def test_a_dry_run_does_not_use_up_the_idempotency_key(agent: Agent) -> None:
 
 @pytest.mark.parametrize("route", ["transfer", "withdraw"])
 @pytest.mark.parametrize("spelling", ["dry_run", "dryRun"])
-def test_a_dry_run_repeated_under_a_key_moves_nothing_however_it_is_spelled(
+def test_a_repeated_dry_run_under_a_key_moves_nothing_in_either_spelling(
     agent: Agent, route: str, spelling: str
 ) -> None:
     body = {"amount": "1", "currency": "USDC", "chain": "base", "to": RECIPIENT, spelling: True}
@@ -212,7 +218,7 @@ def test_a_dry_run_repeated_under_a_key_moves_nothing_however_it_is_spelled(
     assert agent.spent_today() == 0
 
 
-def test_limits_come_in_their_order_and_say_what_is_left(agent: Agent) -> None:
+def test_limits_are_checked_in_order_and_report_the_remainder(agent: Agent) -> None:
     agent.controls(daily_limit_usd=20, weekly_limit_usd=500, monthly_limit_usd=1000, per_tx_limit_usd=15)
     over = agent.move("15.000001", "USDC").get_json()
     assert over["code"] == "PER_TX_LIMIT_EXCEEDED"
@@ -227,14 +233,14 @@ def test_limits_come_in_their_order_and_say_what_is_left(agent: Agent) -> None:
     assert agent.spent_today() == 20
 
 
-def test_a_recipient_off_the_allowlist_gets_nothing(agent: Agent) -> None:
+def test_a_recipient_not_on_the_allowlist_is_not_paid(agent: Agent) -> None:
     agent.controls(allowed_addresses=[RECIPIENT])
     refused = agent.move("1", "USDC", to=fresh_address())
     assert (refused.status_code, refused.get_json()["code"]) == (403, "ADDRESS_NOT_ALLOWED")
     assert agent.move("1", "USDC", to=RECIPIENT.lower()).status_code == 200
 
 
-def test_what_the_wallet_does_not_have_is_refused_before_signing_and_given_back(agent: Agent) -> None:
+def test_insufficient_funds_are_refused_before_signing_and_release_the_hold(agent: Agent) -> None:
     agent.unlimited()
     answer = agent.move("100.5", "USDC")
     body = answer.get_json()
@@ -246,9 +252,7 @@ def test_what_the_wallet_does_not_have_is_refused_before_signing_and_given_back(
     assert agent.spent_today() == 0
 
 
-def test_a_wallet_without_gas_learns_how_much_is_missing(
-    chain_client: FlaskClient, base_node: EvmNode
-) -> None:
+def test_missing_gas_is_reported_with_the_amount(chain_client: FlaskClient, base_node: EvmNode) -> None:
     poor = register(chain_client)
     fund(base_node, poor.address, eth=0, dollars=10)
     body = poor.move("1", "USDC", how="withdraw").get_json()
@@ -257,17 +261,18 @@ def test_a_wallet_without_gas_learns_how_much_is_missing(
     assert float(body["details"]["missing"]) > 0
 
 
-def test_a_limit_is_named_before_the_missing_funds(agent: Agent) -> None:
+def test_an_exceeded_limit_is_reported_before_missing_funds(agent: Agent) -> None:
     answer = agent.move("51", "USDC", chain="ethereum")
     assert (answer.status_code, answer.get_json()["code"]) == (403, "PER_TX_LIMIT_EXCEEDED")
     assert agent.history() == []
 
 
-def test_the_contract_s_own_refusal_is_told_and_nothing_is_sent(agent: Agent, base_node: EvmNode) -> None:
+def test_a_revert_by_the_contract_is_reported_and_nothing_is_sent(agent: Agent, base_node: EvmNode) -> None:
     blocked = fresh_address()
     blacklister, usdc_address = base_node.rpc("eth_accounts")[0], base_node.deployment.usdc
     data = "0xf9f92be4" + blocked[2:].rjust(64, "0")
-    base_node.rpc("eth_sendTransaction", {"from": blacklister, "to": usdc_address, "data": data})
+    listing = {"from": blacklister, "to": usdc_address, "data": data}
+    await_mined(base_node, base_node.rpc("eth_sendTransaction", listing))
     body = agent.move("1", "USDC", to=blocked).get_json()
     assert (body["code"], body["details"]["reason"]) == ("TRANSFER_FAILED", "simulation_failed")
     assert agent.spent_today() == 0
@@ -285,14 +290,14 @@ def test_the_same_idempotency_key_pays_once(agent: Agent, chains: dict[ChainName
     assert len(agent.history()) == 1
 
 
-def test_a_refusal_before_anything_was_recorded_is_decided_anew(agent: Agent) -> None:
+def test_a_refusal_that_recorded_nothing_is_decided_again_on_repetition(agent: Agent) -> None:
     agent.controls(per_tx_limit_usd=1)
     assert agent.move("2", "USDC", Idempotency_Key="k").status_code == 403
     agent.controls(per_tx_limit_usd=2)
     assert agent.move("2", "USDC", Idempotency_Key="k").status_code == 200
 
 
-def test_a_recorded_failure_is_answered_again_as_it_was(agent: Agent, base_node: EvmNode) -> None:
+def test_a_recorded_failure_is_replayed_unchanged(agent: Agent, base_node: EvmNode) -> None:
     agent.unlimited()
     first = agent.move("500", "USDC", Idempotency_Key="k")
     fund(base_node, agent.address, eth=0, dollars=1000)
@@ -327,14 +332,6 @@ def test_a_wallet_may_pay_itself_and_it_counts(agent: Agent) -> None:
     assert agent.spent_today() == 3
 
 
-def test_another_agent_s_wallet_is_not_there(agent: Agent, chain_client: FlaskClient) -> None:
-    stranger = register(chain_client)
-    answer = stranger.post(f"{agent.wallet_url}/transfer", {"nonsense": True})
-    assert (answer.status_code, answer.get_json()["code"]) == (404, "NOT_FOUND")
-    assert stranger.post("/v1/wallets/not-an-id/transfer", {}).status_code == 404
-    assert agent.client.post(f"{agent.wallet_url}/transfer", json={}).status_code == 401
-
-
 Faulty = tuple[Agent, FaultyChain]
 
 
@@ -342,7 +339,7 @@ Faulty = tuple[Agent, FaultyChain]
 def faulty(
     build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain], base_node: EvmNode
 ) -> Iterator[Faulty]:
-    """A funded agent whose Base can be told to fail."""
+    """A funded agent on a Base chain that can fail."""
     chain = FaultyChain(chains[ChainName.BASE])
     app = build_app(
         sqlite_url, chains={**chains, ChainName.BASE: chain}, settings={"confirmation_wait_seconds": "0.3"}
@@ -353,7 +350,7 @@ def faulty(
         yield made, chain
 
 
-def test_a_node_that_takes_the_transaction_and_loses_the_answer_never_leads_to_a_second_payment(
+def test_a_lost_response_of_the_node_never_leads_to_a_second_payment(
     faulty: Faulty, chains: dict[ChainName, EvmChain]
 ) -> None:
     agent, chain = faulty
@@ -367,7 +364,7 @@ def test_a_node_that_takes_the_transaction_and_loses_the_answer_never_leads_to_a
     assert chains[ChainName.BASE].balances(answer.get_json()["to"]).of(USDC).units == usdc(2)
 
 
-def test_an_unreachable_chain_fails_certainly_and_gives_the_amount_back(faulty: Faulty) -> None:
+def test_an_unreachable_chain_is_a_certain_failure_and_releases_the_hold(faulty: Faulty) -> None:
     agent, chain = faulty
     chain.raising("draft", "before", Unreachable("refused"))
     body = agent.move("2", "USDC").get_json()
@@ -376,7 +373,9 @@ def test_an_unreachable_chain_fails_certainly_and_gives_the_amount_back(faulty: 
     assert agent.move("2", "USDC").status_code == 200
 
 
-def test_a_chain_that_is_lost_while_sending_leaves_it_pending_with_its_hold(faulty: Faulty) -> None:
+def test_a_chain_that_becomes_unreachable_during_broadcast_leaves_the_transfer_pending_with_its_hold(
+    faulty: Faulty,
+) -> None:
     agent, chain = faulty
     chain.raising("broadcast", "before", Unreachable("refused"))
     body = agent.move("2", "USDC").get_json()
@@ -386,7 +385,7 @@ def test_a_chain_that_is_lost_while_sending_leaves_it_pending_with_its_hold(faul
 
 
 @pytest.mark.parametrize("verb", ["broadcast", "outcomes"])
-def test_a_defect_after_signing_is_answered_as_pending_and_never_as_a_failure(
+def test_an_error_after_signing_is_answered_as_pending_and_never_as_a_failure(
     verb: str, faulty: Faulty
 ) -> None:
     agent, chain = faulty
@@ -399,7 +398,7 @@ def test_a_defect_after_signing_is_answered_as_pending_and_never_as_a_failure(
     assert len(agent.history()) == 1
 
 
-def test_a_slow_node_does_not_make_the_caller_wait_longer_than_asked(faulty: Faulty) -> None:
+def test_a_slow_node_does_not_delay_the_response_beyond_the_requested_wait(faulty: Faulty) -> None:
     agent, chain = faulty
     answered = threading.Event()
     chain.fail("outcomes", "before", lambda: answered.wait(20), times=5)
@@ -411,7 +410,7 @@ def test_a_slow_node_does_not_make_the_caller_wait_longer_than_asked(faulty: Fau
     assert waited < 10
 
 
-def test_a_dry_run_knows_what_pending_movements_have_used_up(
+def test_a_dry_run_deducts_pending_movements(
     build_app: Callable[..., Flask], sqlite_url: str, own_base_node: EvmNode
 ) -> None:
     app = build_app(sqlite_url, chains={ChainName.BASE: evm_chain(own_base_node)})
@@ -422,9 +421,14 @@ def test_a_dry_run_knows_what_pending_movements_have_used_up(
         agent.move("20", "USDC", Prefer="respond-async")
         body = {"amount": "20", "currency": "USDC", "chain": "base", "to": RECIPIENT, "dry_run": True}
         assert agent.post(f"{agent.wallet_url}/transfer", body).get_json()["details"]["missing"] == "10"
+        with snapshot() as session:
+            pending = session.scalars(select(Transaction)).one()
+            taken = unmined.outflows(session, agent.address, ChainName.BASE, since_sequence=0)
+            assert pending.fee_cap_units
+            assert taken == ({USDC: 20_000_000}, pending.fee_cap_units)
 
 
-def test_a_defect_before_the_record_leaves_no_trace(faulty: Faulty) -> None:
+def test_an_error_before_recording_leaves_nothing_behind(faulty: Faulty) -> None:
     agent, chain = faulty
     chain.raising("sign", "after", RuntimeError("boom with a secret"))
     answer = agent.move("2", "USDC", Idempotency_Key="k")
@@ -435,14 +439,14 @@ def test_a_defect_before_the_record_leaves_no_trace(faulty: Faulty) -> None:
     assert agent.move("2", "USDC", Idempotency_Key="k").status_code == 200
 
 
-def test_respond_async_answers_pending_at_once(faulty: Faulty) -> None:
+def test_respond_async_returns_pending_immediately(faulty: Faulty) -> None:
     agent, chain = faulty
     body = agent.move("2", "USDC", Prefer="respond-async").get_json()
     assert body["status"] == "pending"
     assert "outcomes" not in chain.calls
 
 
-def test_what_pending_movements_need_is_not_promised_twice(
+def test_funds_of_pending_movements_are_not_spent_twice(
     build_app: Callable[..., Flask], sqlite_url: str, own_base_node: EvmNode
 ) -> None:
 

@@ -1,4 +1,4 @@
-"""The operator's commands for where payments go: what is there, and taking it out."""
+"""The operator's commands for the treasury: balances and withdrawals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(made: Shop, *arguments: str) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def test_what_came_in_is_shown_and_taken_out_once_there_is_gas_for_it(
+def test_received_payments_are_shown_and_can_be_withdrawn_once_there_is_gas(
     open_shop: Shop, base_node: EvmNode, chains: dict[ChainName, EvmChain]
 ) -> None:
     to = Person().address
@@ -42,14 +42,14 @@ def test_what_came_in_is_shown_and_taken_out_once_there_is_gas_for_it(
         True,
     )
     assert "signed payments are not offered: the settlement key lacks gas" in shown
-    take = ("withdraw", "--chain", "base", "--to", to, "--amount", "0.01")
-    code, said = run(open_shop, *take)
-    assert (code, "Missing:" in said) == (1, True)
-    # The treasury pays its own fee, and the settlement key can give it what it needs for that.
+    withdrawal = ("withdraw", "--chain", "base", "--to", to, "--amount", "0.01")
+    code, output = run(open_shop, *withdrawal)
+    assert (code, "Missing:" in output) == (1, True)
+    # The treasury pays its own network fee; the settlement key can fund it.
     base_node.fund_eth(open_shop.settler(BASE), ether(1))
     gas = ("withdraw", "--chain", "base", "--to", open_shop.recipient(BASE), "--amount", "0.1")
     assert run(open_shop, *gas, "--currency", "ETH", "--from", "settlement")[0] == 0
-    assert run(open_shop, *take)[0] == 0
+    assert run(open_shop, *withdrawal)[0] == 0
     balances = chains[BASE].balances(to)
     assert (balances.of(USDC).units, balances.of(ETH).units) == (PRICE, 0)
     assert "signed payments are offered" in run(open_shop, "show")[1]

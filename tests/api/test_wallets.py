@@ -1,10 +1,11 @@
-"""Wallets: made, listed, read and deleted; nobody else's are ever there, and no key is ever lost."""
+"""Wallets: creation, listing, reading, deletion, and isolation from other agents; no key is ever lost."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,16 +17,16 @@ from sqlalchemy import select
 
 from app.core import clock, identifiers
 from app.core.chains import ChainName
-from app.core.unit_of_work import reading, unit_of_work
-from app.errors import LimitReached
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.extensions import db
-from app.ports import provider
-from app.ports.vault import Place
-from app.spending import service as spending
-from app.spending.service import Changes
-from app.wallets import custody, freezing, lifecycle, service
-from app.wallets.lifecycle import Status, TransactionType
-from app.wallets.models import RetiredKey, Transaction, Wallet, WalletKey
+from app.ports.vault import SecretLocation
+from app.spending import accounts as spending_accounts
+from app.spending import controls as spending_controls
+from app.spending.controls import ControlsChange
+from app.state import app_state
+from app.wallets.core import custody, lifecycle, wallets
+from app.wallets.core.lifecycle import MovementStatus, TransactionType
+from app.wallets.core.models import RetiredKey, Transaction, Wallet, WalletKey
 from tests.support.agents import Agent, register
 from tests.support.chains import RECIPIENT
 from tests.support.ledger import race
@@ -53,26 +54,29 @@ def created(agent: Agent, body: object = None) -> dict[str, Any]:
     return wallet
 
 
-def recorded(wallet_id: str, *, status: Status, type_: TransactionType = TransactionType.TRANSFER) -> str:
-    """Put a movement on record as `transfers` would, without any chain."""
+def recorded(
+    wallet_id: str, *, status: MovementStatus, type_: TransactionType = TransactionType.TRANSFER
+) -> str:
+    """Record a movement as `transfers` does, without a chain."""
     transaction_id = identifiers.new_id()
-    with unit_of_work():
+    with unit_of_work() as session:
+        spending_accounts.lock_account(session, wallet_id)
         lifecycle.record(
-            Transaction(
+            session, Transaction(
                 id=transaction_id, wallet_id=wallet_id, type=type_.value, chain=ChainName.BASE.value,
                 to_address=RECIPIENT, amount_units=1, currency="USDC", cost_nanos=0, created_at=clock.now(),
                 checks=0,
             ),
             status=status,
         )  # fmt: skip
-        count_as(transaction_id, status)
+        count_as(session, transaction_id, status)
     return transaction_id
 
 
 def traces_of(wallet_id: str, *transaction_ids: str) -> set[str]:
     """Return every table that still mentions a wallet or its transactions."""
     found = set()
-    with reading() as session:
+    with read_only_unit() as session:
         for table in db.metadata.sorted_tables:
             for column, ids in (("wallet_id", [wallet_id]), ("transaction_id", list(transaction_ids))):
                 if (
@@ -86,14 +90,14 @@ def traces_of(wallet_id: str, *transaction_ids: str) -> set[str]:
 
 
 def retired_key(wallet_id: str) -> RetiredKey:
-    with reading() as session:
+    with read_only_unit() as session:
         retired = session.get(RetiredKey, wallet_id)
         assert retired is not None
         session.expunge(retired)
         return retired
 
 
-def test_a_new_wallet_is_answered_whole_and_has_addresses_that_its_key_opens(agent: Agent) -> None:
+def test_a_new_wallet_is_returned_in_full_with_the_addresses_of_its_key(agent: Agent) -> None:
     answer = agent.post("/v1/wallets", {"name": "savings"})
     wallet = answer.get_json()
     assert answer.status_code == 201
@@ -129,7 +133,7 @@ def test_a_name_is_trimmed_and_may_have_a_hundred_letters_of_any_script(agent: A
 BAD_NAMES = ["x" * 101, "a\x00b", "a\nb", "a\x7fb", "\ud800", 1, True, 1.5, ["savings"], {"name": "savings"}]
 
 
-def test_a_bad_name_makes_no_wallet(agent: Agent) -> None:
+def test_an_invalid_name_creates_no_wallet(agent: Agent) -> None:
     for name in BAD_NAMES:
         answer = agent.post("/v1/wallets", {"name": name})
         assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT"), name
@@ -166,7 +170,7 @@ PAGES: list[tuple[dict[str, int], str, tuple[object, ...]]] = [
 ]
 
 
-def test_a_page_says_where_it_stands(agent: Agent) -> None:
+def test_a_page_reports_its_position(agent: Agent) -> None:
     agent.delete(agent.wallet_url)
     for name in "abcd":
         created(agent, {"name": name})
@@ -184,7 +188,7 @@ BAD_PAGES = [
 
 
 @pytest.mark.parametrize("path", ["/v1/wallets", "{wallet}/transactions"])
-def test_a_bad_page_is_refused_and_its_field_named(path: str, agent: Agent) -> None:
+def test_an_invalid_page_is_refused_with_its_field(path: str, agent: Agent) -> None:
     for field, value in BAD_PAGES:
         answer = agent.get(path.format(wallet=agent.wallet_url), **{field: value})
         assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT"), (field, value)
@@ -204,13 +208,13 @@ ROUTES = [
 ]  # fmt: skip
 
 
-def test_a_wallet_of_nobody_or_of_somebody_else_is_not_there(
+def test_an_unknown_or_foreign_wallet_is_not_found(
     agent: Agent, client: FlaskClient, gateway_key: dict[str, str]
 ) -> None:
-    stranger = register(client)
+    other_agent = register(client)
     for method, rest in ROUTES:
-        # A body that cannot be read: what is not there is not judged.
-        for wallet_id in [*odd_ids(agent.wallet_id), stranger.wallet_id]:
+        # A malformed body: 404 takes precedence over 400.
+        for wallet_id in [*odd_ids(agent.wallet_id), other_agent.wallet_id]:
             url = f"/v1/wallets/{wallet_id}{rest}"
             answer = client.open(url, method=method, headers=agent.headers(), data=b"{")
             assert (answer.status_code, answer.get_json()["code"]) == (404, "NOT_FOUND"), url
@@ -218,7 +222,7 @@ def test_a_wallet_of_nobody_or_of_somebody_else_is_not_there(
         assert client.open(url, method=method, headers=gateway_key, data=b"{").status_code == 404
         unknown = client.open(url, method=method, data=b"{")
         assert (unknown.status_code, unknown.get_json()["code"]) == (401, "UNAUTHORIZED")
-    for owner in (agent, stranger):
+    for owner in (agent, other_agent):
         assert owner.get(owner.wallet_url).status_code == 200
 
 
@@ -226,7 +230,7 @@ def test_a_wallet_has_one_name_so_that_no_second_spelling_escapes_an_idempotency
     assert agent.get(f"/v1/wallets/{agent.wallet_id.upper()}").status_code == 404
 
 
-def test_a_gateway_only_key_owns_no_wallets_and_is_told_which_key_does(
+def test_a_gateway_only_key_has_no_wallets_and_the_error_names_the_required_key(
     client: FlaskClient, gateway_key: dict[str, str]
 ) -> None:
     for body in (b"", b"{}", b'{"name": 1}', b"{not json"):
@@ -239,21 +243,13 @@ def test_a_gateway_only_key_owns_no_wallets_and_is_told_which_key_does(
         "wallets": [],
         "pagination": {"total": 0, "limit": 50, "offset": 0, "has_more": False},
     }
-    with reading() as session:
+    with read_only_unit() as session:
         assert session.scalars(select(Wallet)).all() == []
 
 
-def test_an_agent_has_at_most_a_hundred_wallets_even_when_it_asks_for_many_at_once(
-    agent: Agent, app: Flask
-) -> None:
-    for _ in range(97):
-        service.add(agent.id, name=None)
-
-    def add() -> service.WalletView:
-        return service.add(agent.id, name=None)
-
-    answers = race(app, [add] * 5)
-    assert sum(isinstance(answer, LimitReached) for answer in answers) == 3
+def test_an_agent_has_at_most_a_hundred_wallets(agent: Agent) -> None:
+    for _ in range(99):
+        wallets.create_for_agent(agent.id, name=None)
     refused = agent.post("/v1/wallets", {})
     assert (refused.status_code, refused.get_json()["code"]) == (409, "LIMIT_REACHED")
     assert "100" in refused.get_json()["error"]
@@ -263,9 +259,29 @@ def test_an_agent_has_at_most_a_hundred_wallets_even_when_it_asks_for_many_at_on
     assert agent.post("/v1/wallets", {}).status_code == 201
 
 
-def test_a_deleted_wallet_is_gone_with_all_that_was_its_own_but_its_key_is_kept(agent: Agent) -> None:
-    ended = [recorded(agent.wallet_id, status=status) for status in (Status.CONFIRMED, Status.FAILED)]
-    ended.append(recorded(agent.wallet_id, status=Status.PENDING, type_=TransactionType.FUNDING))
+def test_an_agent_cannot_fill_the_database_with_keys_of_deleted_wallets(agent: Agent) -> None:
+    with unit_of_work() as session:
+        for number in range(wallets.MAX_DELETED_PER_DAY - 1):
+            session.add(
+                RetiredKey(
+                    wallet_id=identifiers.new_id(), agent_id=agent.id, evm_address=f"0x{number}",
+                    solana_address=str(number), sealed="x", retired_at=clock.now(),
+                    purge_after=clock.now() + timedelta(days=90),
+                )
+            )  # fmt: skip
+    assert agent.delete(f"/v1/wallets/{created(agent)['id']}").status_code == 200
+    refused = agent.post("/v1/wallets", {})
+    assert (refused.status_code, refused.get_json()["code"]) == (409, "LIMIT_REACHED")
+    with time_machine.travel(clock.now() + timedelta(days=1, seconds=1), tick=True):
+        created(agent)
+
+
+def test_a_deleted_wallet_loses_all_its_rows_but_its_key_is_kept(agent: Agent) -> None:
+    ended = [
+        recorded(agent.wallet_id, status=status)
+        for status in (MovementStatus.CONFIRMED, MovementStatus.FAILED)
+    ]
+    ended.append(recorded(agent.wallet_id, status=MovementStatus.PENDING, type_=TransactionType.FUNDING))
     before = agent.get(agent.wallet_url).get_json()
     assert before["transaction_count"] == 3
     assert traces_of(agent.wallet_id, *ended) >= {
@@ -284,24 +300,24 @@ def test_a_deleted_wallet_is_gone_with_all_that_was_its_own_but_its_key_is_kept(
     assert agent.get("/v1/wallets").get_json()["wallets"] == []
     retired = retired_key(agent.wallet_id)
     assert (retired.purge_after - retired.retired_at).days == 90
-    place = Place("retired_keys", "sealed", agent.wallet_id)
-    signer = provider.current().vault.signer(retired.sealed, place)
+    place = SecretLocation("retired_keys", "sealed", agent.wallet_id)
+    signer = app_state().ports.vault.signer(retired.sealed, place)
     assert (signer.evm_address, signer.solana_address) == (agent.address, agent.solana_address)
     assert (retired.evm_address, retired.agent_id) == (agent.address, agent.id)
 
 
-def test_an_agent_that_deleted_all_wallets_can_make_another(agent: Agent) -> None:
+def test_an_agent_that_deleted_all_wallets_can_create_another(agent: Agent) -> None:
     agent.delete(agent.wallet_url)
     wallet = created(agent)
     assert (wallet["name"], wallet["spending_controls"]) == ("wallet-1", None)
     assert wallet["addresses"]["base"] != agent.address
 
 
-def test_a_deletion_leaves_the_other_wallets_as_they_are(agent: Agent) -> None:
+def test_a_deletion_does_not_change_other_wallets(agent: Agent) -> None:
     other = created(agent)["id"]
-    kept = recorded(other, status=Status.CONFIRMED)
+    kept = recorded(other, status=MovementStatus.CONFIRMED)
     before = traces_of(other, kept)
-    recorded(agent.wallet_id, status=Status.CONFIRMED)
+    recorded(agent.wallet_id, status=MovementStatus.CONFIRMED)
     assert agent.delete(agent.wallet_url).status_code == 200
     assert traces_of(other, kept) == before
     assert custody.signer_of(other).evm_address
@@ -310,65 +326,65 @@ def test_a_deletion_leaves_the_other_wallets_as_they_are(agent: Agent) -> None:
 @pytest.mark.parametrize(
     "type_", [TransactionType.TRANSFER, TransactionType.WITHDRAWAL, TransactionType.SWAP]
 )
-def test_a_wallet_with_a_movement_in_flight_is_not_deleted(type_: TransactionType, agent: Agent) -> None:
-    in_flight = recorded(agent.wallet_id, status=Status.PENDING, type_=type_)
+def test_a_wallet_with_a_pending_movement_is_not_deleted(type_: TransactionType, agent: Agent) -> None:
+    in_flight = recorded(agent.wallet_id, status=MovementStatus.PENDING, type_=type_)
     before = traces_of(agent.wallet_id, in_flight)
     answer = agent.delete(agent.wallet_url)
     body = answer.get_json()
     assert (answer.status_code, body["code"]) == (409, "TRANSACTION_IN_PROGRESS")
     assert body["details"] == {"transaction_id": in_flight}
     assert traces_of(agent.wallet_id, in_flight) == before
-    with reading() as session:
+    with read_only_unit() as session:
         assert session.get(RetiredKey, agent.wallet_id) is None
-    with unit_of_work():
-        lifecycle.move(in_flight, source=Status.PENDING, target=Status.CONFIRMED)
+    with unit_of_work() as session:
+        lifecycle.TRANSACTIONS.move(session, in_flight, MovementStatus.PENDING, MovementStatus.CONFIRMED)
     assert agent.delete(agent.wallet_url).status_code == 200
 
 
-def test_a_wallet_whose_key_cannot_be_opened_is_not_deleted(agent: Agent) -> None:
+def test_a_wallet_with_an_undecryptable_key_is_not_deleted(agent: Agent) -> None:
     with unit_of_work() as session:
         key = session.get(WalletKey, agent.wallet_id)
         assert key is not None
         key.sealed = key.sealed[:-4] + "AAAA"
     assert agent.delete(agent.wallet_url).status_code == 500
     assert agent.get(agent.wallet_url).status_code == 200
-    with reading() as session:
+    with read_only_unit() as session:
         assert session.get(WalletKey, agent.wallet_id) is not None
 
 
-def test_deletions_of_one_wallet_at_once_retire_its_key_once(agent: Agent, app: Flask) -> None:
+def test_concurrent_deletions_of_one_wallet_retire_its_key_once(agent: Agent, app: Flask) -> None:
     def delete() -> int:
         headers = {"X-API-Key": agent.key}
         return app.test_client().delete(agent.wallet_url, headers=headers).status_code
 
     statuses = race(app, [delete] * 4)
     assert sorted(map(str, statuses)) == ["200", "404", "404", "404"]
-    with reading() as session:
+    with read_only_unit() as session:
         assert len(session.scalars(select(RetiredKey)).all()) == 1
 
 
 def test_a_locked_or_frozen_wallet_is_not_deleted(agent: Agent) -> None:
-    with unit_of_work():
-        spending.put_controls(agent.wallet_id, Changes(locked=True), by_agent=False)
+    with unit_of_work() as session:
+        spending_controls.replace_controls(session, [agent.wallet_id], ControlsChange(locked=True))
     locked = agent.delete(agent.wallet_url)
     assert (locked.status_code, locked.get_json()["code"]) == (403, "CONTROLS_LOCKED")
-    with unit_of_work():
-        spending.freeze(agent.id)
+    with unit_of_work() as session:
+        spending_accounts.set_frozen(session, agent.id, frozen=True)
     frozen = agent.delete(agent.wallet_url)
     assert (frozen.status_code, frozen.get_json()["code"]) == (403, "WALLET_FROZEN")
-    with unit_of_work():
-        spending.unfreeze(agent.id)
-        spending.put_controls(agent.wallet_id, Changes(locked=False), by_agent=False)
+    with unit_of_work() as session:
+        spending_accounts.set_frozen(session, agent.id, frozen=False)
+        spending_controls.replace_controls(session, [agent.wallet_id], ControlsChange(locked=False))
     assert agent.delete(agent.wallet_url).status_code == 200
 
 
-def test_a_new_wallet_inherits_locked_controls_and_the_freeze_so_that_neither_is_escaped(
+def test_a_new_wallet_inherits_locked_controls_and_the_freeze(
     agent: Agent,
 ) -> None:
     agent.controls(daily_limit_usd=7, allowed_addresses=[RECIPIENT], allowed_domains=["shop.example"])
-    with unit_of_work():
-        spending.put_controls(agent.wallet_id, Changes(locked=True), by_agent=False)
-        freezing.freeze(agent.id)
+    with unit_of_work() as session:
+        wallets.set_frozen(session, agent.id, frozen=True)
+        spending_controls.replace_controls(session, [agent.wallet_id], ControlsChange(locked=True))
     wallet = created(agent)
     controls = wallet["spending_controls"]
     assert (controls["daily_limit_usd"], controls["per_tx_limit_usd"], controls["locked"]) == (7, 50, True)
@@ -383,13 +399,13 @@ def test_a_new_wallet_inherits_from_the_first_one_and_not_from_one_that_was_lock
     agent: Agent,
 ) -> None:
     agent.controls(daily_limit_usd=7)
-    # The lowest id that there is.
+    # The lowest possible id.
     key = replace(custody.new_key(), wallet_id="00000000-0000-4000-8000-000000000001")
-    with unit_of_work():
-        service.create(agent.id, key, name=None)
-    with unit_of_work():
+    with unit_of_work() as session:
+        wallets.create(session, agent.id, key, name=None)
+    with unit_of_work() as session:
         for wallet_id in (agent.wallet_id, key.wallet_id):
-            spending.put_controls(wallet_id, Changes(locked=True), by_agent=False)
+            spending_controls.replace_controls(session, [wallet_id], ControlsChange(locked=True))
     controls = created(agent)["spending_controls"]
     assert (controls["daily_limit_usd"], controls["locked"]) == (7, True)
 

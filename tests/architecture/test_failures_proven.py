@@ -46,7 +46,7 @@ def _tests_of(module: ast.Module) -> Iterator[str]:
 
 
 def _says_nothing(statement: ast.stmt) -> bool:
-    """Tell whether it is a docstring or `pass`."""
+    """Return whether it is a docstring or `pass`."""
     return isinstance(statement, ast.Pass) or (
         isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
     )

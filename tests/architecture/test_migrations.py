@@ -1,4 +1,4 @@
-"""Migrations: forward, back and forward again on both databases, and never a drift from the models."""
+"""Migrations: upgrade, downgrade and upgrade again on both databases, without drift from the models."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from flask import Flask
 from flask_migrate import downgrade, upgrade
-from sqlalchemy import Connection, event, inspect, text
+from sqlalchemy import Connection, column, event, inspect, select, table, text, update
 from sqlalchemy.exc import OperationalError
 
+from app.db.columns import UtcDateTime
 from app.extensions import db
+from app.wallets.core.models import Transaction
 from tests.support import filled
 from tests.support.applications import make_app, settings_for
 from tests.support.servers import Postgres
@@ -45,7 +48,7 @@ def drift() -> list[Any]:
 
 
 def is_search_index(name: str | None) -> bool:
-    """It is of another kind on each database, and described by no model."""
+    """Return whether an index is for search: it differs by database, and no model describes it."""
     return name is not None and name.startswith("search_trigrams")
 
 
@@ -67,7 +70,7 @@ def test_migrations_go_up_down_and_up_again_without_drift(empty_app: Flask) -> N
 
 
 def revisions() -> list[str]:
-    """Return all revisions, the oldest first."""
+    """Return all revisions, oldest first."""
     directory = ScriptDirectory(str(ROOT / "migrations"))
     return [script.revision for script in reversed(list(directory.walk_revisions()))]
 
@@ -78,7 +81,7 @@ def looking() -> Iterator[Connection]:
         yield connection
 
 
-def test_what_is_in_the_tables_survives_every_step_down_and_up(empty_app: Flask) -> None:
+def test_rows_survive_every_downgrade_and_upgrade(empty_app: Flask) -> None:
     with empty_app.app_context():
         upgrade()
         with looking() as connection:
@@ -96,7 +99,7 @@ def test_what_is_in_the_tables_survives_every_step_down_and_up(empty_app: Flask)
         db.engine.dispose()
 
 
-def test_a_database_of_any_age_comes_to_the_newest_schema_and_loses_nothing(empty_app: Flask) -> None:
+def test_a_database_of_any_age_upgrades_without_losing_rows(empty_app: Flask) -> None:
     with empty_app.app_context():
         upgrade()
         with looking() as connection:
@@ -107,7 +110,7 @@ def test_a_database_of_any_age_comes_to_the_newest_schema_and_loses_nothing(empt
             upgrade(revision=revision)
             with looking() as connection:
                 assert filled.kept(before, filled.held(connection)) == []
-                # Rows of this age: those that a later step finds are not only the ones that it made itself.
+                # Rows of this revision, so that later migrations find more than their own rows.
                 filled.fill(connection)
                 before = filled.held(connection)
         assert drift() == []
@@ -116,11 +119,41 @@ def test_a_database_of_any_age_comes_to_the_newest_schema_and_loses_nothing(empt
         db.engine.dispose()
 
 
-@pytest.mark.postgres
-def test_an_upgrade_beside_long_readers_keeps_nobody_waiting_for_long(postgres: Postgres) -> None:
-    """A change of tables waits for their readers, and all others wait behind it: so it gives way and comes again.
+def test_quarantined_movements_and_closed_payments_survive_a_downgrade(empty_app: Flask) -> None:
+    """0016 replaces a date in 9999 by a column, and the largest number of attempts by a state."""
+    with empty_app.app_context():
+        upgrade(revision="0015")
+        never = datetime(9999, 1, 1, tzinfo=UTC)
+        due = column("next_check_at", UtcDateTime)
+        transactions, payments = (
+            table("transactions", column("status"), due),
+            table("payments", column("status")),
+        )
+        with db.engine.begin() as connection:
+            filled.fill(connection)
+        with db.engine.begin() as connection:
+            connection.execute(
+                update(transactions).where(transactions.c.status == "pending").values(next_check_at=never)
+            )
+        upgrade()
+        quarantined = select(Transaction.status).where(Transaction.quarantined_at.is_not(None))
+        with db.engine.begin() as connection:
+            assert connection.scalars(quarantined).all() == ["pending"]
+            connection.execute(update(payments).values(status="closed"))
+            connection.execute(text("UPDATE transactions SET next_check_at = NULL"))
+        downgrade(revision="0015")
+        with looking() as connection:
+            found = connection.execute(select(transactions.c.status).where(due == never)).scalars().all()
+            assert found == ["pending"]
+            assert set(connection.execute(text("SELECT status, tries FROM payments")).all()) == {("paid", 4)}
+        db.engine.dispose()
 
-    Two seconds for all that it changes: with two for each, whoever wants the first waits for the readers of the rest.
+
+@pytest.mark.postgres
+def test_an_upgrade_during_long_reads_delays_no_query_for_long(postgres: Postgres) -> None:
+    """A migration that waits for readers blocks later queries, so it ends after two seconds and is retried.
+
+    The limit is for all its tables: with two seconds for each, queries of the first wait for readers of the others.
     """
     app = make_app(settings_for(postgres.create_database("purser_busy_migrations")))
     with app.app_context():
@@ -149,10 +182,10 @@ def test_an_upgrade_beside_long_readers_keeps_nobody_waiting_for_long(postgres: 
             wait_until(lambda: _waits_for(_CHANGED[1:]), 30, what="the upgrade to wait for a reader")
             asking.start()
             for table, reader in readers.items():
-                # Each lets it go on just before it would have had enough of this one alone.
+                # Each reader ends just before the timeout of a single table.
                 wait_until(
                     lambda table=table: answered.is_set() or _waits_for([table], ms=1500), 30,
-                    what=f"the upgrade to wait for {table}, or to have given way",
+                    what=f"the upgrade to wait for {table}, or to have ended",
                 )  # fmt: skip
                 if not answered.is_set():
                     reader.close()
@@ -167,7 +200,7 @@ def test_an_upgrade_beside_long_readers_keeps_nobody_waiting_for_long(postgres: 
         db.engine.dispose()
 
 
-# As migration 0012 takes them.
+# In the order of migration 0012.
 _CHANGED = ("transactions", "purchases", "payments", "bridges")
 
 
@@ -189,8 +222,8 @@ def _waits_for(tables: Sequence[str], *, ms: int = 0) -> bool:
 
 
 @pytest.mark.postgres
-def test_a_migration_that_changes_several_tables_takes_them_all_at_once(postgres: Postgres) -> None:
-    """One by one, each waits for its readers while nobody can use those before it."""
+def test_a_migration_of_several_tables_locks_them_in_one_statement(postgres: Postgres) -> None:
+    """One by one, each lock waits for readers while queries of the tables before it wait."""
     app = make_app(settings_for(postgres.create_database("purser_migrations")))
     with app.app_context():
         said: list[str] = []
@@ -212,13 +245,13 @@ def test_a_migration_that_changes_several_tables_takes_them_all_at_once(postgres
 _CHANGES = re.compile(r"(?:ALTER TABLE|CREATE (?:UNIQUE )?INDEX \w+ ON) (\w+)")
 
 
-def test_migrations_do_not_depend_on_the_application_of_their_day() -> None:
+def test_migrations_do_not_import_the_application() -> None:
     for path in (ROOT / "migrations" / "versions").glob("*.py"):
         assert "import app" not in path.read_text()
         assert "app." not in path.read_text()
 
 
-def test_every_table_is_known_to_the_application_alone() -> None:
+def test_the_application_alone_registers_every_table() -> None:
     declared = set()
     for path in (ROOT / "app").rglob("*.py"):
         declared |= set(re.findall(r'__tablename__ = "([a-z_]+)"', path.read_text()))

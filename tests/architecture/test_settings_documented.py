@@ -1,4 +1,4 @@
-"""The settings, `docs/configuration.md` and `.env.example` say the same."""
+"""The settings, `docs/configuration.md` and `.env.example` agree."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ def _example() -> dict[str, str]:
     return dict(re.findall(r"^# ([A-Z0-9_]+)=(.*)$", text, re.MULTILINE))
 
 
-def test_every_setting_is_documented_and_nothing_else_is() -> None:
+def test_exactly_the_settings_are_documented() -> None:
     assert _documented().keys() == _defaults("sandbox").keys()
 
 
-def test_the_example_names_every_setting_and_nothing_else() -> None:
+def test_the_example_has_exactly_the_settings() -> None:
     assert _example().keys() == _defaults("sandbox").keys()
 
 
-def test_documented_defaults_are_those_that_an_operator_gets() -> None:
+def test_documented_defaults_are_the_real_ones() -> None:
     sandbox, mainnet = _defaults("sandbox"), _defaults("mainnet")
     for name, (_, shown) in _documented().items():
         if name != "NETWORK":
@@ -85,7 +85,7 @@ def test_a_copy_of_the_example_changes_nothing() -> None:
     assert read_dotenv(ROOT / ".env.example") == {}
 
 
-def test_what_the_documentation_calls_required_is_refused_when_missing() -> None:
+def test_required_settings_are_refused_when_missing() -> None:
     required = {
         name.lower() for name, (_, default) in _documented().items() if default.startswith("required")
     }

@@ -1,4 +1,4 @@
-"""What the tests with a real browser share: the shops, started once, and a customer's errand."""
+"""Fixtures of the tests with a real browser: the shops, started once, and purchases in them."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, sync_playwright
 
-from app.adapters.shopper_browser import browser as browsers
-from app.adapters.shopper_browser import egress, programs
-from app.adapters.shopper_browser import errand as errands
-from app.adapters.shopper_browser.egress import Egress
 from app.ports.shopper import (
-    Bought,
-    Errand,
-    Failed,
+    OrderConfirmation,
+    OrderReview,
     Product,
-    Review,
-    Sender,
+    PurchaseFailed,
+    PurchaseHandler,
+    PurchaseOutcomeUnknown,
+    PurchaseRequest,
     ShippingAddress,
     Shopper,
-    Step,
-    Unclear,
+    ShoppingStep,
 )
+from shopper.flow import run as flow
+from shopper.process import browser as browsers
+from shopper.process import browser_discovery, egress
+from shopper.process.egress import EgressProxy
 from tests.support.shops.corner import Corner, corner_shop
 from tests.support.shops.django_oscar import Oscar, oscar_shop
 
@@ -36,46 +36,46 @@ MINIMAL = ShippingAddress("Ada Buyer", "94107")
 FULL = ShippingAddress(
     "Ada Buyer", "94107", "1 Main Street", None, "San Francisco", "California", "US", "+14155550100", None
 )
-_MEND = "no browser: apt install chromium-headless-shell fonts-dejavu-core, or set BROWSER_EXECUTABLE"
+_NO_BROWSER = "no browser: apt install chromium-headless-shell fonts-dejavu-core, or set BROWSER_EXECUTABLE"
 
 
 @dataclass(slots=True)
-class Witness:
-    """Who sent the shopper: allows everything unless told otherwise, and remembers."""
+class RecordingHandler:
+    """Authorizes everything unless given a failure to raise, and records all calls."""
 
-    refuses: Failed | None = None
-    refuses_product: Failed | None = None
+    refuses_order: PurchaseFailed | None = None
+    refuses_product: PurchaseFailed | None = None
     pages: int = 0
     products: list[Product] = field(default_factory=list)
-    reviews: list[Review] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    reviews: list[OrderReview] = field(default_factory=list)
+    steps: list[ShoppingStep] = field(default_factory=list)
     pictures: dict[str, bytes] = field(default_factory=dict)
 
-    def first_page(self) -> None:
+    def on_first_page(self) -> None:
         self.pages += 1
 
-    def found(self, product: Product) -> None:
+    def on_product(self, product: Product) -> None:
         self.products.append(product)
         if self.refuses_product:
             raise self.refuses_product
 
-    def may_order(self, review: Review) -> None:
+    def authorize_order(self, review: OrderReview) -> None:
         self.reviews.append(review)
-        if self.refuses:
-            raise self.refuses
+        if self.refuses_order:
+            raise self.refuses_order
 
-    def stepped(self, step: Step) -> None:
+    def on_step(self, step: ShoppingStep) -> None:
         self.steps.append(step)
 
-    def saw(self, name: str, png: bytes) -> None:
+    def on_screenshot(self, name: str, png: bytes) -> None:
         self.pictures[name] = png
 
-    def alive(self) -> None:
-        """Hear it."""
+    def heartbeat(self) -> None:
+        """Ignore it."""
 
 
-class OneBrowser:
-    """Runs errands as the browser's process does, all of them in one browser, in a thread that Playwright owns."""
+class SharedBrowserShopper:
+    """Makes purchases as the browser process does, all in one browser, in a thread that Playwright owns."""
 
     def __init__(self, executable: str, folder: Path) -> None:
         self._stack = ExitStack()
@@ -83,19 +83,21 @@ class OneBrowser:
         environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder)}
 
         def start() -> Browser:
-            proxy = self._stack.enter_context(egress.serve(Egress(private=True)))
+            proxy = self._stack.enter_context(egress.serve(EgressProxy(private=True)))
             return self._stack.enter_context(
-                browsers.launched(executable, proxy=proxy, environment=environment)
+                browsers.launch_browser(
+                    executable, proxy=proxy, environment=environment, sandbox_required=False
+                )
             )
 
         self._browser = self._thread.submit(start).result(60)
 
-    def buy(self, errand: Errand, sender: Sender) -> Bought | Review:
-        """Run an errand in a profile of its own; nobody waits half a minute for a confirmation that never comes."""
+    def buy(self, request: PurchaseRequest, handler: PurchaseHandler) -> OrderConfirmation | OrderReview:
+        """Make a purchase in its own profile, with a short wait for the confirmation."""
 
-        def run() -> Bought | Review:
-            with browsers.visit(self._browser) as context:
-                return errands.run(context, errand, sender, confirmation_seconds=2)
+        def run() -> OrderConfirmation | OrderReview:
+            with browsers.new_context(self._browser) as context:
+                return flow.run(context, request, handler, confirmation_seconds=2)
 
         return self._thread.submit(run).result(100)
 
@@ -105,58 +107,71 @@ class OneBrowser:
 
 
 @dataclass(slots=True)
-class Trial:
-    """An errand and how it ended."""
+class PurchaseResult:
+    """The result of one purchase."""
 
-    witness: Witness
-    bought: Bought | None = None
-    review: Review | None = None
-    failed: Failed | None = None
-    unclear: Unclear | None = None
+    handler: RecordingHandler
+    confirmation: OrderConfirmation | None = None
+    review: OrderReview | None = None
+    failed: PurchaseFailed | None = None
+    outcome_unknown: PurchaseOutcomeUnknown | None = None
 
     @property
-    def trouble(self) -> str | None:
-        return self.failed.trouble.value if self.failed else None
+    def failure_code(self) -> str | None:
+        return self.failed.code.value if self.failed else None
 
 
-def send(shopper: Shopper, url: str, *, witness: Witness | None = None, **errand: Any) -> Trial:
-    """Send the shopper out and return how it ended."""
-    trial = Trial(witness or Witness())
+def purchase(
+    shopper: Shopper, url: str, *, handler: RecordingHandler | None = None, **request: Any
+) -> PurchaseResult:
+    """Make a purchase and return its result."""
+    result = PurchaseResult(handler or RecordingHandler())
     try:
-        ended = shopper.buy(replace(Errand(url, FULL), **errand), trial.witness)
-        if isinstance(ended, Bought):
-            trial.bought = ended
+        ended = shopper.buy(replace(PurchaseRequest(url, FULL), **request), result.handler)
+        if isinstance(ended, OrderConfirmation):
+            result.confirmation = ended
         else:
-            trial.review = ended
-    except Failed as failure:
-        trial.failed = failure
-    except Unclear as unclear:
-        trial.unclear = unclear
-    return trial
+            result.review = ended
+    except PurchaseFailed as failure:
+        result.failed = failure
+    except PurchaseOutcomeUnknown as outcome_unknown:
+        result.outcome_unknown = outcome_unknown
+    return result
 
 
 @pytest.fixture(scope="session")
 def browser() -> str:
     """The path of a browser. With CI=true it must be there."""
-    found = programs.find(os.environ.get("BROWSER_EXECUTABLE", ""))
+    found = browser_discovery.find_browser(os.environ.get("BROWSER_EXECUTABLE", ""))
     if found is None:
         if os.environ.get("CI") == "true":
-            pytest.fail(_MEND)
-        pytest.skip(_MEND)
+            pytest.fail(_NO_BROWSER)
+        pytest.skip(_NO_BROWSER)
     return found
 
 
 @pytest.fixture(scope="session")
-def shopper(browser: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneBrowser]:
-    """A shopper that may go anywhere on this machine, without processes of its own for each errand."""
-    shared = OneBrowser(browser, tmp_path_factory.mktemp("browser"))
+def chromium(browser: str) -> Iterator[Browser]:
+    """One browser for all tests of this process."""
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(
+            executable_path=browser, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        yield running
+        running.close()
+
+
+@pytest.fixture(scope="session")
+def shopper(browser: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedBrowserShopper]:
+    """A shopper that may reach every address of this machine, without a process per purchase."""
+    shared = SharedBrowserShopper(browser, tmp_path_factory.mktemp("browser"))
     yield shared
     shared.close()
 
 
 @pytest.fixture(scope="session")
 def oscar(browser: str) -> Iterator[Oscar]:
-    """A shop that nobody here wrote; guests are welcome, too."""
+    """django-oscar with guest checkout."""
     del browser
     with oscar_shop("--guests") as shop:
         yield shop
@@ -171,6 +186,6 @@ def _corner(browser: str) -> Iterator[Corner]:
 
 @pytest.fixture
 def corner(_corner: Corner) -> Corner:
-    """A shop of quite another build, as new."""
+    """A shop of a different design, reset."""
     _corner.reset()
     return _corner

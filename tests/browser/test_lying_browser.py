@@ -1,70 +1,65 @@
-"""A browser's process that was taken over by a page: what it says is believed only as far as it may say it."""
+"""A browser process that a page has taken over: its messages are trusted only within the protocol."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from typing import Any
 
 import pytest
 
-from app.adapters.shopper_browser.shopper import _Conversation
-from app.ports.shopper import Bought, Errand, Failed, Unclear
-from tests.browser.conftest import FULL, Witness
+from app.adapters import child_process
+from app.adapters.shopper import _BrowserConversation
+from app.ports.shopper import OrderConfirmation, PurchaseFailed, PurchaseOutcomeUnknown, PurchaseRequest
+from shopper.process import protocol
+from tests.browser.conftest import FULL, RecordingHandler
 
 REVIEW = {"total_nanos": 17, "payment_method": None, "shipping_method": None, "payment_pending": False}
-BOUGHT = {"kind": "bought", "order_number": "A-1", **REVIEW}
-ASKS = {"kind": "may_order", **REVIEW}
-STUCK = {"kind": "failed", "trouble": "stuck", "message": "Ed is stuck", "missing": [], "choices": []}
-_SAYS = """
+CONFIRMED = {"kind": "confirmed", "order_number": "A-1", **REVIEW}
+AUTHORIZE = {"kind": "authorize_order", **REVIEW}
+STUCK = {"kind": "failed", "code": "stuck", "message": "Ed is stuck", "missing": [], "choices": []}
+_CHILD_SCRIPT = """
 import json, sys
 for line in json.loads(sys.argv[1]):
     print(json.dumps(line), flush=True)
-    if line["kind"] in ("may_order", "found"): sys.stdin.readline()
+    if line["kind"] in ("authorize_order", "product"): sys.stdin.readline()
 sys.stdin.read()
 """
 
 
-def hear(*lines: dict[str, Any], witness: Witness | None = None, **errand: Any) -> object:
-    """Return how a conversation with a process ends that says just this."""
-    child = subprocess.Popen(
-        [sys.executable, "-S", "-c", _SAYS, json.dumps(lines)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    try:
-        conversation = _Conversation(
-            child, Errand("https://shop.example/", FULL, **errand), witness or Witness()
+def converse(*lines: dict[str, Any], handler: RecordingHandler | None = None, **request: Any) -> object:
+    """Return the end of a conversation with a process that sends these messages."""
+    command = ("-S", "-c", _CHILD_SCRIPT, json.dumps(lines))
+    with child_process.run(*command, environment={}, max_line=protocol.MAX_LINE) as child:
+        conversation = _BrowserConversation(
+            child, PurchaseRequest("https://shop.example/", FULL, **request), handler or RecordingHandler()
         )
-        return conversation.listen(deadline=time.monotonic() + 20)
-    finally:
-        child.kill()
-        child.communicate()
+        return conversation.run(deadline=time.monotonic() + 20)
 
 
-def test_an_order_that_nobody_allowed_is_not_believed() -> None:
-    with pytest.raises(Unclear):
-        hear(BOUGHT)
-    assert hear(ASKS, BOUGHT) == Bought("A-1", 17, None, None)
+def test_a_confirmation_without_authorization_is_an_unknown_outcome() -> None:
+    with pytest.raises(PurchaseOutcomeUnknown):
+        converse(CONFIRMED)
+    assert converse(AUTHORIZE, CONFIRMED) == OrderConfirmation("A-1", 17, None, None)
 
 
-def test_a_dry_run_is_never_allowed_to_order_and_an_errand_never_ends_as_one() -> None:
-    witness = Witness()
-    with pytest.raises(Unclear):
-        hear(ASKS, BOUGHT, witness=witness, dry_run=True)
-    assert witness.reviews == []
-    with pytest.raises(Failed):
-        hear({"kind": "reviewed", **REVIEW})
+def test_a_dry_run_is_never_authorized_and_a_purchase_never_ends_as_a_dry_run() -> None:
+    handler = RecordingHandler()
+    with pytest.raises(PurchaseOutcomeUnknown):
+        converse(AUTHORIZE, CONFIRMED, handler=handler, dry_run=True)
+    assert handler.reviews == []
+    with pytest.raises(PurchaseFailed):
+        converse({"kind": "reviewed", **REVIEW})
 
 
-def test_a_username_that_is_a_part_of_our_own_words_breaks_nothing() -> None:
-    with pytest.raises(Failed) as failed:
-        hear(STUCK, username="ed", password="stuck")
-    assert (failed.value.trouble.value, failed.value.message) == ("stuck", "… is …")
+def test_a_username_that_is_part_of_a_protocol_word_breaks_nothing() -> None:
+    with pytest.raises(PurchaseFailed) as failed:
+        converse(STUCK, username="ed", password="stuck")
+    assert (failed.value.code.value, failed.value.message) == ("stuck", "… is …")
 
 
-def test_nothing_is_taken_back_once_the_order_was_allowed() -> None:
-    with pytest.raises(Unclear):
-        hear(ASKS, STUCK)
-    with pytest.raises(Unclear):
-        hear(ASKS, {"kind": "nonsense"})
+def test_a_failure_after_authorization_is_an_unknown_outcome() -> None:
+    with pytest.raises(PurchaseOutcomeUnknown):
+        converse(AUTHORIZE, STUCK)
+    with pytest.raises(PurchaseOutcomeUnknown):
+        converse(AUTHORIZE, {"kind": "nonsense"})

@@ -1,4 +1,4 @@
-"""django-oscar, which nobody here wrote: its own database says what was ordered."""
+"""Purchases in django-oscar, checked against its own database."""
 
 from __future__ import annotations
 
@@ -6,62 +6,67 @@ from dataclasses import replace
 
 import pytest
 
-from app.ports.shopper import Failed, ShippingAddress, Trouble
-from tests.browser.conftest import FULL, MINIMAL, OneBrowser, Witness, send
+from app.ports.shopper import FailureCode, PurchaseFailed, ShippingAddress
+from tests.browser.conftest import FULL, MINIMAL, RecordingHandler, SharedBrowserShopper, purchase
 from tests.support.shops.django_oscar import Ordered, Oscar
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = pytest.mark.browser
 
 
-def test_a_guest_gets_just_what_was_asked_for(shopper: OneBrowser, oscar: Oscar) -> None:
-    trial = send(shopper, oscar.mug, address=replace(FULL, phone=None, email="guest@example.com"))
-    assert trial.bought is not None, trial.failed
-    number = trial.bought.order_number or ""
+def test_a_guest_receives_exactly_the_requested_order(shopper: SharedBrowserShopper, oscar: Oscar) -> None:
+    result = purchase(shopper, oscar.mug, address=replace(FULL, phone=None, email="guest@example.com"))
+    assert result.confirmation is not None, result.failed
+    number = result.confirmation.order_number or ""
     assert oscar.orders_of("guest@example.com") == [
         Ordered(number, "12.50", "guest@example.com", "Blue enamel mug", 1, "94107", "1 Main Street")
     ]
-    assert trial.bought.total_nanos == 12_500_000_000
+    assert result.confirmation.total_nanos == 12_500_000_000
 
 
-def test_the_stored_address_is_chosen_by_name_and_postal_code_and_an_old_cart_is_not_bought(
-    shopper: OneBrowser, oscar: Oscar
+def test_the_stored_address_is_chosen_by_name_and_postal_code_and_a_restored_cart_is_not_bought(
+    shopper: SharedBrowserShopper, oscar: Oscar
 ) -> None:
     address = ShippingAddress("Ada Buyer", "10001")
     account = {"username": "leftover0@example.com", "password": oscar.password}
-    trial = send(shopper, oscar.mug, address=address, quantity=2, **account)
-    assert trial.bought is not None, trial.failed
+    result = purchase(shopper, oscar.mug, address=address, quantity=2, **account)
+    assert result.confirmation is not None, result.failed
     [order] = oscar.orders_of("leftover0@example.com")
     assert (order.title, order.quantity, order.total) == ("Blue enamel mug", 2, "25.00")
     assert (order.postal_code, order.line1) == ("10001", "7 Hudson Yards")
 
 
-def test_an_address_that_is_not_stored_there_is_not_replaced_by_another(
-    shopper: OneBrowser, oscar: Oscar
+def test_an_address_that_is_not_stored_is_never_replaced_by_another(
+    shopper: SharedBrowserShopper, oscar: Oscar
 ) -> None:
     account = {"username": "stored1@example.com", "password": oscar.password}
-    trial = send(shopper, oscar.mug, address=ShippingAddress("Ada Buyer", "60601"), **account)
-    assert trial.trouble in {"address_mismatch", "address_incomplete"}
+    result = purchase(shopper, oscar.mug, address=ShippingAddress("Ada Buyer", "60601"), **account)
+    assert result.failure_code in {"address_mismatch", "address_incomplete"}
     assert oscar.orders_of("stored1@example.com") == []
 
 
-def test_a_dry_run_orders_nothing_and_leaves_no_cart_and_what_is_too_dear_gets_into_none(
-    shopper: OneBrowser, oscar: Oscar
+def test_a_dry_run_orders_nothing_and_leaves_an_empty_cart_and_a_refused_product_is_not_added(
+    shopper: SharedBrowserShopper, oscar: Oscar
 ) -> None:
     account = {"username": "stored2@example.com", "password": oscar.password}
-    dry = send(shopper, oscar.mug, address=MINIMAL, dry_run=True, **account)
+    dry = purchase(shopper, oscar.mug, address=MINIMAL, dry_run=True, **account)
     assert dry.review is not None, dry.failed
     assert dry.review.total_nanos == 12_500_000_000
-    assert (dry.witness.reviews, "review" in dry.witness.pictures) == ([], True)
-    witness = Witness(refuses_product=Failed(Trouble.LIMIT_EXCEEDED, "Too dear."))
-    assert send(shopper, oscar.desk, address=MINIMAL, witness=witness, **account).trouble == "limit_exceeded"
-    assert ([product.price_nanos for product in witness.products], witness.reviews) == ([740 * 10**9], [])
+    assert (dry.handler.reviews, "review" in dry.handler.pictures) == ([], True)
+    handler = RecordingHandler(refuses_product=PurchaseFailed(FailureCode.LIMIT_EXCEEDED, "Too dear."))
+    assert (
+        purchase(shopper, oscar.table, address=MINIMAL, handler=handler, **account).failure_code
+        == "limit_exceeded"
+    )
+    assert ([product.price_nanos for product in handler.products], handler.reviews) == ([740 * 10**9], [])
     assert oscar.orders_of("stored2@example.com") == []
     assert oscar.in_basket_of("stored2@example.com") == 0
 
 
-def test_a_wrong_password_and_a_sold_out_article_order_nothing(shopper: OneBrowser, oscar: Oscar) -> None:
-    wrong = send(shopper, oscar.mug, username="plain2@example.com", password="not-it")
-    assert wrong.trouble == "login_failed"
+def test_a_wrong_password_and_a_sold_out_product_order_nothing(
+    shopper: SharedBrowserShopper, oscar: Oscar
+) -> None:
+    wrong = purchase(shopper, oscar.mug, username="plain2@example.com", password="not-it")
+    assert wrong.failure_code == "login_failed"
     assert oscar.orders_of("plain2@example.com") == []
-    assert send(shopper, oscar.lamp).trouble == "out_of_stock"
-    assert send(shopper, f"{oscar.base}/catalogue/").trouble == "not_a_product"
+    assert purchase(shopper, oscar.lamp).failure_code == "out_of_stock"
+    assert purchase(shopper, f"{oscar.base}/catalogue/").failure_code == "not_a_product"

@@ -1,4 +1,4 @@
-"""The pages for people in a real browser: with scripts and without, by keyboard, at two widths, in light and dark.
+"""The owner's pages in a real browser: with scripts and without, by keyboard, at two widths, in light and dark.
 
 `PURSER_SCREENSHOTS=folder` keeps a picture of every state that is looked at here.
 """
@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import pytest
 from flask import Flask
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from app.core.chains import ChainName
 from app.extensions import db
@@ -37,25 +37,14 @@ _PICTURES = os.environ.get("PURSER_SCREENSHOTS")
 
 
 @pytest.fixture(scope="session")
-def chromium(browser: str) -> Iterator[Browser]:
-    """One browser for all tests of this process."""
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(
-            executable_path=browser, args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
-        yield running
-        running.close()
-
-
-@pytest.fixture(scope="session")
 def axe() -> str:
-    """The rules of accessibility, out of a pinned package."""
+    """axe-core's accessibility rules, from a pinned package."""
     return (Cache().files(AXE, {"axe.min.js"}) / "axe.min.js").read_text()
 
 
 @pytest.fixture(scope="session")
 def world(_sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A service that all tests of this process share; by its own word it is https, so cookies are as in production."""
+    """A service shared by all tests of this process; its BASE_URL is https, so cookies are as in production."""
     path = tmp_path_factory.mktemp("owner") / "owner.sqlite"
     shutil.copy(_sqlite_template, path)
 
@@ -71,10 +60,10 @@ def world(_sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @pytest.fixture
-def look(chromium: Browser) -> Iterator[Callable[..., Page]]:
-    """Open pages that must stay without a word in the console, and without a request to anybody else."""
+def open_page(chromium: Browser) -> Iterator[Callable[..., Page]]:
+    """Open pages that must neither log to the console nor send requests to other hosts."""
     opened: list[Page] = []
-    troubles: list[str] = []
+    problems: list[str] = []
 
     def open_page(
         *, script: bool = True, width: int = DESKTOP, scheme: Literal["light", "dark"] = "light"
@@ -84,28 +73,28 @@ def look(chromium: Browser) -> Iterator[Callable[..., Page]]:
         )
         page = context.new_page()
         page.set_default_timeout(20_000)
-        page.on("console", lambda message: _note(message.type, message.text))
-        page.on("request", lambda asked: _note_request(asked.url))
+        page.on("console", lambda message: _record_message(message.type, message.text))
+        page.on("request", lambda asked: _record_request(asked.url))
         opened.append(page)
         return page
 
-    def _note(kind: str, text: str) -> None:
-        # What a refusal's status leaves in the console is the browser's word, not the page's.
+    def _record_message(kind: str, text: str) -> None:
+        # The console reports a refusal's status; that message is the browser's.
         if kind in ("error", "warning") and "the server responded with a status of" not in text:
-            troubles.append(text)
+            problems.append(text)
 
-    def _note_request(url: str) -> None:
+    def _record_request(url: str) -> None:
         if not url.startswith(("http://127.0.0.1:", "data:")):
-            troubles.append(url)
+            problems.append(url)
 
     yield open_page
     for page in opened:
         page.context.close()
-    assert troubles == []
+    assert problems == []
 
 
 def assert_good(page: Page, axe: str, name: str) -> None:
-    """Prove that a state has no fault that axe knows and no sideways scrolling, on phone and desk, light and dark."""
+    """Check a state with axe and for horizontal scrolling: phone and desktop, light and dark."""
     usual = page.viewport_size
     looks = [
         (PHONE, "light"),
@@ -131,8 +120,8 @@ def assert_good(page: Page, axe: str, name: str) -> None:
 
 
 @contextmanager
-def going(page: Page) -> Iterator[None]:
-    """Wait until what a click leads to is there."""
+def navigation(page: Page) -> Iterator[None]:
+    """Wait for the navigation that a click causes."""
     with page.expect_navigation(wait_until="load"):
         yield
 
@@ -140,52 +129,52 @@ def going(page: Page) -> Iterator[None]:
 def claim(page: Page, world: World, made: dict[str, Any], email: str = "") -> str:
     """Claim an agent from its link; return the owner key."""
     page.goto(f"{world.url}/device?code={made['claimCode']}")
-    with going(page):
+    with navigation(page):
         page.get_by_role("button", name="Continue").click()
     if email:
-        page.get_by_label("Your e-mail address").fill(email)
-    with going(page):
-        page.get_by_role("button", name="Claim this agent").click()
+        page.get_by_label("Email address").fill(email)
+    with navigation(page):
+        page.get_by_role("button", name="Claim agent").click()
     key = page.locator("#owner-key").text_content()
     assert key
     return key
 
 
-def test_claiming_from_the_link_to_the_agent_s_page(
-    world: World, look: Callable[..., Page], axe: str
+def test_claiming_from_the_link_to_the_agents_page(
+    world: World, open_page: Callable[..., Page], axe: str
 ) -> None:
     made = world.register_long_ago(name="Research assistant", email="ada@example.org")
-    world.live_through_a_month(made)
-    page = look()
+    world.add_month_of_history(made)
+    page = open_page()
     page.goto(f"{world.url}/device?code={made['claimCode'].lower().replace('-', '')}")
     assert page.input_value("#code") == made["claimCode"]
     assert_good(page, axe, "claim-1-code")
-    with going(page):
+    with navigation(page):
         page.get_by_role("button", name="Continue").click()
     assert page.get_by_text("Research assistant").is_visible()
-    assert page.get_by_text("Claim it only if you started this agent.").is_visible()
+    assert page.get_by_text("Claim this agent only if you started it.").is_visible()
     assert_good(page, axe, "claim-2-agent")
-    page.get_by_label("Your e-mail address").fill("eve@example.org")
-    with going(page):
-        page.get_by_role("button", name="Claim this agent").click()
+    page.get_by_label("Email address").fill("eve@example.org")
+    with navigation(page):
+        page.get_by_role("button", name="Claim agent").click()
     assert page.get_by_role("alert").is_visible()
     assert page.evaluate("document.activeElement.id") == "email"
     assert page.title().startswith("Error: ")
     assert_good(page, axe, "claim-2-wrong-email")
-    page.get_by_label("Your e-mail address").fill("ada@example.org")
-    with going(page):
-        page.get_by_role("button", name="Claim this agent").click()
+    page.get_by_label("Email address").fill("ada@example.org")
+    with navigation(page):
+        page.get_by_role("button", name="Claim agent").click()
     assert page.get_by_role("heading", name="Research assistant is yours").is_visible()
     assert page.locator(".qr").count() == 2
     api_key = page.locator("#api-key")
     assert not api_key.is_visible()
-    page.get_by_text("Show its API key").click()
+    page.get_by_text("Show API key").click()
     assert api_key.text_content() == made["apiKey"]
     assert_good(page, axe, "claim-3-claimed")
     page.get_by_role("button", name="Copy owner key").click()
     page.get_by_text("owner key copied").wait_for(state="attached")
-    with going(page):
-        page.get_by_role("button", name="Lock the limits").click()
+    with navigation(page):
+        page.get_by_role("button", name="Lock limits").click()
     assert page.get_by_text("The limits are locked.").is_visible()
     assert (
         world.call(made, "PUT", f"/v1/wallets/{made['wallet']['id']}/controls", {"daily_limit_usd": 9000})[0]
@@ -193,8 +182,10 @@ def test_claiming_from_the_link_to_the_agent_s_page(
     )
 
 
-def test_codes_typed_and_pasted_in_any_form(world: World, look: Callable[..., Page], axe: str) -> None:
-    page = look()
+def test_codes_are_accepted_typed_and_pasted_in_any_form(
+    world: World, open_page: Callable[..., Page], axe: str
+) -> None:
+    page = open_page()
     page.goto(f"{world.url}/device")
     assert page.evaluate("document.activeElement.id") == "code"
     page.keyboard.type("khtm4821")
@@ -209,55 +200,74 @@ def test_codes_typed_and_pasted_in_any_form(world: World, look: Callable[..., Pa
     for pasted in (" wxyz 9876 ", "wxyz\u20139876", "WXYZ-9876"):
         page.fill("#code", pasted)
         assert page.input_value("#code") == "WXYZ-9876"
-    with going(page):
+    with navigation(page):
         page.keyboard.press("Enter")
-    assert page.get_by_role("alert").get_by_text("ask the agent for another code").is_visible()
+    assert page.get_by_role("alert").get_by_text("ask the agent for a new code").is_visible()
     assert page.input_value("#code") == "WXYZ-9876"
     assert page.evaluate("document.activeElement.id") == "code"
     assert_good(page, axe, "claim-1-wrong-code")
 
 
-def test_claiming_and_keeping_in_hand_without_scripts(world: World, look: Callable[..., Page]) -> None:
+def test_claiming_and_freezing_without_scripts(world: World, open_page: Callable[..., Page]) -> None:
     made = world.register(name="No scripts")
-    page = look(script=False, width=PHONE)
+    page = open_page(script=False, width=PHONE)
     key = claim(page, world, made)
     assert re.fullmatch(r"ok_[A-Za-z0-9_-]{43}", key)
     assert page.get_by_role("button", name="Copy").count() == 0
-    page.get_by_text("Show its API key").click()
+    page.get_by_text("Show API key").click()
     assert page.locator("#api-key").is_visible()
-    with going(page):
-        page.get_by_role("link", name="Go to its page").click()
-    with going(page):
-        page.get_by_role("button", name="Freeze this agent").click()
+    with navigation(page):
+        page.get_by_role("link", name="Go to agent").click()
+    with navigation(page):
+        page.get_by_role("button", name="Freeze agent").click()
     assert page.get_by_text("The agent is frozen.").is_visible()
-    assert world.tries_to_pay(made, 1) == "WALLET_FROZEN"
-    with going(page):
+    assert world.attempt_payment(made, 1) == "WALLET_FROZEN"
+    with navigation(page):
         page.get_by_role("button", name="Sign out").click()
     assert page.get_by_role("heading", name="Sign in").is_visible()
 
 
-def test_an_agent_that_another_claimed_is_refused(world: World, look: Callable[..., Page], axe: str) -> None:
+def test_an_agent_claimed_by_another_person_is_refused(
+    world: World, open_page: Callable[..., Page], axe: str
+) -> None:
     made = world.register(name="Taken")
-    claim(look(), world, made, "ada@example.org")
-    page = look()
+    world.call(made, "POST", "/v1/wallets", {"name": "Travel"})
+    zero = world.call(made, "POST", "/v1/wallets", {"name": "Trading"})[1]["id"]
+    world.call(made, "PUT", f"/v1/wallets/{zero}/controls", {"daily_limit_usd": 0})
+    ada = open_page()
+    key = claim(ada, world, made, "ada@example.org")
+    page = open_page()
     page.goto(f"{world.url}/device?code={made['claimCode']}")
-    with going(page):
+    with navigation(page):
         page.get_by_role("button", name="Continue").click()
     assert_good(page, axe, "claim-2-claimed-before")
-    page.get_by_label("Your e-mail address").fill("eve@example.org")
-    with going(page):
-        page.get_by_role("button", name="Show it again").click()
-    assert page.get_by_role("alert").get_by_text("tell the operator").is_visible()
+    page.get_by_label("Email address").fill("eve@example.org")
+    with navigation(page):
+        page.get_by_role("button", name="Show owner key again").click()
+    assert page.get_by_role("alert").get_by_text("contact the operator").is_visible()
     assert_good(page, axe, "claim-1-claimed-by-another")
+    for browser, answer in ((page, "#error"), (ada, "#owner-key")):
+        browser.goto(f"{world.url}/device?code={made['claimCode']}")
+        with navigation(browser):
+            browser.get_by_role("button", name="Continue").click()
+        browser.get_by_label("Email address").fill("ada@example.org")
+        with navigation(browser):
+            browser.get_by_role("button", name="Show owner key again").click()
+        assert browser.locator(answer).is_visible()
+    assert ada.locator("#owner-key").text_content() == key
+    with navigation(ada):
+        ada.get_by_role("link", name="Go to agent").click()
+    assert ada.get_by_text("This agent's claim was repeated.").is_visible()
+    assert_good(ada, axe, "agent-claim-repeated")
 
 
-def test_the_owner_s_page_by_keyboard_and_its_limits_enforced(
-    world: World, look: Callable[..., Page], axe: str
+def test_the_owners_page_by_keyboard_and_its_limits_enforced(
+    world: World, open_page: Callable[..., Page], axe: str
 ) -> None:
     made = world.register_long_ago(name="Research assistant")
-    world.live_through_a_month(made)
-    key = claim(look(), world, made, "ada@example.org")
-    page = look()
+    world.add_month_of_history(made)
+    key = claim(open_page(), world, made, "ada@example.org")
+    page = open_page()
     page.goto(f"{world.url}/owner")
     assert_good(page, axe, "sign-in")
     page.locator("#owner-key").fill("ok_" + "A" * 43)
@@ -265,7 +275,7 @@ def test_the_owner_s_page_by_keyboard_and_its_limits_enforced(
     page.get_by_role("alert").wait_for()
     assert_good(page, axe, "sign-in-wrong")
     page.locator("#owner-key").fill(key)
-    with going(page):
+    with navigation(page):
         page.keyboard.press("Enter")
     cookies = {cookie["name"]: cookie for cookie in page.context.cookies()}  # type: ignore[typeddict-item]
     session = cookies["__Host-purser_owner"]
@@ -277,13 +287,13 @@ def test_the_owner_s_page_by_keyboard_and_its_limits_enforced(
         summary.click()
     assert_good(page, axe, "agent-all-open")
     page.goto(page.url)
-    with going(page):
+    with navigation(page):
         page.get_by_role("link", name="Change limits").click()
     assert_good(page, axe, "limits")
     page.get_by_label("Per transaction").fill("5")
     page.keyboard.press("Enter")
     page.get_by_text("The limits were saved.").wait_for()
-    assert world.tries_to_pay(made, 6) == "PER_TX_LIMIT_EXCEEDED"
+    assert world.attempt_payment(made, 6) == "PER_TX_LIMIT_EXCEEDED"
     page.get_by_role("link", name="Change limits").click()
     page.get_by_label("Per transaction").fill("25")
     page.get_by_label("Allowed addresses").fill("not an address")
@@ -292,89 +302,93 @@ def test_the_owner_s_page_by_keyboard_and_its_limits_enforced(
     assert_good(page, axe, "limits-unreadable")
     page.get_by_label("Allowed addresses").fill("")
     page.get_by_role("button", name="Save").click()
-    page.get_by_role("alert").get_by_text("your owner key is needed").wait_for()
+    page.get_by_role("alert").get_by_text("Enter your owner key").wait_for()
     assert_good(page, axe, "limits-needs-key")
     page.get_by_label("Your owner key").fill(key)
     page.get_by_role("button", name="Save").click()
     page.get_by_text("The limits were saved.").wait_for()
-    assert world.tries_to_pay(made, 6) == "NOT_IMPLEMENTED"
-    page.get_by_role("link", name="All 8 transactions").click()
+    assert world.attempt_payment(made, 6) == "NOT_IMPLEMENTED"
+    page.get_by_role("link", name="View all 8 transactions").click()
     page.get_by_role("heading", name="Transactions").wait_for()
-    assert page.locator("a", has_text="See it in the explorer").count() == 6
+    assert page.locator("a", has_text="View in explorer").count() == 6
     assert_good(page, axe, "transactions")
 
 
-def test_a_freeze_is_seen_by_the_api_until_the_key_undoes_it(
-    world: World, look: Callable[..., Page], axe: str
+def test_a_freeze_binds_the_api_until_the_owner_key_undoes_it(
+    world: World, open_page: Callable[..., Page], axe: str
 ) -> None:
-    made, page = world.register(name="Research assistant"), look()
+    made, page = world.register(name="Research assistant"), open_page()
     world.call(made, "POST", "/v1/wallets", {"name": "Travel"})
     key = claim(page, world, made, "ada@example.org")
     page.goto(f"{world.url}/owner")
-    with going(page):
-        page.get_by_role("button", name="Freeze this agent").click()
-    assert world.tries_to_pay(made, 1) == "WALLET_FROZEN"
+    with navigation(page):
+        page.get_by_role("button", name="Freeze agent").click()
+    assert world.attempt_payment(made, 1) == "WALLET_FROZEN"
     page.goto(page.url)
     assert_good(page, axe, "agent-frozen")
     page.locator("#unfreeze-key").fill("wrong")
-    with going(page):
+    with navigation(page):
         page.get_by_role("button", name="Unfreeze").click()
     assert_good(page, axe, "prove")
     page.get_by_label("Your owner key").fill(key)
-    with going(page):
+    with navigation(page):
         page.get_by_role("button", name="Unfreeze").click()
-    assert world.tries_to_pay(made, 1) == "NOT_IMPLEMENTED"
-    with going(page):
+    assert world.attempt_payment(made, 1) == "NOT_IMPLEMENTED"
+    with navigation(page):
         page.get_by_role("link", name="Travel").click()
-    assert page.get_by_text("No limits are set").is_visible()
+    assert page.get_by_text("No limits are set.").is_visible()
     assert_good(page, axe, "agent-second-wallet")
-    with going(page):
+    with navigation(page):
         page.get_by_role("link", name="Keys", exact=True).click()
     for summary in page.locator("summary").all():
         summary.click()
     assert_good(page, axe, "keys")
     page.locator("#rotate-key").fill(key)
-    with going(page):
-        page.get_by_role("button", name="Make a new API key").click()
+    with navigation(page):
+        page.get_by_role("button", name="Create new API key").click()
     assert (page.locator("#api-key").text_content() or "") != made["apiKey"]
     assert_good(page, axe, "keys-rotated")
 
 
-def test_a_session_that_was_ended_elsewhere_opens_nothing(
-    world: World, look: Callable[..., Page], axe: str
+def test_a_session_ended_in_another_browser_gives_no_access(
+    world: World, open_page: Callable[..., Page], axe: str
 ) -> None:
-    made, page, elsewhere = world.register(), look(), look()
+    made, page, elsewhere = world.register(), open_page(), open_page()
     key = claim(page, world, made)
     elsewhere.goto(f"{world.url}/owner")
     elsewhere.locator("#owner-key").fill(key)
-    with going(elsewhere):
+    with navigation(elsewhere):
         elsewhere.get_by_role("button", name="Sign in").click()
-    with going(page):
+    with navigation(page):
         page.get_by_role("link", name="Sessions").click()
     assert_good(page, axe, "sessions")
-    with going(page):
-        page.get_by_role("button", name="End all others").click()
+    with navigation(page):
+        page.get_by_role("button", name="Sign out all other sessions").click()
     elsewhere.goto(f"{world.url}/owner")
     assert elsewhere.get_by_role("heading", name="Sign in").is_visible()
 
 
-def test_several_agents_side_by_side_and_a_chain_that_is_away(
-    world: World, look: Callable[..., Page], axe: str
+def test_several_agents_and_an_unreachable_chain(
+    world: World, open_page: Callable[..., Page], axe: str
 ) -> None:
-    first, second, page = world.register(name="Research assistant"), world.register(name="Shopper"), look()
+    first, second, page = (
+        world.register(name="Research assistant"),
+        world.register(name="Shopper"),
+        open_page(),
+    )
     claim(page, world, first, "ada@example.org")
     page.goto(f"{world.url}/owner")
-    with going(page):
+    with navigation(page):
         page.get_by_role("link", name="Add agent").click()
     assert_good(page, axe, "add")
     claim(page, world, second, "ada@example.org")
     page.goto(f"{world.url}/owner")
     assert page.get_by_role("link", name="Shopper").is_visible()
     assert_good(page, axe, "agents")
-    world.chains[ChainName.SOLANA].away = True
+    world.chains[ChainName.SOLANA].unreachable = True
     page.goto(f"{world.url}/owner/agents/{second['agentId']}")
-    assert page.get_by_text("Solana cannot be read at the moment").is_visible()
-    assert_good(page, axe, "agent-chain-away")
-    world.chains[ChainName.SOLANA].away = False
-    page.goto(f"{world.url}/owner/agents/nobody")
+    assert page.get_by_text("Solana could not be read").is_visible()
+    assert_good(page, axe, "agent-chain-unreachable")
+    world.chains[ChainName.SOLANA].unreachable = False
+    page.goto(f"{world.url}/owner/agents/unknown")
     assert_good(page, axe, "nothing-here")

@@ -1,4 +1,4 @@
-"""The whole way: API, Redis, the shopping worker in its process, a browser, django-oscar; killed in the middle."""
+"""A complete purchase: API, Redis, the shopping worker, a browser, django-oscar; with workers killed midway."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from redis import Redis
 from sqlalchemy import text
 
 from app.adapters.queue_rq import RqQueue
-from app.core import clock, heartbeats
-from app.core.heartbeats import Heart
-from app.core.unit_of_work import reading
+from app.core import clock
+from app.db import heartbeats
+from app.db.heartbeats import ProcessKind
+from app.db.unit_of_work import read_only_unit
 from app.extensions import db
-from app.shopping import carrying, sweeping
+from app.shopping import maintenance, purchase_runner
 from launcher import processes
 from tests.support.agents import Agent, register
 from tests.support.applications import DEAD_REDIS, key_of, make_app, settings_for
@@ -30,7 +31,7 @@ from tests.support.servers import _tie_to_the_tests
 from tests.support.shops.django_oscar import Oscar
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.redis, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.browser, pytest.mark.redis, pytest.mark.timeout(240)]
 ROOT = Path(__file__).resolve().parents[2]
 BUY = "/v1/gateway/shopping/buy"
 SECRET = "canary-secret-key-of-the-service"
@@ -38,7 +39,7 @@ SECRET = "canary-secret-key-of-the-service"
 
 @dataclass(slots=True)
 class Worker:
-    """A shopping worker and everything it has started, found by a mark in the environment or by descent."""
+    """A shopping worker and its child processes, found by a mark in the environment or by descent."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -69,7 +70,7 @@ class Worker:
 
 @pytest.fixture
 def profile(tmp_path: Path) -> Path:
-    """Where the worker keeps temporary files, the browser's profile among them."""
+    """The worker's temporary folder, with the browser's profile."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     return folder
@@ -87,7 +88,7 @@ def stage(sqlite_url: str, redis_url: str, browser: str) -> Iterator[tuple[Flask
         "CODE_PEPPERS": key_of("p1"), "ENCRYPTION_KEYS": key_of("k1"), "PYTHONUNBUFFERED": "1",
     }  # fmt: skip
     with app.app_context():
-        heartbeats.beat(Heart.SHOPPER)
+        heartbeats.record(ProcessKind.SHOPPER)
         agent = register(app.test_client())
         agent.controls(per_tx_limit_usd=100)
         yield app, agent, environment
@@ -151,7 +152,7 @@ def everything_written(redis_url: str, *folders: Path) -> bytes:
     return content
 
 
-def test_a_worker_killed_before_the_order_orders_nothing_and_the_next_buys_once_and_leaves_no_credential_anywhere(
+def test_a_worker_killed_before_the_order_orders_nothing_and_the_next_buys_once_without_storing_credentials(
     stage: tuple[Flask, Agent, dict[str, str]], oscar: Oscar, profile: Path, redis_url: str
 ) -> None:
     _app, agent, environment = stage
@@ -167,7 +168,7 @@ def test_a_worker_killed_before_the_order_orders_nothing_and_the_next_buys_once_
         family = worker.family()
         worker.kill()
     _assert_ended(family)
-    sweeping.sweep(clock.now() + carrying.LEASE * 2)
+    maintenance.sweep(clock.now() + purchase_runner.LEASE * 2)
     body = seen(agent, lost["id"])
     assert (body["status"], body["error"]["code"]) == ("failed", "browser_error")
     assert (oscar.orders_of(customer), agent.spent_today()) == ([], 0)
@@ -182,25 +183,25 @@ def test_a_worker_killed_before_the_order_orders_nothing_and_the_next_buys_once_
     assert [shot["name"] for shot in body["evidence"]] == ["product", "review", "confirmation"]
     assert agent.spent_today() == 12.5
     _assert_ended(family)
-    # The profile of the browser that was killed is gone with the next errand.
+    # The profile of the killed browser is removed by the next purchase.
     assert list(profile.glob("purser-shopper-*")) == []
     written = everything_written(redis_url, profile.parent)
     assert oscar.password.encode() not in written
     assert customer.encode() not in written
-    with reading() as session:
+    with read_only_unit() as session:
         pictures = session.execute(text("SELECT png FROM purchase_evidence")).scalars().all()
     assert all(oscar.password.encode() not in png for png in pictures)
 
 
 def _assert_no_secret_of_ours(worker: Worker) -> None:
-    """See that the browser runs, and that neither it nor what drives it was given anything of the service."""
+    """Check that the browser runs, and that neither it nor its driver received anything of the service."""
     checked = 0
     for pid in worker.family() - {worker.process.pid}:
         command = Path(f"/proc/{pid}/cmdline").read_bytes() if Path(f"/proc/{pid}").exists() else b""
-        if b"shopper_browser" in command or b"chrom" in command or b"playwright" in command:
-            surroundings = Path(f"/proc/{pid}/environ").read_bytes()
-            assert SECRET.encode() not in surroundings
-            assert b"ENCRYPTION_KEYS" not in surroundings
+        if b"-m\0shopper" in command or b"chrom" in command or b"playwright" in command:
+            process_environment = Path(f"/proc/{pid}/environ").read_bytes()
+            assert SECRET.encode() not in process_environment
+            assert b"ENCRYPTION_KEYS" not in process_environment
             checked += 1
     assert checked > 2
 
@@ -209,7 +210,7 @@ def _assert_ended(family: set[int]) -> None:
     wait_until(lambda: not any(processes.start_time(pid) for pid in family), what="all processes to end")
 
 
-def test_a_worker_killed_after_the_order_leaves_it_unknown_and_it_is_never_ordered_again(
+def test_a_worker_killed_after_the_order_leaves_it_unknown_and_it_is_never_repeated(
     stage: tuple[Flask, Agent, dict[str, str]], oscar: Oscar, profile: Path
 ) -> None:
     _app, agent, environment = stage
@@ -219,10 +220,10 @@ def test_a_worker_killed_after_the_order_leaves_it_unknown_and_it_is_never_order
         wait_until(placed.exists, 120, what="the order to reach the shop")
         assert seen(agent, accepted["id"])["status"] == "submitting"
         worker.kill()
-    sweeping.sweep(clock.now() + carrying.LEASE * 2)
-    # Whoever comes next, by the same key or as a second job for it, finds a purchase that has ended.
+    maintenance.sweep(clock.now() + purchase_runner.LEASE * 2)
+    # A later request with the same key, or a second job for it, finds a purchase that has ended.
     assert order(agent, oscar, customer)["id"] == accepted["id"]
-    carrying.carry_out(accepted["id"])
+    purchase_runner.run_purchase(accepted["id"])
     body = seen(agent, accepted["id"])
     assert (body["status"], body["error"]["code"]) == ("unknown", "outcome_unknown")
     assert {"product", "review"} <= {shot["name"] for shot in body["evidence"]}

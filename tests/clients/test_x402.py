@@ -1,26 +1,32 @@
-"""The x402 package as it is published, on networks that pass for the real ones: it pays by itself and is served."""
+"""Published x402 clients, on test networks with the identifiers of the real ones."""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 import pytest
 import requests
+from flask import Flask
 from x402 import x402Client, x402ClientSync
 from x402.http.clients.httpx import x402HttpxClient
 from x402.http.clients.requests import x402_requests
 from x402.mechanisms.evm import EthAccountSigner
 from x402.mechanisms.evm.exact import register_exact_evm_client
 
+from app.adapters.upstream_http.exchange import HttpUpstream
 from app.core.chains import ChainName
 from app.payments import treasury
 from sandbox.evm import EvmNode
-from sandbox.solana import SolanaNode
+from solana_node import SolanaNode
+from tests.support import compatibility
+from tests.support.agents import register
 from tests.support.applications import make_app, settings_for
+from tests.support.chains import evm_chain, fund
 from tests.support.coroutines import run_apart
 from tests.support.gateway import provider_settings
 from tests.support.payments import EvmPayer, SolanaPayer
@@ -32,13 +38,13 @@ from tests.support.upstreams import MisbehavingUpstream, misbehaving_upstream
 _SEARCH = "/v1/gateway/brave/web/search?q=agents"
 _MAINNET_GENESIS = "5eykt4UsFv8P8NJdTREpY1vzqKqZKvdpKuc147dw2N9d"
 
-# On a machine that has never seen them, the clients' own environments are made first, by one test while others wait.
+# The clients' environments are created first where they are missing, by one test while others wait.
 pytestmark = [pytest.mark.chain, pytest.mark.timeout(1200)]
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A service on chains that pass for the real ones, and somebody with USDC there."""
+    """A service on chains with the identifiers of the real ones, and payers with USDC there."""
 
     service: WebService
     upstream: MisbehavingUpstream
@@ -59,7 +65,8 @@ def mainnet(tmp_path_factory: pytest.TempPathFactory, _sqlite_template: Any) -> 
     path.write_bytes(_sqlite_template.read_bytes())
     url = f"sqlite:///{path}"
     with (
-        EvmNode("base", network_ids="mainnet") as base,
+        # Blocks follow the clock: a client signs "valid since a minute ago", and may be installed only then.
+        EvmNode("base", network_ids="mainnet", block_time=1) as base,
         SolanaNode(slot_ms=50, genesis_hash=_MAINNET_GENESIS) as solana,
         misbehaving_upstream() as upstream,
     ):
@@ -88,6 +95,7 @@ def test_requests_pays_and_is_served(mainnet: Scene) -> None:
     assert (answer.status_code, answer.json()) == (200, {"results": []})
     settled = json.loads(base64.b64decode(answer.headers["PAYMENT-RESPONSE"]))
     assert (settled["success"], settled["network"]) == (True, "eip155:8453")
+    compatibility.check("PyPI", "x402[evm,requests]", version("x402"), ["pay on Base"])
 
 
 def test_httpx_pays_and_is_served(mainnet: Scene) -> None:
@@ -99,6 +107,7 @@ def test_httpx_pays_and_is_served(mainnet: Scene) -> None:
             return int(answer.status_code)
 
     assert run_apart(call()) == 200
+    compatibility.check("PyPI", "x402[evm,httpx]", version("x402"), ["pay on Base"])
 
 
 def test_the_legacy_python_client_pays_and_is_served(mainnet: Scene) -> None:
@@ -106,12 +115,14 @@ def test_the_legacy_python_client_pays_and_is_served(mainnet: Scene) -> None:
     paid = run_python("legacy_x402.py", mainnet.search, key, requirements="x402-legacy.txt")
     assert (paid["status"], paid["body"]) == (200, {"results": []})
     assert (paid["settled"]["success"], paid["settled"]["network"]) == (True, "base")
+    compatibility.check("PyPI", "x402", paid["version"], ["pay on Base (version 1)"])
 
 
 def test_x402_fetch_pays_and_is_served(mainnet: Scene) -> None:
     paid = run_node("fetch_x402.mjs", mainnet.search, "0x" + mainnet.payer().account.key.hex())
     assert (paid["status"], paid["body"]) == (200, {"results": []})
     assert (paid["settled"]["success"], paid["settled"]["network"]) == (True, "base")
+    compatibility.check("npm", "x402-fetch", paid["version"], ["pay on Base (version 1)"])
 
 
 def test_the_python_client_pays_on_solana_and_is_served(mainnet: Scene) -> None:
@@ -121,11 +132,11 @@ def test_the_python_client_pays_on_solana_and_is_served(mainnet: Scene) -> None:
     )
     assert (paid["status"], paid["body"]) == (200, {"results": []})
     assert (paid["settled"]["success"], paid["settled"]["payer"]) == (True, payer.address)
+    compatibility.check("PyPI", "x402[svm,requests]", paid["version"], ["pay on Solana"])
 
 
-def test_version_1_is_told_in_the_body_and_taken(mainnet: Scene) -> None:
-    told = requests.get(mainnet.search, timeout=60)
-    body = told.json()
+def test_terms_of_version_1_in_the_body_can_be_paid(mainnet: Scene) -> None:
+    body = requests.get(mainnet.search, timeout=60).json()
     assert body["x402Version"] == 1
     assert [(each["network"], each["scheme"]) for each in body["accepts"]] == [("base", "exact")]
     terms = body["accepts"][0]
@@ -138,12 +149,31 @@ def test_version_1_is_told_in_the_body_and_taken(mainnet: Scene) -> None:
     assert (settled["success"], settled["network"]) == (True, "base")
 
 
-def test_somebody_with_a_wallet_and_no_library_pays_by_hash(mainnet: Scene) -> None:
-    told = requests.get(mainnet.search, timeout=60).json()["payment"]
-    assert (told["amount"], told["network"]) == ("0.01", "eip155:8453")
-    tx_hash = mainnet.base.fund_usdc(told["recipient"], 10_000)
+def test_a_client_without_a_library_pays_by_hash(mainnet: Scene) -> None:
+    terms = requests.get(mainnet.search, timeout=60).json()["payment"]
+    assert (terms["amount"], terms["network"]) == ("0.01", "eip155:8453")
+    tx_hash = mainnet.base.fund_usdc(terms["recipient"], 10_000)
     mainnet.base.mine(6)
-    headers = {"X-Payment": tx_hash, "X-Payment-Chain": told["chain"]}
+    headers = {"X-Payment": tx_hash, "X-Payment-Chain": terms["chain"]}
     assert requests.get(mainnet.search, headers=headers, timeout=60).status_code == 200
     again = requests.get(mainnet.search, headers=headers, timeout=60)
     assert (again.status_code, again.json()["code"]) == (402, "PAYMENT_ALREADY_USED")
+
+
+def test_another_instance_of_this_service_pays_and_is_served(
+    mainnet: Scene, build_app: Callable[..., Flask], sqlite_url: str
+) -> None:
+    app = build_app(
+        sqlite_url,
+        settings={"allow_private_upstreams": True},
+        chains={ChainName.BASE: evm_chain(mainnet.base)},
+        public_upstream=HttpUpstream(connect_seconds=5, read_seconds=60),
+    )
+    with app.app_context():
+        agent = register(app.test_client())
+        fund(mainnet.base, agent.address, eth=0, dollars=1)
+        body = {"url": mainnet.search, "max_amount_usd": 0.05}
+        answer = agent.post(f"{agent.wallet_url}/x402/fetch", body)
+        found = answer.get_json()
+    assert (answer.status_code, found["status"], found["body"]) == (200, 200, '{"results": []}'), found
+    assert (found["payment"]["state"], found["payment"]["network"]) == ("paid", "eip155:8453")

@@ -1,7 +1,10 @@
-"""Races around services, on PostgreSQL: what is charged, counted and subscribed when many come at once."""
+"""Races around services on PostgreSQL: charges, counters and subscriptions under concurrency."""
 
 from __future__ import annotations
 
+import json
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -10,17 +13,21 @@ import pytest
 from flask import Flask
 from sqlalchemy import func, select, update
 
-from app.catalog import services, statistics, subscriptions
+from app.adapters.openapi_reader.reader import OpenApiReader
+from app.catalog import subscriptions
 from app.catalog.models import Service
-from app.catalog.services import MAX_SERVICES_PER_AGENT
+from app.catalog.services import service as services
+from app.catalog.services.service import MAX_SERVICES_PER_AGENT
+from app.catalog.statistics import counts as statistics
 from app.core.identifiers import new_id
-from app.core.unit_of_work import reading, unit_of_work
-from app.credits import service as credits_service
+from app.credits import accounts as credit_accounts
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import NotFound, ServiceError
-from app.wallets import service as wallets
+from app.ports.specifications import Specification
+from app.wallets.core import wallets
 from tests.support.agents import register
 from tests.support.ledger import race
-from tests.support.market import Market, market
+from tests.support.market import SPEC, Market, market, offer
 
 pytestmark = pytest.mark.postgres
 CALLS = 24
@@ -39,12 +46,14 @@ def call(stage: Market, key: str) -> int:
         return answer.status_code
 
 
-def test_calls_at_once_are_each_charged_and_counted_once(stage: Market) -> None:
+def test_concurrent_calls_are_each_charged_and_counted_once(stage: Market) -> None:
     keys = [stage.buyer.key, stage.seller.key] * (CALLS // 2)
     answers: list[Any] = race(stage.app, [partial(call, stage, key) for key in keys])
     assert answers == [200] * CALLS
-    with reading():
-        spent = [credits_service.balance(agent.id).spent_nanos for agent in (stage.buyer, stage.seller)]
+    with read_only_unit() as session:
+        spent = [
+            credit_accounts.balance(session, agent.id).spent_nanos for agent in (stage.buyer, stage.seller)
+        ]
     assert spent == [CALLS // 2 * 250_000_000] * 2
     stats = stage.stats()
     assert (stats["total_calls"], stats["total_revenue_usd"]) == (CALLS, CALLS * 0.25)
@@ -52,7 +61,7 @@ def test_calls_at_once_are_each_charged_and_counted_once(stage: Market) -> None:
     assert [row["total_calls"] for row in stats["top_agents"]] == [CALLS // 2] * 2
 
 
-def test_callers_at_once_never_spend_more_than_they_have(stage: Market) -> None:
+def test_concurrent_callers_never_overdraw_their_credits(stage: Market) -> None:
     stage.change(price_per_call_usd=3)
     answers: list[Any] = race(stage.app, [partial(call, stage, stage.buyer.key) for _ in range(12)])
     assert sorted(answers) == [200] * 3 + [402] * 9
@@ -60,25 +69,67 @@ def test_callers_at_once_never_spend_more_than_they_have(stage: Market) -> None:
 
 
 def test_a_call_does_not_wait_for_another_call_of_the_same_service(stage: Market) -> None:
-    """One unit holds the service's row and a stripe of each counter, and the others go on."""
+    """While one unit locks the service's row and a stripe of each counter, others proceed."""
     with unit_of_work() as session:
         session.execute(update(Service).where(Service.id == stage.id).values(name="held"))
         done: list[Any] = race(stage.app, [partial(_count, stage.id) for _ in range(4)])
     assert done == [None] * 4
     with unit_of_work() as session:
-        # What was counted here was charged to nobody, which the audit would find.
+        # These counts have no charges, which the audit would report.
         session.connection().exec_driver_sql("DELETE FROM service_totals")
 
 
 def _count(service_id: str) -> None:
     with unit_of_work() as session:
         session.connection().exec_driver_sql("SET LOCAL lock_timeout = '2s'")
-        statistics.count_answered(service_id, wallet_id=None, charged_nanos=1, microseconds=1)
+        statistics.record_answered_call(session, service_id, wallet_id=None, charged_nanos=1, microseconds=1)
 
 
-def test_of_subscriptions_at_once_one_is_made(stage: Market) -> None:
+class ConcurrencyRecorder:
+    """Reads a document slowly, and records the number of concurrent reads."""
+
+    def __init__(self) -> None:
+        self._real = OpenApiReader()
+        self._changed = threading.Condition()
+        self._present: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+
+    def read(self, document: str) -> Specification:
+        title = json.loads(document)["info"]["title"]
+        with self._changed:
+            self._present[title] += 1
+            self.most[title] = max(self.most[title], self._present[title])
+            self.most["all"] = max(self.most["all"], self._present.total())
+            self._changed.notify_all()
+            others = "many" if title == "one" else title
+            self._changed.wait_for(lambda: self._present[others] - (others == title) > 0, timeout=0.5)
+            self._present[title] -= 1
+        return self._real.read(document)
+
+
+def test_specifications_are_read_one_at_a_time_per_agent(
+    postgres_url: str, build_app: Callable[..., Flask]
+) -> None:
+    reader = ConcurrencyRecorder()
+    app = build_app(postgres_url, specifications=reader)
+    many, one = register(app.test_client()), register(app.test_client())
+
+    def offered(key: str, title: str) -> int:
+        spec = {**SPEC, "info": {"title": title, "version": "1"}}
+        with app.test_client() as client:
+            return client.post(
+                "/v1/services", json=offer(openapi_spec=spec), headers={"X-API-Key": key}
+            ).status_code
+
+    calls = [partial(offered, *who) for who in ((many.key, "many"), (many.key, "many"), (one.key, "one"))]
+    answers: list[Any] = race(app, calls)
+    assert answers == [201] * 3
+    assert (reader.most["many"], reader.most["all"]) == (1, 2)
+
+
+def test_of_concurrent_subscriptions_one_succeeds(stage: Market) -> None:
     subscribe = partial(
-        subscriptions.subscribe, stage.id, "x", wallet_id=stage.buyer.wallet_id, agent_id=stage.buyer.id
+        subscriptions.subscribe, stage.id, wallet_id=stage.buyer.wallet_id, agent_id=stage.buyer.id
     )
     answers = race(stage.app, [subscribe for _ in range(8)])
     refused = [each for each in answers if isinstance(each, ServiceError)]
@@ -86,7 +137,7 @@ def test_of_subscriptions_at_once_one_is_made(stage: Market) -> None:
     assert stage.stats()["active_subscribers"] == 1
 
 
-def test_nobody_is_left_subscribed_to_a_service_that_is_retired_meanwhile(stage: Market) -> None:
+def test_retiring_a_service_concurrently_leaves_no_subscription(stage: Market) -> None:
     for _ in range(4):
         made = services.register(
             stage.seller.id,
@@ -97,33 +148,31 @@ def test_nobody_is_left_subscribed_to_a_service_that_is_retired_meanwhile(stage:
             document=None,
         ).service  # fmt: skip
         subscribe = partial(
-            subscriptions.subscribe, made.id, "n", wallet_id=stage.buyer.wallet_id, agent_id=stage.buyer.id
+            subscriptions.subscribe, made.id, wallet_id=stage.buyer.wallet_id, agent_id=stage.buyer.id
         )
         retire = partial(services.retire, made.id, agent_id=stage.seller.id)
         race(stage.app, [subscribe, retire])
-        with reading():
-            assert subscriptions.count_active(made.id) == 0
+        with read_only_unit() as session:
+            assert subscriptions.count_active(session, made.id) == 0
 
 
-def test_no_deleted_wallet_is_left_subscribed(stage: Market) -> None:
-    """The wallet was there when the request was checked, and is deleted before it subscribes."""
+def test_a_concurrently_deleted_wallet_is_not_subscribed(stage: Market) -> None:
+    """The wallet exists when the request is checked, and is deleted before it subscribes."""
     for meanwhile in (False, True):
         wallet_id = stage.buyer.post("/v1/wallets", {}).get_json()["id"]
-        subscribe = partial(
-            subscriptions.subscribe, stage.id, "x", wallet_id=wallet_id, agent_id=stage.buyer.id
-        )
-        remove = partial(wallets.remove, wallet_id, agent_id=stage.buyer.id)
+        subscribe = partial(subscriptions.subscribe, stage.id, wallet_id=wallet_id, agent_id=stage.buyer.id)
+        remove = partial(wallets.delete_wallet, wallet_id, agent_id=stage.buyer.id)
         if meanwhile:
             race(stage.app, [subscribe, remove])
         else:
             remove()
             with pytest.raises(NotFound):
                 subscribe()
-        with reading():
-            assert subscriptions.count_active(stage.id) == 0
+        with read_only_unit() as session:
+            assert subscriptions.count_active(session, stage.id) == 0
 
 
-def test_registrations_at_once_do_not_pass_the_bound(stage: Market) -> None:
+def test_concurrent_registrations_do_not_exceed_the_limit(stage: Market) -> None:
     agent = register(stage.buyer.client)
     values = {
         "name": "n", "description": "", "base_url": "http://127.0.0.1:9", "pricing_model": "per_call",
@@ -140,6 +189,6 @@ def test_registrations_at_once_do_not_pass_the_bound(stage: Market) -> None:
         )
     answers = race(stage.app, [partial(services.register, agent.id, values, document=None) for _ in range(6)])
     assert len([each for each in answers if isinstance(each, ServiceError)]) == 4
-    with reading() as session:
+    with read_only_unit() as session:
         counted = select(func.count()).select_from(Service).where(Service.agent_id == agent.id)
         assert session.scalar(counted) == MAX_SERVICES_PER_AGENT

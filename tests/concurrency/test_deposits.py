@@ -1,4 +1,4 @@
-"""Deposits found, taken back, asked for and deleted at the same moment, where locks are real: on PostgreSQL."""
+"""Concurrent scans, reversals, requests and deletions of deposits, with real locks: on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from sqlalchemy import select, update
 
 from app.core import clock
 from app.core.chains import ChainName
-from app.core.unit_of_work import reading, unit_of_work
-from app.wallets import funding
-from app.wallets.models import (
-    DepositMark,
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.wallets.core.models import (
+    DepositScanState,
     FundingAllocation,
     FundingDeposit,
     Transaction,
     TransactionEvent,
     Wallet,
 )
+from app.wallets.deposits import funding
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import usdc
 from tests.support.deposit_stages import DEPTH, Stage, deposit_stage
 from tests.support.ledger import race
+from tests.support.waiting import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.chain, pytest.mark.postgres]
 
@@ -37,7 +38,7 @@ ROUNDS = 4
 
 @pytest.fixture
 def stage(postgres_url: str, build_app: Callable[..., Flask]) -> Iterator[Stage]:
-    # Blocks are safe late here, so that deposits can be taken back for long.
+    # Blocks become safe late, so that deposits can be reversed for long.
     with (
         EvmNode(ChainName.BASE.value, slots_in_an_epoch=32) as node,
         deposit_stage(partial(build_app, settings={"database_pool_size": 40}), postgres_url, node) as made,
@@ -46,31 +47,31 @@ def stage(postgres_url: str, build_app: Callable[..., Flask]) -> Iterator[Stage]
 
 
 def _together(stage: Stage, actions: int) -> Barrier:
-    """Let the next look wait, with all it has found, until the other actions begin."""
+    """Make the next scan wait with its result until the other actions begin."""
     begin = Barrier(actions)
-    stage.chain.fail("deposits", "after", lambda: begin.wait(20))
+    stage.chain.fail("deposits", "after", lambda: begin.wait(PATIENCE_SECONDS))
     return begin
 
 
 def _call(stage: Stage, agent: Agent, method: str, path: str, body: object = None) -> int:
-    # A client of its own: they are not made for several threads.
+    # One client per thread: they are not thread-safe.
     client = stage.app.test_client()
     return client.open(path, method=method, json=body, headers=agent.headers()).status_code
 
 
 def _delete(stage: Stage, agent: Agent, begin: Barrier) -> int:
-    begin.wait(20)
+    begin.wait(PATIENCE_SECONDS)
     return _call(stage, agent, "DELETE", agent.wallet_url)
 
 
 def _ask(stage: Stage, agent: Agent, begin: Barrier) -> int:
-    begin.wait(20)
+    begin.wait(PATIENCE_SECONDS)
     body = {"amount": "1", "currency": "USDC", "chain": "base"}
     return _call(stage, agent, "POST", f"{agent.wallet_url}/fund", body)
 
 
 def _expire(begin: Barrier) -> int:
-    begin.wait(20)
+    begin.wait(PATIENCE_SECONDS)
     funding.fail_expired(clock.now())
     return 200
 
@@ -88,11 +89,11 @@ def _paying(stage: Stage, agents: list[Agent]) -> list[str]:
     return requests
 
 
-def assert_nothing_of_nobody() -> None:
-    """Prove that every row belongs to something that is there."""
-    with reading() as session:
+def assert_no_orphans() -> None:
+    """Check that every row belongs to an existing one."""
+    with read_only_unit() as session:
         wallets, transactions = select(Wallet.id), select(Transaction.id)
-        for of_wallet in (Transaction, FundingDeposit, DepositMark):
+        for of_wallet in (Transaction, FundingDeposit, DepositScanState):
             assert session.scalars(select(of_wallet).where(of_wallet.wallet_id.not_in(wallets))).all() == []
         for of_transaction in (TransactionEvent, FundingAllocation):
             orphans = select(of_transaction).where(of_transaction.transaction_id.not_in(transactions))
@@ -103,7 +104,7 @@ def assert_nothing_of_nobody() -> None:
 
 
 @pytest.mark.parametrize("round_number", range(ROUNDS))
-def test_wallets_deleted_while_their_deposits_are_stored_leave_nothing_and_stop_nobody(
+def test_wallets_deleted_while_deposits_are_stored_leave_no_rows_and_block_no_pass(
     stage: Stage, round_number: int
 ) -> None:
     agents = [register(stage.agent.client) for _ in range(WALLETS)]
@@ -115,12 +116,12 @@ def test_wallets_deleted_while_their_deposits_are_stored_leave_nothing_and_stop_
         [partial(_find, stage), *(partial(_delete, stage, agent, begin) for agent in gone)],
     )
     assert answers == [200] * len(answers)
-    assert_nothing_of_nobody()
+    assert_no_orphans()
     assert stage.find() == 0
     assert stage.credited() == usdc(1) * (WALLETS - len(gone))
 
 
-def test_requests_made_while_deposits_are_stored_wait_for_nobody_for_ever(stage: Stage) -> None:
+def test_requests_made_while_deposits_are_stored_do_not_deadlock(stage: Stage) -> None:
     agents = [register(stage.agent.client) for _ in range(WALLETS)]
     _paying(stage, agents)
     begin = _together(stage, WALLETS + 1)
@@ -130,11 +131,11 @@ def test_requests_made_while_deposits_are_stored_wait_for_nobody_for_ever(stage:
     assert answers == [200] * len(answers)
     stage.find()
     assert stage.credited() == usdc(1) * WALLETS
-    assert_nothing_of_nobody()
+    assert_no_orphans()
 
 
 @pytest.mark.parametrize("round_number", range(ROUNDS))
-def test_deposits_taken_back_stored_asked_for_expired_and_deleted_at_once_end_in_order(
+def test_concurrent_scans_reversals_requests_expiries_and_deletions_stay_consistent(
     stage: Stage, round_number: int
 ) -> None:
     agents = [register(stage.agent.client) for _ in range(WALLETS)]
@@ -154,7 +155,7 @@ def test_deposits_taken_back_stored_asked_for_expired_and_deleted_at_once_end_in
     stage.node.mine(DEPTH)
     finders = 3
     begin = Barrier(len(gone) + len(stay) + finders + 1)
-    stage.chain.fail("orphaned", "after", lambda: begin.wait(20), times=finders)
+    stage.chain.fail("orphaned_blocks", "after", lambda: begin.wait(PATIENCE_SECONDS), times=finders)
     answers = race(
         stage.app,
         [
@@ -165,7 +166,7 @@ def test_deposits_taken_back_stored_asked_for_expired_and_deleted_at_once_end_in
         ],
     )
     assert answers == [200] * len(answers), f"round {round_number}"
-    assert_nothing_of_nobody()
+    assert_no_orphans()
     stage.find()
     stage.find()
     assert ending.transaction(over)["status"] == "failed"

@@ -1,4 +1,4 @@
-"""The exchange's limit is one budget for all processes: never passed, and never lost when two take at once."""
+"""The rate budget of the exchange is shared by all processes: never exceeded, and exact under concurrency."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from flask import Flask
 from sqlalchemy import select, update
 
-from app.core.unit_of_work import reading, unit_of_work
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import PerpdexError
-from app.trading import budget
+from app.trading import rate_budget
 from app.trading.models import ExchangeBudget
 from tests.support.agents import register
 from tests.support.exchange import adapter_for, running_exchange
@@ -28,15 +28,13 @@ def database_url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.postgres
-def test_takers_in_two_services_never_get_more_than_there_is(
-    database_url: str, build_app: Callable[..., Flask]
-) -> None:
+def test_two_processes_never_exceed_the_budget(database_url: str, build_app: Callable[..., Flask]) -> None:
     apps = [build_app(database_url), build_app(database_url)]
 
     def take(number: int) -> bool:
         with apps[number % 2].app_context():
             try:
-                budget.take(20)
+                rate_budget.acquire(20)
             except PerpdexError:
                 return False
             return True
@@ -44,41 +42,47 @@ def test_takers_in_two_services_never_get_more_than_there_is(
     began = time.monotonic()
     with ThreadPoolExecutor(16) as threads:
         taken = sum(threads.map(take, range(60)))
-    refilled = (time.monotonic() - began) * 1000 / budget.ALL.ms_per_weight
-    assert budget.ALL.burst // 20 <= taken <= (budget.ALL.burst + refilled) // 20
+    refilled = (time.monotonic() - began) * 1000 / rate_budget.GLOBAL_ALLOWANCE.ms_per_weight
+    assert (
+        rate_budget.GLOBAL_ALLOWANCE.burst // 20
+        <= taken
+        <= (rate_budget.GLOBAL_ALLOWANCE.burst + refilled) // 20
+    )
 
 
 @pytest.mark.postgres
-def test_a_refused_share_takes_nothing_from_the_whole(
+def test_a_refused_wallet_share_is_not_charged_to_the_budget(
     database_url: str, build_app: Callable[..., Flask]
 ) -> None:
     with build_app(database_url).app_context():
-        budget.take(budget.ONE_WALLET.burst, wallet_id="a", now=NOW)
+        rate_budget.acquire(rate_budget.WALLET_ALLOWANCE.burst, wallet_id="a", now=NOW)
         for _ in range(50):
             with pytest.raises(PerpdexError, match="share"):
-                budget.take(20, wallet_id="a", now=NOW)
-        budget.take(budget.ALL.burst - budget.ONE_WALLET.burst, wallet_id="b", now=NOW)
+                rate_budget.acquire(20, wallet_id="a", now=NOW)
+        rate_budget.acquire(
+            rate_budget.GLOBAL_ALLOWANCE.burst - rate_budget.WALLET_ALLOWANCE.burst, wallet_id="b", now=NOW
+        )
         with pytest.raises(PerpdexError, match="The request budget"):
-            budget.take(20, wallet_id="c", now=NOW)
-        later = NOW + timedelta(milliseconds=20 * budget.ALL.ms_per_weight)
-        budget.take(20, wallet_id="c", now=later)
+            rate_budget.acquire(20, wallet_id="c", now=NOW)
+        later = NOW + timedelta(milliseconds=20 * rate_budget.GLOBAL_ALLOWANCE.ms_per_weight)
+        rate_budget.acquire(20, wallet_id="c", now=later)
 
 
 @pytest.mark.postgres
-def test_a_long_answer_is_charged_although_less_is_left(
+def test_a_large_response_is_charged_even_beyond_the_budget(
     database_url: str, build_app: Callable[..., Flask]
 ) -> None:
     with build_app(database_url).app_context():
-        budget.take(190, wallet_id="a", now=NOW)
-        budget.charge(100, wallet_id="a", now=NOW)
+        rate_budget.acquire(190, wallet_id="a", now=NOW)
+        rate_budget.charge_surplus(100, wallet_id="a", now=NOW)
         with pytest.raises(PerpdexError) as refused:
-            budget.take(20, wallet_id="a", now=NOW)
+            rate_budget.acquire(20, wallet_id="a", now=NOW)
         # 190 + 100 + 20 are 110 more than fit, at 150 ms each.
         assert refused.value.retry_after_seconds == 17
 
 
 @pytest.mark.postgres
-def test_two_services_together_stay_below_the_exchange_s_limit(
+def test_two_services_together_stay_below_the_limit_of_the_exchange(
     database_url: str, build_app: Callable[..., Flask]
 ) -> None:
     with running_exchange() as server:
@@ -98,20 +102,18 @@ def test_two_services_together_stay_below_the_exchange_s_limit(
             statuses = list(threads.map(ask, range(120)))
         assert server.refused == 0
         assert set(statuses) == {200, 502}
-        assert statuses.count(200) == len(server.asked) <= 60
+        assert statuses.count(200) == len(server.queries) <= 60
 
 
 @pytest.mark.postgres
-def test_wallets_that_ask_no_more_leave_no_budget_behind(
-    database_url: str, build_app: Callable[..., Flask]
-) -> None:
+def test_budgets_of_inactive_wallets_are_deleted(database_url: str, build_app: Callable[..., Flask]) -> None:
     with build_app(database_url).app_context():
         for name in ("a", "b", "c"):
-            budget.take(20, wallet_id=name)
+            rate_budget.acquire(20, wallet_id=name)
         with unit_of_work() as session:
             session.execute(
                 update(ExchangeBudget).where(ExchangeBudget.name != "c").values(whole_at_ms=1_000)
             )
-        budget.take(20, wallet_id="d")
-        with reading() as session:
+        rate_budget.acquire(20, wallet_id="d")
+        with read_only_unit() as session:
             assert set(session.scalars(select(ExchangeBudget.name))) == {"all", "c", "d"}

@@ -1,4 +1,4 @@
-"""Races of operators on PostgreSQL: keys revoking each other, rotations, freezes and deletions against everything."""
+"""Races of operators on PostgreSQL: keys revoking each other, rotations, freezes and deletions."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from app.adapters.evm.chain import EvmChain
 from app.agents.models import ClaimCode
 from app.core.chains import USDC, ChainName
 from app.core.identifiers import new_id
-from app.core.unit_of_work import reading, unit_of_work
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import ServiceError
 from app.extensions import db
 from app.identity import master_keys
 from app.identity.models import Agent as AgentRow
 from app.identity.models import ApiKey, MasterKey
-from app.platform import trail, verification
-from app.platform.actors import Actor, ActorKind
-from app.platform.trail import Act, Action, SubjectKind
+from app.platform.audit_log import trail, verification
+from app.platform.audit_log.actors import Actor, ActorKind
+from app.platform.audit_log.trail import AuditAction, AuditEvent
 from app.spending.models import SpendingAccount
-from app.wallets.models import Transaction, Wallet
+from app.wallets.core.models import Transaction, Wallet
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import fund, usdc
 from tests.support.ledger import race
 from tests.support.operators import Operator, entries, operator
 from tests.support.processes import Asked, Service, crowds
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.postgres
 
-AT_ONCE = 20
+CONCURRENT = 20
 WAITING = text(
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 )
@@ -47,7 +47,7 @@ WAITING = text(
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """An application, its operator, and requests that may be made from any thread."""
+    """An application, its operator, and requests from any thread."""
 
     app: Flask
     ops: Operator
@@ -63,7 +63,7 @@ class Stage:
         return answer.status_code, answer.get_json()
 
     def count(self, *conditions: Any) -> int:
-        with reading() as session:
+        with read_only_unit() as session:
             return session.scalar(select(func.count()).where(*conditions)) or 0
 
 
@@ -74,12 +74,12 @@ def statuses(answers: list[Any]) -> Counter[int]:
 
 @pytest.fixture
 def stage(postgres_url: str, build_app: Callable[..., Flask]) -> Iterator[Stage]:
-    app = build_app(postgres_url, settings={"database_pool_size": AT_ONCE, "database_pool_overflow": 20})
+    app = build_app(postgres_url, settings={"database_pool_size": CONCURRENT, "database_pool_overflow": 20})
     with app.app_context():
         yield Stage(app, operator(app.test_client()))
 
 
-def test_of_two_master_keys_that_revoke_each_other_one_is_left(stage: Stage) -> None:
+def test_two_master_keys_that_revoke_each_other_leave_one(stage: Stage) -> None:
     for number in range(8):
         one, other = (operator(stage.app.test_client(), f"{side}{number}") for side in "ab")
         answers = race(
@@ -93,7 +93,7 @@ def test_of_two_master_keys_that_revoke_each_other_one_is_left(stage: Stage) -> 
         assert stage.count(MasterKey.active.is_(True), MasterKey.id.in_([one.id, other.id])) == 1
 
 
-def test_many_master_keys_that_all_revoke_all_others_leave_exactly_one(stage: Stage) -> None:
+def test_many_master_keys_that_revoke_each_other_leave_exactly_one(stage: Stage) -> None:
     ring = [operator(stage.app.test_client(), f"k{number}") for number in range(6)]
     for_each = [stage.ops, *ring]
     answers = race(
@@ -109,17 +109,17 @@ def test_many_master_keys_that_all_revoke_all_others_leave_exactly_one(stage: St
     assert stage.count(MasterKey.active.is_(True)) == 1
 
 
-def test_an_act_that_waits_behind_its_key_s_revocation_is_undone(stage: Stage) -> None:
+def test_a_change_that_waits_for_its_keys_revocation_is_rolled_back(stage: Stage) -> None:
     leaked = operator(stage.app.test_client(), "leaked")
     with ThreadPoolExecutor(1) as thread:
-        with unit_of_work():
+        with unit_of_work() as session:
             # As `keys.revoke_master_key` does, up to its commit.
-            master_keys.revoke(leaked.id, by=stage.ops.id)
-            act = Act(Action.MASTER_KEY_REVOKED, SubjectKind.MASTER_KEY, leaked.id)
-            trail.record(Actor(ActorKind.MASTER_KEY, stage.ops.id, "ops"), act)
+            master_keys.revoke(session, leaked.id, revoked_by=stage.ops.id)
+            act = AuditEvent(AuditAction.MASTER_KEY_REVOKED, leaked.id)
+            trail.record(session, Actor(ActorKind.MASTER_KEY, stage.ops.id, "ops"), act)
             late = thread.submit(stage.ask, "POST", "/master-keys", {"name": "successor"}, by=leaked)
             wait_until(partial(waits_for_a_lock, stage.app), what="the act waits for the head")
-        assert late.result(30)[0] == 401
+        assert late.result(PATIENCE_SECONDS)[0] == 401
     assert stage.count(MasterKey.name == "successor") == 0
     assert entries()[-1].action == "master_key.revoked"
 
@@ -129,7 +129,7 @@ def waits_for_a_lock(app: Flask) -> bool:
         return bool(onlooker.scalar(WAITING))
 
 
-def test_a_rotation_with_grace_interrupts_nobody_and_one_without_ends_the_old_key_for_good(
+def test_a_rotation_interrupts_clients_only_without_a_grace_period(
     stage: Stage,
 ) -> None:
     for grace in (60, 0):
@@ -149,7 +149,7 @@ def test_a_rotation_with_grace_interrupts_nobody_and_one_without_ends_the_old_ke
         def rotate(
             agent: Agent = agent, grace: int = grace, started: Event = started, rotated: Event = rotated
         ) -> list[tuple[bool, int]]:
-            started.wait(30)
+            started.wait(PATIENCE_SECONDS)
             status, body = stage.ask("POST", f"/agents/{agent.id}/rotate-key", {"grace_seconds": grace})
             rotated.set()
             assert status == 200, body
@@ -162,7 +162,7 @@ def test_a_rotation_with_grace_interrupts_nobody_and_one_without_ends_the_old_ke
         assert early <= ({200} if grace else {200, 401})
 
 
-def test_rotations_at_once_leave_one_key_that_lasts(stage: Stage) -> None:
+def test_concurrent_rotations_leave_one_permanent_key(stage: Stage) -> None:
     agent = register(stage.app.test_client())
     rotate = partial(stage.ask, "POST", f"/agents/{agent.id}/rotate-key", {"grace_seconds": 60})
     answers = race(stage.app, [rotate] * 8)
@@ -177,19 +177,19 @@ def test_rotations_at_once_leave_one_key_that_lasts(stage: Stage) -> None:
     assert shown in keys
 
 
-def test_many_writers_keep_one_chain_from_its_first_entry_on(stage: Stage) -> None:
+def test_concurrent_writers_keep_one_audit_chain(stage: Stage) -> None:
     with unit_of_work() as session:
         session.execute(text("DELETE FROM audit_entries"))
         session.execute(text("DELETE FROM audit_heads"))
     answers = race(
-        stage.app, [partial(stage.ask, "POST", "/agents", {"name": f"n{n}"}) for n in range(AT_ONCE)]
+        stage.app, [partial(stage.ask, "POST", "/agents", {"name": f"n{n}"}) for n in range(CONCURRENT)]
     )
-    assert statuses(answers) == {201: AT_ONCE}
+    assert statuses(answers) == {201: CONCURRENT}
     found = entries()
-    assert [entry.number for entry in found] == list(range(1, AT_ONCE + 1))
-    assert len({entry.subject_id for entry in found}) == AT_ONCE
-    with reading():
-        assert verification.check() == []
+    assert [entry.number for entry in found] == list(range(1, CONCURRENT + 1))
+    assert len({entry.subject_id for entry in found}) == CONCURRENT
+    with read_only_unit() as session:
+        assert verification.find_problems(session) == []
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -198,7 +198,7 @@ def database_url(request: pytest.FixtureRequest) -> str:
     return url
 
 
-def test_writers_in_several_processes_keep_one_chain(
+def test_writers_in_several_processes_keep_one_audit_chain(
     database_url: str, build_app: Callable[..., Flask]
 ) -> None:
     with build_app(database_url).app_context() as context:
@@ -216,7 +216,7 @@ def test_writers_in_several_processes_keep_one_chain(
         db.engine.dispose()
 
 
-def test_fleets_at_once_change_every_agent_wholly(stage: Stage) -> None:
+def test_concurrent_fleet_changes_are_atomic_per_agent(stage: Stage) -> None:
     agents = [register(stage.app.test_client()) for _ in range(12)]
     for agent in agents:
         for _ in range(2):
@@ -252,7 +252,7 @@ def test_fleets_at_once_change_every_agent_wholly(stage: Stage) -> None:
 def test_one_busy_wallet_fails_its_agent_and_not_the_fleet(
     postgres_url: str, build_app: Callable[..., Flask]
 ) -> None:
-    # Impatient on purpose: a lock is given up after 300 ms.
+    # A short lock timeout: 300 ms.
     app = build_app(f"{postgres_url}?options=-c%20lock_timeout%3D300ms", settings={})
     with app.app_context():
         ops = operator(app.test_client())
@@ -272,7 +272,7 @@ def test_one_busy_wallet_fails_its_agent_and_not_the_fleet(
         assert (again["changed"], len(again["unchanged"])) == ([agents[2].id], 4)
 
 
-def test_a_wallet_made_while_its_agent_is_frozen_is_frozen_too(stage: Stage) -> None:
+def test_a_wallet_created_during_a_freeze_is_frozen(stage: Stage) -> None:
     agent = register(stage.app.test_client())
     agent.delete(agent.wallet_url)
     make = partial(stage.as_agent, agent, "POST", "/v1/wallets", {})
@@ -285,7 +285,7 @@ def test_a_wallet_made_while_its_agent_is_frozen_is_frozen_too(stage: Stage) -> 
         assert stage.ask("POST", f"/agents/{agent.id}/unfreeze")[0] == 200
 
 
-def test_deletion_against_registration_claims_and_all_that_an_operator_does(stage: Stage) -> None:
+def test_deletion_races_with_registration_claims_and_administration(stage: Stage) -> None:
     for _ in range(4):
         made = stage.app.test_client().post("/v1/agents/register", json={}).get_json()
         agent_id, key = made["agentId"], {"X-API-Key": made["apiKey"]}
@@ -328,7 +328,7 @@ def test_deletion_against_registration_claims_and_all_that_an_operator_does(stag
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """A stage with a funded agent that moves."""
+    """A stage with a funded agent that makes transfers."""
 
     stage: Stage
     chain: EvmChain
@@ -351,7 +351,7 @@ class Ring:
 def ring(
     postgres_url: str, build_app: Callable[..., Flask], chains: dict[ChainName, EvmChain], base_node: EvmNode
 ) -> Iterator[Ring]:
-    app = build_app(postgres_url, chains=chains, settings={"database_pool_size": AT_ONCE})
+    app = build_app(postgres_url, chains=chains, settings={"database_pool_size": CONCURRENT})
     with app.app_context():
         agent = register(app.test_client())
         agent.unlimited()
@@ -361,7 +361,7 @@ def ring(
 
 
 @pytest.mark.chain
-def test_once_a_freeze_is_answered_nothing_new_moves_and_what_was_in_flight_arrives(ring: Ring) -> None:
+def test_no_movement_starts_after_a_freeze_and_pending_ones_are_completed(ring: Ring) -> None:
     recorded: list[int] = []
 
     def freeze() -> int:
@@ -387,7 +387,7 @@ def test_once_a_freeze_is_answered_nothing_new_moves_and_what_was_in_flight_arri
 
 
 @pytest.mark.chain
-def test_an_agent_deleted_while_it_moves_and_asks_for_deposits_loses_no_payment(ring: Ring) -> None:
+def test_deleting_an_agent_during_transfers_and_deposits_loses_no_payment(ring: Ring) -> None:
     deleted: list[int] = []
 
     def delete() -> None:

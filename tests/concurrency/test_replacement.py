@@ -1,4 +1,4 @@
-"""Two passes that want to sign the same slot again at the same moment, on PostgreSQL."""
+"""Two concurrent passes that replace the same movement, on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from sqlalchemy import func, select, text, update
 
 from app.core import clock
 from app.core.chains import ChainName
-from app.core.unit_of_work import reading, unit_of_work
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.extensions import db
-from app.ports.chain import Signed
-from app.wallets import open_movements, replacement, settlement
-from app.wallets.models import SignedAttempt, Transaction
-from app.wallets.open_movements import OpenMovement
+from app.ports.chain import SignedTransaction
+from app.wallets.core import lifecycle
+from app.wallets.core.models import SignedAttempt, Transaction
+from app.wallets.transactions import open_transactions, replacement
+from app.wallets.transactions.open_transactions import OpenMovement
 from sandbox.evm import EvmNode
 from tests.support.agents import register
 from tests.support.chains import evm_chain, fund
@@ -30,7 +31,7 @@ _WAITS_FOR_A_LOCK = text(
 )
 
 
-def test_a_slot_that_another_pass_signs_at_the_same_moment_is_not_signed_twice(
+def test_concurrent_passes_replace_a_movement_once(
     postgres_url: str, build_app: Callable[..., Flask], own_base_node: EvmNode
 ) -> None:
     chain = evm_chain(own_base_node)
@@ -40,24 +41,24 @@ def test_a_slot_that_another_pass_signs_at_the_same_moment_is_not_signed_twice(
         fund(own_base_node, agent.address, eth=1, dollars=100)
         own_base_node.set_automine(False)
         agent.move("2", "USDC")
-        (movement,) = open_movements.due(ChainName.BASE, clock.now() + timedelta(hours=1))
+        (movement,) = open_transactions.due(ChainName.BASE, clock.now() + timedelta(hours=1))
         assert isinstance(movement, OpenMovement)
         done: list[bool] = []
 
         def second_pass() -> None:
             with app.app_context():
-                done.append(replacement.replace(chain, movement))
+                done.append(replacement.replace_stuck(chain, movement))
 
         late = threading.Thread(target=second_pass)
         with db.engine.connect() as outside, unit_of_work() as session:
-            # The first pass has the row and has signed; it has not committed yet.
+            # The first pass has locked the row and signed, but not committed.
             session.execute(
                 update(Transaction)
                 .where(Transaction.id == movement.id)
                 .values(fee_cap_units=Transaction.fee_cap_units)
             )
-            other = Signed("0x" + "22" * 32, b"\x02", movement.nonce, None, movement.latest.terms)
-            session.add(settlement.attempt_row(movement.id, ChainName.BASE, other))
+            other = SignedTransaction("0x" + "22" * 32, b"\x02", movement.nonce, None, movement.latest.terms)
+            lifecycle.add_attempt(session, movement.id, ChainName.BASE, other)
             session.flush()
             late.start()
 
@@ -70,5 +71,5 @@ def test_a_slot_that_another_pass_signs_at_the_same_moment_is_not_signed_twice(
         late.join()
 
         assert done == [False]
-        with reading() as session:
+        with read_only_unit() as session:
             assert session.scalar(select(func.count()).select_from(SignedAttempt)) == 2

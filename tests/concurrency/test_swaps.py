@@ -1,4 +1,4 @@
-"""Swaps at once, from two processes with many threads each: no limit is passed, and none is refused that would fit."""
+"""Concurrent swaps from two processes with many threads each: no limit is exceeded, and none refused needlessly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flask import Flask
 from app.core import clock
 from app.core.chains import USDC, ChainName
 from app.core.money import parse_amount
-from app.wallets import tracking
+from app.wallets.transactions import confirmation
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import fund, usdc
@@ -39,14 +39,14 @@ def _finish(app: Flask, agent: Agent) -> None:
     def done() -> bool:
         at = clock.now() + timedelta(minutes=next(rounds))
         with time_machine.travel(at, tick=True):
-            tracking.confirm(ChainName.BASE)
+            confirmation.confirm(ChainName.BASE)
         return not any(row["status"] == "pending" for row in agent.history())
 
     with app.app_context():
         wait_until(done, what="every swap's end")
 
 
-def test_swaps_of_one_wallet_at_once_never_lose_more_than_its_limit(
+def test_concurrent_swaps_of_one_wallet_never_lose_more_than_its_limit(
     database_url: str, base_node: EvmNode, build_app: Callable[..., Flask]
 ) -> None:
     service = Service(database_url, (NodeAddress.of(base_node),), {"log_level": "CRITICAL"})
@@ -67,6 +67,6 @@ def test_swaps_of_one_wallet_at_once_never_lose_more_than_its_limit(
         assert [row["status"] for row in rows] == ["confirmed"] * 3
         assert agent.spent_today() == pytest.approx(sum(row["cost_usd"] for row in rows))
         assert LIMIT * 3 / 4 < agent.spent_today() <= LIMIT
-        chain = app.extensions["ports"].chains[ChainName.BASE].real
+        chain = app.state.ports.chains[ChainName.BASE].real
         brought = sum(parse_amount(row["output_amount"], USDC).units for row in rows)
         assert chain.balances(agent.address).of(USDC).units == usdc(100) + brought

@@ -1,4 +1,4 @@
-"""Transfers at once, from two processes with many threads each: limits, nonces and keys hold to the last unit."""
+"""Concurrent transfers from two processes with many threads each: limits, nonces and idempotency keys hold."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from sqlalchemy import select
 from app.core import clock
 from app.core.chains import USDC, ChainName
 from app.core.identifiers import new_id
-from app.core.unit_of_work import reading
-from app.ports.chain import Fate, Outcome, Watch
-from app.wallets import settlement, tracking
-from app.wallets.models import Transaction
+from app.db.unit_of_work import read_only_unit
+from app.ports.chain import TransactionOutcome, TransactionQuery, TransactionStatus
+from app.wallets.core.models import Transaction
+from app.wallets.transactions import confirmation, settlement
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import fund, usdc
@@ -37,7 +37,7 @@ Answers = list[tuple[int, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """An agent whose wallet many processes move at once."""
+    """An agent with a wallet that many processes use concurrently."""
 
     service: Service
     app: Flask
@@ -50,24 +50,24 @@ class Crowd:
         return Asked("POST", f"{self.agent.wallet_url}/transfer", body, headers)
 
     def paid(self) -> int:
-        chain = self.app.extensions["ports"].chains[ChainName.BASE].real
+        chain = self.app.state.ports.chains[ChainName.BASE].real
         units: int = chain.balances(self.recipient).of(USDC).units
         return units
 
     def rows(self) -> list[tuple[str, int | None, int]]:
         """Return status, nonce and micro-USDC of all movements."""
-        with self.app.app_context(), reading() as session:
+        with self.app.app_context(), read_only_unit() as session:
             columns = select(Transaction.status, Transaction.nonce, Transaction.amount_units)
             return [(row.status, row.nonce, row.amount_units) for row in session.execute(columns)]
 
     def finish(self) -> None:
-        """Let a worker look until nothing is pending."""
+        """Run the worker until nothing is pending."""
         rounds = iter(range(1, 1000))
 
         def done() -> bool:
             at = clock.now() + timedelta(minutes=next(rounds))
             with self.app.app_context(), time_machine.travel(at, tick=True):
-                tracking.confirm(ChainName.BASE)
+                confirmation.confirm(ChainName.BASE)
             return not any(status == "pending" for status, _, _ in self.rows())
 
         wait_until(done, what="every movement's end")
@@ -122,17 +122,16 @@ def _assert_accepted_are_paid(crowd: Crowd, answers: Answers) -> int:
     return accepted
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "database_url", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
 )
-def test_two_hundred_transfers_over_two_processes_never_pass_a_limit_of_a_hundred_dollars(
+def test_two_hundred_concurrent_transfers_never_exceed_a_limit_of_a_hundred_dollars(
     crowd: Crowd,
 ) -> None:
     _limit(crowd, 100)
     share = [crowd.asking("1")] * 100
     answers = crowds(crowd.service, share, share)
-    # Two hundred wait for one row, and on a slow machine not all get it in time: those come back, as they are told to.
+    # Two hundred wait for one row, and on a slow machine some time out: they retry, as the response asks.
     while turned_away := _codes(answers)["OVERLOADED"]:
         answers = [answer for answer in answers if answer[0] != HTTPStatus.SERVICE_UNAVAILABLE]
         answers += crowds(crowd.service, share[:turned_away])
@@ -141,7 +140,7 @@ def test_two_hundred_transfers_over_two_processes_never_pass_a_limit_of_a_hundre
     assert _assert_accepted_are_paid(crowd, answers) == usdc(100)
 
 
-def test_transfers_of_odd_amounts_at_once_never_pass_a_limit_by_one_unit(crowd: Crowd) -> None:
+def test_concurrent_transfers_of_odd_amounts_never_exceed_a_limit_by_one_unit(crowd: Crowd) -> None:
     _limit(crowd, 10)
     amounts = [f"{0.7 + number * 0.113377:.6f}" for number in range(12)]
     share = [crowd.asking(amount) for amount in amounts]
@@ -149,12 +148,12 @@ def test_transfers_of_odd_amounts_at_once_never_pass_a_limit_by_one_unit(crowd: 
     assert set(_codes(answers)) == {"ok", "DAILY_LIMIT_EXCEEDED"}
     accepted = _assert_accepted_are_paid(crowd, answers)
     assert accepted <= usdc(10)
-    # Nobody was refused what would have fitted.
+    # No transfer within the limit was refused.
     refused = [amount for amount, (status, _) in zip(amounts * 2, answers, strict=True) if status == 403]
     assert accepted + min(map(_micro, refused)) > usdc(10)
 
 
-def test_transfers_at_once_that_the_wallet_cannot_pay_fail_and_give_their_amount_back(crowd: Crowd) -> None:
+def test_concurrent_unaffordable_transfers_fail_and_release_their_holds(crowd: Crowd) -> None:
     share = [crowd.asking("14")] * 8
     answers = crowds(crowd.service, share, share)
     assert set(_codes(answers)) == {"ok", "TRANSFER_FAILED"}
@@ -166,7 +165,7 @@ def test_transfers_at_once_that_the_wallet_cannot_pay_fail_and_give_their_amount
     assert crowd.paid() == usdc(140)
 
 
-def test_requests_with_one_key_at_once_pay_once(crowd: Crowd) -> None:
+def test_concurrent_requests_with_one_idempotency_key_pay_once(crowd: Crowd) -> None:
     share = [crowd.asking("3", key="order-1")] * 6
     answers = crowds(crowd.service, share, share)
     assert set(_codes(answers)) <= {"ok", "IDEMPOTENCY_CONFLICT"}
@@ -178,16 +177,16 @@ def test_requests_with_one_key_at_once_pay_once(crowd: Crowd) -> None:
     assert _spent(crowd) == 3
 
 
-def test_a_movement_settled_by_many_at_once_is_settled_by_one(crowd: Crowd) -> None:
+def test_concurrent_settlements_of_one_movement_settle_it_once(crowd: Crowd) -> None:
     with crowd.app.app_context():
         body = crowd.agent.move("3", "USDC", to=crowd.recipient, Prefer="respond-async").get_json()
         transaction_id = body["transaction_id"]
-        watch = Watch(transaction_id, body["from"], 0, (body["tx_hash"],))
-        chain = crowd.app.extensions["ports"].chains[ChainName.BASE].real
+        watch = TransactionQuery(transaction_id, body["from"], 0, (body["tx_hash"],))
+        chain = crowd.app.state.ports.chains[ChainName.BASE].real
 
-        def landed() -> Outcome | None:
-            outcome: Outcome = chain.outcomes([watch])[transaction_id]
-            return None if outcome.fate is Fate.WAITING else outcome
+        def landed() -> TransactionOutcome | None:
+            outcome: TransactionOutcome = chain.outcomes([watch])[transaction_id]
+            return None if outcome.status is TransactionStatus.WAITING else outcome
 
         outcome = wait_until(landed, what="the block")
         assert outcome is not None

@@ -1,4 +1,4 @@
-"""Races around a wallet's life: deletion, creation, funding, controls and freezing, each against everything else."""
+"""Races of creation, deletion, funding, controls and freezing of wallets with everything else."""
 
 from __future__ import annotations
 
@@ -15,37 +15,35 @@ from sqlalchemy import func, select
 from app.adapters.evm.chain import EvmChain
 from app.core.chains import USDC, ChainName
 from app.core.identifiers import new_id
-from app.core.unit_of_work import reading
-from app.spending.models import SpendingAccount
-from app.wallets import freezing
-from app.wallets import service as wallets
-from app.wallets.models import SignedAttempt, Transaction, TransactionEvent, Wallet
+from app.db.unit_of_work import read_only_unit
+from app.wallets.core import wallets
+from app.wallets.core.models import SignedAttempt, Transaction, TransactionEvent, Wallet
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import fund, usdc
-from tests.support.ledger import race, unit
+from tests.support.ledger import race
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.chain
 
-AT_ONCE = 30
+CONCURRENT = 30
 MOVERS = 6
 MOVES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """An agent whose wallet everybody handles at once."""
+    """An agent with a wallet that all threads use concurrently."""
 
     app: Flask
     chain: EvmChain
     agent: Agent
     recipient: str
     accepted: list[str] = field(default_factory=list)
-    """Ids of the movements that were answered with success so far."""
+    """The ids of the movements that succeeded so far."""
 
     def ask(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        # A client of its own: they are not made for several threads.
+        # One client per thread: they are not thread-safe.
         answer = self.app.test_client().open(path, method=method, json=body, headers=self.agent.headers())
         return answer.status_code, answer.get_json()
 
@@ -57,14 +55,14 @@ class Ring:
         return status, answer
 
     def await_movements(self) -> None:
-        """Let the others get going first."""
+        """Wait until the others have started."""
         wait_until(lambda: len(self.accepted) >= MOVERS, what="movements under way")
 
     def paid(self) -> int:
         return self.chain.balances(self.recipient).of(USDC).units
 
     def count(self, *conditions: Any) -> int:
-        with reading() as session:
+        with read_only_unit() as session:
             return session.scalar(select(func.count()).where(*conditions)) or 0
 
 
@@ -82,7 +80,7 @@ def ring(
     base_node: EvmNode,
 ) -> Iterator[Ring]:
     """An agent without limits, with 1 ETH and 100 USDC, on each kind of database."""
-    app = build_app(database_url, chains=chains, settings={"database_pool_size": AT_ONCE})
+    app = build_app(database_url, chains=chains, settings={"database_pool_size": CONCURRENT})
     with app.app_context():
         agent = register(app.test_client())
         agent.unlimited()
@@ -90,7 +88,7 @@ def ring(
         yield Ring(app, chains[ChainName.BASE], agent, "0x" + new_id().replace("-", "") + "c0ffee00")
 
 
-def test_a_wallet_deleted_while_it_moves_loses_no_payment_and_leaves_no_orphans(ring: Ring) -> None:
+def test_a_wallet_deleted_during_transfers_loses_no_payment_and_leaves_no_orphans(ring: Ring) -> None:
     deleted: list[int] = []
 
     def delete() -> None:
@@ -102,7 +100,7 @@ def test_a_wallet_deleted_while_it_moves_loses_no_payment_and_leaves_no_orphans(
                 deleted.append(ring.paid())
 
     def move() -> list[tuple[int, Any]]:
-        # The deletion waits for a gap between movements, so these must end some time.
+        # The deletion waits for a gap between movements, so these must end eventually.
         return [ring.move() for _ in range(MOVES)]
 
     answers = race(ring.app, [delete, *[move] * MOVERS])
@@ -116,27 +114,27 @@ def test_a_wallet_deleted_while_it_moves_loses_no_payment_and_leaves_no_orphans(
         assert ring.count(row_id.is_not(None)) == 0
 
 
-def test_wallets_made_at_once_are_never_more_than_a_hundred(ring: Ring) -> None:
+def test_concurrently_created_wallets_never_exceed_a_hundred(ring: Ring) -> None:
     for number in range(84):
-        wallets.add(ring.agent.id, name=f"w{number}")
-    answers = race(ring.app, [partial(ring.ask, "POST", "/v1/wallets", {})] * AT_ONCE)
+        wallets.create_for_agent(ring.agent.id, name=f"w{number}")
+    answers = race(ring.app, [partial(ring.ask, "POST", "/v1/wallets", {})] * CONCURRENT)
     made = [answer for answer in answers if isinstance(answer, tuple)]
-    assert Counter(status for status, _ in made) == {201: 15, 409: AT_ONCE - 15}
+    assert Counter(status for status, _ in made) == {201: 15, 409: CONCURRENT - 15}
     assert {body["code"] for status, body in made if status == 409} == {"LIMIT_REACHED"}
     assert ring.count(Wallet.agent_id == ring.agent.id) == 100
     names = [body["name"] for status, body in made if status == 201]
     assert len(set(names)) == len(names)
 
 
-def test_funding_requests_made_at_once_are_never_more_than_twenty(ring: Ring) -> None:
+def test_concurrent_funding_requests_never_exceed_twenty(ring: Ring) -> None:
     body = {"amount": "1", "currency": "USDC", "chain": "base"}
-    answers = race(ring.app, [partial(ring.ask, "POST", f"{ring.agent.wallet_url}/fund", body)] * AT_ONCE)
+    answers = race(ring.app, [partial(ring.ask, "POST", f"{ring.agent.wallet_url}/fund", body)] * CONCURRENT)
     made = [answer for answer in answers if isinstance(answer, tuple)]
-    assert Counter(status for status, _ in made) == {200: 20, 409: AT_ONCE - 20}
+    assert Counter(status for status, _ in made) == {200: 20, 409: CONCURRENT - 20}
     assert ring.count(Transaction.type == "funding") == 20
 
 
-def test_once_a_lower_limit_is_answered_nothing_moves_beyond_it(ring: Ring) -> None:
+def test_after_a_lower_limit_returned_nothing_exceeds_it(ring: Ring) -> None:
     limit = 8
     lowered: list[float] = []
 
@@ -154,40 +152,3 @@ def test_once_a_lower_limit_is_answered_nothing_moves_beyond_it(ring: Ring) -> N
     assert set(statuses) == {200, 403}
     assert ring.paid() == usdc(1) * statuses[200]
     assert statuses[200] <= max(limit, *lowered)
-
-
-def test_once_a_freeze_is_done_no_movement_is_recorded(ring: Ring) -> None:
-    recorded: list[int] = []
-
-    def freeze() -> None:
-        ring.await_movements()
-        unit(freezing.freeze, ring.agent.id)
-        recorded.append(ring.count(Transaction.wallet_id == ring.agent.wallet_id))
-
-    def move() -> int:
-        moved = 0
-        while True:
-            status, body = ring.move("0.1")
-            if status == 403:
-                assert body["code"] == "WALLET_FROZEN"
-                return moved
-            assert status == 200, body
-            moved += 1
-
-    answers = race(ring.app, [*[move] * MOVERS, freeze])
-    moved = sum(answer for answer in answers if isinstance(answer, int))
-    assert recorded == [moved] == [ring.count(Transaction.wallet_id == ring.agent.wallet_id)]
-    assert ring.paid() == moved * 100_000
-
-
-def test_a_wallet_made_while_its_agent_is_frozen_is_frozen_too(ring: Ring) -> None:
-    def freeze() -> None:
-        unit(freezing.freeze, ring.agent.id)
-
-    make: Callable[[], Any] = partial(ring.ask, "POST", "/v1/wallets", {})
-    for _ in range(6):
-        made = race(ring.app, [make, make, make, freeze, make, make, make])
-        assert {answer[0] for answer in made if isinstance(answer, tuple)} == {201}
-        of_agent = SpendingAccount.agent_id == ring.agent.id
-        assert ring.count(of_agent, SpendingAccount.frozen_at.is_(None)) == 0
-        unit(freezing.unfreeze, ring.agent.id)

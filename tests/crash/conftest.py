@@ -1,4 +1,4 @@
-"""The scene of every crash: an agent with money on a real node, a process that dies, a fresh one that goes on."""
+"""Setup of crash tests: a funded agent on a real node, a killed process, and a new one that resumes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,22 @@ from typing import Any
 import pytest
 import time_machine
 from flask import Flask
+from sqlalchemy import func, select
 
 from app.core import clock
 from app.core.chains import USDC, ChainName
 from app.core.identifiers import new_id
+from app.core.money import usd_from_nanos
+from app.db.unit_of_work import read_only_unit
 from app.extensions import db
 from app.jobs import JobName
+from app.spending.holds import SpendingHoldState
+from app.spending.models import SpendingHold
 from sandbox.evm import EvmNode
-from sandbox.faucet import Book, Faucet, FaucetServer
+from sandbox.faucet import Faucet, FaucetServer, PaymentLedger
 from sandbox.jupiter import JupiterServer
 from sandbox.payers import EvmPayer
-from sandbox.solana import SolanaNode
+from solana_node import SolanaNode
 from tests.support.agents import Agent, register
 from tests.support.applications import RecordingQueue
 from tests.support.chains import fund, running_node
@@ -31,9 +36,9 @@ from tests.support.processes import (
     End,
     NodeAddress,
     Point,
+    Scenario,
     Service,
     SolanaAddress,
-    Story,
     Tripwire,
     ask,
     run,
@@ -45,9 +50,18 @@ BLOCKS_TO_FINALITY = {ChainName.BASE: 8, ChainName.SOLANA: 40}
 ROUNDS = 6
 
 
+def counted_usd(app: Flask) -> float:
+    """Return what the holds of all days count: a scene may pass midnight, which ends the sum of the day."""
+    counted = select(func.sum(SpendingHold.amount_nanos)).where(
+        SpendingHold.state != SpendingHoldState.RELEASED
+    )
+    with app.app_context(), read_only_unit() as session:
+        return float(usd_from_nanos(int(session.scalar(counted) or 0)))
+
+
 @dataclass(slots=True, kw_only=True)
 class Scene:
-    """One agent, one database, one node; processes come and go."""
+    """One agent, one database and one node, with successive processes."""
 
     pass_blocks: Callable[[int], object]
     service: Service
@@ -57,33 +71,33 @@ class Scene:
     recipient: str
     on: ChainName = ChainName.BASE
     now: datetime = field(default_factory=clock.now)
-    # Leases last a minute from the moment at which a slow machine got round to taking them.
+    # Leases last a minute from when they were taken, which may be late on a slow machine.
     patience: timedelta = timedelta(seconds=80)
-    """After this time the leases of the dead have ended and everything is due again."""
+    """After this time the leases of killed processes have ended and everything is due."""
 
     @property
     def chain(self) -> FaultyChain:
-        chain: FaultyChain = self.app.extensions["ports"].chains[self.on]
+        chain: FaultyChain = self.app.state.ports.chains[self.on]
         return chain
 
     def configure(self, **settings: Any) -> None:
-        """Change settings for the processes to come."""
+        """Change settings of later processes."""
         self.service = replace(self.service, settings={**self.service.settings, **settings})
 
     def restart(self) -> None:
-        """Forget the application and make a fresh one on what the database and the chain hold."""
+        """Replace the application by a new one on the same database and chain."""
         with self.app.app_context():
             db.engine.dispose()
         self.app = self.build_app(
             self.service.database_url, settings=dict(self.service.settings), **self.service.parts(Tripwire())
         )
 
-    def in_child(self, story: Story, point: Point | None = None) -> End:
-        """Run a story in a process of its own, now."""
-        return run(self.service, story, point, at=self.now)
+    def in_child(self, scenario: Scenario, point: Point | None = None) -> End:
+        """Run a scenario in a separate process."""
+        return run(self.service, scenario, point, at=self.now)
 
-    def asking(self, verb: str, body: object, *, key: str = "once", **headers: str) -> Story:
-        """Make the story of a request of the agent's."""
+    def asking(self, verb: str, body: object, *, key: str = "once", **headers: str) -> Scenario:
+        """Return the scenario of a request of the agent."""
         path = f"{self.agent.wallet_url}/{verb}"
         return partial(
             ask,
@@ -93,13 +107,13 @@ class Scene:
             headers=self.agent.headers(Idempotency_Key=key, **headers),
         )
 
-    def tell(self, story: Story) -> Any:
-        """Run a story here, now."""
+    def run_here(self, scenario: Scenario) -> Any:
+        """Run a scenario in this process."""
         with self.app.app_context(), time_machine.travel(self.now, tick=True):
-            return story(self.app)
+            return scenario(self.app)
 
     def get(self, path: str) -> Any:
-        status, body = self.tell(
+        status, body = self.run_here(
             partial(ask, method="GET", path=self.agent.wallet_url + path, headers=self.agent.headers())
         )
         assert status == 200, body
@@ -109,19 +123,15 @@ class Scene:
         rows: list[Mapping[str, Any]] = self.get("/transactions")["transactions"]
         return rows
 
-    def spent_today(self) -> float:
-        spent: float = self.get("/controls")["usage_today"]["spent_usd"]
-        return spent
-
     def held_by(self, address: str) -> int:
-        """Return micro-USDC."""
+        """Return the balance in micro-USDC."""
         return self.chain.real.balances(address).of(USDC).units
 
     def recover(self) -> None:
-        """Let the workers of a fresh start work until nothing is pending, each round after all leases have ended."""
+        """Run workers after a restart until nothing is pending, each round after all leases have ended."""
         for _ in range(ROUNDS):
             self.now += self.patience
-            self.tell(partial(_worker_round, chain=self.on))
+            self.run_here(partial(_worker_round, chain=self.on))
             self.pass_blocks(BLOCKS_TO_FINALITY[self.on])
             if not [row for row in self.history() if row["status"] == "pending"]:
                 return
@@ -130,14 +140,14 @@ class Scene:
 
 @dataclass(slots=True, kw_only=True)
 class EvmScene(Scene):
-    """On Base."""
+    """A scene on Base."""
 
     node: EvmNode
 
 
 @dataclass(slots=True, kw_only=True)
 class SolanaScene(Scene):
-    """On Solana, where time stands still unless the test lets slots pass."""
+    """A scene on Solana; slots advance only by the test."""
 
     node: SolanaNode
     on: ChainName = ChainName.SOLANA
@@ -147,7 +157,7 @@ def _worker_round(app: Flask, chain: ChainName) -> None:
     confirmations.confirm(chain.value)
     deposits.find(chain.value)
     sweeps.sweep()
-    queue: RecordingQueue = app.extensions["ports"].queue
+    queue: RecordingQueue = app.state.ports.queue
     for job, arguments in queue.put_jobs:
         if job is JobName.PAY_FROM_FAUCET:
             deposits.pay_from_faucet(*arguments)
@@ -156,14 +166,14 @@ def _worker_round(app: Flask, chain: ChainName) -> None:
 
 @pytest.fixture(scope="session")
 def crash_node() -> Iterator[EvmNode]:
-    """A Base node for all crashes of this process; they come one after another, so each may rule its mining."""
+    """A Base node for all crash tests of this process, which run sequentially and may change its mining."""
     with running_node(ChainName.BASE) as node:
         yield node
 
 
 @pytest.fixture(params=["sqlite"])
 def database_url(request: pytest.FixtureRequest) -> str:
-    """SQLite, or what a test's `DATABASES` asks for."""
+    """SQLite, or the databases in a test's `DATABASES`."""
     url: str = request.getfixturevalue(f"{request.param}_url")
     return url
 
@@ -190,7 +200,7 @@ def scene(database_url: str, crash_node: EvmNode, build_app: Callable[..., Flask
 
 @pytest.fixture(scope="session")
 def solana_crash_node() -> Iterator[SolanaNode]:
-    """A Solana node for all crashes of this process, each with addresses of its own."""
+    """A Solana node for all crash tests of this process, with separate addresses."""
     with running_solana(slot_ms=0) as node:
         yield node
 
@@ -211,7 +221,7 @@ def solana_scene(
     jupiter: JupiterServer,
     build_app: Callable[..., Flask],
 ) -> Iterator[SolanaScene]:
-    """An agent with 1 SOL and 50 USDC, and a recipient who never had any."""
+    """An agent with 1 SOL and 50 USDC, and a recipient without funds."""
     node = solana_crash_node
     service = Service(
         database_url,
@@ -232,7 +242,7 @@ def solana_scene(
 @pytest.fixture
 def faucet_url(crash_node: EvmNode, tmp_path: Path) -> Iterator[str]:
     """The sandbox's faucet, for the crash node."""
-    book = Book(tmp_path / "payments.sqlite")
+    book = PaymentLedger(tmp_path / "payments.sqlite")
     server = FaucetServer(Faucet(book, {"base": EvmPayer(crash_node.url, crash_node.deployment)}))
     server.start()
     yield server.url

@@ -1,4 +1,4 @@
-"""A process that carries a bridge dies at every point of it; what both chains, the record and the caller then have."""
+"""Kills at every point of a bridge; checks of both chains, the record and the response."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from app.core.money import parse_amount
 from app.extensions import db
 from sandbox.bridges import BridgeServer
 from sandbox.evm import EvmNode
-from sandbox.solana import SolanaNode
+from solana_node import SolanaNode
+from tests.crash.conftest import counted_usd
 from tests.support.agents import Agent, register
 from tests.support.bridges import running_bridges
 from tests.support.chains import evm_chain, fund, usdc
@@ -27,9 +28,9 @@ from tests.support.processes import (
     End,
     NodeAddress,
     Point,
+    Scenario,
     Service,
     SolanaAddress,
-    Story,
     Tripwire,
     ask,
     points,
@@ -41,7 +42,7 @@ from workers import bridges, confirmations
 
 pytestmark = pytest.mark.chain
 
-# The claim on the key; beat 0; beat 1 (approval and burn signed inside its unit); beat 2; beat 3; the stored answer.
+# The idempotency claim; prepare; record (approval and burn signed in its unit); broadcast; settle; the response.
 REQUEST = points(
     COMMIT,
     "quote",
@@ -56,16 +57,16 @@ REQUEST = points(
     COMMIT,
     COMMIT,
 )
-# The lease (two tries); taking stock; the attestation is there and kept; the mint is signed in its unit and sent.
-DELIVERY = points(COMMIT, COMMIT, COMMIT, "follow", COMMIT, "deliver", "sign", COMMIT, "broadcast")
-# The lease; taking stock; it has arrived.
-ARRIVAL = points(COMMIT, COMMIT, COMMIT, "follow", COMMIT)
+# The lease; read the state; store the attestation; sign the mint in its unit; broadcast.
+DELIVERY = points(COMMIT, COMMIT, "progress", COMMIT, "prepare_delivery", "sign", COMMIT, "broadcast")
+# The lease; read the state; settle the arrival.
+ARRIVAL = points(COMMIT, COMMIT, "progress", COMMIT)
 ON_POSTGRES = [Point("sign", "after", 2), Point(COMMIT, "after", 2), Point("broadcast", "after")]
 ROUNDS = 8
 
 
 def _deaths(passed: list[Point], *, first: int = 0) -> list[Point]:
-    """Return the points after each step: to die before one is to die after the one before it."""
+    """Return the points after each step: before a step is after the previous one."""
     return [point for point in passed if point.when == "after"][first:]
 
 
@@ -77,7 +78,7 @@ EVERYWHERE = [("sqlite", point) for point in _deaths(REQUEST)] + [
 
 @dataclass(slots=True, kw_only=True)
 class Scene:
-    """An agent with money on Base, and processes that come and go."""
+    """A funded agent on Base, with successive processes."""
 
     service: Service
     build_app: Callable[..., Flask]
@@ -95,14 +96,14 @@ class Scene:
             self.service.database_url, settings=dict(self.service.settings), **self.service.parts(Tripwire())
         )
 
-    def in_child(self, story: Story, point: Point | None = None) -> End:
-        return run(self.service, story, point, at=self.now)
+    def in_child(self, scenario: Scenario, point: Point | None = None) -> End:
+        return run(self.service, scenario, point, at=self.now)
 
-    def tell(self, story: Story) -> Any:
+    def run_here(self, scenario: Scenario) -> Any:
         with self.app.app_context(), time_machine.travel(self.now, tick=True):
-            return story(self.app)
+            return scenario(self.app)
 
-    def request(self) -> Story:
+    def request(self) -> Scenario:
         body = {
             "source_chain": self.source, "destination_chain": self.destination, "token": "USDC", "amount": "20",
         }  # fmt: skip
@@ -113,7 +114,7 @@ class Scene:
 
     def history(self) -> list[dict[str, Any]]:
         path = f"{self.agent.wallet_url}/transactions"
-        _status, body = self.tell(partial(ask, method="GET", path=path, headers=self.agent.headers()))
+        _status, body = self.run_here(partial(ask, method="GET", path=path, headers=self.agent.headers()))
         rows: list[dict[str, Any]] = body["transactions"]
         return rows
 
@@ -130,16 +131,16 @@ class Scene:
                 node.mine(2)
 
     def later(self) -> None:
-        """Let all leases of the dead end."""
+        """Advance the clock past all leases."""
         self.now += timedelta(seconds=61)
 
     def recover(self) -> None:
         for _ in range(ROUNDS):
             self.later()
             for name in self.nodes:
-                self.tell(partial(work, job=confirmations.confirm, arguments=(name.value,)))
+                self.run_here(partial(work, job=confirmations.confirm, arguments=(name.value,)))
             self.pass_blocks()
-            self.tell(STEP)
+            self.run_here(STEP)
             if not [row for row in self.history() if row["status"] == "pending"]:
                 return
         raise AssertionError(f"still pending: {self.history()}")
@@ -147,7 +148,7 @@ class Scene:
     def assert_ends_in_one_bridge(self) -> None:
         self.recover()
         self.later()
-        status, body = self.tell(self.request())
+        status, body = self.run_here(self.request())
         assert status == 200, body
         self.recover()
         (row,) = self.history()
@@ -155,13 +156,10 @@ class Scene:
         assert row["status"] == "confirmed", row
         assert self.held(self.source) == usdc(30)
         assert self.held(self.destination) == parse_amount(row["received_amount"], USDC).units
-        _, body = self.tell(
-            partial(ask, method="GET", path=f"{self.agent.wallet_url}/controls", headers=self.agent.headers())
-        )
-        assert body["usage_today"]["spent_usd"] == row["cost_usd"]
+        assert counted_usd(self.app) == row["cost_usd"]
 
 
-STEP: Story = partial(work, job=bridges.step, arguments=())
+STEP: Scenario = partial(work, job=bridges.step, arguments=())
 
 
 @pytest.fixture(scope="session")
@@ -201,7 +199,7 @@ def solana_scene(
     build_app: Callable[..., Flask],
     request: pytest.FixtureRequest,
 ) -> Iterator[Scene]:
-    """An agent with money on the chain that the test names, and with gas on the other."""
+    """An agent with USDC on the chain of the test and gas on the other."""
     source: ChainName = request.param
     nodes = {ChainName.BASE: crash_node, ChainName.SOLANA: solana_crash_node}
     with running_bridges(base=crash_node.url, solana=solana_crash_node.url) as services:
@@ -223,7 +221,7 @@ def solana_scene(
 
 @pytest.mark.parametrize("solana_scene", [ChainName.SOLANA], indirect=True)
 @pytest.mark.parametrize("point", _deaths(points("sign", "broadcast")), ids=str)
-def test_a_burn_on_solana_whose_process_is_killed_crosses_once_or_not_at_all(
+def test_a_solana_burn_of_a_killed_process_is_executed_at_most_once(
     solana_scene: Scene, point: Point
 ) -> None:
     assert solana_scene.in_child(solana_scene.request(), point).killed
@@ -233,8 +231,8 @@ def test_a_burn_on_solana_whose_process_is_killed_crosses_once_or_not_at_all(
 
 @pytest.mark.parametrize("solana_scene", [ChainName.BASE], indirect=True)
 @pytest.mark.parametrize("point", _deaths(points("sign", "broadcast")), ids=str)
-def test_a_worker_killed_while_it_mints_on_solana_mints_once(solana_scene: Scene, point: Point) -> None:
-    assert solana_scene.tell(solana_scene.request())[0] == 200
+def test_a_worker_killed_while_minting_on_solana_mints_once(solana_scene: Scene, point: Point) -> None:
+    assert solana_scene.run_here(solana_scene.request())[0] == 200
     solana_scene.later()
     assert solana_scene.in_child(STEP, point).killed
     solana_scene.restart()
@@ -242,18 +240,18 @@ def test_a_worker_killed_while_it_mints_on_solana_mints_once(solana_scene: Scene
 
 
 @pytest.mark.parametrize(("database_url", "point"), EVERYWHERE, indirect=["database_url"], ids=str)
-def test_a_bridge_whose_process_is_killed_crosses_once_or_not_at_all(scene: Scene, point: Point) -> None:
+def test_a_bridge_of_a_killed_process_is_executed_at_most_once(scene: Scene, point: Point) -> None:
     assert scene.in_child(scene.request(), point).killed
     scene.restart()
     assert len(scene.history()) <= 1
-    # Whoever repeats the request at once is told to wait, or gets the answer; never a second bridge.
-    status, body = scene.tell(scene.request())
+    # An immediate retry gets a conflict or the response; never a second bridge.
+    status, body = scene.run_here(scene.request())
     assert status == 200 or body["code"] == "IDEMPOTENCY_CONFLICT"
     assert len(scene.history()) <= 1
     scene.assert_ends_in_one_bridge()
 
 
-def test_the_points_of_a_bridge_are_all_that_it_passes(scene: Scene) -> None:
+def test_every_step_of_a_bridge_is_a_kill_point(scene: Scene) -> None:
     end = scene.in_child(scene.request())
     assert [point for point in end.passed if point.step != "outcomes" or point.nth == 1] == REQUEST
     scene.later()
@@ -262,20 +260,20 @@ def test_the_points_of_a_bridge_are_all_that_it_passes(scene: Scene) -> None:
     assert list(scene.in_child(STEP).passed)[: len(ARRIVAL)] == ARRIVAL
 
 
-@pytest.mark.parametrize("point", _deaths(DELIVERY, first=2), ids=str)
-def test_a_worker_killed_while_it_delivers_mints_once(scene: Scene, point: Point) -> None:
-    assert scene.tell(scene.request())[0] == 200
+@pytest.mark.parametrize("point", _deaths(DELIVERY, first=1), ids=str)
+def test_a_worker_killed_while_minting_mints_once(scene: Scene, point: Point) -> None:
+    assert scene.run_here(scene.request())[0] == 200
     scene.later()
     assert scene.in_child(STEP, point).killed
     scene.restart()
     scene.assert_ends_in_one_bridge()
 
 
-@pytest.mark.parametrize("point", _deaths(ARRIVAL, first=2), ids=str)
-def test_a_worker_killed_while_it_sees_the_arrival_ends_the_bridge_once(scene: Scene, point: Point) -> None:
-    assert scene.tell(scene.request())[0] == 200
+@pytest.mark.parametrize("point", _deaths(ARRIVAL, first=1), ids=str)
+def test_a_worker_killed_on_arrival_completes_the_bridge_once(scene: Scene, point: Point) -> None:
+    assert scene.run_here(scene.request())[0] == 200
     scene.later()
-    scene.tell(STEP)
+    scene.run_here(STEP)
     scene.later()
     assert scene.in_child(STEP, point).killed
     scene.restart()

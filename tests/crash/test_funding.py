@@ -1,4 +1,4 @@
-"""A process dies while it opens a funding request, lets it be paid, or finds the deposit."""
+"""Kills while a funding request is opened, paid, or confirmed by a deposit."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from functools import partial
 import pytest
 from sqlalchemy import func, select
 
-from app.core.unit_of_work import reading
-from app.wallets.models import FundingAllocation, FundingDeposit
+from app.db.unit_of_work import read_only_unit
+from app.wallets.core.models import FundingAllocation, FundingDeposit
 from tests.crash.conftest import EvmScene
 from tests.support.chains import usdc
-from tests.support.processes import COMMIT, Point, Story, points, work
+from tests.support.processes import COMMIT, Point, Scenario, points, work
 from workers import deposits
 
 pytestmark = pytest.mark.chain
@@ -20,15 +20,15 @@ pytestmark = pytest.mark.chain
 START = usdc(50)
 AMOUNT = usdc(7)
 
-# The claim on the key; what the chain has now; the request; the hint to the faucet; the stored answer.
-REQUEST = points(COMMIT, "head", "mark", COMMIT, "put", COMMIT)
+# The idempotency claim; the head of the chain; the request; the job of the faucet; the stored response.
+REQUEST = points(COMMIT, "head", "scan_state", COMMIT, "enqueue", COMMIT)
 ON_POSTGRES = [Point(COMMIT, "after"), Point(COMMIT, "before", 2), Point(COMMIT, "after", 2)]
 EVERYWHERE = [("sqlite", point) for point in REQUEST] + [
     pytest.param("postgres", point, marks=pytest.mark.postgres, id=f"postgres-{point}")
     for point in ON_POSTGRES
 ]
-# The lease; the scan; deposit, allocation, mark and cursor in one unit; the lease given back.
-FIND = points(COMMIT, COMMIT, "deposits", COMMIT, COMMIT)
+# The lease; the scan; deposit, allocation and scan state in one unit; release of the lease.
+FIND = points(COMMIT, "deposits", COMMIT, COMMIT)
 PAY = points("pay")
 
 
@@ -40,7 +40,7 @@ def scene(scene: EvmScene, faucet_url: str) -> EvmScene:
     return scene
 
 
-def _request(scene: EvmScene) -> Story:
+def _request(scene: EvmScene) -> Scenario:
     return scene.asking("fund", {"amount": "7", "currency": "USDC", "chain": "base"})
 
 
@@ -49,21 +49,21 @@ def _assert_funded_once(scene: EvmScene) -> None:
     assert row["status"] == "confirmed"
     assert row["tx_hash"] is not None
     assert scene.held_by(scene.agent.address) == START + AMOUNT
-    with scene.app.app_context(), reading() as session:
+    with scene.app.app_context(), read_only_unit() as session:
         assert session.scalar(select(func.count()).select_from(FundingDeposit)) == 1
         assert list(session.scalars(select(FundingAllocation.units))) == [AMOUNT]
 
 
 @pytest.mark.parametrize(("database_url", "point"), EVERYWHERE, indirect=["database_url"], ids=str)
-def test_a_request_whose_process_is_killed_is_open_or_never_was(scene: EvmScene, point: Point) -> None:
+def test_a_funding_request_of_a_killed_process_is_open_or_absent(scene: EvmScene, point: Point) -> None:
     request = _request(scene)
     assert scene.in_child(request, point).killed
     scene.restart()
     recorded = [row["id"] for row in scene.history()]
-    status, body = scene.tell(request)
+    status, body = scene.run_here(request)
     assert status == 200 or body["code"] == "IDEMPOTENCY_CONFLICT"
     scene.recover()
-    status, body = scene.tell(request)
+    status, body = scene.run_here(request)
     assert status == 200
     assert recorded in ([], [body["funding_request_id"]])
     scene.recover()
@@ -71,13 +71,13 @@ def test_a_request_whose_process_is_killed_is_open_or_never_was(scene: EvmScene,
     _assert_funded_once(scene)
 
 
-def test_the_points_of_a_request_are_all_that_it_passes(scene: EvmScene) -> None:
+def test_every_step_of_a_funding_request_is_a_kill_point(scene: EvmScene) -> None:
     assert sorted(scene.in_child(_request(scene)).passed) == sorted(REQUEST)
 
 
 @pytest.mark.parametrize("point", PAY, ids=str)
-def test_a_faucet_s_customer_that_is_killed_is_paid_once(scene: EvmScene, point: Point) -> None:
-    request_id = scene.tell(_request(scene))[1]["funding_request_id"]
+def test_a_funding_request_killed_during_payment_is_paid_once(scene: EvmScene, point: Point) -> None:
+    request_id = scene.run_here(_request(scene))[1]["funding_request_id"]
     pay = partial(work, job=deposits.pay_from_faucet, arguments=(request_id,))
     assert scene.in_child(pay, point).killed
     scene.restart()
@@ -86,16 +86,16 @@ def test_a_faucet_s_customer_that_is_killed_is_paid_once(scene: EvmScene, point:
 
 
 def _paid(scene: EvmScene) -> None:
-    """Open a request and pay it, deep enough to be found."""
-    scene.tell(_request(scene))
+    """Open a request and pay it with enough confirmations."""
+    scene.run_here(_request(scene))
     scene.node.fund_usdc(scene.agent.address, AMOUNT)
     scene.node.mine(8)
-    # The faucet would pay as well otherwise: the deposit is this test's own.
+    # The deposit is sent by this test, so the faucet must not pay.
     scene.service = replace(scene.service, faucet_url=None)
     scene.restart()
 
 
-def _find() -> Story:
+def _find() -> Scenario:
     return partial(work, job=deposits.find, arguments=("base",))
 
 
@@ -105,10 +105,10 @@ def test_a_worker_killed_while_it_finds_a_deposit_counts_it_once(scene: EvmScene
     assert scene.in_child(_find(), point).killed
     scene.restart()
     scene.recover()
-    scene.tell(_find())
+    scene.run_here(_find())
     _assert_funded_once(scene)
 
 
-def test_the_points_of_finding_a_deposit_are_all_that_it_passes(scene: EvmScene) -> None:
+def test_every_step_of_the_deposit_scan_is_a_kill_point(scene: EvmScene) -> None:
     _paid(scene)
     assert list(scene.in_child(_find()).passed) == FIND

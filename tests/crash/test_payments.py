@@ -1,4 +1,4 @@
-"""A process that takes a signed payment dies at every point of it: the payer pays once, and is served once at most."""
+"""Kills at every point of a signed payment: it is charged once and served at most once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from functools import partial
 import pytest
 
 from app.core.chains import USDC, ChainName
-from app.payments import readiness, treasury
+from app.payments import treasury
+from app.payments.settlement_capacity import SettlementCapacityCache
+from app.state import app_state
 from sandbox.evm import EvmNode
 from tests.crash.conftest import EvmScene
 from tests.support.chains import ether
@@ -20,7 +22,7 @@ from workers import confirmations
 
 pytestmark = pytest.mark.chain
 
-# Claimed, signed and recorded; sent; settled; paid; a try begun; served.
+# Claimed, signed and recorded; broadcast; settled; paid; attempt started; served.
 PAYMENT = points(COMMIT, "broadcast", COMMIT, COMMIT, COMMIT, COMMIT)
 BEGUN = {Point(COMMIT, "after", 4), Point(COMMIT, "before", 5), Point(COMMIT, "after", 5)}
 
@@ -33,19 +35,19 @@ def upstream() -> Iterator[MisbehavingUpstream]:
 
 
 @pytest.mark.parametrize("point", PAYMENT, ids=str)
-def test_a_payment_whose_process_is_killed_is_taken_once_and_served_once(
+def test_a_payment_of_a_killed_process_is_settled_and_served_at_most_once(
     scene: EvmScene, upstream: MisbehavingUpstream, crash_node: EvmNode, point: Point
 ) -> None:
     scene.configure(**provider_settings(upstream.url))
     scene.restart()
     with scene.app.app_context():
         recipient, settler = treasury.recipient(ChainName.BASE), treasury.settler(ChainName.BASE)
-        assert readiness.board() is not None
+        assert app_state().part(SettlementCapacityCache) is not None
     crash_node.fund_eth(settler, ether(1))
     payer = EvmPayer(crash_node)
     client = scene.app.test_client()
     with scene.app.app_context():
-        readiness.board().forget()
+        app_state().part(SettlementCapacityCache).clear()
         headers = payer.pays(client.get(SEARCH))
     pay = partial(ask, method="GET", path=SEARCH, headers=headers)
     end = scene.in_child(pay, point)
@@ -53,15 +55,15 @@ def test_a_payment_whose_process_is_killed_is_taken_once_and_served_once(
     scene.restart()
     for _ in range(3):
         scene.now += scene.patience
-        scene.tell(partial(work, job=confirmations.confirm, arguments=("base",)))
+        scene.run_here(partial(work, job=confirmations.confirm, arguments=("base",)))
         crash_node.mine(2)
-    status, body = scene.tell(pay)
+    status, body = scene.run_here(pay)
     served_before = len(upstream.asked) - (status == 200)
     if point in BEGUN:
-        # Whether the dead one had served is not certain, so nobody is served again.
+        # The killed process may have served the call, so it is not served again.
         assert (status, body["code"]) == (402, "PAYMENT_ALREADY_USED")
     else:
         assert (status, served_before) == (200, 0), body
-    assert scene.tell(pay)[0] == 402
+    assert scene.run_here(pay)[0] == 402
     assert len(upstream.asked) <= 1
     assert scene.chain.real.balances(recipient).of(USDC).units == PRICE

@@ -1,4 +1,4 @@
-"""A process that carries a Solana transfer dies at every point of it; what is signed once is paid once or never."""
+"""Kills at every point of a Solana transfer: a signed transfer is paid at most once."""
 
 from __future__ import annotations
 
@@ -9,29 +9,31 @@ from functools import partial
 
 import pytest
 
-from tests.crash.conftest import SolanaScene
-from tests.support.processes import COMMIT, Point, Story, points, work
+from tests.crash.conftest import SolanaScene, counted_usd
+from tests.support.processes import COMMIT, Point, Scenario, points, work
 from tests.support.solana import CONFIRMED
 from workers import confirmations, deposits
 
 pytestmark = pytest.mark.chain
 
 AMOUNT, UNITS = "2", 2_000_000
-# The claim on the key; beat 0; beat 1 (signed inside its unit); beat 2; beat 3; the stored answer.
+# The idempotency claim; prepare; record (signed in its unit); broadcast; settle; the stored response.
 TRANSFER = points(COMMIT, "draft", "sign", COMMIT, "broadcast", "outcomes", COMMIT, COMMIT)
 ON_POSTGRES = [Point("sign", "after"), Point(COMMIT, "after", 2), Point("broadcast", "after")]
 EVERYWHERE = [("sqlite", point) for point in TRANSFER] + [
     pytest.param("postgres", point, marks=pytest.mark.postgres, id=f"postgres-{point}")
     for point in ON_POSTGRES
 ]
-# What a worker's pass does with a movement that was signed and never sent, and with one that has landed.
-SEND_AGAIN = points(COMMIT, COMMIT, "outcomes", "head", COMMIT, "rebroadcast", COMMIT, COMMIT, COMMIT, COMMIT)
-SETTLE = points(COMMIT, COMMIT, "outcomes", "head", COMMIT, COMMIT, COMMIT)
+# Steps of a worker's pass for a signed transfer that was never sent, and for one that landed.
+SEND_AGAIN = points(COMMIT, "outcomes", COMMIT, "rebroadcast", COMMIT, COMMIT, COMMIT)
+SETTLE = points(COMMIT, "outcomes", COMMIT, COMMIT, COMMIT)
+# For one that expired before it was sent.
+RETRY = points(COMMIT, "outcomes", "draft_retry", "sign", COMMIT, "broadcast", COMMIT, COMMIT)
 
 
 @contextmanager
 def _passing(scene: SolanaScene) -> Iterator[None]:
-    """Let slots pass beside the service, as they do in the world."""
+    """Advance slots while the service runs."""
     done = threading.Event()
 
     def run() -> None:
@@ -47,12 +49,12 @@ def _passing(scene: SolanaScene) -> Iterator[None]:
         clock.join()
 
 
-def _transfer(scene: SolanaScene) -> Story:
+def _transfer(scene: SolanaScene) -> Scenario:
     body = {"amount": AMOUNT, "currency": "USDC", "chain": "solana", "to": scene.recipient}
     return scene.asking("transfer", body)
 
 
-def _job(job: Callable[..., None]) -> Story:
+def _job(job: Callable[..., None]) -> Scenario:
     return partial(work, job=job, arguments=("solana",))
 
 
@@ -61,20 +63,18 @@ def _assert_record_and_chain_agree(scene: SolanaScene) -> None:
     confirmed = [row for row in rows if row["status"] == "confirmed"]
     assert {row["status"] for row in rows} <= {"confirmed", "failed"}
     assert scene.held_by(scene.recipient) == UNITS * len(confirmed) <= UNITS
-    assert scene.spent_today() == 2 * len(confirmed)
+    assert counted_usd(scene.app) == 2 * len(confirmed)
 
 
 @pytest.mark.parametrize(("database_url", "point"), EVERYWHERE, indirect=["database_url"], ids=str)
-def test_a_transfer_whose_process_is_killed_pays_once_or_not_at_all(
-    solana_scene: SolanaScene, point: Point
-) -> None:
+def test_a_transfer_of_a_killed_process_pays_at_most_once(solana_scene: SolanaScene, point: Point) -> None:
     scene, transfer = solana_scene, _transfer(solana_scene)
     with _passing(scene):
         assert scene.in_child(transfer, point).killed
         scene.restart()
         recorded = [row["id"] for row in scene.history()]
         assert len(recorded) <= 1
-        status, body = scene.tell(transfer)
+        status, body = scene.run_here(transfer)
         assert status == 200 or body["code"] == "IDEMPOTENCY_CONFLICT"
         assert len(scene.history()) <= 1
     scene.recover()
@@ -82,24 +82,24 @@ def test_a_transfer_whose_process_is_killed_pays_once_or_not_at_all(
     if recorded:
         assert [row["status"] for row in scene.history()] == ["confirmed"]
     with _passing(scene):
-        status, body = scene.tell(transfer)
+        status, body = scene.run_here(transfer)
     assert (status, body["status"]) == (200, "confirmed")
     assert [row["id"] for row in scene.history()] == [body["transaction_id"]]
-    assert scene.tell(transfer) == (status, body)
+    assert scene.run_here(transfer) == (status, body)
     assert scene.held_by(scene.recipient) == UNITS
-    assert scene.spent_today() == 2
+    assert counted_usd(scene.app) == 2
 
 
-def test_the_points_of_a_transfer_are_all_that_it_passes(solana_scene: SolanaScene) -> None:
+def test_every_step_of_a_transfer_is_a_kill_point(solana_scene: SolanaScene) -> None:
     with _passing(solana_scene):
         end = solana_scene.in_child(_transfer(solana_scene))
     assert not end.killed
-    # The chain may have to be asked more than once.
+    # The chain may be queried more than once.
     assert [point for point in end.passed if point.step != "outcomes" or point.nth == 1] == TRANSFER
 
 
 @pytest.mark.parametrize("point", [Point("sign", "after"), Point(COMMIT, "after", 2)], ids=str)
-def test_what_was_never_sent_before_it_expired_failed_and_the_key_tells_so(
+def test_a_transfer_never_sent_before_expiry_is_paid_once_for_its_idempotency_key(
     solana_scene: SolanaScene, point: Point
 ) -> None:
     scene, transfer = solana_scene, _transfer(solana_scene)
@@ -109,16 +109,30 @@ def test_what_was_never_sent_before_it_expired_failed_and_the_key_tells_so(
     scene.node.advance(250)
     scene.recover()
     _assert_record_and_chain_agree(scene)
-    assert scene.held_by(scene.recipient) == 0
     if recorded:
-        status, body = scene.tell(transfer)
-        assert (status, body["details"]["reason"]) == (500, "expired")
-        assert scene.tell(transfer)[1]["details"] == body["details"]
-        assert scene.held_by(scene.recipient) == 0
+        status, body = scene.run_here(transfer)
+        assert (status, body["status"]) == (200, "confirmed")
+        assert scene.run_here(transfer)[1] == body
+        assert scene.held_by(scene.recipient) == UNITS
+
+
+@pytest.mark.parametrize("point", RETRY, ids=str)
+def test_a_worker_killed_while_it_signs_again_leads_to_one_payment(
+    solana_scene: SolanaScene, point: Point
+) -> None:
+    scene = solana_scene
+    assert scene.in_child(_transfer(scene), Point("broadcast", "before")).killed
+    scene.node.advance(250)
+    scene.now += scene.patience
+    assert scene.in_child(_job(confirmations.confirm), point).killed
+    scene.restart()
+    scene.recover()
+    _assert_record_and_chain_agree(scene)
+    assert scene.held_by(scene.recipient) == UNITS
 
 
 @pytest.mark.parametrize("point", SEND_AGAIN, ids=str)
-def test_a_worker_killed_while_it_sends_again_leads_to_one_payment(
+def test_a_worker_killed_while_resending_leads_to_one_payment(
     solana_scene: SolanaScene, point: Point
 ) -> None:
     scene = solana_scene
@@ -146,7 +160,7 @@ def test_a_worker_killed_while_it_settles_spends_the_hold_once(
     assert scene.held_by(scene.recipient) == UNITS
 
 
-def test_the_points_of_a_worker_s_pass_are_all_that_it_passes(solana_scene: SolanaScene) -> None:
+def test_every_step_of_a_worker_pass_is_a_kill_point(solana_scene: SolanaScene) -> None:
     scene = solana_scene
     assert scene.in_child(_transfer(scene), Point("broadcast", "before")).killed
     scene.now += scene.patience
@@ -156,11 +170,19 @@ def test_the_points_of_a_worker_s_pass_are_all_that_it_passes(solana_scene: Sola
     assert list(scene.in_child(_job(confirmations.confirm)).passed) == SETTLE
 
 
-FIND = points(COMMIT, COMMIT, "deposits", COMMIT, COMMIT)
+def test_every_step_of_signing_again_is_a_kill_point(solana_scene: SolanaScene) -> None:
+    scene = solana_scene
+    assert scene.in_child(_transfer(scene), Point("broadcast", "before")).killed
+    scene.node.advance(250)
+    scene.now += scene.patience
+    assert list(scene.in_child(_job(confirmations.confirm)).passed) == RETRY
+
+
+FIND = points(COMMIT, "deposits", COMMIT, COMMIT)
 
 
 def _asked_and_paid(scene: SolanaScene) -> None:
-    status, body = scene.tell(
+    status, body = scene.run_here(
         scene.asking("fund", {"amount": "3", "currency": "USDC", "chain": "solana"}, key="fund")
     )
     assert status == 200, body
@@ -182,6 +204,6 @@ def test_a_worker_killed_while_it_finds_a_deposit_counts_it_once(
     assert [row["status"] for row in scene.history()] == ["confirmed"]
 
 
-def test_the_points_of_finding_a_deposit_are_all_that_it_passes(solana_scene: SolanaScene) -> None:
+def test_every_step_of_the_deposit_scan_is_a_kill_point(solana_scene: SolanaScene) -> None:
     _asked_and_paid(solana_scene)
     assert list(solana_scene.in_child(_job(deposits.find)).passed) == FIND

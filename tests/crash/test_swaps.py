@@ -1,4 +1,4 @@
-"""A process that carries a swap dies at every point of it; what the chain, the record and the caller then have."""
+"""Kills at every point of a swap; checks of the chain, the record and the response."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from functools import partial
 import pytest
 
 from app.ports.errors import Unreachable
-from tests.crash.conftest import EvmScene, Scene, SolanaScene
+from tests.crash.conftest import EvmScene, Scene, SolanaScene, counted_usd
 from tests.support.chains import usdc
-from tests.support.processes import COMMIT, Point, Story, points, work
+from tests.support.processes import COMMIT, Point, Scenario, points, work
 from tests.support.solana import CONFIRMED, passing
 from workers import confirmations
 
 pytestmark = pytest.mark.chain
 
-# The claim on the key; beat 0; beat 1 (signed inside its unit); beat 2; beat 3; the stored answer.
+# The idempotency claim; prepare; record (signed in its unit); broadcast; settle; the stored response.
 SWAP = points(COMMIT, "quote", "draft", "sign", COMMIT, "broadcast", "outcomes", COMMIT, COMMIT)
 ON_POSTGRES = [
     Point("sign", "after"),
@@ -29,7 +29,7 @@ EVERYWHERE = [("sqlite", point) for point in SWAP] + [
 ]
 
 
-def _swap(scene: Scene) -> Story:
+def _swap(scene: Scene) -> Scenario:
     body = {"chain": scene.on.value, "input_token": "USDC", "output_token": _other(scene), "amount": "10"}
     return scene.asking("swap", body)
 
@@ -42,7 +42,7 @@ def _own(scene: Scene) -> str:
     return scene.agent.solana_address if isinstance(scene, SolanaScene) else scene.agent.address
 
 
-def _confirm(scene: Scene) -> Story:
+def _confirm(scene: Scene) -> Scenario:
     return partial(work, job=confirmations.confirm, arguments=(scene.on.value,))
 
 
@@ -51,50 +51,50 @@ def _assert_record_and_chain_agree(scene: Scene) -> None:
     confirmed = [row for row in rows if row["status"] == "confirmed"]
     assert {row["status"] for row in rows} <= {"confirmed", "failed"}
     assert scene.held_by(_own(scene)) == usdc(50) - usdc(10) * len(confirmed)
-    assert scene.spent_today() == sum(row["cost_usd"] for row in confirmed)
+    assert counted_usd(scene.app) == sum(row["cost_usd"] for row in confirmed)
 
 
 def _assert_ends_in_one_swap(scene: Scene) -> None:
     scene.recover()
     _assert_record_and_chain_agree(scene)
-    # The claims of the dead on the key have ended, also those of a slow machine's.
+    # The idempotency claims of killed processes have expired, also on a slow machine.
     scene.now += scene.patience
-    status, body = scene.tell(_swap(scene))
+    status, body = scene.run_here(_swap(scene))
     if body.get("status") == "pending":
         scene.recover()
-        body = scene.tell(_swap(scene))[1]
+        body = scene.run_here(_swap(scene))[1]
     assert status == 200, body
     rows = scene.history()
     assert [row["id"] for row in rows] == [body["transaction_id"]]
     assert rows[0]["status"] == "confirmed"
     assert float(rows[0]["output_amount"]) > 0
     assert scene.held_by(_own(scene)) == usdc(40)
-    assert scene.spent_today() == rows[0]["cost_usd"]
+    assert counted_usd(scene.app) == rows[0]["cost_usd"]
 
 
 @pytest.mark.parametrize(("database_url", "point"), EVERYWHERE, indirect=["database_url"], ids=str)
-def test_a_swap_whose_process_is_killed_swaps_once_or_not_at_all(scene: EvmScene, point: Point) -> None:
+def test_a_swap_of_a_killed_process_is_executed_at_most_once(scene: EvmScene, point: Point) -> None:
     assert scene.in_child(_swap(scene), point).killed
     scene.restart()
     recorded = [row["id"] for row in scene.history()]
     assert len(recorded) <= 1
-    # Whoever repeats the request at once is told to wait, or gets the answer; never a second swap.
-    status, body = scene.tell(_swap(scene))
+    # An immediate retry gets a conflict or the response; never a second swap.
+    status, body = scene.run_here(_swap(scene))
     assert status == 200 or body["code"] == "IDEMPOTENCY_CONFLICT"
     assert len(scene.history()) <= 1
     _assert_ends_in_one_swap(scene)
     assert recorded in ([], [scene.history()[0]["id"]])
 
 
-def test_the_points_of_a_swap_are_all_that_it_passes(scene: EvmScene) -> None:
+def test_every_step_of_a_swap_is_a_kill_point(scene: EvmScene) -> None:
     end = scene.in_child(_swap(scene))
     assert not end.killed
-    # The chain may have to be asked more than once.
+    # The chain may be queried more than once.
     assert [point for point in end.passed if point.step != "outcomes" or point.nth == 1] == SWAP
 
 
 @pytest.mark.parametrize("point", SWAP, ids=str)
-def test_a_swap_on_solana_whose_process_is_killed_swaps_once_or_not_at_all(
+def test_a_solana_swap_of_a_killed_process_is_executed_at_most_once(
     solana_scene: SolanaScene, point: Point
 ) -> None:
     scene = solana_scene
@@ -102,7 +102,7 @@ def test_a_swap_on_solana_whose_process_is_killed_swaps_once_or_not_at_all(
         assert scene.in_child(_swap(scene), point).killed
         scene.restart()
         assert len(scene.history()) <= 1
-        status, body = scene.tell(_swap(scene))
+        status, body = scene.run_here(_swap(scene))
         assert status == 200 or body["code"] == "IDEMPOTENCY_CONFLICT"
         assert len(scene.history()) <= 1
     recorded = scene.history()
@@ -110,7 +110,7 @@ def test_a_swap_on_solana_whose_process_is_killed_swaps_once_or_not_at_all(
     _assert_record_and_chain_agree(scene)
     ends = [row["status"] for row in scene.history()]
     if recorded and ends == ["failed"]:
-        # Signed, never sent, and void by now: the failure is certain, and nothing moved.
+        # Signed, never sent, and expired: it has certainly failed.
         assert scene.history()[0]["error"] == "expired"
         return
     with passing(scene.node):
@@ -118,20 +118,20 @@ def test_a_swap_on_solana_whose_process_is_killed_swaps_once_or_not_at_all(
 
 
 def _stuck(scene: EvmScene) -> None:
-    """Let a swap wait for longer than the service's patience, seen by one pass of a worker."""
+    """Leave a swap pending for longer than the replacement threshold, with one pass of a worker."""
     scene.configure(confirmation_wait_seconds="0")
     scene.restart()
     scene.node.set_automine(on=False)
-    body = scene.tell(_swap(scene))[1]
+    body = scene.run_here(_swap(scene))[1]
     scene.node.rpc("anvil_dropTransaction", body["tx_hash"])
     scene.chain.raising("rebroadcast", "before", Unreachable("dropped"))
     scene.now += scene.patience
-    scene.tell(_confirm(scene))
+    scene.run_here(_confirm(scene))
     scene.node.mine(4)
     scene.now += scene.patience
 
 
-@pytest.mark.parametrize("point", points("replacement", "sign", "broadcast"), ids=str)
+@pytest.mark.parametrize("point", points("draft_replacement", "sign", "broadcast"), ids=str)
 def test_a_worker_killed_while_it_replaces_a_swap_leads_to_one_swap(scene: EvmScene, point: Point) -> None:
     _stuck(scene)
     assert scene.in_child(_confirm(scene), point).killed
@@ -140,7 +140,7 @@ def test_a_worker_killed_while_it_replaces_a_swap_leads_to_one_swap(scene: EvmSc
     _assert_ends_in_one_swap(scene)
 
 
-def test_a_swap_on_solana_that_landed_unseen_is_settled_with_what_it_brought(
+def test_a_solana_swap_that_landed_unnoticed_is_settled_with_its_output(
     solana_scene: SolanaScene,
 ) -> None:
     scene = solana_scene

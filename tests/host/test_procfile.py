@@ -1,4 +1,4 @@
-"""The Procfile's processes as a host runs them: a `postgres://` address, Redis, SIGTERM, a new release under load."""
+"""The processes of the Procfile as on a host: a `postgres://` URL, Redis, SIGTERM, a new release under load."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def host(
         yield Host(environment, tmp_path, stack)
 
 
-def test_release_first_then_every_process_starts_and_a_doctor_finds_nothing_broken(
+def test_every_process_starts_after_the_release_and_the_doctor_finds_no_fault(
     host: Host, empty_database: str
 ) -> None:
     host.environment["DATABASE_URL"] = as_hosts_write_it(empty_database)
@@ -90,13 +90,13 @@ def test_release_first_then_every_process_starts_and_a_doctor_finds_nothing_brok
     )
     assert "ok    database" in doctor.stdout
     assert "ok    workers" in doctor.stdout
-    # There is a node for Base alone.
+    # There is a node for Base only.
     failed = [line.split(":")[0] for line in doctor.stdout.splitlines() if line.startswith("FAIL")]
     assert failed == ["FAIL  ethereum", "FAIL  solana"], doctor.stdout
     assert doctor.returncode == 1
 
 
-def test_a_stream_that_is_open_at_sigterm_is_finished_and_charged(
+def test_a_stream_that_is_open_at_sigterm_is_completed_and_charged(
     host: Host, upstream: MisbehavingUpstream
 ) -> None:
     web = host.web()
@@ -124,7 +124,7 @@ def test_a_stream_that_is_open_at_sigterm_is_finished_and_charged(
     assert [log["provider"] for log in logs] == ["openai"]
 
 
-def test_a_transfer_that_is_under_way_at_sigterm_is_answered_and_pays_once(
+def test_a_transfer_in_progress_at_sigterm_is_answered_and_pays_once(
     host: Host, own_base_node: EvmNode
 ) -> None:
     host.environment["BASE_RPC_URL"] = own_base_node.url
@@ -157,7 +157,7 @@ def test_a_transfer_that_is_under_way_at_sigterm_is_answered_and_pays_once(
     wait_until(lambda: rows(after) == ["confirmed"], 60, what="the transfer to be confirmed")
 
 
-def test_the_request_behind_a_movement_is_told_in_the_lines_of_whoever_carries_it_on(
+def test_log_lines_of_a_worker_name_the_request_that_started_the_transfer(
     host: Host, base_node: EvmNode
 ) -> None:
     web = host.web()
@@ -173,23 +173,23 @@ def test_the_request_behind_a_movement_is_told_in_the_lines_of_whoever_carries_i
             answer.headers["X-Request-Id"],
             json.loads(answer.read())["transaction_id"],
         )
-    # Whoever started it is gone: only the database can tell the worker.
+    # The web process that started it is gone: the worker reads the request id from the database.
     assert web.terminate() == 0
     host.start("worker")
     host.start("scheduler")
 
-    def told() -> list[dict[str, Any]]:
+    def lines_of_request() -> list[dict[str, Any]]:
         lines = [json.loads(line) for line in host.logs().splitlines() if line.startswith("{")]
         return [line for line in lines if line.get("caused_by") == request_id]
 
-    wait_until(told, 60, what="a line of the worker about the request")
-    (moved,) = [line for line in told() if line["event"] == "transaction_moved"]
+    wait_until(lines_of_request, 60, what="a log line of the worker with the request id")
+    (moved,) = [line for line in lines_of_request() if line["event"] == "transaction_status_changed"]
     assert (moved["transaction_id"], moved["status"]) == (transaction_id, "confirmed")
     assert moved["request_id"] != request_id
 
 
 def of_the_next_release(folder: Path) -> Path:
-    """Write the migrations of a release to come: tables that every request uses get another column."""
+    """Write a migration of a later release, which adds columns to tables that every request uses."""
     migrations = Path(shutil.copytree(ROOT / "migrations", folder / "migrations"))
     (head,) = ScriptDirectory(str(migrations)).get_heads()
     changes = "\n".join(
@@ -215,7 +215,7 @@ _IN_USE = ("agents", "api_keys", "credit_accounts", "transactions", "usage_logs"
 
 @dataclass
 class Load:
-    """People who use the service all the while, each in a thread; what fails is kept."""
+    """Clients that use the service continuously, each in a thread; failures are recorded."""
 
     router: Router
     key: str
@@ -249,19 +249,19 @@ class Load:
     def going_on(self) -> Iterator[None]:
         busy, resting = KeptConnection(self.router), KeptConnection(self.router)
         people: dict[str, tuple[Callable[[], tuple[int, Any]], float]] = {
-            "one who comes anew": (self.get, 0.01),
+            "new connections": (self.get, 0.01),
             "another": (self.get, 0.01),
-            "one who keeps its connection": (lambda: busy.ask("/v1/balance", self.key), 0.01),
-            "one who rests on it": (lambda: resting.ask("/v1/balance", self.key), 2.5),
-            "one who calls an upstream": (self.call, 0),
-            "one who also does": (self.call, 0.3),
+            "kept-alive connection": (lambda: busy.ask("/v1/balance", self.key), 0.01),
+            "idle kept-alive connection": (lambda: resting.ask("/v1/balance", self.key), 2.5),
+            "upstream calls": (self.call, 0),
+            "more upstream calls": (self.call, 0.3),
             "one who pays": (self.pay, 0),
         }
         threads = [threading.Thread(target=self.live, args=[name, *how]) for name, how in people.items()]
         for thread in threads:
             thread.start()
         try:
-            wait_until(lambda: len(self.done) == len(people), 60, what="all of them to be at it")
+            wait_until(lambda: len(self.done) == len(people), 60, what="all clients to be active")
             yield
         finally:
             self.stop.set()
@@ -270,11 +270,11 @@ class Load:
             for kept in (busy, resting):
                 kept.close()
 
-    def everybody_goes_on(self) -> None:
+    def all_continue(self) -> None:
         before = Counter(self.done)
         wait_until(
             lambda: all(self.done[name] > times for name, times in before.items()), 60,
-            what="everybody to go on",
+            what="all clients to continue",
         )  # fmt: skip
 
 
@@ -303,30 +303,30 @@ def test_a_new_release_under_load_fails_no_request(
 
     load = Load(router, key, wallet["id"])
     with load.going_on():
-        # As a host does it: migrate, start the new one, send requests there and end the old one at once,
-        # with all that it has in hand: a call's answer is a second away, a payment waits for its block.
+        # Like a host: migrate, start the new process, route requests there and terminate the old one immediately,
+        # while upstream calls and a payment are in progress.
         host.release("--directory", str(of_the_next_release(tmp_path)))
         new = host.web()
         own_base_node.set_automine(False)
         wait_until(is_paying, 30, what="a payment that waits for its block")
         upstream.await_asked(len(upstream.asked) + 1)
         with old.stopped_workers():
-            # These knock, and nobody has opened yet when the end comes.
-            knocking = [router.connect() for _ in range(5)]
-            for connection in knocking:
+            # These connections are in the accept backlog when the process is terminated.
+            queued = [router.connect() for _ in range(5)]
+            for connection in queued:
                 connection.request("GET", "/v1/balance", headers={"X-API-Key": key})
             router.leave(old, new).process.send_signal(signal.SIGTERM)
-        wait_until(lambda: not old.listens(), 30, what="the old one to let nobody in")
-        for connection in knocking:
+        wait_until(lambda: not old.listens(), 30, what="the old process to stop listening")
+        for connection in queued:
             with closing(connection), connection.getresponse() as answer:
                 assert answer.status == HTTPStatus.OK
         own_base_node.set_automine(True)
         own_base_node.mine(1)
         assert old.process.wait(30) == 0
-        load.everybody_goes_on()
+        load.all_continue()
         assert new.process.poll() is None, host.logs()[-3000:]
     assert load.failed == []
-    calls = load.done["one who calls an upstream"] + load.done["one who also does"]
+    calls = load.done["upstream calls"] + load.done["more upstream calls"]
     assert (
         router.ask("GET", "/v1/usage?limit=1", key=key)[1]["summary"]["by_provider"]["brave"]["calls"]
         == calls

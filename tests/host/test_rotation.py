@@ -1,4 +1,4 @@
-"""Keys that change while requests run on two hosts: nobody notices, and nothing is left under an old one."""
+"""Key rotation during requests on two hosts: no request fails, and nothing remains encrypted with an old key."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ import pytest
 from flask import Flask
 from sqlalchemy import text
 
-from app.core.unit_of_work import reading
-from app.identity import rotation
-from app.platform import actors, keys
-from app.wallets import custody
+from app.db.unit_of_work import read_only_unit
+from app.identity import key_rotation
+from app.platform import keys
+from app.platform.audit_log import actors
+from app.wallets.core import custody
 from tests.support.applications import key_of
 from tests.support.gateway import SEARCH, provider_settings
 from tests.support.hosts import Host, Router, environment_of
 from tests.support.upstreams import Exchange, MisbehavingUpstream, misbehaving_upstream
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.timeout(300), pytest.mark.slow]
+pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.timeout(300)]
 _PLACES = 2
 _PAUSE_SECONDS = 0.5
 OLD, NEW = "s" * 32, "n" * 32
@@ -32,7 +33,7 @@ OLD, NEW = "s" * 32, "n" * 32
 
 @dataclass
 class Load:
-    """People who use both hosts all the while: what one host seals, the other opens."""
+    """Clients that use both hosts continuously: one host decrypts what the other encrypted."""
 
     router: Router
     master_key: str
@@ -41,7 +42,7 @@ class Load:
     rounds: list[int] = field(default_factory=lambda: [0] * _PLACES)
 
     def ask(self, method: str, path: str, body: object = None, key: str = "", **headers: str) -> Any:
-        """Ask the next host. Whatever is no success is a failure."""
+        """Send a request to the next host; anything but success is a failure."""
         status, answer = self.router.ask(method, path, body, key, **headers)
         if status >= HTTPStatus.BAD_REQUEST:
             raise AssertionError(f"{method} {path}: {status} {answer}")
@@ -54,14 +55,14 @@ class Load:
             except (AssertionError, OSError) as error:
                 self.failed.append(repr(error))
             self.rounds[place] += 1
-            # The machine is there for the hosts, which start meanwhile.
+            # Leave processor time to the hosts, which start meanwhile.
             self.stop.wait(_PAUSE_SECONDS)
 
     def _round(self, place: int) -> None:
         master = {"X-Master-Key": self.master_key}
         made = self.ask("POST", "/v1/agents/register", {})
         old = made["apiKey"]
-        # What one host made of a code, another one finds.
+        # A code hashed by one host is found by the other.
         for _ in range(_PLACES):
             self.ask("GET", f"/v1/device/info?code={made['claimCode']}")
         again = {"Idempotency-Key": f"{place}-{self.rounds[place]}"}
@@ -76,11 +77,11 @@ class Load:
             self.ask("GET", "/v1/balance", key=key)
         self.ask("GET", SEARCH, key=old)
 
-    def everybody_goes_on(self) -> None:
+    def all_continue(self) -> None:
         before = list(self.rounds)
         wait_until(
             lambda: all(now >= then + 2 for now, then in zip(self.rounds, before, strict=True)), 60,
-            what="requests to go on",
+            what="requests to continue",
         )  # fmt: skip
 
 
@@ -89,7 +90,7 @@ def upstream() -> Iterator[MisbehavingUpstream]:
     with misbehaving_upstream() as server:
 
         def take_a_while(exchange: Exchange) -> None:
-            # So that there are always some under way on a host that ends.
+            # So that requests are always in progress on a host that ends.
             exchange.is_over(0.5)
             exchange.json({"results": []})
 
@@ -97,18 +98,18 @@ def upstream() -> Iterator[MisbehavingUpstream]:
         yield server
 
 
-def test_keys_are_rotated_under_load_on_two_hosts_and_no_request_fails(
+def test_no_request_fails_while_keys_are_rotated_under_load_on_two_hosts(
     postgres_url: str,
     redis_url: str,
     upstream: MisbehavingUpstream,
     build_app: Callable[..., Flask],
     tmp_path: Path,
 ) -> None:
-    # It seals with the old one; the new one is there for the audit at the end.
+    # It encrypts with the old key; the new one is for the audit at the end.
     before = build_app(postgres_url, settings={"encryption_keys": f"{key_of('k1')},{key_of('k2')}"})
     shell = build_app(postgres_url, settings={"encryption_keys": f"{key_of('k2')},{key_of('k1')}"})
     with before.app_context():
-        first_master = keys.create_master_key(actors.at_the_shell(), name="first", owner_email=None)
+        first_master = keys.create_master_key(actors.shell_actor(), name="first", owner_email=None)
         first_agent = before.test_client().post("/v1/agents/register", json={}).get_json()
     wallet = first_agent["wallet"]
     providers = {name.upper(): str(value) for name, value in provider_settings(upstream.url).items()}
@@ -125,12 +126,12 @@ def test_keys_are_rotated_under_load_on_two_hosts_and_no_request_fails(
             host.environment |= settings
             for place, web in enumerate(host.webs(len(webs))):
                 old, webs[place] = webs[place], web
-                # At once, with all that it has in hand.
+                # Immediately, with requests in progress.
                 assert load.router.leave(old, web).terminate() == 0
-                load.everybody_goes_on()
+                load.all_continue()
 
         try:
-            load.everybody_goes_on()
+            load.all_continue()
             restart_one_after_the_other(
                 ENCRYPTION_KEYS=f"{key_of('k1')},{key_of('k2')}", SECRET_KEY_FALLBACKS=NEW,
                 CODE_PEPPERS=f"{key_of('p1')},{key_of('p2')}",
@@ -146,18 +147,18 @@ def test_keys_are_rotated_under_load_on_two_hosts_and_no_request_fails(
                 "POST", "/v1/platform/master-keys", {"name": "second"}, **{"X-Master-Key": load.master_key}
             )
             load.master_key = made["key"]
-            load.everybody_goes_on()
+            load.all_continue()
             revoked = f"/v1/platform/master-keys/{first_master.id}"
             load.ask("DELETE", revoked, **{"X-Master-Key": load.master_key})
-            # At last without the old ones; one host is enough to see that.
+            # Finally without the old keys; one host suffices.
             assert load.router.leave(webs.pop()).terminate() == 0
             restart_one_after_the_other(
                 ENCRYPTION_KEYS=key_of("k2"), SECRET_KEY_FALLBACKS="", BRAVE_API_KEY="operator-brave-2"
             )
-            # An old pepper stays for as long as a code of its time may be claimed.
+            # An old pepper stays until codes of its time have expired.
             load.ask("GET", f"/v1/device/info?code={first_agent['claimCode']}")
             upstream.asked.clear()
-            load.everybody_goes_on()
+            load.all_continue()
         finally:
             load.stop.set()
             for thread in threads:
@@ -177,10 +178,10 @@ def _rotated(shell: Flask) -> str:
 
 
 def _everything_sealed() -> list[str]:
-    with reading() as session:
+    with read_only_unit() as session:
         return [
             sealed
-            for table, column in rotation.sealed_columns()
+            for table, column in key_rotation.sealed_columns()
             for sealed in session.execute(text(f"SELECT {column.name} FROM {table.name}")).scalars()  # noqa: S608
             if sealed is not None
         ]

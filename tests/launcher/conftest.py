@@ -40,7 +40,7 @@ time.sleep(600)
 
 @dataclass
 class Launcher:
-    """A launcher in a process of its own, and what it has printed so far."""
+    """A launcher in a separate process, and its output."""
 
     root: Path
     port: int
@@ -77,7 +77,7 @@ class Launcher:
         return self.process.wait(timeout)
 
     def pid_of(self, name: str) -> int:
-        """Return the id that the newest process of this name has printed."""
+        """Return the process id that the newest process of this name has printed."""
 
         def printed() -> int:
             lines = [line for line in self.output().splitlines() if f"{name} pid" in line]
@@ -92,12 +92,15 @@ class Launcher:
 
 @pytest.fixture
 def launcher(tmp_path: Path) -> Iterator[Launcher]:
-    """Give a launcher of a fake work tree: a web process that answers, a worker with a job, no servers."""
+    """Yield a launcher of a fake work tree: a web process that answers, a worker with a job, no servers.
+
+    On Linux the worker is a fork of the launcher; the web process is a program of its own everywhere.
+    """
     (tmp_path / "web.py").write_text(WEB)
     (tmp_path / "worker.py").write_text(WORKER)
     python = shlex.quote(sys.executable)
     (tmp_path / "Procfile").write_text(
-        f"release: {python} -c \"print('released')\"\nweb: {python} web.py\nworker: {python} worker.py\n"
+        f"release: {python} -c \"print('released')\"\nweb: {python} web.py\nworker: {python} -m worker\n"
     )
     port = free_port()
     settings = {
@@ -110,7 +113,7 @@ def launcher(tmp_path: Path) -> Iterator[Launcher]:
     launcher = Launcher(tmp_path, port, settings)
     yield launcher
     for process in launcher.started:
-        # The second request ends the patience with programs that do not listen.
+        # The second signal kills programs that ignore the first.
         for _ in range(2):
             if process.poll() is None:
                 process.terminate()
@@ -118,4 +121,4 @@ def launcher(tmp_path: Path) -> Iterator[Launcher]:
                     process.wait(2)
         process.wait(20)
     if (tmp_path / "var" / "launcher.json").exists():
-        processes.end(lambda: processes.marked(launcher.mark()), grace_seconds=0)
+        processes.terminate(lambda: processes.pids_with_marker(launcher.mark()), grace_seconds=0)

@@ -1,6 +1,6 @@
-"""A launcher of a folder with tiny programs, run as a process of its own by the tests beside it.
+"""A launcher of a folder with tiny programs, run as a separate process by the tests in this folder.
 
-`python fake_service.py ROOT [KEY=VALUE ...]` does what `./run` does, in a work tree that the test wrote.
+`python fake_service.py ROOT [KEY=VALUE ...]` works like `./run`, in a work tree written by the test.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from launcher.settings import read_settings
 if __name__ == "__main__":
     given = dict(argument.split("=", 1) for argument in sys.argv[2:])
     try:
-        service.run(read_settings(Path(sys.argv[1]), given, {}))
+        service.run(read_settings(Path(sys.argv[1]), given, {}), preloaded=())
     except LauncherError as error:
-        print(error, file=sys.stderr)  # noqa: T201 - as the command line does
+        print(error, file=sys.stderr)  # noqa: T201 - like the command line
         sys.exit(error.status)

@@ -27,7 +27,7 @@ def _pins(name: str) -> dict[str, set[str]]:
     return pins
 
 
-def test_what_tests_run_with_holds_every_pin_of_what_production_runs_with() -> None:
+def test_the_development_lock_holds_every_pin_of_the_production_lock() -> None:
     runtime, development = _pins("requirements.txt"), _pins("requirements-dev.txt")
     assert len(runtime) > 50
     assert all(hashes for hashes in runtime.values())
@@ -36,7 +36,7 @@ def test_what_tests_run_with_holds_every_pin_of_what_production_runs_with() -> N
 
 @pytest.fixture
 def work_tree(tmp_path: Path) -> Path:
-    """Give a work tree whose lock files ask for nothing, so that installing is real and quick."""
+    """Yield a work tree with empty lock files, so that installation is real and fast."""
     shutil.copytree(
         REPOSITORY / "launcher", tmp_path / "launcher", ignore=shutil.ignore_patterns("__pycache__")
     )
@@ -46,7 +46,7 @@ def work_tree(tmp_path: Path) -> Path:
 
 
 def _bootstrap(work_tree: Path, requirements: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    # uv on PATH keeps this off the network; the lock file asks for nothing.
+    # With uv on PATH and an empty lock file, nothing is downloaded.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     return subprocess.run(
         ["sh", "launcher/bootstrap.sh", requirements],
@@ -59,12 +59,12 @@ def _bootstrap(work_tree: Path, requirements: str, **settings: str) -> subproces
     )
 
 
-def test_an_environment_is_made_once_and_made_anew_when_interrupted_moved_or_outdated(
+def test_an_environment_is_created_once_and_again_when_interrupted_moved_or_outdated(
     work_tree: Path,
 ) -> None:
     first = _bootstrap(work_tree, environment.DEVELOPMENT_LOCK)
     assert first.returncode == 0, first.stdout + first.stderr
-    assert "Making .venv" in first.stdout
+    assert "Creating .venv" in first.stdout
     for requirements in (environment.DEVELOPMENT_LOCK, environment.RUNTIME_LOCK):
         again = _bootstrap(work_tree, requirements)
         assert (again.returncode, again.stdout) == (0, "")
@@ -72,17 +72,17 @@ def test_an_environment_is_made_once_and_made_anew_when_interrupted_moved_or_out
     (work_tree / environment.RUNTIME_LOCK).write_text("# something else\n")
     changed = _bootstrap(work_tree, environment.RUNTIME_LOCK)
     assert "Installing requirements.txt" in changed.stdout
-    assert "Making .venv" not in changed.stdout
+    assert "Creating .venv" not in changed.stdout
 
     (work_tree / ".venv" / "unfinished").touch()
-    assert "Making .venv" in _bootstrap(work_tree, environment.RUNTIME_LOCK).stdout
+    assert "Creating .venv" in _bootstrap(work_tree, environment.RUNTIME_LOCK).stdout
 
     moved = work_tree.with_name("moved")
     work_tree.rename(moved)
-    assert "Making .venv" in _bootstrap(moved, environment.RUNTIME_LOCK).stdout
+    assert "Creating .venv" in _bootstrap(moved, environment.RUNTIME_LOCK).stdout
 
 
-def test_two_starts_at_once_install_once(work_tree: Path) -> None:
+def test_two_concurrent_starts_install_once(work_tree: Path) -> None:
     command = ["sh", "launcher/bootstrap.sh", environment.RUNTIME_LOCK]
     both = [
         subprocess.Popen(
@@ -92,18 +92,18 @@ def test_two_starts_at_once_install_once(work_tree: Path) -> None:
     ]
     outputs = [process.communicate(timeout=100)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
-    assert "".join(outputs).count("Making .venv") == 1
+    assert "".join(outputs).count("Creating .venv") == 1
 
 
-def test_a_machine_without_a_fitting_python_is_told_in_one_line_how_to_mend_it(work_tree: Path) -> None:
+def test_without_a_suitable_python_one_line_explains_the_solution(work_tree: Path) -> None:
     tools = work_tree / "tools"
     tools.mkdir()
     for tool in ("sh", "dirname", "cat", "cksum"):
         (tools / tool).symlink_to(str(shutil.which(tool)))
-    old = tools / "python3"  # one that is too old, as macOS has
+    old = tools / "python3"  # one that is too old, as on macOS
     old.write_text("#!/bin/sh\nexit 1\n")
     old.chmod(0o755)
     answer = _bootstrap(work_tree, environment.RUNTIME_LOCK, PATH=str(tools))
     assert answer.returncode == 1
     assert len(answer.stderr.splitlines()) == 1
-    assert answer.stderr.startswith("Python 3.11, 3.12 or 3.13 with venv is needed:")
+    assert answer.stderr.startswith("Python 3.11, 3.12 or 3.13 with venv is required:")

@@ -6,11 +6,13 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import redis
 
 from launcher import processes
+from launcher.instance import read_record
 from tests.launcher.conftest import Launcher
 from tests.support.servers import redis_server
 from tests.support.waiting import wait_until
@@ -28,7 +30,7 @@ def _all_ended(pids: set[int]) -> bool:
     return not any(processes.start_time(pid) for pid in pids)
 
 
-def test_a_killed_process_is_started_again_with_nothing_of_it_left(launcher: Launcher) -> None:
+def test_a_killed_process_is_restarted_and_leaves_no_process_behind(launcher: Launcher) -> None:
     launcher.start_and_wait()
     first = launcher.pid_of("web")
     os.kill(first, signal.SIGKILL)
@@ -37,7 +39,7 @@ def test_a_killed_process_is_started_again_with_nothing_of_it_left(launcher: Lau
     assert "was killed by signal 9; starting it again in 0.5 s" in launcher.output()
 
 
-def test_a_process_that_keeps_dying_is_started_ever_more_slowly_and_the_others_go_on(
+def test_a_crash_loop_is_restarted_with_growing_delays_and_spares_the_others(
     launcher: Launcher,
 ) -> None:
     with (launcher.root / "Procfile").open("a") as procfile:
@@ -51,12 +53,12 @@ def test_a_process_that_keeps_dying_is_started_ever_more_slowly_and_the_others_g
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_stopping_leaves_no_process_not_even_one_that_left_its_group(
+def test_stopping_terminates_processes_that_left_their_group(
     launcher: Launcher, number: signal.Signals
 ) -> None:
     launcher.start_and_wait()
-    launcher.pid_of("worker")
-    ours = processes.marked(launcher.mark())
+    # First the worker, which has started its job by then.
+    ours = {launcher.pid_of("worker")} | processes.pids_with_marker(launcher.mark())
     assert len(ours) == 3  # web, worker and the worker's job
     launcher.signal(number)
     assert launcher.wait() == 0
@@ -64,7 +66,35 @@ def test_stopping_leaves_no_process_not_even_one_that_left_its_group(
     assert not (launcher.root / "var" / "launcher.json").exists()
 
 
-def test_processes_that_ignore_the_request_are_killed_by_a_second_one(launcher: Launcher) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists the processes of a session")
+def test_a_process_of_anyone_with_a_name_cut_within_a_character_does_not_prevent_the_stop() -> None:
+    script = "import ctypes; ctypes.CDLL(None).prctl(15, b'caf\\xc3', 0, 0, 0); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+    ) as named:  # fmt: skip
+        assert named.stdin is not None
+        assert named.stdout is not None
+        assert named.stdout.readline() == b"\n"
+        assert processes.pids_in_sessions([named.pid]) == {named.pid}
+        named.stdin.write(b"\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists the processes of a session")
+def test_stopping_ends_a_job_that_left_its_group_and_hides_its_environment(launcher: Launcher) -> None:
+    worker = launcher.root / "worker.py"
+    worker.write_text(worker.read_text().replace("process_group=0", "process_group=0, env={}"))
+    launcher.start_and_wait()
+    leader = launcher.pid_of("worker")
+    jobs = processes.pids_in_sessions([leader]) - {leader}
+    assert len(jobs) == 1
+    assert not jobs & processes.pids_with_marker(launcher.mark())
+    launcher.signal(signal.SIGTERM)
+    assert launcher.wait() == 0
+    assert _all_ended(jobs)
+
+
+def test_a_second_stop_signal_kills_processes_that_ignore_the_first(launcher: Launcher) -> None:
     (launcher.root / "worker.py").write_text(
         "import os, signal, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -72,16 +102,15 @@ def test_processes_that_ignore_the_request_are_killed_by_a_second_one(launcher: 
         "time.sleep(600)\n"
     )
     launcher.start_and_wait()
-    launcher.pid_of("worker")
-    ours = processes.marked(launcher.mark())
+    ours = {launcher.pid_of("worker")} | processes.pids_with_marker(launcher.mark())
     launcher.signal(signal.SIGINT)
-    wait_until(lambda: "Stopping" in launcher.output(), what="the first request to be heard")
+    wait_until(lambda: "Stopping" in launcher.output(), what="the first signal to be handled")
     launcher.signal(signal.SIGINT)
     assert launcher.wait(timeout=10) == 0
     assert _all_ended(ours)
 
 
-def test_what_a_killed_launcher_left_is_ended_by_the_next_start_and_nothing_else(launcher: Launcher) -> None:
+def test_the_next_start_terminates_exactly_the_processes_of_a_killed_launcher(launcher: Launcher) -> None:
     stubborn = "import os, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     (launcher.root / "worker.py").write_text(stubborn + "print('worker pid', os.getpid())\ntime.sleep(600)\n")
     launcher.start_and_wait()
@@ -91,7 +120,7 @@ def test_what_a_killed_launcher_left_is_ended_by_the_next_start_and_nothing_else
         launcher.signal(signal.SIGKILL)
         launcher.wait()
         assert processes.start_time(left)
-        # An id that the system has given to somebody else since: the start time tells.
+        # An id that the system has reused since; the start time differs.
         record = launcher.root / "var" / "launcher.json"
         record.write_text(
             record.read_text().replace('"children": [', f'"children": [[{bystander.pid}, "1"], ')
@@ -99,7 +128,7 @@ def test_what_a_killed_launcher_left_is_ended_by_the_next_start_and_nothing_else
         launcher.start_and_wait()
         assert _all_ended({left})
         assert bystander.poll() is None
-        assert "a killed ./run had left behind" in launcher.output()
+        assert "of a ./run that was killed" in launcher.output()
     finally:
         bystander.kill()
         bystander.wait()
@@ -114,7 +143,7 @@ def test_children_end_with_a_launcher_that_is_killed(launcher: Launcher) -> None
     wait_until(lambda: _all_ended({web}), what="the end of the web process")
 
 
-def test_a_second_start_names_the_first_ones_address_and_leaves_it_alone(launcher: Launcher) -> None:
+def test_a_second_start_prints_the_address_of_the_first_and_ends(launcher: Launcher) -> None:
     launcher.start_and_wait()
     web = launcher.pid_of("web")
     second = Launcher(launcher.root, launcher.port, launcher.settings, log="second")
@@ -125,7 +154,7 @@ def test_a_second_start_names_the_first_ones_address_and_leaves_it_alone(launche
     assert _answering_pid(launcher) == web
 
 
-def test_a_taken_port_is_said_in_one_line_before_anything_starts(launcher: Launcher) -> None:
+def test_a_taken_port_is_reported_before_anything_starts(launcher: Launcher) -> None:
     with redis_server(port=launcher.port):
         launcher.start()
         assert launcher.wait() == 1
@@ -146,10 +175,10 @@ def test_a_database_that_cannot_be_prepared_ends_the_start(launcher: Launcher) -
     assert "web pid" not in launcher.output()
 
 
-def test_who_died_is_named_and_not_whom_it_kept_waiting(launcher: Launcher) -> None:
+def test_a_failed_start_names_the_process_that_died(launcher: Launcher) -> None:
     for name in ("ETHEREUM_RPC_URL", "BASE_RPC_URL", "SOLANA_RPC_URL"):
         del launcher.settings[name]
-    # What starts the chains.
+    # The program that starts the chains.
     python = launcher.root / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text("#!/bin/sh\necho 'sandbox: npm was not found'\nexit 1\n")
@@ -181,6 +210,36 @@ def test_the_embedded_redis_keeps_its_data_and_moves_when_its_port_is_taken(laun
         assert url() != first
         with redis.Redis.from_url(url()) as client:
             assert client.get("kept") == b"yes"
+
+
+def test_the_embedded_redis_requires_a_password_that_no_other_user_can_read(
+    launcher: Launcher,
+) -> None:
+    del launcher.settings["REDIS_URL"]
+    launcher.start_and_wait()
+    var = launcher.root / "var"
+    url = read_record(var / "launcher.json")["settings"]["REDIS_URL"]
+    with redis.Redis.from_url(url) as client:
+        assert client.ping()
+    password = urlsplit(url).password
+    assert password
+    assert len(password) >= 32
+    with (
+        redis.Redis.from_url(url.replace(f":{password}@", "")) as client,
+        pytest.raises(redis.AuthenticationError),
+    ):
+        client.ping()
+    holders = [
+        path for path in var.rglob("*") if path.is_file() and password in path.read_text(errors="replace")
+    ]
+    assert {path.name: path.stat().st_mode & 0o777 for path in holders} == {
+        "launcher.json": 0o600, "password.conf": 0o600,
+    }  # fmt: skip
+    commands = subprocess.run(
+        ["ps", "-A", "-ww", "-o", "args="], check=True, capture_output=True, text=True
+    ).stdout
+    assert password not in commands
+    assert password not in launcher.output()
 
 
 def test_the_folder_of_a_service_is_private_to_its_owner(launcher: Launcher) -> None:

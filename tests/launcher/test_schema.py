@@ -28,18 +28,18 @@ def _database(folder: Path, *revisions: str) -> Path:
     return path
 
 
-def test_a_database_at_the_head_needs_no_migration(tmp_path: Path, versions: Path) -> None:
+def test_a_database_at_the_newest_migration_is_current(tmp_path: Path, versions: Path) -> None:
     assert schema.is_current(_database(tmp_path, "0002"), versions)
 
 
 @pytest.mark.parametrize("revisions", [(), ("0001",), ("0001", "0002"), ("0003",)])
-def test_a_database_elsewhere_is_left_to_the_migrations(
+def test_a_database_at_another_migration_is_not_current(
     tmp_path: Path, versions: Path, revisions: tuple[str, ...]
 ) -> None:
     assert not schema.is_current(_database(tmp_path, *revisions), versions)
 
 
-def test_what_cannot_be_read_is_left_to_the_migrations_and_not_made(tmp_path: Path, versions: Path) -> None:
+def test_an_unreadable_database_is_not_current_and_not_created(tmp_path: Path, versions: Path) -> None:
     missing = tmp_path / "missing.sqlite"
     assert not schema.is_current(missing, versions)
     assert not missing.exists()

@@ -1,4 +1,4 @@
-"""What all machines stand on: a ground on a real database, and time for their walks."""
+"""Fixtures of state machines: a ground on a real database, and longer timeouts."""
 
 from __future__ import annotations
 
@@ -8,18 +8,25 @@ from pathlib import Path
 import pytest
 from flask import Flask
 
-from tests.support.machines import HUNTS, Ground, ground_for
+from tests.support.machines import HUNTS, Ground, Walk, ground_for, walk_at_random, walk_by_script
 
-# A walk that takes seconds takes a minute where many others are at work; a hunt takes as long as it takes.
+# A walk takes seconds, but a minute on a busy machine; a hunt is not limited.
 _SECONDS = 7200 if HUNTS else 300
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give machines the time that their walks take."""
+    """Set the timeouts of state machines."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.timeout(_SECONDS))
+
+
+@pytest.fixture(params=["script", "walks"])
+def walk(request: pytest.FixtureRequest) -> Walk:
+    """Run a machine by its script, and at random."""
+    ways: dict[str, Walk] = {"script": walk_by_script, "walks": walk_at_random}
+    return ways[request.param]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Bridges between two chains: services that lie, delay, refund and keep silent, while blocks come and go on both."""
+"""State machine of bridges between two chains: faulty services and reorgs on both chains."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 from sqlalchemy import select
 
-from app.adapters.prices import MarketPrices
+from app.adapters.prices.market import MarketPriceFeed
 from app.agents import service as agents
 from app.core import clock
 from app.core.chains import ETH, SOL, USDC, ChainName, Token
 from app.core.money import TokenAmount
-from app.core.unit_of_work import reading, unit_of_work
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import (
     BridgeFailed,
     DailyLimitExceeded,
@@ -31,38 +31,43 @@ from app.errors import (
     WalletFrozen,
     WeeklyLimitExceeded,
 )
-from app.platform import actors, lost_bridges, verification
-from app.ports.bridges import Leg
+from app.idempotency.service import NO_CLAIM
+from app.platform.audit_log import actors, verification
+from app.platform.restore import write_offs
+from app.ports.bridges import BridgeLegKind
+from app.spending import accounts as spending_accounts
 from app.spending import audit as spending_audit
-from app.spending import service as spending
+from app.spending import controls as spending_controls
+from app.spending.controls import ControlsChange
 from app.spending.models import SpendingHold
-from app.spending.service import Changes
-from app.wallets import audit as wallets_audit
-from app.wallets import bridge_steps, bridges, orders, tracking
-from app.wallets.lifecycle import Kind, Reason, Status
-from app.wallets.models import Bridge, SignedAttempt, Transaction
-from app.wallets.settlement import Purpose
-from tests.support.machines import HOURS, Ground, Machine, ground_for, walk
-from tests.support.simulated_bridges import Burns, Fate, Orders, Portal, Said, auth_of, brings
+from app.wallets.bridges import advance as bridge_steps
+from app.wallets.bridges import service as bridges
+from app.wallets.core import parsing as orders
+from app.wallets.core.lifecycle import AttemptPurpose, MovementKind, MovementStatus, StatusReason
+from app.wallets.core.models import Bridge, SignedAttempt, Transaction
+from app.wallets.maintenance import audit as wallets_audit
+from app.wallets.transactions import confirmation
+from tests.support.machines import HOURS, Ground, Machine, Walk, ground_for
+from tests.support.simulated_bridges import Burns, OrderReport, Orders, OrderStatus, Portal, auth_of, brings
 from tests.support.simulated_chain import SAFE_DEPTH, Block, Landed, SimulatedChain
 
 USD = 10**9
-# Of both tokens, what a dollar buys.
+# Base units per dollar.
 UNITS = {USDC: 10**6, ETH: 10**15}
-STRANGER = "0x52908400098527886E0F7030069857D2E4169EE7"
-OPERATOR = actors.the_service("a test")
+OTHER = "0x52908400098527886E0F7030069857D2E4169EE7"
+OPERATOR = actors.system_actor("a test")
 NO_WAIT = Decimal(0)
 _PATIENCE = 3
-# So many looks take what is known to its end.
+# Passes of the workers that settle everything known.
 _ROUNDS = 4
 _ROUNDS_TO_REST = 30
 _CAP_BPS, _CAP_DOLLARS = 1000, 1
-_WRITTEN_OFF, _REFUNDED = Reason.WRITTEN_OFF.value, Reason.REFUNDED.value
+_WRITTEN_OFF, _REFUNDED = StatusReason.WRITTEN_OFF.value, StatusReason.REFUNDED.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bridged(Ground):
-    """Base and Ethereum, and all ways between them."""
+    """Base and Ethereum with all bridge providers."""
 
     ethereum: SimulatedChain
     orders: Orders
@@ -78,7 +83,7 @@ class Bridged(Ground):
 
 @dataclass
 class Crossing:
-    """A bridge as the model knows it: what it may keep, what its service ever named, and where its source was."""
+    """The model of a bridge: its fee, the transactions that its service reported, and the heads at its start."""
 
     way: Any
     token: Token
@@ -86,16 +91,16 @@ class Crossing:
     fee_units: int
     counts_nanos: int
     made_on: date
-    # The newest blocks of both chains then: what is older pays for something else.
+    # The heads of both chains at the start: older transactions do not pay this bridge.
     heads: tuple[int, int]
     named: set[str] = field(default_factory=set)
-    # The block of the source transaction when an operator wrote it off.
+    # The block of the source transaction at the write-off.
     written_off: str | None = None
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What the database says of one bridge."""
+    """The rows of one bridge."""
 
     row: Transaction
     bridge: Bridge
@@ -105,10 +110,10 @@ class Rows:
 
 
 class Bridges(Machine):
-    """One wallet. What a bridge must be follows from both chains, what services have named, and what operators did."""
+    """One wallet. Expected states follow from both chains, reports of services, and write-offs."""
 
     ground: Bridged
-    audits = (spending_audit.check, verification.check, wallets_audit.check)
+    audits = (spending_audit.check, verification.find_problems, wallets_audit.check)
 
     def begin(self) -> None:
         ground = self.ground
@@ -123,23 +128,23 @@ class Bridges(Machine):
             chain.give(self.address, USDC, 10**6 * UNITS[USDC])
             chain.give(self.address, ETH, 10**6 * UNITS[ETH])
         self.crossings: dict[str, Crossing] = {}
-        # Whatever services have paid, to whomever.
-        self.paid: list[tuple[Fate, str]] = []
+        # All payments of services.
+        self.paid: list[tuple[OrderStatus, str]] = []
         self.refused = 0
         self.frozen = False
         self.limits = dict.fromkeys(("daily", "weekly", "monthly", "per_tx"), 0)
         self.set_limits(daily=4, weekly=6, monthly=9, per_tx=3)
 
-    # What callers do.
+    # Steps of clients.
 
     def counted(self, rows: dict[str, Rows]) -> tuple[int, int, int]:
-        """What counts is the fee of all but those that left nothing behind: of one that is lost, too."""
+        """Return the counted fees: of all bridges except failed ones, but including written-off ones."""
         today = clock.now().date()
         ends = {each: (mine.row.status, mine.row.error) for each, mine in rows.items()}
         counting = [
             c
             for each, c in self.crossings.items()
-            if ends[each][0] != Status.FAILED or ends[each][1] == _WRITTEN_OFF
+            if ends[each][0] != MovementStatus.FAILED or ends[each][1] == _WRITTEN_OFF
         ]
         return (
             sum(c.counts_nanos for c in counting if c.made_on == today),
@@ -180,7 +185,7 @@ class Bridges(Machine):
             ("none", "none", "none", "loses_answers", "swallows", "away", "closed", "second")
         ),
     )
-    def somebody_bridges(self, name: str, dollars: int, fee: int, mishap: str) -> None:
+    def an_agent_bridges(self, name: str, dollars: int, fee: int, mishap: str) -> None:
         self.send(name, dollars, fee, mishap)
 
     def send(self, name: str, dollars: int, fee: int, mishap: str) -> str | None:
@@ -197,15 +202,15 @@ class Bridges(Machine):
             source_chain=way.source.name, destination_chain=way.destination.name, token=token.symbol,
             amount=str(TokenAmount(dollars * UNITS[token], token)),
         )  # fmt: skip
-        too_dear = fee * 10_000 > dollars * _CAP_BPS + _CAP_DOLLARS * 10_000
-        at_once = self.limit_broken(0)
+        too_expensive = fee * 10_000 > dollars * _CAP_BPS + _CAP_DOLLARS * 10_000
+        first_refusal = self.limit_broken(0)
         broken = self.limit_broken(fee * USD)
         expected: type[ServiceError] | str | None = (
             WalletFrozen if self.frozen
-            else at_once or (
+            else first_refusal or (
                 "chain_unreachable" if mishap == "away"
                 else "quote_unavailable" if mishap == "closed"
-                else "bridge_fee_too_high" if too_dear
+                else "bridge_fee_too_high" if too_expensive
                 else broken
             )
         )  # fmt: skip
@@ -224,23 +229,23 @@ class Bridges(Machine):
             with pytest.raises(failure):
                 bridges.quote(self.wallet, order)
             with pytest.raises(failure) as refused:
-                bridges.send(self.wallet, order, wait_seconds=NO_WAIT)
+                bridges.send(self.wallet, order, wait_seconds=NO_WAIT, claim=NO_CLAIM)
             if isinstance(expected, str):
                 assert refused.value.details["reason"] == expected
                 self.refused += 1
             return None
         heads = (way.source.head().number, way.destination.head().number)
-        view = bridges.send(self.wallet, order, wait_seconds=NO_WAIT)
-        assert view.status == Status.PENDING
+        view = bridges.send(self.wallet, order, wait_seconds=NO_WAIT, claim=NO_CLAIM)
+        assert view.status == MovementStatus.PENDING
         token = order.amount.token
         self.crossings[view.id] = Crossing(
             way, token, order.amount.units, fee * UNITS[token], fee * USD, clock.now().date(), heads
         )
         if way is self.ground.second:
-            self.note("second way")
+            self.note("second provider")
         return view.id
 
-    # What the world does.
+    # Steps of the environment.
 
     @rule(
         blocks=st.integers(1, 3), how=st.sampled_from(("full", "full", "full", "full", "reverting", "empty")),
@@ -262,10 +267,10 @@ class Bridges(Machine):
         for each, (arrival, refund) in before.items():
             way = self.crossings[each].way
             if arrival and way.destination.landed(arrival) is None:
-                self.note("an arrival is gone")
+                self.note("a reorged arrival")
             if refund and way.source.landed(refund) is None:
-                self.note("a refund is gone")
-        self.workers_look(rounds)
+                self.note("a reorged refund")
+        self.workers_run(rounds)
 
     @rule(which=st.sampled_from((0, 1)))
     def the_nodes_forget(self, which: int) -> None:
@@ -273,32 +278,32 @@ class Bridges(Machine):
 
     @precondition(lambda self: self.crossings)
     @rule(which=st.sampled_from((0, 1)))
-    def somebody_else_uses_a_slot(self, which: int) -> None:
+    def another_transaction_uses_the_nonce(self, which: int) -> None:
         chain = self.chains[which]
-        chain.take_slot(self.address)
+        chain.use_next_nonce(self.address)
         chain.mine(SAFE_DEPTH + 1)
-        self.workers_look(_ROUNDS)
+        self.workers_run(_ROUNDS)
 
     @precondition(lambda self: self.crossings)
     @rule(which=st.sampled_from((0, 1)), looks=st.integers(1, 3), left=st.sampled_from((0, 10_000)))
     def it_runs_short(self, which: int, looks: int, left: int) -> None:
-        """What had paid for gas was reorganised away, and comes again when workers have looked for a while."""
+        """A reorg removes the balance for gas, which is included again after some passes of the workers."""
         chain = self.chains[which]
         gone = chain.owned(self.address, ETH) - left
         chain.take(self.address, ETH, gone)
         for _ in range(looks):
             chain.mine(_PATIENCE)
-            self.workers_look(1)
+            self.workers_run(1)
         chain.give(self.address, ETH, gone)
 
     @rule(hours=st.sampled_from(HOURS))
     def time_passes(self, hours: int) -> None:
         self.let_pass(hours=hours)
 
-    # What services do.
+    # Steps of services.
 
     def some(self, which: int, *ways: Any) -> tuple[str, Crossing, Rows] | None:
-        """Return one of the bridges of these ways that have left, or None."""
+        """Return a bridge of these providers with a confirmed source, or None."""
         rows = self.rows()
         found = [
             each
@@ -312,36 +317,36 @@ class Bridges(Machine):
 
     @rule(
         which=st.integers(0, 5),
-        does=st.sampled_from(("pays", "pays", "pays", "pays less", "pays somebody", "reverts", "refunds")),
+        does=st.sampled_from(("pays", "pays", "pays", "pays less", "pays another", "reverts", "refunds")),
         mined=st.booleans(), says=st.sampled_from((True, True, False)),
     )  # fmt: skip
     def a_service_pays(self, which: int, does: str, mined: bool, says: bool) -> None:
-        """Pay, or not quite; and say so at once, or later, when it will be named as another's payment."""
+        """Pay correctly or not, and report it now or later, possibly for another bridge."""
         chosen = self.some(which, self.ground.orders, self.ground.second)
         if chosen is None:
             return
         _, crossing, rows = chosen
         way, units = crossing.way, crossing.units - crossing.fee_units
         chain = way.source if does == "refunds" else way.destination
-        to = STRANGER if does == "pays somebody" else self.address
+        to = OTHER if does == "pays another" else self.address
         paid = chain.pay(to, ETH, units // 2 if does == "pays less" else units)
-        self.paid.append((Fate.REFUNDED if does == "refunds" else Fate.PAID, paid))
+        self.paid.append((OrderStatus.REFUNDED if does == "refunds" else OrderStatus.PAID, paid))
         if mined or does == "reverts":
             chain.mine(1, reverting=does == "reverts")
         if says:
-            self.say(crossing, rows, *self.paid[-1])
+            self.report_order(crossing, rows, *self.paid[-1])
 
     @rule(which=st.integers(0, 5), what=st.integers(-1, 7))
-    def a_service_says(self, which: int, what: int) -> None:
-        """Name whatever has been paid so far, to whomever and for whichever, or nothing, or what never was."""
+    def a_service_reports(self, which: int, what: int) -> None:
+        """Report any payment so far, none, or one that does not exist."""
         chosen = self.some(which, self.ground.orders, self.ground.second)
         if chosen is None:
             return
-        known = [(Fate.OPEN, ""), (Fate.PAID, "0x" + "9" * 64), *self.paid]
-        self.say(chosen[1], chosen[2], *known[what % len(known)])
+        known = [(OrderStatus.OPEN, ""), (OrderStatus.PAID, "0x" + "9" * 64), *self.paid]
+        self.report_order(chosen[1], chosen[2], *known[what % len(known)])
 
-    def say(self, crossing: Crossing, rows: Rows, fate: Fate, tx_hash: str) -> None:
-        crossing.way.said[rows.source.tx_hash or ""] = Said(fate, tx_hash)
+    def report_order(self, crossing: Crossing, rows: Rows, status: OrderStatus, tx_hash: str) -> None:
+        crossing.way.reports[rows.source.tx_hash or ""] = OrderReport(status, tx_hash)
         crossing.named.add(tx_hash)
 
     @rule(which=st.integers(0, 5), forwarded=st.booleans())
@@ -354,77 +359,77 @@ class Bridges(Machine):
         (crossing.way.forwarded.add if forwarded else crossing.way.forwarded.discard)(rows.source.tx_hash)
 
     @rule(which=st.integers(0, 5))
-    def somebody_else_mints(self, which: int) -> None:
+    def another_relayer_mints(self, which: int) -> None:
         chosen = self.some(which, self.ground.inward, self.ground.outward)
         if chosen is None or chosen[2].source.tx_hash not in chosen[1].way.attested:
             return
         _, crossing, rows = chosen
-        crossing.way.mint_as_stranger(
+        crossing.way.mint_externally(
             rows.source.tx_hash or "", self.address, crossing.units - crossing.fee_units
         )
 
     @rule()
-    def base_carries_out_deposits(self) -> None:
+    def base_executes_deposits(self) -> None:
         pending = any(tx.sender == self.address for tx in self.ground.chain.pool.values())
-        if self.ground.portal.carry_out() and pending:
-            self.note("a deposit takes a slot of ours")
+        if self.ground.portal.execute_deposits() and pending:
+            self.note("a deposit uses our nonce")
 
     @rule(services=st.booleans(), chain=st.sampled_from((None, 0, 1)))
-    def somebody_is_away(self, services: bool, chain: int | None) -> None:
+    def a_system_is_unreachable(self, services: bool, chain: int | None) -> None:
         for way in self.ground.ways:
             way.away = services
         with self.mishap("away", *(() if chain is None else (self.chains[chain],))):
-            self.workers_look(1)
+            self.workers_run(1)
         for way in self.ground.ways:
             way.away = False
 
-    # What workers and operators do.
+    # Steps of workers and operators.
 
     @rule(rounds=st.sampled_from((1, 1, 2, _ROUNDS, _ROUNDS)))
-    def workers_look(self, rounds: int) -> None:
+    def workers_run(self, rounds: int) -> None:
         for _ in range(rounds):
             self.let_pass(seconds=61)
             for chain in self.chains:
-                tracking.confirm(chain.name)
-            bridge_steps.step_due()
+                confirmation.confirm(chain.name)
+            bridge_steps.advance_due()
         if rounds >= _ROUNDS:
-            self.judge()
+            self.check_outcomes()
 
     @precondition(lambda self: self.crossings)
     @rule(which=st.integers(0, 5))
     def an_operator_writes_off(self, which: int) -> None:
-        self.workers_look(_ROUNDS)
+        self.workers_run(_ROUNDS)
         bridge_id = list(self.crossings)[which % len(self.crossings)]
         self.write_off(bridge_id)
 
     def write_off(self, bridge_id: str) -> bool:
-        """Write a bridge off where that may be, and see that it is refused where it may not."""
+        """Write a bridge off if permitted, else check that it is refused."""
         crossing, rows = self.crossings[bridge_id], self.rows()[bridge_id]
         left = self.left(crossing, rows)
-        if rows.row.status != Status.PENDING or left is None or not self.is_lost(crossing, rows):
+        if rows.row.status != MovementStatus.PENDING or left is None or not self.is_lost(crossing, rows):
             with pytest.raises(TransactionInProgress):
-                lost_bridges.write_off(OPERATOR, bridge_id, takes_part=False)
+                write_offs.write_off(OPERATOR, bridge_id, accept_partial_refund=False)
             return False
-        lost_bridges.write_off(OPERATOR, bridge_id, takes_part=False)
+        write_offs.write_off(OPERATOR, bridge_id, accept_partial_refund=False)
         crossing.written_off = left.hash
         return True
 
     def is_lost(self, crossing: Crossing, rows: Rows) -> bool:
         if not isinstance(crossing.way, Orders):
             return False
-        said = crossing.way.said.get(rows.source.tx_hash or "")
-        if said is None or said.fate is Fate.OPEN:
+        report = crossing.way.reports.get(rows.source.tx_hash or "")
+        if report is None or report.status is OrderStatus.OPEN:
             return False
-        chain = crossing.way.source if said.fate is Fate.REFUNDED else crossing.way.destination
-        found = chain.landed(said.tx_hash)
+        chain = crossing.way.source if report.status is OrderStatus.REFUNDED else crossing.way.destination
+        found = chain.landed(report.tx_hash)
         return found is not None and found[0].number <= chain.safe and not brings(found[1], self.address, ETH)
 
     @precondition(lambda self: self.crossings)
-    @rule(which=st.integers(0, 5), what=st.sampled_from(("another look", "an operator", "a reorganisation")))
-    def something_happens_while_a_worker_asks(self, which: int, what: str) -> None:
-        """An answer is old when it comes: others have looked, or closed it, while it was on its way."""
-        self.workers_look(_ROUNDS)
-        pending = [each for each, rows in self.rows().items() if rows.row.status == Status.PENDING]
+    @rule(which=st.integers(0, 5), what=st.sampled_from(("another pass", "an operator", "a reorganisation")))
+    def the_state_changes_while_a_worker_queries(self, which: int, what: str) -> None:
+        """The state changes between query and response: by another pass, a write-off or a reorg."""
+        self.workers_run(_ROUNDS)
+        pending = [each for each, rows in self.rows().items() if rows.row.status == MovementStatus.PENDING]
         if not pending:
             return
         bridge_id = pending[which % len(pending)]
@@ -433,17 +438,17 @@ class Bridges(Machine):
         def happens() -> None:
             if what == "an operator":
                 if self.write_off(bridge_id):
-                    self.note("written off while a worker asks")
-            elif what == "another look":
-                bridge_steps.step(bridge_id)
+                    self.note("written off while a worker queries")
+            elif what == "another pass":
+                bridge_steps.advance(bridge_id)
             else:
                 crossing.way.destination.reorganise(2, keep=False)
 
         crossing.way.meanwhile = happens
         self.let_pass(seconds=61)
-        bridge_steps.step(bridge_id)
+        bridge_steps.advance(bridge_id)
         crossing.way.meanwhile = None
-        self.workers_look(_ROUNDS)
+        self.workers_run(_ROUNDS)
 
     @rule(
         limits=st.fixed_dictionaries(
@@ -461,28 +466,28 @@ class Bridges(Machine):
 
     def set_limits(self, **limits: int) -> None:
         self.limits.update(limits)
-        changes = Changes(**{f"{name}_limit_nanos": usd * USD for name, usd in limits.items()})
-        with unit_of_work():
-            spending.put_controls(self.wallet.id, changes, by_agent=True)
+        changes = ControlsChange(**{f"{name}_limit_nanos": usd * USD for name, usd in limits.items()})
+        with unit_of_work() as session:
+            spending_controls.put_controls(session, self.wallet.id, changes)
 
     @rule()
-    def it_is_frozen_or_let_go(self) -> None:
+    def the_freeze_changes(self) -> None:
         self.frozen = not self.frozen
-        with unit_of_work():
-            (spending.freeze if self.frozen else spending.unfreeze)(self.agent_id)
+        with unit_of_work() as session:
+            spending_accounts.set_frozen(session, self.agent_id, frozen=self.frozen)
 
-    # What most callers and services do: most steps of a random walk come to nothing.
+    # The most frequent sequence, which random steps rarely produce.
 
     @rule(
         name=st.sampled_from(("orders", "orders", "portal", "inward", "outward")),
         fee=st.sampled_from((0, 1)), refunds=st.booleans(), ends=st.booleans(),
     )  # fmt: skip
-    def one_goes_its_usual_way(self, name: str, fee: int, refunds: bool, ends: bool) -> None:
+    def one_runs_normally(self, name: str, fee: int, refunds: bool, ends: bool) -> None:
         bridge_id = self.send(name, 15, fee, "none")
         if bridge_id is None:
             return
         self.blocks_come(1, "full", (0, 1))
-        self.workers_look(1)
+        self.workers_run(1)
         which = self.index_of(bridge_id)
         if which is None:
             return
@@ -490,15 +495,15 @@ class Bridges(Machine):
             self.a_service_pays(which, "refunds" if refunds else "pays", mined=True, says=True)
         elif name == "portal":
             self.blocks_come(SAFE_DEPTH, "full", (0, 1))
-            self.base_carries_out_deposits()
+            self.base_executes_deposits()
         else:
             self.a_burn_is_attested(which, forwarded=False)
-            self.workers_look(1)
+            self.workers_run(1)
             self.blocks_come(1, "full", (0, 1))
-        self.workers_look(_ROUNDS if ends else 1)
+        self.workers_run(_ROUNDS if ends else 1)
 
     def index_of(self, bridge_id: str) -> int | None:
-        """Return by which number `some` finds a bridge among those of its ways."""
+        """Return the index by which `some` selects a bridge."""
         crossing, rows = self.crossings[bridge_id], self.rows()
         g = self.ground
         ways = next(
@@ -507,34 +512,34 @@ class Bridges(Machine):
         left = [e for e, c in self.crossings.items() if c.way in ways and self.left(c, rows[e]) is not None]
         return left.index(bridge_id) if bridge_id in left else None
 
-    # What must be.
+    # Expected states.
 
     def rows(self) -> dict[str, Rows]:
-        with reading() as session:
+        with read_only_unit() as session:
             found = {row.id: row for row in session.scalars(select(Transaction))}
             signed = session.scalars(
-                select(SignedAttempt).where(SignedAttempt.purpose == Purpose.PAYMENT.value)
+                select(SignedAttempt).where(SignedAttempt.purpose == AttemptPurpose.PAYMENT.value)
             )
             payments: dict[str, set[str]] = {}
             for attempt in signed:
                 payments.setdefault(attempt.transaction_id, set()).add(attempt.tx_hash)
-            sources = {row.bridge_id: row for row in found.values() if row.leg == Leg.SOURCE.value}
+            sources = {row.bridge_id: row for row in found.values() if row.leg == BridgeLegKind.SOURCE.value}
             known = {
                 bridge.id: Rows(
                     found[bridge.id], bridge, sources[bridge.id], frozenset(payments[sources[bridge.id].id]),
                     sum(
-                        leg.bridge_id == bridge.id and leg.leg == Leg.DESTINATION.value
-                        and leg.status == Status.PENDING.value
+                        leg.bridge_id == bridge.id and leg.leg == BridgeLegKind.DESTINATION.value
+                        and leg.status == MovementStatus.PENDING.value
                         for leg in found.values()
                     ),
                 )
                 for bridge in session.scalars(select(Bridge))
             }  # fmt: skip
-        # Databases keep no order.
+        # In the order of creation.
         return {each: known[each] for each in [*self.crossings, *(known.keys() - self.crossings.keys())]}
 
     def left(self, crossing: Crossing, rows: Rows) -> Block | None:
-        """Return the block in which it left its source chain, if it did."""
+        """Return the block of the confirmed source transaction, if any."""
         for tx_hash in rows.payments:
             found = crossing.way.source.landed(tx_hash)
             if found is not None and found[1].succeeded:
@@ -542,7 +547,7 @@ class Bridges(Machine):
         return None
 
     def has_failed(self, crossing: Crossing, rows: Rows) -> bool:
-        """Tell whether it certainly never leaves: its slot is used by something that does not carry it out."""
+        """Return whether the source can no longer be confirmed, because another transaction has its nonce."""
         chain = crossing.way.source
         for block in chain.blocks:
             for entry in block.landed:
@@ -553,7 +558,7 @@ class Bridges(Machine):
         return False
 
     def pays(self, crossing: Crossing, rows: Rows, tx_hash: str | None, *, back: bool) -> Landed | None:
-        """Return the transaction if the chain shows that it pays this bridge, or brings it back."""
+        """Return the transaction if it pays or refunds this bridge on its chain."""
         way = crossing.way
         found = (way.source if back else way.destination).landed(tx_hash or "")
         if found is None or not found[1].succeeded:
@@ -568,23 +573,23 @@ class Bridges(Machine):
             is_paid = not back and entry.tx.auth in burns and entry.tx.recipient == self.address
         return entry if is_paid else None
 
-    def judge(self) -> None:
-        """Compare each bridge with what both chains show, services have named and operators have done."""
+    def check_outcomes(self) -> None:
+        """Check each bridge against both chains, reports of services and write-offs."""
         rows = self.rows()
         taken = {rows_.bridge.arrival_hash or rows_.bridge.refund_hash for rows_ in rows.values()}
         for bridge_id, crossing in self.crossings.items():
             mine = rows[bridge_id]
             row, bridge, left = mine.row, mine.bridge, self.left(crossing, mine)
-            if row.status == Status.CONFIRMED:
+            if row.status == MovementStatus.CONFIRMED:
                 entry = self.pays(crossing, mine, bridge.arrival_hash, back=False)
                 assert entry is not None
                 assert bridge.received_units == entry.tx.units >= crossing.units - crossing.fee_units
-            elif row.status == Status.PENDING:
+            elif row.status == MovementStatus.PENDING:
                 assert not self.has_failed(crossing, mine)
                 if left is not None:
-                    # What an operator has closed stays closed, whoever was looking at the time.
+                    # A write-off is final, even during a pass of a worker.
                     assert crossing.written_off != left.hash
-                    self.judge_pending(crossing, mine, taken)
+                    self.check_pending(crossing, mine, taken)
             elif row.error == _REFUNDED:
                 entry = self.pays(crossing, mine, bridge.refund_hash, back=True)
                 assert entry is not None
@@ -595,53 +600,60 @@ class Bridges(Machine):
             else:
                 assert self.has_failed(crossing, mine)
 
-    def judge_pending(self, crossing: Crossing, mine: Rows, taken: set[str | None]) -> None:
-        """See that what has left and is pending has indeed nothing to show, and does what it can."""
+    def check_pending(self, crossing: Crossing, mine: Rows, taken: set[str | None]) -> None:
+        """Check that a pending bridge with a confirmed source has no outcome yet, and is being completed."""
         way, source_hash = crossing.way, mine.source.tx_hash or ""
         if isinstance(way, Orders):
-            said = way.said.get(source_hash)
-            if said is not None and said.fate is not Fate.OPEN and said.tx_hash not in taken:
-                assert self.pays(crossing, mine, said.tx_hash, back=said.fate is Fate.REFUNDED) is None
-            elif said is not None and said.tx_hash in taken:
-                self.note("a payment that stands for another")
+            report = way.reports.get(source_hash)
+            if report is not None and report.status is not OrderStatus.OPEN and report.tx_hash not in taken:
+                assert (
+                    self.pays(crossing, mine, report.tx_hash, back=report.status is OrderStatus.REFUNDED)
+                    is None
+                )
+            elif report is not None and report.tx_hash in taken:
+                self.note("a payment reported for two bridges")
             return
         assert way.destination.was_used(auth_of(source_hash)) is None
         if isinstance(way, Burns) and source_hash in way.attested - way.forwarded:
             assert mine.pending_mints == 1 or way.destination.owned(self.address, ETH) < 10**15
 
     @invariant()
-    def what_is_told_fits_together(self) -> None:
+    def rows_are_consistent(self) -> None:
         rows = self.rows()
-        self.the_windows_count_the_fees_of_what_is_under_way_or_gone(rows)
-        self.one_payment_stands_for_one_bridge_and_each_hold_for_its_end(rows)
+        self.the_windows_count_fees_of_pending_and_lost_bridges(rows)
+        self.each_payment_settles_one_bridge_and_each_hold_matches(rows)
         self.no_leg_is_executed_twice(rows)
 
-    def the_windows_count_the_fees_of_what_is_under_way_or_gone(self, rows: dict[str, Rows]) -> None:
-        with reading():
-            standing = spending.standing(self.wallet.id)
+    def the_windows_count_fees_of_pending_and_lost_bridges(self, rows: dict[str, Rows]) -> None:
+        with read_only_unit() as session:
+            standing = spending_controls.status_of(session, self.wallet.id)
         windows = (standing.today, standing.week, standing.month)
         assert tuple(window.spent_nanos for window in windows) == self.counted(rows)
 
-    def one_payment_stands_for_one_bridge_and_each_hold_for_its_end(self, rows: dict[str, Rows]) -> None:
+    def each_payment_settles_one_bridge_and_each_hold_matches(self, rows: dict[str, Rows]) -> None:
         assert rows.keys() == self.crossings.keys()
-        with reading() as session:
+        with read_only_unit() as session:
             holds = dict(session.execute(select(SpendingHold.reference, SpendingHold.state)).all())
             parents = session.scalars(
-                select(Transaction.id).where(Transaction.kind == Kind.BRIDGE.value)
+                select(Transaction.id).where(Transaction.kind == MovementKind.BRIDGE.value)
             ).all()
         assert len(parents) == len(rows) + self.refused
         assert holds.keys() == rows.keys()
         shown = []
         for bridge_id, mine in rows.items():
             row, bridge = mine.row, mine.bridge
-            assert (bridge.arrival_hash is not None) == (row.status == Status.CONFIRMED)
+            assert (bridge.arrival_hash is not None) == (row.status == MovementStatus.CONFIRMED)
             assert (bridge.refund_hash is not None) == (
-                row.error == _REFUNDED and row.status == Status.FAILED
+                row.error == _REFUNDED and row.status == MovementStatus.FAILED
             )
             shown += [each for each in (bridge.arrival_hash, bridge.refund_hash) if each is not None]
-            lost = row.status == Status.FAILED and row.error == _WRITTEN_OFF
-            ends = {Status.PENDING: "held", Status.CONFIRMED: "spent", Status.FAILED: "released"}
-            assert holds[bridge_id] == ("spent" if lost else ends[Status(row.status)])
+            lost = row.status == MovementStatus.FAILED and row.error == _WRITTEN_OFF
+            ends = {
+                MovementStatus.PENDING: "held",
+                MovementStatus.CONFIRMED: "spent",
+                MovementStatus.FAILED: "released",
+            }
+            assert holds[bridge_id] == ("spent" if lost else ends[MovementStatus(row.status)])
             assert mine.pending_mints <= 1
         assert len(shown) == len(set(shown))
 
@@ -651,25 +663,27 @@ class Bridges(Machine):
             landed = [way.source.landed(each) for each in mine.payments]
             assert sum(found is not None and found[1].succeeded for found in landed) <= 1
 
-    # Where a walk ends.
+    # End of a walk.
 
     def come_to_rest(self) -> None:
-        """Let services be honest, and blocks and workers come, until nothing is pending; then see what is where."""
-        self.workers_look(_ROUNDS)
+        """Run honest services, blocks and workers until nothing is pending; then check all balances."""
+        self.workers_run(_ROUNDS)
         for _ in range(_ROUNDS_TO_REST):
-            pending = [each for each, rows in self.rows().items() if rows.row.status == Status.PENDING]
+            pending = [
+                each for each, rows in self.rows().items() if rows.row.status == MovementStatus.PENDING
+            ]
             if not pending and not self.legs_pending():
                 break
             for bridge_id in pending:
                 self.be_honest(bridge_id)
-            self.ground.portal.carry_out()
+            self.ground.portal.execute_deposits()
             for chain in self.chains:
                 chain.mine(_PATIENCE)
-            self.workers_look(2)
+            self.workers_run(2)
         assert not self.legs_pending()
-        assert all(rows.row.status != Status.PENDING for rows in self.rows().values())
-        self.judge()
-        self.see_what_is_where()
+        assert all(rows.row.status != MovementStatus.PENDING for rows in self.rows().values())
+        self.check_outcomes()
+        self.check_balances()
 
     def be_honest(self, bridge_id: str) -> None:
         crossing, rows = self.crossings[bridge_id], self.rows()[bridge_id]
@@ -681,20 +695,20 @@ class Bridges(Machine):
             way.forwarded.discard(source_hash)
         elif isinstance(way, Orders):
             paid = way.destination.pay(self.address, ETH, crossing.units - crossing.fee_units)
-            self.say(crossing, rows, Fate.PAID, paid)
+            self.report_order(crossing, rows, OrderStatus.PAID, paid)
 
     def legs_pending(self) -> bool:
-        with reading() as session:
+        with read_only_unit() as session:
             legs = session.scalars(
                 select(Transaction.id).where(
-                    Transaction.bridge_id.is_not(None), Transaction.status == Status.PENDING.value
+                    Transaction.bridge_id.is_not(None), Transaction.status == MovementStatus.PENDING.value
                 )
             ).all()
         return bool(legs)
 
-    def see_what_is_where(self) -> None:
-        """Compare what the chains have with what the legs say that they took, and others have brought."""
-        with reading() as session:
+    def check_balances(self) -> None:
+        """Check the balances on both chains against the legs and incoming payments."""
+        with read_only_unit() as session:
             legs = session.scalars(select(Transaction).where(Transaction.bridge_id.is_not(None))).all()
         for chain in self.chains:
             ours = [leg for leg in legs if leg.chain == chain.name.value]
@@ -711,9 +725,9 @@ class Bridges(Machine):
             burnt = sum(
                 leg.amount_units
                 for leg in ours
-                if leg.status == Status.CONFIRMED
+                if leg.status == MovementStatus.CONFIRMED
                 and leg.currency == USDC.symbol
-                and leg.leg == Leg.SOURCE.value
+                and leg.leg == BridgeLegKind.SOURCE.value
             )
             start = 10**6 * UNITS[USDC]
             assert chain.owned(self.address, USDC) == start + brought[USDC] - burnt
@@ -729,8 +743,8 @@ class Bridges(Machine):
             "bridge: failed, bridge_fee_too_high",
             "bridge_leg: confirmed", "bridge_leg: replaced", "bridge_leg: pending, reorganised",
             "bridge_leg: failed, reverted",
-            "second way", "a payment that stands for another", "an arrival is gone", "a refund is gone",
-            "a deposit takes a slot of ours", "written off while a worker asks",
+            "second provider", "a payment reported for two bridges", "a reorged arrival", "a reorged refund",
+            "a deposit uses our nonce", "written off while a worker queries",
         }
     )  # fmt: skip
 
@@ -738,43 +752,43 @@ class Bridges(Machine):
         self.set_limits(daily=0, weekly=0, monthly=0, per_tx=0)
         both = (0, 1)
         for name in ("orders", "portal", "inward", "outward"):
-            self.one_goes_its_usual_way(name, 1, refunds=False, ends=True)
+            self.one_runs_normally(name, 1, refunds=False, ends=True)
             yield
-        # What has arrived goes again, and comes again.
+        # An arrival is reorged and included again.
         for keep in (True, False):
-            self.one_goes_its_usual_way("outward", 0, refunds=False, ends=True)
+            self.one_runs_normally("outward", 0, refunds=False, ends=True)
             self.a_reorganisation_comes(1, 1, keep, _ROUNDS)
             yield
             self.blocks_come(1, "full", both)
-            self.workers_look(_ROUNDS)
+            self.workers_run(_ROUNDS)
             yield
-        # What has come back goes again: then it has not come back.
-        self.one_goes_its_usual_way("orders", 1, refunds=True, ends=True)
+        # A refund is reorged permanently.
+        self.one_runs_normally("orders", 1, refunds=True, ends=True)
         self.a_reorganisation_comes(0, 1, keep=False, rounds=_ROUNDS)
         yield
-        # One payment is named for two.
+        # One payment is reported for two bridges.
         first, second = (self.send("orders", 15, 1, "none") for _ in range(2))
         self.blocks_come(1, "full", both)
-        self.workers_look(1)
+        self.workers_run(1)
         self.a_service_pays(self.number_of(first), "pays", mined=True, says=True)
-        self.a_service_says(self.number_of(second), -1)
-        self.workers_look(_ROUNDS)
+        self.a_service_reports(self.number_of(second), -1)
+        self.workers_run(_ROUNDS)
         yield
         for _ in range(2):
-            self.one_is_paid_to_somebody_else()
+            self.one_is_paid_to_another_address()
             yield
-        # The other way to write one off: while a worker asks.
+        # A write-off while a worker queries.
         self.send("orders", 15, 1, "second")
         self.blocks_come(1, "full", both)
-        self.workers_look(1)
+        self.workers_run(1)
         newest = list(self.crossings)[-1]
-        self.a_service_pays(self.number_of(newest), "pays somebody", mined=True, says=True)
+        self.a_service_pays(self.number_of(newest), "pays another", mined=True, says=True)
         self.blocks_come(SAFE_DEPTH, "full", both)
-        self.something_happens_while_a_worker_asks(self.pending_number_of(newest), "an operator")
+        self.the_state_changes_while_a_worker_queries(self.pending_number_of(newest), "an operator")
         yield
-        yield from self.script_of_what_never_leaves()
+        yield from self.script_of_failed_sources()
 
-    def script_of_what_never_leaves(self) -> Iterator[None]:
+    def script_of_failed_sources(self) -> Iterator[None]:
         both = (0, 1)
         for mishap, fee in (("away", 0), ("closed", 0), ("none", 3)):
             self.send("orders", 5, fee, mishap)
@@ -783,31 +797,31 @@ class Bridges(Machine):
             self.send("outward", 5, 0, "none")
             for _ in range(3):
                 self.blocks_come(_PATIENCE, how, both)
-                self.workers_look(1)
+                self.workers_run(1)
             self.blocks_come(1, "full", both)
-            self.workers_look(_ROUNDS)
+            self.workers_run(_ROUNDS)
             yield
         self.send("orders", 5, 0, "none")
         self.it_runs_short(0, 3, 10_000)
         self.blocks_come(1, "full", both)
-        self.workers_look(_ROUNDS)
+        self.workers_run(_ROUNDS)
         yield
         self.send("portal", 5, 0, "swallows")
-        self.somebody_else_uses_a_slot(1)
+        self.another_transaction_uses_the_nonce(1)
         yield
         self.send("portal", 5, 0, "none")
         self.blocks_come(SAFE_DEPTH + 1, "full", both)
         self.send("orders", 5, 0, "none")
-        self.base_carries_out_deposits()
-        self.workers_look(_ROUNDS)
+        self.base_executes_deposits()
+        self.workers_run(_ROUNDS)
         yield
 
-    def one_is_paid_to_somebody_else(self) -> None:
+    def one_is_paid_to_another_address(self) -> None:
         self.send("orders", 15, 1, "none")
         self.blocks_come(1, "full", (0, 1))
-        self.workers_look(1)
+        self.workers_run(1)
         newest = list(self.crossings)[-1]
-        self.a_service_pays(self.number_of(newest), "pays somebody", mined=True, says=True)
+        self.a_service_pays(self.number_of(newest), "pays another", mined=True, says=True)
         self.an_operator_writes_off(len(self.crossings) - 1)
         self.blocks_come(SAFE_DEPTH, "full", (0, 1))
         self.an_operator_writes_off(len(self.crossings) - 1)
@@ -818,13 +832,13 @@ class Bridges(Machine):
         return found
 
     def pending_number_of(self, bridge_id: str) -> int:
-        pending = [each for each, rows in self.rows().items() if rows.row.status == Status.PENDING]
+        pending = [each for each, rows in self.rows().items() if rows.row.status == MovementStatus.PENDING]
         return pending.index(bridge_id)
 
 
 @pytest.fixture
 def bridged(each_database_url: str, build_app: Callable[..., Flask]) -> Bridged:
-    """Base and Ethereum on each kind of database, with all ways between them."""
+    """Base and Ethereum on each kind of database, with all bridge providers."""
     base, ethereum = SimulatedChain(), SimulatedChain(ChainName.ETHEREUM)
     ways = {
         "orders": Orders("relay", base, ethereum), "second": Orders("lifi", base, ethereum),
@@ -845,7 +859,7 @@ def bridged(each_database_url: str, build_app: Callable[..., Flask]) -> Bridged:
         },
         parts={
             "chains": {each.name: each for each in (base, ethereum)},
-            "prices": MarketPrices([], [], overrides={ETH: 1000 * USD, SOL: 100 * USD}),
+            "prices": MarketPriceFeed([], [], overrides={ETH: 1000 * USD, SOL: 100 * USD}),
             "bridges": {
                 (ChainName.BASE, ChainName.ETHEREUM, ETH): (ways["orders"], ways["second"]),
                 (ChainName.ETHEREUM, ChainName.BASE, ETH): (ways["portal"],),
@@ -856,5 +870,5 @@ def bridged(each_database_url: str, build_app: Callable[..., Flask]) -> Bridged:
     )  # fmt: skip
 
 
-def test_whatever_services_do_a_bridge_ends_where_its_money_is(bridged: Bridged) -> None:
+def test_bridge_outcomes_match_the_chains_whatever_services_do(bridged: Bridged, walk: Walk) -> None:
     walk(Bridges, bridged, walks=3, steps=30)

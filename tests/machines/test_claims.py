@@ -1,4 +1,4 @@
-"""Claim codes and ownership: claimed, repeated, replaced, revoked, expired; owner keys replaced; agents deleted."""
+"""State machine test of claim codes and ownership."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from hypothesis.stateful import Bundle, invariant, rule
 from app.agents import claims
 from app.agents import service as agents
 from app.core import clock
-from app.core.unit_of_work import reading, unit_of_work
 from app.credits import audit as credits_audit
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.device import service as device
 from app.errors import AlreadyClaimed, EmailMismatch, InvalidInput, NotFound, ServiceError
 from app.identity import owner_keys
-from app.platform import actors, keys, service, verification
-from tests.support.machines import Ground, Machine, walk
+from app.owner.session import sessions
+from app.platform import keys
+from app.platform.agents import service
+from app.platform.audit_log import actors, verification
+from tests.support.machines import Ground, Machine, Walk
 
 ANN, BOB = "ann@example.org", "bob@example.org"
-ACTOR = actors.the_service("a test")
+ACTOR = actors.system_actor("a test")
 _TEN_YEARS = 315_360_000
 _DAY = 24 * 3600
 _EMAILS = (None, ANN, BOB)
@@ -29,19 +32,20 @@ _EMAILS = (None, ANN, BOB)
 
 @dataclass
 class Code:
-    """A code as the model knows it; `answer` is the owner key that its claim may still be answered with."""
+    """A code in the model; `replay` is the owner key that a repeated claim still returns."""
 
     text: str
     issued: float
     revoked: bool = False
     claimed: float | None = None
     email: str | None = None
-    answer: str | None = None
+    replay: str | None = None
+    repeats: int = 0
 
 
 @dataclass
 class Registered:
-    """An agent as the model knows it; `owner_key` is the one that opens it now."""
+    """An agent in the model; `owner_key` is its valid key."""
 
     id: str
     email: str | None
@@ -56,12 +60,20 @@ class Registered:
 
 
 class Claims(Machine):
-    """Agents, their codes and whoever types them."""
+    """Agents, their claim codes, and attempts to claim them."""
 
-    audits = (verification.check, credits_audit.check)
+    audits = (verification.find_problems, credits_audit.check)
     reaches = frozenset(
-        {"claimed", "answered again", "AlreadyClaimed", "EmailMismatch", "InvalidInput", "NotFound"}
-    )
+        {
+            "claimed",
+            "replayed",
+            "replayed without the key",
+            "AlreadyClaimed",
+            "EmailMismatch",
+            "InvalidInput",
+            "NotFound",
+        }
+    )  # fmt: skip
 
     registered = Bundle("registered")
 
@@ -75,32 +87,40 @@ class Claims(Machine):
         self.agents.append(agent)
         return agent
 
-    @rule(agent=registered, which=st.integers(0, 3), email=st.sampled_from(_EMAILS))
-    def somebody_claims(self, agent: Registered, which: int, email: str | None) -> None:
+    @rule(
+        agent=registered, which=st.integers(0, 3), email=st.sampled_from(_EMAILS), with_receipt=st.booleans()
+    )
+    def claim(self, agent: Registered, which: int, email: str | None, *, with_receipt: bool = True) -> None:
         code, now = agent.codes[which % len(agent.codes)], clock.now().timestamp()
-        expected = self.refusal(agent, code, email)
+        expected = self.refusal(agent, code, email, with_receipt=with_receipt)
         if expected is not None:
             with pytest.raises(expected):
-                device.claim(code.text, email=email, network="192.0.2.1")
+                device.claim_agent(code.text, email=email, network="192.0.2.1")
             self.note(expected.__name__)
             return
-        claimed = device.claim(code.text.lower(), email=email, network="192.0.2.1")
+        kept = with_receipt and code.claimed is not None
+        receipt = f"receipt {code.text}" if kept or code.claimed is None else None
+        claimed = device.claim_agent(code.text.lower(), email=email, network="192.0.2.1", receipt=receipt)
         assert claimed.agent_id == agent.id
         if code.claimed is not None:
-            assert claimed.owner_key == code.answer
-            self.note("answered again")
+            assert claimed.owner_key == (code.replay if kept else None)
+            code.repeats += 1
+            self.note("replayed" if kept else "replayed without the key")
             return
-        code.claimed, code.email, code.answer = now, email, claimed.owner_key
+        code.claimed, code.email, code.replay = now, email, claimed.owner_key
         agent.owner_key = claimed.owner_key
         self.note("claimed")
 
-    def refusal(self, agent: Registered, code: Code, email: str | None) -> type[ServiceError] | None:
+    def refusal(
+        self, agent: Registered, code: Code, email: str | None, *, with_receipt: bool
+    ) -> type[ServiceError] | None:
         now = clock.now().timestamp()
         if code.revoked or agent.deleted or now >= code.issued + _TEN_YEARS:
             return NotFound
         if code.claimed is not None:
-            again = now < code.claimed + _DAY and code.answer is not None and email == code.email
-            return None if again else AlreadyClaimed
+            is_replayed = now < code.claimed + _DAY and code.replay is not None and email == code.email
+            most = claims.MAX_REPLAYS * (2 if with_receipt else 1)
+            return None if is_replayed and code.repeats < most else AlreadyClaimed
         if agent.email is None:
             return None
         if email is None:
@@ -108,17 +128,17 @@ class Claims(Machine):
         return None if email == agent.email else EmailMismatch
 
     @rule(email=st.sampled_from(_EMAILS), hours=st.sampled_from((0, 23, 25)), replaced=st.booleans())
-    def one_goes_its_usual_way(self, email: str | None, hours: int, replaced: bool) -> None:
-        """Most steps of a random walk come to nothing; this one is what most people do, once more or late."""
+    def claim_twice(self, email: str | None, hours: int, replaced: bool) -> None:
+        """Claim an agent and repeat it: most other steps of a random walk have no effect."""
         agent = self.register(email)
-        self.somebody_claims(agent, 0, email)
+        self.claim(agent, 0, email)
         if replaced:
-            self.an_operator_replaces_the_owner_s_key(agent)
-        self.time_passes(hours)
-        self.somebody_claims(agent, 0, email)
+            self.replace_owner_key(agent)
+        self.advance_hours(hours)
+        self.claim(agent, 0, email)
 
     @rule(agent=registered)
-    def the_agent_replaces_its_code(self, agent: Registered) -> None:
+    def replace_code(self, agent: Registered) -> None:
         if agent.deleted or agent.is_claimed:
             with pytest.raises(NotFound if agent.deleted else AlreadyClaimed):
                 agents.replace_claim_code(agent.id)
@@ -128,7 +148,7 @@ class Claims(Machine):
         agent.codes.append(Code(agents.replace_claim_code(agent.id), clock.now().timestamp()))
 
     @rule(agent=registered)
-    def an_operator_revokes_it(self, agent: Registered) -> None:
+    def revoke_code(self, agent: Registered) -> None:
         if agent.deleted:
             with pytest.raises(NotFound):
                 service.revoke_claim_code(ACTOR, agent.id)
@@ -139,7 +159,7 @@ class Claims(Machine):
             code.revoked = True
 
     @rule(agent=registered)
-    def an_operator_replaces_the_owner_s_key(self, agent: Registered) -> None:
+    def replace_owner_key(self, agent: Registered) -> None:
         if agent.deleted or not agent.is_claimed:
             with pytest.raises(NotFound):
                 keys.replace_owner_key(ACTOR, agent.id)
@@ -148,10 +168,18 @@ class Claims(Machine):
         agent.old_keys.append(agent.owner_key)
         agent.owner_key = keys.replace_owner_key(ACTOR, agent.id)
         for code in agent.codes:
-            code.answer = None
+            code.replay = None
 
     @rule(agent=registered)
-    def an_operator_deletes_it(self, agent: Registered) -> None:
+    def sign_in(self, agent: Registered) -> None:
+        if agent.deleted or agent.owner_key is None:
+            return
+        sessions.sign_in(agent.owner_key, network="192.0.2.1", previous_token=None)
+        for code in agent.codes:
+            code.replay = None
+
+    @rule(agent=registered)
+    def delete(self, agent: Registered) -> None:
         if agent.deleted:
             with pytest.raises(NotFound):
                 service.delete(ACTOR, agent.id)
@@ -160,64 +188,72 @@ class Claims(Machine):
         agent.deleted = True
 
     @rule(hours=st.sampled_from((1, 12, 23, 24, 25)))
-    def time_passes(self, hours: int) -> None:
+    def advance_hours(self, hours: int) -> None:
         self.let_pass(hours=hours)
 
-    @rule(much=st.sampled_from((False, False, False, True)))
-    def ten_years_pass(self, much: bool) -> None:
-        if much:
+    @rule(is_chosen=st.sampled_from((False, False, False, True)))
+    def advance_ten_years(self, is_chosen: bool) -> None:
+        if is_chosen:
             self.let_pass(seconds=_TEN_YEARS)
 
     @rule()
-    def the_sweep_forgets_answers(self) -> None:
+    def erase_expired_responses(self) -> None:
         now = clock.now()
-        with unit_of_work():
-            claims.forget_answers(now)
+        with unit_of_work() as session:
+            claims.erase_expired_responses(session, now)
         for agent in self.agents:
             for code in agent.codes:
                 if code.claimed is not None and code.claimed + _DAY < now.timestamp():
-                    code.answer = None
+                    code.replay = None
 
     @invariant()
-    def one_key_opens_an_agent_and_it_is_the_newest(self) -> None:
-        with reading():
+    def only_the_newest_owner_key_is_valid(self) -> None:
+        with read_only_unit() as session:
             for agent in self.agents:
                 if agent.owner_key is not None:
-                    found = owner_keys.find(agent.owner_key)
+                    found = owner_keys.find(session, agent.owner_key)
                     assert (found is not None and found.agent_id == agent.id) != agent.deleted
-                assert not any(owner_keys.find(key) for key in agent.old_keys)
+                assert not any(owner_keys.find(session, key) for key in agent.old_keys)
 
     @invariant()
-    def a_code_says_whose_it_is_while_it_is_good_and_nothing_afterwards(self) -> None:
+    def a_code_names_its_agent_until_it_is_revoked_or_expires(self) -> None:
         for agent in self.agents:
             for code in agent.codes:
-                gone = code.revoked or agent.deleted or clock.now().timestamp() >= code.issued + _TEN_YEARS
-                if gone:
+                is_invalid = (
+                    code.revoked or agent.deleted or clock.now().timestamp() >= code.issued + _TEN_YEARS
+                )
+                if is_invalid:
                     with pytest.raises(NotFound):
                         device.describe(code.text, network="192.0.2.1")
                 else:
-                    said = device.describe(code.text, network="192.0.2.1")
-                    assert (said.agent_id, said.claimed) == (agent.id, code.claimed is not None)
+                    described = device.describe(code.text, network="192.0.2.1")
+                    assert (described.agent_id, described.claimed_at is not None) == (
+                        agent.id,
+                        code.claimed is not None,
+                    )
 
     def script(self) -> Iterator[None]:
         for hours, replaced in ((0, False), (25, False), (0, True)):
-            self.one_goes_its_usual_way(ANN, hours, replaced)
+            self.claim_twice(ANN, hours, replaced)
             yield
         agent = self.register(ANN)
         for email in (BOB, None):
-            self.somebody_claims(agent, 0, email)
+            self.claim(agent, 0, email)
             yield
-        self.the_agent_replaces_its_code(agent)
-        self.somebody_claims(agent, 0, ANN)
+        self.replace_code(agent)
+        self.claim(agent, 0, ANN)
         yield
-        self.somebody_claims(agent, 1, ANN)
-        self.the_sweep_forgets_answers()
+        self.claim(agent, 1, ANN)
+        self.claim(agent, 1, ANN, with_receipt=False)
+        self.sign_in(agent)
+        self.claim(agent, 1, ANN)
+        self.erase_expired_responses()
         yield
         other = self.register(None)
-        self.an_operator_revokes_it(other)
-        self.an_operator_deletes_it(agent)
+        self.revoke_code(other)
+        self.delete(agent)
         yield
 
 
-def test_whoever_types_which_code_an_agent_has_one_owner_at_most(ground: Ground) -> None:
+def test_an_agent_has_at_most_one_owner(ground: Ground, walk: Walk) -> None:
     walk(Claims, ground, walks=8, steps=25)

@@ -15,24 +15,25 @@ from sqlalchemy import select
 
 from app.agents import service as agents
 from app.core import clock
-from app.core.unit_of_work import reading, unit_of_work
+from app.credits import accounts as credit_accounts
 from app.credits import audit as credits_audit
-from app.credits import service as credits_service
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import PurchaseInProgress
+from app.idempotency.service import NO_CLAIM
 from app.identity import service as identity
-from app.identity.caller import Caller
-from app.ports.shopper import ShippingAddress, Trouble
-from app.shopping import carrying, service, sweeping
-from app.shopping.lifecycle import OPEN, Status
+from app.identity.principal import Principal
+from app.ports.shopper import FailureCode, ShippingAddress
+from app.shopping import maintenance, purchase_runner, service
+from app.shopping.lifecycle import OPEN_STATUSES, PurchaseStatus
 from app.shopping.models import Purchase
-from app.shopping.orders import Order
+from app.shopping.orders import PurchaseOrder
 from app.spending import audit as spending_audit
-from app.spending import service as spending
+from app.spending import controls as spending_controls
+from app.spending.controls import ControlsChange
 from app.spending.models import SpendingHold
-from app.spending.service import Changes
 from app.usage import audit as usage_audit
-from tests.support.fake_shopper import trouble
-from tests.support.machines import HOURS, Ground, Machine, walk
+from tests.support.fake_shopper import purchase_failure
+from tests.support.machines import HOURS, Ground, Machine, Walk
 
 USD = 10**9
 PRICE_NANOS = USD // 4
@@ -40,23 +41,24 @@ GOODS, SHIPPING, DAILY, PER_TX = 12, 5, 60, 40
 _LEASE_SECONDS, _FIRST_LEASE_SECONDS = 60, 900
 _POINTS = ("start", "review", "allowed", "pressed")
 _ENDINGS = (
-    "buys", "buys", "buys", "nothing_read", "human_check", "no_stock", "unclear", "breaks", "asks_twice", "unasked",
+    "buys", "buys", "buys",
+    "nothing_read", "human_check", "no_stock", "unknown", "crashes", "authorizes_twice", "unauthorized",
 )  # fmt: skip
 
 
 class Died(BaseException):
-    """The worker's process is gone: nothing of it runs any more."""
+    """The worker's process has died: nothing of it runs any more."""
 
 
 @dataclass
 class Bought:
-    """A purchase as the model knows it; `counts` is (dollars, day) as the wallet's limits have it."""
+    """A purchase in the model; `counts` is (dollars, day) as counted by the wallet's limits."""
 
     user: str | None
     quantity: int
     dry_run: bool
     lease_until: float
-    status: Status = Status.QUEUED
+    status: PurchaseStatus = PurchaseStatus.QUEUED
     charged: bool = True
     page_read: bool = False
     counts: tuple[int, date] | None = None
@@ -72,7 +74,7 @@ class Bought:
 
 
 class Purchases(Machine):
-    """One agent and one shop. `presses` counts what the shop has seen of each purchase."""
+    """One agent and one shop. `presses` counts the shop's orders per purchase."""
 
     audits = (credits_audit.check, spending_audit.check, usage_audit.check)
 
@@ -85,17 +87,17 @@ class Purchases(Machine):
     def begin(self) -> None:
         made = agents.register(name=None, email=None)
         self.wallet_id = made.wallet.id
-        caller = identity.find_caller(made.api_key)
+        caller = identity.find_principal(made.api_key)
         assert caller is not None
-        self.caller: Caller = caller
-        with unit_of_work():
-            limits = Changes(
+        self.caller: Principal = caller
+        with unit_of_work() as session:
+            limits = ControlsChange(
                 daily_limit_nanos=DAILY * USD,
                 weekly_limit_nanos=0,
                 monthly_limit_nanos=0,
                 per_tx_limit_nanos=PER_TX * USD,
             )
-            spending.put_controls(self.wallet_id, limits, by_agent=True)
+            spending_controls.put_controls(session, self.wallet_id, limits)
         self.bought: dict[str, Bought] = {}
         self.presses: Counter[str] = Counter()
 
@@ -114,21 +116,21 @@ class Purchases(Machine):
         twice=st.booleans(),
     )
     def order(self, user: str | None, quantity: int, dry_run: bool, twice: bool) -> object:
-        order = Order(
+        order = PurchaseOrder(
             url="https://shop.example/p/1", host="shop.example",
             address=ShippingAddress("Ann", "12345"), username=user, password="secret" if user else None,
             quantity=quantity, options={}, max_total_nanos=None, dry_run=dry_run,
         )  # fmt: skip
         same = any(
             (b.user, b.quantity, b.dry_run) == (user, quantity, dry_run)
-            and (b.status in OPEN or b.status is Status.UNKNOWN)
+            and (b.status in OPEN_STATUSES or b.status is PurchaseStatus.UNKNOWN)
             for b in self.bought.values()
         )
         if same and not twice:
             with pytest.raises(PurchaseInProgress):
-                service.buy(self.caller, order, twice=False)
+                service.buy(self.caller, order, allow_duplicate=False, claim=NO_CLAIM)
             return multiple()
-        view = service.buy(self.caller, order, twice=twice)
+        view = service.buy(self.caller, order, allow_duplicate=twice, claim=NO_CLAIM)
         lease = clock.now().timestamp() + _FIRST_LEASE_SECONDS
         self.bought[view.id] = Bought(user, quantity, dry_run, lease)
         return view.id
@@ -138,7 +140,7 @@ class Purchases(Machine):
         late_at=st.sampled_from((None, None, *_POINTS)),
     )  # fmt: skip
     def one_goes_its_usual_way(self, ending: str, dies_at: str | None, late_at: str | None) -> None:
-        """Most steps of a random walk come to nothing; this one is what most callers do."""
+        """Run a common course of events; most steps of a random walk have no effect."""
         self.let_pass(hours=24)
         made = self.order(None, 1, dry_run=False, twice=True)
         assert isinstance(made, str)
@@ -153,10 +155,10 @@ class Purchases(Machine):
     def a_worker_takes_it(
         self, purchase_id: str, ending: str, dies_at: str | None, late_at: str | None
     ) -> None:
-        """Let a worker do its errand; it may die at a point, or be overtaken there by the sweep and go on."""
+        """Let a worker execute it; it may die at a point, or be overtaken there by the sweep and continue."""
         bought, reached = self.bought[purchase_id], []
 
-        def interrupted(point: str) -> None:
+        def checkpoint(point: str) -> None:
             reached.append(point)
             self.model_reaches(bought, point)
             if point == late_at:
@@ -169,21 +171,26 @@ class Purchases(Machine):
 
         shopper = self.ground.shopper
         pressed_before = shopper.pressed
-        shopper.interrupted = interrupted
-        shopper.fails_before_page = trouble(Trouble.SHOP_UNREACHABLE) if ending == "nothing_read" else None
-        early = {"human_check": Trouble.HUMAN_CHECK, "no_stock": Trouble.OUT_OF_STOCK}.get(ending)
-        shopper.fails_before_order = trouble(early) if early else None
-        shopper.unclear = "no confirmation" if ending == "unclear" else None
-        shopper.breaks_after_order = ending == "breaks"
-        shopper.asks_twice = ending == "asks_twice"
-        shopper.orders_unasked = ending == "unasked"
-        free = bought.status is Status.QUEUED and not self.account_in_use(bought)
+        shopper.checkpoint = checkpoint
+        shopper.fails_before_page = (
+            purchase_failure(FailureCode.SHOP_UNREACHABLE) if ending == "nothing_read" else None
+        )
+        early = {"human_check": FailureCode.HUMAN_CHECK, "no_stock": FailureCode.OUT_OF_STOCK}.get(ending)
+        shopper.fails_before_order = purchase_failure(early) if early else None
+        shopper.outcome_unknown = "no confirmation" if ending == "unknown" else None
+        shopper.crashes_after_order = ending == "crashes"
+        shopper.authorizes_twice = ending == "authorizes_twice"
+        shopper.orders_without_authorization = ending == "unauthorized"
+        free = bought.status is PurchaseStatus.QUEUED and not self.account_in_use(bought)
         if free:
-            bought.status, bought.lease_until = Status.RUNNING, clock.now().timestamp() + _LEASE_SECONDS
+            bought.status, bought.lease_until = (
+                PurchaseStatus.RUNNING,
+                clock.now().timestamp() + _LEASE_SECONDS,
+            )
         died = False
         try:
             with suppress(RuntimeError):
-                carrying.carry_out(purchase_id)
+                purchase_runner.run_purchase(purchase_id)
         except Died:
             died = True
         self.presses[purchase_id] += shopper.pressed - pressed_before
@@ -193,79 +200,79 @@ class Purchases(Machine):
         self.model_ends(bought, ending, reached, died=died)
 
     def account_in_use(self, bought: Bought) -> bool:
-        at_work = (Status.RUNNING, Status.SUBMITTING)
+        at_work = (PurchaseStatus.RUNNING, PurchaseStatus.SUBMITTING)
         return bought.user is not None and any(
             other.user == bought.user and other.status in at_work for other in self.bought.values()
         )
 
     def model_reaches(self, bought: Bought, point: str) -> None:
-        """Let the model do what the worker has written by the time that it is at a point."""
-        mine = bought.status in (Status.RUNNING, Status.SUBMITTING)
+        """Update the model with what the worker has written when it reaches a point."""
+        mine = bought.status in (PurchaseStatus.RUNNING, PurchaseStatus.SUBMITTING)
         if mine:
             bought.lease_until = clock.now().timestamp() + _LEASE_SECONDS
         if point == "review" and mine:
             bought.page_read = True
         if point == "allowed":
-            assert bought.status is Status.RUNNING
+            assert bought.status is PurchaseStatus.RUNNING
             assert not bought.dry_run
             assert self.fits(bought.total)
-            bought.status, bought.counts = Status.SUBMITTING, (bought.total, clock.now().date())
+            bought.status, bought.counts = PurchaseStatus.SUBMITTING, (bought.total, clock.now().date())
 
     def model_ends(self, bought: Bought, ending: str, reached: list[str], *, died: bool) -> None:
-        """Let the model end an errand whose worker came as far as `reached` says."""
+        """Update the model for a purchase that ended after the worker reached these points."""
         if died:
             return
-        before_order = bought.status is Status.RUNNING
+        before_order = bought.status is PurchaseStatus.RUNNING
         if ending == "nothing_read":
             if before_order:
-                bought.status, bought.charged = Status.FAILED, False
+                bought.status, bought.charged = PurchaseStatus.FAILED, False
         elif ending in ("human_check", "no_stock") or "review" not in reached:
             if before_order:
-                # What the goods alone cost may be too much already; both ends are charged, as a page was read.
+                # The goods alone may exceed a limit; both ends are charged, as a page was read.
                 over = "review" not in reached and not self.fits(bought.goods)
                 human = ending == "human_check" and not over
-                bought.status = Status.ACTION_REQUIRED if human else Status.FAILED
+                bought.status = PurchaseStatus.ACTION_REQUIRED if human else PurchaseStatus.FAILED
                 bought.page_read = True
-        elif ending == "unasked":
+        elif ending == "unauthorized":
             if before_order:
-                bought.status, bought.counts = Status.UNKNOWN, (bought.goods, clock.now().date())
+                bought.status, bought.counts = PurchaseStatus.UNKNOWN, (bought.goods, clock.now().date())
         elif bought.dry_run:
             if before_order:
-                bought.status = Status.PREVIEW if self.fits(bought.total) else Status.FAILED
+                bought.status = PurchaseStatus.PREVIEW if self.fits(bought.total) else PurchaseStatus.FAILED
         elif "allowed" not in reached:
             if before_order:
                 assert not self.fits(bought.total)
-                bought.status = Status.FAILED
-        elif ending in ("unclear", "breaks", "asks_twice"):
-            bought.status = Status.UNKNOWN
+                bought.status = PurchaseStatus.FAILED
+        elif ending in ("unknown", "crashes", "authorizes_twice"):
+            bought.status = PurchaseStatus.UNKNOWN
         else:
-            bought.status, bought.spent = Status.COMPLETED, True
+            bought.status, bought.spent = PurchaseStatus.COMPLETED, True
 
     @rule()
     def the_sweep_comes(self) -> None:
         now = clock.now()
         self.ground.queue.put_jobs.clear()
-        sweeping.sweep(now)
+        maintenance.sweep(now)
         queued = set()
         for purchase_id, bought in self.bought.items():
             late = bought.lease_until <= now.timestamp()
-            if bought.status is Status.QUEUED and not late:
+            if bought.status is PurchaseStatus.QUEUED and not late:
                 queued.add(purchase_id)
-            elif bought.status is Status.QUEUED:
-                bought.status, bought.charged = Status.FAILED, False
-            elif late and bought.status is Status.RUNNING:
-                bought.status, bought.charged = Status.FAILED, bought.page_read
-            elif late and bought.status is Status.SUBMITTING:
-                bought.status = Status.UNKNOWN
+            elif bought.status is PurchaseStatus.QUEUED:
+                bought.status, bought.charged = PurchaseStatus.FAILED, False
+            elif late and bought.status is PurchaseStatus.RUNNING:
+                bought.status, bought.charged = PurchaseStatus.FAILED, bought.page_read
+            elif late and bought.status is PurchaseStatus.SUBMITTING:
+                bought.status = PurchaseStatus.UNKNOWN
         assert {arguments[0] for _, arguments in self.ground.queue.put_jobs} == queued
 
     @rule(purchase_id=purchases)
     def its_owner_cancels(self, purchase_id: str) -> None:
         bought = self.bought[purchase_id]
         view = service.view(purchase_id)
-        if bought.status in (Status.QUEUED, Status.CANCELLED):
-            assert service.cancel(view).status is Status.CANCELLED
-            bought.status, bought.charged = Status.CANCELLED, False
+        if bought.status in (PurchaseStatus.QUEUED, PurchaseStatus.CANCELLED):
+            assert service.cancel(view).status is PurchaseStatus.CANCELLED
+            bought.status, bought.charged = PurchaseStatus.CANCELLED, False
             return
         with pytest.raises(PurchaseInProgress):
             service.cancel(view)
@@ -280,25 +287,25 @@ class Purchases(Machine):
         for purchase_id, times in self.presses.items():
             if times:
                 assert self.bought[purchase_id].status in (
-                    Status.SUBMITTING,
-                    Status.UNKNOWN,
-                    Status.COMPLETED,
+                    PurchaseStatus.SUBMITTING,
+                    PurchaseStatus.UNKNOWN,
+                    PurchaseStatus.COMPLETED,
                 )
                 assert self.bought[purchase_id].counts is not None
 
     @invariant()
     def each_purchase_stands_where_the_model_says(self) -> None:
-        with reading() as session:
+        with read_only_unit() as session:
             rows = {row.id: row for row in session.scalars(select(Purchase))}
             holds = {row.reference: row for row in session.scalars(select(SpendingHold))}
-            balance = credits_service.balance(self.caller.account_id)
-            standing = spending.standing(self.wallet_id)
+            balance = credit_accounts.balance(session, self.caller.account_id)
+            standing = spending_controls.status_of(session, self.wallet_id)
         assert rows.keys() == self.bought.keys()
         for purchase_id, bought in self.bought.items():
             row = rows[purchase_id]
             assert row.status == bought.status
             assert row.cost_nanos == (PRICE_NANOS if bought.charged else 0)
-            assert (row.sealed is not None) == (bought.status in OPEN)
+            assert (row.sealed is not None) == (bought.status in OPEN_STATUSES)
             assert (purchase_id in holds) == (bought.counts is not None)
             if bought.counts is not None:
                 assert holds[purchase_id].state == ("spent" if bought.spent else "held")
@@ -332,5 +339,5 @@ class Purchases(Machine):
             yield
 
 
-def test_whatever_becomes_of_workers_a_purchase_is_ordered_at_most_once(ground: Ground) -> None:
+def test_a_purchase_is_ordered_at_most_once_whatever_happens_to_workers(ground: Ground, walk: Walk) -> None:
     walk(Purchases, ground, walks=10, steps=25)

@@ -1,4 +1,4 @@
-"""Services, subscriptions and paid calls: paused, retired, subscribed, called, died in the middle, settled late."""
+"""Services, subscriptions and paid calls in any order, with crashes and late settlements."""
 
 from __future__ import annotations
 
@@ -12,23 +12,27 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, invariant, rule
 
 from app.agents import service as agents
-from app.catalog import audit as catalog_audit
-from app.catalog import services, subscriptions
-from app.catalog.metering import CallMeter
+from app.catalog import subscriptions
+from app.catalog.proxy.metering import ProxyMeter
+from app.catalog.services import service as services
+from app.catalog.statistics import audit as catalog_audit
 from app.core import clock
-from app.core.unit_of_work import reading
+from app.credits import accounts as credit_accounts
 from app.credits import audit as credits_audit
-from app.credits import service as credits_service
+from app.db.unit_of_work import read_only_unit
 from app.errors import AlreadySubscribed, InsufficientCredits, NotFound
+from app.idempotency.service import NO_CLAIM
 from app.identity import service as identity
-from app.identity.caller import Caller
-from app.platform import actors
-from app.platform import service as platform
+from app.identity.principal import Principal
+from app.platform.agents import service as platform
+from app.platform.audit_log import actors
+from app.ports.upstream import RelayOutcome, UpstreamRequest
 from app.usage import audit as usage_audit
 from app.usage import service as usage
-from app.wallets import service as wallets
-from app.web.forwarding import Ending
-from tests.support.machines import Ground, Machine, walk
+from app.wallets.core import wallets
+from tests.support.machines import Ground, Machine, Walk
+
+_CALL = UpstreamRequest("GET", "http://service.test", "/", [], b"")
 
 USD = 10**9
 INITIAL = 10
@@ -37,7 +41,7 @@ _LONGER_THAN_A_LEASE = 12 * 60
 
 @dataclass
 class Offered:
-    """A service as the model knows it, with the state of each wallet's subscription."""
+    """A service in the model, with the state of each wallet's subscription."""
 
     id: str
     price: int
@@ -47,7 +51,7 @@ class Offered:
 
 
 class _Answer:
-    """The head of an answer, of which a meter asks the status only."""
+    """The head of a response, of which a meter only reads the status."""
 
     def __init__(self, status: int) -> None:
         self.status = status
@@ -55,9 +59,9 @@ class _Answer:
 
 @dataclass
 class Called:
-    """A call as the model knows it: held, settled, released, or lapsed at no cost when its lease ran out."""
+    """A call in the model: held, settled, released, or expired without a charge at the end of its lease."""
 
-    meter: CallMeter
+    meter: ProxyMeter
     offered: Offered
     price: int
     lease_until: float
@@ -80,9 +84,9 @@ class Services(Machine):
         self.seller = agents.register(name=None, email=None).agent_id
         made = agents.register(name=None, email=None)
         self.buyer = made.agent_id
-        caller = identity.find_caller(made.api_key)
+        caller = identity.find_principal(made.api_key)
         assert caller is not None
-        self.caller: Caller = caller
+        self.caller: Principal = caller
         self.granted = INITIAL
         self.offered: list[Offered] = []
         self.called: list[Called] = []
@@ -94,15 +98,15 @@ class Services(Machine):
 
     @rule(target=wallets_)
     def add_wallet(self) -> str:
-        return wallets.add(self.buyer, name=None).id
+        return wallets.create_for_agent(self.buyer, name=None).id
 
     @rule(wallet_id=wallets_)
     def remove_wallet(self, wallet_id: str) -> None:
         if wallet_id in self.gone:
             with pytest.raises(NotFound):
-                wallets.remove(wallet_id, agent_id=self.buyer)
+                wallets.delete_wallet(wallet_id, agent_id=self.buyer)
             return
-        wallets.remove(wallet_id, agent_id=self.buyer)
+        wallets.delete_wallet(wallet_id, agent_id=self.buyer)
         self.gone.add(wallet_id)
         for offered in self.offered:
             self.end(offered, wallet_id)
@@ -153,8 +157,8 @@ class Services(Machine):
         assert offered.subscribed is not None
         was = offered.subscribed.get(wallet_id)
 
-        def ask() -> subscriptions.SubscriptionView:
-            return subscriptions.subscribe(offered.id, "Weather", wallet_id=wallet_id, agent_id=self.buyer)
+        def ask() -> subscriptions.SubscriptionRow:
+            return subscriptions.subscribe(offered.id, wallet_id=wallet_id, agent_id=self.buyer)
 
         if wallet_id in self.gone or offered.status != "active":
             with pytest.raises(NotFound):
@@ -180,49 +184,49 @@ class Services(Machine):
         self.end(offered, wallet_id)
 
     @rule(dollars=st.integers(1, 4))
-    def an_operator_gives_credits(self, dollars: int) -> None:
-        platform.grant(actors.the_service("a test"), self.buyer, dollars * USD)
+    def grant_credits(self, dollars: int) -> None:
+        platform.grant(actors.system_actor("a test"), self.buyer, dollars * USD, claim=NO_CLAIM)
         self.granted += dollars
 
     @rule(target=calls, offered=offers, wallet_id=st.none() | wallets_)
     def call(self, offered: Offered, wallet_id: str | None) -> Called | None:
         if offered.status != "active":
             with pytest.raises(NotFound):
-                services.for_calling(offered.id)
+                services.callable_service(offered.id)
             return None
-        service = services.for_calling(offered.id)
+        service = services.callable_service(offered.id)
         with self.ground.app.test_request_context():
             g.request_id = "a request"
-            meter = CallMeter(service, self.caller, wallet_id=wallet_id, model="GET /")
+            meter = ProxyMeter(service, self.caller, wallet_id=wallet_id, model="GET /")
             if self.available() < max(offered.price, 0) or self.available() <= 0:
                 with pytest.raises(InsufficientCredits):
-                    meter.begin()
+                    meter.begin(_CALL)
                 return None
-            meter.begin()
+            meter.begin(_CALL)
         lease = clock.now().timestamp() + meter._lease.total_seconds()
         made = Called(meter, offered, offered.price, lease)
         self.called.append(made)
         return made
 
     @rule(called=calls, status=st.sampled_from((200, 404, 500)), broken=st.booleans())
-    def its_answer_comes(self, called: Called | None, status: int, broken: bool) -> None:
+    def response_arrives(self, called: Called | None, status: int, broken: bool) -> None:
         if called is None:
             return
-        called.meter.answered(_Answer(status))
-        called.meter.end(Ending.BROKEN if broken else Ending.COMPLETE)
+        called.meter.on_response_head(_Answer(status))
+        called.meter.end(RelayOutcome.TRUNCATED if broken else RelayOutcome.COMPLETE)
         if called.state in ("settled", "released"):
             return
         if broken or status >= 500:
             called.state, called.charged = "released", 0
             return
-        # What lapsed at no cost is charged after all, as far as the credits reach.
+        # An expired call is charged nevertheless, as far as the credits suffice.
         reach = called.price if called.state == "held" else min(called.price, self.available())
         self.note("charged after all" if called.state == "lapsed" else "charged")
         called.state, called.charged = "settled", reach
         called.offered.revenue += reach
 
     @rule()
-    def leases_run_out_and_the_sweep_comes(self) -> None:
+    def sweep_expired_leases(self) -> None:
         self.let_pass(seconds=_LONGER_THAN_A_LEASE)
         late = [c for c in self.called if c.state == "held" and c.lease_until <= clock.now().timestamp()]
         assert usage.charge_lapsed() == len(late)
@@ -230,16 +234,16 @@ class Services(Machine):
             called.state = "lapsed"
 
     @invariant()
-    def subscriptions_stand_as_the_model_says(self) -> None:
-        with reading():
+    def subscriptions_match_the_model(self) -> None:
+        with read_only_unit() as session:
             for offered in self.offered:
                 active = sum(state == "active" for state in (offered.subscribed or {}).values())
-                assert subscriptions.count_active(offered.id) == active
+                assert subscriptions.count_active(session, offered.id) == active
 
     @invariant()
-    def the_buyer_has_paid_what_sellers_have_earned(self) -> None:
-        with reading():
-            balance = credits_service.balance(self.buyer)
+    def charges_equal_earnings(self) -> None:
+        with read_only_unit() as session:
+            balance = credit_accounts.balance(session, self.buyer)
         charged = sum(call.charged for call in self.called)
         assert balance.granted_nanos == self.granted * USD
         assert balance.spent_nanos == charged * USD == sum(o.revenue for o in self.offered) * USD
@@ -255,12 +259,12 @@ class Services(Machine):
             self.cancel(offered, wallet)
             yield
         for status, broken in ((200, False), (500, False), (200, True)):
-            self.its_answer_comes(self.call(offered, wallet), status, broken)
+            self.response_arrives(self.call(offered, wallet), status, broken)
             yield
         first, second = self.call(offered, wallet), self.call(offered, None)
-        self.leases_run_out_and_the_sweep_comes()
+        self.sweep_expired_leases()
         yield
-        self.its_answer_comes(first, 200, broken=False)
+        self.response_arrives(first, 200, broken=False)
         assert second is not None
         self.call(offered, wallet)
         self.remove_wallet(wallet)
@@ -270,5 +274,5 @@ class Services(Machine):
         yield
 
 
-def test_whatever_becomes_of_services_and_calls_what_is_charged_is_what_is_earned(ground: Ground) -> None:
+def test_charges_equal_earnings_in_every_order_of_events(ground: Ground, walk: Walk) -> None:
     walk(Services, ground, walks=8, steps=35)

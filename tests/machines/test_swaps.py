@@ -1,4 +1,4 @@
-"""Swaps beside transfers: quotes, prices that move before they are executed, reverts, and slots that others use."""
+"""State machine of swaps and transfers: quotes, price changes before execution, reverts, and reused nonces."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from app.core import clock
 from app.core.chains import ETH, USDC, ChainName, Token
 from app.core.money import TokenAmount
 from app.errors import PriceUnavailable, ServiceError, SwapFailed, WalletFrozen
-from app.wallets import orders, swaps
-from app.wallets.lifecycle import Status, TransactionType
-from tests.support.machines import Ground, ground_for, walk
+from app.idempotency.service import NO_CLAIM
+from app.wallets.core import parsing
+from app.wallets.core.lifecycle import MovementStatus, TransactionType
+from app.wallets.swaps import service as swaps
+from tests.support.machines import Ground, Walk, ground_for
 from tests.support.moving import FRIEND, NO_WAIT, USD, Moved, Movements
 from tests.support.simulated_chain import SimulatedChain
 from tests.support.simulated_exchange import ETH_DOLLARS, SimulatedExchange, SimulatedPrices
@@ -24,18 +26,18 @@ from tests.support.simulated_exchange import ETH_DOLLARS, SimulatedExchange, Sim
 _WHOLE = 10_000
 _MOST_DEVIATION = Fraction(200, _WHOLE)
 _DOLLARS_PER_UNIT = {USDC: Fraction(1, 10**6), ETH: Fraction(ETH_DOLLARS, 10**18)}
-# A unit of a token is the least that can be told, and so is a nano-dollar.
+# Rounding to a base unit and a nano-dollar.
 _GRAIN = {USDC: 1002, ETH: 2}
 
 
 class Swaps(Movements):
-    """A wallet that also swaps. What counts is what a swap may lose at most, and it never loses more."""
+    """A wallet that also swaps. The maximum loss of a swap is counted, and it never loses more."""
 
     def begin(self) -> None:
         super().begin()
-        # The ports of this application, as its wiring has them.
-        ports = self.ground.app.extensions["ports"]
-        self.exchange: SimulatedExchange = ports.exchanges[ChainName.BASE]
+        # The ports of this application.
+        ports = self.ground.app.state.ports
+        self.exchange: SimulatedExchange = ports.swap_exchanges[ChainName.BASE]
         self.prices: SimulatedPrices = ports.prices
         self.exchange.reset()
         self.prices.known = True
@@ -52,7 +54,7 @@ class Swaps(Movements):
     def swap(self, given: Token, dollars: int, slippage: int, bps: int, mishap: str) -> None:
         wanted = ETH if given == USDC else USDC
         amount = TokenAmount(int(dollars / _DOLLARS_PER_UNIT[given]), given)
-        order = orders.parse_swap(
+        order = parsing.parse_swap(
             chain="base", amount=str(amount), input_token=given.symbol, output_token=wanted.symbol,
             slippage_bps=slippage,
         )  # fmt: skip
@@ -78,24 +80,29 @@ class Swaps(Movements):
             self.exchange.dry, self.prices.known = False, True
 
     def swapped(
-        self, order: orders.SwapOrder, expected: type[ServiceError] | str | None, loss: Fraction
+        self, order: parsing.SwapOrder, expected: type[ServiceError] | str | None, loss: Fraction
     ) -> None:
         if expected is not None:
             failure = SwapFailed if isinstance(expected, str) else expected
             with pytest.raises(failure):
                 swaps.quote(self.wallet, order)
             with pytest.raises(failure) as refused:
-                swaps.send(self.wallet, order, wait_seconds=NO_WAIT)
+                swaps.send(self.wallet, order, wait_seconds=NO_WAIT, claim=NO_CLAIM)
             if isinstance(expected, str):
                 assert refused.value.details["reason"] == expected
                 self.refused += 1
             return
-        view = swaps.send(self.wallet, order, wait_seconds=NO_WAIT)
+        view = swaps.send(self.wallet, order, wait_seconds=NO_WAIT, claim=NO_CLAIM)
         row = self.row(view.id)
-        assert view.status == Status.PENDING
-        assert -_GRAIN[order.wanted] <= row.cost_nanos - loss * USD <= _GRAIN[order.wanted]
+        assert view.status == MovementStatus.PENDING
+        assert -_GRAIN[order.output_token] <= row.cost_nanos - loss * USD <= _GRAIN[order.output_token]
         self.moved[view.id] = Moved(
-            clock.now().date(), row.cost_nanos, row.nonce or 0, self.address, order.given, order.wanted.symbol
+            clock.now().date(),
+            row.cost_nanos,
+            row.nonce or 0,
+            self.address,
+            order.input_amount,
+            order.output_token.symbol,
         )
 
     @rule(bps=st.sampled_from((-1000, -250, -100, 0, 100)))
@@ -110,17 +117,17 @@ class Swaps(Movements):
         self.swap(given, 10, slippage, 0, "none")
         self.the_price_moves(then)
         self.blocks_come(1, "full")
-        self.workers_look(away=False)
+        self.workers_run(away=False)
 
     @invariant()
     def no_swap_loses_more_than_was_counted(self) -> None:
         for transaction_id, moved in self.moved.items():
-            if moved.wants is None or moved.status is not Status.CONFIRMED:
+            if moved.wants is None or moved.status is not MovementStatus.CONFIRMED:
                 continue
             wanted, row = (ETH if moved.wants == ETH.symbol else USDC), self.row(transaction_id)
             found = self.ground.chain.landed(row.tx_hash or "")
             if found is None:
-                continue  # reorganised away, and no worker has looked
+                continue  # reorged, and no worker has run
             assert row.output_units == found[1].brought
             came = found[1].brought * _DOLLARS_PER_UNIT[wanted]
             gone = moved.amount.units * _DOLLARS_PER_UNIT[moved.amount.token]
@@ -142,21 +149,21 @@ class Swaps(Movements):
             self.a_reorganisation_comes(1, keep=True, looks=1)
             yield
             self.blocks_come(1, "full")
-            self.workers_look(away=False)
+            self.workers_run(away=False)
             yield
             self.swap(given, 20, 50, 0, "swallows")
-            self.somebody_else_uses_a_slot()
+            self.another_transaction_uses_the_nonce()
             yield
             self.swap(given, 30, 50, 0, "none")
             for _ in range(3):
                 self.blocks_come(3, "empty")
-                self.workers_look(away=False)
+                self.workers_run(away=False)
             self.it_runs_short(ETH, 10_000, 3)
             yield
             for bps, mishap in ((-201, "none"), (0, "dry"), (0, "away"), (0, "unpriced")):
                 self.swap(given, 30, 50, bps, mishap)
             yield
-        # A limit counts the loss, and not what is swapped.
+        # A limit counts the loss, not the swapped amount.
         self.set_limits(per_tx=1)
         self.swap(USDC, 40, 500, 0, "none")
         self.swap(ETH, 40, 50, -200, "none")
@@ -167,11 +174,11 @@ class Swaps(Movements):
 
 @pytest.fixture
 def trading(each_database_url: str, build_app: Callable[..., Flask]) -> Ground:
-    """The ground on each kind of database, with an exchange and a market."""
+    """The ground on each kind of database, with an exchange and prices."""
     chain = SimulatedChain()
-    parts = {"exchanges": {chain.name: SimulatedExchange(chain)}, "prices": SimulatedPrices()}
+    parts = {"swap_exchanges": {chain.name: SimulatedExchange(chain)}, "prices": SimulatedPrices()}
     return ground_for(build_app, each_database_url, chain=chain, parts=parts)
 
 
-def test_whatever_prices_do_no_swap_loses_more_than_was_counted(trading: Ground) -> None:
+def test_no_swap_loses_more_than_was_counted(trading: Ground, walk: Walk) -> None:
     walk(Swaps, trading, walks=5, steps=40)

@@ -41,7 +41,7 @@ def archive(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def npm_log(tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put an npm first on PATH that knows one package, and return the file where it notes each call."""
+    """Put an npm with one package first on PATH, and return the file in which it logs calls."""
     log = tmp_path / "npm.log"
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -60,19 +60,21 @@ def package(archive: Path, name: str = "tool") -> Package:
 def test_only_the_wanted_files_are_kept_and_programs_stay_programs(
     tmp_path: Path, archive: Path, npm_log: Path
 ) -> None:
-    said: list[str] = []
-    folder = Cache(tmp_path / "cache", say=said.append).files(package(archive), ("bin/tool", "data.json"))
+    lines: list[str] = []
+    folder = Cache(tmp_path / "cache", log_line=lines.append).files(
+        package(archive), ("bin/tool", "data.json")
+    )
     assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()) == [
         "bin/tool",
         "data.json",
     ]
     assert os.access(folder / "bin/tool", os.X_OK)
     assert not os.access(folder / "data.json", os.X_OK)
-    assert said == ["fetching tool@1.0.0"]
+    assert lines == ["fetching tool@1.0.0"]
     assert npm_log.read_text().count("fetched") == 1
 
 
-def test_two_that_need_a_package_at_once_fetch_it_once(tmp_path: Path, archive: Path, npm_log: Path) -> None:
+def test_concurrent_processes_download_a_package_once(tmp_path: Path, archive: Path, npm_log: Path) -> None:
     together = threading.Barrier(2)
 
     def need(_number: int) -> Path:
@@ -91,13 +93,13 @@ def test_an_archive_that_is_not_the_pinned_one_is_not_unpacked(
     right = package(archive).integrity or ""
     kind, digest = right.split("-", 1)
     wrong = Package("tool", "1.0.0", f"{kind}-{'A' if digest[0] != 'A' else 'B'}{digest[1:]}")
-    with pytest.raises(SandboxError, match="is not the archive that it was"):
+    with pytest.raises(SandboxError, match="has another digest than expected"):
         Cache(tmp_path / "cache").files(wrong, ("data.json",))
     assert npm_log.exists()
     assert not list((tmp_path / "cache").rglob("data.json"))
 
 
-def test_what_npm_says_is_passed_on_in_one_line(tmp_path: Path, npm_log: Path) -> None:
+def test_an_error_of_npm_is_reported_in_one_line(tmp_path: Path, npm_log: Path) -> None:
     with pytest.raises(SandboxError, match="404 Not Found") as failure:
         Cache(tmp_path / "cache").files(Package("missing", "1.0.0", None), ("data.json",))
     assert "\n" not in str(failure.value)
@@ -107,23 +109,23 @@ def test_what_npm_says_is_passed_on_in_one_line(tmp_path: Path, npm_log: Path) -
 def test_a_machine_without_npm_gets_one_from_the_package_index_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A machine with Python and nothing else runs the sandbox; what came with a wrong hash would be refused by pip."""
+    """The sandbox runs on a machine with Python only; pip refuses a wrong hash."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("npm_config_offline", "true")
     (tmp_path / "package.json").write_text('{"name": "tool", "version": "1.0.0"}')
     (tmp_path / "data.json").write_text("{}")
-    said: list[str] = []
+    lines: list[str] = []
     cache = Cache()
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         with cache.locked("packages"):
-            made = npm.pack(str(tmp_path), tmp_path / name, kept_in=cache.root, say=said.append)
+            made = npm.pack(str(tmp_path), tmp_path / name, kept_in=cache.root, log_line=lines.append)
         assert made.name == "tool-1.0.0.tgz"
-    # None where an earlier run has fetched it: as everything else that the sandbox fetches, it is kept.
-    assert [line.partition(":")[0] for line in said] in ([], ["npm was not found"])
+    # None if an earlier run has downloaded it: the cache is kept.
+    assert [line.partition(":")[0] for line in lines] in ([], ["npm was not found"])
 
 
-def test_a_machine_without_npm_and_without_an_index_is_told_the_mend(
+def test_without_npm_and_without_an_index_the_error_names_the_solution(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -15,6 +15,8 @@ import pytest
 import requests
 from eth_account import Account
 
+from app.adapters.bridges.portal.deployments import PORTALS
+from app.adapters.bridges.portal.deposit_transactions import deposit_call
 from sandbox.errors import SandboxError
 from sandbox.evm.node import usable_port
 from tests.support.waiting import wait_until
@@ -23,12 +25,14 @@ ROOT = Path(__file__).parents[2]
 
 
 def free_ports() -> list[str]:
-    """Choose ports for all; Solana's WebSocket takes the one after Solana's."""
+    """Choose ports for all; Solana's WebSocket uses the port after its HTTP port."""
     options: list[str] = []
+    chosen: set[int] = set()
     for name in ("ethereum", "base", "solana", "faucet", "perpdex", "jupiter", "cctp"):
         port = usable_port(0)
-        while name == "solana" and not is_free(port + 1):
+        while {port, port + 1} & chosen or (name == "solana" and not is_free(port + 1)):
             port = usable_port(0)
+        chosen |= {port, port + 1} if name == "solana" else {port}
         options += [f"--{name}-port", str(port)]
     return options
 
@@ -41,7 +45,7 @@ def is_free(port: int) -> bool:
 
 
 class Running:
-    """A sandbox in a process of its own, and what it printed."""
+    """A sandbox in a separate process, and its output."""
 
     def __init__(self, state: Path, *options: str) -> None:
         command = [sys.executable, "-m", "sandbox", "--state", str(state), *free_ports(), *options]
@@ -71,7 +75,7 @@ class Running:
         return paid
 
     def children(self) -> list[int]:
-        """Return the process ids whose parent it is."""
+        """Return the ids of the child processes."""
         listing = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], check=True, capture_output=True, text=True)
         rows = (line.split() for line in listing.stdout.splitlines())
         return [int(pid) for pid, parent in rows if int(parent) == self.process.pid]
@@ -101,7 +105,7 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-def test_everything_is_paid_kept_over_a_stop_and_nothing_is_left_running(tmp_path: Path) -> None:
+def test_payments_survive_a_stop_and_a_second_sandbox_and_no_process_is_left(tmp_path: Path) -> None:
     address = Account.create().address
     owner = "4fYNw3dojWmQ4dXtSGE9epjRGy9pFSx62YypT7avPYvA"
     orders = [
@@ -114,18 +118,34 @@ def test_everything_is_paid_kept_over_a_stop_and_nothing_is_left_running(tmp_pat
         hashes = [first.pay(reference=order["chain"], **order)["tx_hash"] for order in orders]
         children = first.children()
         assert len(children) == 3
+        second = Running(tmp_path / "state", "--no-solana")
+        assert "another sandbox runs on" in second.process.communicate(timeout=20)[0]
+        assert second.process.returncode == 1
     assert first.process.returncode == 0
     assert not any(alive(child) for child in children)
-    with sandbox(tmp_path / "state") as second:
-        assert [second.pay(reference=order["chain"], **order)["tx_hash"] for order in orders] == hashes
-        assert int(second.rpc("ethereum", "eth_getBalance", address, "latest"), 16) == 10**18
-        assert int(second.rpc("base", "eth_getBalance", address, "latest"), 16) == 2 * 10**18
-        wait_until(lambda: second.rpc("solana", "getBalance", owner)["value"] == 3 * 10**9, 30)
+    with sandbox(tmp_path / "state") as again:
+        assert [again.pay(reference=order["chain"], **order)["tx_hash"] for order in orders] == hashes
+        assert int(again.rpc("ethereum", "eth_getBalance", address, "latest"), 16) == 10**18
+        assert int(again.rpc("base", "eth_getBalance", address, "latest"), 16) == 2 * 10**18
+        wait_until(lambda: again.rpc("solana", "getBalance", owner)["value"] == 3 * 10**9, 30)
 
 
-def test_a_child_that_is_killed_comes_back_with_its_chain(tmp_path: Path) -> None:
+def deposit_to_base(running: Running, wei: int) -> None:
+    """Deposit ether in Base's portal on Ethereum, and wait until Base has it."""
+    recipient = Account.create().address
+    call = deposit_call(PORTALS["sandbox"], recipient, wei)
+    sender = running.rpc("ethereum", "eth_accounts")[0]
+    transaction = {"from": sender, "to": call.to, "value": hex(wei), "data": "0x" + call.data.hex()}
+    running.rpc("ethereum", "eth_sendTransaction", transaction)
+    wait_until(
+        lambda: running.rpc("base", "eth_getBalance", recipient, "latest") == hex(wei), what="ether on Base"
+    )
+
+
+def test_a_killed_child_is_restarted_with_its_chain_and_its_deposits(tmp_path: Path) -> None:
     address = Account.create().address
     with sandbox(tmp_path / "state", "--no-solana") as running:
+        deposit_to_base(running, 10**17)
         running.pay(reference="a", chain="base", address=address, currency="ETH", amount="1")
         saved = tmp_path / "state" / "base-sandbox.chain.gz.previous"
         wait_until(saved.exists)
@@ -133,18 +153,20 @@ def test_a_child_that_is_killed_comes_back_with_its_chain(tmp_path: Path) -> Non
         for child in before:
             os.kill(child, signal.SIGKILL)
 
-        def paid_again() -> bool:
+        def paid_again(chain: str) -> bool:
             try:
-                running.pay(reference="b", chain="base", address=address, currency="ETH", amount="1")
+                running.pay(reference=f"b-{chain}", chain=chain, address=address, currency="ETH", amount="1")
             except (requests.RequestException, AssertionError):
                 return False
             return True
 
-        wait_until(paid_again)
+        for chain in ("ethereum", "base"):
+            wait_until(lambda: paid_again(chain))  # noqa: B023 - called here
         wait_until(lambda: len(running.children()) == 2)
         assert not set(before) & set(running.children())
         running.pay(reference="a", chain="base", address=address, currency="ETH", amount="1")
         assert int(running.rpc("base", "eth_getBalance", address, "latest"), 16) == 2 * 10**18
+        deposit_to_base(running, 10**16)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a child die with its parent")
@@ -171,17 +193,9 @@ def test_a_taken_port_is_named_with_the_option_that_changes_it(tmp_path: Path) -
     ]
 
 
-def test_a_second_sandbox_on_the_same_chains_is_refused(tmp_path: Path) -> None:
-    with sandbox(tmp_path / "state", "--no-solana"):
-        second = Running(tmp_path / "state", "--no-solana")
-        out, _ = second.process.communicate(timeout=20)
-    assert second.process.returncode == 1
-    assert "another sandbox runs on" in out
-
-
 def test_one_port_for_two_services_is_refused(tmp_path: Path) -> None:
     port = usable_port(0)
     running = Running(tmp_path / "state", "--base-port", str(port), "--solana-port", str(port - 1))
     out, _ = running.process.communicate(timeout=20)
     assert running.process.returncode == 1
-    assert f"port {port} is chosen twice: change --solana-port or --base-port" in out
+    assert f"port {port} is used twice: change --solana-port or --base-port" in out

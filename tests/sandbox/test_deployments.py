@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from eth_utils.address import is_checksum_address
 
-from app.adapters.evm.deployments import DEPLOYMENTS, Deployment, PriceFeed
+from app.adapters.evm.contracts.deployments import DEPLOYMENTS, ChainlinkFeed, EvmDeployment
 
 
-def addresses(deployment: Deployment) -> list[str]:
+def addresses(deployment: EvmDeployment) -> list[str]:
     values = (getattr(deployment, field.name) for field in dataclasses.fields(deployment))
-    texts = [value.address if isinstance(value, PriceFeed) else value for value in values]
+    texts = [value.address if isinstance(value, ChainlinkFeed) else value for value in values]
     return [text for text in texts if isinstance(text, str) and text.startswith("0x")]
 
 
 @pytest.mark.parametrize("key", DEPLOYMENTS)
-def test_no_address_has_a_typing_error(key: tuple[str, str]) -> None:
+def test_every_address_has_a_valid_checksum(key: tuple[str, str]) -> None:
     found = addresses(DEPLOYMENTS[key])
     assert len(found) >= 9
     assert all(is_checksum_address(address) for address in found)
@@ -39,7 +39,7 @@ def test_the_sandbox_runs_the_service_with_its_mainnet_addresses(chain: str) -> 
 
 def test_reading_the_addresses_costs_no_chain_library() -> None:
     code = (
-        "import sys, app.adapters.evm.deployments; "
+        "import sys, app.adapters.evm.contracts.deployments; "
         "sys.exit(' '.join(sys.modules.keys() & {'web3', 'eth_account', 'requests'}) or 0)"
     )
     root = Path(__file__).parents[2]

@@ -13,9 +13,9 @@ from eth_account import Account
 
 from sandbox.evm import EvmNode
 from sandbox.evm.abi import call_data
-from sandbox.faucet import BadOrder, Book, Faucet, FaucetServer
+from sandbox.faucet import Faucet, FaucetServer, InvalidOrder, PaymentLedger
 from sandbox.payers import EvmPayer, Order
-from sandbox.solana import SolanaNode
+from solana_node import SolanaNode
 
 
 def order(**changes: str) -> dict[str, str]:
@@ -39,7 +39,7 @@ def eth_balance(node: EvmNode, address: str) -> int:
 
 
 def faucet_for(node: EvmNode, path: Path) -> Faucet:
-    return Faucet(Book(path), {node.name: EvmPayer(node.url, node.deployment)})
+    return Faucet(PaymentLedger(path), {node.name: EvmPayer(node.url, node.deployment)})
 
 
 @pytest.fixture
@@ -67,13 +67,13 @@ def test_it_pays_real_tokens_over_http(base_node: EvmNode, url: str) -> None:
     assert usdc_balance(base_node, wanted["address"]) == 12_500_000
 
 
-def test_native_money_is_paid_too(base_node: EvmNode, url: str) -> None:
+def test_native_coins_are_paid(base_node: EvmNode, url: str) -> None:
     wanted = order(currency="ETH", amount="0.000000000000000001")
     assert requests.post(f"{url}/pay", json=wanted, timeout=20).status_code == 200
     assert eth_balance(base_node, wanted["address"]) == 1
 
 
-def test_twenty_requests_at_once_for_one_reference_are_paid_once(base_node: EvmNode, url: str) -> None:
+def test_twenty_concurrent_requests_for_one_reference_are_paid_once(base_node: EvmNode, url: str) -> None:
     wanted = order()
     together = threading.Barrier(20)
 
@@ -89,7 +89,7 @@ def test_twenty_requests_at_once_for_one_reference_are_paid_once(base_node: EvmN
     assert usdc_balance(base_node, wanted["address"]) == 12_500_000
 
 
-def test_many_references_at_once_are_all_paid(base_node: EvmNode, url: str) -> None:
+def test_many_concurrent_references_are_all_paid(base_node: EvmNode, url: str) -> None:
     address = Account.create().address
 
     def pay(number: int) -> int:
@@ -101,7 +101,7 @@ def test_many_references_at_once_are_all_paid(base_node: EvmNode, url: str) -> N
     assert usdc_balance(base_node, address) == 30_000_000
 
 
-def test_a_faucet_that_was_started_anew_remembers_what_it_paid(base_node: EvmNode, path: Path) -> None:
+def test_a_restarted_faucet_pays_no_reference_again(base_node: EvmNode, path: Path) -> None:
     wanted = order()
     first = faucet_for(base_node, path).pay(wanted)
     assert faucet_for(base_node, path).pay(wanted) == first
@@ -112,20 +112,20 @@ def test_a_crash_between_the_record_and_the_sending_leads_to_one_payment(
     base_node: EvmNode, path: Path
 ) -> None:
     wanted = order()
-    book = Book(path)
+    book = PaymentLedger(path)
     promised = Order("fund-1", "base", wanted["address"], "USDC", 12_500_000)
-    book.promise(promised)
+    book.reserve(promised)
     book.record(promised, EvmPayer(base_node.url, base_node.deployment)._sign(promised))
     faucet_for(base_node, path).pay(wanted)
     faucet_for(base_node, path).pay(wanted)
     assert usdc_balance(base_node, wanted["address"]) == 12_500_000
 
 
-def test_a_payment_whose_nonce_another_took_is_signed_again(base_node: EvmNode, path: Path) -> None:
+def test_a_payment_with_a_nonce_used_elsewhere_is_signed_again(base_node: EvmNode, path: Path) -> None:
     wanted = order()
-    book = Book(path)
+    book = PaymentLedger(path)
     promised = Order("fund-1", "base", wanted["address"], "USDC", 12_500_000)
-    book.promise(promised)
+    book.reserve(promised)
     book.record(promised, EvmPayer(base_node.url, base_node.deployment)._sign(promised))
     base_node.fund_eth(Account.create().address, 1)
     paid = faucet_for(base_node, path).pay(wanted)
@@ -133,7 +133,7 @@ def test_a_payment_whose_nonce_another_took_is_signed_again(base_node: EvmNode, 
     assert usdc_balance(base_node, wanted["address"]) == 12_500_000
 
 
-def test_payments_that_the_chain_has_lost_are_made_good(own_base_node: EvmNode, path: Path) -> None:
+def test_payments_that_the_chain_lost_are_repeated(own_base_node: EvmNode, path: Path) -> None:
     faucet = faucet_for(own_base_node, path)
     orders = [order(reference=f"fund-{number}") for number in range(3)]
     own_base_node.mine(5)
@@ -153,7 +153,7 @@ def test_a_reference_cannot_be_used_for_another_payment(base_node: EvmNode, path
     faucet = faucet_for(base_node, path)
     wanted = order()
     faucet.pay(wanted)
-    with pytest.raises(BadOrder, match="another payment"):
+    with pytest.raises(InvalidOrder, match="another payment"):
         faucet.pay(wanted | {"amount": "13"})
     assert usdc_balance(base_node, wanted["address"]) == 12_500_000
 
@@ -171,8 +171,8 @@ def test_a_reference_cannot_be_used_for_another_payment(base_node: EvmNode, path
         ({"amount": "0.0000001"}, "at most 6 decimals"),
         ({"address": "0x1234"}, "address: must be an EVM address"),
         ({"address": "0x" + "0" * 40}, "zero address"),
-        ({"reference": ""}, "reference: 1 to 200 letters"),
-        ({"reference": "x" * 201}, "reference: 1 to 200 letters"),
+        ({"reference": ""}, "reference: 1 to 200 characters"),
+        ({"reference": "x" * 201}, "reference: 1 to 200 characters"),
     ],
 )
 def test_an_order_that_cannot_be_paid_is_refused_with_the_reason(
@@ -184,7 +184,7 @@ def test_an_order_that_cannot_be_paid_is_refused_with_the_reason(
 
 
 @pytest.mark.parametrize("body", ["", "{", "[]", "null", '{"reference": 5}', json.dumps({"chain": "base"})])
-def test_a_body_that_is_no_order_is_refused(url: str, body: str) -> None:
+def test_a_malformed_order_is_refused(url: str, body: str) -> None:
     answer = requests.post(f"{url}/pay", data=body, timeout=20)
     assert answer.status_code == 400
     assert "error" in answer.json()
@@ -194,13 +194,13 @@ def test_an_overlong_body_is_refused_unread(url: str) -> None:
     assert requests.post(f"{url}/pay", data="x" * 20_000, timeout=20).status_code == 413
 
 
-def test_a_token_that_refuses_its_recipient_is_a_clear_refusal(base_node: EvmNode, url: str) -> None:
+def test_a_recipient_that_the_token_refuses_gets_a_clear_error(base_node: EvmNode, url: str) -> None:
     answer = requests.post(f"{url}/pay", json=order(address=base_node.deployment.usdc), timeout=20)
     assert answer.status_code == 400
     assert "the transfer would fail" in answer.json()["error"]
 
 
-def test_a_chain_that_is_down_is_no_refusal(own_base_node: EvmNode, path: Path) -> None:
+def test_an_unreachable_chain_is_not_a_refusal(own_base_node: EvmNode, path: Path) -> None:
     server = FaucetServer(faucet_for(own_base_node, path))
     server.start()
     own_base_node.kill()
@@ -211,7 +211,7 @@ def test_a_chain_that_is_down_is_no_refusal(own_base_node: EvmNode, path: Path) 
     assert answer.status_code == 503
 
 
-def test_it_tells_that_it_lives_and_knows_nothing_else(url: str) -> None:
+def test_it_serves_health_and_no_other_page(url: str) -> None:
     assert requests.get(f"{url}/health", timeout=5).json() == {"status": "ok"}
     assert requests.get(f"{url}/", timeout=5).status_code == 404
     assert requests.post(f"{url}/mint", json=order(), timeout=5).status_code == 404
@@ -223,7 +223,7 @@ def test_solana_is_paid_once_per_reference(path: Path, currency: str, amount: st
 
     owner = "4fYNw3dojWmQ4dXtSGE9epjRGy9pFSx62YypT7avPYvA"
     with SolanaNode(slot_ms=0) as node:
-        faucet = Faucet(Book(path), {"solana": SolanaPayer(node.url)})
+        faucet = Faucet(PaymentLedger(path), {"solana": SolanaPayer(node.url)})
         wanted: dict[str, Any] = order(chain="solana", address=owner, currency=currency, amount=amount)
         first = faucet.pay(wanted)
         assert faucet.pay(wanted) == first

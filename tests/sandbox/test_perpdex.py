@@ -1,4 +1,4 @@
-"""The exchange's stand-in, spoken to directly: what the adapter never asks, and its faults over HTTP."""
+"""The stand-in for the exchange: requests that the adapter never sends, and faults over HTTP."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def post(exchange: ExchangeServer, path: str, body: Any) -> requests.Response:
     "body",
     [{"type": "nope"}, {}, [], "x", {"type": "clearinghouseState"}, {"type": "userFills", "user": "0xAB"}],
 )
-def test_what_it_does_not_understand_is_422_in_plain_text(exchange: ExchangeServer, body: Any) -> None:
+def test_an_unknown_request_is_422_in_plain_text(exchange: ExchangeServer, body: Any) -> None:
     answer = post(exchange, "/info", body)
     assert answer.status_code == 422
     assert answer.headers["Content-Type"].startswith("text/plain")
     assert answer.text == "Failed to deserialize the JSON body into the target type"
 
 
-def test_an_unknown_coin_is_null_in_the_two_ways_of_the_exchange(exchange: ExchangeServer) -> None:
+def test_an_unknown_coin_is_null_like_on_the_exchange(exchange: ExchangeServer) -> None:
     book = post(exchange, "/info", {"type": "l2Book", "coin": "NOPE"})
     assert (book.status_code, book.text) == (200, "null")
     history = post(exchange, "/info", {"type": "fundingHistory", "coin": "NOPE"})
     assert (history.status_code, history.text) == (500, "null")
 
 
-def test_no_order_is_ever_taken(exchange: ExchangeServer) -> None:
+def test_no_order_is_ever_accepted(exchange: ExchangeServer) -> None:
     answer = post(exchange, "/exchange", {"action": {"type": "order"}, "nonce": 1, "signature": None})
     assert answer.status_code == 200
     assert answer.json()["status"] == "err"
@@ -57,7 +57,7 @@ def test_faults_are_switched_on_and_off_over_http(exchange: ExchangeServer) -> N
         assert post(exchange, "/faults", wrong).status_code == 400
 
 
-def test_more_than_its_weight_in_a_minute_is_429(exchange: ExchangeServer) -> None:
+def test_exceeding_the_weight_of_a_minute_is_429(exchange: ExchangeServer) -> None:
     statuses = [post(exchange, "/info", {"type": "meta"}).status_code for _ in range(61)]
     assert statuses == [200] * 60 + [429]
     assert exchange.refused == 1

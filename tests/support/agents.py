@@ -1,4 +1,4 @@
-"""An agent at work over the API: the shortest way for a test to say what it does."""
+"""An agent that calls the API, with shortcuts for tests."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Agent:
         assert answer.status_code == 200, answer.get_data(as_text=True)
 
     def unlimited(self) -> None:
-        """Lift every limit."""
+        """Remove every limit."""
         self.controls(daily_limit_usd=0, weekly_limit_usd=0, monthly_limit_usd=0, per_tx_limit_usd=0)
 
     def spent_today(self) -> float:

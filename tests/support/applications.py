@@ -1,45 +1,46 @@
-"""Applications for tests: real vault, real database; chains, queue and faucet as a test puts them in."""
+"""Applications for tests, with a real vault and database; tests supply chains, queue and faucet."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections import Counter
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from decimal import Decimal
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from flask import Flask
+from pydantic import SecretStr
+from sqlalchemy import Dialect, Engine, event
+from sqlalchemy.engine import make_url
 from werkzeug.routing import Rule
 
 from app.adapters.evm.chain import EvmChain
+from app.adapters.evm.x402.payment_signer import EvmPaymentSigner
 from app.adapters.openapi_reader.reader import OpenApiReader
 from app.adapters.perpdex.deployments import DEPLOYMENTS as PERPDEX
 from app.adapters.perpdex.exchange import HyperliquidExchange
-from app.adapters.prices import MarketPrices
-from app.adapters.uniswap.exchange import UniswapExchange
+from app.adapters.prices.market import MarketPriceFeed
+from app.adapters.swaps.uniswap.exchange import UniswapExchange
 from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
-from app.adapters.vault_local import LocalVault
+from app.adapters.vault.local import LocalVault
 from app.config import Settings
 from app.core.chains import ETH, SOL, ChainName
 from app.extensions import db
-from app.factory import create_app
+from app.factory import build_state, create_app
+from app.gateway.providers.table import ProviderTable
 from app.jobs import JobName, QueueName
-from app.ports.bridges import Bridge, Route
+from app.observability import error_reporting, logs
+from app.ports.bridges import BridgeProvider, BridgeRoute
 from app.ports.chain import Chain
-from app.ports.faucet import Faucet
-from app.ports.perpdex import Perpdex
-from app.ports.prices import Prices
-from app.ports.queue import JobQueue
-from app.ports.shopper import Shopper
-from app.ports.specifications import Specifications
-from app.ports.swaps import Exchange
-from app.ports.tallies import Tallies
-from app.ports.till import Till
-from app.ports.upstream import Upstream
-from app.ports.vault import Vault
+from app.ports.payment_signer import PaymentSigner
+from app.ports.swaps import SwapExchange
+from app.state import Application, Ports
+from app.web.openapi_document import OpenApiDocument
+from app.web.server_hooks import ServerHooks
 from app.wiring import bridges_between
 
 DEAD_PLACE = ("127.0.0.1", 1)
@@ -48,34 +49,49 @@ DEAD_REDIS = "redis://127.0.0.1:1/0"
 
 
 def key_of(name: str) -> str:
-    """Return a made-up `id:base64` of 32 bytes."""
+    """Return a key of 32 bytes as `id:base64`."""
     return f"{name}:{base64.b64encode(hashlib.sha256(name.encode()).digest()).decode()}"
 
 
+_parsed: dict[str, Settings] = {}
+
+
 def settings_for(database_url: str, **overrides: Any) -> Settings:
-    """Make sandbox settings that depend on nothing around them."""
+    """Return sandbox settings that do not depend on the environment."""
+    # Parsing takes milliseconds, and most tests differ in the database only.
+    key = repr(sorted(overrides.items()))
+    if key not in _parsed:
+        _parsed[key] = _parse(overrides)
+    url = re.sub("^postgresql:", "postgresql+psycopg:", database_url)
+    return _parsed[key].model_copy(update={"database_url": SecretStr(url)})
+
+
+def _parse(overrides: Mapping[str, Any]) -> Settings:
     values: dict[str, Any] = {
         "network": "sandbox",
         "base_url": "http://purser.test",
-        "database_url": database_url,
+        "sandbox_public": "1",
         "redis_url": DEAD_REDIS,
         "secret_key": "s" * 32,
         "code_peppers": key_of("p1"),
         "encryption_keys": key_of("k1"),
         "price_overrides": "ETH:3000,SOL:150",
+        # The maximum: a transaction that lands immediately is confirmed within it on a busy machine, too.
+        "confirmation_wait_seconds": "25",
         **overrides,
     }
     return Settings(**values)
 
 
 class RecordingQueue:
-    """A queue that remembers what was put, and that can be told to be away."""
+    """A queue that records its jobs and can be made unreachable."""
 
     def __init__(self) -> None:
         self.put_jobs: list[tuple[JobName, tuple[str, ...]]] = []
         self.away = False
+        self.password = "needed"
 
-    def put(self, job: JobName, *arguments: str) -> bool:
+    def enqueue(self, job: JobName, *arguments: str) -> bool:
         if not self.away:
             self.put_jobs.append((job, arguments))
         return not self.away
@@ -86,79 +102,75 @@ class RecordingQueue:
     def ping(self) -> bool:
         return not self.away
 
+    def needs_password(self) -> bool:
+        return bool(self.password)
 
-class KeptTallies:
-    """Sums kept in memory, which can be told to be away."""
+
+class InMemoryCounterStore:
+    """Counters in memory that can be made unreachable."""
 
     def __init__(self) -> None:
-        self.sums: Counter[str] = Counter()
+        self.sums: dict[str, float] = {}
         self.away = False
 
-    def add(self, counts: Mapping[str, int]) -> bool:
+    def add(self, counts: Mapping[str, float]) -> bool:
         if not self.away:
-            self.sums.update(counts)
+            self.sums |= {series: self.sums.get(series, 0) + amount for series, amount in counts.items()}
         return not self.away
 
-    def totals(self) -> Mapping[str, int] | None:
+    def totals(self) -> Mapping[str, float] | None:
         return None if self.away else dict(self.sums)
 
 
-@dataclass(frozen=True, slots=True)
-class TestPorts:
-    """A set of ports; what a test does not name is a real vault, fixed prices, real upstreams and a recording queue."""
-
-    __test__ = False
-
-    vault: Vault
-    prices: Prices
-    upstream: Upstream
-    public_upstream: Upstream
-    chains: Mapping[ChainName, Chain] = field(default_factory=lambda: MappingProxyType({}))
-    exchanges: Mapping[ChainName, Exchange] = field(default_factory=lambda: MappingProxyType({}))
-    tills: Mapping[ChainName, Till] = field(default_factory=lambda: MappingProxyType({}))
-    bridges: Mapping[Route, tuple[Bridge, ...]] = field(default_factory=lambda: MappingProxyType({}))
-    queue: JobQueue = field(default_factory=RecordingQueue)
-    tallies: Tallies = field(default_factory=KeptTallies)
-    specifications: Specifications = field(default_factory=OpenApiReader)
-    faucet: Faucet | None = None
-    perpdex: Perpdex = field(
-        default_factory=lambda: HyperliquidExchange(PERPDEX["sandbox"], url=DEAD_EXCHANGE)
-    )
-    shopper: Shopper | None = None
-
-
-def ports_for(settings: Settings, **parts: Any) -> TestPorts:
-    """Make ports for settings; `parts` replace the usual ones."""
+def ports_for(settings: Settings, **parts: Any) -> Ports:
+    """Return ports: a real vault, fixed prices, real upstreams, a recording queue; `parts` replace them."""
     usual: dict[str, Any] = {
         "vault": LocalVault(settings.encryption_key_list()),
-        "prices": MarketPrices([], [], overrides={ETH: 3000 * 10**9, SOL: 150 * 10**9}),
+        "prices": MarketPriceFeed([], [], overrides={ETH: 3000 * 10**9, SOL: 150 * 10**9}),
         "upstream": HttpUpstream(
             connect_seconds=settings.upstream_connect_timeout_seconds,
             read_seconds=settings.upstream_read_timeout_seconds,
         ),
         "public_upstream": PublicUpstream(connect_seconds=Decimal(1), read_seconds=Decimal(5)),
-        "exchanges": exchanges_on(parts.get("chains", {})),
+        "chains": MappingProxyType({}),
+        "facilitators": MappingProxyType({}),
+        "queue": RecordingQueue(),
+        "counters": InMemoryCounterStore(),
+        "specifications": OpenApiReader(),
+        "faucet": None,
+        "perpdex": HyperliquidExchange(PERPDEX["sandbox"], url=DEAD_EXCHANGE),
+        "shopper": None,
+        "swap_exchanges": exchanges_on(parts.get("chains", {})),
+        "payment_signers": signers_on(parts.get("chains", {})),
         "bridges": bridges_on(settings, parts.get("chains", {})),
         **parts,
     }
-    return TestPorts(**usual)
+    return Ports(**usual)
 
 
-def exchanges_on(chains: Mapping[ChainName, Chain]) -> dict[ChainName, Exchange]:
-    """Return the real exchanges of chains, also of those that can be told to fail."""
+def exchanges_on(chains: Mapping[ChainName, Chain]) -> dict[ChainName, SwapExchange]:
+    """Return the real exchanges of chains, including chains with faults."""
     real = {name: getattr(chain, "real", chain) for name, chain in chains.items()}
     return {name: UniswapExchange(chain) for name, chain in real.items() if isinstance(chain, EvmChain)}
 
 
-def bridges_on(settings: Settings, chains: Mapping[ChainName, Chain]) -> dict[Route, tuple[Bridge, ...]]:
-    """Return the real bridges between chains, also those that can be told to fail."""
+def signers_on(chains: Mapping[ChainName, Chain]) -> dict[ChainName, PaymentSigner]:
+    """Return the real payment signers of chains, including chains with faults."""
+    real = {name: getattr(chain, "real", chain) for name, chain in chains.items()}
+    return {name: EvmPaymentSigner(chain) for name, chain in real.items() if isinstance(chain, EvmChain)}
+
+
+def bridges_on(
+    settings: Settings, chains: Mapping[ChainName, Chain]
+) -> dict[BridgeRoute, tuple[BridgeProvider, ...]]:
+    """Return the real bridges between chains, including chains with faults."""
     return bridges_between(settings, {name: getattr(chain, "real", chain) for name, chain in chains.items()})
 
 
 class _Statements(dict[Any, Any]):
-    """Statements that one application's engine has compiled, for the engines of all others of the same dialect.
+    """Cache of compiled statements, shared by the engines of all applications of the same SQL dialect.
 
-    SQLAlchemy's own cache ends with its engine, and compiling everything anew was a quarter of the suite's time.
+    SQLAlchemy's own cache ends with its engine, and compiling again took a quarter of the suite's time.
     """
 
     def get(self, key: tuple[Any, ...], default: Any = None) -> Any:
@@ -169,9 +181,9 @@ class _Statements(dict[Any, Any]):
 
 
 class _Rule(Rule):
-    """Compiles what builds addresses once for all applications: it depends on the rule's text alone."""
+    """Compiles URL builders once for all applications: they depend on the rule's text alone."""
 
-    def _compile_builder(self, append_unknown: bool = True) -> Any:  # noqa: FBT001, FBT002 - as it is called
+    def _compile_builder(self, append_unknown: bool = True) -> Any:  # noqa: FBT001, FBT002 - as called
         key = (self.rule, tuple(self.defaults or ()), append_unknown)
         if key not in _builders:
             _builders[key] = super()._compile_builder(append_unknown)
@@ -183,10 +195,89 @@ _builders: dict[tuple[Any, ...], Any] = {}
 Flask.url_rule_class = _Rule
 
 
-def make_app(settings: Settings, **parts: Any) -> Flask:
-    """Make an application in testing mode."""
+def change_settings(app: Application, **changed: object) -> None:
+    """Change settings of an application that was made."""
+    app.state = replace(app.state, settings=app.state.settings.model_copy(update=changed))
+
+
+def change_ports(app: Application, **changed: object) -> None:
+    """Replace ports of an application that was made."""
+    app.state = replace(app.state, ports=replace(app.state.ports, **changed))
+
+
+def make_app(settings: Settings, **parts: Any) -> Application:
+    """Create an application in testing mode."""
     app = create_app(settings, ports=ports_for(settings, **parts))
     app.testing = True
     with app.app_context():
         db.engine.update_execution_options(compiled_cache=_statements)
+        event.listen(db.engine, "do_connect", partial(_connect_to_present_url, db.engine))
     return app
+
+
+def _connect_to_present_url(
+    engine: Engine, dialect: Dialect, _record: object, arguments: list[Any], options: dict[str, Any]
+) -> None:
+    """Connect to `engine.url`, which changes when an application is used again."""
+    arguments[:], present = dialect.create_connect_args(engine.url)
+    options.update(present)
+
+
+class ApplicationPool:
+    """Applications that serve one test after another: creating one costs as much as several requests.
+
+    Each test gets a database, ports and a state of its own. A test that changes an application's routes or
+    configuration needs a new one.
+    """
+
+    _LARGEST = 8
+
+    def __init__(self) -> None:
+        self._free: list[tuple[Settings, Application]] = []
+        self._taken: dict[Application, Settings] = {}
+
+    def take(self, settings: Settings, **parts: Any) -> Application:
+        """Return a free application with these settings, or a new one."""
+        for place, (former, app) in enumerate(self._free):
+            if _are_alike(former, settings):
+                del self._free[place]
+                _reset(app, settings, ports_for(settings, **parts))
+                break
+        else:
+            app = make_app(settings, **parts)
+        self._taken[app] = settings
+        return app
+
+    def give_back(self, app: Application) -> None:
+        """Close an application, and keep it for another test."""
+        close(app)
+        self._free.append((self._taken.pop(app), app))
+        del self._free[: -self._LARGEST]
+
+
+def _are_alike(one: Settings, other: Settings) -> bool:
+    """Return whether settings differ at most in which database of the same kind they name."""
+    here, there = one.database_url.get_secret_value(), other.database_url.get_secret_value()
+    return make_url(here).drivername == make_url(there).drivername and one == other.model_copy(
+        update={"database_url": one.database_url}
+    )
+
+
+def _reset(app: Application, settings: Settings, ports: Ports) -> None:
+    """Do what `create_app` does for an application, except what depends on its code alone."""
+    logs.configure(settings.log_level)
+    error_reporting.init(settings.sentry_dsn.get_secret_value(), network=settings.network.value)
+    app.state = build_state(settings, ports, app.state.part(OpenApiDocument), app.state.part(ProviderTable))
+    app.server_hooks = ServerHooks(app.state.threads)
+    with app.app_context():
+        db.engine.url = make_url(settings.database_url.get_secret_value())
+
+
+def close(app: Application) -> None:
+    """Close the connections and end the threads of an application."""
+    with app.app_context():
+        db.engine.dispose()
+    for reader in app.state.balance_readers.values():
+        reader.shutdown(wait=False)
+    app.state.ports.upstream.close()
+    app.state.ports.public_upstream.close()

@@ -1,4 +1,4 @@
-"""Backups as `docs/operations.md` makes them: `pg_dump` and `pg_restore`, and SQLite's own copy of a file in use."""
+"""Backups as documented: `pg_dump` and `pg_restore`, and SQLite's online backup."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def restore(backup: Path, database_url: str) -> None:
         _run("pg_restore", "--exit-on-error", "--no-owner", f"--dbname={_libpq(database_url)}", str(backup))
 
 
-def empty_beside(database_url: str, postgres: Postgres | None, folder: Path, name: str) -> str:
+def empty_database_like(database_url: str, postgres: Postgres | None, folder: Path, name: str) -> str:
     """Return an empty database of the same kind."""
     if postgres is None or database_url.startswith("sqlite"):
         return f"sqlite:///{folder / name}.sqlite"

@@ -1,4 +1,4 @@
-"""What tests of bridges do: ask for one, let the worker look, see what is where."""
+"""Helpers for bridge tests: request a bridge, run the workers, read the legs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import time_machine
 
 from app.core import clock
 from app.core.chains import ChainName
-from app.wallets import bridge_steps, tracking
+from app.wallets.bridges import advance as bridge_steps
+from app.wallets.transactions import confirmation
 from sandbox.bridges import BridgeServer
 from tests.support.agents import Agent
 
@@ -18,7 +19,7 @@ from tests.support.agents import Agent
 def bridge(
     agent: Agent, source: str, destination: str, amount: object, coin: str = "USDC", **more: Any
 ) -> Any:
-    """Ask for a bridge; headers are given by their names."""
+    """Request a bridge; headers are given by their names."""
     headers = {name: more.pop(name) for name in [*more] if name[0].isupper()}
     body = {
         "source_chain": source, "destination_chain": destination, "token": coin, "amount": amount, **more,
@@ -28,7 +29,7 @@ def bridge(
 
 @contextmanager
 def running_bridges(**urls: str) -> Iterator[BridgeServer]:
-    """Run the stand-ins for the services that bridges rely on."""
+    """Run the stand-ins for the services that bridges depend on."""
     server = BridgeServer(urls)
     server.start()
     try:
@@ -38,7 +39,7 @@ def running_bridges(**urls: str) -> Iterator[BridgeServer]:
 
 
 class Workers:
-    """The workers' looks at a wallet's bridges, each a minute later, when everything is due again."""
+    """The workers' polls of a wallet's bridges, each a minute later, when everything is due again."""
 
     def __init__(self, agent: Agent, *chains: ChainName) -> None:
         self.agent = agent
@@ -50,11 +51,11 @@ class Workers:
             self.seconds += seconds
             with time_machine.travel(clock.now().timestamp() + self.seconds, tick=True):
                 for chain in self.chains:
-                    tracking.confirm(chain)
-                bridge_steps.step_due()
+                    confirmation.confirm(chain)
+                bridge_steps.advance_due()
 
     def finish(self, transaction_id: str, *, looks: int = 8) -> dict[str, Any]:
-        """Look until it is at its end, and return the transaction."""
+        """Poll until it has ended, and return the transaction."""
         for _ in range(looks):
             row = self.agent.transaction(transaction_id)
             if row["status"] != "pending":

@@ -1,4 +1,4 @@
-"""Real EVM chains for tests, and what their people do: fund a wallet, look at a balance, let blocks pass."""
+"""Real EVM chains for tests: fund a wallet, read a balance, mine blocks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,19 @@ RECIPIENT = "0x00000000000000000000000000000000C0FFEE00"
 def evm_chain(node: EvmNode) -> EvmChain:
     """Return the adapter for a node."""
     name = ChainName(node.name)
-    return EvmChain(name, node.deployment, rpc_urls=[node.url], deposit_confirmations=CONFIRMATIONS[name])
+    return EvmChain(
+        name,
+        node.deployment,
+        rpc_urls=[node.url],
+        deposit_confirmations=CONFIRMATIONS[name],
+        connect_seconds=20,
+        read_seconds=60,
+    )
 
 
 @contextmanager
 def running_node(name: ChainName) -> Iterator[EvmNode]:
-    """Run a node that mines at once and whose blocks advance only with transactions."""
+    """Run a node that mines immediately and has no other blocks than those of transactions."""
     with EvmNode(name.value) as node:
         yield node
 
@@ -37,7 +44,7 @@ def ether(amount: float) -> int:
 
 
 def fund(node: EvmNode, address: str, *, eth: float = 1, dollars: float = 0) -> None:
-    """Pay a wallet with real transfers, mined at once."""
+    """Pay a wallet with real transfers, mined immediately."""
     if eth:
         node.fund_eth(address, ether(eth))
     if dollars:

@@ -1,4 +1,4 @@
-"""Running a coroutine in a test, whatever else lives in its process."""
+"""Running a coroutine in a test, independent of other event loops."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def run_apart(story: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in a thread of its own: the browser of other tests keeps a loop running in the main one."""
+def run_apart(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in a separate thread, because browser tests keep a loop running in the main one."""
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, story).result()
+        return thread.submit(asyncio.run, coroutine).result()

@@ -1,4 +1,4 @@
-"""The stage of the tests about deposits: a node, a chain that can fail, and an agent without a coin."""
+"""Setup of deposit tests: a node, a chain with faults, and an agent without funds."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from flask import Flask
 from sqlalchemy import func, select
 
 from app.core.chains import ChainName
-from app.core.unit_of_work import reading
-from app.ports.chain import BlockRef, Scan, WatchedAddress
-from app.wallets import deposits
-from app.wallets.models import FundingAllocation, FundingDeposit
+from app.db.unit_of_work import read_only_unit
+from app.ports.chain import BlockRef, DepositScan, WatchedAddress
+from app.wallets.core.models import FundingAllocation, FundingDeposit
+from app.wallets.deposits import scanner as deposits
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import CONFIRMATIONS, evm_chain, usdc
@@ -24,11 +24,11 @@ DEPTH = CONFIRMATIONS[ChainName.BASE]
 
 
 class SpoilingChain(FaultyChain):
-    """A chain that can be told to report, beside what it found, something that cannot be stored."""
+    """A chain that can report an additional deposit that cannot be stored."""
 
     adds_what_no_column_takes = False
 
-    def deposits(self, watched: Sequence[WatchedAddress], *, cursor: BlockRef | None) -> Scan:
+    def deposits(self, watched: Sequence[WatchedAddress], *, cursor: BlockRef | None) -> DepositScan:
         scan = super().deposits(watched, cursor=cursor)
         if not self.adds_what_no_column_takes:
             return scan
@@ -38,7 +38,7 @@ class SpoilingChain(FaultyChain):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A node of this test's own, a chain that can fail, and an agent without a coin."""
+    """A separate node, a chain with faults, and an agent without funds."""
 
     node: EvmNode
     chain: SpoilingChain
@@ -57,7 +57,7 @@ class Stage:
         return self.node.fund_usdc((agent or self.agent).address, usdc(dollars))
 
     def find(self) -> int:
-        return deposits.find(ChainName.BASE)
+        return deposits.scan(ChainName.BASE)
 
     def settle(self) -> int:
         self.node.mine(DEPTH - 1)
@@ -67,12 +67,12 @@ class Stage:
         return [self.agent.transaction(request_id)["status"] for request_id in request_ids]
 
     def credited(self) -> int:
-        """Return how many base units were given to requests."""
-        with reading() as session:
+        """Return how many base units were credited to funding requests."""
+        with read_only_unit() as session:
             return sum(session.scalars(select(FundingAllocation.units)))
 
     def reorganise(self, depth: int, *again: str) -> None:
-        """Empty the newest blocks, and send these transactions of theirs once more."""
+        """Replace the newest blocks by empty ones, and send these transactions again."""
         raws = [self.node.rpc("eth_getRawTransactionByHash", tx_hash) for tx_hash in again]
         self.node.reorg(depth)
         for tx_hash, raw in zip(again, raws, strict=True):
@@ -89,13 +89,13 @@ class Stage:
         await_mined(self.node, pay_from_a_contract(self.node, {self.agent.address: units}))
 
     def found(self) -> int:
-        with reading() as session:
+        with read_only_unit() as session:
             return session.scalar(select(func.count()).select_from(FundingDeposit)) or 0
 
 
 @contextmanager
 def deposit_stage(build_app: Callable[..., Flask], database_url: str, node: EvmNode) -> Iterator[Stage]:
-    """Set the stage, in its application's context."""
+    """Yield the stage in its application's context."""
     chain = SpoilingChain(evm_chain(node))
     app = build_app(database_url, chains={ChainName.BASE: chain})
     with app.app_context():

@@ -1,4 +1,4 @@
-"""What the EVM adapter's tests share: people with keys, and a proxy that counts, lies and fails."""
+"""Helpers for tests of the EVM adapter: accounts with keys, and a proxy that counts, alters and refuses calls."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ import requests
 from coincurve import PrivateKey
 from eth_abi.abi import encode
 
-from app.adapters.derivation import evm_address
 from app.adapters.evm.chain import EvmChain
+from app.adapters.vault.derivation import evm_address
 from app.core.chains import ETH, USDC, ChainName, Token
 from app.core.money import TokenAmount
 from app.ports.chain import (
-    Attempt,
     BlockRef,
     Deposit,
-    Draft,
-    Fate,
-    Intent,
-    Outcome,
+    DepositScan,
     OwnTransaction,
-    Scan,
-    Signed,
+    SignedTransaction,
+    StoredTransaction,
     Terms,
-    Watch,
+    TransactionDraft,
+    TransactionOutcome,
+    TransactionQuery,
+    TransactionStatus,
+    TransferIntent,
     WatchedAddress,
 )
 from sandbox.evm import EvmNode
-from tests.support.loopback_http import Asked, LoopbackServer, Reply, serve
+from tests.support.loopback_http import Asked, RecordingServer, Reply, serve
 from tests.support.waiting import wait_until
 
 GWEI = 10**9
@@ -41,7 +41,7 @@ DOLLAR = 10**6
 
 
 class Person:
-    """Somebody with a fresh key, who signs what they are given."""
+    """An account with a new key, which signs anything."""
 
     solana_address = ""
 
@@ -65,20 +65,20 @@ class Person:
         raise AssertionError(f"no EVM chain signs messages: {message!r}")
 
 
-def chain_at(node: EvmNode, *urls: str, deposit_confirmations: int = 2, read_seconds: float = 10) -> EvmChain:
+def chain_at(node: EvmNode, *urls: str, deposit_confirmations: int = 2, read_seconds: float = 60) -> EvmChain:
     """Return the adapter for a node, behind other addresses than the node's own when some are given."""
     return EvmChain(
         ChainName(node.name),
         node.deployment,
         rpc_urls=urls or (node.url,),
         deposit_confirmations=deposit_confirmations,
-        connect_seconds=1,
+        connect_seconds=20,
         read_seconds=read_seconds,
     )
 
 
 def funded(node: EvmNode, *, wei: int = ETHER, usdc_units: int = 0) -> Person:
-    """Return somebody who holds coins, on a node that mines at once."""
+    """Return an account that holds coins, on a node that mines immediately."""
     person = Person()
     if wei:
         await_mined(node, node.fund_eth(person.address, wei))
@@ -88,13 +88,13 @@ def funded(node: EvmNode, *, wei: int = ETHER, usdc_units: int = 0) -> Person:
 
 
 def await_mined(node: EvmNode, tx_hash: str) -> None:
-    """Wait for a node that mines at once: it answers before it has done so."""
+    """Wait for a node that mines immediately: it answers before the block is there."""
     wait_until(lambda: node.rpc("eth_getTransactionReceipt", tx_hash), interval=0.001, what="a block")
 
 
-def intent(sender: Person, recipient: str, units: int, token: Token = ETH) -> Intent:
-    """Return what shall move."""
-    return Intent(sender.address, recipient, TokenAmount(units, token))
+def intent(sender: Person, recipient: str, units: int, token: Token = ETH) -> TransferIntent:
+    """Return a transfer intent."""
+    return TransferIntent(sender.address, recipient, TokenAmount(units, token))
 
 
 def signed(
@@ -105,8 +105,8 @@ def signed(
     *,
     token: Token = ETH,
     sequence: int | None = None,
-) -> tuple[Draft, Signed]:
-    """Draft and sign a movement, for the next nonce if none is given."""
+) -> tuple[TransactionDraft, SignedTransaction]:
+    """Draft and sign a movement, with the next nonce unless one is given."""
     draft = chain.draft(intent(sender, recipient, units, token))
     return draft, chain.sign(draft, sender, sequence=draft.sequence if sequence is None else sequence)
 
@@ -119,8 +119,8 @@ def sent(
     *,
     token: Token = ETH,
     sequence: int | None = None,
-) -> Signed:
-    """Draft, sign and send a movement; one for the next nonce is awaited, one for a given nonce is not."""
+) -> SignedTransaction:
+    """Draft, sign and send a movement; one with the next nonce is awaited, one with a given nonce is not."""
     _, transaction = signed(chain, sender, recipient, units, token=token, sequence=sequence)
     chain.broadcast(transaction.raw)
     if sequence is None:
@@ -128,20 +128,20 @@ def sent(
     return transaction
 
 
-def attempt(draft: Draft, transaction: Signed) -> Attempt:
-    """Return a transaction as it comes back from the database."""
+def attempt(draft: TransactionDraft, transaction: SignedTransaction) -> StoredTransaction:
+    """Return a transaction as it is stored in the database."""
     terms = json.loads(json.dumps(dict(transaction.terms)))
-    return Attempt(draft.intent, transaction.tx_hash, transaction.raw, transaction.sequence, terms)
+    return StoredTransaction(draft.intent, transaction.tx_hash, transaction.raw, transaction.sequence, terms)
 
 
-def watch(sender: Person, *transactions: Signed, key: str = "it") -> Watch:
-    """Watch transactions of one slot."""
+def watch(sender: Person, *transactions: SignedTransaction, key: str = "it") -> TransactionQuery:
+    """Return a query for transactions of one nonce."""
     hashes = tuple(transaction.tx_hash for transaction in transactions)
-    return Watch(key, sender.address, transactions[0].sequence, hashes)
+    return TransactionQuery(key, sender.address, transactions[0].sequence, hashes)
 
 
-def outcome(chain: EvmChain, sender: Person, *transactions: Signed) -> Outcome:
-    """Find out about transactions of one slot."""
+def outcome(chain: EvmChain, sender: Person, *transactions: SignedTransaction) -> TransactionOutcome:
+    """Return the outcome of transactions of one nonce."""
     return chain.outcomes([watch(sender, *transactions)])["it"]
 
 
@@ -151,12 +151,12 @@ def holdings(chain: EvmChain, address: str) -> tuple[int, int]:
     return balances.of(ETH).units, balances.of(USDC).units
 
 
-def landed(chain: EvmChain, sender: Person, *transactions: Signed) -> Outcome:
-    """Wait until one of these transactions is in a block, and return what became of it."""
+def landed(chain: EvmChain, sender: Person, *transactions: SignedTransaction) -> TransactionOutcome:
+    """Wait until one of these transactions is in a block, and return its outcome."""
 
-    def found() -> Outcome | None:
+    def found() -> TransactionOutcome | None:
         now = outcome(chain, sender, *transactions)
-        return None if now.fate is Fate.WAITING else now
+        return None if now.status is TransactionStatus.WAITING else now
 
     settled = wait_until(found, interval=0.001, what="a block")
     assert settled is not None
@@ -164,14 +164,14 @@ def landed(chain: EvmChain, sender: Person, *transactions: Signed) -> Outcome:
 
 
 class Watcher:
-    """Keeps cursor and marks between scans, as the database does."""
+    """Keeps cursor and scan states between scans, as the database does."""
 
     def __init__(self, chain: EvmChain, *addresses: str) -> None:
         self.chain = chain
         self.cursor: BlockRef | None = None
-        self.marks: dict[str, Terms] = {address: chain.mark(address) for address in addresses}
+        self.marks: dict[str, Terms] = {address: chain.scan_state(address) for address in addresses}
         self.own: dict[str, tuple[OwnTransaction, ...]] = {}
-        self.last: Scan | None = None
+        self.last: DepositScan | None = None
 
     def scan(self) -> list[Deposit]:
         watched = [
@@ -179,12 +179,12 @@ class Watcher:
         ]
         self.last = self.chain.deposits(watched, cursor=self.cursor)
         self.cursor = self.last.cursor
-        self.marks |= self.last.marks
+        self.marks |= self.last.scan_states
         return list(self.last.deposits)
 
 
 def pay_from_a_contract(node: EvmNode, payments: Mapping[str, int]) -> str:
-    """Let Multicall3 pass ether on: nothing but internal transfers."""
+    """Pay ether through Multicall3: internal transfers only."""
     calls = [(address, False, units, b"") for address, units in payments.items()]
     data = bytes.fromhex("174dea71") + encode(["(address,bool,uint256,bytes)[]"], [calls])
     rich = node.rpc("eth_accounts")[1]
@@ -201,7 +201,9 @@ def pay_from_a_contract(node: EvmNode, payments: Mapping[str, int]) -> str:
     )
 
 
-def own_transaction(chain: EvmChain, person: Person, transaction: Signed, *, value: int) -> OwnTransaction:
+def own_transaction(
+    chain: EvmChain, person: Person, transaction: SignedTransaction, *, value: int
+) -> OwnTransaction:
     found = landed(chain, person, transaction)
     assert found.fee_units is not None
     return OwnTransaction(transaction.tx_hash, transaction.sequence, value + found.fee_units)
@@ -214,13 +216,13 @@ After = Callable[[Calls, Calls], Reply | Calls]
 
 @dataclass(slots=True)
 class Proxy:
-    """A node behind a proxy: `before` may answer in its place, `after` may spoil what it answered.
+    """A node behind a proxy: `before` may answer in its place, `after` may alter its response.
 
     `requests` has the calls of each HTTP request that came in.
     """
 
     url: str
-    server: LoopbackServer
+    server: RecordingServer
     requests: list[Calls] = field(default_factory=list)
     before: Before = lambda _calls: None
     after: After = lambda _calls, replies: replies
@@ -232,7 +234,7 @@ class Proxy:
 
 @contextmanager
 def proxy(node_url: str) -> Iterator[Proxy]:
-    """Stand before a node."""
+    """Run a proxy before a node."""
     session = requests.Session()
     session.trust_env = False
 
@@ -243,7 +245,7 @@ def proxy(node_url: str) -> Iterator[Proxy]:
         early = state.before(calls)
         if early is not None:
             return early
-        received = json.loads(session.post(node_url, data=asked.body, timeout=30, headers=_JSON).content)
+        received = json.loads(session.post(node_url, data=asked.body, timeout=90, headers=_JSON).content)
         replies = state.after(calls, received if isinstance(received, list) else [received])
         if isinstance(replies, Reply):
             return replies
@@ -263,12 +265,12 @@ def json_reply(value: object, status: int = 200) -> Reply:
 
 
 def asks(calls: Calls, method: str) -> bool:
-    """Tell whether a request has a call of this method."""
+    """Return whether a request contains a call of this method."""
     return any(call["method"] == method for call in calls)
 
 
 def spoil(method: str, result: object) -> After:
-    """Return a lie: every call of this method is answered with `result`."""
+    """Return an alteration: every call of this method is answered with `result`."""
 
     def after(calls: Calls, replies: Calls) -> Calls:
         lied = {call["id"] for call in calls if call["method"] == method}
@@ -281,7 +283,7 @@ def spoil(method: str, result: object) -> After:
 
 
 def refuse(method: str, message: str, *, code: int = -32000, only: Sequence[int] | None = None) -> After:
-    """Return a refusal of every call of this method, or of those at some places of the batch."""
+    """Return a refusal of every call of this method, or of those at some positions of the batch."""
 
     def after(calls: Calls, replies: Calls) -> Calls:
         refused = {

@@ -29,4 +29,4 @@ def adapter_for(url: str, *, network: str = "sandbox") -> HyperliquidExchange:
 
 def kinds_asked(server: ExchangeServer) -> Counter[str]:
     """Return how often each type of question was asked."""
-    return Counter(question["type"] for question in server.asked)
+    return Counter(question["type"] for question in server.queries)

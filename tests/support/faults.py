@@ -1,7 +1,7 @@
-"""A chain that fails when told to, around a real one: the crash harness of every movement.
+"""Fault injection around a real chain: the crash harness of every movement.
 
-A fault hits before a verb reaches the real chain or after it was executed there, and either raises a port error or
-kills the process the hard way, as a machine would.
+A fault occurs before a method reaches the real chain or after it was executed there, and either raises a port error
+or kills the process, as a machine failure would.
 """
 
 from __future__ import annotations
@@ -10,41 +10,42 @@ import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Literal
 
 from app.core.chains import ChainName, Token
 from app.ports import bridges
-from app.ports.bridges import Bridge, Crossing, Progress, Step
+from app.ports.bridges import BridgeProgress, BridgeProvider, BridgeStep, BridgeTransfer
 from app.ports.chain import (
-    Attempt,
     Balances,
     BlockRef,
     Chain,
-    Diagnosis,
-    Draft,
-    Intent,
-    Outcome,
-    Scan,
-    Sent,
-    Signed,
+    ChainDiagnosis,
+    DepositScan,
+    SentTransaction,
+    SignedTransaction,
+    StoredTransaction,
     Terms,
-    Watch,
+    TransactionDraft,
+    TransactionOutcome,
+    TransactionQuery,
+    TransferIntent,
     WatchedAddress,
 )
-from app.ports.swaps import Ask, Beside, Exchange, Offer
+from app.ports.swaps import ConcurrentOutflows, SwapExchange, SwapOffer, SwapRequest
 from app.ports.vault import Signer
 
 When = Literal["before", "after"]
 
 
 def kill() -> None:
-    """End this process at once: no handlers, no clean-up, as if the power went."""
+    """End this process immediately: no handlers, no clean-up, like a power failure."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 @dataclass(slots=True)
 class Fault:
-    """What happens at a verb: `action` is called (it raises, kills, or waits) for the next `times` calls."""
+    """A fault at a method: `action` is called (it raises, kills, or waits) for the next `times` calls."""
 
     verb: str
     when: When
@@ -53,7 +54,7 @@ class Fault:
 
 
 class _Faulty:
-    """Something real with faults in front of and behind its verbs."""
+    """A real object with faults before and after its methods."""
 
     def __init__(self) -> None:
         self.faults: list[Fault] = []
@@ -96,78 +97,98 @@ class FaultyChain(_Faulty):
     def name(self) -> ChainName:
         return self.real.name
 
+    @property
+    def block_time(self) -> timedelta:
+        return self.real.block_time
+
     def verify_identity(self) -> None:
         self._through("verify_identity", self.real.verify_identity)
 
-    def diagnose(self) -> Diagnosis:
-        answer: Diagnosis = self._through("diagnose", self.real.diagnose)
+    def diagnose(self) -> ChainDiagnosis:
+        answer: ChainDiagnosis = self._through("diagnose", self.real.diagnose)
         return answer
 
     def explorer_url(self, tx_hash: str) -> str | None:
         return self.real.explorer_url(tx_hash)
 
-    def refusal_of(self, recipient: str, token: Token) -> str | None:
-        return self.real.refusal_of(recipient, token)
+    def recipient_rejection(self, recipient: str, token: Token) -> str | None:
+        return self.real.recipient_rejection(recipient, token)
 
     def balances(self, address: str) -> Balances:
         answer: Balances = self._through("balances", lambda: self.real.balances(address))
         return answer
 
-    def draft(self, intent: Intent) -> Draft:
-        answer: Draft = self._through("draft", lambda: self.real.draft(intent))
+    def draft(self, intent: TransferIntent) -> TransactionDraft:
+        answer: TransactionDraft = self._through("draft", lambda: self.real.draft(intent))
         return answer
 
-    def sign(self, draft: Draft, signer: Signer, *, sequence: int | None) -> Signed:
-        answer: Signed = self._through("sign", lambda: self.real.sign(draft, signer, sequence=sequence))
+    def sign(self, draft: TransactionDraft, signer: Signer, *, sequence: int | None) -> SignedTransaction:
+        answer: SignedTransaction = self._through(
+            "sign", lambda: self.real.sign(draft, signer, sequence=sequence)
+        )
         return answer
 
-    def replacement(self, attempt: Attempt) -> Draft | None:
-        answer: Draft | None = self._through("replacement", lambda: self.real.replacement(attempt))
+    def draft_replacement(self, attempt: StoredTransaction) -> TransactionDraft | None:
+        answer: TransactionDraft | None = self._through(
+            "draft_replacement", lambda: self.real.draft_replacement(attempt)
+        )
         return answer
 
-    def cancellation(self, attempt: Attempt) -> Draft | None:
-        answer: Draft | None = self._through("cancellation", lambda: self.real.cancellation(attempt))
+    def draft_retry(self, attempt: StoredTransaction) -> TransactionDraft | None:
+        answer: TransactionDraft | None = self._through("draft_retry", lambda: self.real.draft_retry(attempt))
+        return answer
+
+    def draft_cancellation(self, attempt: StoredTransaction) -> TransactionDraft | None:
+        answer: TransactionDraft | None = self._through(
+            "draft_cancellation", lambda: self.real.draft_cancellation(attempt)
+        )
         return answer
 
     def broadcast(self, raw: bytes) -> None:
         self._through("broadcast", lambda: self.real.broadcast(raw))
 
-    def rebroadcast(self, raws: Sequence[bytes]) -> None:
-        self._through("rebroadcast", lambda: self.real.rebroadcast(raws))
+    def rebroadcast(self, raws: Sequence[bytes], *, publicly: bool = True) -> None:
+        self._through("rebroadcast", lambda: self.real.rebroadcast(raws, publicly=publicly))
 
-    def outcomes(self, watches: Sequence[Watch]) -> Mapping[str, Outcome]:
-        answer: Mapping[str, Outcome] = self._through("outcomes", lambda: self.real.outcomes(watches))
-        return answer
-
-    def orphaned(self, blocks: Sequence[BlockRef]) -> tuple[frozenset[BlockRef], int]:
-        answer: tuple[frozenset[BlockRef], int] = self._through(
-            "orphaned", lambda: self.real.orphaned(blocks)
+    def outcomes(
+        self, queries: Sequence[TransactionQuery], *, landed_only: bool = False
+    ) -> Mapping[str, TransactionOutcome]:
+        answer: Mapping[str, TransactionOutcome] = self._through(
+            "outcomes", lambda: self.real.outcomes(queries, landed_only=landed_only)
         )
         return answer
 
-    def sent_counts(self, addresses: Sequence[str]) -> Mapping[str, int]:
-        return self.real.sent_counts(addresses)
+    def orphaned_blocks(self, blocks: Sequence[BlockRef]) -> tuple[frozenset[BlockRef], int]:
+        answer: tuple[frozenset[BlockRef], int] = self._through(
+            "orphaned_blocks", lambda: self.real.orphaned_blocks(blocks)
+        )
+        return answer
 
-    def sent_in_slot(self, sender: str, sequence: int, *, instead_of: Attempt | None = None) -> Sent | None:
-        return self.real.sent_in_slot(sender, sequence, instead_of=instead_of)
+    def transaction_counts(self, addresses: Sequence[str]) -> Mapping[str, int]:
+        return self.real.transaction_counts(addresses)
+
+    def transaction_at_nonce(
+        self, sender: str, sequence: int, *, expected: StoredTransaction | None = None
+    ) -> SentTransaction | None:
+        return self.real.transaction_at_nonce(sender, sequence, expected=expected)
 
     def head(self) -> BlockRef:
         answer: BlockRef = self._through("head", self.real.head)
         return answer
 
-    def mark(self, address: str) -> Terms:
-        answer: Terms = self._through("mark", lambda: self.real.mark(address))
+    def scan_state(self, address: str) -> Terms:
+        answer: Terms = self._through("scan_state", lambda: self.real.scan_state(address))
         return answer
 
-    def deposits(self, watched: Sequence[WatchedAddress], *, cursor: BlockRef | None) -> Scan:
-        answer: Scan = self._through("deposits", lambda: self.real.deposits(watched, cursor=cursor))
+    def deposits(self, watched: Sequence[WatchedAddress], *, cursor: BlockRef | None) -> DepositScan:
+        answer: DepositScan = self._through("deposits", lambda: self.real.deposits(watched, cursor=cursor))
         return answer
 
 
 class FaultyBridge(_Faulty):
-    """A real way between chains with faults."""
+    """A real bridge with faults."""
 
-    def __init__(self, bridge: Bridge) -> None:
+    def __init__(self, bridge: BridgeProvider) -> None:
         super().__init__()
         self.real = bridge
 
@@ -175,46 +196,50 @@ class FaultyBridge(_Faulty):
     def name(self) -> str:
         return self.real.name
 
-    def quote(self, ask: bridges.Ask) -> bridges.Offer:
-        answer: bridges.Offer = self._through("quote", lambda: self.real.quote(ask))
+    def quote(self, request: bridges.BridgeRequest) -> bridges.BridgeOffer:
+        answer: bridges.BridgeOffer = self._through("quote", lambda: self.real.quote(request))
         return answer
 
-    def prepare(self, offer: bridges.Offer) -> tuple[Step, ...]:
-        answer: tuple[Step, ...] = self._through("prepare", lambda: self.real.prepare(offer))
+    def prepare(self, offer: bridges.BridgeOffer) -> tuple[BridgeStep, ...]:
+        answer: tuple[BridgeStep, ...] = self._through("prepare", lambda: self.real.prepare(offer))
         return answer
 
-    def sign(self, step: Step, signer: Signer, *, sequence: int | None) -> Signed:
-        answer: Signed = self._through("sign", lambda: self.real.sign(step, signer, sequence=sequence))
+    def sign(self, step: BridgeStep, signer: Signer, *, sequence: int | None) -> SignedTransaction:
+        answer: SignedTransaction = self._through(
+            "sign", lambda: self.real.sign(step, signer, sequence=sequence)
+        )
         return answer
 
-    def follow(self, crossing: Crossing) -> Progress:
-        answer: Progress = self._through("follow", lambda: self.real.follow(crossing))
+    def progress(self, transfer: BridgeTransfer) -> BridgeProgress:
+        answer: BridgeProgress = self._through("progress", lambda: self.real.progress(transfer))
         return answer
 
-    def deliver(self, crossing: Crossing) -> Step:
-        answer: Step = self._through("deliver", lambda: self.real.deliver(crossing))
+    def prepare_delivery(self, transfer: BridgeTransfer) -> BridgeStep:
+        answer: BridgeStep = self._through("prepare_delivery", lambda: self.real.prepare_delivery(transfer))
         return answer
 
 
 class FaultyExchange(_Faulty):
     """A real exchange with faults."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: SwapExchange) -> None:
         super().__init__()
         self.real = exchange
 
-    def quote(self, ask: Ask) -> Offer:
-        answer: Offer = self._through("quote", lambda: self.real.quote(ask))
+    def quote(self, request: SwapRequest) -> SwapOffer:
+        answer: SwapOffer = self._through("quote", lambda: self.real.quote(request))
         return answer
 
-    def draft(self, offer: Offer, *, minimum_units: int, signer: Signer | None) -> Draft:
-        answer: Draft = self._through(
+    def draft(self, offer: SwapOffer, *, minimum_units: int, signer: Signer | None) -> TransactionDraft:
+        answer: TransactionDraft = self._through(
             "draft", lambda: self.real.draft(offer, minimum_units=minimum_units, signer=signer)
         )
         return answer
 
-    def sign(self, draft: Draft, signer: Signer, *, sequence: int | None, beside: Beside) -> Signed:
-        answer: Signed = self._through(
-            "sign", lambda: self.real.sign(draft, signer, sequence=sequence, beside=beside)
+    def sign(
+        self, draft: TransactionDraft, signer: Signer, *, sequence: int | None, concurrent: ConcurrentOutflows
+    ) -> SignedTransaction:
+        answer: SignedTransaction = self._through(
+            "sign", lambda: self.real.sign(draft, signer, sequence=sequence, concurrent=concurrent)
         )
         return answer

@@ -1,4 +1,4 @@
-"""Databases with something in every table, whatever revision they are at, and what they then hold."""
+"""Databases of any revision with rows in every table, and their contents."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sqlalchemy import (
     select,
 )
 
-from app.core.columns import Units, UtcDateTime
+from app.db.columns import Units, UtcDateTime
 from app.extensions import db
 
 ROWS = 3
@@ -34,7 +34,7 @@ _AT = datetime(2026, 11, 21, 12, 0, 0, 123456, tzinfo=UTC)
 _LARGEST_UNITS = 2**255
 _LARGEST_NANOS = 9 * 10**18
 
-# What no type tells: words that checks ask for, and sums that have to be right.
+# Values beyond the types: words that checks require, and sums that must agree.
 _VALUES: Mapping[tuple[str, str], Callable[[int], Any]] = {
     ("api_keys", "kind"): lambda _: "ak",
     ("services", "status"): lambda n: ("active", "paused", "retired")[n],
@@ -50,31 +50,32 @@ _VALUES: Mapping[tuple[str, str], Callable[[int], Any]] = {
     ("credit_postings", "credit"): lambda _: "available",
     ("transactions", "type"): lambda n: ("transfer", "funding", "trading_query")[n],
     ("transactions", "status"): lambda n: ("pending", "confirmed", "failed")[n],
+    ("transactions", "quarantined_at"): lambda _: None,
     ("purchases", "status"): lambda n: ("queued", "completed", "unknown")[n],
     ("audit_heads", "name"): lambda n: f"head {n}",
 }
 
 
 def is_ours(table: str) -> bool:
-    """Tell whether a table is one of the application's; the search index makes some of its own."""
+    """Return whether a table is one of the application's; the search index creates others."""
     return table != "alembic_version" and not table.startswith("search_trigrams")
 
 
 def fill(connection: Connection) -> None:
-    """Put rows into every table that is there and empty, with the columns that it has now."""
-    # All at once: table by table, the questions would take longer than the migrations.
+    """Insert rows into every empty table, with its present columns."""
+    # In one query: one per table would take longer than the migrations.
     there = {name: columns for (_, name), columns in inspect(connection).get_multi_columns().items()}
     for table in db.metadata.sorted_tables:
         if table.name not in there:
             continue
         now = _as_it_is(there[table.name], table)
         if connection.execute(select(now).limit(1)).first() is None:
-            connection.execute(insert(now), [_row(table, now, n) for n in range(ROWS)])
+            connection.execute(insert(now), [row(table, now, n) for n in range(ROWS)])
     connection.commit()
 
 
 def held(connection: Connection) -> dict[str, dict[str, list[Any]]]:
-    """Return what every table holds, column by column, as the database gives it; rows in the order of their keys."""
+    """Return the contents of every table by column; rows in the order of their keys."""
     found: dict[str, dict[str, list[Any]]] = {}
     there = MetaData()
     there.reflect(connection, only=lambda name, _: is_ours(name))
@@ -90,7 +91,7 @@ def held(connection: Connection) -> dict[str, dict[str, list[Any]]]:
 def kept(
     before: Mapping[str, Mapping[str, list[Any]]], after: Mapping[str, Mapping[str, list[Any]]]
 ) -> list[str]:
-    """Return which columns that are there before and after do not hold the same."""
+    """Return the columns that exist before and after with different contents."""
     return [
         f"{table}.{column}"
         for table, columns in before.items()
@@ -100,7 +101,7 @@ def kept(
 
 
 def shape(connection: Connection) -> dict[str, Any]:
-    """Return what a schema is: columns, keys, indexes and checks of every table, in no order."""
+    """Return the columns, keys, indexes and checks of every table, unordered."""
     there = inspect(connection)
     found = {
         name: {
@@ -133,7 +134,7 @@ def _condition(index: Any) -> str:
 
 
 def _as_it_is(there: Sequence[Any], table: Table) -> Table:
-    """Return a table with those of its columns that the database has, and what else it has."""
+    """Return a table with the columns that the database has."""
     known = table.columns
     columns: list[Column[Any]] = []
     for column in there:
@@ -143,7 +144,8 @@ def _as_it_is(there: Sequence[Any], table: Table) -> Table:
     return Table(table.name, MetaData(), *columns)
 
 
-def _row(table: Table, now: Table, n: int) -> dict[str, Any]:
+def row(table: Table, now: Table, n: int) -> dict[str, Any]:
+    """Return a row with a value in every column; `now` has the columns that the database has."""
     return {column.name: _value(table, column, n) for column in now.columns}
 
 
@@ -159,7 +161,7 @@ def _value(table: Table, column: Column[Any], n: int) -> Any:
     return _of_type(column.type, f"{table.name}.{column.name}", n)
 
 
-def _of_type(kind: Any, name: str, n: int) -> Any:  # noqa: C901, PLR0911 - one line for each type
+def _of_type(kind: Any, name: str, n: int) -> Any:  # noqa: C901, PLR0911 - one line per type
     if isinstance(kind, Units):
         return _LARGEST_UNITS + n
     if isinstance(kind, Uuid):
@@ -180,7 +182,7 @@ def _of_type(kind: Any, name: str, n: int) -> Any:  # noqa: C901, PLR0911 - one 
         return n
     if isinstance(kind, String):
         return f"{n} {name} é"[: kind.length or 80]
-    raise TypeError(f"nothing is known of {kind!r}, the type of {name}")
+    raise TypeError(f"{name} has the unknown type {kind!r}")
 
 
 def hash_of(name: str) -> int:

@@ -1,4 +1,4 @@
-"""The stage of the gateway's tests: an upstream that misbehaves, the service in front of it, an agent with credits."""
+"""Support for tests of the gateway: a misbehaving upstream, the service in front of it, an agent with credits."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from flask import Flask
 from sqlalchemy import select
 from werkzeug.test import EnvironBuilder, TestResponse
 
-from app.core.unit_of_work import reading
-from app.credits import service as credits_service
+from app.credits import accounts as credit_accounts
+from app.credits.accounts import Balance
 from app.credits.models import CreditHold
+from app.db.unit_of_work import read_only_unit
 from tests.support.agents import Agent, register
 from tests.support.upstreams import Behaviour, MisbehavingUpstream, misbehaving_upstream
 
@@ -22,7 +23,7 @@ KEYS = {
     "openrouter": "sk-operator-openrouter", "alchemy": "operator-alchemy", "coingecko": "operator-coingecko",
     "brave": "operator-brave", "exa": "operator-exa", "tavily": "operator-tavily", "groq": "sk-operator-groq",
 }  # fmt: skip
-# What stands between the host and the caller's path, as at the real provider.
+# The path of each base URL, as at the real provider.
 BASES = {
     "openai": "/v1", "anthropic": "", "gemini": "", "openrouter": "/api/v1", "groq": "/openai/v1",
     "alchemy": "/v2/{network}/{key}", "coingecko": "/api/v3", "brave": "/res/v1", "exa": "", "tavily": "",
@@ -35,7 +36,7 @@ SEARCH_NANOS = 5_000_000
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Everything that a call passes through."""
+    """The upstream, the service and the agent of a test."""
 
     upstream: MisbehavingUpstream
     app: Flask
@@ -53,7 +54,7 @@ class Stage:
 
     @contextmanager
     def stream(self, path: str = CHAT, **more: Any) -> Iterator[Iterator[bytes]]:
-        """Make a streaming call as a server does; yield its pieces. Leaving the block is the caller's going away."""
+        """Make a streaming call as a server does; yield its chunks. Leaving the block disconnects the client."""
         builder = EnvironBuilder(path, method="POST", json={**QUESTION, "stream": True, **more})
         environ = {**builder.get_environ(), "HTTP_X_API_KEY": self.agent.key}
         started: list[str] = []
@@ -78,7 +79,7 @@ class Stage:
         return self._balance().held_nanos
 
     def open_holds(self) -> int:
-        with reading() as session:
+        with read_only_unit() as session:
             return len(session.scalars(select(CreditHold.id).where(CreditHold.state == "held")).all())
 
     def usage(self) -> list[dict[str, Any]]:
@@ -89,7 +90,7 @@ class Stage:
         assert (self.held_nanos(), self.open_holds()) == (0, 0)
 
     def assert_all_agree(self) -> None:
-        """Check that balance, usage and ledger say the same, to the last digit."""
+        """Check that balance, usage and ledger agree to the last digit."""
         self.assert_nothing_held()
         balance = self.agent.get("/v1/balance").get_json()
         usage = self.agent.get("/v1/usage").get_json()
@@ -100,16 +101,21 @@ class Stage:
         assert self.spent_nanos() == logged == summed == round(balance["total_spent"] * 10**9)
         assert round(balance["credits_usd"] * 10**9) == 10 * 10**9 - logged
 
-    def _balance(self) -> credits_service.Balance:
-        with reading():
-            return credits_service.balance(self.agent.id)
+    def _balance(self) -> Balance:
+        with read_only_unit() as session:
+            return credit_accounts.balance(session, self.agent.id)
 
 
 def provider_settings(url: str, **more: Any) -> dict[str, Any]:
-    """Return settings that lead every provider to one address, as their real bases look."""
+    """Return settings that direct every provider to one host, under the paths of the real base URLs."""
     settings: dict[str, Any] = {f"{name}_api_key": key for name, key in KEYS.items()}
     settings |= {f"{name}_base_url": f"{url}{base}" for name, base in BASES.items()}
-    return {**settings, "upstream_connect_timeout_seconds": "1", "upstream_read_timeout_seconds": "5", **more}
+    return {
+        **settings,
+        "upstream_connect_timeout_seconds": "20",
+        "upstream_read_timeout_seconds": "60",
+        **more,
+    }
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A host that runs the Procfile's processes, as test after test needs it."""
+"""A host that runs the processes of the Procfile."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def _procfile() -> dict[str, str]:
 
 
 def command_of(kind: str) -> list[str]:
-    """Return what the Procfile runs under a name, with the programs of this environment."""
+    """Return the command of a Procfile process, with the programs of this environment."""
     program, *arguments = shlex.split(_procfile()[kind])
     return [str(Path(sys.executable).parent / program), *arguments]
 
 
 @dataclass
 class Host:
-    """A host with the configuration of one application; it starts what the Procfile names."""
+    """A host with the configuration of one application, which starts processes of the Procfile."""
 
     environment: dict[str, str]
     folder: Path
@@ -69,7 +69,7 @@ class Host:
         return web
 
     def webs(self, number: int) -> list[Web]:
-        """Start so many at the same time, and wait until all of them answer."""
+        """Start this many concurrently, and wait until all of them answer."""
         ports = [free_port() for _ in range(number)]
         started = [
             Web(port, self.start("web", PORT=str(port)), self.folder / f"web-{port}.log") for port in ports
@@ -84,7 +84,7 @@ class Host:
 
 @dataclass
 class Web:
-    """A web process and where it listens."""
+    """A web process and its port."""
 
     port: int
     process: subprocess.Popen[bytes]
@@ -98,7 +98,7 @@ class Web:
             return False
 
     def connect(self) -> http.client.HTTPConnection:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=90)
         connection.connect()
         return connection
 
@@ -110,7 +110,7 @@ class Web:
 
     @contextmanager
     def stopped_workers(self) -> Iterator[None]:
-        """Keep those that serve from doing anything until the block ends."""
+        """Suspend the worker processes until the block ends."""
         listing = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], check=True, capture_output=True, text=True)
         pairs = (map(int, line.split()) for line in listing.stdout.splitlines())
         workers = [pid for pid, parent in pairs if parent == self.process.pid]
@@ -129,13 +129,13 @@ class Web:
         return True
 
     def terminate(self) -> int:
-        """Ask it to end as hosts do, and return how it ended; they kill after thirty seconds."""
+        """Terminate it as hosts do (SIGTERM, then SIGKILL after thirty seconds); return the exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(30)
 
 
 class Router:
-    """Sends each new connection to one of the processes that serve, as a host's router does."""
+    """Routes each new connection to one of the web processes, as a host's router does."""
 
     def __init__(self, *webs: Web) -> None:
         self._webs = list(webs)
@@ -153,7 +153,7 @@ class Router:
             return asked(connection, method, path, body, key, **headers)
 
     def leave(self, old: Web, new: Web | None = None) -> Web:
-        """Send nobody there any more, but to another one in its place; return what was left."""
+        """Route to another process instead of this one; return the replaced one."""
         with self._lock:
             place = self._webs.index(old)
             self._webs[place : place + 1] = [] if new is None else [new]
@@ -162,13 +162,13 @@ class Router:
 
 @dataclass
 class KeptConnection:
-    """A caller who keeps its connection for as long as the service lets it."""
+    """A client that keeps its connection for as long as the service permits."""
 
     router: Router
     _connection: http.client.HTTPConnection | None = None
 
     def ask(self, path: str, key: str) -> tuple[int, Any]:
-        """Ask; on a new connection where the one that was kept ends without an answer: RFC 9112, 9.3.1."""
+        """Send a request; retry on a new connection if the kept one closes without a response (RFC 9112, 9.3.1)."""
         answer: http.client.HTTPResponse | None = None
         if self._connection is not None and self._connection.sock is not None:
             with suppress(http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
@@ -197,7 +197,7 @@ def asked(
     key: str = "",
     **headers: str,
 ) -> tuple[int, Any]:
-    """Ask on a connection."""
+    """Send a request on a connection."""
     sent = {"Content-Type": "application/json", "X-API-Key": key, **headers}
     connection.request(method, path, None if body is None else json.dumps(body), sent)
     answer = connection.getresponse()
@@ -229,5 +229,5 @@ def environment_of(database_url: str, redis_url: str, **more: str) -> dict[str, 
 
 
 def as_hosts_write_it(url: str) -> str:
-    """Return a database's URL as most hosts hand it out."""
+    """Return a database's URL in the form that most hosts use."""
     return url.replace("postgresql+psycopg://", "postgres://")

@@ -1,4 +1,4 @@
-"""The money rooms alone on a database: a bare application, units, races, and all audits at once."""
+"""The packages of credits, spending and usage alone on a database, with units, races and audits."""
 
 from __future__ import annotations
 
@@ -6,47 +6,55 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Barrier
-from typing import ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from flask import Flask
-from sqlalchemy import event
+from sqlalchemy import delete, event
+from sqlalchemy.orm import Session
 
-from app.core.unit_of_work import reading, unit_of_work
 from app.credits import audit as credits_audit
-from app.credits.models import CreditAccount, CreditHold, CreditPosting, GrantBudget
+from app.credits.models import CreditAccount, CreditHold, CreditLedgerEntry, GrantBudget
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import ServiceError
 from app.extensions import Model, db
-from app.factory import _engine_options
+from app.factory import _engine_options, prepare_sqlite
+from app.identity.models import Agent, ApiKey
 from app.spending import audit as spending_audit
-from app.spending.models import SpendingAccount, SpendingControls, SpendingHold
+from app.spending.models import SpendingAccount, SpendingControls, SpendingHold, SpendingSession
 from app.usage import audit as usage_audit
 from app.usage.models import UsageByProvider, UsageLog
 from tests.support.applications import settings_for
+from tests.support.waiting import PATIENCE_SECONDS
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
 TABLES: tuple[type[Model], ...] = (
+    Agent,
+    ApiKey,
     CreditAccount,
-    CreditPosting,
+    CreditLedgerEntry,
     CreditHold,
     GrantBudget,
     SpendingAccount,
     SpendingControls,
     SpendingHold,
+    SpendingSession,
     UsageLog,
     UsageByProvider,
 )
 
 
 def ledger_app(database_url: str) -> Flask:
-    """Make a bare application on an empty database that has the money rooms' tables and nothing else."""
+    """Create a minimal application on an empty database with the tables of these packages."""
     app = Flask("ledger")
     app.config["SQLALCHEMY_DATABASE_URI"] = database_url
     in_memory = database_url == "sqlite://"
     app.config["SQLALCHEMY_ENGINE_OPTIONS"] = {} if in_memory else _engine_options(settings_for(database_url))
     db.init_app(app)
     with app.app_context():
+        if db.engine.dialect.name == "sqlite":
+            event.listen(db.engine, "connect", prepare_sqlite)
         db.metadata.create_all(
             db.engine, tables=[db.metadata.tables[table.__tablename__] for table in TABLES]
         )
@@ -55,36 +63,37 @@ def ledger_app(database_url: str) -> Flask:
 
 def clear() -> None:
     """Empty all tables, in the current application context."""
-    with unit_of_work() as session:
+    # Not in a unit, which would have to keep the order of locks.
+    with db.engine.begin() as connection:
         for table in reversed(TABLES):
-            session.query(table).delete()
+            connection.execute(delete(table))
 
 
-def unit(verb: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-    """Call a verb in a unit of its own."""
-    with unit_of_work():
-        return verb(*arguments, **options)
+def unit(function: Callable[Concatenate[Session, P], T], *arguments: P.args, **options: P.kwargs) -> T:
+    """Call a function in a separate unit of work."""
+    with unit_of_work() as session:
+        return function(session, *arguments, **options)
 
 
-def read(verb: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-    """Call a verb in a reading unit of its own."""
-    with reading():
-        return verb(*arguments, **options)
+def read(function: Callable[Concatenate[Session, P], T], *arguments: P.args, **options: P.kwargs) -> T:
+    """Call a function in a separate read-only unit."""
+    with read_only_unit() as session:
+        return function(session, *arguments, **options)
 
 
 def violations() -> list[str]:
-    """Run the audits of all money rooms."""
-    with reading():
-        return [*credits_audit.check(), *spending_audit.check(), *usage_audit.check()]
+    """Run the audits of these packages."""
+    with read_only_unit() as session:
+        return [*credits_audit.check(session), *spending_audit.check(session), *usage_audit.check(session)]
 
 
 def race(app: Flask, actions: list[Callable[[], T]]) -> list[T | ServiceError]:
-    """Run actions at the same moment, each in a thread and context of its own; return answers or refusals."""
+    """Run actions concurrently, each in its own thread and context; return results or errors."""
     start = Barrier(len(actions))
 
     def run(action: Callable[[], T]) -> T | ServiceError:
         with app.app_context():
-            start.wait(timeout=30)
+            start.wait(PATIENCE_SECONDS)
             try:
                 return action()
             except ServiceError as refusal:
@@ -99,12 +108,16 @@ def statements() -> Iterator[list[str]]:
     """Collect the SQL statements that are executed inside the context."""
     seen: list[str] = []
 
-    def note(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
+    def note(_cursor: object, statement: str, *_rest: object) -> None:
         seen.append(statement)
 
+    # Not `before_cursor_execute`, which prepared statements do not have.
     engine = db.engine
-    event.listen(engine, "before_cursor_execute", note)
+    events = ("do_execute", "do_executemany", "do_execute_no_params")
+    for name in events:
+        event.listen(engine, name, note)
     try:
         yield seen
     finally:
-        event.remove(engine, "before_cursor_execute", note)
+        for name in events:
+            event.remove(engine, name, note)

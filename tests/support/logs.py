@@ -1,4 +1,4 @@
-"""What the service writes to its output."""
+"""Capture of the log output of the service."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 @contextmanager
 def written_logs() -> Iterator[Callable[[], list[dict[str, Any]]]]:
-    """Read what the service writes to its output, line by line."""
+    """Return the log lines that the service has written."""
     buffer = io.StringIO()
     handler = next(each for each in logging.getLogger().handlers if type(each) is logging.StreamHandler)
     before = handler.setStream(buffer)

@@ -1,7 +1,7 @@
-"""The ground of machines that walk at random through a room's verbs: an empty database, a clock, and all audits.
+"""The base of state-machine tests: an empty database, a clock, and all audits.
 
-A machine's model says what must be; after each step the product's own audits must find nothing. A walk that is
-written out goes first, and must reach every state that the machine names.
+After each step the state must match the machine's model, and the audits must find no violation. The script of a machine
+must reach every state that it lists; random walks go further.
 """
 
 from __future__ import annotations
@@ -11,41 +11,43 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import time_machine
 from flask import Flask
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, run_state_machine_as_test
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
-from app.core.unit_of_work import reading, snapshot, unit_of_work
+from app.db.unit_of_work import read_only_unit, snapshot
 from app.extensions import db
-from app.wallets.models import SignedAttempt, Transaction, TransactionEvent
-from app.wallets.settlement import Purpose
+from app.payments.treasury import ServiceWallets
+from app.wallets.core.lifecycle import AttemptPurpose
+from app.wallets.core.models import SignedAttempt, Transaction, TransactionEvent
 from tests.support.applications import RecordingQueue
 from tests.support.fake_shopper import FakeShopper
-from tests.support.simulated_chain import SimulatedChain, SimulatedTill
+from tests.support.simulated_chain import SimulatedChain, SimulatedFacilitator
 from workers import sweeps
 
-# A Friday before midnight, before a leap day: day, week, month and year end within steps of some hours or days.
+# A Friday before midnight, before a leap day: day, week, month and year end within a few steps.
 START = datetime(2028, 2, 25, 23, 59, tzinfo=UTC)
 HOURS = (1, 7, 24, 24 * 3, 24 * 8)
-# `HYPOTHESIS_HUNT=1` looks for more: other walks each time, many times as many, and longer ones.
+# `HYPOTHESIS_HUNT=1` runs more, longer and different walks.
 HUNTS = "HYPOTHESIS_HUNT" in os.environ
 _HUNTED_WALKS, _HUNTED_STEPS = 12, 2
 
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """An application on a real database, with a chain, a till and a shopper that do as they are told.
+    """An application on a real database, with a simulated chain, facilitator and shopper.
 
-    `reached` counts what walks came to.
+    `reached` counts the states that walks reached.
     """
 
     app: Flask
     chain: SimulatedChain
-    till: SimulatedTill
+    facilitator: SimulatedFacilitator
     queue: RecordingQueue
     shopper: FakeShopper
     reached: Counter[str] = field(default_factory=Counter)
@@ -60,25 +62,25 @@ def ground_for(
     settings: dict[str, Any] | None = None,
     parts: dict[str, Any] | None = None,
 ) -> Ground:
-    """Make the ground on a migrated database; `parts` replace the usual ones, `kind` may have them besides."""
+    """Create the ground on a migrated database; `parts` replace the default ports."""
     chain, queue, shopper = chain or SimulatedChain(), RecordingQueue(), FakeShopper()
-    till = SimulatedTill(chain)
+    facilitator = SimulatedFacilitator(chain)
     app = build_app(
         database_url,
         settings={"confirmation_wait_seconds": "0", "base_stuck_blocks": 3, **(settings or {})},
         **{
             "chains": {chain.name: chain},
-            "tills": {chain.name: till},
+            "facilitators": {chain.name: facilitator},
             "queue": queue,
             "shopper": shopper,
             **(parts or {}),
         },
     )
-    return kind(app, chain, till, queue, shopper)
+    return kind(app, chain, facilitator, queue, shopper)
 
 
 class Machine(RuleBasedStateMachine):
-    """Begins on an empty database at `START`; the clock stands still unless a step moves it."""
+    """A state machine that starts with an empty database at `START`; only steps advance the clock."""
 
     def __init__(self, ground: Ground) -> None:
         super().__init__()
@@ -87,47 +89,45 @@ class Machine(RuleBasedStateMachine):
         self.context.push()
         self.clock = time_machine.travel(START, tick=False)
         self.traveller = self.clock.start()
-        with unit_of_work() as session:
+        # Not in a unit of work: it would lock the tables in another order than the service.
+        with db.engine.begin() as connection:
             for table in reversed(db.metadata.sorted_tables):
-                session.execute(table.delete())
-        ground.app.extensions.pop("payment_wallets", None)
+                connection.execute(table.delete())
+        ground.app.state.part(ServiceWallets).clear()
         ground.chain.reset()
         ground.queue.put_jobs.clear()
         self.begin()
 
     def begin(self) -> None:
-        """Set the stage of a walk."""
+        """Prepare a walk."""
 
     def teardown(self) -> None:
         try:
             self.come_to_rest()
             self.ground.reached.update(self.reached())
-            # And all of them, as the hourly job runs them.
+            # All audits, as in the hourly job.
             assert sweeps.audit() == []
         finally:
             self.leave()
 
     def come_to_rest(self) -> None:
-        """See, where a walk ends, that everything comes to its end once the world keeps quiet."""
+        """Check at the end of a walk that everything pending is completed."""
 
-    # What the walk that is written out must reach.
+    # The states that the script must reach.
     reaches: frozenset[str] = frozenset()
 
     def script(self) -> Iterator[None]:
-        """Go a walk that is written out: whatever must be reached is, also when others are drawn at random.
-
-        It yields after each step.
-        """
+        """Run the scripted walk, which reaches every required state; yield after each step."""
         yield
 
     def note(self, what: str) -> None:
-        """Note that a walk has come to something that the database does not show."""
+        """Count a state that is not in the database."""
         self.ground.reached[what] += 1
 
     def reached(self) -> Counter[str]:
-        """Count what the database shows that this walk has come to: `<type>: <status>, <reason>`, or `replaced`."""
+        """Count the states in the database: `<type>: <status>, <reason>`, or `replaced`."""
         kind = func.coalesce(Transaction.kind, Transaction.type)
-        with reading() as session:
+        with read_only_unit() as session:
             moves = session.execute(
                 select(kind, TransactionEvent.status, TransactionEvent.reason, func.count())
                 .join(Transaction, Transaction.id == TransactionEvent.transaction_id)
@@ -142,7 +142,7 @@ class Machine(RuleBasedStateMachine):
         for what, status, reason, times in moves:
             found[f"{what}: {status}" + (f", {reason}" if reason else "")] += times
         for what, purpose, again in signed:
-            if purpose == Purpose.PAYMENT.value and again:
+            if purpose == AttemptPurpose.PAYMENT.value and again:
                 found[f"{what}: replaced"] += again
         return found
 
@@ -151,21 +151,21 @@ class Machine(RuleBasedStateMachine):
         self.context.pop()
 
     def let_pass(self, **time: int) -> None:
-        """Move the clock."""
+        """Advance the clock."""
         self.traveller.shift(timedelta(**time))
 
-    # What a machine's steps may break, proven after each of them.
-    audits: tuple[Callable[[], list[str]], ...] = ()
+    # The audits that run after each step.
+    audits: tuple[Callable[[Session], list[str]], ...] = ()
 
     @invariant()
-    def the_audits_are_green(self) -> None:
-        with snapshot():
-            broken = [each for audit in self.audits for each in audit()]
+    def the_audits_find_no_violation(self) -> None:
+        with snapshot() as session:
+            broken = [each for audit in self.audits for each in audit(session)]
         assert not broken, broken
 
 
-def go_as_written(machine: type[Machine], ground: Ground) -> None:
-    """Let a machine go the walk that is written out, with its invariants after each step, and see what it reached."""
+def walk_by_script(machine: type[Machine], ground: Ground, **_random: int) -> None:
+    """Run the script of a machine with its invariants after each step, and check the states it reached."""
     walker = machine(ground)
     try:
         for _ in walker.script():
@@ -176,18 +176,23 @@ def go_as_written(machine: type[Machine], ground: Ground) -> None:
         raise
     walker.teardown()
     missed = machine.reaches - ground.reached.keys()
-    assert not missed, f"the walk that is written out has not come to: {sorted(missed)}"
+    assert not missed, f"the script has not reached: {sorted(missed)}"
 
 
-def walk(machine: type[Machine], ground: Ground, *, walks: int, steps: int) -> None:
-    """Let a machine go as it is written, and then at random; on PostgreSQL, where each step costs more, less often.
+class Walk(Protocol):
+    """How a test runs a machine: by its script, or by random walks."""
 
-    Shrinking a failure takes minutes: its steps as found are shown instead.
+    def __call__(self, machine: type[Machine], ground: Ground, *, walks: int, steps: int) -> None: ...
+
+
+def walk_at_random(machine: type[Machine], ground: Ground, *, walks: int, steps: int) -> None:
+    """Run random walks; fewer on PostgreSQL, where a step costs more.
+
+    Failures are not shrunk, because that takes minutes.
     """
-    go_as_written(machine, ground)
     if HUNTS:
         walks, steps = walks * _HUNTED_WALKS, steps * _HUNTED_STEPS
-    if not ground.app.extensions["settings"].database_url.get_secret_value().startswith("sqlite"):
+    if not ground.app.state.settings.database_url.get_secret_value().startswith("sqlite"):
         walks = max(1, walks // 3)
     run_state_machine_as_test(
         lambda: machine(ground),

@@ -1,10 +1,11 @@
-"""The stage of the catalog's tests: a seller with a service on loopback, a buyer with credits, the service between."""
+"""The setup of the catalog's tests: a seller with a service on loopback, a buyer with credits, the service between."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from flask import Flask
@@ -12,9 +13,9 @@ from sqlalchemy import select
 from werkzeug.test import TestResponse
 
 from app.adapters.upstream_http.exchange import HttpUpstream
-from app.core.unit_of_work import reading
-from app.credits import service as credits_service
+from app.credits import accounts as credit_accounts
 from app.credits.models import CreditHold
+from app.db.unit_of_work import read_only_unit
 from tests.support.agents import Agent, register
 from tests.support.upstreams import Behaviour, MisbehavingUpstream, misbehaving_upstream
 
@@ -79,7 +80,7 @@ def offer(**changes: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Market:
-    """Everything that a proxied call passes through."""
+    """All parties of a proxied call."""
 
     upstream: MisbehavingUpstream
     app: Flask
@@ -113,12 +114,12 @@ class Market:
         assert answer.status_code == 200, answer.get_data(as_text=True)
 
     def spent_nanos(self) -> int:
-        with reading():
-            return credits_service.balance(self.buyer.id).spent_nanos
+        with read_only_unit() as session:
+            return credit_accounts.balance(session, self.buyer.id).spent_nanos
 
     def assert_charged(self, calls: int) -> None:
-        """Check that credits, usage and the seller's statistics all say so many calls, and that nothing is held."""
-        with reading() as session:
+        """Check that credits, usage and the seller's statistics show this many calls, and that nothing is held."""
+        with read_only_unit() as session:
             assert session.scalars(select(CreditHold.id).where(CreditHold.state == "held")).all() == []
         assert self.spent_nanos() == calls * PRICE_NANOS
         logs = [row for row in self.buyer.get("/v1/usage").get_json()["logs"] if row["cost_usd"]]
@@ -138,14 +139,19 @@ def sell(seller: Agent, **changes: Any) -> dict[str, Any]:
 
 @contextmanager
 def market(
-    build_app: Callable[..., Flask], database_url: str, *, base_path: str = "/api", **settings: Any
+    build_app: Callable[..., Flask],
+    database_url: str,
+    *,
+    base_path: str = "/api",
+    read_seconds: Decimal = Decimal(60),
+    **settings: Any,
 ) -> Iterator[Market]:
-    """Set the stage, in its application's context; services may be on loopback."""
+    """Set everything up, in its application's context; services may be on loopback."""
     with misbehaving_upstream() as upstream:
         app = build_app(
             database_url,
             settings=settings,
-            public_upstream=HttpUpstream(connect_seconds=1, read_seconds=2),
+            public_upstream=HttpUpstream(connect_seconds=Decimal(20), read_seconds=read_seconds),
         )
         with app.app_context():
             client = app.test_client()

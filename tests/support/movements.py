@@ -1,38 +1,39 @@
-"""What the audits expect of a transaction that a test puts on record by hand: that it counts as it ended."""
+"""Holds that the audits expect for transactions that tests insert directly."""
 
 from __future__ import annotations
 
+from sqlalchemy.orm import Session
+
 from app.core import clock
 from app.core.identifiers import new_id
-from app.extensions import db
-from app.spending import service as spending
-from app.wallets.lifecycle import Status, TransactionType
-from app.wallets.models import FundingAllocation, FundingDeposit, Transaction
+from app.spending import holds as spending_holds
+from app.wallets.core.lifecycle import MovementStatus, TransactionType
+from app.wallets.core.models import FundingAllocation, FundingDeposit, Transaction
 
 
-def count_as(transaction_id: str, status: Status) -> None:
-    """Hold nothing for a movement, spent or released as its status says, or pay a request; in the current unit."""
-    db.session.flush()
-    row = db.session.get_one(Transaction, transaction_id)
+def count_as(session: Session, transaction_id: str, status: MovementStatus) -> None:
+    """Insert the hold of a movement by its status, or pay a funding request, in the current unit."""
+    session.flush()
+    row = session.get_one(Transaction, transaction_id)
     if row.type == TransactionType.FUNDING:
-        if status is Status.CONFIRMED:
-            _pay(row)
+        if status is MovementStatus.CONFIRMED:
+            _pay(session, row)
         return
-    spending.record(row.wallet_id, reference=row.id, value_nanos=0)
-    if status is Status.CONFIRMED:
-        spending.spend(row.id)
-    elif status is Status.FAILED:
-        spending.release(row.id)
+    spending_holds.record_without_limits(session, row.wallet_id, reference=row.id, value_nanos=0)
+    if status is MovementStatus.CONFIRMED:
+        spending_holds.spend(session, row.id)
+    elif status is MovementStatus.FAILED:
+        spending_holds.release(session, row.id)
 
 
-def _pay(request: Transaction) -> None:
+def _pay(session: Session, request: Transaction) -> None:
     deposit = FundingDeposit(
         id=new_id(), wallet_id=request.wallet_id, chain=request.chain, currency=request.currency,
         units=request.amount_units, position=new_id(), block_number=1, block_hash="0x01", mark_before={}, mark_block=0,
         mark_revision=0, by_mark=False, final=True, found_at=clock.now(),
     )  # fmt: skip
-    db.session.add(deposit)
-    db.session.flush()
-    db.session.add(
+    session.add(deposit)
+    session.flush()
+    session.add(
         FundingAllocation(deposit_id=deposit.id, transaction_id=request.id, units=request.amount_units)
     )

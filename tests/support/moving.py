@@ -1,4 +1,4 @@
-"""One wallet that moves tokens under limits: a machine of orders, blocks, reorganisations, shortages and midnights."""
+"""State machine of one wallet with limits: transfers, blocks, reorgs, shortages and date changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from app.agents import service as agents
 from app.core import addresses, clock
 from app.core.chains import ETH, USDC, ChainName, Token
 from app.core.money import TokenAmount
-from app.core.unit_of_work import reading, unit_of_work
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import (
     AddressNotAllowed,
     DailyLimitExceeded,
@@ -29,35 +29,43 @@ from app.errors import (
     WeeklyLimitExceeded,
     WithdrawalFailed,
 )
+from app.idempotency.service import NO_CLAIM
 from app.ports.chain import BlockRef
+from app.spending import accounts as spending_accounts
 from app.spending import audit as spending_audit
-from app.spending import service as spending
+from app.spending import controls as spending_controls
+from app.spending.controls import ControlsChange
 from app.spending.models import SpendingHold
-from app.spending.service import Changes
-from app.wallets import audit as wallets_audit
-from app.wallets import orders, tracking, transfers
-from app.wallets.lifecycle import Status, TransactionType
-from app.wallets.models import SignedAttempt, Transaction
+from app.wallets.core import parsing
+from app.wallets.core.lifecycle import MovementStatus, TransactionType
+from app.wallets.core.models import SignedAttempt, Transaction
+from app.wallets.maintenance import audit as wallets_audit
+from app.wallets.transactions import confirmation
+from app.wallets.transfers import service as transfers
 from tests.support.machines import HOURS, Machine
 from tests.support.simulated_chain import SAFE_DEPTH, Landed
 
 USD = 10**9
 UNIT = 10**6
 FRIEND = addresses.for_chain("0xde709f2102306220921060314715629080e2fb77", ChainName.BASE)
-STRANGER = "0x52908400098527886E0F7030069857D2E4169EE7"
+OTHER = "0x52908400098527886E0F7030069857D2E4169EE7"
 NO_WAIT = Decimal(0)
 USDC_UNITS, WEI = 10**6 * UNIT, 10**18
-# An empty transaction can be paid of this, and nothing else.
+# Enough for the fee of an empty transaction only.
 _SHORT_WEI = 10_000
-# So many blocks workers wait before they sign anew.
+# Blocks that workers wait before they sign a replacement.
 _PATIENCE = 3
 _ROUNDS_TO_REST = 40
-_HELD_AS = {Status.PENDING: "held", Status.CONFIRMED: "spent", Status.FAILED: "released"}
+_HELD_AS = {
+    MovementStatus.PENDING: "held",
+    MovementStatus.CONFIRMED: "spent",
+    MovementStatus.FAILED: "released",
+}
 
 
 @dataclass
 class Moved:
-    """What the model knows of a movement that was signed."""
+    """The model of a signed movement."""
 
     made_on: date
     counts_nanos: int
@@ -66,12 +74,12 @@ class Moved:
     amount: TokenAmount
     wants: str | None = None
     least: int = 0
-    status: Status = Status.PENDING
+    status: MovementStatus = MovementStatus.PENDING
     block: BlockRef | None = None
 
 
 class Movements(Machine):
-    """One wallet. The model is a list of movements, the limits, and the chain, whose word is the truth."""
+    """One wallet. The model is a list of movements, the limits, and the chain as the source of truth."""
 
     audits = (spending_audit.check, wallets_audit.check)
 
@@ -90,7 +98,7 @@ class Movements(Machine):
 
     def counted(self) -> tuple[int, int, int]:
         today = clock.now().date()
-        counting = [m for m in self.moved.values() if m.status is not Status.FAILED]
+        counting = [m for m in self.moved.values() if m.status is not MovementStatus.FAILED]
         return (
             sum(m.counts_nanos for m in counting if m.made_on == today),
             sum(m.counts_nanos for m in counting if m.made_on.isocalendar()[:2] == today.isocalendar()[:2]),
@@ -129,30 +137,30 @@ class Movements(Machine):
 
     @rule(
         dollars=st.integers(1, 18),
-        to=st.sampled_from((FRIEND, FRIEND, STRANGER)),
+        to=st.sampled_from((FRIEND, FRIEND, OTHER)),
         type_=st.sampled_from((TransactionType.TRANSFER, TransactionType.WITHDRAWAL)),
         mishap=st.sampled_from(("none", "none", "none", "loses_answers", "swallows", "away")),
     )
     def send(self, dollars: int, to: str, type_: TransactionType, mishap: str) -> None:
-        order = orders.parse_movement(type_, chain="base", to=to, amount=str(dollars), currency="USDC")
+        order = parsing.parse_movement(type_, chain="base", to=to, amount=str(dollars), currency="USDC")
         to = order.recipient
         expected = self.refusal(dollars * USD, to)
         if expected is not None:
             with pytest.raises(expected):
                 transfers.quote(self.wallet, order)
             with pytest.raises(expected):
-                transfers.send(self.wallet, order, wait_seconds=NO_WAIT)
+                transfers.send(self.wallet, order, wait_seconds=NO_WAIT, claim=NO_CLAIM)
             return
         with self.mishap(mishap):
             if mishap == "away":
                 failure = TransferFailed if type_ is TransactionType.TRANSFER else WithdrawalFailed
                 with pytest.raises(failure) as refused:
-                    transfers.send(self.wallet, order, wait_seconds=NO_WAIT)
+                    transfers.send(self.wallet, order, wait_seconds=NO_WAIT, claim=NO_CLAIM)
                 assert refused.value.details["reason"] == "chain_unreachable"
                 self.refused += 1
                 return
-            view = transfers.send(self.wallet, order, wait_seconds=NO_WAIT)
-        assert view.status == Status.PENDING
+            view = transfers.send(self.wallet, order, wait_seconds=NO_WAIT, claim=NO_CLAIM)
+        assert view.status == MovementStatus.PENDING
         self.moved[view.id] = Moved(
             clock.now().date(), dollars * USD, self.row(view.id).nonce or 0, to, order.amount
         )
@@ -162,11 +170,11 @@ class Movements(Machine):
         blocks=st.integers(1, 6),
         how=st.sampled_from(("full", "full", "reverting")),
     )
-    def one_goes_its_usual_way(self, dollars: int, blocks: int, how: str) -> None:
-        """Most steps of a random walk come to nothing; this one is what most callers do."""
+    def one_runs_normally(self, dollars: int, blocks: int, how: str) -> None:
+        """The most frequent sequence, which random steps rarely produce."""
         self.send(dollars, FRIEND, TransactionType.TRANSFER, "none")
         self.blocks_come(blocks, how)
-        self.workers_look(away=False)
+        self.workers_run(away=False)
 
     @rule(hours=st.sampled_from(HOURS))
     def time_passes(self, hours: int) -> None:
@@ -180,65 +188,65 @@ class Movements(Machine):
     def a_reorganisation_comes(self, depth: int, keep: bool, looks: int) -> None:
         self.ground.chain.reorganise(depth, keep=keep)
         for _ in range(looks):
-            self.workers_look(away=False)
+            self.workers_run(away=False)
 
     @rule()
     def the_nodes_forget(self) -> None:
         self.ground.chain.forget_pool()
 
-    @precondition(lambda self: any(m.status is Status.PENDING for m in self.moved.values()))
+    @precondition(lambda self: any(m.status is MovementStatus.PENDING for m in self.moved.values()))
     @rule()
-    def somebody_else_uses_a_slot(self) -> None:
-        self.ground.chain.take_slot(self.address)
+    def another_transaction_uses_the_nonce(self) -> None:
+        self.ground.chain.use_next_nonce(self.address)
         self.ground.chain.mine(SAFE_DEPTH + 1)
-        self.workers_look(away=False)
+        self.workers_run(away=False)
 
-    @precondition(lambda self: any(m.status is Status.PENDING for m in self.moved.values()))
+    @precondition(lambda self: any(m.status is MovementStatus.PENDING for m in self.moved.values()))
     @rule(
         short=st.sampled_from((ETH, ETH, USDC)),
         left=st.sampled_from((0, _SHORT_WEI)),
         looks=st.integers(1, 3),
     )
     def it_runs_short(self, short: Token, left: int, looks: int) -> None:
-        """What had been paid in was reorganised away, and comes again when workers have looked for a while."""
+        """A reorg removes a deposit, which is included again after some passes of the workers."""
         chain = self.ground.chain
         gone = chain.owned(self.address, short) - left
         chain.take(self.address, short, gone)
         for _ in range(looks):
-            # Without its tokens it would revert at once: it shall be given up before.
+            # Without its tokens it would revert: it must be abandoned first.
             chain.mine(_PATIENCE, empty=short == USDC)
-            self.workers_look(away=False)
+            self.workers_run(away=False)
         chain.give(self.address, short, gone)
 
     @rule(away=st.sampled_from((False, False, False, True)))
-    def workers_look(self, away: bool) -> None:
+    def workers_run(self, away: bool) -> None:
         self.let_pass(seconds=61)
         with self.mishap("away" if away else "none"):
-            tracking.confirm(self.ground.chain.name)
+            confirmation.confirm(self.ground.chain.name)
         if not away:
             for moved in self.moved.values():
                 self.follow(moved)
 
     def follow(self, moved: Moved) -> None:
-        """Let the model do what one pass must: reopen what is gone, else settle what the chain decides."""
+        """Update the model by one pass: reopen what was reorged, else settle by the chain."""
         chain = self.ground.chain
-        if moved.status is not Status.PENDING:
-            gone = moved.block is not None and chain.orphaned([moved.block])[0]
+        if moved.status is not MovementStatus.PENDING:
+            gone = moved.block is not None and chain.orphaned_blocks([moved.block])[0]
             if gone:
-                moved.status, moved.block = Status.PENDING, None
+                moved.status, moved.block = MovementStatus.PENDING, None
             return
         for block in chain.blocks:
             for entry in block.landed:
                 if (entry.tx.sender, entry.tx.nonce) != (self.address, moved.nonce):
                     continue
                 if _does(entry, moved):
-                    moved.status = Status.CONFIRMED if entry.succeeded else Status.FAILED
+                    moved.status = MovementStatus.CONFIRMED if entry.succeeded else MovementStatus.FAILED
                     moved.block = block.ref
                 elif entry.tx.fee_units:
-                    # Nothing else of ours has a fee in that slot: it was cancelled.
-                    moved.status, moved.block = Status.FAILED, block.ref
+                    # Only a cancellation of ours can have that nonce.
+                    moved.status, moved.block = MovementStatus.FAILED, block.ref
                 elif block.number <= chain.safe:
-                    moved.status = Status.FAILED
+                    moved.status = MovementStatus.FAILED
 
     @rule(
         limits=st.fixed_dictionaries(
@@ -256,30 +264,32 @@ class Movements(Machine):
 
     def set_limits(self, **limits: int) -> None:
         self.limits.update(limits)
-        changes = Changes(**{f"{name}_limit_nanos": usd * USD for name, usd in limits.items()})
-        with unit_of_work():
-            spending.put_controls(self.wallet.id, changes, by_agent=True)
+        changes = ControlsChange(**{f"{name}_limit_nanos": usd * USD for name, usd in limits.items()})
+        with unit_of_work() as session:
+            spending_controls.put_controls(session, self.wallet.id, changes)
 
     @rule(allowed=st.sampled_from(((), (), (FRIEND,))))
     def the_allowlist_changes(self, allowed: tuple[str, ...]) -> None:
         self.allowed = list(allowed)
-        with unit_of_work():
-            spending.put_controls(self.wallet.id, Changes(allowed_addresses=self.allowed), by_agent=True)
+        with unit_of_work() as session:
+            spending_controls.put_controls(
+                session, self.wallet.id, ControlsChange(allowed_addresses=self.allowed)
+            )
 
     @rule()
-    def it_is_frozen_or_let_go(self) -> None:
+    def the_freeze_changes(self) -> None:
         self.frozen = not self.frozen
-        with unit_of_work():
-            (spending.freeze if self.frozen else spending.unfreeze)(self.agent_id)
+        with unit_of_work() as session:
+            spending_accounts.set_frozen(session, self.agent_id, frozen=self.frozen)
 
     def row(self, transaction_id: str) -> Transaction:
-        with reading() as session:
+        with read_only_unit() as session:
             return session.get_one(Transaction, transaction_id)
 
     @invariant()
-    def the_windows_count_what_was_moved_and_not_given_back(self) -> None:
-        with reading():
-            standing = spending.standing(self.wallet.id)
+    def the_windows_count_transfers_until_released(self) -> None:
+        with read_only_unit() as session:
+            standing = spending_controls.status_of(session, self.wallet.id)
         windows = (standing.today, standing.week, standing.month)
         assert tuple(window.spent_nanos for window in windows) == self.counted()
         for window, limit in zip(windows, ("daily", "weekly", "monthly"), strict=True):
@@ -287,8 +297,8 @@ class Movements(Machine):
             assert window.remaining_nanos == left
 
     @invariant()
-    def each_row_says_what_the_model_says_and_its_hold_agrees(self) -> None:
-        with reading() as session:
+    def each_row_and_its_hold_match_the_model(self) -> None:
+        with read_only_unit() as session:
             rows = {row.id: row for row in session.scalars(select(Transaction))}
             holds = dict(session.execute(select(SpendingHold.reference, SpendingHold.state)).all())
             signed = session.scalars(select(SignedAttempt.tx_hash)).all()
@@ -297,7 +307,7 @@ class Movements(Machine):
         for transaction_id, moved in self.moved.items():
             assert rows[transaction_id].status == moved.status
             assert holds[transaction_id] == _HELD_AS[moved.status]
-            # Whatever was paid is known: a hash that is not stored could pay unseen.
+            # Every payment is stored: an unknown hash could pay unnoticed.
             if moved.block is not None:
                 assert rows[transaction_id].tx_hash in signed
         slots = [moved.nonce for moved in self.moved.values()]
@@ -305,7 +315,7 @@ class Movements(Machine):
 
     @invariant()
     def no_movement_ever_pays_twice(self) -> None:
-        for recipient in (FRIEND, STRANGER):
+        for recipient in (FRIEND, OTHER):
             paid = self.ground.chain.owned(recipient, USDC)
             ordered = sum(m.amount.units for m in self.moved.values() if m.recipient == recipient)
             assert paid <= ordered
@@ -329,57 +339,57 @@ class Movements(Machine):
         transfer = TransactionType.TRANSFER
         self.set_limits(daily=0, weekly=0, monthly=0)
         self.send(1, FRIEND, TransactionType.WITHDRAWAL, "none")
-        self.one_goes_its_usual_way(1, 1, "full")
+        self.one_runs_normally(1, 1, "full")
         yield
         for keep in (True, False):
             self.a_reorganisation_comes(1, keep, 1)
             yield
             self.blocks_come(1, "full")
-            self.workers_look(away=False)
+            self.workers_run(away=False)
             yield
-        self.one_goes_its_usual_way(2, 1, "reverting")
+        self.one_runs_normally(2, 1, "reverting")
         yield
-        self.send(3, STRANGER, transfer, "none")
+        self.send(3, OTHER, transfer, "none")
         for _ in range(3):
             self.blocks_come(_PATIENCE, "empty")
-            self.workers_look(away=False)
+            self.workers_run(away=False)
             yield
         self.blocks_come(1, "full")
-        self.workers_look(away=False)
+        self.workers_run(away=False)
         yield
         for short, left in ((ETH, _SHORT_WEI), (USDC, 0)):
             self.send(4, FRIEND, transfer, "none")
             self.it_runs_short(short, left, 3)
             yield
             self.blocks_come(1, "full")
-            self.workers_look(away=False)
+            self.workers_run(away=False)
             yield
         self.send(5, FRIEND, transfer, "swallows")
-        self.somebody_else_uses_a_slot()
+        self.another_transaction_uses_the_nonce()
         yield
         self.send(6, FRIEND, transfer, "away")
         yield
 
     def come_to_rest(self) -> None:
-        """Let blocks and workers come until nothing is pending: then the wallet has what the ends say."""
-        self.workers_look(away=False)
+        """Mine and run workers until nothing is pending; the balance must then match the outcomes."""
+        self.workers_run(away=False)
         for _ in range(_ROUNDS_TO_REST):
-            if all(moved.status is not Status.PENDING for moved in self.moved.values()):
+            if all(moved.status is not MovementStatus.PENDING for moved in self.moved.values()):
                 break
             self.blocks_come(_PATIENCE, "full")
-            self.workers_look(away=False)
-        with reading() as session:
+            self.workers_run(away=False)
+        with read_only_unit() as session:
             rows = {row.id: row for row in session.scalars(select(Transaction))}
         kept = USDC_UNITS
         for transaction_id, moved in self.moved.items():
             row = rows[transaction_id]
-            assert row.status == moved.status != Status.PENDING
-            if moved.status is Status.CONFIRMED:
+            assert row.status == moved.status != MovementStatus.PENDING
+            if moved.status is MovementStatus.CONFIRMED:
                 kept -= moved.amount.units if moved.amount.token == USDC else 0
                 kept += (row.output_units or 0) if moved.wants == USDC.symbol else 0
         chain = self.ground.chain
         assert chain.owned(self.address, USDC) == kept
-        # Deposits are told from what our own movements took, so that has to be exact.
+        # Deposits are computed from the amounts of our own movements, which must be exact.
         taken = sum(row.native_out_units or 0 for row in rows.values())
         assert chain.owned(self.address, ETH) == WEI - taken
 

@@ -1,4 +1,4 @@
-"""An operator at work over the API with a master key."""
+"""An operator that calls the API with a master key."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from app.core.pagination import PageRequest
-from app.core.unit_of_work import reading
-from app.platform import actors, keys, trail
-from app.platform.trail import Entry
+from app.db.unit_of_work import read_only_unit
+from app.platform import keys
+from app.platform.audit_log import actors, trail
+from app.platform.audit_log.trail import AuditEntryRow
 from tests.support.agents import Agent
 
 
@@ -48,7 +49,7 @@ class Operator:
         return self.ask("DELETE", path)
 
     def make_agent(self, **body: Any) -> Agent:
-        """Make an agent on the platform."""
+        """Create an agent."""
         answer = self.post("/agents", body)
         assert answer.status_code == 201, answer.get_data(as_text=True)
         made = answer.get_json()
@@ -59,18 +60,18 @@ class Operator:
         )  # fmt: skip
 
     def with_client(self, app: Flask) -> Operator:
-        """Return the same operator with a client of its own: they are not made for several threads."""
+        """Return the same operator with a new client: clients are not thread-safe."""
         return Operator(app.test_client(), self.id, self.key)
 
 
 def operator(client: FlaskClient, name: str = "ops") -> Operator:
-    """Make a master key as the command line does."""
-    made = keys.create_master_key(actors.at_the_shell(), name=name, owner_email=None)
+    """Create a master key as the command line does."""
+    made = keys.create_master_key(actors.shell_actor(), name=name, owner_email=None)
     return Operator(client, made.id, made.key)
 
 
-def entries(*, action: str | None = None, subject_id: str | None = None) -> list[Entry]:
+def entries(*, action: str | None = None, subject_id: str | None = None) -> list[AuditEntryRow]:
     """Return the trail, the oldest entry first."""
-    with reading():
-        page, _ = trail.page_of(PageRequest(10_000, 0), action=action, subject_id=subject_id)
+    with read_only_unit() as session:
+        page, _ = trail.list_entries(session, PageRequest(10_000, 0), action=action, subject_id=subject_id)
         return list(reversed(page.items))

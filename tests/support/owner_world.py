@@ -1,4 +1,4 @@
-"""A service with a face: real pages over real HTTP, wallets that hold what a test says, and a past."""
+"""A service with pages over real HTTP, wallets with given balances, and a transaction history."""
 
 from __future__ import annotations
 
@@ -17,30 +17,33 @@ from app.core import clock
 from app.core.chains import ChainName, tokens
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount
-from app.core.unit_of_work import unit_of_work
+from app.db.unit_of_work import unit_of_work
 from app.ports.chain import Balances
 from app.ports.errors import Unreachable
-from app.spending import service as spending
+from app.spending import accounts as spending_accounts
+from app.spending import holds as spending_holds
+from app.spending.policy import SpendingRequest
 from app.usage import service as usage
-from app.usage.service import Call, Metered
-from app.wallets import lifecycle
-from app.wallets.lifecycle import Status, TransactionType
-from app.wallets.models import Transaction
+from app.usage.service import MeteredUsage, UsageCall
+from app.wallets.core import lifecycle
+from app.wallets.core.lifecycle import MovementStatus, TransactionType
+from app.wallets.core.models import Transaction
 from tests.support.movements import count_as
 
-SOMEBODY = "0x00000000000000000000000000000000C0FFEE00"
+RECIPIENT = "0x00000000000000000000000000000000C0FFEE00"
 
 
 @dataclass(slots=True)
-class StillChain:
-    """A chain on which nothing happens: wallets hold what the test put there; it can be told to be away."""
+class StaticChain:
+    """A chain with fixed balances; it can be made unreachable."""
 
     name: ChainName
     held: dict[str, dict[str, int]] = field(default_factory=dict)
-    away: bool = False
+    unreachable: bool = False
+    block_time: timedelta = timedelta(0)
 
     def balances(self, address: str) -> Balances:
-        if self.away:
+        if self.unreachable:
             raise Unreachable("chain_unreachable")
         units = self.held.get(address, {})
         return Balances(tuple(TokenAmount(units.get(token.symbol, 0), token) for token in tokens(self.name)))
@@ -51,11 +54,11 @@ class StillChain:
 
 @dataclass(slots=True)
 class World:
-    """A running service and what is put into it."""
+    """A running service and its test data."""
 
     app: Flask
     url: str
-    chains: dict[ChainName, StillChain]
+    chains: dict[ChainName, StaticChain]
 
     def register(self, **body: Any) -> dict[str, Any]:
         """Register an agent over the API."""
@@ -66,7 +69,7 @@ class World:
         return made
 
     def register_long_ago(self, **body: Any) -> dict[str, Any]:
-        """Register an agent that has been there for a while."""
+        """Register an agent with an early registration date."""
         with time_machine.travel(clock.now() - timedelta(days=26), tick=False):
             return self.register(**body)
 
@@ -78,54 +81,57 @@ class World:
             )
         return answer.status_code, answer.get_json()
 
-    def tries_to_pay(self, made: dict[str, Any], dollars: int) -> str:
-        """Have the agent pay out of its trading account, which its limits decide first; return the answer's code."""
+    def attempt_payment(self, made: dict[str, Any], dollars: int) -> str:
+        """Request a payment from the trading account, where the limits are checked first; return the code."""
         body = {
-            "walletId": made["wallet"]["id"], "action": "withdraw", "amount": str(dollars), "destination": SOMEBODY,
+            "walletId": made["wallet"]["id"], "action": "withdraw", "amount": str(dollars), "destination": RECIPIENT,
         }  # fmt: skip
         code: str = self.call(made, "POST", "/v1/trading/perpdex", body)[1]["code"]
         return code
 
-    def give(self, made: dict[str, Any]) -> None:
-        """Put some of everything into an agent's wallet."""
+    def fund(self, made: dict[str, Any]) -> None:
+        """Fund an agent's wallet with every token."""
         addresses = made["wallet"]["addresses"]
         self.chains[ChainName.ETHEREUM].held[addresses["ethereum"]] = {"ETH": 42 * 10**15}
         self.chains[ChainName.BASE].held[addresses["base"]] = {"ETH": 180 * 10**15, "USDC": 1_284_500_000}
         self.chains[ChainName.SOLANA].held[addresses["solana"]] = {"SOL": 3_251_000_000, "USDC": 75_250_000}
 
-    def happen(self, made: dict[str, Any], **facts: Any) -> None:
-        """Leave a transaction in a wallet's history."""
+    def add_transaction(self, made: dict[str, Any], **facts: Any) -> None:
+        """Add a transaction to a wallet's history."""
         wallet = made["wallet"]
         usual: dict[str, Any] = {
             "id": new_id(), "wallet_id": wallet["id"], "type": TransactionType.TRANSFER.value, "chain": "base",
-            "from_address": wallet["addresses"]["base"], "to_address": SOMEBODY, "amount_units": 12_500_000,
+            "from_address": wallet["addresses"]["base"], "to_address": RECIPIENT, "amount_units": 12_500_000,
             "currency": "USDC", "tx_hash": "0x" + new_id().replace("-", "") * 2, "cost_nanos": 12_500_000_000,
             "created_at": clock.now(), "checks": 0,
         }  # fmt: skip
-        status = facts.pop("status", Status.CONFIRMED)
-        with self.app.app_context(), unit_of_work():
+        status = facts.pop("status", MovementStatus.CONFIRMED)
+        with self.app.app_context(), unit_of_work() as session:
             transaction = Transaction(**{**usual, **facts})
-            lifecycle.record(transaction, status=status)
-            count_as(transaction.id, status)
+            spending_accounts.lock_account(session, transaction.wallet_id)
+            lifecycle.record(session, transaction, status=status)
+            count_as(session, transaction.id, status)
 
-    def use(self, made: dict[str, Any], provider: str, nanos: int, at: datetime) -> None:
+    def charge_call(self, made: dict[str, Any], provider: str, nanos: int, at: datetime) -> None:
         """Charge a call to a provider."""
-        with time_machine.travel(at, tick=False), self.app.app_context(), unit_of_work():
-            call = Call(new_id(), provider, "some-model")
-            usage.charge(made["agentId"], call, charge_id=new_id(), metered=Metered(nanos, 900, 300))
+        with time_machine.travel(at, tick=False), self.app.app_context(), unit_of_work() as session:
+            call = UsageCall(new_id(), provider, "some-model")
+            usage.charge(
+                session, made["agentId"], call, charge_id=new_id(), metered=MeteredUsage(nanos, 900, 300)
+            )
 
-    def live_through_a_month(self, made: dict[str, Any]) -> None:
-        """Give an agent a past that its owner's page has something to show of."""
-        self.give(made)
+    def add_month_of_history(self, made: dict[str, Any]) -> None:
+        """Add a month of history for the owner's page to show."""
+        self.fund(made)
         mine, now = made["wallet"]["addresses"], clock.now()
         hours = iter(range(1, 99))
         for facts in (
-            {"type": "funding", "from_address": SOMEBODY, "to_address": mine["base"],
+            {"type": "funding", "from_address": RECIPIENT, "to_address": mine["base"],
              "amount_units": 1_500_000_000, "cost_nanos": 0},
-            {"status": Status.PENDING, "amount_units": 20_000_000},
+            {"status": MovementStatus.PENDING, "amount_units": 20_000_000},
             {"type": "swap", "amount_units": 50_000_000, "output_currency": "ETH", "output_units": 16_400 * 10**12,
              "cost_nanos": 250_000_000},
-            {"status": Status.FAILED, "tx_hash": None, "error": "insufficient_gas", "chain": "ethereum",
+            {"status": MovementStatus.FAILED, "tx_hash": None, "error": "insufficient_gas", "chain": "ethereum",
              "from_address": mine["ethereum"], "currency": "ETH", "amount_units": 10**18},
             {"type": "withdrawal", "chain": "solana", "currency": "SOL", "amount_units": 500_000_000,
              "from_address": mine["solana"], "to_address": mine["solana"]},
@@ -134,15 +140,13 @@ class World:
             {"amount_units": 7_250_000}, {"amount_units": 1_000_000},
         ):  # fmt: skip
             at = now - timedelta(hours=next(hours))
-            self.happen(made, **{"created_at": at, "confirmed_at": at, **facts})
-        with self.app.app_context(), unit_of_work():
-            for dollars, at in ((47, now), (38, now)):
+            self.add_transaction(made, **{"created_at": at, "confirmed_at": at, **facts})
+        with self.app.app_context(), unit_of_work() as session, time_machine.travel(now, tick=True):
+            for dollars in (47, 38):
                 reference = new_id()
-                spending.hold(
-                    made["wallet"]["id"], reference=reference, value_nanos=dollars * 10**9, recipient=None,
-                    family=None, now=at,
-                )  # fmt: skip
-                spending.spend(reference, now=at)
+                request = SpendingRequest(dollars * 10**9)
+                spending_holds.hold(session, made["wallet"]["id"], request, reference=reference)
+                spending_holds.spend(session, reference)
         for days, nanos in (
             (24, 210),
             (21, 480),
@@ -154,13 +158,15 @@ class World:
             (3, 610),
             (1, 90),
         ):
-            self.use(made, "openai" if days % 2 else "brave", nanos * 10**6, now - timedelta(days=days))
+            self.charge_call(
+                made, "openai" if days % 2 else "brave", nanos * 10**6, now - timedelta(days=days)
+            )
 
 
 @contextmanager
 def served(build: Callable[[dict[ChainName, Any]], Flask]) -> Iterator[World]:
     """Serve an application on loopback until the block ends."""
-    chains = {name: StillChain(name) for name in ChainName}
+    chains = {name: StaticChain(name) for name in ChainName}
     app = build(chains)
     server = make_server("127.0.0.1", 0, app, threaded=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})

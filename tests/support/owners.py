@@ -1,4 +1,4 @@
-"""An owner at work on the pages, as a browser without scripts: forms are sent as they stand in the page."""
+"""An owner's browser without scripts: forms are submitted as the page renders them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OWNER_KEY = re.compile(r"ok_[A-Za-z0-9_-]{43}")
 
 
 def forms_of(page: TestResponse) -> dict[str, dict[str, str]]:
-    """Return the hidden fields of each form of a page, by the path that it is sent to."""
+    """Return the hidden fields of each form of a page, by its action."""
     found = {}
     for form in _FORM.findall(page.text):
         action = _ACTION.search(form)
@@ -31,7 +31,7 @@ def forms_of(page: TestResponse) -> dict[str, dict[str, str]]:
 
 @dataclass(slots=True)
 class Owner:
-    """A person with a browser of their own."""
+    """A person with a separate browser."""
 
     client: FlaskClient
     key: str = ""
@@ -40,11 +40,11 @@ class Owner:
         return self.client.get(path, query_string=query or None)
 
     def send(self, page: TestResponse, path: str, **fields: str) -> TestResponse:
-        """Send the form of a page that goes to a path."""
+        """Submit the form of a page with this action."""
         return self.client.post(path, data={**forms_of(page)[path], **fields})
 
     def claim(self, made: dict[str, Any], email: str = "") -> TestResponse:
-        """Claim a registered agent, form by form; keep the owner key."""
+        """Claim a registered agent, form by form; store the owner key."""
         looked = self.send(self.get("/device"), "/device", code=made["claimCode"])
         assert looked.status_code == 200, looked.text
         claimed = self.send(looked, "/device/claim", email=email)
@@ -61,5 +61,5 @@ class Owner:
 
 
 def person(app: Flask) -> Owner:
-    """Return somebody at a browser that has not been here before."""
+    """Return a person with a new browser."""
     return Owner(app.test_client())

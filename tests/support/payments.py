@@ -1,4 +1,4 @@
-"""The stage of payments: the gateway before an upstream, tills on real nodes, and people who pay by themselves."""
+"""Support for tests of payments: the gateway in front of an upstream, facilitators on real nodes, and payers."""
 
 from __future__ import annotations
 
@@ -25,18 +25,21 @@ from sqlalchemy import select
 from werkzeug.test import TestResponse
 
 from app.adapters.evm.chain import EvmChain
-from app.adapters.evm.till import EvmTill
-from app.adapters.solana import tokens
+from app.adapters.evm.x402.facilitator import EvmFacilitator
+from app.adapters.prices.market import MarketPriceFeed
 from app.adapters.solana.chain import SolanaChain
-from app.adapters.solana.till import SolanaTill
-from app.core.chains import USDC, ChainName
-from app.core.unit_of_work import reading
-from app.payments import readiness, treasury
+from app.adapters.solana.send import tokens
+from app.adapters.solana.x402.facilitator import SolanaFacilitator
+from app.core.chains import USDC, ChainName, Token
+from app.db.unit_of_work import read_only_unit
+from app.payments import treasury
 from app.payments.models import Payment, PaymentClaim
+from app.payments.settlement_capacity import SettlementCapacityCache
 from app.ports.chain import Chain
-from app.ports.till import Till
+from app.ports.facilitator import Facilitator
+from app.state import app_state
 from sandbox.evm import EvmNode
-from sandbox.solana import SolanaNode
+from solana_node import SolanaNode
 from tests.support.chains import CONFIRMATIONS, fund
 from tests.support.evm import Person
 from tests.support.gateway import SEARCH, provider_settings
@@ -45,21 +48,21 @@ from tests.support.solana_people import SolanaPerson
 from tests.support.upstreams import MisbehavingUpstream, misbehaving_upstream
 
 PRICE = 10_000
-"""Units of USDC: the floor of a call, one cent."""
+"""Units of USDC: the minimum price of a call, one cent."""
 
 
-def till_of(chain: Chain) -> Till:
-    """Return the till of a chain's adapter."""
+def facilitator_of(chain: Chain) -> Facilitator:
+    """Return the facilitator of a chain's adapter."""
     real = getattr(chain, "real", chain)
     if isinstance(real, SolanaChain):
-        return SolanaTill(real)
+        return SolanaFacilitator(real)
     assert isinstance(real, EvmChain)
-    return EvmTill(real, confirmations=CONFIRMATIONS[real.name])
+    return EvmFacilitator(real, confirmations=CONFIRMATIONS[real.name])
 
 
 @dataclass(frozen=True, slots=True)
 class Shop:
-    """The service without any key, and what it sells: searches of an upstream that does as told."""
+    """The service, used without a key: it sells searches of a scripted upstream."""
 
     app: Flask
     upstream: MisbehavingUpstream
@@ -78,49 +81,55 @@ class Shop:
     def settler(self, chain: ChainName) -> str:
         return treasury.settler(chain)
 
-    def look_again(self) -> None:
-        """Forget what is known of the chains' readiness, as time does."""
-        readiness.board().forget()
+    def expire_capacity(self) -> None:
+        """Expire the cached settlement capacity of the chains."""
+        app_state().part(SettlementCapacityCache).clear()
 
     def payments(self) -> list[Payment]:
-        with reading() as session:
+        with read_only_unit() as session:
             return list(session.scalars(select(Payment).order_by(Payment.created_at)))
 
     def claims(self) -> set[str]:
-        with reading() as session:
+        with read_only_unit() as session:
             return set(session.scalars(select(PaymentClaim.key)))
 
 
 @contextmanager
 def shop(
-    build_app: Callable[..., Flask], database_url: str, chains: Mapping[ChainName, Chain], **settings: Any
+    build_app: Callable[..., Flask],
+    database_url: str,
+    chains: Mapping[ChainName, Chain],
+    *,
+    prices: Mapping[Token, int] | None = None,
+    **settings: Any,
 ) -> Iterator[Shop]:
-    """Open the shop, in its application's context."""
-    tills = {name: till_of(chain) for name, chain in chains.items()}
+    """Open the shop, in its application's context; `prices` are in nano-dollars, fixed ones by default."""
+    facilitators = {name: facilitator_of(chain) for name, chain in chains.items()}
     with misbehaving_upstream() as upstream:
         app = build_app(
             database_url,
             settings=provider_settings(upstream.url, **settings),
             chains=dict(chains),
-            tills=tills,
+            facilitators=facilitators,
+            **({"prices": MarketPriceFeed([], [], overrides=prices)} if prices else {}),
         )
         with app.app_context():
             yield Shop(app, upstream)
 
 
 def by_hash(tx_hash: str, chain: ChainName, **more: str) -> dict[str, str]:
-    """Return the headers of a payment that was made."""
+    """Return the headers of a payment by hash."""
     return {"X-Payment": tx_hash, "X-Payment-Chain": chain.value, **more}
 
 
 def decoded(header: str) -> dict[str, Any]:
-    """Read a header of the standard."""
+    """Decode a header of x402."""
     document: dict[str, Any] = json.loads(base64.b64decode(header))
     return document
 
 
 def encoded(document: Mapping[str, Any]) -> str:
-    """Write a header of the standard."""
+    """Encode a header of x402."""
     return base64.b64encode(json.dumps(document).encode()).decode()
 
 
@@ -132,7 +141,7 @@ def offered(answer: TestResponse, network: str = "eip155:") -> dict[str, Any]:
 
 
 class EvmPayer:
-    """Somebody with USDC and no account here, who signs what the standard asks for."""
+    """A payer with USDC and no account here, who signs x402 payments."""
 
     def __init__(self, node: EvmNode, *, dollars: float = 1, eth: float = 0) -> None:
         self.node = node
@@ -141,7 +150,7 @@ class EvmPayer:
         fund(node, self.address, eth=eth, dollars=dollars)
 
     def authorize(self, terms: Mapping[str, Any], **changed: Any) -> dict[str, Any]:
-        """Return version 2's payload for one of the terms; `changed` replaces fields before they are signed."""
+        """Return the payload of version 2 for one of the terms; `changed` replaces fields before they are signed."""
         authorization = {
             "from": self.address,
             "to": terms["payTo"],
@@ -187,12 +196,12 @@ class EvmPayer:
 
 
 def signed_headers(terms: Mapping[str, Any], payload: Mapping[str, Any]) -> dict[str, str]:
-    """Return version 2's header."""
+    """Return the header of version 2."""
     return {"PAYMENT-SIGNATURE": encoded({"x402Version": 2, "accepted": terms, "payload": payload})}
 
 
 class SolanaPayer:
-    """Somebody with USDC on Solana, and no lamports: the fee is not theirs to pay."""
+    """A payer with USDC on Solana and no lamports: the settlement key pays the fee."""
 
     def __init__(self, node: SolanaNode, *, dollars: float = 1, sol: float = 0) -> None:
         self.node = node
@@ -208,7 +217,7 @@ class SolanaPayer:
         more: tuple[Instruction, ...] = (),
         price: int = 1,
     ) -> dict[str, str]:
-        """Return version 2's payload: a transaction that lacks the signature of the payer of the fee."""
+        """Return the payload of version 2: a transaction without the fee payer's signature."""
         blockhash = self.node.call("getLatestBlockhash")["value"]["blockhash"]
         paying = tokens.transfer_checked(
             self.keys.pubkey(), Pubkey.from_string(terms["payTo"]), Pubkey.from_string(terms["asset"]),
@@ -231,14 +240,14 @@ class SolanaPayer:
 
 
 def person_with(node: EvmNode, *, dollars: float = 1) -> Person:
-    """Return somebody who pays by plain transfers."""
+    """Return a payer who makes plain transfers."""
     person = Person()
     fund(node, person.address, eth=1, dollars=dollars)
     return person
 
 
 def solana_person_with(node: SolanaNode, *, dollars: float = 1) -> SolanaPerson:
-    """Return somebody who pays by plain transfers on Solana."""
+    """Return a payer who makes plain transfers on Solana."""
     person = SolanaPerson()
     fund_solana(node, person.address, sol=1, dollars=dollars)
     return person

@@ -1,7 +1,7 @@
-"""Processes that are killed on purpose: a story runs in a child that dies at a point named beforehand.
+"""Processes that are killed on purpose: a scenario runs in a child that is killed at a chosen point.
 
-A point is a step of a story (a verb of a port, or a commit), before or after it, the n-th time it is reached. Every
-movement can reuse this: hand over a function that takes the application, and the points that it passes.
+A point is before or after the n-th time of a step (a method of a port, or a commit). A scenario is a function of the
+application.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from multiprocessing.connection import Connection
@@ -30,54 +30,58 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from app.adapters.evm.chain import EvmChain
-from app.adapters.evm.deployments import Deployment
+from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.faucet_http import HttpFaucet
-from app.adapters.jupiter.exchange import JupiterExchange
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
-from app.adapters.uniswap.exchange import UniswapExchange
+from app.adapters.swaps.jupiter.exchange import JupiterExchange
+from app.adapters.swaps.uniswap.exchange import UniswapExchange
+from app.adapters.upstream_http.exchange import HttpUpstream, HttpUpstreamResponse
 from app.core.chains import ChainName
 from app.core.money import TokenAmount
 from app.extensions import db
 from app.jobs import JobName
 from app.ports.faucet import Faucet
-from app.ports.swaps import Exchange
-from app.wallets import custody
+from app.ports.swaps import SwapExchange
+from app.ports.upstream import UpstreamRequest
+from app.usage.grouped import Step, StepGroups
+from app.wallets.core import custody
 from sandbox.evm import EvmNode
 from tests.support.applications import RecordingQueue, bridges_on, make_app, settings_for
 from tests.support.chains import CONFIRMATIONS
 from tests.support.faults import FaultyBridge, FaultyChain, FaultyExchange, When, kill
-from tests.support.payments import till_of
+from tests.support.payments import facilitator_of
 from tests.support.servers import _tie_to_the_tests
 
-STORY_SECONDS = 60.0
+SCENARIO_SECONDS = 100.0
 COMMIT = "commit"
 _ALWAYS = 10**9
 _VERBS = (
     "balances",
     "broadcast",
-    "cancellation",
+    "draft_cancellation",
     "deposits",
     "draft",
     "head",
-    "mark",
-    "orphaned",
+    "scan_state",
+    "orphaned_blocks",
     "outcomes",
     "rebroadcast",
-    "replacement",
+    "draft_replacement",
+    "draft_retry",
     "sign",
 )
 
 _EXCHANGE_VERBS = ("quote", "draft", "sign")
-_BRIDGE_VERBS = ("quote", "prepare", "sign", "follow", "deliver")
+_BRIDGE_VERBS = ("quote", "prepare", "sign", "progress", "prepare_delivery")
 
-Story = Callable[[Flask], Any]
+Scenario = Callable[[Flask], Any]
 Wired = TypeVar("Wired", FaultyBridge, FaultyChain, FaultyExchange)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Point:
-    """Where a process dies: before or after the `nth` time that it takes this step."""
+    """A point at which a process is killed: before or after the `nth` time of a step."""
 
     step: str
     when: When
@@ -88,7 +92,7 @@ class Point:
 
 
 def points(*steps: str) -> list[Point]:
-    """Return the points before and after each step, counting the steps of one name."""
+    """Return the points before and after each step, numbering steps of the same name."""
     found: list[Point] = []
     for number, step in enumerate(steps):
         nth = steps[: number + 1].count(step)
@@ -98,7 +102,7 @@ def points(*steps: str) -> list[Point]:
 
 @dataclass(slots=True)
 class Tripwire:
-    """Counts the steps that a process takes, and kills it at its point."""
+    """Counts the steps of a process, and kills it at its point."""
 
     point: Point | None = None
     passed: list[Point] = field(default_factory=list)
@@ -106,7 +110,7 @@ class Tripwire:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def step(self, name: str, when: When) -> None:
-        """Pass a step, or die there."""
+        """Count a step, or kill the process there."""
         with self._lock:
             self._counts[name, when] += 1
             here = Point(name, when, self._counts[name, when])
@@ -116,21 +120,21 @@ class Tripwire:
 
 
 class WiredQueue(RecordingQueue):
-    """A queue whose `put` is a step."""
+    """A queue with `put` as a step."""
 
     def __init__(self, wire: Tripwire) -> None:
         super().__init__()
         self._wire = wire
 
-    def put(self, job: JobName, *arguments: str) -> bool:
-        self._wire.step("put", "before")
-        taken = super().put(job, *arguments)
-        self._wire.step("put", "after")
+    def enqueue(self, job: JobName, *arguments: str) -> bool:
+        self._wire.step("enqueue", "before")
+        taken = super().enqueue(job, *arguments)
+        self._wire.step("enqueue", "after")
         return taken
 
 
 class WiredFaucet:
-    """A faucet whose `pay` is a step."""
+    """A faucet with `pay` as a step."""
 
     def __init__(self, real: Faucet, wire: Tripwire) -> None:
         self._real = real
@@ -142,13 +146,41 @@ class WiredFaucet:
         self._wire.step("pay", "after")
 
 
+class WiredUpstream(HttpUpstream):
+    """A client for services, on loopback too, with `send` as a step."""
+
+    def __init__(self, wire: Tripwire) -> None:
+        super().__init__(connect_seconds=5, read_seconds=60)
+        self._wire = wire
+
+    def send(self, request: UpstreamRequest) -> HttpUpstreamResponse:
+        self._wire.step("send", "before")
+        response = super().send(request)
+        self._wire.step("send", "after")
+        return response
+
+
+class WiredStepGroups:
+    """Groups of steps with the commit of each step's batch as a step."""
+
+    def __init__(self, real: StepGroups, wire: Tripwire) -> None:
+        self._real = real
+        self._wire = wire
+
+    def run(self, step: Step[Any]) -> Any:
+        self._wire.step(COMMIT, "before")
+        result = self._real.run(step)
+        self._wire.step(COMMIT, "after")
+        return result
+
+
 @dataclass(frozen=True, slots=True)
 class NodeAddress:
-    """Where a chain's node listens; unlike the node itself it can be handed to another process."""
+    """The address of a node, which can be sent to another process."""
 
     name: ChainName
     url: str
-    deployment: Deployment
+    deployment: EvmDeployment
 
     @classmethod
     def of(cls, node: EvmNode) -> NodeAddress:
@@ -156,31 +188,36 @@ class NodeAddress:
 
     def chain(self) -> EvmChain:
         return EvmChain(
-            self.name, self.deployment, rpc_urls=[self.url], deposit_confirmations=CONFIRMATIONS[self.name]
+            self.name,
+            self.deployment,
+            rpc_urls=[self.url],
+            deposit_confirmations=CONFIRMATIONS[self.name],
+            connect_seconds=20,
+            read_seconds=60,
         )
 
-    def exchange(self) -> Exchange:
+    def exchange(self) -> SwapExchange:
         return UniswapExchange(self.chain())
 
 
 @dataclass(frozen=True, slots=True)
 class SolanaAddress:
-    """Where a Solana node listens."""
+    """The address of a Solana node."""
 
     url: str
     jupiter_url: str = "http://127.0.0.1:1"
     name: ChainName = ChainName.SOLANA
 
     def chain(self) -> SolanaChain:
-        return SolanaChain(SOLANA_DEPLOYMENTS["sandbox"], rpc_urls=[self.url])
+        return SolanaChain(SOLANA_DEPLOYMENTS["sandbox"], rpc_urls=[self.url], read_seconds=60)
 
-    def exchange(self) -> Exchange:
+    def exchange(self) -> SwapExchange:
         return JupiterExchange(self.chain(), self.jupiter_url)
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """All that a process needs to run the service: any number may run at once, or one after another."""
+    """The parameters of the service in a process; any number may run concurrently."""
 
     database_url: str
     nodes: tuple[NodeAddress | SolanaAddress, ...]
@@ -188,28 +225,40 @@ class Service:
     faucet_url: str | None = None
 
     def parts(self, wire: Tripwire) -> dict[str, Any]:
-        """Make the ports, wired to kill the process."""
+        """Create the ports, with steps that may kill the process."""
         chains = {node.name: _wired(FaultyChain(node.chain()), wire) for node in self.nodes}
         exchanges = {
             node.name: _wired(FaultyExchange(node.exchange()), wire, verbs=_EXCHANGE_VERBS)
             for node in self.nodes
         }
-        tills = {name: till_of(chain) for name, chain in chains.items()}
+        facilitators = {name: facilitator_of(chain) for name, chain in chains.items()}
         settings = settings_for(self.database_url, **self.settings)
         bridges = {
             route: tuple(_wired(FaultyBridge(way), wire, verbs=_BRIDGE_VERBS) for way in ways)
             for route, ways in bridges_on(settings, chains).items()
         }
         parts: dict[str, Any] = {
-            "chains": chains, "exchanges": exchanges, "bridges": bridges, "tills": tills, "queue": WiredQueue(wire),
-        }  # fmt: skip
+            "chains": chains,
+            "swap_exchanges": exchanges,
+            "bridges": bridges,
+            "facilitators": facilitators,
+            "queue": WiredQueue(wire),
+        }
         if self.faucet_url:
             parts["faucet"] = WiredFaucet(HttpFaucet(self.faucet_url), wire)
         return parts
 
     def app(self, wire: Tripwire) -> Flask:
-        """Make the application on these ports."""
+        """Create the application on these ports."""
         return make_app(settings_for(self.database_url, **self.settings), **self.parts(wire))
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceThatBuys(Service):
+    """A process that may call services on loopback."""
+
+    def parts(self, wire: Tripwire) -> dict[str, Any]:
+        return {**super(ServiceThatBuys, self).parts(wire), "public_upstream": WiredUpstream(wire)}
 
 
 def _wired(faulty: Wired, wire: Tripwire, *, verbs: Sequence[str] = _VERBS) -> Wired:
@@ -221,27 +270,29 @@ def _wired(faulty: Wired, wire: Tripwire, *, verbs: Sequence[str] = _VERBS) -> W
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a process ended: what its story returned and which points it passed, or that it was killed."""
+    """How a process ended: the result of its scenario and the points it passed, or that it was killed."""
 
     killed: bool
     answer: Any = None
     passed: tuple[Point, ...] = ()
 
 
-def run(service: Service, story: Story, point: Point | None = None, *, at: datetime | None = None) -> End:
-    """Run a story in a process of its own, at a time of its own if asked, and await its end.
+def run(
+    service: Service, scenario: Scenario, point: Point | None = None, *, at: datetime | None = None
+) -> End:
+    """Run a scenario in a separate process, optionally at another time, and wait for its end.
 
-    Raises: AssertionError when the process ended in any other way than by its story or its point.
+    Raises: AssertionError when the process ended neither with its scenario nor at its point.
     """
     receiver, sender = multiprocessing.Pipe(duplex=False)
-    child = _context().Process(target=_live, args=(service, story, point, at, sender), daemon=True)
+    child = _context().Process(target=_live, args=(service, scenario, point, at, sender), daemon=True)
     child.start()
     sender.close()
     try:
-        answer, passed = receiver.recv() if receiver.poll(STORY_SECONDS) else (None, ())
+        answer, passed = receiver.recv() if receiver.poll(SCENARIO_SECONDS) else (None, ())
     except EOFError:
         answer, passed = None, ()
-    child.join(STORY_SECONDS)
+    child.join(SCENARIO_SECONDS)
     killed = child.exitcode == -signal.SIGKILL
     if child.exitcode is None:
         child.kill()
@@ -252,32 +303,34 @@ def run(service: Service, story: Story, point: Point | None = None, *, at: datet
 
 
 def _context() -> ForkServerContext:
-    """Return the way to start processes: forks of a small server that has imported the service already."""
+    """Return the context of a fork server that has imported the service."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, "tests.support.warm"])
     return context
 
 
 def _live(
-    service: Service, story: Story, point: Point | None, at: datetime | None, answer: Connection
+    service: Service, scenario: Scenario, point: Point | None, at: datetime | None, answer: Connection
 ) -> None:
     wire = Tripwire(point)
     app = service.app(wire)
     with app.app_context(), time_machine.travel(at, tick=True) if at else nullcontext():
-        # Asked once per process, and of no interest to any story.
+        # Once per process, and not part of any scenario.
         custody.assert_network()
-        # Bytes on the way to the database are not its word: these two stand around the word itself.
+        # The database driver cannot be interrupted, so these two surround the commit.
         event.listen(Engine, "commit", lambda _connection: wire.step(COMMIT, "before"))
         event.listen(db.session, "after_commit", lambda _session: wire.step(COMMIT, "after"))
-        answer.send((story(app), tuple(wire.passed)))
-    # No clean-up either: nothing that matters may depend on it.
+        groups = WiredStepGroups(app.state.part(StepGroups), wire)
+        app.state = replace(app.state, parts={**app.state.parts, StepGroups: groups})
+        answer.send((scenario(app), tuple(wire.passed)))
+    # Without clean-up: nothing may depend on it.
     os._exit(0)
 
 
 def ask(
     app: Flask, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
 ) -> tuple[int, Any]:
-    """Be a story: one HTTP request; return status and body."""
+    """Scenario of one HTTP request; return status and body."""
     answer = app.test_client().open(path, method=method, json=body, headers=dict(headers or {}))
     return answer.status_code, answer.get_json()
 
@@ -293,26 +346,26 @@ class Asked:
 
 
 def crowd(app: Flask, requests: Sequence[Asked], start: Barrier | None = None) -> list[tuple[int, Any]]:
-    """Be a story: all requests at the same moment, each in a thread of its own; answers in the same order.
+    """Scenario of concurrent requests, each in its own thread; return responses in the same order.
 
-    `start` holds several processes back until each of them is ready.
+    `start` synchronises several processes.
     """
     ready = threading.Barrier(len(requests) + 1)
 
     def one(asked: Asked) -> tuple[int, Any]:
-        ready.wait(STORY_SECONDS)
+        ready.wait(SCENARIO_SECONDS)
         return ask(app, asked.method, asked.path, asked.body, asked.headers)
 
     with ThreadPoolExecutor(len(requests)) as threads:
         answers = [threads.submit(one, asked) for asked in requests]
         if start is not None:
-            start.wait(STORY_SECONDS)
-        ready.wait(STORY_SECONDS)
+            start.wait(SCENARIO_SECONDS)
+        ready.wait(SCENARIO_SECONDS)
         return [answer.result() for answer in answers]
 
 
 def crowds(service: Service, *shares: Sequence[Asked]) -> list[tuple[int, Any]]:
-    """Let as many processes as there are shares ask at the same moment; return all answers."""
+    """Run one process per share of requests concurrently; return all responses."""
     start = _context().Barrier(len(shares))
     with ThreadPoolExecutor(len(shares)) as threads:
         ends = list(
@@ -322,12 +375,12 @@ def crowds(service: Service, *shares: Sequence[Asked]) -> list[tuple[int, Any]]:
 
 
 def work(_app: Flask, job: Callable[..., None], arguments: tuple[str, ...]) -> None:
-    """Be a story: one job of the workers."""
+    """Scenario of one job of the workers."""
     job(*arguments)
 
 
 class Program:
-    """A program of the service or beside it, that a test starts, kills and starts again."""
+    """A program that a test starts, kills and starts again."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
         self._command = list(command)
@@ -340,7 +393,7 @@ class Program:
         return self._process is not None and self._process.poll() is None
 
     def ensure(self) -> None:
-        """Start it unless it runs."""
+        """Start it if it does not run."""
         if self.running:
             return
         self._process = subprocess.Popen(
@@ -354,16 +407,16 @@ class Program:
         )
 
     def send(self, signum: signal.Signals) -> None:
-        """Send a signal to the program and what it has forked."""
+        """Send a signal to the program and its forks."""
         if self._process is not None and self._process.poll() is None:
             os.killpg(self._process.pid, signum)
 
     def resume(self) -> None:
-        """Let a stopped program go on."""
+        """Resume a stopped program."""
         self.send(signal.SIGCONT)
 
     def kill(self) -> None:
-        """End it at once, with what it has forked."""
+        """Kill it and its forks."""
         self.send(signal.SIGKILL)
         if self._process is not None:
             self._process.wait()

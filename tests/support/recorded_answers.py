@@ -1,4 +1,4 @@
-"""Answers in the shapes that upstreams send, shortened: what tests of the gateway read, stream and serve."""
+"""Shortened responses in the formats of upstreams, for tests of the gateway."""
 
 from __future__ import annotations
 
@@ -78,17 +78,17 @@ OPENROUTER = {
 
 
 def data(event: Any, end: str = "\n") -> bytes:
-    """Write a server-sent event without a name."""
+    """Return a server-sent event without a name."""
     return f"data: {json.dumps(event, separators=(',', ':'), ensure_ascii=False)}{end}{end}".encode()
 
 
 def named(event: dict[str, Any], end: str = "\n") -> bytes:
-    """Write a server-sent event with its type as its name."""
+    """Return a server-sent event with its type as its name."""
     return f"event: {event['type']}{end}".encode() + data(event, end)
 
 
 def chunk(**more: Any) -> dict[str, Any]:
-    """Make a chunk of a chat stream."""
+    """Return a chunk of a chat stream."""
     return {"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": "gpt-5-2025-08-07", **more}
 
 
@@ -96,7 +96,7 @@ WORDS = ("Zoë ", "says 日本 ", "“usage”:null, ", '"usage":null,{}[] ', "�
 
 
 def chat_stream(end: str = "\n", *, asked: bool) -> bytes:
-    """Write a chat stream as OpenAI does, with or without `include_usage`."""
+    """Return a chat stream of OpenAI, with or without `include_usage`."""
     extra: dict[str, Any] = {"usage": None} if asked else {}
     parts = [f": keep-alive{end}{end}".encode()]
     parts += [
@@ -110,7 +110,7 @@ def chat_stream(end: str = "\n", *, asked: bool) -> bytes:
 
 
 def responses_stream(end: str = "\n") -> bytes:
-    """Write a stream of the Responses API."""
+    """Return a stream of the Responses API."""
     response = {"id": "resp_1", "object": "response", "model": "gpt-5-2025-08-07", "error": None}
     done = {
         **response,
@@ -127,7 +127,7 @@ def responses_stream(end: str = "\n") -> bytes:
 
 
 def message_stream(end: str = "\n") -> bytes:
-    """Write a stream of Anthropic's."""
+    """Return a stream of Anthropic."""
     begun = {
         "input_tokens": 25,
         "cache_creation_input_tokens": 0,
@@ -166,17 +166,17 @@ def gemini_events() -> list[dict[str, Any]]:
 
 
 def gemini_stream(end: str = "\n") -> bytes:
-    """Write Gemini's stream with `alt=sse`."""
+    """Return Gemini's stream with `alt=sse`."""
     return b"".join(data(event, end) for event in gemini_events())
 
 
 def gemini_array() -> bytes:
-    """Write Gemini's stream without `alt=sse`: one JSON array."""
+    """Return Gemini's stream without `alt=sse`: one JSON array."""
     return ("[" + "\n,\r\n".join(json.dumps(event, indent=2) for event in gemini_events()) + "\n]\n").encode()
 
 
 def openrouter_stream(end: str = "\n") -> bytes:
-    """Write a stream of OpenRouter's, with its comments and cost."""
+    """Return a stream of OpenRouter, with its comments and cost."""
     parts = [f": OPENROUTER PROCESSING{end}{end}".encode()]
     parts += [data(chunk(choices=[{"index": 0, "delta": {"content": word}}]), end) for word in WORDS]
     parts += [data({**chunk(choices=[]), "usage": OPENROUTER["usage"]}, end)]
@@ -184,7 +184,7 @@ def openrouter_stream(end: str = "\n") -> bytes:
 
 
 def groq_stream(end: str = "\n") -> bytes:
-    """Write a stream of Groq's, which tells its usage in a field of its own."""
+    """Return a stream of Groq, which has its usage in a separate field."""
     parts = [data(chunk(choices=[{"index": 0, "delta": {"content": word}}]), end) for word in WORDS]
     last = chunk(
         choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}], x_groq={"id": "r", "usage": CHAT_USAGE}

@@ -1,4 +1,4 @@
-"""The service under its real server, for what a test client cannot do: hang up, be killed, be many at once."""
+"""The service under its real server, for tests of disconnects, kills and concurrent processes."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class WebService:
     def ask(
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, dict[str, str], bytes]:
-        """Make one request on a connection of its own."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        """Make one request on a separate connection."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=90)
         try:
             payload = None if body is None else json.dumps(body).encode()
             sent = {"Content-Type": "application/json"} if payload is not None else {}
@@ -56,7 +56,7 @@ class WebService:
         return json.loads(body)
 
     def kill(self) -> None:
-        """End it and all that it has forked at once, as if the power went."""
+        """Kill it and all its forks, like a power failure."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 

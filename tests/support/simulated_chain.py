@@ -1,7 +1,7 @@
-"""A chain in memory that behaves: nonce slots, a pool, fees, blocks, reverts, reorganisations; and a till on it.
+"""A deterministic chain in memory: nonces, a pool, fees, blocks, reverts, reorgs; and a facilitator on it.
 
-For machines that walk at random through hundreds of steps, where a real node would take minutes. What it does is
-what the contract of `ports.chain` says; the real adapters are held against the same in `tests/ports`.
+For state machines of hundreds of random steps, where a real node would take minutes. It follows the contract of
+`ports.chain`; the real adapters are checked against the same in `tests/adapters`.
 """
 
 from __future__ import annotations
@@ -12,30 +12,37 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from typing import Any
 
 from app.core import clock
 from app.core.chains import TOKENS_BY_SYMBOL, USDC, ChainName, Token, native, tokens
 from app.core.money import TokenAmount
 from app.ports.chain import (
-    Attempt,
     Balances,
     BlockRef,
+    ChainDiagnosis,
     Deposit,
-    Diagnosis,
-    Draft,
-    EndpointState,
-    Fate,
-    Intent,
-    Outcome,
-    Scan,
-    Signed,
+    DepositScan,
+    EndpointStatus,
+    SignedTransaction,
+    StoredTransaction,
     Terms,
-    Watch,
+    TransactionDraft,
+    TransactionOutcome,
+    TransactionQuery,
+    TransactionStatus,
+    TransferIntent,
     WatchedAddress,
 )
 from app.ports.errors import OutcomeUnknown, Rejected, Unreachable
-from app.ports.till import Arrival, Asset, Authorization, Demand, Readiness
+from app.ports.facilitator import (
+    ExpectedPayment,
+    IncomingPayment,
+    PaymentAsset,
+    PaymentAuthorization,
+    SettlementCapacity,
+)
 from app.ports.vault import Signer
 
 SAFE_DEPTH = 4
@@ -44,16 +51,16 @@ DEPOSIT_DEPTH = 2
 GAS, EMPTY_GAS = 3, 1
 FEE_UNITS = 21_000
 SYSTEM = "0x" + "5" * 40
-"""Who pays where the chain itself does."""
+"""The payer of payments by the chain itself."""
 _REORG_REACH = 64
 _BUMP = 8
 
 
 @dataclass(frozen=True, slots=True)
 class SimTx:
-    """A transaction: tokens of `source` (its sender, unless it submits what another one has signed) move.
+    """A transaction that transfers tokens of `source` (its sender, unless it submits a payment signed by another).
 
-    `auth` can be used once. A swap `wants` another token, and `least` so much of it, or it reverts.
+    `auth` can be used once. A swap `wants` another token, and `least` of it, or it reverts.
     """
 
     sender: str
@@ -84,7 +91,7 @@ class SimTx:
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """A transaction in a block; `brought` is what a swap made of what it was given."""
+    """A transaction in a block; `brought` is the output of a swap."""
 
     tx: SimTx
     succeeded: bool
@@ -93,7 +100,7 @@ class Landed:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block with what it executed."""
+    """A block with its executed transactions."""
 
     number: int
     hash: str
@@ -106,34 +113,35 @@ class Block:
 
 
 class SimulatedChain:
-    """An EVM-like chain. `away`, `loses_answers` and `swallows` say how sending goes wrong."""
+    """An EVM-like chain. `away`, `loses_answers` and `swallows` make sending fail in different ways."""
 
     def __init__(self, name: ChainName = ChainName.BASE) -> None:
         self.name = name
+        self.block_time = timedelta(0)
         # No two chains have a hash in common.
         self._salts = itertools.count(10**9 * list(ChainName).index(name))
         self.market: Callable[[SimTx], int] = lambda _tx: 0
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew, with nobody owning anything."""
+        """Reset to the initial state, without balances."""
         self.blocks = [self._block(0)]
         self.pool: dict[tuple[str, int], SimTx] = {}
         self.given: Counter[tuple[str, str]] = Counter()
         self.away = self.loses_answers = self.swallows = False
 
-    # What the world does.
+    # External events.
 
     def give(self, address: str, token: Token, units: int) -> None:
-        """Let an address own something from the beginning."""
+        """Add to an address's initial balance."""
         self.given[address, token.symbol] += units
 
     def take(self, address: str, token: Token, units: int) -> None:
-        """Let an address never have had something, as when what had brought it was reorganised away."""
+        """Remove from an address's initial balance, like a reorg of what had paid it."""
         self.given[address, token.symbol] -= units
 
     def pay(self, recipient: str, token: Token, units: int) -> str:
-        """Let a stranger send a payment, which waits for a block; return its hash."""
+        """Send a payment from another account, which waits for a block; return its hash."""
         salt = next(self._salts)
         payer = "0x" + hashlib.sha256(f"payer {salt}".encode()).hexdigest()[:40]
         self.give(payer, token, units)
@@ -142,15 +150,15 @@ class SimulatedChain:
         self.pool[payer, 0] = tx
         return tx.tx_hash
 
-    def take_slot(self, sender: str) -> None:
-        """Let another user of the same key use up the sender's next nonce, in a block of its own."""
+    def use_next_nonce(self, sender: str) -> None:
+        """Use the sender's next nonce with another client of the same key, in a separate block."""
         tx = SimTx(
             sender, self.count(sender), sender, native(self.name).symbol, 0, 0, next(self._salts), sender
         )
         self._add((Landed(tx, succeeded=True),))
 
     def bring(self, recipient: str, units: int, auth: str) -> str:
-        """Let the chain itself pay its coin, by a transaction that counts as its recipient's; return its hash."""
+        """Pay native coins from the chain itself, by a transaction that counts as its recipient's; return its hash."""
         symbol = native(self.name).symbol
         tx = SimTx(
             recipient, self.count(recipient), recipient, symbol, units, 0, next(self._salts), SYSTEM, auth
@@ -159,13 +167,13 @@ class SimulatedChain:
         return tx.tx_hash
 
     def mine(self, blocks: int = 1, *, reverting: bool = False, empty: bool = False) -> None:
-        """Take what the pool has, in the order of nonces, into the next block; further ones are empty."""
+        """Mine the pool, in the order of nonces, into the next block; further ones are empty."""
         self._add(() if empty else tuple(self._executed(reverting=reverting)))
         for _ in range(blocks - 1):
             self._add(())
 
     def forget_pool(self) -> None:
-        """Let the nodes forget what they had taken."""
+        """Drop the nodes' pool."""
         self.pool.clear()
 
     def reorganise(self, depth: int, *, keep: bool) -> None:
@@ -181,11 +189,11 @@ class SimulatedChain:
 
     @property
     def safe(self) -> int:
-        """The number of the newest block that no reorganisation reaches."""
+        """The number of the newest block that no reorg reaches."""
         return max(0, self.blocks[-1].number - SAFE_DEPTH)
 
     def landed(self, tx_hash: str) -> tuple[Block, Landed] | None:
-        """Return where a transaction is."""
+        """Return a transaction with its block."""
         for block in self.blocks:
             for entry in block.landed:
                 if entry.tx.tx_hash == tx_hash:
@@ -202,7 +210,7 @@ class SimulatedChain:
         )
 
     def owned(self, address: str, token: Token) -> int:
-        """Return what an address has at the newest block."""
+        """Return the balance of an address at the newest block."""
         units = self.given[address, token.symbol]
         for block in self.blocks:
             for entry in block.landed:
@@ -214,7 +222,7 @@ class SimulatedChain:
         return units
 
     def was_used(self, auth: str) -> str | None:
-        """Return the hash by which a signed payment took place."""
+        """Return the hash by which a signed payment was executed."""
         for block in self.blocks:
             for entry in block.landed:
                 if entry.tx.auth == auth and entry.succeeded:
@@ -235,7 +243,7 @@ class SimulatedChain:
         for (sender, nonce), tx in sorted(self.pool.items()):
             if nonce < next_nonce[sender]:
                 del self.pool[sender, nonce]
-            # What cannot pay its fee waits, and whatever comes after it.
+            # A transaction that cannot pay its fee waits, and so do those after it.
             elif nonce == next_nonce[sender] and self._lacks(tx, self._native, done) <= 0:
                 next_nonce[sender] += 1
                 del self.pool[sender, nonce]
@@ -253,7 +261,7 @@ class SimulatedChain:
         return native(self.name)
 
     def _lacks(self, tx: SimTx, token: Token, done: Sequence[Landed] = ()) -> int:
-        """Return how much of a token a transaction needs beyond what there is, after others of its block."""
+        """Return how much of a token a transaction lacks, after others of its block."""
         symbol, source = token.symbol, tx.sender if token == self._native else tx.source
         if source == SYSTEM:
             return 0
@@ -268,31 +276,31 @@ class SimulatedChain:
                 owned -= entry.tx.fee_units
         return needed - owned
 
-    # What `ports.chain` asks.
+    # The methods of `ports.chain`.
 
     def verify_identity(self) -> None:
         self._ask()
 
-    def diagnose(self) -> Diagnosis:
-        return Diagnosis((EndpointState(1, None, self.blocks[-1].number),))
+    def diagnose(self) -> ChainDiagnosis:
+        return ChainDiagnosis((EndpointStatus(1, None, self.blocks[-1].number),))
 
     def explorer_url(self, _tx_hash: str) -> str | None:
         return None
 
-    def refusal_of(self, _recipient: str, _token: Token) -> str | None:
+    def recipient_rejection(self, _recipient: str, _token: Token) -> str | None:
         return None
 
     def balances(self, address: str) -> Balances:
         self._ask()
         return Balances(tuple(TokenAmount(self.owned(address, each), each) for each in tokens(self.name)))
 
-    def draft(self, intent: Intent) -> Draft:
+    def draft(self, intent: TransferIntent) -> TransactionDraft:
         self._ask()
         return self.draft_of(intent, FEE_UNITS, {})
 
-    def draft_of(self, intent: Intent, fee_units: int, terms: Terms) -> Draft:
-        """Draft without looking whether it can be paid."""
-        return Draft(
+    def draft_of(self, intent: TransferIntent, fee_units: int, terms: Terms) -> TransactionDraft:
+        """Draft without checking whether it can be paid."""
+        return TransactionDraft(
             intent=intent,
             fee_units=fee_units,
             native_units=self.owned(intent.sender, native(self.name)),
@@ -301,7 +309,7 @@ class SimulatedChain:
             terms={**terms, "fee": fee_units},
         )
 
-    def sign(self, draft: Draft, signer: Signer, *, sequence: int | None) -> Signed:
+    def sign(self, draft: TransactionDraft, signer: Signer, *, sequence: int | None) -> SignedTransaction:
         assert signer is not None
         assert sequence is not None
         terms, intent = draft.terms, draft.intent
@@ -313,20 +321,23 @@ class SimulatedChain:
             None if auth is None else str(auth), None if wants is None else str(wants),
             int(terms.get("least") or 0), int(terms.get("gas") or GAS),
         )  # fmt: skip
-        return Signed(tx.tx_hash, tx.raw, sequence, None, terms)
+        return SignedTransaction(tx.tx_hash, tx.raw, sequence, None, terms)
 
-    def replacement(self, attempt: Attempt) -> Draft | None:
+    def draft_replacement(self, attempt: StoredTransaction) -> TransactionDraft | None:
         self._ask()
         gas = int(attempt.terms.get("gas") or GAS)
         return self._payable(self.draft_of(attempt.intent, gas * _dearer(attempt), attempt.terms))
 
-    def cancellation(self, attempt: Attempt) -> Draft | None:
+    def draft_retry(self, attempt: StoredTransaction) -> None:
+        """Return None: there are nonces."""
+
+    def draft_cancellation(self, attempt: StoredTransaction) -> TransactionDraft | None:
         self._ask()
         sender = attempt.intent.sender
-        nothing = Intent(sender, sender, TokenAmount(0, native(self.name)))
+        nothing = TransferIntent(sender, sender, TokenAmount(0, native(self.name)))
         return self._payable(self.draft_of(nothing, EMPTY_GAS * _dearer(attempt), {"gas": EMPTY_GAS}))
 
-    def _payable(self, draft: Draft) -> Draft:
+    def _payable(self, draft: TransactionDraft) -> TransactionDraft:
         amount = draft.intent.amount
         if amount.token == self._native:
             _require("insufficient_funds", self._native, draft.native_units, draft.fee_units + amount.units)
@@ -348,15 +359,15 @@ class SimulatedChain:
             if self.pool.get((tx.sender, tx.nonce)) == tx:
                 del self.pool[tx.sender, tx.nonce]
             raise Rejected("insufficient_funds")
-        there = self.pool.get((tx.sender, tx.nonce))
-        if there is None or there.price < tx.price:
+        pooled = self.pool.get((tx.sender, tx.nonce))
+        if pooled is None or pooled.price < tx.price:
             self.pool[tx.sender, tx.nonce] = tx
-        elif there != tx:
+        elif pooled != tx:
             raise Rejected("fee_too_low")
         if self.loses_answers:
             raise OutcomeUnknown("no_answer")
 
-    def rebroadcast(self, raws: Sequence[bytes]) -> None:
+    def rebroadcast(self, raws: Sequence[bytes], *, publicly: bool = True) -> None:  # noqa: ARG002 - part of the port
         self._ask()
         for raw in raws:
             try:
@@ -364,11 +375,16 @@ class SimulatedChain:
             except (Rejected, OutcomeUnknown):
                 continue
 
-    def outcomes(self, watches: Sequence[Watch]) -> Mapping[str, Outcome]:
+    def outcomes(
+        self,
+        queries: Sequence[TransactionQuery],
+        *,
+        landed_only: bool = False,  # noqa: ARG002 - part of the port
+    ) -> Mapping[str, TransactionOutcome]:
         self._ask()
-        return {watch.key: self._outcome(watch) for watch in watches}
+        return {watch.key: self._outcome(watch) for watch in queries}
 
-    def orphaned(self, blocks: Sequence[BlockRef]) -> tuple[frozenset[BlockRef], int]:
+    def orphaned_blocks(self, blocks: Sequence[BlockRef]) -> tuple[frozenset[BlockRef], int]:
         self._ask()
         return frozenset(ref for ref in blocks if not self._stands(ref)), self.safe
 
@@ -376,12 +392,12 @@ class SimulatedChain:
         self._ask()
         return self.blocks[-1].ref
 
-    def mark(self, _address: str) -> Terms:
+    def scan_state(self, _address: str) -> Terms:
         self._ask()
         return {}
 
-    def deposits(self, watched: Sequence[WatchedAddress], *, cursor: BlockRef | None) -> Scan:
-        """Find what came to watched addresses and left a trace. It goes back behind a place that is gone."""
+    def deposits(self, watched: Sequence[WatchedAddress], *, cursor: BlockRef | None) -> DepositScan:
+        """Find transfers to watched addresses. Rewinds when the cursor was removed by a reorg."""
         self._ask()
         upto = self.blocks[-1].number - DEPOSIT_DEPTH + 1
         since = 0
@@ -401,20 +417,20 @@ class SimulatedChain:
         to = self.blocks[max(upto, 0)].ref if upto > since else None
         if to is None and cursor is not None and not self._stands(cursor):
             to = self.blocks[since].ref
-        return Scan(to, {entry.address: entry.mark for entry in watched}, found)
+        return DepositScan(to, {entry.address: entry.scan_state for entry in watched}, found)
 
-    def _outcome(self, watch: Watch) -> Outcome:
+    def _outcome(self, watch: TransactionQuery) -> TransactionOutcome:
         for tx_hash in watch.tx_hashes:
             found = self.landed(tx_hash)
             if found is not None:
                 block, entry = found
-                fate = Fate.SUCCEEDED if entry.succeeded else Fate.REVERTED
+                fate = TransactionStatus.SUCCEEDED if entry.succeeded else TransactionStatus.REVERTED
                 deep = self.blocks[-1].number - block.number + 1
-                received = entry.brought if watch.receives is not None else None
-                return Outcome(fate, tx_hash, block.ref, deep, entry.tx.fee_units, received)
+                received = entry.brought if watch.expected_token is not None else None
+                return TransactionOutcome(fate, tx_hash, block.ref, deep, entry.tx.fee_units, received)
         if watch.sequence is not None and self.count(watch.sender, up_to=self.safe) > watch.sequence:
-            return Outcome(Fate.VOID)
-        return Outcome(Fate.WAITING)
+            return TransactionOutcome(TransactionStatus.VOID)
+        return TransactionOutcome(TransactionStatus.WAITING)
 
     def _stands(self, ref: BlockRef) -> bool:
         return ref.number < len(self.blocks) and self.blocks[ref.number].hash == ref.hash
@@ -425,7 +441,7 @@ class SimulatedChain:
 
 
 def _change(entry: Landed, address: str, symbol: str) -> int:
-    """Return what an executed transaction brought an address, its fee apart."""
+    """Return an executed transaction's balance change of an address, without its fee."""
     tx = entry.tx
     if tx.wants is not None:
         if tx.sender != address:
@@ -434,8 +450,8 @@ def _change(entry: Landed, address: str, symbol: str) -> int:
     return tx.units * ((tx.recipient == address) - (tx.source == address)) * (tx.symbol == symbol)
 
 
-def _dearer(attempt: Attempt) -> int:
-    """Return the price of gas at which an attempt is replaced."""
+def _dearer(attempt: StoredTransaction) -> int:
+    """Return the gas price at which an attempt is replaced."""
     price = int(attempt.terms["fee"] or 0) // int(attempt.terms.get("gas") or GAS)
     return price + price // _BUMP
 
@@ -445,8 +461,8 @@ def _require(reason: str, token: Token, available: int, required: int) -> None:
         raise Rejected(reason, details={"currency": token.symbol, "missing": str(required - available)})
 
 
-class SimulatedTill:
-    """The till of a simulated chain; a signed payment's payload is what it says."""
+class SimulatedFacilitator:
+    """The facilitator of a simulated chain; a signed payment's payload is its content."""
 
     def __init__(self, chain: SimulatedChain) -> None:
         self.chain = chain
@@ -456,13 +472,13 @@ class SimulatedTill:
         return self.chain.name
 
     @property
-    def asset(self) -> Asset:
-        return Asset("eip155:1", "simulated", "0x" + "5" * 40)
+    def asset(self) -> PaymentAsset:
+        return PaymentAsset("eip155:1", "simulated", "0x" + "5" * 40)
 
     def canonical_hash(self, text: str) -> str | None:
         return text.lower() if text.startswith("0x") else None
 
-    def arrival(self, tx_hash: str, recipient: str) -> Arrival | None:
+    def incoming_payment(self, tx_hash: str, recipient: str) -> IncomingPayment | None:
         self.chain.head()
         found = self.chain.landed(tx_hash)
         if found is None:
@@ -470,7 +486,7 @@ class SimulatedTill:
         block, entry = found
         tx, counts = entry.tx, entry.succeeded and entry.tx.recipient == recipient
         deep = self.chain.blocks[-1].number - block.number + 1
-        return Arrival(
+        return IncomingPayment(
             tx_hash, entry.succeeded, tx.units if counts and tx.symbol == USDC.symbol else 0,
             frozenset({tx.source}), () if tx.auth is None else (tx.auth,), block.at, deep >= DEPOSIT_DEPTH,
         )  # fmt: skip
@@ -478,44 +494,48 @@ class SimulatedTill:
     def claim_of(self, payload: Mapping[str, Any]) -> str:
         return str(payload["claim"])
 
-    def read(self, payload: Mapping[str, Any], demand: Demand, *, now: int) -> Authorization:
+    def verify(
+        self, payload: Mapping[str, Any], expected: ExpectedPayment, *, now: int
+    ) -> PaymentAuthorization:
         assert now
-        if payload["units"] != demand.units:
+        if payload["units"] != expected.units:
             raise Rejected("invalid_exact_evm_payload_authorization_value")
-        return Authorization(
+        return PaymentAuthorization(
             str(payload["claim"]),
             str(payload["payer"]),
-            demand.recipient,
-            demand.units,
+            expected.recipient,
+            expected.units,
             {"payer": payload["payer"]},
         )
 
-    def draft(self, authorization: Authorization, *, settler: str) -> Draft:
+    def draft_settlement(self, authorization: PaymentAuthorization, *, settler: str) -> TransactionDraft:
         self.chain.head()
         if self.chain.was_used(authorization.claim) is not None:
             raise Rejected("invalid_exact_evm_nonce_already_used")
-        intent = Intent(settler, authorization.recipient, TokenAmount(0, USDC))
+        intent = TransferIntent(settler, authorization.recipient, TokenAmount(0, USDC))
         terms = {"auth": authorization.claim, "payer": authorization.payer, "units": authorization.units}
         return self.chain.draft_of(intent, FEE_UNITS, terms)
 
-    def submit_as_stranger(self, claim: str, payer: str, recipient: str, units: int) -> str:
-        """Let somebody else submit a signed payment first, in a block of its own; return the hash."""
+    def submit_externally(self, claim: str, payer: str, recipient: str, units: int) -> str:
+        """Submit a signed payment from another account, in a separate block; return the hash."""
         salt = next(self.chain._salts)
-        sender = "0x" + hashlib.sha256(f"stranger {salt}".encode()).hexdigest()[:40]
+        sender = "0x" + hashlib.sha256(f"submitter {salt}".encode()).hexdigest()[:40]
         tx = SimTx(sender, 0, recipient, USDC.symbol, units, 0, salt, payer, claim)
         used = self.chain.was_used(claim) is not None
         self.chain._add((Landed(tx, succeeded=not used),))
         return tx.tx_hash
 
-    def carried_out(self, authorization: Authorization) -> str | None:
+    def find_settlement(self, authorization: PaymentAuthorization) -> str | None:
         self.chain.head()
         return self.chain.was_used(authorization.claim)
 
-    def readiness(self, _settler: str, _recipient: str) -> Readiness:
+    def settlement_capacity(self, _settler: str, _recipient: str) -> SettlementCapacity:
         self.chain.head()
-        return Readiness(native_units=10**18, fee_units=FEE_UNITS, recipient_is_open=True)
+        return SettlementCapacity(
+            native_units=10**18, fee_units=FEE_UNITS, max_fee_units=FEE_UNITS, recipient_can_receive=True
+        )
 
-    def opening(self, _settler: str, _recipient: str) -> Draft | None:
+    def draft_recipient_account(self, _settler: str, _recipient: str) -> TransactionDraft | None:
         return None
 
     def is_signed_by(self, payer: str, text: str, signature: str) -> bool:

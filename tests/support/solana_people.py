@@ -1,4 +1,4 @@
-"""What the Solana adapter's tests share: people with keys on a node whose clock stands still."""
+"""What the Solana adapter's tests share: people with keys on a node with a stopped clock."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ from solders.keypair import Keypair
 
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS
-from app.adapters.solana.histories import Portion
+from app.adapters.solana.track.account_history import HistoryReadLimits
 from app.core.chains import SOL, Token
 from app.core.money import TokenAmount
-from app.ports.chain import Draft, Intent, Outcome, Signed, Watch
-from sandbox.solana import SolanaNode
+from app.ports.chain import (
+    SignedTransaction,
+    TransactionDraft,
+    TransactionOutcome,
+    TransactionQuery,
+    TransferIntent,
+)
+from solana_node import SolanaNode
 
 WHOLE_SOL = 10**9
 CONFIRMED_SLOTS = 1
@@ -18,7 +24,7 @@ FINALIZED_SLOTS = 32
 
 
 class SolanaPerson:
-    """Somebody with a key of their own."""
+    """A key holder."""
 
     def __init__(self) -> None:
         self.keys = Keypair()
@@ -32,20 +38,20 @@ class SolanaPerson:
         raise AssertionError(f"Solana signs no digests: {digest!r}")
 
 
-def chain_at(*urls: str, commitment: str = "confirmed", read_seconds: float = 5) -> SolanaChain:
+def chain_at(*urls: str, commitment: str = "confirmed", read_seconds: float = 60) -> SolanaChain:
     """Return the adapter for nodes of the sandbox's cluster."""
     return SolanaChain(
         DEPLOYMENTS["sandbox"], rpc_urls=urls, commitment=commitment, read_seconds=read_seconds
     )
 
 
-def reading_little(url: str, portion: Portion) -> SolanaChain:
+def reading_little(url: str, portion: HistoryReadLimits) -> SolanaChain:
     """Return an adapter that reads less of the histories at a time, so that tests need not send thousands."""
-    return SolanaChain(DEPLOYMENTS["sandbox"], rpc_urls=[url], portion=portion)
+    return SolanaChain(DEPLOYMENTS["sandbox"], rpc_urls=[url], read_limits=portion)
 
 
 def funded(node: SolanaNode, *, lamports: int = WHOLE_SOL, usdc_units: int = 0) -> SolanaPerson:
-    """Return somebody who holds money since before anything that is not final."""
+    """Return a key holder that was funded before any block that is not final."""
     person = SolanaPerson()
     if lamports:
         node.airdrop(person.address, lamports)
@@ -55,29 +61,29 @@ def funded(node: SolanaNode, *, lamports: int = WHOLE_SOL, usdc_units: int = 0) 
     return person
 
 
-def intent(sender: SolanaPerson, recipient: str, units: int, token: Token = SOL) -> Intent:
+def intent(sender: SolanaPerson, recipient: str, units: int, token: Token = SOL) -> TransferIntent:
     """Return what shall move."""
-    return Intent(sender.address, recipient, TokenAmount(units, token))
+    return TransferIntent(sender.address, recipient, TokenAmount(units, token))
 
 
 def signed(
     chain: SolanaChain, sender: SolanaPerson, recipient: str, units: int, *, token: Token = SOL
-) -> tuple[Draft, Signed]:
+) -> tuple[TransactionDraft, SignedTransaction]:
     """Draft and sign a movement."""
     draft = chain.draft(intent(sender, recipient, units, token))
     return draft, chain.sign(draft, sender, sequence=None)
 
 
 def watch(
-    sender: SolanaPerson, transaction: Signed, key: str = "it", *, receives: Token | None = None
-) -> Watch:
+    sender: SolanaPerson, transaction: SignedTransaction, key: str = "it", *, receives: Token | None = None
+) -> TransactionQuery:
     """Watch a transaction."""
-    return Watch(
+    return TransactionQuery(
         key, sender.address, None, (transaction.tx_hash,), transaction.expires_at_height, receives,
         transaction.terms,
     )  # fmt: skip
 
 
-def outcome(chain: SolanaChain, sender: SolanaPerson, transaction: Signed) -> Outcome:
+def outcome(chain: SolanaChain, sender: SolanaPerson, transaction: SignedTransaction) -> TransactionOutcome:
     """Find out about a transaction."""
     return chain.outcomes([watch(sender, transaction)])["it"]

@@ -1,4 +1,4 @@
-"""A stage for one movement and its worker: a node that can be stopped, an agent with money, and passes on demand."""
+"""Setup of tests of one transfer: a node that can be stopped, a funded agent, and worker passes on demand."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from sqlalchemy import select
 
 from app.core import clock
 from app.core.chains import USDC, ChainName
-from app.core.unit_of_work import reading
-from app.wallets import tracking
-from app.wallets.models import SignedAttempt, Transaction
+from app.db.unit_of_work import read_only_unit
+from app.wallets.core.models import SignedAttempt, Transaction
+from app.wallets.transactions import confirmation
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent
 from tests.support.faults import FaultyChain
@@ -20,7 +20,7 @@ from tests.support.faults import FaultyChain
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A node of this test's own, an agent with money on it, and the worker's pass."""
+    """A separate node, a funded agent, and the worker's pass."""
 
     node: EvmNode
     chain: FaultyChain
@@ -28,23 +28,23 @@ class Stage:
     app: Flask
     looks: list[int] = field(default_factory=list)
 
-    def look(self, **how: int) -> tracking.Pass:
-        """Let the worker look, each time a minute later, when everything is due again."""
+    def look(self, **how: int) -> confirmation.ConfirmationPass:
+        """Run passes of the worker, each a minute later, when everything is due again."""
         self.looks.append(60)
         with time_machine.travel(clock.now().timestamp() + sum(self.looks), tick=True):
-            return tracking.confirm(ChainName.BASE, **how)
+            return confirmation.confirm(ChainName.BASE, **how)
 
     def hashes(self) -> list[str]:
-        with reading() as session:
+        with read_only_unit() as session:
             return list(session.scalars(select(SignedAttempt.tx_hash).order_by(SignedAttempt.id)))
 
     def attempts(self) -> list[SignedAttempt]:
-        """Return all that was signed, oldest first."""
-        with reading() as session:
+        """Return all signed attempts, oldest first."""
+        with read_only_unit() as session:
             return list(session.scalars(select(SignedAttempt).order_by(SignedAttempt.id)))
 
     def row(self, transaction_id: str) -> Transaction:
-        with reading() as session:
+        with read_only_unit() as session:
             row = session.get(Transaction, transaction_id)
             assert row is not None
             return row

@@ -1,4 +1,4 @@
-"""An upstream that misbehaves on demand: a real server on loopback that writes whatever bytes a test tells it to."""
+"""An upstream that misbehaves on demand: a real server on loopback that writes any bytes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.support.waiting import wait_until
-
-_PATIENCE_SECONDS = 30.0
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request as it came over the wire; names of headers in lower case, every line kept."""
+    """One received request with all header lines; names in lower case."""
 
     method: str
     target: str
@@ -35,7 +33,7 @@ class Asked:
 
 
 class Exchange:
-    """What a behaviour writes on. Raw on purpose: nothing here keeps it from lying."""
+    """A connection for a behaviour, without checks of what it writes."""
 
     def __init__(self, connection: socket.socket, asked: Asked, upstream: MisbehavingUpstream) -> None:
         self._connection = connection
@@ -51,7 +49,7 @@ class Exchange:
         self.send(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
 
     def answer(self, body: bytes, status: int = 200, *headers: tuple[str, object]) -> None:
-        """Answer plainly and honestly; to HEAD without the body."""
+        """Send a correct response; to HEAD without the body."""
         self.head(status, *headers, ("Content-Length", len(body)))
         if self.asked.method != "HEAD":
             self.send(body)
@@ -69,26 +67,26 @@ class Exchange:
         self.send(b"0\r\n\r\n")
 
     def hang_up(self) -> None:
-        """End the connection in an orderly way, in the middle of whatever was said."""
+        """Close the connection, possibly in the middle of a response."""
         self.keeps_open = False
 
     def reset(self) -> None:
-        """End it as a crashed machine's does."""
+        """Reset the connection."""
         self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._connection.close()
         self.keeps_open = False
 
     def wait_for(self, gate: str) -> None:
-        """Wait until the test opens a gate, or is over."""
-        self._upstream.gate(gate).wait(_PATIENCE_SECONDS)
+        """Wait until the test sets an event or ends."""
+        self._upstream.gate(gate).wait(PATIENCE_SECONDS)
 
     def is_over(self, seconds: float) -> bool:
-        """Wait so long for the end of the test; tell whether it has come."""
+        """Wait at most this long for the end of the test; return whether it has ended."""
         return self._upstream.over.wait(seconds)
 
     def await_hang_up(self) -> None:
-        """Wait until the other side is gone; note that."""
-        self._connection.settimeout(_PATIENCE_SECONDS)
+        """Wait until the client has disconnected, and record that."""
+        self._connection.settimeout(PATIENCE_SECONDS)
         with suppress(OSError):
             while self._connection.recv(1024):
                 pass
@@ -101,7 +99,7 @@ Behaviour = Callable[[Exchange], None]
 
 @dataclass(slots=True)
 class MisbehavingUpstream:
-    """Change `behave` at any time; `asked`, `connections` and `ended` (those that this side has closed) grow."""
+    """Change `behave` at any time; `asked`, `connections` and `ended` (closed by this side) grow."""
 
     url: str
     behave: Behaviour
@@ -128,9 +126,9 @@ class MisbehavingUpstream:
         wait_until(lambda: len(self.asked) >= count, what=f"{count} requests at the upstream")
 
     def await_hang_ups(self, count: int = 1) -> None:
-        # What is drained first is read for ten seconds.
-        seen = f"{count} hang-ups seen by the upstream"
-        wait_until(lambda: self.hang_ups >= count, 2 * _PATIENCE_SECONDS, what=seen)
+        # Draining takes up to ten seconds.
+        seen = f"{count} disconnects seen by the upstream"
+        wait_until(lambda: self.hang_ups >= count, what=seen)
 
     def await_ended(self, count: int = 1) -> None:
         wait_until(lambda: self.ended >= count, what=f"{count} connections closed by the upstream")
@@ -138,9 +136,12 @@ class MisbehavingUpstream:
 
 @contextmanager
 def misbehaving_upstream(behave: Behaviour | None = None) -> Iterator[MisbehavingUpstream]:
-    """Serve until the block ends; without a behaviour, everything is answered with `{}`."""
+    """Serve until the block ends; by default every response is `{}`."""
 
     class Handler(socketserver.StreamRequestHandler):
+        # The kernel would delay a body after its head by 40 ms.
+        disable_nagle_algorithm = True
+
         def handle(self) -> None:
             state.connections += 1
             with suppress(OSError):
@@ -148,7 +149,7 @@ def misbehaving_upstream(behave: Behaviour | None = None) -> Iterator[Misbehavin
                     state.asked.append(asked)
                     exchange = Exchange(self.connection, asked, state)
                     state.behave(exchange)
-                    if not exchange.keeps_open:
+                    if not exchange.keeps_open or state.over.is_set():
                         return
 
     class Server(socketserver.ThreadingTCPServer):
@@ -162,13 +163,16 @@ def misbehaving_upstream(behave: Behaviour | None = None) -> Iterator[Misbehavin
             state.ended += 1
 
         def handle_error(self, *_arguments: object) -> None:
-            """Say nothing: a side that hangs up is part of a test."""
+            """Ignore clients that disconnect, as tests do."""
 
-    server = Server(("127.0.0.1", 0), Handler)
-    address = server.server_address
-    state = MisbehavingUpstream(
-        f"http://127.0.0.1:{address[1]}", behave or (lambda exchange: exchange.json({}))
-    )
+    # The port of an earlier one: an application with the same settings can be used again.
+    server = None
+    while server is None:
+        port = _ports.pop() if _ports else 0
+        with suppress(OSError):
+            server = Server(("127.0.0.1", port), Handler)
+    port = int(server.server_address[1])
+    state = MisbehavingUpstream(f"http://127.0.0.1:{port}", behave or (lambda exchange: exchange.json({})))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
@@ -179,6 +183,10 @@ def misbehaving_upstream(behave: Behaviour | None = None) -> Iterator[Misbehavin
         server.shutdown()
         thread.join()
         server.server_close()
+        _ports.append(port)
+
+
+_ports: list[int] = []
 
 
 def _read(stream: Any) -> Asked | None:
@@ -195,7 +203,7 @@ def _read(stream: Any) -> Asked | None:
 
 
 def sse(*events: object) -> list[bytes]:
-    """Write events as `data:` frames; a string stands for itself."""
+    """Return events as `data:` frames; a string is used verbatim."""
     texts = [event if isinstance(event, str) else json.dumps(event) for event in events]
     return [f"data: {text}\n\n".encode() for text in texts]
 
@@ -217,7 +225,7 @@ def chat_answer(model: str = "gpt-5", *, tokens_in: int = 1000, tokens_out: int 
 def chat_chunks(
     *words: str, model: str = "gpt-5", tokens_in: int = 1000, tokens_out: int = 500
 ) -> list[bytes]:
-    """Return the frames of a chat stream whose caller asked for usage."""
+    """Return the frames of a chat stream with usage."""
     shape = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": model}
     events: list[object] = [
         {

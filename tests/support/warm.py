@@ -1,4 +1,4 @@
-"""What a process does only once, done before it forks: children of `processes` start without it."""
+"""One-time initialisation before the fork server forks the children of `processes`."""
 
 from tests.support.applications import make_app, settings_for
 

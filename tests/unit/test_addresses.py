@@ -1,4 +1,4 @@
-"""Addresses: one canonical form per family, typing errors noticed, nothing that only looks like one accepted."""
+"""Addresses have one canonical form per family; wrong checksums and lookalikes are refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_every_spelling_of_an_evm_address_has_one_canonical_form(raw: bytes) -> 
 
 
 @pytest.mark.parametrize("address", EIP_55[4:])
-def test_one_letter_in_the_wrong_case_is_a_typing_error(address: str) -> None:
+def test_one_letter_in_the_wrong_case_fails_the_checksum(address: str) -> None:
     place = next(n for n, letter in enumerate(address) if n > 1 and letter.isalpha())
     wrong = address[:place] + address[place].swapcase() + address[place + 1 :]
     with pytest.raises(AddressError, match="checksum"):
@@ -54,7 +54,7 @@ BAD_EVM = [
 
 
 @pytest.mark.parametrize("text", BAD_EVM)
-def test_what_only_looks_like_an_evm_address_is_refused(text: str) -> None:
+def test_lookalikes_of_evm_addresses_are_refused(text: str) -> None:
     with pytest.raises(AddressError, match="EVM address"):
         addresses.for_chain(text, ChainName.BASE)
 
@@ -66,7 +66,7 @@ def test_every_solana_address_is_its_own_canonical_form(raw: bytes) -> None:
 
 
 @given(st.text(alphabet="123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz", max_size=50))
-def test_base58_is_a_solana_address_exactly_when_solana_says_so(text: str) -> None:
+def test_base58_is_a_solana_address_exactly_when_solders_accepts_it(text: str) -> None:
     try:
         Pubkey.from_string(text)
         known = True
@@ -86,12 +86,12 @@ BAD_SOLANA = [
 
 
 @pytest.mark.parametrize("text", BAD_SOLANA)
-def test_what_only_looks_like_a_solana_address_is_refused(text: str) -> None:
+def test_lookalikes_of_solana_addresses_are_refused(text: str) -> None:
     with pytest.raises(AddressError, match="Solana address"):
         addresses.for_chain(text, ChainName.SOLANA)
 
 
-def test_an_address_of_one_family_is_none_of_the_other() -> None:
+def test_an_address_of_one_family_is_invalid_in_the_other() -> None:
     with pytest.raises(AddressError, match="Solana"):
         addresses.for_chain(EIP_55[0], ChainName.SOLANA)
     for chain in (ChainName.ETHEREUM, ChainName.BASE):

@@ -1,4 +1,4 @@
-"""What a service may have signed for ether out of Base: one deposit, written anew, or nothing."""
+"""Transactions of relayers for ether from Base: only a deposit to the order is rebuilt and signed."""
 
 from __future__ import annotations
 
@@ -7,32 +7,34 @@ from dataclasses import replace
 import pytest
 from eth_abi.abi import decode, encode
 
-from app.adapters.relay import calls
-from app.adapters.relay.calls import Wanted
-from app.adapters.relay.deployments import DEPOSITORY, LIFI_DIAMOND
+from app.adapters.bridges.relay import calls
+from app.adapters.bridges.relay.calls import RequestedTransaction
+from app.adapters.bridges.relay.deployments import DEPOSITORY, LIFI_DIAMOND
 from app.core.chains import ETH, ChainName
 from app.core.money import TokenAmount
-from app.ports.bridges import Ask
+from app.ports.bridges import BridgeRequest
 from app.ports.errors import Rejected
 
 OWNER = "0x70997970C51812dc3A010C7d01b50e0d17dc79C8"
 THIEF = "0x00000000000000000000000000000000C0FFEE66"
-NOBODY = "0x" + "00" * 20
-ASK = Ask(ChainName.BASE, ChainName.ETHEREUM, OWNER, OWNER, TokenAmount(10**17, ETH))
-BRIDGE = (b"\1" * 32, "relay", "purser", NOBODY, NOBODY, OWNER, 10**17, 1, False, False)
+ZERO_ADDRESS = "0x" + "00" * 20
+ASK = BridgeRequest(ChainName.BASE, ChainName.ETHEREUM, OWNER, OWNER, TokenAmount(10**17, ETH))
+BRIDGE = (b"\1" * 32, "relay", "purser", ZERO_ADDRESS, ZERO_ADDRESS, OWNER, 10**17, 1, False, False)
 TYPES = ("(bytes32,string,string,address,address,address,uint256,uint256,bool,bool)", "(bytes32,address)")
 
 
-def by_lifi(*, bridge: tuple[object, ...] = BRIDGE, depositor: str = OWNER, more: bytes = b"") -> Wanted:
+def by_lifi(
+    *, bridge: tuple[object, ...] = BRIDGE, depositor: str = OWNER, more: bytes = b""
+) -> RequestedTransaction:
     said = bytes.fromhex("092e8fa4") + encode(TYPES, [bridge, (b"\2" * 32, depositor)]) + more
-    return Wanted(LIFI_DIAMOND, 10**17, said, 8453)
+    return RequestedTransaction(LIFI_DIAMOND, 10**17, said, 8453)
 
 
-def taken(wanted: Wanted) -> bytes:
-    return calls.deposit_by_lifi(wanted, ASK, source_id=8453, destination_id=1).data
+def taken(wanted: RequestedTransaction) -> bytes:
+    return calls.lifi_deposit_call(wanted, ASK, source_id=8453, destination_id=1).data
 
 
-def test_li_fi_s_deposit_for_the_wallet_is_taken_without_what_hangs_on_it() -> None:
+def test_li_fi_s_deposit_for_the_wallet_is_accepted_without_its_appended_data() -> None:
     assert taken(by_lifi(more=b"whatever")) == by_lifi().data
 
 
@@ -57,14 +59,16 @@ def test_li_fi_s_deposit_for_anything_else_is_refused(place: int, value: object)
         replace(by_lifi(), to="0x1"),
     ],
 )
-def test_li_fi_s_other_wishes_are_refused(wanted: Wanted) -> None:
+def test_other_transactions_of_li_fi_are_refused(wanted: RequestedTransaction) -> None:
     with pytest.raises(Rejected, match="unsafe_instructions"):
         taken(wanted)
 
 
-def test_relay_s_deposit_names_the_wallet_also_where_the_quote_names_nobody() -> None:
-    said = bytes.fromhex("49290c1c") + encode(("address", "bytes32"), [NOBODY, b"\3" * 32])
-    target = calls.deposit(Wanted(DEPOSITORY.lower(), 10**17, said, 8453), ASK, source_id=8453)
+def test_relay_s_deposit_names_the_wallet_even_if_the_quote_does_not() -> None:
+    said = bytes.fromhex("49290c1c") + encode(("address", "bytes32"), [ZERO_ADDRESS, b"\3" * 32])
+    target = calls.deposit_call(
+        RequestedTransaction(DEPOSITORY.lower(), 10**17, said, 8453), ASK, source_id=8453
+    )
     depositor, order = decode(("address", "bytes32"), target.data[4:])
     assert (target.to, target.value_units, depositor, order) == (
         DEPOSITORY,

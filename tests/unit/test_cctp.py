@@ -1,4 +1,4 @@
-"""CCTP's bytes: the addresses that Circle publishes, messages that must be this burn's, what fits a transaction."""
+"""CCTP's bytes: Circle's published addresses, messages that must belong to the burn, transaction sizes."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from solders.pubkey import Pubkey
 from solders.signature import Signature
 from solders.transaction import VersionedTransaction
 
-from app.adapters.cctp import instructions, messages
-from app.adapters.cctp.instructions import Receipt
-from app.adapters.cctp.messages import Burn, ForeignMessageError
-from app.adapters.cctp.sides import BurnOrder
+from app.adapters.bridges.cctp import instructions, messages
+from app.adapters.bridges.cctp.chain_protocol import BurnParameters
+from app.adapters.bridges.cctp.instructions import MintAccounts
+from app.adapters.bridges.cctp.messages import CctpBurn, MessageMismatchError
 
 MINT = Pubkey.from_string("EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v")
-BURN = Burn(
+BURN = CctpBurn(
     source_domain=6, destination_domain=5, token=bytes(12) + b"\1" * 20, sender=bytes(12) + b"\2" * 20,
-    recipient=b"\3" * 32, units=50_000_000, most_fee_units=5_500,
+    recipient=b"\3" * 32, units=50_000_000, max_fee_units=5_500,
 )  # fmt: skip
 
 
-def message_of(burn: Burn, *, fee: int = 5_000, expiry: int = 0, tail: bytes = b"") -> bytes:
+def message_of(burn: CctpBurn, *, fee: int = 5_000, expiry: int = 0, tail: bytes = b"") -> bytes:
     def number(value: int, length: int = 32) -> bytes:
         return value.to_bytes(length, "big")
 
     head = number(1, 4) + number(burn.source_domain, 4) + number(burn.destination_domain, 4) + b"\7" * 32
     head += bytes(96) + number(1000, 4) + number(1000, 4)
     body = number(1, 4) + burn.token + burn.recipient + number(burn.units) + burn.sender
-    return head + body + number(burn.most_fee_units) + number(fee) + number(expiry) + tail
+    return head + body + number(burn.max_fee_units) + number(fee) + number(expiry) + tail
 
 
-def test_a_burn_on_solana_names_the_accounts_that_circle_has_published() -> None:
+def test_a_burn_on_solana_uses_circles_published_accounts() -> None:
     owner, event = Keypair().pubkey(), Keypair().pubkey()
-    order = BurnOrder(6, b"\5" * 32, 5_500, messages.FAST, is_forwarded=True)
+    order = BurnParameters(6, b"\5" * 32, 5_500, messages.FAST, is_forwarded=True)
     built = instructions.burn(owner, MINT, event, units=50_000_000, order=order)
     named = [str(meta.pubkey) for meta in built.accounts]
     assert named[5:10] == [
@@ -54,12 +54,12 @@ def test_a_burn_on_solana_names_the_accounts_that_circle_has_published() -> None
     assert said[-32:] == messages.FORWARDING == b"cctp-forward".ljust(32, b"\0")
 
 
-def test_a_mint_with_two_attestations_fits_one_transaction_and_pays_where_the_message_says() -> None:
+def test_a_mint_with_two_attestations_fits_one_transaction_and_pays_the_recipient() -> None:
     owner = Keypair().pubkey()
     token_account = Pubkey.from_bytes(BURN.recipient)
     read = messages.read(message_of(BURN))
-    receipt = Receipt(owner, token_account, Keypair().pubkey())
-    built = instructions.receive(receipt, MINT, read, b"\1" * 130)
+    receipt = MintAccounts(owner, token_account, Keypair().pubkey())
+    built = instructions.receive_message(receipt, MINT, read, b"\1" * 130)
     assert [str(built.accounts[place].pubkey) for place in (15, 16)] == [
         str(token_account),
         "6xTBTqJMBr5m7BKqVxmW2x11DfqUwtD3TJsqpxELx72L",  # custody of USDC
@@ -68,7 +68,7 @@ def test_a_mint_with_two_attestations_fits_one_transaction_and_pays_where_the_me
     assert len(bytes(VersionedTransaction.populate(message, [Signature.default()]))) <= 1232
 
 
-def test_a_message_is_believed_only_as_this_burn_s() -> None:
+def test_only_this_burns_message_is_accepted() -> None:
     read = messages.read(message_of(BURN, expiry=77))
     messages.assert_attests(read, BURN)
     assert (read.fee_units, read.expires_at_block, read.nonce) == (5_000, 77, b"\7" * 32)
@@ -79,16 +79,16 @@ def test_a_message_is_believed_only_as_this_burn_s() -> None:
         replace(BURN, sender=b"\0" * 32),
         replace(BURN, token=b"\0" * 32),
     ):
-        with pytest.raises(ForeignMessageError):
+        with pytest.raises(MessageMismatchError):
             messages.assert_attests(messages.read(message_of(other)), BURN)
-    with pytest.raises(ForeignMessageError):
+    with pytest.raises(MessageMismatchError):
         messages.assert_attests(messages.read(message_of(BURN, fee=5_501)), BURN)
 
 
 @given(st.binary(max_size=500))
-def test_no_bytes_whatever_break_the_reader(raw: bytes) -> None:
+def test_arbitrary_bytes_are_parsed_or_refused(raw: bytes) -> None:
     try:
         messages.read(raw)
-    except ForeignMessageError:
+    except MessageMismatchError:
         return
     assert len(raw) >= 376

@@ -1,21 +1,27 @@
-"""Settings that would open a door are refused at the start, and their values are never shown."""
+"""Insecure settings prevent the start, and their values are never shown."""
+
+import stat
+from pathlib import Path
 
 import pytest
 
 from app.config import Settings
-from tests.support.applications import key_of
+from app.core import host_sizes
+from app.forwarding.call import MAX_BODY_BYTES
+from server.pool import ResourcePool, ResourceUse
+from tests.support.applications import key_of, make_app, settings_for
 
 LONG = "s" * 32
 
 
 @pytest.fixture(autouse=True)
-def _what_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
+def _required_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CODE_PEPPERS", key_of("p1"))
     monkeypatch.setenv("ENCRYPTION_KEYS", key_of("k1"))
 
 
 @pytest.mark.parametrize("fallbacks", ["x", f"{LONG},short", "an-old-secret,with-a-comma-in-it"])
-def test_a_fallback_that_could_be_guessed_stops_the_start(
+def test_a_guessable_secret_key_fallback_prevents_the_start(
     monkeypatch: pytest.MonkeyPatch, fallbacks: str
 ) -> None:
     monkeypatch.setenv("SECRET_KEY", LONG)
@@ -25,7 +31,46 @@ def test_a_fallback_that_could_be_guessed_stops_the_start(
     assert fallbacks not in str(refusal.value).replace("SECRET_KEY_FALLBACKS", "")
 
 
-def test_fallbacks_are_believed_after_the_secret_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fallbacks_follow_the_secret_key_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_KEY", "n" * 32)
     monkeypatch.setenv("SECRET_KEY_FALLBACKS", f" {LONG} ,{'t' * 40}")
     assert Settings.load().secret_key_list() == ("n" * 32, LONG, "t" * 40)
+
+
+def test_other_users_of_the_machine_cannot_read_a_new_database(tmp_path: Path) -> None:
+    make_app(settings_for(f"sqlite:///{tmp_path}/var/purser.sqlite"))
+    assert stat.S_IMODE((tmp_path / "var").stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["REGISTRATION_RATE_LIMIT", "RATE_LIMIT_PER_KEY", "QUOTE_RATE_LIMIT", "KEYLESS_RATE_LIMIT", "X402_MISS_LIMIT",
+     "DEVICE_MISS_LIMIT"],
+)  # fmt: skip
+def test_a_malformed_rate_limit_prevents_the_start(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("SECRET_KEY", LONG)
+    for unreadable in ("5 pr minute", "five per minute", "-1 per minute", "5 per minute;60"):
+        monkeypatch.setenv(name, unreadable)
+        with pytest.raises(SystemExit, match=name):
+            Settings.load()
+    for readable in ("", "5 per hour"):
+        monkeypatch.setenv(name, readable)
+        assert (getattr(Settings.load(), name.lower()) or "") == readable
+
+
+def test_a_host_s_memory_sets_defaults_that_single_settings_override(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_KEY", LONG)
+    monkeypatch.setenv("HOST_MEMORY", "512MB")
+    monkeypatch.setenv("DATABASE_POOL_SIZE", "9")
+    sized = Settings.load()
+    assert (sized.web_concurrency, sized.web_threads, sized.web_body_memory_mb) == (1, 400, 48)
+    assert (sized.database_pool_size, sized.database_pool_overflow) == (9, 5)
+    monkeypatch.setenv("HOST_MEMORY", "2GB")
+    with pytest.raises(SystemExit, match=r"HOST_MEMORY: .*'512MB', '1GB' or '4GB'"):
+        Settings.load()
+
+
+@pytest.mark.parametrize("host_memory", ["", "512MB", "1GB", "4GB"])
+def test_the_largest_body_fits_into_the_memory_of_every_size(host_memory: str) -> None:
+    bodies = ResourcePool.for_bodies(host_sizes.defaults(host_memory)["web_body_memory_mb"])
+    assert bodies.acquire(ResourceUse.BODY, "account", MAX_BODY_BYTES)

@@ -1,6 +1,6 @@
-"""OpenAPI documents of strangers, bent at random: read, or refused with a sentence of ours and a place in them.
+"""Randomly mutated OpenAPI documents are read, or refused with a message and the place of the problem.
 
-Here in this very process, and so without the limits that end the real one: nothing may need them.
+They are read in the test process, without the limits of the reader's process, which must not be needed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from app.adapters.openapi_reader import child, structure
+from app.adapters.openapi_reader import child, schema_validation
 from tests.support.market import SPEC
 
 _WORDS = st.sampled_from(
@@ -40,8 +40,8 @@ _VALUES = st.recursive(
 
 
 @pytest.fixture(scope="module")
-def schemas() -> structure.Schemas:
-    return structure.Schemas()
+def schemas() -> schema_validation.OpenApiSchemas:
+    return schema_validation.OpenApiSchemas()
 
 
 def _places(value: Any) -> list[tuple[Any, Any]]:
@@ -56,8 +56,8 @@ def _places(value: Any) -> list[tuple[Any, Any]]:
 
 
 @st.composite
-def bent(draw: st.DrawFn) -> Any:
-    """Take a good document and put something else in some of its places."""
+def mutated(draw: st.DrawFn) -> Any:
+    """Replace, remove or add values in a valid document."""
     document = copy.deepcopy(SPEC)
     if draw(st.booleans()):
         document["openapi"] = "3.0.3"
@@ -75,14 +75,16 @@ def bent(draw: st.DrawFn) -> Any:
 
 @example(text=json.dumps({**SPEC, "x-\ud800": "\udfff"}))
 @settings(max_examples=60)
-@given(text=bent().map(json.dumps) | _VALUES.map(json.dumps) | st.text(max_size=100))
-def test_a_bent_document_is_read_or_refused_with_its_place(schemas: structure.Schemas, text: str) -> None:
-    answer = child.read(text, schemas)
+@given(text=mutated().map(json.dumps) | _VALUES.map(json.dumps) | st.text(max_size=100))
+def test_a_mutated_document_is_read_or_refused_with_the_place(
+    schemas: schema_validation.OpenApiSchemas, text: str
+) -> None:
+    answer = child.read_document(text, schemas)
     if "problem" not in answer:
         assert json.loads(answer["document"]) == json.loads(text)
         assert json.dumps(answer["endpoints"])
         assert set(answer) == {"document", "endpoints", "example"}
         return
     assert answer["place"].startswith("#")
-    # What nobody foresaw is refused as well, but it is a defect.
+    # An unexpected exception is refused as well, but it is a bug.
     assert not answer["problem"].startswith("The document cannot be read"), answer

@@ -1,4 +1,4 @@
-"""What strangers present as payment: read for what it is, or refused in the standard's words; nothing else happens."""
+"""Hostile payment headers: each is parsed or refused with a reason of x402; no other exception escapes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from werkzeug.test import EnvironBuilder
 
 from app.adapters.evm.chain import EvmChain
-from app.adapters.evm.deployments import DEPLOYMENTS
+from app.adapters.evm.contracts.deployments import DEPLOYMENTS
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA
 from app.core.chains import ChainName
-from app.payments import presentation
-from app.payments.presentation import ByHash
+from app.payments.x402 import headers as presentation
+from app.payments.x402.headers import HashPayment, PaymentHeaders
 from app.ports.errors import Rejected
-from app.ports.till import Demand
+from app.ports.facilitator import ExpectedPayment
 from tests.support.applications import make_app, settings_for
-from tests.support.payments import till_of
+from tests.support.payments import facilitator_of
 
 _NOWHERE = "http://127.0.0.1:1"
 _ADDRESS = "0x" + "ab" * 20
@@ -32,19 +32,21 @@ _ADDRESS = "0x" + "ab" * 20
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flask]:
-    """An application with a till on each chain, of which none can be reached."""
+    """An application with unreachable chains."""
     base = EvmChain(
         ChainName.BASE, DEPLOYMENTS["sandbox", ChainName.BASE], rpc_urls=[_NOWHERE], deposit_confirmations=1
     )
     solana = SolanaChain(SOLANA["sandbox"], rpc_urls=[_NOWHERE])
-    tills = MappingProxyType({ChainName.BASE: till_of(base), ChainName.SOLANA: till_of(solana)})
+    facilitators = MappingProxyType(
+        {ChainName.BASE: facilitator_of(base), ChainName.SOLANA: facilitator_of(solana)}
+    )
     database = tmp_path_factory.mktemp("hostile") / "nothing.sqlite"
-    made = make_app(settings_for(f"sqlite:///{database}"), tills=tills)
+    made = make_app(settings_for(f"sqlite:///{database}"), facilitators=facilitators)
     with made.app_context():
         yield made
 
 
-def networks() -> list[str | None]:
+def network_names() -> list[str | None]:
     return ["eip155:908453", "base-sandbox", "base", "solana:sandbox", "solana", None]
 
 
@@ -82,7 +84,7 @@ _PAYLOADS = st.fixed_dictionaries(
 
 
 def _documents() -> st.SearchStrategy[Any]:
-    terms = {"scheme": st.just("exact") | _WILD, "network": st.sampled_from(networks()) | _WILD}
+    terms = {"scheme": st.just("exact") | _WILD, "network": st.sampled_from(network_names()) | _WILD}
     return st.fixed_dictionaries(
         {
             "x402Version": st.sampled_from([1, 2]) | _WILD,
@@ -117,25 +119,25 @@ _CHAINS = st.sampled_from(["", "base", "BASE ", "solana", "ethereum", "bitcoin",
 @example(base64.b64encode(b'"\\ud800"').decode(), presentation.PLAIN_HEADER, "")
 @example("A" * 100_000, presentation.PLAIN_HEADER, "")
 def test_a_payment_is_read_or_refused(app: Flask, header: str, name: str, chain: str) -> None:
-    environ = EnvironBuilder(headers={name: header, presentation.CHAIN_HEADER: chain}).get_environ()
-    with app.request_context(environ):
+    sent = EnvironBuilder(headers={name: header, presentation.CHAIN_HEADER: chain}).get_request().headers
+    with app.app_context():
         try:
-            presented = presentation.read()
+            presented = presentation.read_payment(PaymentHeaders.read(sent.get))
         except Rejected:
             return
-        if isinstance(presented, ByHash):
-            assert presented.till.canonical_hash(presented.tx_hash) == presented.tx_hash
+        if isinstance(presented, HashPayment):
+            assert presented.facilitator.canonical_hash(presented.tx_hash) == presented.tx_hash
             return
-        # Made up at random, none of it is signed by anybody.
-        demand = Demand(10_000, _ADDRESS, _ADDRESS)
+        # Random payloads have no valid signature.
+        expected = ExpectedPayment(10_000, _ADDRESS, _ADDRESS)
         with pytest.raises(Rejected):
-            presented.till.claim_of(presented.payload)
+            presented.facilitator.claim_of(presented.payload)
         with pytest.raises(Rejected):
-            presented.till.read(presented.payload, demand, now=1)
+            presented.facilitator.verify(presented.payload, expected, now=1)
 
 
 @given(st.text(max_size=140) | st.binary(min_size=64, max_size=65).map(lambda raw: "0x" + raw.hex()))
-def test_a_proof_is_the_payer_s_or_none(app: Flask, proof: str) -> None:
-    for till in app.extensions["ports"].tills.values():
-        payer = "11111111111111111111111111111111" if till.name is ChainName.SOLANA else _ADDRESS
-        assert not till.is_signed_by(payer, "0x00|fingerprint", proof)
+def test_no_random_proof_is_accepted_as_the_payers(app: Flask, proof: str) -> None:
+    for facilitator in app.state.ports.facilitators.values():
+        payer = "11111111111111111111111111111111" if facilitator.name is ChainName.SOLANA else _ADDRESS
+        assert not facilitator.is_signed_by(payer, "0x00|fingerprint", proof)

@@ -1,4 +1,4 @@
-"""Where Jupiter is looked for: never a stand-in where money is real, never the world from the sandbox."""
+"""The default of Jupiter's URL: never a stand-in with real money, never the internet from the sandbox."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def test_the_default_follows_the_network(network: str, expected: str) -> None:
     assert settings_for(URL, network=network, price_overrides="").jupiter_url == expected
 
 
-def test_what_the_operator_says_wins() -> None:
+def test_the_configured_url_overrides_the_default() -> None:
     assert settings_for(URL, jupiter_base_url="http://127.0.0.1:9").jupiter_url == "http://127.0.0.1:9"

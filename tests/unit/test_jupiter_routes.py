@@ -1,4 +1,4 @@
-"""Jupiter's two route instructions, read by their published layouts: whatever is not exactly the swap is refused."""
+"""Jupiter's two route instructions, by their published layouts: any deviation from the swap is refused."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from solders.instruction import AccountMeta, Instruction
 from solders.pubkey import Pubkey
 from solders.token import ID as TOKEN_PROGRAM
 
-from app.adapters.jupiter.routes import JUPITER, Pair, with_minimum
+from app.adapters.swaps.jupiter.routes import JUPITER, SwapAccounts, with_minimum
 from app.ports.errors import Rejected
 
 EVENT_AUTHORITY = Pubkey.from_string("D8cy77BBepLMngZx6ZukaTff5hCt1HrWyKk3Hnd9oitf")
 OWNER, GIVEN, WANTED, GIVEN_MINT, WANTED_MINT = (Pubkey.new_unique() for _ in range(5))
-PAIR = Pair(OWNER, GIVEN, WANTED, GIVEN_MINT, WANTED_MINT)
-STRANGER = Pubkey.new_unique()
+PAIR = SwapAccounts(OWNER, GIVEN, WANTED, GIVEN_MINT, WANTED_MINT)
+OTHER = Pubkey.new_unique()
 PLAN = b"a plan of the route"
 UNITS, MINIMUM = 10_000_000, 66_000_000
 TOKENS = (TOKEN_PROGRAM, TOKEN_PROGRAM)
@@ -77,20 +77,18 @@ def test_another_amount_or_any_fee_is_refused(
 
 
 @KINDS
-def test_another_account_at_any_place_that_is_ours_to_know_is_refused(
-    head: bytes, keys: list[Pubkey]
-) -> None:
+def test_another_account_at_a_checked_index_is_refused(head: bytes, keys: list[Pubkey]) -> None:
     known = {OWNER, GIVEN, WANTED, GIVEN_MINT, WANTED_MINT, TOKEN_PROGRAM, EVENT_AUTHORITY, JUPITER}
     places = [place for place, key in enumerate(keys) if key in known]
     assert len(places) >= 9
     for place in places:
-        changed = [*keys[:place], STRANGER, *keys[place + 1 :]]
+        changed = [*keys[:place], OTHER, *keys[place + 1 :]]
         with pytest.raises(Rejected, match=r"unsafe_instructions"):
             _read(_route(head, changed, signers=frozenset({OWNER} & set(changed))))
 
 
 def _swapped(keys: list[Pubkey]) -> list[Pubkey]:
-    """Name the two token accounts in each other's place."""
+    """Return the keys with the two token accounts exchanged."""
     return [{GIVEN: WANTED, WANTED: GIVEN}.get(key, key) for key in keys]
 
 
@@ -121,6 +119,6 @@ def test_any_signer_but_the_owner_is_refused(signers: set[Pubkey], head: bytes, 
 
 
 @KINDS
-def test_the_wrong_way_round_is_refused(head: bytes, keys: list[Pubkey]) -> None:
+def test_the_reversed_pair_is_refused(head: bytes, keys: list[Pubkey]) -> None:
     with pytest.raises(Rejected, match=r"unsafe_instructions"):
         _read(_route(head, _swapped(keys)))

@@ -1,4 +1,4 @@
-"""Exact money: every digit survives, nothing is rounded without a word, and nothing but a plain number is read."""
+"""Exact money: no digit is lost, nothing is rounded silently, and only plain numbers are parsed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from app.core.money import (
     decimal_string,
     nanos_from_usd,
     parse_amount,
-    usd_as_meant,
     usd_from_nanos,
+    usd_without_float_noise,
     value_nanos,
 )
 
@@ -26,7 +26,7 @@ UNITS = st.integers(min_value=1, max_value=2**255 - 1)
 
 
 @given(st.integers(min_value=1, max_value=10**66 - 1), TOKENS)
-def test_every_amount_is_read_back_to_its_last_unit(units: int, token: Token) -> None:
+def test_every_amount_survives_a_round_trip_exactly(units: int, token: Token) -> None:
     amount = TokenAmount(units, token)
     assert parse_amount(str(amount), token) == amount
 
@@ -41,7 +41,7 @@ def test_an_amount_is_written_as_an_exact_plain_decimal(units: int, token: Token
     assert "." not in text or not text.endswith("0")
 
 
-def test_superfluous_zeros_are_read_and_not_written() -> None:
+def test_superfluous_zeros_are_parsed_and_not_written() -> None:
     assert parse_amount("007.500000", USDC).units == 7_500_000
     assert str(parse_amount("007.500000", USDC)) == "7.5"
     assert str(TokenAmount(10**20, ETH)) == "100"
@@ -58,7 +58,7 @@ BAD_AMOUNTS = [
 
 
 @pytest.mark.parametrize("text", BAD_AMOUNTS)
-def test_what_is_no_plain_decimal_is_no_amount(text: str) -> None:
+def test_malformed_amounts_are_refused(text: str) -> None:
     with pytest.raises(AmountError, match="plain decimal number"):
         parse_amount(text, ETH)
 
@@ -72,12 +72,12 @@ def test_more_decimals_than_the_token_has_are_refused_not_cut_off(token: Token, 
 
 
 @pytest.mark.parametrize("text", ["0", "0.0", "000.000000"])
-def test_nothing_is_no_amount(text: str) -> None:
+def test_zero_is_refused_as_an_amount(text: str) -> None:
     with pytest.raises(AmountError, match="greater than zero"):
         parse_amount(text, USDC)
 
 
-def test_an_amount_that_no_contract_can_count_is_refused() -> None:
+def test_an_amount_above_uint256_is_refused() -> None:
     largest = decimal_string(2**255 - 1, 18)
     assert parse_amount(largest, ETH).units == 2**255 - 1
     with pytest.raises(AmountError, match="larger than any balance"):
@@ -96,7 +96,7 @@ def test_a_value_is_rounded_up_by_less_than_a_nano_dollar(units: int, token: Tok
     assert 0 <= nanos * scale - units * price < scale
 
 
-def test_the_smallest_unit_is_worth_something_so_that_dust_cannot_pass_under_a_limit() -> None:
+def test_the_smallest_unit_has_a_value_so_that_dust_counts_against_limits() -> None:
     assert value_nanos(TokenAmount(1, ETH), 3000 * NANOS_PER_USD) == 1
     assert value_nanos(TokenAmount(1, USDC), NANOS_PER_USD) == 1000
     assert value_nanos(TokenAmount(0, ETH), 3000 * NANOS_PER_USD) == 0
@@ -127,8 +127,8 @@ def test_the_surrounding_decimal_context_changes_nothing() -> None:
         (999999999.999, "999999999.999"),
     ],
 )  # fmt: skip
-def test_what_binary_arithmetic_leaves_behind_is_no_part_of_an_amount(written: float, meant: str) -> None:
-    assert usd_as_meant(Decimal(repr(written))) == Decimal(meant)
+def test_binary_rounding_noise_is_removed_from_amounts(written: float, meant: str) -> None:
+    assert usd_without_float_noise(Decimal(repr(written))) == Decimal(meant)
 
 
 @pytest.mark.parametrize(
@@ -143,14 +143,14 @@ def test_what_binary_arithmetic_leaves_behind_is_no_part_of_an_amount(written: f
         "1.00000000049",
     ],
 )
-def test_digits_that_somebody_meant_are_not_taken_for_noise(usd: str) -> None:
-    assert usd_as_meant(Decimal(usd)) == Decimal(usd)
+def test_intended_digits_are_not_removed_as_noise(usd: str) -> None:
+    assert usd_without_float_noise(Decimal(usd)) == Decimal(usd)
     with pytest.raises(AmountError):
-        nanos_from_usd(usd_as_meant(Decimal(usd)))
+        nanos_from_usd(usd_without_float_noise(Decimal(usd)))
 
 
 @given(st.decimals(min_value=0, max_value=10**9, allow_nan=False, allow_infinity=False))
-def test_no_amount_is_changed_by_as_much_as_a_nano_dollar_nor_made_nothing(usd: Decimal) -> None:
-    meant = usd_as_meant(usd)
+def test_no_amount_changes_by_a_nano_dollar_or_becomes_zero(usd: Decimal) -> None:
+    meant = usd_without_float_noise(usd)
     assert abs(meant - usd) < Decimal("1E-9")
     assert (meant == 0) == (usd == 0)

@@ -1,4 +1,4 @@
-"""What a Solana node may say is read with suspicion."""
+"""Strict parsing of a Solana node's responses."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from app.adapters import json_rpc
-from app.adapters.json_rpc import MalformedAnswerError
-from app.adapters.solana import refusals, wire
-from app.adapters.solana.marks import Mark, Trail
-from app.adapters.solana.wire import Entry
+from app.adapters.jsonrpc import replies as json_rpc
+from app.adapters.jsonrpc.replies import MalformedResponseError
+from app.adapters.solana.client import wire
+from app.adapters.solana.client.wire import HistoryEntry
+from app.adapters.solana.deposits.scan_state import SolanaScanState
+from app.adapters.solana.send import refusals
+from app.adapters.solana.track.account_history import HistoryProgress
 
 _CONTEXT = {"slot": 7}
 
@@ -26,14 +28,14 @@ _CONTEXT = {"slot": 7}
         b'{"result": "[[[[',
     ],
 )
-def test_a_text_that_would_break_the_parser_is_refused_before_it(body: bytes) -> None:
-    with pytest.raises(MalformedAnswerError):
-        json_rpc.parsed(body)
+def test_deeply_nested_text_is_refused_before_parsing(body: bytes) -> None:
+    with pytest.raises(MalformedResponseError):
+        json_rpc.parse(body)
 
 
-def test_brackets_in_texts_of_strangers_do_no_harm() -> None:
+def test_brackets_inside_strings_are_accepted() -> None:
     answer = {"logs": ["[" * 500 + '"\\', "}" * 900], "value": 12345678901234567890}
-    assert json_rpc.parsed(json.dumps(answer).encode()) == answer
+    assert json_rpc.parse(json.dumps(answer).encode()) == answer
 
 
 @pytest.mark.parametrize(
@@ -62,13 +64,13 @@ def test_brackets_in_texts_of_strangers_do_no_harm() -> None:
         (wire.landed_or_none("x"), {"slot": 1, "transaction": [], "meta": {}}),
     ],
 )
-def test_an_answer_of_another_shape_is_no_answer(read: Callable[[object], object], answer: object) -> None:
-    with pytest.raises(MalformedAnswerError):
+def test_a_response_of_another_shape_is_malformed(read: Callable[[object], object], answer: object) -> None:
+    with pytest.raises(MalformedResponseError):
         read(answer)
 
 
-def test_an_error_that_nobody_has_heard_of_is_an_error_all_the_same() -> None:
-    told = wire.statuses(2)(
+def test_an_unknown_error_is_still_an_error() -> None:
+    statuses = wire.statuses(2)(
         {
             "context": _CONTEXT,
             "value": [
@@ -77,11 +79,14 @@ def test_an_error_that_nobody_has_heard_of_is_an_error_all_the_same() -> None:
             ],
         }
     )
-    assert told.found == (wire.Status(1, "finalized", failed=True), wire.Status(1, "finalized", failed=False))
+    assert statuses.found == (
+        wire.SignatureStatus(1, "finalized", failed=True),
+        wire.SignatureStatus(1, "finalized", failed=False),
+    )
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "expected"),
     [
         ("InsufficientFundsForFee", "InsufficientFundsForFee"),
         ({"InsufficientFundsForRent": {"account_index": 0}}, "InsufficientFundsForRent"),
@@ -93,19 +98,19 @@ def test_an_error_that_nobody_has_heard_of_is_an_error_all_the_same() -> None:
         (None, "the transaction would fail"),
     ],
 )
-def test_only_known_words_are_passed_on(error: object, told: str) -> None:
-    assert refusals.simulated(error) == told
+def test_only_known_error_texts_are_shown(error: object, expected: str) -> None:
+    assert refusals.simulation_error(error) == expected
 
 
-def test_a_mark_survives_the_database() -> None:
-    trail = Trail()
+def test_a_scan_state_survives_the_database() -> None:
+    trail = HistoryProgress()
     for slot in range(40):
-        trail = trail.with_read(Entry(f"signature{slot}", slot))
-    mark = Mark(7, 2**63, 2**64 - 1, trail, Trail(before="there"), doubt=9)
+        trail = trail.with_read(HistoryEntry(f"signature{slot}", slot))
+    mark = SolanaScanState(7, 2**63, 2**64 - 1, trail, HistoryProgress(before="there"), mismatch_slot=9)
 
-    again = Mark.of(json.loads(json.dumps(dict(mark.as_terms()))))
+    again = SolanaScanState.from_terms(json.loads(json.dumps(dict(mark.as_terms()))))
 
     assert again == mark
-    assert again.is_walking
+    assert again.is_reading_history
     assert len(again.wallet.recent) == 16
     assert again.wallet.until == "signature24"

@@ -1,4 +1,4 @@
-"""The spending rules, pure: windows, order, allowlists, and that no sequence of movements passes a limit."""
+"""The spending policy: windows, order, allowlists, and that no sequence of movements exceeds a limit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 
 from app.core.chains import Family
 from app.spending import policy
-from app.spending.policy import DEFAULT, Controls, Movement, Refusal, Rule, Spent
+from app.spending.policy import (
+    DEFAULT,
+    Controls,
+    LimitRefusal,
+    SessionBudget,
+    SpendingRequest,
+    SpendingRule,
+    WindowTotals,
+    decide_session,
+)
 
 USD = 10**9
 EVM = "0x52908400098527886E0F7030069857D2E4169EE7"
@@ -35,7 +44,7 @@ controls = st.builds(
     locked=st.booleans(),
 )
 movements = st.builds(
-    Movement,
+    SpendingRequest,
     value_nanos=st.none() | st.integers(0, 60),
     recipient=st.sampled_from((None, EVM, OTHER_EVM.lower(), SOLANA)),
     family=st.none(),
@@ -45,36 +54,36 @@ movements = st.builds(
 
 def decide(
     rules: Controls | None,
-    movement: Movement,
+    movement: SpendingRequest,
     *,
-    spent: Spent | None = None,
+    spent: WindowTotals | None = None,
     frozen: bool = False,
     today: date = TODAY,
-) -> Refusal | None:
-    return policy.decide(rules, spent or Spent(), movement, frozen=frozen, today=today)
+) -> LimitRefusal | None:
+    return policy.decide(rules, spent or WindowTotals(), movement, frozen=frozen, today=today)
 
 
-def rule_of(refusal: Refusal | None) -> Rule | None:
+def rule_of(refusal: LimitRefusal | None) -> SpendingRule | None:
     return None if refusal is None else refusal.rule
 
 
 @given(
     rules=controls, wishes=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 60)), max_size=40), start=days
 )
-def test_no_sequence_of_movements_passes_a_limit_and_none_is_refused_without_need(
+def test_no_sequence_of_movements_exceeds_a_limit_and_none_is_refused_needlessly(
     rules: Controls, wishes: list[tuple[int, int]], start: date
 ) -> None:
     rules = replace(rules, allowed_addresses=(), allowed_domains=())
     made: list[tuple[date, int]] = []
-    today, spent = start, Spent()
+    today, spent = start, WindowTotals()
     for days_later, value in wishes:
         yesterday, today = today, today + timedelta(days=days_later)
-        spent = policy.carry(spent, yesterday, today)
-        # Counted anew from the list of movements, with another notion of the calendar than the policy's.
+        spent = policy.roll_over(spent, yesterday, today)
+        # Recounted from the list of movements, with an independent implementation of the calendar.
         same_day = sum(v for d, v in made if d == today)
         same_week = sum(v for d, v in made if d.isocalendar()[:2] == today.isocalendar()[:2])
         same_month = sum(v for d, v in made if (d.year, d.month) == (today.year, today.month))
-        assert spent == Spent(same_day, same_week, same_month)
+        assert spent == WindowTotals(same_day, same_week, same_month)
         fits = all(
             not limit or total + value <= limit
             for limit, total in (
@@ -84,35 +93,35 @@ def test_no_sequence_of_movements_passes_a_limit_and_none_is_refused_without_nee
                 (rules.monthly_limit_nanos, same_month),
             )
         )
-        refusal = decide(rules, Movement(value), spent=spent, today=today)
+        refusal = decide(rules, SpendingRequest(value), spent=spent, today=today)
         assert (refusal is None) == fits
         if refusal is None:
             made.append((today, value))
-            spent = policy.add(spent, value)
+            spent = spent.plus(WindowTotals(value, value, value))
 
 
-@given(broken=st.sets(st.sampled_from(list(Rule))))
-def test_of_several_broken_rules_the_first_in_order_is_named(broken: set[Rule]) -> None:
+@given(broken=st.sets(st.sampled_from([rule for rule in SpendingRule if rule is not SpendingRule.SESSION])))
+def test_of_several_violated_rules_the_first_in_order_is_reported(broken: set[SpendingRule]) -> None:
     rules = Controls(
-        allowed_addresses=(OTHER_EVM if Rule.ADDRESS in broken else EVM,),
-        allowed_domains=("other.example" if Rule.DOMAIN in broken else "shop.example",),
-        per_tx_limit_nanos=1 if Rule.PER_TX in broken else 100,
-        daily_limit_nanos=1 if Rule.DAILY in broken else 100,
-        weekly_limit_nanos=1 if Rule.WEEKLY in broken else 100,
-        monthly_limit_nanos=1 if Rule.MONTHLY in broken else 100,
+        allowed_addresses=(OTHER_EVM if SpendingRule.ADDRESS in broken else EVM,),
+        allowed_domains=("other.example" if SpendingRule.DOMAIN in broken else "shop.example",),
+        per_tx_limit_nanos=1 if SpendingRule.PER_TX in broken else 100,
+        daily_limit_nanos=1 if SpendingRule.DAILY in broken else 100,
+        weekly_limit_nanos=1 if SpendingRule.WEEKLY in broken else 100,
+        monthly_limit_nanos=1 if SpendingRule.MONTHLY in broken else 100,
     )
-    value = None if Rule.PRICE in broken else 2
+    value = None if SpendingRule.PRICE in broken else 2
     refusal = decide(
         rules,
-        Movement(value, EVM, Family.EVM, "shop.example"),
-        frozen=Rule.FROZEN in broken,
-        spent=Spent(0, 0, 0),
+        SpendingRequest(value, EVM, Family.EVM, "shop.example"),
+        frozen=SpendingRule.FROZEN in broken,
+        spent=WindowTotals(0, 0, 0),
     )
-    assert rule_of(refusal) == next((rule for rule in Rule if rule in broken), None)
+    assert rule_of(refusal) == next((rule for rule in SpendingRule if rule in broken), None)
 
 
 @given(today=days)
-def test_a_window_holds_its_day_and_ends_at_the_first_instant_that_is_not_in_it(today: date) -> None:
+def test_a_window_contains_its_day_and_ends_at_the_first_instant_after_it(today: date) -> None:
     windows = policy.windows(today)
     for window, name in (
         (windows.day, lambda d: d),
@@ -130,32 +139,38 @@ def test_a_window_holds_its_day_and_ends_at_the_first_instant_that_is_not_in_it(
 @pytest.mark.parametrize(
     ("before", "after", "kept"),
     [
-        ("2026-11-20", "2026-11-20", Spent(7, 7, 7)),
-        ("2026-11-21", "2026-11-22", Spent(0, 7, 7)),  # Saturday to Sunday
-        ("2026-11-22", "2026-11-23", Spent(0, 0, 7)),  # Sunday to Monday
-        ("2026-11-30", "2026-12-01", Spent(0, 7, 0)),  # Monday to Tuesday across the month's end
-        ("2027-01-31", "2027-02-01", Spent(0, 0, 0)),  # Sunday to Monday across the month's end
-        ("2028-02-28", "2028-02-29", Spent(0, 7, 7)),  # the leap day is one more day of February
-        ("2028-02-29", "2028-03-01", Spent(0, 7, 0)),
-        ("2026-12-31", "2027-01-01", Spent(0, 7, 0)),  # a week does not end with the year
-        ("2025-11-20", "2026-11-20", Spent(0, 0, 0)),  # the same day of another year is another day
+        ("2026-11-20", "2026-11-20", WindowTotals(7, 7, 7)),
+        ("2026-11-21", "2026-11-22", WindowTotals(0, 7, 7)),  # Saturday to Sunday
+        ("2026-11-22", "2026-11-23", WindowTotals(0, 0, 7)),  # Sunday to Monday
+        ("2026-11-30", "2026-12-01", WindowTotals(0, 7, 0)),  # Monday to Tuesday across the month's end
+        ("2027-01-31", "2027-02-01", WindowTotals(0, 0, 0)),  # Sunday to Monday across the month's end
+        ("2028-02-28", "2028-02-29", WindowTotals(0, 7, 7)),  # the leap day is one more day of February
+        ("2028-02-29", "2028-03-01", WindowTotals(0, 7, 0)),
+        ("2026-12-31", "2027-01-01", WindowTotals(0, 7, 0)),  # a week does not end with the year
+        ("2025-11-20", "2026-11-20", WindowTotals(0, 0, 0)),  # the same day of another year is another day
     ],
 )
-def test_spending_is_forgotten_exactly_when_its_window_ends(before: str, after: str, kept: Spent) -> None:
-    assert policy.carry(Spent(7, 7, 7), date.fromisoformat(before), date.fromisoformat(after)) == kept
-
-
-@given(old=controls, new=controls, movement=movements, spent=st.builds(Spent, *(st.integers(0, 50),) * 3))
-def test_controls_that_do_not_loosen_let_nothing_pass_that_was_refused_before(
-    old: Controls, new: Controls, movement: Movement, spent: Spent
+def test_spending_stops_counting_exactly_when_its_window_ends(
+    before: str, after: str, kept: WindowTotals
 ) -> None:
-    if not policy.loosens(old, new) and decide(new, movement, spent=spent) is None:
+    assert (
+        policy.roll_over(WindowTotals(7, 7, 7), date.fromisoformat(before), date.fromisoformat(after)) == kept
+    )
+
+
+@given(
+    old=controls, new=controls, movement=movements, spent=st.builds(WindowTotals, *(st.integers(0, 50),) * 3)
+)
+def test_controls_that_do_not_loosen_allow_nothing_that_was_refused_before(
+    old: Controls, new: Controls, movement: SpendingRequest, spent: WindowTotals
+) -> None:
+    if not policy.is_looser(old, new) and decide(new, movement, spent=spent) is None:
         assert decide(old, movement, spent=spent) is None
 
 
 @given(rules=controls)
 def test_the_same_controls_loosen_nothing(rules: Controls) -> None:
-    assert not policy.loosens(rules, rules)
+    assert not policy.is_looser(rules, rules)
 
 
 @pytest.mark.parametrize(
@@ -177,11 +192,11 @@ def test_the_same_controls_loosen_nothing(rules: Controls) -> None:
 )
 def test_a_locked_wallet_s_key_may_tighten_and_not_loosen(changes: dict[str, Any], loosens: bool) -> None:  # noqa: FBT001
     old = replace(DEFAULT, allowed_addresses=(EVM,), allowed_domains=("shop.example",))
-    assert policy.loosens(old, replace(old, **changes)) is loosens
+    assert policy.is_looser(old, replace(old, **changes)) is loosens
 
 
 def test_a_first_allowlist_tightens() -> None:
-    assert not policy.loosens(
+    assert not policy.is_looser(
         DEFAULT, replace(DEFAULT, allowed_addresses=(EVM,), allowed_domains=("x.example",))
     )
 
@@ -199,6 +214,9 @@ def test_a_first_allowlist_tightens() -> None:
         (EVM, Family.EVM, (SOLANA,), False),
         (EVM, Family.EVM, (SOLANA, EVM), True),
         (EVM, Family.EVM, (), True),
+        (SOLANA, None, (SOLANA,), True),
+        (SOLANA.lower(), None, (SOLANA,), False),
+        (EVM.lower(), None, (EVM,), True),
         (None, None, (EVM,), True),
     ],
 )
@@ -208,8 +226,8 @@ def test_an_allowlist_of_one_chain_family_denies_the_other(
     allowed: tuple[str, ...],
     passes: bool,  # noqa: FBT001
 ) -> None:
-    refusal = decide(Controls(allowed_addresses=allowed), Movement(1, recipient, family))
-    assert rule_of(refusal) == (None if passes else Rule.ADDRESS)
+    refusal = decide(Controls(allowed_addresses=allowed), SpendingRequest(1, recipient, family))
+    assert rule_of(refusal) == (None if passes else SpendingRule.ADDRESS)
 
 
 @pytest.mark.parametrize(
@@ -225,13 +243,13 @@ def test_an_allowlist_of_one_chain_family_denies_the_other(
         ("", False),
     ],
 )
-def test_a_domain_entry_covers_its_host_and_subdomains_and_no_look_alikes(host: str, passes: bool) -> None:  # noqa: FBT001
-    refusal = decide(Controls(allowed_domains=("shop.example",)), Movement(1, domain=host))
-    assert rule_of(refusal) == (None if passes else Rule.DOMAIN)
+def test_a_domain_entry_covers_its_host_and_subdomains_but_no_lookalikes(host: str, passes: bool) -> None:  # noqa: FBT001
+    refusal = decide(Controls(allowed_domains=("shop.example",)), SpendingRequest(1, domain=host))
+    assert rule_of(refusal) == (None if passes else SpendingRule.DOMAIN)
 
 
-def test_a_refusal_tells_what_is_left_and_until_when() -> None:
-    refusal = decide(DEFAULT, Movement(30 * USD + 1), spent=Spent(70 * USD, 70 * USD, 70 * USD))
+def test_a_refusal_reports_the_remainder_and_the_reset_time() -> None:
+    refusal = decide(DEFAULT, SpendingRequest(30 * USD + 1), spent=WindowTotals(70 * USD, 70 * USD, 70 * USD))
     assert refusal is not None
     assert refusal.details == {
         "rule": "daily_limit_usd",
@@ -242,21 +260,53 @@ def test_a_refusal_tells_what_is_left_and_until_when() -> None:
         "resets_at": "2026-11-19T00:00:00.000Z",
     }
     assert "30 USD remain until 2026-11-19T00:00:00.000Z" in refusal.message
-    assert decide(DEFAULT, Movement(30 * USD), spent=Spent(70 * USD, 70 * USD, 70 * USD)) is None
+    assert (
+        decide(DEFAULT, SpendingRequest(30 * USD), spent=WindowTotals(70 * USD, 70 * USD, 70 * USD)) is None
+    )
 
 
-def test_a_lowered_limit_leaves_nothing_and_never_less() -> None:
-    refusal = decide(Controls(daily_limit_nanos=10), Movement(1), spent=Spent(50, 50, 50))
+def test_a_lowered_limit_leaves_zero_and_never_less() -> None:
+    refusal = decide(Controls(daily_limit_nanos=10), SpendingRequest(1), spent=WindowTotals(50, 50, 50))
     assert refusal is not None
     assert refusal.details["remaining_usd"] == 0
 
 
-def test_without_a_price_only_wallets_without_limits_move() -> None:
-    unknown = Movement(None, EVM, Family.EVM)
+def test_without_a_price_only_wallets_without_limits_can_spend() -> None:
+    unknown = SpendingRequest(None, EVM, Family.EVM)
     assert decide(None, unknown) is None
     assert decide(Controls(allowed_addresses=(EVM,)), unknown) is None
-    assert rule_of(decide(Controls(monthly_limit_nanos=1), unknown)) == Rule.PRICE
+    assert rule_of(decide(Controls(monthly_limit_nanos=1), unknown)) == SpendingRule.PRICE
 
 
 def test_a_frozen_wallet_without_controls_is_still_frozen() -> None:
-    assert rule_of(decide(None, Movement(0), frozen=True)) == Rule.FROZEN
+    assert rule_of(decide(None, SpendingRequest(0), frozen=True)) == SpendingRule.FROZEN
+
+
+NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
+SESSION = SessionBudget(max_nanos=10, counted_nanos=4, expires_at=NOON)
+
+
+@pytest.mark.parametrize(
+    ("budget", "request_", "seconds", "rule"),
+    [
+        (SESSION, SpendingRequest(6), -1, None),
+        (SESSION, SpendingRequest(7), -1, SpendingRule.SESSION),
+        (SESSION, SpendingRequest(0), 0, SpendingRule.SESSION),
+        (SESSION, SpendingRequest(None), -1, SpendingRule.PRICE),
+        (replace(SESSION, counted_nanos=11), SpendingRequest(0), -1, None),
+        (replace(SESSION, counted_nanos=11), SpendingRequest(1), -1, SpendingRule.SESSION),
+        (replace(SESSION, domains=("a.example",)), SpendingRequest(1, domain="b.a.example"), -1, None),
+        (
+            replace(SESSION, domains=("a.example",)),
+            SpendingRequest(1, domain="b.example"),
+            -1,
+            SpendingRule.SESSION,
+        ),
+        (replace(SESSION, domains=("a.example",)), SpendingRequest(1), -1, SpendingRule.SESSION),
+    ],
+)
+def test_a_session_allows_what_its_budget_time_and_domains_do(
+    budget: SessionBudget, request_: SpendingRequest, seconds: int, rule: SpendingRule | None
+) -> None:
+    refusal = decide_session(budget, request_, NOON + timedelta(seconds=seconds))
+    assert (refusal and refusal.rule) == rule

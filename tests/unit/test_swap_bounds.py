@@ -1,4 +1,4 @@
-"""What a swap must bring at least and can lose at most: never rounded in the exchange's favour."""
+"""The minimum output and maximum loss of a swap, never rounded in favour of the exchange."""
 
 from __future__ import annotations
 
@@ -9,43 +9,44 @@ from hypothesis import strategies as st
 from app.core.chains import ETH, USDC
 from app.core.money import TokenAmount
 from app.ports.errors import Rejected
-from app.wallets.swap_bounds import Bounds, Prices, bound
+from app.wallets.swaps.slippage import compute_bounds
 
 ETH_NANOS, USDC_NANOS = 3000 * 10**9, 10**9
 
 
-def bounds(units: int, quoted: int, *, slippage: int = 50, deviation: int = 200) -> Bounds:
-    return bound(
+def bounds(units: int, quoted: int, *, slippage: int = 50, deviation: int = 200) -> tuple[TokenAmount, int]:
+    return compute_bounds(
         TokenAmount(units, USDC),
         ETH,
-        Prices(USDC_NANOS, ETH_NANOS),
+        input_price_nanos=USDC_NANOS,
+        output_price_nanos=ETH_NANOS,
         quoted_units=quoted,
         slippage_bps=slippage,
         deviation_bps=deviation,
     )
 
 
-def test_the_quote_less_the_slippage_is_the_minimum_where_it_is_above_the_market_s_bound() -> None:
+def test_the_minimum_is_the_quote_less_slippage_if_that_is_above_the_market_bound() -> None:
     found = bounds(3000 * 10**6, 10**18)
-    assert found == Bounds(minimum_units=995 * 10**15, loss_nanos=15 * 10**9)
+    assert found == (TokenAmount(995 * 10**15, ETH), 15 * 10**9)
 
 
-def test_the_market_bounds_a_slippage_that_is_wider() -> None:
-    assert bounds(3000 * 10**6, 10**18, slippage=500).minimum_units == 98 * 10**16
+def test_the_market_bound_limits_a_wider_slippage() -> None:
+    assert bounds(3000 * 10**6, 10**18, slippage=500)[0].units == 98 * 10**16
 
 
-def test_a_quote_below_the_market_s_bound_is_refused_with_figures() -> None:
+def test_a_quote_below_the_market_bound_is_refused_with_the_numbers() -> None:
     with pytest.raises(Rejected, match="price_deviation") as refusal:
         bounds(3000 * 10**6, 98 * 10**16 - 1)
     assert refusal.value.details == {"quoted": "0.979999999999999999", "required": "0.98"}
 
 
-def test_a_quote_above_the_market_loses_nothing_and_gives_nothing_back_to_a_limit() -> None:
-    assert bounds(3000 * 10**6, 2 * 10**18).loss_nanos == 0
+def test_a_quote_above_the_market_has_no_loss_and_adds_nothing_to_a_limit() -> None:
+    assert bounds(3000 * 10**6, 2 * 10**18)[1] == 0
 
 
 @pytest.mark.parametrize(("units", "quoted"), [(1, 0), (10**6, 0)])
-def test_what_brings_nothing_is_refused(units: int, quoted: int) -> None:
+def test_a_swap_without_output_is_refused(units: int, quoted: int) -> None:
     with pytest.raises(Rejected, match=r"amount_too_small"):
         bounds(units, quoted)
 
@@ -56,15 +57,15 @@ def test_what_brings_nothing_is_refused(units: int, quoted: int) -> None:
     deviation=st.integers(0, 500),
     better=st.integers(-100, 1000),
 )
-def test_bounds_are_never_kinder_to_the_exchange_than_the_exact_figures(
+def test_bounds_are_never_rounded_in_favour_of_the_exchange(
     units: int, slippage: int, deviation: int, better: int
 ) -> None:
     quoted = units * 10**12 // 3000 * (10_000 + better) // 10_000
     try:
-        found = bounds(units, quoted, slippage=slippage, deviation=deviation)
+        minimum, loss_nanos = bounds(units, quoted, slippage=slippage, deviation=deviation)
     except Rejected:
         return
-    assert found.minimum_units * 10_000 >= quoted * (10_000 - slippage)
-    assert found.minimum_units <= max(quoted, 1)
-    exact_loss = units * 1000 - found.minimum_units * 3000 / 10**9
-    assert found.loss_nanos >= exact_loss - 1e-3 * abs(exact_loss) - 1
+    assert minimum.units * 10_000 >= quoted * (10_000 - slippage)
+    assert minimum.units <= max(quoted, 1)
+    exact_loss = units * 1000 - minimum.units * 3000 / 10**9
+    assert loss_nanos >= exact_loss - 1e-3 * abs(exact_loss) - 1

@@ -1,4 +1,4 @@
-"""The unit of work: return commits, raise rolls back, nothing nests, leaks or reaches the network meanwhile."""
+"""Units of work commit on return, roll back on exceptions, do not nest, and permit no network calls."""
 
 from __future__ import annotations
 
@@ -13,9 +13,15 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.core import clock
-from app.core import unit_of_work as unit
-from app.core.heartbeats import Heartbeat
-from app.core.unit_of_work import UnitError, after_commit, assert_no_unit, reading, unit_of_work
+from app.db import unit_of_work as unit
+from app.db.heartbeats import Heartbeat
+from app.db.unit_of_work import (
+    UnitError,
+    after_commit,
+    assert_no_unit,
+    read_only_unit,
+    unit_of_work,
+)
 from app.extensions import db
 from tests.support.ledger import race
 
@@ -23,7 +29,7 @@ Unit = Callable[[], AbstractContextManager[Session]]
 
 
 class Boom(Exception):
-    """Something breaks inside a unit."""
+    """An error inside a unit."""
 
 
 def add(name: str) -> None:
@@ -31,18 +37,18 @@ def add(name: str) -> None:
 
 
 def names_on_disk(url: str) -> list[str]:
-    """Read with a connection of our own, which sees what was committed and nothing else."""
+    """Read with another connection, which sees only what was committed."""
     with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
         rows = connection.execute("SELECT name FROM heartbeats ORDER BY name").fetchall()
     connection.close()
     return [row[0] for row in rows]
 
 
-def broken_off(error: BaseException, *, after_commit: Callable[[], object] = lambda: None) -> None:
-    with unit_of_work():
+def fail_in_unit(error: BaseException, *, after_commit: Callable[[], object] = lambda: None) -> None:
+    with unit_of_work() as session:
         unit.after_commit(after_commit)
         add("lost")
-        db.session.flush()
+        session.flush()
         raise error
 
 
@@ -52,21 +58,21 @@ def _context(app: Flask) -> object:
         yield
 
 
-def test_what_returns_is_committed_and_what_raises_leaves_nothing(sqlite_url: str) -> None:
+def test_a_unit_commits_on_return_and_rolls_back_on_an_exception(sqlite_url: str) -> None:
     with unit_of_work():
         add("kept")
     with pytest.raises(Boom):
-        broken_off(Boom())
+        fail_in_unit(Boom())
     assert names_on_disk(sqlite_url) == ["kept"]
 
 
 def test_an_interrupt_rolls_back_too(sqlite_url: str) -> None:
     with pytest.raises(KeyboardInterrupt):
-        broken_off(KeyboardInterrupt())
+        fail_in_unit(KeyboardInterrupt())
     assert names_on_disk(sqlite_url) == []
 
 
-def test_a_failing_commit_is_no_commit_and_the_next_unit_is_unharmed(sqlite_url: str) -> None:
+def test_a_failing_commit_rolls_back_and_leaves_the_next_unit_intact(sqlite_url: str) -> None:
     with unit_of_work():
         add("one")
     called: list[str] = []
@@ -85,15 +91,8 @@ def test_a_failing_commit_is_no_commit_and_the_next_unit_is_unharmed(sqlite_url:
     assert called == []
 
 
-def test_what_a_reader_changes_is_never_kept(sqlite_url: str) -> None:
-    with reading():
-        add("lost")
-        db.session.flush()
-    assert names_on_disk(sqlite_url) == []
-
-
-@pytest.mark.parametrize("outer", [unit_of_work, reading])
-@pytest.mark.parametrize("inner", [unit_of_work, reading])
+@pytest.mark.parametrize("outer", [unit_of_work, read_only_unit])
+@pytest.mark.parametrize("inner", [unit_of_work, read_only_unit])
 def test_units_do_not_nest(outer: Unit, inner: Unit, sqlite_url: str) -> None:
     def nest() -> None:
         with outer():
@@ -111,13 +110,13 @@ def test_units_do_not_nest(outer: Unit, inner: Unit, sqlite_url: str) -> None:
 def test_the_session_refuses_to_work_outside_a_unit() -> None:
     with pytest.raises(UnitError, match="outside a unit"):
         db.session.execute(text("SELECT 1"))
-    with unit_of_work():
-        assert db.session.scalar(text("SELECT 1")) == 1
+    with unit_of_work() as session:
+        assert session.scalar(text("SELECT 1")) == 1
     with pytest.raises(UnitError, match="outside a unit"):
         db.session.execute(text("SELECT 1"))
 
 
-@pytest.mark.parametrize("kind", [unit_of_work, reading])
+@pytest.mark.parametrize("kind", [unit_of_work, read_only_unit])
 def test_the_network_is_forbidden_while_a_unit_is_open(kind: Unit) -> None:
     assert_no_unit()
     with kind(), pytest.raises(UnitError, match="no network call"):
@@ -125,19 +124,19 @@ def test_the_network_is_forbidden_while_a_unit_is_open(kind: Unit) -> None:
     assert_no_unit()
 
 
-def test_jobs_leave_after_the_commit_in_their_order_and_outside_the_unit(sqlite_url: str) -> None:
-    seen: list[tuple[str, list[str]]] = []
+def test_jobs_are_enqueued_after_the_commit_in_order_and_outside_the_unit(sqlite_url: str) -> None:
+    calls: list[tuple[str, list[str]]] = []
 
-    def note(what: str) -> None:
+    def note(name: str) -> None:
         assert_no_unit()
-        seen.append((what, names_on_disk(sqlite_url)))
+        calls.append((name, names_on_disk(sqlite_url)))
 
     with unit_of_work():
         after_commit(lambda: note("first"))
         after_commit(lambda: note("second"))
         add("one")
-        assert seen == []
-    assert seen == [("first", ["one"]), ("second", ["one"])]
+        assert calls == []
+    assert calls == [("first", ["one"]), ("second", ["one"])]
 
 
 def test_a_callback_that_fails_stops_neither_the_others_nor_the_request(sqlite_url: str) -> None:
@@ -168,7 +167,7 @@ def test_a_callback_may_open_a_unit_of_its_own(sqlite_url: str) -> None:
 def test_nothing_is_called_after_a_rollback() -> None:
     called: list[str] = []
     with pytest.raises(Boom):
-        broken_off(Boom(), after_commit=lambda: called.append("never"))
+        fail_in_unit(Boom(), after_commit=lambda: called.append("never"))
     with unit_of_work():
         pass
     assert called == []
@@ -176,22 +175,22 @@ def test_nothing_is_called_after_a_rollback() -> None:
         after_commit(lambda: None)
 
 
-def test_units_of_different_threads_do_not_know_each_other(app: Flask, sqlite_url: str) -> None:
-    def story(name: str) -> Callable[[], None]:
+def test_units_of_different_threads_are_independent(app: Flask, sqlite_url: str) -> None:
+    def adding(name: str) -> Callable[[], None]:
         def run() -> None:
             with unit_of_work():
                 add(name)
 
         return run
 
-    race(app, [story(f"{number:02}") for number in range(8)])
+    race(app, [adding(f"{number:02}") for number in range(8)])
     assert names_on_disk(sqlite_url) == [f"{number:02}" for number in range(8)]
 
 
 def test_units_that_touch_a_row_before_they_read_it_lose_no_update(app: Flask) -> None:
-    with unit_of_work():
-        db.session.execute(text("CREATE TABLE counted (n INTEGER NOT NULL)"))
-        db.session.execute(text("INSERT INTO counted VALUES (0)"))
+    with unit_of_work() as session:
+        session.execute(text("CREATE TABLE counted (n INTEGER NOT NULL)"))
+        session.execute(text("INSERT INTO counted VALUES (0)"))
 
     def count() -> None:
         with unit_of_work() as session:
@@ -200,5 +199,5 @@ def test_units_that_touch_a_row_before_they_read_it_lose_no_update(app: Flask) -
             session.execute(text("UPDATE counted SET n = :n"), {"n": (n or 0) + 1})
 
     race(app, [count] * 12)
-    with reading() as session:
+    with read_only_unit() as session:
         assert session.scalar(text("SELECT n FROM counted")) == 12

@@ -1,4 +1,4 @@
-"""Bridges on their way: what is late, lost, refused, expired or undone, and that each ends once and right."""
+"""Pending bridges: late, lost, refused, expired or reversed; each ends once and correctly."""
 
 from __future__ import annotations
 
@@ -14,28 +14,35 @@ from eth_account import Account
 from flask import Flask
 from sqlalchemy import update
 
-from app.adapters.cctp import messages
-from app.adapters.cctp.deployments import DEPLOYMENTS
-from app.adapters.cctp.evm_mints import Search
-from app.adapters.cctp.messages import Message
-from app.adapters.cctp.sides import Unseen
+from app.adapters.bridges.cctp import messages
+from app.adapters.bridges.cctp.chain_protocol import MintNotFound
+from app.adapters.bridges.cctp.deployments import DEPLOYMENTS
+from app.adapters.bridges.cctp.evm_mints import MintSearch
+from app.adapters.bridges.cctp.messages import CctpMessage
 from app.adapters.evm.chain import EvmChain
+from app.core import clock
 from app.core.chains import ETH, USDC, ChainName
 from app.core.money import parse_amount
-from app.core.unit_of_work import reading, unit_of_work
-from app.ports.bridges import Arrival
-from app.wallets import bridge_steps, deposits
-from app.wallets.models import Bridge
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.ports.bridges import BridgeArrival
+from app.spending import accounts as spending_accounts
+from app.wallets.bridges import advance as bridge_steps
+from app.wallets.bridges import state as bridge_states
+from app.wallets.bridges.state import BridgeStage
+from app.wallets.core.models import Bridge
+from app.wallets.deposits import scanner
 from sandbox.bridges import BridgeServer, Derivation
 from sandbox.bridges.attester import AttesterFaults
-from sandbox.bridges.server import Faults
+from sandbox.bridges.server import BridgeFaults
 from sandbox.evm import EvmNode
 from sandbox.evm.abi import call_data
 from tests.support import backups
 from tests.support.agents import Agent, register
+from tests.support.applications import change_ports
 from tests.support.bridges import Workers, bridge, legs_of, running_bridges
 from tests.support.chains import ether, evm_chain, fund, running_node, usdc
 from tests.support.evm import Calls, await_mined, chain_at, proxy, refuse
+from tests.support.faults import FaultyChain
 
 pytestmark = pytest.mark.chain
 HOUR = 3600
@@ -48,13 +55,13 @@ def services(ethereum_node: EvmNode, base_node: EvmNode) -> Iterator[BridgeServe
 
 
 @pytest.fixture(autouse=True)
-def _well_again(services: BridgeServer) -> Iterator[None]:
+def _reset_services(services: BridgeServer) -> Iterator[None]:
     # The wallets of most of these tests mint themselves.
     services.attester.faults = AttesterFaults(offers_forwarding=False)
     yield
-    services.faults = Faults()
+    services.faults = BridgeFaults()
     services.attester.faults = AttesterFaults()
-    services.relay.refunds = services.relay.sleeps = False
+    services.relay.refunds = services.relay.is_stalled = False
 
 
 def app_on(
@@ -111,7 +118,7 @@ def burned(agent: Agent, amount: str = "50", source: str = "base", destination: 
 def test_an_attestation_an_hour_late_is_waited_for_and_minted(
     agent: Agent, workers: Workers, services: BridgeServer, chains: dict[ChainName, EvmChain]
 ) -> None:
-    services.attester.faults.holds = True
+    services.attester.faults.withholds = True
     bridge_id = burned(agent)
     for _ in range(6):
         workers.look(seconds=HOUR // 6)
@@ -120,13 +127,13 @@ def test_an_attestation_an_hour_late_is_waited_for_and_minted(
     assert legs_of(row) == {
         "approve": "confirmed", "source": "confirmed", "attestation": "pending", "destination": "pending",
     }  # fmt: skip
-    services.attester.faults.holds = False
+    services.attester.faults.withholds = False
     row = workers.finish(bridge_id)
     assert (row["status"], row["error"]) == ("confirmed", None)
     assert dollars(chains, agent, ChainName.ETHEREUM) == parse_amount(row["received_amount"], USDC).units
 
 
-def test_the_attestation_service_s_absence_holds_a_bridge_up_and_no_more(
+def test_an_unavailable_attestation_service_only_delays_a_bridge(
     agent: Agent, workers: Workers, services: BridgeServer
 ) -> None:
     bridge_id = burned(agent)
@@ -139,7 +146,7 @@ def test_the_attestation_service_s_absence_holds_a_bridge_up_and_no_more(
 
 
 @pytest.mark.parametrize(("forwarding", "looks"), [("fails", 3), ("sleeps", 8)])
-def test_what_the_forwarder_does_not_mint_the_wallet_mints(
+def test_the_wallet_mints_if_the_forwarder_does_not(
     forwarding: str,
     looks: int,
     agent: Agent,
@@ -164,23 +171,23 @@ def test_what_the_forwarder_does_not_mint_the_wallet_mints(
     assert dollars(chains, agent, ChainName.BASE) == usdc(100) + received
 
 
-def stranger_mints(node: EvmNode, services: BridgeServer, tx_hash: str) -> str:
-    """Have somebody else submit the mint of a burn on Base."""
+def third_party_mints(node: EvmNode, services: BridgeServer, tx_hash: str) -> str:
+    """Have another account submit the mint of a burn on Base."""
     found = services.attester.messages(6, tx_hash)
     assert found is not None
     (entry,) = found["messages"]
     message, attestation = (bytes.fromhex(entry[name][2:]) for name in ("message", "attestation"))
     data = call_data("receiveMessage(bytes,bytes)", message, attestation)
-    somebody = node.rpc("eth_accounts")[3]
+    other_account = node.rpc("eth_accounts")[3]
     sent: str = node.rpc(
         "eth_sendTransaction",
-        {"from": somebody, "to": DEPLOYMENTS["sandbox"].transmitter, "data": data, "gas": hex(500_000)},
+        {"from": other_account, "to": DEPLOYMENTS["sandbox"].transmitter, "data": data, "gas": hex(500_000)},
     )
     await_mined(node, sent)
     return sent
 
 
-def test_a_mint_that_somebody_else_made_is_the_end_and_nothing_is_minted_twice(
+def test_a_mint_by_another_party_completes_the_bridge_and_nothing_is_minted_twice(
     agent: Agent,
     workers: Workers,
     services: BridgeServer,
@@ -188,7 +195,7 @@ def test_a_mint_that_somebody_else_made_is_the_end_and_nothing_is_minted_twice(
     chains: dict[ChainName, EvmChain],
 ) -> None:
     bridge_id = burned(agent)
-    tx_hash = stranger_mints(ethereum_node, services, agent.transaction(bridge_id)["tx_hash"])
+    tx_hash = third_party_mints(ethereum_node, services, agent.transaction(bridge_id)["tx_hash"])
     row = workers.finish(bridge_id)
     assert (row["status"], row["legs"][-1]["tx_hash"]) == ("confirmed", tx_hash)
     assert dollars(chains, agent, ChainName.ETHEREUM) == parse_amount(row["received_amount"], USDC).units
@@ -198,7 +205,7 @@ def test_a_mint_that_somebody_else_made_is_the_end_and_nothing_is_minted_twice(
 @pytest.mark.parametrize(
     "database_url", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
 )
-def test_workers_that_look_at_once_mint_once(
+def test_concurrent_workers_mint_once(
     agent: Agent, workers: Workers, chains: dict[ChainName, EvmChain], ethereum_node: EvmNode
 ) -> None:
     bridge_id = burned(agent)
@@ -206,7 +213,7 @@ def test_workers_that_look_at_once_mint_once(
 
     def look() -> None:
         with app.app_context():
-            bridge_steps.step(bridge_id)
+            bridge_steps.advance(bridge_id)
 
     with ThreadPoolExecutor(4) as threads:
         for done in [threads.submit(look) for _ in range(4)]:
@@ -238,17 +245,17 @@ def test_an_attestation_that_has_expired_is_renewed(
     assert dollars(chains, agent, ChainName.ETHEREUM) == parse_amount(row["received_amount"], USDC).units
 
 
-def test_a_wallet_that_lost_its_gas_after_the_burn_keeps_trying_and_says_what_is_missing(
+def test_a_wallet_without_gas_after_the_burn_retries_and_reports_what_is_missing(
     agent: Agent,
     workers: Workers,
     services: BridgeServer,
     ethereum_node: EvmNode,
     chains: dict[ChainName, EvmChain],
 ) -> None:
-    services.attester.faults.holds = True
+    services.attester.faults.withholds = True
     bridge_id = burned(agent)
     ethereum_node.rpc("anvil_setBalance", agent.address, "0x0")
-    services.attester.faults.holds = False
+    services.attester.faults.withholds = False
     workers.look(6)
     row = agent.transaction(bridge_id)
     assert row["status"] == "pending"
@@ -260,7 +267,7 @@ def test_a_wallet_that_lost_its_gas_after_the_burn_keeps_trying_and_says_what_is
     assert dollars(chains, agent, ChainName.ETHEREUM) == parse_amount(row["received_amount"], USDC).units
 
 
-def test_a_message_that_says_something_else_is_never_minted(
+def test_a_message_that_differs_from_the_burn_is_never_minted(
     agent: Agent, workers: Workers, services: BridgeServer, chains: dict[ChainName, EvmChain]
 ) -> None:
     thief = Account.create().address
@@ -279,7 +286,7 @@ def attested_nonce(services: BridgeServer, tx_hash: str) -> str:
     return nonce
 
 
-def test_a_used_nonce_of_another_mint_is_no_arrival(
+def test_a_nonce_used_by_another_mint_is_not_an_arrival(
     agent: Agent, workers: Workers, services: BridgeServer, chains: dict[ChainName, EvmChain]
 ) -> None:
     first = burned(agent, "20")
@@ -315,41 +322,41 @@ def few_logs(calls: Calls, replies: Calls) -> Calls:
     ]
 
 
-def test_a_mint_by_somebody_else_is_found_or_waited_for_where_nodes_tell_little(
+def test_a_mint_by_another_party_is_found_or_awaited_with_limited_nodes(
     agent: Agent, workers: Workers, services: BridgeServer, ethereum_node: EvmNode
 ) -> None:
     bridge_id = burned(agent)
     since = evm_chain(ethereum_node).head().number
     ethereum_node.mine(15)
     tx_hash = agent.transaction(bridge_id)["tx_hash"]
-    minted = stranger_mints(ethereum_node, services, tx_hash)
+    minted = third_party_mints(ethereum_node, services, tx_hash)
     ethereum_node.mine(15)
     said = services.attester.messages(6, tx_hash)
     assert said is not None
     message = messages.read(bytes.fromhex(said["messages"][0]["message"][2:]))
     other = replace(message, burn=replace(message.burn, units=message.burn.units + 1))
 
-    def found(looked_for: Message) -> Arrival | Unseen:
-        search = Search(DEPLOYMENTS["sandbox"].transmitter, looked_for, since)
+    def found(looked_for: CctpMessage) -> BridgeArrival | MintNotFound:
+        search = MintSearch(DEPLOYMENTS["sandbox"].transmitter, looked_for, since)
         return search.run(chain_at(ethereum_node, limited.url).rpc, hint=None)
 
     with proxy(ethereum_node.url) as limited:
         limited.after = few_logs
         arrival = found(message)
-        assert isinstance(arrival, Arrival)
+        assert isinstance(arrival, BridgeArrival)
         assert arrival.tx_hash == minted
-        assert found(other) is Unseen.NOT_SEEN
-        # Without logs nobody knows whose message used the nonce.
+        assert found(other) is MintNotFound.NOT_FOUND
+        # Without logs, the message that used the nonce is unknown.
         limited.after = refuse("eth_getLogs", "query returned more than 10000 results")
-        assert found(message) is Unseen.UNREADABLE
+        assert found(message) is MintNotFound.UNREADABLE
         limited.after = lambda calls, replies: few_logs(
             calls, refuse("eth_call", "missing trie node")(calls, replies)
         )
-        assert found(message) is Unseen.UNREADABLE
+        assert found(message) is MintNotFound.UNREADABLE
     assert workers.finish(bridge_id)["status"] == "confirmed"
 
 
-def test_what_nobody_expected_holds_a_bridge_up_and_shows(agent: Agent, workers: Workers) -> None:
+def test_an_unexpected_error_delays_a_bridge_and_is_reported(agent: Agent, workers: Workers) -> None:
     bridge_id = burned(agent)
     with unit_of_work() as session:
         session.execute(update(Bridge).where(Bridge.id == bridge_id).values(terms={}))
@@ -358,7 +365,7 @@ def test_what_nobody_expected_holds_a_bridge_up_and_shows(agent: Agent, workers:
     assert (row["status"], row["error"]) == ("pending", "internal_error")
 
 
-def test_what_a_bridge_brings_fulfils_no_funding_request(
+def test_the_arrival_of_a_bridge_fulfils_no_funding_request(
     agent: Agent,
     workers: Workers,
     services: BridgeServer,
@@ -373,13 +380,13 @@ def test_what_a_bridge_brings_fulfils_no_funding_request(
     ).get_json()
     bridge_id = burned(agent)
     ether_id = bridge(agent, "ethereum", "base", "0.25", "ETH").get_json()["transaction_id"]
-    stranger_mints(ethereum_node, services, agent.transaction(bridge_id)["tx_hash"])
+    third_party_mints(ethereum_node, services, agent.transaction(bridge_id)["tx_hash"])
     Derivation(ethereum_node.url, base_node.url).derive()
 
     def look_for_deposits() -> None:
         for node, name in ((ethereum_node, ChainName.ETHEREUM), (base_node, ChainName.BASE)):
             node.mine(6)
-            deposits.find(name)
+            scanner.scan(name)
 
     look_for_deposits()
     for each in (bridge_id, ether_id):
@@ -400,7 +407,7 @@ def ether_out(agent: Agent, amount: str = "0.25") -> str:
     return made
 
 
-def test_a_refunded_order_has_failed_once_the_money_is_seen_to_be_back(
+def test_a_refunded_order_fails_once_the_refund_is_on_the_chain(
     agent: Agent, workers: Workers, services: BridgeServer, chains: dict[ChainName, EvmChain]
 ) -> None:
     services.relay.refunds = True
@@ -416,10 +423,10 @@ def test_a_refunded_order_has_failed_once_the_money_is_seen_to_be_back(
 @pytest.mark.parametrize(
     "amount", [pytest.param("0.25", id="dear"), pytest.param("0.005", id="worth-less-than-what-may-be-kept")]
 )
-def test_a_payment_of_less_than_left_is_no_refund_until_an_operator_lets_the_rest_go(
+def test_a_partial_payment_is_not_a_refund_until_the_operator_writes_off_the_rest(
     agent: Agent, workers: Workers, services: BridgeServer, base_node: EvmNode, amount: str
 ) -> None:
-    services.relay.sleeps = True
+    services.relay.is_stalled = True
     bridge_id = ether_out(agent, amount)
     counted = agent.spent_today()
     dust = base_node.fund_eth(agent.address, ether(0.001))
@@ -437,24 +444,24 @@ def test_a_payment_of_less_than_left_is_no_refund_until_an_operator_lets_the_res
     assert (row["status"], row["error"]) == ("pending", "refund_short: 0.001 ETH came back")
     assert (agent.spent_today(), row["refunded_amount"]) == (counted, None)
     # Not before it is final, and not unless it is said.
-    assert (close(), close("--short")) == (1, 1)
+    assert (close(), close("--accept-partial-refund")) == (1, 1)
     base_node.mine(70)
-    assert (close(), close("--short")) == (1, 0)
+    assert (close(), close("--accept-partial-refund")) == (1, 0)
     workers.look(2)
     row = agent.transaction(bridge_id)
     assert (row["status"], row["error"], row["refunded_amount"]) == ("failed", "written_off", "0.001")
     assert agent.spent_today() == counted
 
 
-def test_one_refund_does_not_stand_for_two_bridges(
+def test_one_refund_does_not_count_for_two_bridges(
     agent: Agent, workers: Workers, services: BridgeServer
 ) -> None:
     services.relay.refunds = True
     first = ether_out(agent)
     assert workers.finish(first)["error"] == "refunded"
-    with reading() as session:
+    with read_only_unit() as session:
         refund = session.get_one(Bridge, first).refund_hash
-    services.relay.refunds, services.relay.sleeps = False, True
+    services.relay.refunds, services.relay.is_stalled = False, True
     services.faults.change = lambda path, document: (
         {**document, "status": "refund", "txHashes": [refund]} if path == "/intents/status/v3" else document
     )
@@ -472,24 +479,24 @@ def test_a_refund_fulfils_no_funding_request(
     services.relay.refunds = True
     bridge_id = ether_out(agent)
     workers.look()
-    # The refund is on the chain, and nobody has told the bridge yet.
+    # The refund is on the chain, but no worker has processed it yet.
     base_node.mine(9)
-    deposits.find(ChainName.BASE)
+    scanner.scan(ChainName.BASE)
     assert agent.transaction(request_id)["status"] == "pending"
     assert workers.finish(bridge_id)["error"] == "refunded"
     base_node.mine(9)
-    deposits.find(ChainName.BASE)
+    scanner.scan(ChainName.BASE)
     assert agent.transaction(request_id)["status"] == "pending"
     base_node.fund_eth(agent.address, ether(0.2))
     base_node.mine(9)
-    deposits.find(ChainName.BASE)
+    scanner.scan(ChainName.BASE)
     assert agent.transaction(request_id)["status"] == "confirmed"
 
 
-def test_what_was_paid_before_an_order_was_made_pays_or_refunds_nothing(
+def test_a_payment_before_an_order_is_neither_its_arrival_nor_its_refund(
     agent: Agent, workers: Workers, services: BridgeServer, base_node: EvmNode, ethereum_node: EvmNode
 ) -> None:
-    services.relay.sleeps = True
+    services.relay.is_stalled = True
     older = {
         "success": ethereum_node.fund_eth(agent.address, ether(0.25)),
         "refund": base_node.fund_eth(agent.address, ether(0.25)),
@@ -508,10 +515,10 @@ def test_what_was_paid_before_an_order_was_made_pays_or_refunds_nothing(
         assert (row["status"], row["error"]) == ("pending", note)
 
 
-def test_an_order_is_paid_by_what_the_chain_shows_and_not_by_its_service_s_word(
+def test_an_order_is_paid_only_by_evidence_on_the_chain(
     agent: Agent, workers: Workers, services: BridgeServer, ethereum_node: EvmNode
 ) -> None:
-    services.relay.sleeps = True
+    services.relay.is_stalled = True
     bridge_id = ether_out(agent)
     elsewhere = ethereum_node.fund_eth("0x00000000000000000000000000000000C0FFEE77", ether(0.25))
 
@@ -524,22 +531,22 @@ def test_an_order_is_paid_by_what_the_chain_shows_and_not_by_its_service_s_word(
     workers.look(3)
     row = agent.transaction(bridge_id)
     assert (row["status"], row["error"]) == ("pending", "payment_not_seen")
-    services.faults.change, services.relay.sleeps = None, False
+    services.faults.change, services.relay.is_stalled = None, False
     row = workers.finish(bridge_id)
     assert row["status"] == "confirmed"
     # Nor does one payment stand for two orders.
     elsewhere = row["legs"][-1]["tx_hash"]
-    services.faults.change, services.relay.sleeps = lie, True
+    services.faults.change, services.relay.is_stalled = lie, True
     second = ether_out(agent)
     workers.look(3)
     row = agent.transaction(second)
     assert (row["status"], row["error"]) == ("pending", "payment_not_seen")
 
 
-def test_a_bridge_that_was_paid_to_somebody_else_is_closed_by_an_operator_once_that_is_final(
+def test_a_bridge_paid_to_another_recipient_can_be_written_off_once_that_is_final(
     agent: Agent, workers: Workers, services: BridgeServer, ethereum_node: EvmNode
 ) -> None:
-    services.relay.sleeps = True
+    services.relay.is_stalled = True
     bridge_id = ether_out(agent)
     elsewhere = ethereum_node.fund_eth("0x00000000000000000000000000000000C0FFEE77", ether(0.25))
     await_mined(ethereum_node, elsewhere)
@@ -570,10 +577,10 @@ def test_a_bridge_that_was_paid_to_somebody_else_is_closed_by_an_operator_once_t
     assert close().exit_code == 1
 
 
-def test_a_bridge_that_is_written_off_while_a_worker_looks_at_it_stays_so(
+def test_a_write_off_during_a_worker_s_check_stands(
     agent: Agent, workers: Workers, services: BridgeServer, ethereum_node: EvmNode
 ) -> None:
-    services.relay.sleeps = True
+    services.relay.is_stalled = True
     bridge_id = ether_out(agent)
     elsewhere = ethereum_node.fund_eth("0x00000000000000000000000000000000C0FFEE77", ether(0.25))
     await_mined(ethereum_node, elsewhere)
@@ -594,11 +601,46 @@ def test_a_bridge_that_is_written_off_while_a_worker_looks_at_it_stays_so(
     workers.look(3)
     assert closed == [-1, 0]
     # A pass that had listed it before comes to it only now.
-    bridge_steps.step(bridge_id)
+    bridge_steps.advance(bridge_id)
     row = agent.transaction(bridge_id)
     assert (row["status"], row["error"]) == ("failed", "written_off")
-    with reading() as session:
+    with read_only_unit() as session:
         assert session.get_one(Bridge, bridge_id).next_step_at is None
+
+
+def test_a_late_worker_does_not_end_the_checks_of_an_arrival_in_another_block(
+    agent: Agent, workers: Workers, chains: dict[ChainName, EvmChain], ethereum_node: EvmNode
+) -> None:
+    bridge_id = burned(agent)
+    assert workers.finish(bridge_id)["status"] == "confirmed"
+    ethereum_node.mine(80)
+    late = FaultyChain(chains[ChainName.ETHEREUM])
+    change_ports(agent.client.application, chains={**chains, ChainName.ETHEREUM: late})
+
+    def arrive_elsewhere() -> None:
+        # A concurrent worker, with a node that has the mint in another block.
+        with unit_of_work() as session:
+            found = session.get_one(Bridge, bridge_id)
+            units, tx_hash, number = found.received_units, found.arrival_hash, found.arrival_block or 0
+            spending_accounts.lock_account(session, found.wallet_id)
+            bridge_states.move(
+                session, found, BridgeStage.CROSSING, reason="reorganised", next_step_at=clock.now()
+            )
+        with unit_of_work() as session:
+            found = session.get_one(Bridge, bridge_id)
+            spending_accounts.lock_account(session, found.wallet_id)
+            bridge_states.move(
+                session, found, BridgeStage.ARRIVED, reason=None, next_step_at=clock.now(), received_units=units,
+                arrival_hash=tx_hash, arrival_block=number + 1, arrival_block_hash="0x" + "ab" * 32,
+            )  # fmt: skip
+
+    late.fail("orphaned_blocks", "after", arrive_elsewhere)
+    assert bridge_steps.advance(bridge_id)
+    with read_only_unit() as session:
+        assert session.get_one(Bridge, bridge_id).next_step_at is not None
+    assert bridge_steps.advance(bridge_id)
+    assert agent.transaction(bridge_id)["status"] == "pending"
+    assert workers.finish(bridge_id)["status"] == "confirmed"
 
 
 @pytest.fixture
@@ -623,7 +665,7 @@ def own(
             yield agent, Workers(agent, *chains), services, chains
 
 
-def test_a_burn_that_reverts_has_failed_and_gives_its_hold_back(
+def test_a_reverted_burn_fails_and_releases_its_hold(
     own: tuple[Agent, Workers, BridgeServer, dict[ChainName, EvmChain]],
     own_nodes: dict[ChainName, EvmNode],
 ) -> None:
@@ -644,12 +686,12 @@ def test_a_burn_that_reverts_has_failed_and_gives_its_hold_back(
     assert "destination" not in legs_of(row)
 
 
-def test_a_burn_that_is_reorganised_away_is_sent_again_and_minted_once(
+def test_a_burn_in_an_orphaned_block_is_rebroadcast_and_minted_once(
     own: tuple[Agent, Workers, BridgeServer, dict[ChainName, EvmChain]],
     own_nodes: dict[ChainName, EvmNode],
 ) -> None:
     agent, workers, services, chains = own
-    services.attester.faults.holds = True
+    services.attester.faults.withholds = True
     bridge_id = burned(agent)
     workers.look()
     assert legs_of(agent.transaction(bridge_id))["source"] == "confirmed"
@@ -658,14 +700,14 @@ def test_a_burn_that_is_reorganised_away_is_sent_again_and_minted_once(
     workers.look()
     row = agent.transaction(bridge_id)
     assert (row["status"], legs_of(row)["source"]) == ("pending", "pending")
-    services.attester.faults.holds = False
+    services.attester.faults.withholds = False
     row = workers.finish(bridge_id)
     assert row["status"] == "confirmed", row
     assert dollars(chains, agent, ChainName.BASE) == usdc(50)
     assert dollars(chains, agent, ChainName.ETHEREUM) == parse_amount(row["received_amount"], USDC).units
 
 
-def test_an_arrival_that_is_reorganised_away_is_pending_again_and_minted_anew(
+def test_an_arrival_in_an_orphaned_block_is_pending_again_and_minted_again(
     own: tuple[Agent, Workers, BridgeServer, dict[ChainName, EvmChain]],
     own_nodes: dict[ChainName, EvmNode],
 ) -> None:
@@ -688,7 +730,7 @@ def test_an_arrival_that_is_reorganised_away_is_pending_again_and_minted_anew(
     workers.look(2)
 
 
-def test_a_refund_that_is_reorganised_away_has_not_come_back(
+def test_a_refund_in_an_orphaned_block_is_reversed(
     own: tuple[Agent, Workers, BridgeServer, dict[ChainName, EvmChain]],
     own_nodes: dict[ChainName, EvmNode],
 ) -> None:
@@ -712,12 +754,12 @@ def test_a_refund_that_is_reorganised_away_has_not_come_back(
     workers.look(2)
     assert agent.transaction(gone["id"])["error"] == "refund_not_seen"
     assert agent.transaction(stands["id"])["error"] == "refunded"
-    with reading() as session:
+    with read_only_unit() as session:
         assert session.get_one(Bridge, stands["id"]).next_step_at is None
     assert chains[ChainName.BASE].balances(agent.address).of(ETH).units < ether(0.76)
 
 
-def test_a_mint_that_comes_too_late_fails_and_the_bridge_has_arrived_all_the_same(
+def test_a_late_mint_fails_although_the_bridge_has_arrived(
     own: tuple[Agent, Workers, BridgeServer, dict[ChainName, EvmChain]],
     own_nodes: dict[ChainName, EvmNode],
 ) -> None:
@@ -748,7 +790,7 @@ def test_a_mint_that_comes_too_late_fails_and_the_bridge_has_arrived_all_the_sam
     assert dollars(chains, agent, ChainName.ETHEREUM) == parse_amount(row["received_amount"], USDC).units
 
 
-def test_a_bridge_that_went_on_after_a_backup_is_minted_once(
+def test_a_bridge_that_advanced_after_a_backup_is_minted_once(
     agent: Agent,
     workers: Workers,
     services: BridgeServer,

@@ -1,4 +1,4 @@
-"""Finding deposits: each counted once, whoever looks, whatever is reorganised, unreachable or overtaken."""
+"""Deposit scans: each deposit counts once, despite reorgs, races and unreachable chains."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
 from app.core import clock
-from app.core.leases import WorkLease
-from app.core.unit_of_work import reading, unit_of_work
+from app.db.leases import WorkLease
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.ports.errors import Unreachable
-from app.wallets import funding
-from app.wallets.models import DepositCursor, DepositMark, FundingDeposit
+from app.wallets.core.models import DepositCursor, DepositScanState, FundingDeposit
+from app.wallets.deposits import funding
 from sandbox.evm import EvmNode
 from tests.support.agents import register
 from tests.support.chains import usdc
@@ -35,7 +35,7 @@ def stage(build_app: Callable[..., Flask], sqlite_url: str, own_base_node: EvmNo
         yield made
 
 
-def test_nobody_waiting_means_that_the_chain_is_not_asked(stage: Stage) -> None:
+def test_without_open_requests_the_chain_is_not_read(stage: Stage) -> None:
     jobs.find("base")
     stage.ask("1")
     stage.pay(1)
@@ -47,18 +47,18 @@ def test_nobody_waiting_means_that_the_chain_is_not_asked(stage: Stage) -> None:
     assert stage.chain.calls == []
 
 
-def test_the_job_run_twice_counts_once_and_gives_its_lease_back(stage: Stage) -> None:
+def test_a_repeated_job_counts_once_and_releases_its_lease(stage: Stage) -> None:
     request = stage.ask("2")
     stage.pay(1)
     stage.node.mine(DEPTH - 1)
     jobs.find("base")
     jobs.find("base")
     assert (stage.found(), stage.credited(), stage.status(request)) == (1, usdc(1), ["pending"])
-    with reading() as session:
+    with read_only_unit() as session:
         assert session.scalars(select(WorkLease)).all() == []
 
 
-def test_a_job_whose_work_another_process_does_leaves_it_alone(stage: Stage) -> None:
+def test_a_job_skips_work_that_another_process_is_doing(stage: Stage) -> None:
     stage.ask("1")
     stage.pay(1)
     stage.node.mine(DEPTH - 1)
@@ -73,7 +73,7 @@ def test_a_job_whose_work_another_process_does_leaves_it_alone(stage: Stage) -> 
     assert stage.found() == 1
 
 
-def test_finders_at_once_count_once(stage: Stage) -> None:
+def test_concurrent_scans_count_a_deposit_once(stage: Stage) -> None:
     first, second = stage.ask("5"), stage.ask("5")
     for dollars in (3, 4):
         stage.pay(dollars)
@@ -89,7 +89,7 @@ def test_finders_at_once_count_once(stage: Stage) -> None:
     assert stage.find() == 0
 
 
-def test_a_pass_that_was_overtaken_leaves_nothing_and_the_next_one_finds_all(stage: Stage) -> None:
+def test_a_pass_that_lost_a_race_stores_nothing_and_the_next_finds_all(stage: Stage) -> None:
     request = stage.ask("1")
     stage.pay(1)
     stage.node.mine(DEPTH - 1)
@@ -108,7 +108,7 @@ def test_a_pass_that_was_overtaken_leaves_nothing_and_the_next_one_finds_all(sta
     assert stage.status(request) == ["confirmed"]
 
 
-def test_a_defect_while_storing_leaves_nothing_and_the_next_pass_finds_all(stage: Stage) -> None:
+def test_an_error_while_storing_leaves_nothing_and_the_next_pass_finds_all(stage: Stage) -> None:
     request = stage.ask("1")
     before = positions()
     stage.pay(1)
@@ -123,16 +123,16 @@ def test_a_defect_while_storing_leaves_nothing_and_the_next_pass_finds_all(stage
 
 
 def positions() -> list[object]:
-    with reading() as session:
+    with read_only_unit() as session:
         cursors = session.execute(select(DepositCursor.block_number, DepositCursor.block_hash)).all()
-        marks = session.execute(select(DepositMark.mark, DepositMark.block_number)).all()
+        marks = session.execute(select(DepositScanState.mark, DepositScanState.block_number)).all()
     return [*map(tuple, cursors), *map(tuple, marks)]
 
 
 @pytest.mark.parametrize(
-    ("verb", "when"), [("deposits", "before"), ("deposits", "after"), ("orphaned", "before")]
+    ("verb", "when"), [("deposits", "before"), ("deposits", "after"), ("orphaned_blocks", "before")]
 )
-def test_a_chain_that_cannot_be_read_keeps_everything_as_it_was(verb: str, when: str, stage: Stage) -> None:
+def test_an_unreadable_chain_changes_nothing(verb: str, when: str, stage: Stage) -> None:
     first = stage.ask("1")
     stage.pay(1)
     stage.settle()
@@ -149,7 +149,7 @@ def test_a_chain_that_cannot_be_read_keeps_everything_as_it_was(verb: str, when:
     assert stage.credited() == usdc(2)
 
 
-def test_a_dead_node_keeps_everything_and_what_came_before_its_death_is_found(stage: Stage) -> None:
+def test_a_crashed_node_loses_nothing_and_earlier_deposits_are_found(stage: Stage) -> None:
     request = stage.ask("1")
     stage.pay(1)
     before = positions()
@@ -159,7 +159,7 @@ def test_a_dead_node_keeps_everything_and_what_came_before_its_death_is_found(st
     assert stage.status(request) == ["pending"]
 
 
-def test_a_deposit_that_is_reorganised_away_is_taken_back_and_counts_again_when_it_comes_again(
+def test_a_deposit_in_an_orphaned_block_is_reversed_and_counts_when_it_is_mined_again(
     stage: Stage,
 ) -> None:
     first, second = stage.ask("1"), stage.ask("1")
@@ -186,7 +186,7 @@ def test_a_deposit_that_is_reorganised_away_is_taken_back_and_counts_again_when_
     assert stage.find() == 0
 
 
-def test_a_payment_out_of_a_contract_that_is_reorganised_away_counts_once_when_it_comes_again(
+def test_an_internal_transfer_in_an_orphaned_block_counts_once_when_it_is_mined_again(
     stage: Stage,
 ) -> None:
     request = stage.ask("0.001", "ETH")
@@ -201,20 +201,20 @@ def test_a_payment_out_of_a_contract_that_is_reorganised_away_counts_once_when_i
     assert (stage.status(request), stage.credited()) == (["confirmed"], 10**15)
 
 
-def test_a_deposit_beyond_reorganisation_is_not_looked_at_any_more(stage: Stage) -> None:
+def test_a_final_deposit_is_not_checked_again(stage: Stage) -> None:
     stage.ask("1")
     stage.pay(1)
     stage.settle()
     stage.node.mine(70)
     stage.find()
-    with reading() as session:
+    with read_only_unit() as session:
         assert session.scalars(select(FundingDeposit.final)).all() == [True]
     stage.chain.calls.clear()
     stage.find()
-    assert "orphaned" not in stage.chain.calls
+    assert "orphaned_blocks" not in stage.chain.calls
 
 
-def test_a_deposit_taken_back_after_its_request_expired_revives_nothing_it_should_not(stage: Stage) -> None:
+def test_a_deposit_reversed_after_its_request_expired_does_not_reopen_it(stage: Stage) -> None:
     partly = stage.ask("5")
     stage.pay(1)
     stage.settle()
@@ -225,7 +225,7 @@ def test_a_deposit_taken_back_after_its_request_expired_revives_nothing_it_shoul
     assert (stage.status(partly), stage.found(), stage.credited()) == (["failed"], 0, 0)
 
 
-def test_a_deleted_wallet_s_deposits_disturb_nobody_and_leave_no_trace(stage: Stage) -> None:
+def test_deposits_of_a_deleted_wallet_leave_no_rows_and_block_no_pass(stage: Stage) -> None:
     other = register(stage.agent.client)
     stage.ask("1")
     stage.pay(1)
@@ -240,9 +240,9 @@ def test_a_deleted_wallet_s_deposits_disturb_nobody_and_leave_no_trace(stage: St
     stage.find()
     stage.find()
     assert other.transaction(theirs)["status"] == "confirmed"
-    with reading() as session:
+    with read_only_unit() as session:
         assert session.scalars(select(FundingDeposit.wallet_id)).all() == [other.wallet_id]
-        assert session.scalars(select(DepositMark.wallet_id)).all() == [other.wallet_id]
+        assert session.scalars(select(DepositScanState.wallet_id)).all() == [other.wallet_id]
     stage.node.reorg(1)
     stage.find()
     assert other.transaction(theirs)["status"] == "confirmed"

@@ -1,4 +1,4 @@
-"""A thousand open movements share their requests to the node: what a poll costs does not grow with them."""
+"""A thousand open movements share their requests to the node: the cost of a poll does not grow with their number."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ from app.adapters.evm.chain import EvmChain
 from app.core import clock
 from app.core.chains import USDC, ChainName
 from app.core.money import TokenAmount
-from app.core.unit_of_work import reading
-from app.wallets import custody, movements, service, tracking, transfers
-from app.wallets.lifecycle import TransactionType
-from app.wallets.models import Transaction
-from app.wallets.orders import Order
+from app.db.unit_of_work import read_only_unit
+from app.idempotency.service import NO_CLAIM
+from app.wallets.core import custody, wallets
+from app.wallets.core.lifecycle import TransactionType
+from app.wallets.core.models import Transaction
+from app.wallets.core.parsing import MovementOrder
+from app.wallets.transactions import confirmation, pipeline
+from app.wallets.transfers import service as transfers
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import CONFIRMATIONS, RECIPIENT, fund
-from tests.support.loopback_http import Asked, LoopbackServer, Reply, serve
+from tests.support.loopback_http import Asked, RecordingServer, Reply, serve
 
-pytestmark = [pytest.mark.chain, pytest.mark.slow]
+pytestmark = pytest.mark.chain
 
 PENDING = 1000
 REQUESTS_PER_POLL = 20
@@ -40,14 +43,14 @@ VALUE_NANOS = 10**7
 class Poll:
     """What one pass of the worker did, and how many HTTP requests it took."""
 
-    done: tracking.Pass
+    done: confirmation.ConfirmationPass
     requests: int
 
 
 @dataclass(slots=True)
 class Stage:
     node: EvmNode
-    proxy: LoopbackServer
+    proxy: RecordingServer
     chain: EvmChain
     app: Flask
     agent: Agent
@@ -58,11 +61,11 @@ class Stage:
         self.minutes += 1
         self.proxy.asked.clear()
         with time_machine.travel(clock.now() + timedelta(minutes=self.minutes), tick=True):
-            done = tracking.confirm(ChainName.BASE)
+            done = confirmation.confirm(ChainName.BASE)
         return Poll(done, len(self.proxy.asked))
 
     def statuses(self) -> Counter[str]:
-        with reading() as session:
+        with read_only_unit() as session:
             return Counter(session.scalars(select(Transaction.status)))
 
 
@@ -93,15 +96,16 @@ def stage(build_app: Callable[..., Flask], sqlite_url: str, own_base_node: EvmNo
 
 
 def _sign_without_sending(stage: Stage, how_many: int) -> None:
-    """Do beats 0 and 1 of many transfers, as processes that all died before beat 2."""
-    wallet = service.owned(stage.agent.wallet_id, agent_id=stage.agent.id)
+    """Prepare and record many transfers, as processes that all died before the broadcast."""
+    wallet = wallets.get_owned(stage.agent.wallet_id, agent_id=stage.agent.id)
     amount = TokenAmount(UNITS, USDC)
-    order = Order(TransactionType.TRANSFER, ChainName.BASE, RECIPIENT, amount)
+    order = MovementOrder(TransactionType.TRANSFER, ChainName.BASE, RECIPIENT, amount)
     movement = transfers._movement(wallet, order)
     draft = transfers._draft(movement)
     signer = custody.signer_of(wallet.id)
+    sign = lambda _session, draft, signer, nonce: stage.chain.sign(draft, signer, sequence=nonce)  # noqa: E731
     for _ in range(how_many):
-        movements._commit(movement, draft, lambda slot: stage.chain.sign(draft, signer, sequence=slot))
+        pipeline._record_signed(movement, draft, sign, signer, claim=NO_CLAIM)
 
 
 def test_a_thousand_open_movements_are_confirmed_in_few_requests_per_poll(stage: Stage) -> None:
@@ -109,13 +113,13 @@ def test_a_thousand_open_movements_are_confirmed_in_few_requests_per_poll(stage:
     _sign_without_sending(stage, PENDING)
 
     sending = [stage.look(), stage.look()]
-    assert [poll.done.looked_at for poll in sending] == [PENDING, PENDING]
-    assert sum(poll.done.sent_again for poll in sending) == PENDING
+    assert [poll.done.checked for poll in sending] == [PENDING, PENDING]
+    assert sum(poll.done.rebroadcast for poll in sending) == PENDING
     stage.node.mine(5)
     settling = stage.look()
     assert settling.done.settled == PENDING
     rechecking = stage.look()
-    assert rechecking.done.looked_at == PENDING
+    assert rechecking.done.checked == PENDING
 
     assert stage.statuses() == {"confirmed": PENDING}
     assert stage.chain.balances(RECIPIENT).of(USDC).units - before == PENDING * UNITS

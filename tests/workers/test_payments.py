@@ -1,4 +1,4 @@
-"""Signed payments whose submission does not go straight: front-run, reverted, stuck, too late."""
+"""Submission of signed payments: front-run, reverted, stuck, expired."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ from werkzeug.test import TestResponse
 
 from app.core import clock
 from app.core.chains import USDC, ChainName
-from app.core.unit_of_work import reading
-from app.payments import settlement, upkeep
+from app.db.unit_of_work import read_only_unit
+from app.payments import jobs as payment_jobs
+from app.payments.x402 import settlement
 from app.ports.errors import Unreachable
-from app.ports.till import Demand
-from app.wallets import tracking
-from app.wallets.models import SignedAttempt
-from app.wallets.settlement import Purpose
+from app.ports.facilitator import ExpectedPayment, Facilitator, PaymentAuthorization
+from app.wallets.core.lifecycle import AttemptPurpose
+from app.wallets.core.models import SignedAttempt
+from app.wallets.transactions import confirmation, relayed
 from sandbox.evm import EvmNode
+from tests.support.applications import change_ports
 from tests.support.chains import ether, evm_chain
 from tests.support.faults import FaultyChain
 from tests.support.payments import PRICE, EvmPayer, Shop, by_hash, decoded, offered, shop, signed_headers
+from tests.support.waiting import wait_until
 from workers import confirmations
 
 pytestmark = pytest.mark.chain
@@ -35,7 +38,7 @@ BASE = ChainName.BASE
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A shop on a node of this test's own, whose worker looks on demand."""
+    """A shop on a node of this test's own, with a worker that runs on demand."""
 
     shop: Shop
     node: EvmNode
@@ -43,19 +46,33 @@ class Scene:
     looks: list[int] = field(default_factory=list)
 
     def look(self) -> None:
-        """Let the worker look, each time a minute later, when everything is due again."""
+        """Run the worker, each time a minute later, when everything is due again."""
+        self.await_blocks()
         self.looks.append(60)
         with time_machine.travel(clock.now().timestamp() + sum(self.looks), tick=True):
             confirmations.confirm("base")
+
+    def await_blocks(self) -> None:
+        """Wait for a node that mines immediately: it answers before the block is there."""
+        if self.node.rpc("anvil_getAutomine"):
+            wait_until(lambda: self.node.rpc("txpool_status")["pending"] == "0x0", what="a block")
+
+    def confirm(self, times: int = 1) -> None:
+        """Run the worker, but leave the payments as they are."""
+        self.await_blocks()
+        for _ in range(times):
+            self.looks.append(60)
+            with time_machine.travel(clock.now().timestamp() + sum(self.looks), tick=True):
+                confirmation.confirm(BASE)
 
     def received(self) -> int:
         return self.chain.real.balances(self.shop.recipient(BASE)).of(USDC).units
 
     def submit(self, payload: Mapping[str, Any], recipient: str) -> str:
-        """Submit somebody's authorization as a stranger, who needs nothing but what the payer has signed."""
-        demand = Demand(PRICE, recipient, self.shop.settler(BASE))
-        till = self.shop.app.extensions["ports"].tills[BASE]
-        call = till.read(payload, demand, now=1_800_000_000).terms["call"]
+        """Submit an authorization from an unrelated account, which needs only the payer's signature."""
+        demand = ExpectedPayment(PRICE, recipient, self.shop.settler(BASE))
+        facilitator = self.shop.app.state.ports.facilitators[BASE]
+        call = facilitator.verify(payload, demand, now=1_800_000_000).terms["call"]
         rich = self.node.rpc("eth_accounts")[1]
         sent: str = self.node.rpc(
             "eth_sendTransaction", {"from": rich, "to": self.node.deployment.usdc, "data": f"0x{call}"}
@@ -63,13 +80,13 @@ class Scene:
         return sent
 
     def call(self, sender: str, to: str, data: bytes) -> str:
-        """Send a call in somebody's name."""
+        """Send a call from another account."""
         self.node.rpc("anvil_impersonateAccount", sender)
         call = {"from": sender, "to": to, "data": "0x" + data.hex(), "gas": hex(400_000)}
         return str(self.node.rpc("eth_sendTransaction", call))
 
     def attempts(self) -> list[SignedAttempt]:
-        with reading() as session:
+        with read_only_unit() as session:
             return list(session.scalars(select(SignedAttempt).order_by(SignedAttempt.id)))
 
 
@@ -79,7 +96,7 @@ def scene(build_app: Callable[..., Flask], sqlite_url: str, own_base_node: EvmNo
     settings = {"base_stuck_blocks": 3, "confirmation_wait_seconds": "0"}
     with shop(build_app, sqlite_url, {BASE: chain}, **settings) as made:
         own_base_node.fund_eth(made.settler(BASE), ether(1))
-        made.look_again()
+        made.expire_capacity()
         made.upstream.behave = lambda exchange: exchange.json({"results": []})
         yield Scene(made, own_base_node, chain)
 
@@ -90,48 +107,50 @@ def reason(answer: TestResponse) -> str:
     return found
 
 
-def test_a_front_runner_makes_our_submission_fail_and_the_payment_counts_once(scene: Scene) -> None:
-    told = scene.shop.ask()
-    payload = EvmPayer(scene.node).authorize(offered(told))
+def test_a_front_run_submission_fails_and_the_payment_counts_once(scene: Scene) -> None:
+    challenge = scene.shop.ask()
+    payload = EvmPayer(scene.node).authorize(offered(challenge))
     first: list[str] = []
     scene.chain.fail(
         "broadcast", "before", lambda: first.append(scene.submit(payload, scene.shop.recipient(BASE)))
     )
-    headers = signed_headers(offered(told), payload)
+    headers = signed_headers(offered(challenge), payload)
     assert reason(scene.shop.ask(headers)) == "settlement_pending"
     scene.look()
     answer = scene.shop.ask(headers)
     assert answer.status_code == 200, answer.get_data(as_text=True)
-    # The payer is told the transaction that has paid, not ours, which failed.
+    # The response names the transaction that paid, not ours, which failed.
     assert decoded(answer.headers["PAYMENT-RESPONSE"])["transaction"] == first[0]
     scene.node.mine(6)
     assert reason(scene.shop.ask(by_hash(first[0], BASE))) == "PAYMENT_ALREADY_USED"
     assert (scene.shop.served(), scene.received()) == (1, PRICE)
 
 
-def test_the_worker_of_one_chain_asks_no_other(scene: Scene) -> None:
+def test_the_worker_of_one_chain_reads_no_other(scene: Scene) -> None:
     headers = EvmPayer(scene.node).pays(scene.shop.ask())
     assert reason(scene.shop.ask(headers)) == "settlement_pending"
     with time_machine.travel(clock.now().timestamp() + 60, tick=True):
-        tracking.confirm(BASE)
-    upkeep.carry_on(ChainName.ETHEREUM)
+        confirmation.confirm(BASE)
+    payment_jobs.resume_settlements(ChainName.ETHEREUM)
     assert [payment.status for payment in scene.shop.payments()] == ["settling"]
-    upkeep.carry_on(BASE)
+    payment_jobs.resume_settlements(BASE)
     assert [payment.status for payment in scene.shop.payments()] == ["paid"]
 
 
-def test_one_transfer_beside_many_authorizations_that_paid_another_pays_once(scene: Scene) -> None:
-    payer, told = EvmPayer(scene.node, eth=1), scene.shop.ask()
+def test_one_transfer_among_authorizations_for_others_pays_once(scene: Scene) -> None:
+    payer, challenge = EvmPayer(scene.node, eth=1), scene.shop.ask()
     usdc, multicall = scene.node.deployment.usdc, scene.node.deployment.multicall3
     approve = bytes.fromhex("095ea7b3") + encode(["address", "uint256"], [multicall, PRICE])
     scene.call(payer.address, usdc, approve)
-    shown = [payer.authorize(offered(told)) for _ in range(2)]
+    shown = [payer.authorize(offered(challenge)) for _ in range(2)]
     elsewhere = scene.shop.settler(BASE)
-    till = scene.shop.app.extensions["ports"].tills[BASE]
+    facilitator = scene.shop.app.state.ports.facilitators[BASE]
     calls = [
-        till.read(
-            payer.authorize(offered(told), nonce=each["authorization"]["nonce"], to=elsewhere, value="1"),
-            Demand(1, elsewhere, elsewhere),
+        facilitator.verify(
+            payer.authorize(
+                offered(challenge), nonce=each["authorization"]["nonce"], to=elsewhere, value="1"
+            ),
+            ExpectedPayment(1, elsewhere, elsewhere),
             now=1_800_000_000,
         ).terms["call"]
         for each in shown
@@ -141,7 +160,7 @@ def test_one_transfer_beside_many_authorizations_that_paid_another_pays_once(sce
     batch = [(usdc, False, bytes.fromhex(call)) for call in calls]
     data = bytes.fromhex("82ad56cb") + encode(["(address,bool,bytes)[]"], [batch])
     sent: list[str] = []
-    headers = [signed_headers(offered(told), each) for each in shown]
+    headers = [signed_headers(offered(challenge), each) for each in shown]
     scene.chain.raising("broadcast", "before", Unreachable("refused"))
     assert reason(scene.shop.ask(headers[0])) == "settlement_pending"
     scene.chain.fail("broadcast", "before", lambda: sent.append(scene.call(payer.address, multicall, data)))
@@ -152,18 +171,18 @@ def test_one_transfer_beside_many_authorizations_that_paid_another_pays_once(sce
     scene.node.mine(80)
     scene.look()
     scene.look()
-    # Neither was a payment; the transfer beside them is one, by its hash.
+    # Neither was a payment; the transfer in the same transaction is one, by its hash.
     assert [payment.status for payment in scene.shop.payments()] == ["void"] * 2
     assert scene.shop.ask(by_hash(sent[0], BASE)).status_code == 200
     assert (scene.shop.served(), scene.received()) == (1, PRICE)
 
 
-def test_what_failed_is_given_back_only_when_no_reorganisation_can_make_it_succeed(scene: Scene) -> None:
+def test_a_failed_payment_is_released_only_once_the_failure_is_final(scene: Scene) -> None:
     payer = EvmPayer(scene.node, dollars=0.01)
-    told = scene.shop.ask()
-    headers = payer.pays(told)
+    challenge = scene.shop.ask()
+    headers = payer.pays(challenge)
     elsewhere = scene.shop.settler(BASE)
-    spent = payer.authorize(offered(told), to=elsewhere)
+    spent = payer.authorize(offered(challenge), to=elsewhere)
     scene.chain.fail("broadcast", "before", lambda: scene.submit(spent, elsewhere))
     assert reason(scene.shop.ask(headers)) == "settlement_pending"
     scene.look()
@@ -174,7 +193,7 @@ def test_what_failed_is_given_back_only_when_no_reorganisation_can_make_it_succe
     scene.look()
     assert scene.shop.claims() == set()
     assert [payment.status for payment in scene.shop.payments()] == ["void"]
-    # Nothing was taken, so that the same signature pays once there is money again.
+    # Nothing was taken, so the same signature pays once the payer has funds again.
     scene.node.fund_usdc(payer.address, PRICE)
     assert reason(scene.shop.ask(headers)) == "settlement_pending"
     scene.look()
@@ -182,8 +201,51 @@ def test_what_failed_is_given_back_only_when_no_reorganisation_can_make_it_succe
     assert (scene.shop.served(), scene.received()) == (1, PRICE)
 
 
+@dataclass(frozen=True, slots=True)
+class SlowFacilitator:
+    """A facilitator with an answer to `find_settlement` that arrives late."""
+
+    real: Facilitator
+    meanwhile: Callable[[], object]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def find_settlement(self, authorization: PaymentAuthorization) -> str | None:
+        found = self.real.find_settlement(authorization)
+        self.meanwhile()
+        return found
+
+
+def test_a_failure_that_a_reorg_reverses_while_the_chain_is_read_releases_no_claim(scene: Scene) -> None:
+    payer = EvmPayer(scene.node, dollars=0.01)
+    challenge = scene.shop.ask()
+    headers = payer.pays(challenge)
+    elsewhere = scene.shop.settler(BASE)
+    spent = payer.authorize(offered(challenge), to=elsewhere)
+    scene.chain.fail("broadcast", "before", lambda: scene.submit(spent, elsewhere))
+    assert reason(scene.shop.ask(headers)) == "settlement_pending"
+    scene.confirm()
+    (payment,) = scene.shop.payments()
+
+    def land() -> None:
+        scene.node.reorg(2)
+        scene.confirm(2)
+        scene.node.mine(80)
+        scene.confirm(2)
+        with read_only_unit() as session:
+            assert relayed.final_status(session, payment.transaction_id or "") == "confirmed"
+
+    facilitator = scene.shop.app.state.ports.facilitators[BASE]
+    change_ports(scene.shop.app, facilitators={BASE: SlowFacilitator(facilitator, land)})
+    assert settlement.resolve(payment.id).status == "settling"
+    assert len(scene.shop.claims()) == 2
+    assert scene.shop.ask(headers).status_code == 200
+    assert (scene.shop.served(), scene.received()) == (1, PRICE)
+
+
 def _stuck(scene: Scene, **changed: str) -> dict[str, str]:
-    """Present a payment whose submission waits for longer than the worker's patience, unseen by the node."""
+    """Present a payment with a submission that is stuck, unknown to the node."""
     headers = EvmPayer(scene.node).pays(scene.shop.ask(), **changed)
     scene.node.set_automine(on=False)
     scene.chain.raising("broadcast", "before", Unreachable("refused"))
@@ -194,7 +256,7 @@ def _stuck(scene: Scene, **changed: str) -> dict[str, str]:
     return headers
 
 
-def test_a_submission_sent_again_at_a_higher_fee_pays_once_by_whichever_hash(scene: Scene) -> None:
+def test_a_submission_replaced_at_a_higher_fee_pays_once(scene: Scene) -> None:
     headers = _stuck(scene)
     scene.look()
     first, second = scene.attempts()
@@ -204,17 +266,20 @@ def test_a_submission_sent_again_at_a_higher_fee_pays_once_by_whichever_hash(sce
     scene.look()
     assert scene.shop.ask(headers).status_code == 200
     scene.node.mine(6)
-    # The hash that landed was never presented to anybody, and is used all the same.
+    # The hash that landed was never presented, and is consumed all the same.
     assert reason(scene.shop.ask(by_hash(second.tx_hash, BASE))) == "PAYMENT_ALREADY_USED"
     assert (scene.shop.served(), scene.received()) == (1, PRICE)
 
 
-def test_a_submission_past_what_was_signed_costs_no_higher_fee(scene: Scene) -> None:
+def test_an_expired_submission_is_not_replaced_at_a_higher_fee(scene: Scene) -> None:
     _stuck(scene, validBefore=str(int(clock.now().timestamp()) + 300))
     scene.node.rpc("evm_increaseTime", 7_000)
     scene.node.mine(1)
     scene.look()
-    assert [attempt.purpose for attempt in scene.attempts()] == [Purpose.PAYMENT, Purpose.CANCELLATION]
+    assert [attempt.purpose for attempt in scene.attempts()] == [
+        AttemptPurpose.PAYMENT,
+        AttemptPurpose.CANCELLATION,
+    ]
     scene.node.set_automine(on=True)
     scene.node.mine(80)
     scene.look()
@@ -223,13 +288,13 @@ def test_a_submission_past_what_was_signed_costs_no_higher_fee(scene: Scene) -> 
     assert (scene.shop.claims(), scene.received()) == (set(), 0)
 
 
-def test_a_served_payment_that_a_reorganisation_undoes_is_sent_again_and_lost_only_when_its_payer_was_quicker(
+def test_a_served_payment_reversed_by_a_reorg_is_sent_again_and_lost_only_if_the_payer_spent_first(
     scene: Scene,
 ) -> None:
     payers = [EvmPayer(scene.node, dollars=0.01, eth=1) for _ in range(3)]
-    told = [offered(scene.shop.ask()) for _ in payers]
-    payloads = [payer.authorize(terms) for payer, terms in zip(payers, told, strict=True)]
-    headers = [signed_headers(terms, payload) for terms, payload in zip(told, payloads, strict=True)]
+    challenge = [offered(scene.shop.ask()) for _ in payers]
+    payloads = [payer.authorize(terms) for payer, terms in zip(payers, challenge, strict=True)]
+    headers = [signed_headers(terms, payload) for terms, payload in zip(challenge, payloads, strict=True)]
     assert [reason(scene.shop.ask(each)) for each in headers] == ["settlement_pending"] * 3
     scene.look()
     assert [scene.shop.ask(each).status_code for each in headers] == [200] * 3
@@ -239,21 +304,21 @@ def test_a_served_payment_that_a_reorganisation_undoes_is_sent_again_and_lost_on
     by_another = scene.submit(payloads[2], scene.shop.recipient(BASE))
     scene.look()
     scene.look()
-    # What failed now can still succeed in another block.
-    assert settlement.look_for_lost(BASE) == 0
+    # The failure can still become a success in another block.
+    assert settlement.detect_reversed_payments(BASE) == 0
     assert [payment.status for payment in scene.shop.payments()] == ["served"] * 3
     scene.node.mine(80)
     scene.look()
     scene.look()
     with capture_logs() as logs:
-        upkeep.look_after()
-        assert settlement.look_for_lost(BASE) == 0
+        payment_jobs.check_gas_reserves()
+        assert settlement.detect_reversed_payments(BASE) == 0
     payments = scene.shop.payments()
     assert [payment.status for payment in payments] == ["served", "lost", "served"]
     assert payments[2].tx_hash == by_another
     assert scene.received() == 2 * PRICE
-    # Claims stay, so that nothing that was served is served once more.
+    # Claims stay, so that nothing is served twice.
     assert [reason(scene.shop.ask(each)) for each in headers] == ["PAYMENT_ALREADY_USED"] * 3
-    lost = [entry for entry in logs if entry["event"] == "payment_lost"]
+    lost = [entry for entry in logs if entry["event"] == "payment_reversed"]
     assert [(entry["payer"], entry["units"]) for entry in lost] == [(payers[1].address, PRICE)]
-    assert 'purser_payments_lost{chain="base"} 1.0' in scene.shop.ask(path="/metrics").text
+    assert 'purser_payments_reversed{chain="base"} 1.0' in scene.shop.ask(path="/metrics").text

@@ -1,4 +1,4 @@
-"""Real workers, a real scheduler and a real Redis, which are killed, emptied and stopped while movements are open."""
+"""Real workers, a real scheduler and a real Redis, which are killed, flushed and stopped while movements are open."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 
 from app import wiring
 from app.core.chains import ChainName
-from launcher.redis_server import MEND, find_program
+from launcher.redis_server import INSTALL_HINT, find_program
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.applications import settings_for
@@ -33,13 +33,13 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.chain, pytest.mark.postgres, pytest.mark.redis, pytest.mark.timeout(400)]
 
 FAST_SECONDS = 1.5
-# A worker that is killed outright in the middle of a pass keeps its lease on the chain for a minute.
+# A worker that is killed during a pass keeps its lease on the chain for a minute.
 SETTLED_SECONDS = 100.0
 
 
 @dataclass(slots=True)
 class Fleet:
-    """The processes behind the web: they share a database and a Redis with it."""
+    """The worker and scheduler processes, with the database and Redis of the web process."""
 
     settings: dict[str, Any]
     redis: Program
@@ -52,7 +52,7 @@ class Fleet:
         return url
 
     def heal(self) -> None:
-        """Have everything running again, as a host does."""
+        """Restart all processes, as a host does."""
         self.redis.resume()
         self.redis.ensure()
         wait_until(self._redis_answers, what="Redis")
@@ -71,7 +71,7 @@ class Fleet:
 def fleet(
     postgres: Postgres, _postgres_template: str, base_node: EvmNode, ethereum_node: EvmNode
 ) -> Iterator[Fleet]:
-    """A worker and a scheduler at work."""
+    """A running worker and scheduler."""
     worker_name = os.environ.get("PYTEST_XDIST_WORKER", "main")
     database = f"purser_{worker_name}_fleet"
     port = free_port()
@@ -85,7 +85,7 @@ def fleet(
         "rate_limit_per_key": "6000 per minute",
     }
     program = find_program()
-    assert program is not None, MEND
+    assert program is not None, INSTALL_HINT
     with tempfile.TemporaryDirectory(prefix="purser-test-fleet-") as folder:
         arguments = ("--bind", "127.0.0.1", "--port", str(port), "--dir", folder, "--save", "")
         environment = _environment(settings)
@@ -103,7 +103,7 @@ def fleet(
 
 
 def _environment(settings: dict[str, Any]) -> dict[str, str]:
-    """Return the settings as a host would give them, all of them."""
+    """Return all settings as environment variables."""
     complete = settings_for(**settings)
     environment = {"PATH": os.environ.get("PATH", "")}
     for name in complete.model_fields_set:
@@ -115,7 +115,7 @@ def _environment(settings: dict[str, Any]) -> dict[str, str]:
 
 @pytest.fixture
 def web(fleet: Fleet, build_app: Callable[..., Flask]) -> Iterator[Flask]:
-    """The web's application, wired as in production."""
+    """The web application, wired as in production."""
     fleet.heal()
     ports = wiring.build(settings_for(**fleet.settings))
     settings = {name: value for name, value in fleet.settings.items() if name != "database_url"}
@@ -134,7 +134,7 @@ def agent(web: Flask, base_node: EvmNode, ethereum_node: EvmNode) -> Agent:
 
 
 def _send(agent: Agent, *chains: ChainName) -> list[str]:
-    """Start a transfer on each chain and do not wait for it."""
+    """Start a transfer on each chain without waiting for it."""
     sent = []
     for chain in chains:
         answer = agent.move("1", "USDC", chain=chain.value, Prefer="respond-async")
@@ -153,9 +153,7 @@ def _await_confirmed(agent: Agent, sent: list[str]) -> None:
 BOTH = (ChainName.BASE, ChainName.ETHEREUM)
 
 
-def test_workers_confirm_what_the_web_left_open_and_a_flushed_redis_loses_nothing(
-    fleet: Fleet, agent: Agent
-) -> None:
+def test_workers_confirm_open_movements_and_a_flushed_redis_loses_nothing(fleet: Fleet, agent: Agent) -> None:
     _await_confirmed(agent, _send(agent, *BOTH))
     sent = _send(agent, *BOTH)
     with Redis.from_url(fleet.redis_url) as client:
@@ -164,7 +162,7 @@ def test_workers_confirm_what_the_web_left_open_and_a_flushed_redis_loses_nothin
     assert agent.spent_today() == 4
 
 
-def test_a_worker_killed_outright_leaves_nothing_undone(fleet: Fleet, agent: Agent) -> None:
+def test_a_killed_worker_loses_no_work(fleet: Fleet, agent: Agent) -> None:
     sent = _send(agent, *BOTH)
     fleet.worker.kill()
     sent += _send(agent, *BOTH)
@@ -172,7 +170,7 @@ def test_a_worker_killed_outright_leaves_nothing_undone(fleet: Fleet, agent: Age
     _await_confirmed(agent, sent)
 
 
-def test_a_scheduler_killed_outright_leaves_nothing_undone(fleet: Fleet, agent: Agent) -> None:
+def test_a_killed_scheduler_loses_no_work(fleet: Fleet, agent: Agent) -> None:
     sent = _send(agent, *BOTH)
     fleet.scheduler.kill()
     fleet.scheduler.ensure()
@@ -190,7 +188,7 @@ def test_a_worker_that_starts_before_redis_waits_for_it(fleet: Fleet, agent: Age
 
 
 @pytest.mark.parametrize("how", ["killed", "hanging"])
-def test_without_redis_requests_are_answered_fast_and_movements_come_to_their_end(
+def test_without_redis_requests_are_answered_quickly_and_movements_are_settled(
     how: str, fleet: Fleet, agent: Agent
 ) -> None:
     if how == "killed":

@@ -1,4 +1,4 @@
-"""Keys of deleted wallets: kept as long as anything may be left behind them, then forgotten, and noted."""
+"""Keys of deleted wallets: kept while their addresses may hold tokens, then purged and logged."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from sqlalchemy import select
 from app.core import clock
 from app.core.chains import ChainName, Token, tokens
 from app.core.money import TokenAmount
-from app.core.unit_of_work import reading
-from app.platform import actors, keys
+from app.db.unit_of_work import read_only_unit
+from app.platform import keys
+from app.platform.audit_log import actors
 from app.ports.chain import Balances
 from app.ports.errors import Unreachable
-from app.wallets.models import RetiredKey
+from app.wallets.core.models import RetiredKey
 from tests.support.agents import Agent, register
 from tests.support.operators import entries
 from workers import sweeps
@@ -30,11 +31,12 @@ DAY = timedelta(days=1)
 
 @dataclass
 class Ledger:
-    """A chain that can only be read, and says what a test tells it to."""
+    """A read-only chain with balances set by the test."""
 
     name: ChainName
     held: dict[tuple[str, Token], int] = field(default_factory=dict)
     away: bool = False
+    block_time: timedelta = timedelta(0)
     asked: list[str] = field(default_factory=list)
 
     def verify_identity(self) -> None: ...
@@ -53,13 +55,13 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Stage:
-    """An application over such chains, and an agent that has deleted its wallet."""
+    """An application with such chains, and an agent that deleted its wallet."""
 
     chains: dict[ChainName, Ledger]
     agent: Agent
 
     def kept(self) -> bool:
-        with reading() as session:
+        with read_only_unit() as session:
             return session.scalar(select(RetiredKey.wallet_id)) == self.agent.wallet_id
 
     def sweep(self, later: timedelta) -> None:
@@ -78,7 +80,7 @@ def stage(build_app: Callable[..., Flask], sqlite_url: str) -> Iterator[Stage]:
         yield Stage(chains, agent)
 
 
-def test_an_empty_wallet_s_key_is_forgotten_after_two_looks_a_day_apart(stage: Stage) -> None:
+def test_the_key_of_an_empty_wallet_is_purged_after_two_checks_a_day_apart(stage: Stage) -> None:
     stage.sweep(89 * DAY)
     assert stage.chains[ChainName.BASE].asked == []
     stage.sweep(91 * DAY)
@@ -96,9 +98,7 @@ def test_an_empty_wallet_s_key_is_forgotten_after_two_looks_a_day_apart(stage: S
 
 
 @pytest.mark.parametrize("name", list(ChainName))
-def test_a_key_is_kept_while_its_address_holds_the_least_bit_of_anything(
-    stage: Stage, name: ChainName
-) -> None:
+def test_a_key_is_kept_while_its_addresses_hold_any_token(stage: Stage, name: ChainName) -> None:
     address = stage.agent.solana_address if name is ChainName.SOLANA else stage.agent.address
     for token in tokens(name):
         stage.chains[name].held = {(address, token): 1}
@@ -112,7 +112,7 @@ def test_a_key_is_kept_while_its_address_holds_the_least_bit_of_anything(
     assert not stage.kept()
 
 
-def test_what_was_paid_between_the_looks_keeps_the_key(stage: Stage) -> None:
+def test_a_payment_between_the_checks_keeps_the_key(stage: Stage) -> None:
     stage.sweep(91 * DAY)
     stage.chains[ChainName.BASE].held = {(stage.agent.address, tokens(ChainName.BASE)[1]): 1}
     stage.sweep(93 * DAY)
@@ -133,11 +133,11 @@ def test_a_key_is_kept_while_any_chain_cannot_be_read(stage: Stage, name: ChainN
     assert not stage.kept()
 
 
-def test_an_operator_purges_no_sooner_than_the_sweep(stage: Stage) -> None:
-    assert keys.purge_retired_keys(actors.at_the_shell()) == []
+def test_an_operator_cannot_purge_before_the_sweep(stage: Stage) -> None:
+    assert keys.purge_retired_keys(actors.shell_actor()) == []
     with time_machine.travel(clock.now() + 91 * DAY, tick=True):
-        assert keys.purge_retired_keys(actors.at_the_shell()) == []
+        assert keys.purge_retired_keys(actors.shell_actor()) == []
     with time_machine.travel(clock.now() + 93 * DAY, tick=True):
-        assert keys.purge_retired_keys(actors.at_the_shell()) == [stage.agent.wallet_id]
-        assert keys.purge_retired_keys(actors.at_the_shell()) == []
+        assert keys.purge_retired_keys(actors.shell_actor()) == [stage.agent.wallet_id]
+        assert keys.purge_retired_keys(actors.shell_actor()) == []
     assert [entry.actor_kind for entry in entries(action="retired_key.purged")] == ["command"]

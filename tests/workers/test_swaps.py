@@ -1,4 +1,4 @@
-"""Swaps in the hands of the workers: stuck, replaced, too late, reverted, reorganised away."""
+"""Confirmation of swaps by workers: stuck, replaced, expired, reverted, in orphaned blocks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from app.core.chains import ETH, USDC
 from app.core.money import parse_amount
-from app.wallets.settlement import Purpose
+from app.wallets.core.lifecycle import AttemptPurpose
 from tests.support.chains import usdc
 from tests.support.stages import Stage
 from tests.support.swaps import router_may_take, swap
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.chain
 
 
 def _stuck(stage: Stage) -> dict[str, Any]:
-    """Let a swap wait for longer than the worker's patience, unseen by the node."""
+    """Send a swap that is stuck, unknown to the node."""
     stage.node.set_automine(on=False)
     body: dict[str, Any] = swap(stage.agent, "USDC", "ETH", "10").get_json()
     assert body["status"] == "pending", body
@@ -30,7 +30,7 @@ def _held(stage: Stage) -> int:
     return stage.chain.real.balances(stage.agent.address).of(USDC).units
 
 
-def test_a_stuck_swap_is_signed_again_in_its_slot_with_the_same_call_and_swaps_once(stage: Stage) -> None:
+def test_a_stuck_swap_is_replaced_with_the_same_nonce_and_call_and_swaps_once(stage: Stage) -> None:
     body = _stuck(stage)
     stage.node.mine(4)
     assert stage.look().replaced == 1
@@ -47,13 +47,16 @@ def test_a_stuck_swap_is_signed_again_in_its_slot_with_the_same_call_and_swaps_o
     assert _held(stage) == usdc(90)
 
 
-def test_a_swap_past_its_deadline_has_its_slot_used_up_and_fails_for_certain(stage: Stage) -> None:
+def test_a_swap_past_its_deadline_is_cancelled_and_certainly_fails(stage: Stage) -> None:
     body = _stuck(stage)
     stage.node.rpc("evm_increaseTime", 700)
     stage.node.mine(4)
     assert stage.look().replaced == 1
-    assert [attempt.purpose for attempt in stage.attempts()] == [Purpose.PAYMENT, Purpose.CANCELLATION]
-    # Until the slot is used, nobody calls it failed.
+    assert [attempt.purpose for attempt in stage.attempts()] == [
+        AttemptPurpose.PAYMENT,
+        AttemptPurpose.CANCELLATION,
+    ]
+    # It is not failed before its nonce is used.
     assert stage.agent.transaction(body["transaction_id"])["status"] == "pending"
     assert stage.agent.spent_today() > 0
     stage.node.set_automine(on=True)
@@ -66,7 +69,7 @@ def test_a_swap_past_its_deadline_has_its_slot_used_up_and_fails_for_certain(sta
     assert stage.agent.spent_today() == 0
 
 
-def test_a_swap_that_a_worker_finds_landed_tells_what_it_brought_and_not_what_was_quoted(
+def test_a_swap_settled_by_a_worker_has_its_actual_output(
     stage: Stage,
 ) -> None:
     stage.node.set_automine(on=False)
@@ -79,12 +82,12 @@ def test_a_swap_that_a_worker_finds_landed_tells_what_it_brought_and_not_what_wa
     assert [row["status"] for row in rows] == ["confirmed", "confirmed"]
     brought = [parse_amount(row["output_amount"], USDC).units for row in rows]
     assert _held(stage) == usdc(100) + sum(brought)
-    # Both had the same quote, and the first has moved the price for the second.
+    # Both had the same quote, and the first moved the price for the second.
     assert first["output_amount"] == second["output_amount"]
     assert brought[0] > brought[1]
 
 
-def test_two_swaps_that_wait_for_one_block_both_have_a_permit_of_their_own(stage: Stage) -> None:
+def test_two_swaps_in_one_block_each_have_their_own_permit(stage: Stage) -> None:
     stage.node.set_automine(on=False)
     asked = [swap(stage.agent, "USDC", "ETH", "10").get_json() for _ in range(3)]
     assert [body["status"] for body in asked] == ["pending"] * 3
@@ -96,7 +99,7 @@ def test_two_swaps_that_wait_for_one_block_both_have_a_permit_of_their_own(stage
     assert _held(stage) == usdc(70)
 
 
-def test_a_swap_whose_block_is_reorganised_away_is_pending_again_with_the_quote_and_lands_again(
+def test_a_swap_in_an_orphaned_block_is_pending_again_with_its_quote_and_lands_again(
     stage: Stage,
 ) -> None:
     body = swap(stage.agent, "USDC", "ETH", "10").get_json()

@@ -1,35 +1,39 @@
-"""The sweep and the ticker: what is due by time is done from the database, with or without Redis, once."""
+"""The sweep and the ticker: work that is due is read from the database and done once, with or without Redis."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from contextlib import contextmanager
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 import time_machine
 from flask import Flask
-from sqlalchemy import select, text, update
+from sqlalchemy import delete, insert, select, text, update
 from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
+from app import wiring
 from app.adapters.evm.chain import EvmChain
 from app.core import clock
 from app.core.chains import ChainName
 from app.core.identifiers import new_id
-from app.core.leases import WorkLease
 from app.core.money import TokenAmount
-from app.core.unit_of_work import reading, unit_of_work
 from app.credits.models import CreditAccount
+from app.db.leases import WorkLease
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.extensions import db
+from app.idempotency.models import IdempotencyKey
 from app.jobs import JobName
 from app.ports.errors import Rejected, Unreachable
-from app.wallets import lifecycle
-from app.wallets.lifecycle import Status, TransactionType
-from app.wallets.models import Transaction
-from app.web.idempotency import IdempotencyKey
+from app.wallets.core import lifecycle
+from app.wallets.core.lifecycle import MovementStatus, TransactionType
+from app.wallets.core.models import Transaction
 from sandbox.evm import EvmNode
+from tests.support import filled
 from tests.support.agents import Agent, register
-from tests.support.applications import RecordingQueue
+from tests.support.applications import RecordingQueue, settings_for
 from tests.support.chains import CONFIRMATIONS, fund
 from workers import schedule, sweeps
 from workers.context import job
@@ -37,8 +41,8 @@ from workers.context import job
 _HOUR = timedelta(hours=1)
 
 
-class Till:
-    """A faucet that notes what it was asked to pay, and that can refuse."""
+class RecordingFaucet:
+    """A faucet that records payment requests, and that can refuse."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, ...]] = []
@@ -51,25 +55,25 @@ class Till:
 
 
 class Stage:
-    """An application with a till and a queue, and an agent."""
+    """An application with a faucet and a queue, and an agent."""
 
-    def __init__(self, app: Flask, till: Till, queue: RecordingQueue) -> None:
-        self.app, self.till, self.queue = app, till, queue
+    def __init__(self, app: Flask, faucet: RecordingFaucet, queue: RecordingQueue) -> None:
+        self.app, self.faucet, self.queue = app, faucet, queue
         self.agent: Agent = register(app.test_client())
 
     def open_request(
         self, *, age: timedelta = timedelta(seconds=30), ttl: timedelta = timedelta(days=7)
     ) -> str:
-        """Record a funding request that was made a while ago, as `funding.request` does."""
+        """Record a funding request of some time ago, as `funding.create_request` does."""
         request_id, made = new_id(), clock.now() - age
-        with unit_of_work():
+        with unit_of_work() as session:
             lifecycle.record(
-                Transaction(
+                session, Transaction(
                     id=request_id, wallet_id=self.agent.wallet_id, type=TransactionType.FUNDING.value,
                     chain="base", to_address=self.agent.address, amount_units=2_500_000, currency="USDC",
                     cost_nanos=0, created_at=made, opened_block=1, expires_at=made + ttl, checks=0,
                 ),
-                status=Status.PENDING,
+                status=MovementStatus.PENDING,
             )  # fmt: skip
         return request_id
 
@@ -80,13 +84,24 @@ class Stage:
 
 @pytest.fixture
 def stage(build_app: Callable[..., Flask], sqlite_url: str) -> Iterator[Stage]:
-    till, queue = Till(), RecordingQueue()
-    app = build_app(sqlite_url, faucet=till, queue=queue)
+    faucet, queue = RecordingFaucet(), RecordingQueue()
+    app = build_app(sqlite_url, faucet=faucet, queue=queue)
     with app.app_context():
-        yield Stage(app, till, queue)
+        yield Stage(app, faucet, queue)
 
 
-def test_what_expired_fails_once_and_what_is_open_stays(stage: Stage) -> None:
+@pytest.fixture
+def chain_stage(build_app: Callable[..., Flask], sqlite_url: str) -> Iterator[Stage]:
+    """A stage with all chains, none of which is called."""
+    faucet, queue = RecordingFaucet(), RecordingQueue()
+    app = build_app(
+        sqlite_url, faucet=faucet, queue=queue, chains=wiring.build(settings_for(sqlite_url)).chains
+    )
+    with app.app_context():
+        yield Stage(app, faucet, queue)
+
+
+def test_expired_requests_fail_once_and_open_ones_stay(stage: Stage) -> None:
     expired = stage.open_request(age=timedelta(days=7, seconds=1))
     young = stage.open_request(age=timedelta(days=6, hours=23))
     sweeps.sweep()
@@ -99,21 +114,21 @@ def test_what_expired_fails_once_and_what_is_open_stays(stage: Stage) -> None:
     ]
 
 
-def test_the_faucet_is_asked_again_for_what_it_should_have_paid_by_now(stage: Stage) -> None:
+def test_the_faucet_is_asked_again_for_overdue_payments(stage: Stage) -> None:
     just_made = stage.open_request(age=timedelta(seconds=5))
     due = stage.open_request(age=timedelta(seconds=30))
     given_up = stage.open_request(age=timedelta(hours=2))
     sweeps.sweep()
     assert stage.queue.put_jobs == [(JobName.PAY_FROM_FAUCET, (due,))]
-    assert stage.till.asked == []
+    assert stage.faucet.asked == []
     assert {stage.status(each) for each in (just_made, due, given_up)} == {"pending"}
 
 
 def test_the_faucet_is_asked_even_while_redis_is_away(stage: Stage) -> None:
     due = stage.open_request()
     stage.queue.away = True
-    schedule.tick(with_sweep=True)
-    assert stage.till.asked == [(due, "base", stage.agent.address, "2.5")]
+    schedule.tick(include_sweep=True)
+    assert stage.faucet.asked == [(due, "base", stage.agent.address, "2.5")]
 
 
 @pytest.mark.parametrize("error", [Rejected("faucet_refused"), Unreachable("faucet_unreachable")])
@@ -122,13 +137,13 @@ def test_a_faucet_that_fails_stops_nothing(error: Exception, stage: Stage) -> No
         stage.open_request()
     expired = stage.open_request(age=timedelta(days=8))
     stage.queue.away = True
-    stage.till.error = error
-    schedule.tick(with_sweep=True)
-    assert len(stage.till.asked) == 2
+    stage.faucet.error = error
+    schedule.tick(include_sweep=True)
+    assert len(stage.faucet.asked) == 2
     assert stage.status(expired) == "failed"
 
 
-def test_a_sweep_that_another_process_does_is_left_to_it_until_its_lease_ends(stage: Stage) -> None:
+def test_a_sweep_leased_by_another_process_is_skipped_until_the_lease_ends(stage: Stage) -> None:
     expired = stage.open_request(age=timedelta(days=8))
     until = clock.now() + timedelta(seconds=60)
     with unit_of_work() as session:
@@ -140,16 +155,16 @@ def test_a_sweep_that_another_process_does_is_left_to_it_until_its_lease_ends(st
     assert stage.status(expired) == "failed"
 
 
-def test_answers_are_forgotten_after_a_day_and_not_before(stage: Stage) -> None:
+def test_idempotency_keys_are_deleted_after_a_day_and_not_before(stage: Stage) -> None:
     remember(stage.agent.id, "/v1/a", age=timedelta(hours=25))
     remember(stage.agent.id, "/v1/b", age=timedelta(hours=23))
     sweeps.sweep()
-    with reading() as session:
+    with read_only_unit() as session:
         assert session.scalars(select(IdempotencyKey.path)).all() == ["/v1/b"]
 
 
 def remember(owner_id: str, path: str, *, age: timedelta) -> None:
-    """Leave an Idempotency-Key that was used a while ago."""
+    """Store an idempotency key that was used some time ago."""
     made = clock.now() - age
     with unit_of_work() as session:
         session.add(
@@ -160,25 +175,25 @@ def remember(owner_id: str, path: str, *, age: timedelta) -> None:
         )  # fmt: skip
 
 
-def test_the_books_are_audited_once_an_hour_and_a_violation_is_told(stage: Stage) -> None:
+def test_audits_run_once_an_hour_and_violations_are_reported(stage: Stage) -> None:
     change_balances_by(1)
     try:
         assert violations(sweeps.audit_hourly)
         assert not violations(sweeps.audit_hourly)
         with time_machine.travel(clock.now() + _HOUR, tick=True):
-            told = violations(sweeps.audit_hourly)
+            reported = violations(sweeps.audit_hourly)
     finally:
         change_balances_by(-1)
-    assert told
-    assert all(entry["log_level"] == "error" for entry in told)
+    assert reported
+    assert all(entry["log_level"] == "error" for entry in reported)
     assert stage.agent.get("/v1/balance").status_code == 200
 
 
-def test_steps_of_the_sweep_that_fail_keep_none_of_the_others_from_being_done(stage: Stage) -> None:
+def test_a_failing_step_of_the_sweep_does_not_prevent_the_others(stage: Stage) -> None:
     expired = stage.open_request(age=timedelta(days=8))
     stage.open_request()
     stage.queue.away = True
-    stage.till.error = RuntimeError("boom")
+    stage.faucet.error = RuntimeError("boom")
     remember(stage.agent.id, "/v1/a", age=timedelta(hours=25))
     with unit_of_work() as session:
         session.execute(
@@ -190,7 +205,7 @@ def test_steps_of_the_sweep_that_fail_keep_none_of_the_others_from_being_done(st
     with capture_logs() as logs:
         sweeps.sweep()
     failed = [entry["step"] for entry in logs if entry["event"] == "sweep_step_failed"]
-    assert failed == ["ask_the_faucet", "forget_answers"]
+    assert failed == ["retry_faucet", "prune_idempotency_keys"]
     assert stage.status(expired) == "failed"
     change_balances_by(1)
     try:
@@ -200,11 +215,11 @@ def test_steps_of_the_sweep_that_fail_keep_none_of_the_others_from_being_done(st
     with unit_of_work() as session:
         session.execute(text("DROP TRIGGER odd_row"))
     sweeps.sweep()
-    with reading() as session:
+    with read_only_unit() as session:
         assert session.scalars(select(IdempotencyKey.path)).all() == []
 
 
-def test_an_audit_that_fails_is_made_again_and_not_an_hour_later(stage: Stage) -> None:
+def test_a_failed_audit_is_retried_before_the_next_hour(stage: Stage) -> None:
     assert stage.agent.get("/v1/balance").status_code == 200
     with unit_of_work() as session:
         session.execute(text("ALTER TABLE usage_logs RENAME TO hidden"))
@@ -224,7 +239,7 @@ def test_an_audit_that_fails_is_made_again_and_not_an_hour_later(stage: Stage) -
 
 
 def change_balances_by(nanos: int) -> None:
-    """Change what accounts say they were granted, without a posting that says so."""
+    """Change the granted sums of accounts without a ledger entry."""
     with unit_of_work() as session:
         session.execute(
             update(CreditAccount).values(
@@ -240,32 +255,97 @@ def violations(work: Callable[[], object]) -> list[Any]:
     return [entry for entry in logs if entry["event"] == "audit_violation"]
 
 
-def test_sound_books_are_told_nobody(stage: Stage) -> None:
+def test_a_clean_audit_reports_nothing(stage: Stage) -> None:
     assert stage.agent.post("/v1/wallets", {}).status_code == 201
     assert sweeps.audit() == []
     assert violations(sweeps.audit_hourly) == []
 
 
-@pytest.mark.chain
-def test_a_tick_puts_one_job_of_each_kind_per_chain(
-    build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain]
+_PENDING: dict[str, dict[str, Any]] = {
+    "transactions": {"type": "transfer", "status": "pending"},
+    "funding requests": {"type": "funding", "status": "pending", "next_check_at": None},
+    "funding_deposits": {"final": False},
+    "payments": {"status": "settling"},
+    "topups": {"closed_at": None},
+    "bridges": {},
+}
+_JOBS = {
+    "transactions": (JobName.CONFIRM, ("base",)),
+    "funding requests": (JobName.FIND_DEPOSITS, ("base",)),
+    "funding_deposits": (JobName.FIND_DEPOSITS, ("base",)),
+    "payments": (JobName.CONFIRM, ("base",)),
+    "topups": (JobName.CONFIRM, ("base",)),
+    "bridges": (JobName.STEP_BRIDGES, ()),
+}
+
+
+@contextmanager
+def pending(kind: str, *, due: datetime | None) -> Iterator[None]:
+    """Store a row of a kind on Base that is next checked at a time, with any value in the other columns."""
+    table = db.metadata.tables.get(kind, db.metadata.tables["transactions"])
+    known = {"chain": "base", "next_check_at": due, "next_step_at": due, **_PENDING[kind]}
+    with unit_of_work() as session:
+        known["account_id"] = session.scalar(select(CreditAccount.id).limit(1))
+        row = filled.row(table, table, 0)
+        session.execute(insert(table).values({name: known.get(name, value) for name, value in row.items()}))
+    yield
+    with unit_of_work() as session:
+        session.execute(delete(table))
+
+
+def scheduled(stage: Stage) -> list[tuple[JobName, tuple[str, ...]]]:
+    """Return the jobs of one round, without a sweep."""
+    stage.queue.put_jobs.clear()
+    schedule.tick(include_sweep=False)
+    return stage.queue.put_jobs
+
+
+def test_a_round_without_anything_pending_enqueues_nothing_but_the_hourly_audit(chain_stage: Stage) -> None:
+    assert scheduled(chain_stage) == [(JobName.AUDIT, ())]
+    sweeps.audit_hourly()
+    assert scheduled(chain_stage) == []
+    with time_machine.travel(clock.now() + _HOUR, tick=False):
+        assert scheduled(chain_stage) == [(JobName.AUDIT, ())]
+
+
+@pytest.mark.parametrize("kind", _PENDING)
+def test_a_round_enqueues_the_job_of_what_is_pending_on_the_chain(kind: str, chain_stage: Stage) -> None:
+    sweeps.audit_hourly()
+    with pending(kind, due=clock.now()):
+        assert scheduled(chain_stage) == [_JOBS[kind]]
+    assert scheduled(chain_stage) == []
+
+
+@pytest.mark.parametrize("kind", ["transactions", "bridges"])
+@pytest.mark.parametrize("due", [_HOUR, None], ids=["later", "never"])
+def test_what_is_due_later_is_enqueued_only_then(
+    kind: str, due: timedelta | None, chain_stage: Stage
 ) -> None:
-    queue = RecordingQueue()
-    with build_app(sqlite_url, queue=queue, chains=chains).app_context():
-        schedule.tick(with_sweep=True)
-    assert sorted(queue.put_jobs) == [
-        (JobName.STEP_BRIDGES, ()),
-        (JobName.CONFIRM, ("base",)),
-        (JobName.CONFIRM, ("ethereum",)),
-        (JobName.FIND_DEPOSITS, ("base",)),
-        (JobName.FIND_DEPOSITS, ("ethereum",)),
-        (JobName.AUDIT, ()),
-        (JobName.SWEEP, ()),
-    ]
+    sweeps.audit_hourly()
+    with pending(kind, due=None if due is None else clock.now() + due):
+        assert scheduled(chain_stage) == []
+        with time_machine.travel(clock.now() + timedelta(minutes=61), tick=False):
+            assert (_JOBS[kind] in scheduled(chain_stage)) == (due is not None)
+
+
+def test_every_kind_of_job_is_due_while_the_database_does_not_answer(chain_stage: Stage) -> None:
+    with unit_of_work() as session:
+        session.execute(text("ALTER TABLE bridges RENAME TO away"))
+    jobs = {job for job, _ in scheduled(chain_stage)}
+    assert jobs == {JobName.CONFIRM, JobName.FIND_DEPOSITS, JobName.STEP_BRIDGES, JobName.AUDIT}
+    with unit_of_work() as session:
+        session.execute(text("ALTER TABLE away RENAME TO bridges"))
+
+
+def test_a_sweep_records_the_heartbeat_of_an_idle_service(chain_stage: Stage) -> None:
+    client = chain_stage.app.test_client()
+    assert client.get("/v1/health").get_json()["checks"]["worker"] == "silent"
+    sweeps.sweep()
+    assert client.get("/v1/health").get_json()["checks"]["worker"] == "ok"
 
 
 @pytest.mark.chain
-def test_with_redis_away_a_tick_carries_funding_and_transfers_to_their_end_itself(
+def test_without_redis_the_ticker_settles_funding_and_transfers(
     build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain], base_node: EvmNode
 ) -> None:
     queue = RecordingQueue()
@@ -278,17 +358,17 @@ def test_with_redis_away_a_tick_carries_funding_and_transfers_to_their_end_itsel
         base_node.mine(CONFIRMATIONS[ChainName.BASE])
         moved = agent.move("2", "USDC", Prefer="respond-async").get_json()
         with time_machine.travel(clock.now() + timedelta(seconds=10), tick=True):
-            schedule.tick(with_sweep=False)
+            schedule.tick(include_sweep=False)
         assert agent.transaction(asked["funding_request_id"])["status"] == "confirmed"
         assert agent.transaction(moved["transaction_id"])["status"] == "confirmed"
         health = agent.client.get("/v1/health").get_json()
         assert health["checks"] == {"database": "ok", "redis": "unreachable", "worker": "ok"}
 
 
-def test_every_job_can_be_run_by_the_ticker_itself() -> None:
+def test_every_job_can_be_run_by_the_ticker() -> None:
     # Only the shopper's own process drives a browser.
-    assert set(schedule._INLINE) == set(JobName) - {JobName.BUY}
-    for name, run in schedule._INLINE.items():
+    assert set(schedule._INLINE_JOBS) == set(JobName) - {JobName.BUY}
+    for name, run in schedule._INLINE_JOBS.items():
         assert f"{run.__module__}.{run.__name__}" == name.value
 
 
@@ -299,9 +379,9 @@ def test_a_job_that_fails_in_the_ticker_does_not_end_it(stage: Stage) -> None:
 
     expired = stage.open_request(age=timedelta(days=8))
     stage.queue.away = True
-    stage.till.error = RuntimeError("boom")
+    stage.faucet.error = RuntimeError("boom")
     stage.open_request()
-    schedule.tick(with_sweep=True)
+    schedule.tick(include_sweep=True)
     assert stage.status(expired) == "failed"
     with pytest.raises(RuntimeError, match="boom"):
         fail()

@@ -3,6 +3,7 @@
 import base64
 import json
 import sys
+from importlib.metadata import version
 
 from eth_account import Account
 from x402.clients.requests import x402_requests
@@ -11,4 +12,5 @@ _, url, key = sys.argv
 with x402_requests(Account.from_key(key)) as session:
     answer = session.get(url, timeout=60)
 settled = json.loads(base64.b64decode(answer.headers["X-PAYMENT-RESPONSE"]))
-sys.stdout.write(json.dumps({"status": answer.status_code, "body": answer.json(), "settled": settled}))
+paid = {"status": answer.status_code, "body": answer.json(), "settled": settled}
+sys.stdout.write(json.dumps({**paid, "version": version("x402")}))

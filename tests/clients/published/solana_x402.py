@@ -3,6 +3,7 @@
 import base64
 import json
 import sys
+from importlib.metadata import version
 
 from solders.keypair import Keypair
 from x402 import x402ClientSync
@@ -16,4 +17,5 @@ register_exact_svm_client(client, KeypairSigner(Keypair.from_base58_string(key))
 with x402_requests(client) as session:
     answer = session.get(url, timeout=60)
 settled = json.loads(base64.b64decode(answer.headers["PAYMENT-RESPONSE"]))
-sys.stdout.write(json.dumps({"status": answer.status_code, "body": answer.json(), "settled": settled}))
+paid = {"status": answer.status_code, "body": answer.json(), "settled": settled}
+sys.stdout.write(json.dumps({**paid, "version": version("x402")}))

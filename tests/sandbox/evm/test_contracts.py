@@ -8,7 +8,7 @@ from eth_account import Account
 
 from sandbox.evm import EvmNode
 from sandbox.evm.abi import call_data, decode_result
-from sandbox.evm.feeds import feed_address
+from sandbox.evm.price_feeds import feed_address
 
 HEADER_ONLY = False
 
@@ -35,7 +35,7 @@ def test_usdc_is_circles_token_and_moves(node: EvmNode) -> None:
     assert read(node, usdc, "balanceOf(address)", "(uint256)", recipient) == (1_500_000,)
 
 
-def test_a_payment_from_the_stock_looks_like_anybodys_deposit(node: EvmNode) -> None:
+def test_a_faucet_payment_looks_like_any_deposit(node: EvmNode) -> None:
     recipient = Account.create().address
     usdc_receipt = node.rpc("eth_getTransactionReceipt", node.fund_usdc(recipient, 7))
     eth_receipt = node.rpc("eth_getTransactionReceipt", node.fund_eth(recipient, 9))
@@ -56,7 +56,7 @@ def test_the_pool_quotes_at_the_feeds_price(node: EvmNode) -> None:
     assert 2_990 * 10**6 < out < 3_000 * 10**6
 
 
-def test_the_pool_stands_where_mainnets_pool_stands(ethereum_node: EvmNode, base_node: EvmNode) -> None:
+def test_the_pool_has_the_mainnet_address(ethereum_node: EvmNode, base_node: EvmNode) -> None:
     expected = {
         "ethereum": "0x88e6a0c2ddd26feeb64f039a2c41296fcb3f5640",
         "base": "0xd0b53d9277642d899df5c87a3966a349a798f224",

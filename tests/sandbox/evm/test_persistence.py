@@ -26,7 +26,7 @@ def head(node: EvmNode) -> int:
     return int(node.rpc("eth_blockNumber"), 16)
 
 
-def test_a_stopped_chain_goes_on_where_it_was(path: Path) -> None:
+def test_a_stopped_chain_continues_from_its_state(path: Path) -> None:
     recipient = Account.create().address
     with EvmNode("base", state=path) as node:
         tx_hash = node.fund_eth(recipient, 5)
@@ -47,7 +47,7 @@ def test_a_restarted_chain_can_be_read_a_few_blocks_deep(path: Path) -> None:
         assert balance(node, recipient, hex(head(node) - 10)) == 5
 
 
-def test_a_killed_node_comes_back_with_what_was_saved(path: Path) -> None:
+def test_a_killed_node_restarts_on_the_saved_chain(path: Path) -> None:
     recipient = Account.create().address
     with EvmNode("base", state=path, state_interval=0.05) as node:
         node.fund_eth(recipient, 5)
@@ -63,41 +63,41 @@ def test_a_killed_node_comes_back_with_what_was_saved(path: Path) -> None:
         assert balance(node, recipient) == 10
 
 
-def test_a_torn_file_gives_way_to_the_save_before_it(path: Path) -> None:
+def test_a_corrupt_file_is_replaced_by_the_previous_save(path: Path) -> None:
     recipient = Account.create().address
-    said: list[str] = []
+    lines: list[str] = []
     with EvmNode("base", state=path) as node:
         node.fund_eth(recipient, 5)
     with EvmNode("base", state=path):
         pass
     path.write_bytes(path.read_bytes()[:10_000])
-    with EvmNode("base", state=path, say=said.append) as node:
+    with EvmNode("base", state=path, log_line=lines.append) as node:
         assert balance(node, recipient) == 5
-    assert "damaged" in said[0]
+    assert "damaged" in lines[0]
 
 
-def test_a_save_that_the_node_refuses_gives_way_to_the_one_before_it(path: Path) -> None:
-    said: list[str] = []
+def test_a_save_that_the_node_refuses_is_replaced_by_the_previous_one(path: Path) -> None:
+    lines: list[str] = []
     with EvmNode("base", state=path):
         pass
     with EvmNode("base", state=path):
         pass
     path.write_bytes(gzip.compress(b'{"accounts": "none"}'))
-    with EvmNode("base", state=path, say=said.append) as node:
+    with EvmNode("base", state=path, log_line=lines.append) as node:
         assert node.rpc("eth_getCode", node.deployment.usdc, "latest") != "0x"
-    assert "refuses" in said[0]
+    assert "refuses" in lines[0]
 
 
-def test_a_chain_of_which_nothing_can_be_used_starts_anew_and_keeps_the_remains(path: Path) -> None:
-    said: list[str] = []
+def test_an_unusable_chain_is_kept_and_a_new_one_started(path: Path) -> None:
+    lines: list[str] = []
     path.write_bytes(b"not a chain")
-    with EvmNode("base", state=path, say=said.append) as node:
+    with EvmNode("base", state=path, log_line=lines.append) as node:
         assert node.rpc("eth_getCode", node.deployment.usdc, "latest") != "0x"
     assert path.with_name(path.name + ".damaged").read_bytes() == b"not a chain"
-    assert any("starts anew" in line for line in said)
+    assert any("a new chain is started" in line for line in lines)
 
 
-def test_a_taken_port_does_not_cost_the_saved_chain(path: Path) -> None:
+def test_a_taken_port_does_not_damage_the_saved_chain(path: Path) -> None:
     with EvmNode("base", state=path) as node:
         port = int(node.url.rsplit(":", 1)[1])
         other = EvmNode("base", port=port, state=path)
@@ -108,7 +108,7 @@ def test_a_taken_port_does_not_cost_the_saved_chain(path: Path) -> None:
 
 
 def test_a_dump_of_a_busy_chain_is_of_one_block(own_base_node: EvmNode, tmp_path: Path) -> None:
-    """State of one block and receipts of another would be a chain that never was."""
+    """State of one block with receipts of another would be an inconsistent chain."""
     node = own_base_node
     recipient = Account.create().address
     done = threading.Event()

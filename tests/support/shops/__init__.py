@@ -1,1 +1,1 @@
-"""Web shops for the tests of shopping: one that nobody here wrote, and some that we did."""
+"""Web shops for the tests of shopping: django-oscar, and one of our own."""

@@ -1,4 +1,4 @@
-"""A little shop of another build: one page drawn by JavaScript over a JSON API, other words, one-page checkout.
+"""A small shop: one page drawn by JavaScript over a JSON API, unusual words, one-page checkout.
 
 "Trolley", "Sign in" in a dialog, "Your details", radio buttons of its own, "Pay $17.00" to order.
 A test reads `orders` and sets `Behaviour` to make it odd.
@@ -15,9 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from http.cookies import SimpleCookie
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from solana_node.loopback_server import LoopbackHandler, LoopbackServer
 
 PASSWORD = "tulip-harbour-42"
 PAGE = (Path(__file__).parent / "corner.html").read_text()
@@ -25,39 +26,39 @@ PAGE = (Path(__file__).parent / "corner.html").read_text()
 
 @dataclass(slots=True)
 class Behaviour:
-    """What a test makes the shop do."""
+    """Defects that a test configures."""
 
     symbol: str = "$"
-    """What stands before amounts."""
+    """The sign before amounts."""
     code: str = "USD"
-    """What the page's JSON-LD declares; empty for no JSON-LD at all."""
+    """The currency in the page's JSON-LD; empty for no JSON-LD at all."""
     colours: tuple[str, ...] = ()
     price: Decimal = Decimal("12.00")
     shipping: Decimal = Decimal("5.00")
     hides_total: bool = False
     raises_price: Decimal = Decimal(0)
-    """Added once something is in the cart."""
+    """Added to the price once something is in the cart."""
     asks_for_card: bool = False
-    asks_for_person: bool = False
+    asks_for_captcha: bool = False
     number: str | None = "PX-20931"
     confirms: bool = True
     needs_phone: bool = False
     prefilled_name: str = ""
     ignores_address: str = ""
-    """Ships to this postal code whatever is typed."""
+    """Ships to this postal code regardless of the form."""
     offers_guests_after_refusal: bool = True
     echoes_password: bool = False
-    several_articles: bool = False
+    several_products: bool = False
     cookie_banner: bool = True
     redirects_to: str = ""
     adds_insurance: bool = False
-    """Ticked beforehand."""
-    comes_again: str = ""
-    """What the checkout says about the next delivery."""
-    counts_anew: bool = False
-    """The checkout shows every second what it costs by then."""
-    answers_late: float = 0.0
-    """Seconds that every answer takes once something is in the cart."""
+    """Ticked by default."""
+    recurring: str = ""
+    """The checkout's text about the next delivery."""
+    recalculates: bool = False
+    """The checkout recalculates and shows its total every second."""
+    response_delay: float = 0.0
+    """Seconds that every response takes once something is in the cart."""
 
 
 @dataclass(slots=True)
@@ -80,7 +81,7 @@ class Corner:
     left_in_cart: dict[str, dict[str, int]] = field(default_factory=dict)
     sessions: dict[str, Session] = field(default_factory=dict)
     quoted: Decimal = Decimal(0)
-    """The last total that was told."""
+    """The last total that was quoted."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     at_work: int = 0
     most_at_work: int = 0
@@ -104,11 +105,11 @@ class Corner:
         price = odd.price + (odd.raises_price if session.cart else 0)
         return {
             "symbol": odd.symbol, "code": odd.code, "colours": odd.colours, "price": f"{price:.2f}",
-            "card": odd.asks_for_card, "person": odd.asks_for_person, "phone": odd.needs_phone,
-            "prefilled": odd.prefilled_name, "guests": odd.offers_guests_after_refusal, "several": odd.several_articles,
+            "card": odd.asks_for_card, "person": odd.asks_for_captcha, "phone": odd.needs_phone,
+            "prefilled": odd.prefilled_name, "guests": odd.offers_guests_after_refusal, "several": odd.several_products,
             "cookies": odd.cookie_banner, "user": session.user, "cart": sum(session.cart.values()),
             "echo": session.password if odd.echoes_password else "", "insured": odd.adds_insurance,
-            "again": odd.comes_again, "live": odd.counts_anew,
+            "again": odd.recurring, "live": odd.recalculates,
         }  # fmt: skip
 
     def quote(self, session: Session, insured: Decimal = Decimal(0)) -> dict[str, Any]:
@@ -174,52 +175,33 @@ def corner_shop() -> Iterator[Corner]:
     shop = Corner()
     shop.hold_orders.set()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class Handler(LoopbackHandler):
         def do_GET(self) -> None:
             if shop.behaviour.redirects_to and self.path.startswith("/item"):
-                self._send(302, b"", {"Location": shop.behaviour.redirects_to})
+                self.reply(302, b"", headers={"Location": shop.behaviour.redirects_to})
             elif self.path.startswith(("/item/pen-holder", "/pay", "/trolley")):
-                self._send(200, PAGE.encode(), {"Content-Type": "text/html; charset=utf-8"})
+                self.reply(200, PAGE.encode(), content_type="text/html; charset=utf-8")
             else:
-                self._send(404, b"<h1>Not here</h1>", {"Content-Type": "text/html"})
+                self.reply(404, b"<h1>Not here</h1>", content_type="text/html")
 
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
+            body = json.loads(self.read_body() or b"{}")
             cookie = SimpleCookie(self.headers.get("Cookie", "")).get("visit")
             token = cookie.value if cookie else secrets.token_hex(8)
             session = shop.sessions.setdefault(token, Session())
             status, answer = shop.call(self.path, session, body)
-            time.sleep(0.05 + (shop.behaviour.answers_late if session.cart else 0))
-            headers = {"Content-Type": "application/json", "Set-Cookie": f"visit={token}; Path=/; HttpOnly"}
-            self._send(status, json.dumps(answer).encode(), headers)
+            time.sleep(0.05 + (shop.behaviour.response_delay if session.cart else 0))
+            self.reply(
+                status,
+                json.dumps(answer).encode(),
+                headers={"Set-Cookie": f"visit={token}; Path=/; HttpOnly"},
+            )
 
-        def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_arguments: object) -> None:
-            """Keep the test run quiet."""
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-
-        def handle_error(self, *_arguments: object) -> None:
-            """Browsers hang up."""
-
-    server = Server(("127.0.0.1", 0), Handler)
-    shop.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
+    server = LoopbackServer(Handler)
+    shop.url = server.url
+    server.start()
     try:
         yield shop
     finally:
         shop.hold_orders.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+        server.stop()

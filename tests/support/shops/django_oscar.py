@@ -1,4 +1,4 @@
-"""django-oscar as a running shop: where its articles are, and what its own database says was ordered."""
+"""A running django-oscar shop: its product URLs, and the orders in its database."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SERVER = Path(__file__).with_name("oscar_server.py")
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """An order as the shop has it."""
+    """An order in the shop's database."""
 
     number: str
     total: str
@@ -33,17 +33,17 @@ class Ordered:
 
 @dataclass(frozen=True, slots=True)
 class Oscar:
-    """The running shop; each customer (`stored3@example.com`) is for one test."""
+    """The running shop; each customer (`stored3@example.com`) belongs to one test."""
 
     folder: Path
     base: str
     password: str
     mug: str
-    desk: str
+    table: str
     lamp: str
 
     def orders_of(self, customer: str) -> list[Ordered]:
-        """Return a customer's orders; a guest is known by the e-mail address."""
+        """Return the orders of a customer; a guest is identified by the e-mail address."""
         query = """
             select o.number, o.total_incl_tax, coalesce(u.email, o.guest_email), l.title, l.quantity,
                    a.postcode, a.line1
@@ -56,7 +56,7 @@ class Oscar:
         return [Ordered(str(row[0]), f"{row[1]:.2f}", *row[2:]) for row in rows]
 
     def in_basket_of(self, customer: str) -> int:
-        """Return how many pieces a customer has left in the basket."""
+        """Return how many units a customer has left in the basket."""
         query = """
             select coalesce(sum(l.quantity), 0) from basket_line l join basket_basket b on b.id = l.basket_id
             join auth_user u on u.id = b.owner_id where u.email = ? and b.status = 'Open'
@@ -66,7 +66,7 @@ class Oscar:
 
     @contextmanager
     def holding_orders(self) -> Iterator[Path]:
-        """Let orders be placed but not answered; yields the file that appears when one was placed."""
+        """Delay the responses to orders; yields the file that appears once an order was placed."""
         (self.folder / "hold").touch()
         (self.folder / "ordered").unlink(missing_ok=True)
         try:

@@ -1,4 +1,4 @@
-"""Runs django-oscar as its package ships it, on loopback, with a few articles and customers.
+"""Runs django-oscar as its package ships it, on loopback, with a few products and customers.
 
 Prints one line of JSON when it listens. Started by `tests.support.shops.django_oscar`.
 """
@@ -29,14 +29,14 @@ ADDRESSES = (
 )
 ARTICLES = {
     "mug": ("Blue enamel mug", "12.50", 500),
-    "desk": ("Walnut desk", "740.00", 50),
+    "table": ("Walnut table", "740.00", 50),
     "lamp": ("Sold-out lamp", "20.00", 0),
 }
 CUSTOMERS = 8
 
 
 class NoMigrations:
-    """Tells Django that no application has migrations."""
+    """Reports to Django that no application has migrations."""
 
     def __contains__(self, _name: str) -> bool:
         return True
@@ -46,7 +46,7 @@ class NoMigrations:
 
 
 def configure(folder: Path, *, guests: bool, currency: str) -> None:
-    """Set Django up as oscar's documentation says."""
+    """Configure Django as oscar's documentation describes."""
     from oscar import defaults  # noqa: PLC0415 - it reads Django's settings
 
     values = {name: getattr(defaults, name) for name in dir(defaults) if name.isupper()}
@@ -102,7 +102,7 @@ def configure(folder: Path, *, guests: bool, currency: str) -> None:
             "oscar.apps.customer.auth_backends.EmailBackend",
             "django.contrib.auth.backends.ModelBackend",
         ),
-        # Customers of the tests are many and guess nothing.
+        # The tests have many customers and guess no passwords.
         "PASSWORD_HASHERS": ["django.contrib.auth.hashers.MD5PasswordHasher"],
         "HAYSTACK_CONNECTIONS": {"default": {"ENGINE": "haystack.backends.simple_backend.SimpleEngine"}},
         "EMAIL_BACKEND": "django.core.mail.backends.dummy.EmailBackend",
@@ -123,7 +123,7 @@ def configure(folder: Path, *, guests: bool, currency: str) -> None:
 
 
 def stock(base: str, *, currency: str) -> dict[str, Any]:
-    """Make countries, articles and customers; return what the tests have to know."""
+    """Create countries, products and customers; return what the tests need of them."""
     from django.contrib.auth import get_user_model  # noqa: PLC0415
     from oscar.core.loading import get_model  # noqa: PLC0415
 
@@ -170,7 +170,7 @@ def stock(base: str, *, currency: str) -> dict[str, Any]:
                         country_id="US",
                     )
             if kind == "leftover":
-                _leave_in_basket(user, products["desk"])
+                _leave_in_basket(user, products["table"])
     return {"base": base, "password": PASSWORD, **urls}
 
 
@@ -184,7 +184,7 @@ def _leave_in_basket(user: Any, product: Any) -> None:
 
 
 def slow(application: Callable[..., Any], folder: Path) -> Callable[..., Any]:
-    """Serve static files, and let a test stand in the middle of an order: it lasts while the file `hold` exists."""
+    """Serve static files, and delay the response to an order while the file `hold` exists."""
     from django.contrib.staticfiles.handlers import StaticFilesHandler  # noqa: PLC0415
 
     inner = StaticFilesHandler(application)
@@ -202,7 +202,7 @@ def slow(application: Callable[..., Any], folder: Path) -> Callable[..., Any]:
 
 
 class Server(ThreadingMixIn, WSGIServer):
-    """Serves many at once."""
+    """Serves requests concurrently."""
 
     daemon_threads = True
     request_queue_size = 64
@@ -212,7 +212,7 @@ class Quiet(WSGIRequestHandler):
     """Writes no log."""
 
     def log_message(self, *_arguments: object) -> None:
-        """Say nothing."""
+        """Write nothing."""
 
 
 def main() -> None:

@@ -1,0 +1,181 @@
+"""Pure rules of the EVM adapter: fees, error messages, strict parsing of responses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from eth_account import Account
+from eth_account.typed_transactions.typed_transaction import TypedTransaction
+from eth_utils.crypto import keccak
+from hexbytes import HexBytes
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.adapters.evm.client import wire
+from app.adapters.evm.client.wire import FeeHistory
+from app.adapters.evm.send import fees, refusals, transactions
+from app.adapters.evm.send.fees import FeeTerms, GasPrice
+from app.adapters.evm.send.transactions import CallTarget, UnsignedTransaction
+from app.adapters.jsonrpc.replies import MalformedResponseError, RpcError
+from tests.support.evm import Person
+
+WEI = st.integers(min_value=0, max_value=2**96)
+
+
+@given(tip=WEI, extra=WEI, market_tip=WEI, market_extra=WEI)
+def test_a_replacement_raises_both_fee_fields_by_an_eighth(
+    tip: int, extra: int, market_tip: int, market_extra: int
+) -> None:
+    old, market = GasPrice(tip + extra, tip), GasPrice(market_tip + market_extra, market_tip)
+
+    new = fees.replacement_price(old, market)
+
+    assert new.tip * 8 > old.tip * 9
+    assert new.max_fee * 8 > old.max_fee * 9
+    assert new.max_fee >= market.max_fee
+    assert new.tip >= market.tip
+    assert new.tip <= new.max_fee, "nodes refuse a tip above the maximum fee"
+
+
+def test_the_tip_comes_from_recent_blocks_then_from_the_node_and_is_never_zero() -> None:
+    assert fees.market_price(FeeHistory(100, (1, 7, 3)), suggested_tip=50) == GasPrice(207, 7)
+    assert fees.market_price(FeeHistory(100, (0, 0)), suggested_tip=50) == GasPrice(250, 50)
+    assert fees.market_price(FeeHistory(0, ()), suggested_tip=None) == GasPrice(1, 1)
+
+
+def test_terms_come_back_from_json_as_they_were() -> None:
+    terms = FeeTerms(21_000, GasPrice(10**12, 10**9), 2**70)
+    assert FeeTerms.from_terms(terms.as_terms()) == terms
+    assert terms.max_units == 21_000 * 10**12 + -(-(2**70) * 6 // 5)
+
+
+@given(
+    nonce=st.integers(0, 2**63),
+    tip=WEI,
+    extra=WEI,
+    value=WEI,
+    gas=st.integers(21_000, 2**40),
+    data=st.binary(),
+)
+def test_signed_bytes_are_those_of_the_reference_library(
+    nonce: int, tip: int, extra: int, value: int, gas: int, data: bytes
+) -> None:
+    person, to = Person(), "0x00000000000000000000000000000000C0FFEE00"
+    unsigned = UnsignedTransaction(900001, nonce, tip, tip + extra, gas, CallTarget(to, value, data))
+
+    raw, tx_hash = transactions.sign(unsigned, person, sender=person.address)
+
+    read = TypedTransaction.from_bytes(HexBytes(raw)).as_dict()
+    assert Account.recover_transaction(raw) == person.address
+    assert (read["chainId"], read["nonce"], read["gas"], read["value"]) == (900001, nonce, gas, value)
+    assert (read["maxFeePerGas"], read["maxPriorityFeePerGas"]) == (tip + extra, tip)
+    assert bytes(read["data"]) == data
+    assert tx_hash == transactions.hash_of(raw)
+    assert TypedTransaction.from_bytes(HexBytes(raw)).hash() == keccak(unsigned.encoded())
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("already known", refusals.ALREADY_KNOWN),
+        ("transaction already imported", refusals.ALREADY_KNOWN),
+        ("AlreadyKnown", refusals.ALREADY_KNOWN),
+        ("Known transaction", refusals.ALREADY_KNOWN),
+        ("nonce too low: next nonce 5, tx nonce 3", "nonce_too_low"),
+        ("OldNonce", "nonce_too_low"),
+        ("replacement transaction underpriced", "replacement_underpriced"),
+        ("transaction underpriced: tip needed 1, tip permitted 0", "fee_too_low"),
+        ("max fee per gas less than block base fee: address 0x1, maxFeePerGas: 1", "fee_too_low"),
+        (
+            "insufficient funds for gas * price + value: balance 1, tx cost 2, overshot 1",
+            "insufficient_funds",
+        ),
+        ("Insufficient funds for gas * price + value", "insufficient_funds"),
+        ("invalid chain id for signer: have 1 want 8453", "wrong_chain"),
+        ("max priority fee per gas higher than max fee per gas", "invalid_transaction"),
+        ("intrinsic gas too low: gas 20000, minimum needed 21000", "invalid_transaction"),
+        ("txpool is full", "pool_full"),
+    ],
+)
+def test_known_node_errors_are_mapped(words: str, reason: str) -> None:
+    assert RpcError(-32000, words).look_up(refusals.SEND_REFUSALS) == reason
+
+
+@pytest.mark.parametrize("words", ["internal error", "", "timeout", "header not found"])
+def test_unknown_node_errors_are_not_refusals(words: str) -> None:
+    assert RpcError(-32000, words).look_up(refusals.SEND_REFUSALS) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (None, "execution reverted"),
+        ("0x", "execution reverted"),
+        ("0xzz", "execution reverted"),
+        ("0x08c379a0", "execution reverted"),
+        ("0x08c379a0" + "ff" * 64, "execution reverted"),
+        ("0x4e487b71" + "11".rjust(64, "0"), "panic 0x11"),
+        ("0xdeadbeef" + "00" * 32, "custom error 0xdeadbeef"),
+    ],
+)
+def test_every_form_of_revert_data_has_a_text(data: str | None, text: str) -> None:
+    assert refusals.revert_text(RpcError(3, "execution reverted", data)) == text
+
+
+@given(st.text(), st.one_of(st.none(), st.binary().map(lambda data: "0x" + data.hex()), st.text()))
+def test_no_revert_text_can_contain_markup(message: str, data: str | None) -> None:
+    text = refusals.revert_text(RpcError(3, message, data))
+    assert 0 < len(text) <= 120
+    assert text.isascii()
+    assert text.isprintable()
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+)
+FIELDS = st.sampled_from(
+    ["number", "hash", "transactions", "blockHash", "status", "gasUsed", "baseFeePerGas", "reward", "topics"]
+)
+
+
+@given(st.one_of(JSON, st.dictionaries(FIELDS, JSON)))
+@pytest.mark.parametrize(
+    "read",
+    [
+        wire.quantity,
+        wire.count,
+        wire.fee,
+        wire.hex_bytes,
+        wire.hash32,
+        wire.address,
+        wire.block_ref,
+        wire.block_or_none,
+        wire.receipt_or_none,
+        wire.fee_history,
+        wire.logs,
+    ],
+    ids=lambda read: str(read.__name__),
+)
+def test_any_response_is_parsed_or_malformed(read: object, answer: object) -> None:
+    assert callable(read)
+    with suppress(MalformedResponseError):
+        value = read(answer)
+        assert not isinstance(value, int) or value >= 0
+
+
+@pytest.mark.parametrize(
+    ("read", "answer"),
+    [
+        (wire.count, hex(2**63)),
+        (wire.fee, hex(2**128)),
+        (wire.block_ref, {"number": hex(2**63), "hash": "0x" + "11" * 32}),
+        (wire.fee_history, {"baseFeePerGas": [hex(2**128)], "reward": [["0x1"]]}),
+        (wire.fee_history, {"baseFeePerGas": ["0x1"], "reward": [[hex(2**128)]]}),
+    ],
+)
+def test_an_out_of_range_number_is_malformed(read: Callable[[object], object], answer: object) -> None:
+    with pytest.raises(MalformedResponseError):
+        read(answer)

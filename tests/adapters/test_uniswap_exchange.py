@@ -1,0 +1,261 @@
+"""The exchange of the EVM chains: which call is signed, its exact content, and lying nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from eth_abi.abi import decode, encode
+
+from app.adapters.evm.send.transactions import CallTarget
+from app.adapters.swaps.uniswap import calls
+from app.adapters.swaps.uniswap.calls import PermitSignature, UniswapSwap
+from app.adapters.swaps.uniswap.exchange import UniswapExchange
+from app.core.chains import ETH, USDC, Token
+from app.core.money import TokenAmount
+from app.ports.chain import SignedTransaction, TransactionQuery, TransactionStatus
+from app.ports.errors import Rejected, Unreachable
+from app.ports.swaps import ConcurrentOutflows, SwapRequest
+from sandbox.evm import EvmNode
+from tests.support.evm import Person, await_mined, chain_at, funded, landed, proxy, refuse, spoil
+from tests.support.swaps import router_may_take
+
+pytestmark = pytest.mark.chain
+
+SIGNATURE = PermitSignature(27, bytes(32), bytes(32))
+OTHER = "0x00000000000000000000000000000000C0FFEE00"
+
+
+@pytest.fixture
+def person(base_node: EvmNode) -> Person:
+    return funded(base_node, usdc_units=100_000_000)
+
+
+def swap_request(person: Person, given: Token = USDC, units: int = 10_000_000) -> SwapRequest:
+    return SwapRequest(person.address, TokenAmount(units, given), ETH if given == USDC else USDC, 50)
+
+
+@pytest.mark.parametrize(("given", "units"), [(ETH, 10**16), (USDC, 30_000_000)])
+def test_a_swaps_cost_and_output_are_exact_including_the_l1_fee(
+    given: Token, units: int, base_node: EvmNode, person: Person
+) -> None:
+    chain = chain_at(base_node)
+    exchange = UniswapExchange(chain)
+    before = chain.balances(person.address)
+    offer = exchange.quote(swap_request(person, given, units))
+    draft = exchange.draft(offer, minimum_units=offer.output_units, signer=person)
+    signed = exchange.sign(draft, person, sequence=draft.sequence, concurrent=ConcurrentOutflows())
+    chain.broadcast(signed.raw)
+    await_mined(base_node, signed.tx_hash)
+    watch = TransactionQuery(
+        "it", person.address, signed.sequence, (signed.tx_hash,), expected_token=offer.request.output_token
+    )
+    found = chain.outcomes([watch])["it"]
+    after = chain.balances(person.address)
+    assert found.received_units == offer.output_units
+    assert found.fee_units is not None
+    assert found.fee_units <= draft.fee_units
+    gained = {ETH: -found.fee_units, USDC: 0}
+    gained[given] -= units
+    gained[offer.request.output_token] += offer.output_units
+    for token, difference in gained.items():
+        assert after.of(token).units - before.of(token).units == difference
+
+
+def swap_of(person: Person, given: Token = USDC) -> UniswapSwap:
+    permit = SIGNATURE if given == USDC else None
+    return UniswapSwap(
+        swap_request(person, given), fee_tier=500, minimum_units=7, deadline=1_900_000_000, permit=permit
+    )
+
+
+def _with_deadline(swap: UniswapSwap) -> UniswapSwap:
+    return replace(swap, deadline=swap.deadline + 1)
+
+
+def _for_another(swap: UniswapSwap) -> UniswapSwap:
+    return replace(swap, request=replace(swap.request, owner=OTHER))
+
+
+def _of_more(swap: UniswapSwap) -> UniswapSwap:
+    return replace(
+        swap, request=replace(swap.request, input_amount=TokenAmount(99, swap.request.input_amount.token))
+    )
+
+
+CHANGES: list[Callable[[UniswapSwap], UniswapSwap]] = [
+    _with_deadline,
+    _for_another,
+    _of_more,
+    lambda swap: replace(swap, minimum_units=6),
+    lambda swap: replace(swap, fee_tier=3000),
+]
+
+
+@pytest.mark.parametrize("given", [ETH, USDC])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_call_that_differs_from_the_swap_is_not_signed(
+    given: Token, change: Callable[[UniswapSwap], UniswapSwap], base_node: EvmNode
+) -> None:
+    swap, deployment = swap_of(Person(), given), base_node.deployment
+    calls.assert_encodes(deployment, calls.encode_swap(deployment, swap), swap)
+    with pytest.raises(Rejected, match=r"unsafe_instructions"):
+        calls.assert_encodes(deployment, calls.encode_swap(deployment, change(swap)), swap)
+
+
+def test_a_call_with_another_approval_or_malformed_data_is_not_signed(base_node: EvmNode) -> None:
+    swap, deployment = swap_of(Person()), base_node.deployment
+    good = calls.encode_swap(deployment, swap)
+    approve = bytes.fromhex("095ea7b3") + encode(["address", "uint256"], [OTHER, 2**256 - 1])
+    bad = [
+        CallTarget(deployment.usdc, 0, approve),
+        CallTarget(OTHER, 0, good.data),
+        CallTarget(good.to, 1, good.data),
+        CallTarget(good.to, 0, good.data[:4]),
+        CallTarget(good.to, 0, good.data[:300]),
+        CallTarget(good.to, 0, b"\0\0\0\0" + good.data[4:]),
+        calls.encode_swap(deployment, swap_of(Person(), ETH)),
+    ]
+    for target in bad:
+        with pytest.raises(Rejected, match=r"unsafe_instructions"):
+            calls.assert_encodes(deployment, target, swap)
+
+
+def test_a_node_that_lies_about_the_token_gets_no_signature_for_another_chain(
+    base_node: EvmNode, person: Person
+) -> None:
+    # The domain always has our chain and our contract; the lie only makes the swap impossible.
+    chain = chain_at(base_node)
+    offer = UniswapExchange(chain).quote(swap_request(person))
+    draft = UniswapExchange(chain).draft(offer, minimum_units=1, signer=person)
+    terms = {**draft.terms, "permit_name": "Other"}
+    signed = UniswapExchange(chain).sign(
+        replace(draft, terms=terms), person, sequence=draft.sequence, concurrent=ConcurrentOutflows()
+    )
+    assert (
+        signed.raw
+        != UniswapExchange(chain)
+        .sign(draft, person, sequence=draft.sequence, concurrent=ConcurrentOutflows())
+        .raw
+    )
+    chain.broadcast(signed.raw)
+    await_mined(base_node, signed.tx_hash)
+    assert chain.balances(person.address).of(USDC).units == 100_000_000
+
+
+def _submit_permit(node: EvmNode, owner: str, swap: SignedTransaction) -> None:
+    """Submit the permit of a pending swap to the token from another account."""
+    call = bytes.fromhex(str(swap.terms["call_data"]).removeprefix("0x"))
+    _deadline, steps = decode(["uint256", "bytes[]"], call[4:])
+    fields = ["address", "uint256", "uint256", "uint8", "bytes32", "bytes32"]
+    token, *permitted = decode(fields, steps[0][4:])
+    data = bytes.fromhex("d505accf") + encode(
+        ["address", "address", *fields[1:]], [owner, node.deployment.uniswap_router, *permitted]
+    )
+    other = node.rpc("eth_accounts")[1]
+    sent = {"from": other, "to": token, "data": "0x" + data.hex()}
+    await_mined(node, node.rpc("eth_sendTransaction", sent))
+
+
+def test_a_front_run_permit_neither_fails_a_swap_nor_leaves_an_allowance(
+    base_node: EvmNode, person: Person
+) -> None:
+    chain = chain_at(base_node)
+    exchange = UniswapExchange(chain)
+
+    def signed(units: int) -> SignedTransaction:
+        offer = exchange.quote(swap_request(person, USDC, units))
+        draft = exchange.draft(offer, minimum_units=offer.output_units * 99 // 100, signer=person)
+        return exchange.sign(draft, person, sequence=draft.sequence, concurrent=ConcurrentOutflows())
+
+    swap = signed(10_000_000)
+    _submit_permit(base_node, person.address, swap)
+    assert router_may_take(chain, person.address) == 10_000_000
+    chain.broadcast(swap.raw)
+    assert landed(chain, person, swap).status is TransactionStatus.SUCCEEDED
+    assert router_may_take(chain, person.address) == 0
+    # An unexecuted swap leaves an allowance, which the next one uses up.
+    _submit_permit(base_node, person.address, signed(20_000_000))
+    swap = signed(30_000_000)
+    chain.broadcast(swap.raw)
+    assert landed(chain, person, swap).status is TransactionStatus.SUCCEEDED
+    assert router_may_take(chain, person.address) == 0
+    assert chain.balances(person.address).of(USDC).units == 60_000_000
+
+
+def test_a_node_without_balance_simulation_is_still_used(base_node: EvmNode, person: Person) -> None:
+    with proxy(base_node.url) as node:
+        node.after = refuse("eth_simulateV1", "the method does not exist", code=-32601)
+        exchange = UniswapExchange(chain_at(base_node, node.url))
+        offer = exchange.quote(swap_request(person))
+        assert exchange.draft(offer, minimum_units=1, signer=person).token_units == 100_000_000
+        assert "eth_simulateV1" in node.methods()
+
+
+def _simulated_reads(native: int, usdc: int, *, allowance: int = 0, router: int = 0) -> dict[str, str]:
+    words = [(True, number.to_bytes(32, "big")) for number in (native, usdc, allowance, router)]
+    return {"status": "0x1", "returnData": "0x" + encode(["(bool,bytes)[]"], [words]).hex()}
+
+
+def _draft_as_simulated(
+    node: EvmNode, asked: SwapRequest, before: dict[str, str], after: dict[str, str], signer: Person
+) -> None:
+    ran = {"status": "0x1", "returnData": "0x"}
+    with proxy(node.url) as liar:
+        liar.after = spoil("eth_simulateV1", [{"calls": [before, before, ran, after]}])
+        exchange = UniswapExchange(chain_at(node, liar.url))
+        exchange.draft(exchange.quote(asked), minimum_units=1, signer=signer)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        _simulated_reads(10**18, 89_999_999),
+        _simulated_reads(10**18, 90_000_000, allowance=1),
+        _simulated_reads(10**17, 90_000_000),
+    ],
+)
+def test_a_simulation_that_exceeds_the_amount_stops_the_swap(
+    after: dict[str, str], base_node: EvmNode, person: Person
+) -> None:
+    with pytest.raises(Rejected, match=r"unsafe_instructions"):
+        _draft_as_simulated(
+            base_node, swap_request(person), _simulated_reads(10**18, 100_000_000), after, person
+        )
+
+
+def test_ether_left_with_the_router_does_not_stop_a_swap(base_node: EvmNode, person: Person) -> None:
+    # Anyone can leave ether there, and the router pays all of it with the next refund. Nodes that let a simulated
+    # call pay for its gas would hide it.
+    asked, after = swap_request(person, ETH, 10**16), _simulated_reads(10**18 - 10**16 + 1, 130_000_000)
+    _draft_as_simulated(base_node, asked, _simulated_reads(10**18, 100_000_000, router=1), after, person)
+    with pytest.raises(Rejected, match=r"unsafe_instructions"):
+        _draft_as_simulated(base_node, asked, _simulated_reads(10**18, 100_000_000), after, person)
+
+
+@pytest.mark.parametrize("answer", ["0x", "0x12", None, 7])
+def test_a_malformed_simulation_is_unreachable(answer: object, base_node: EvmNode, person: Person) -> None:
+    with proxy(base_node.url) as node:
+        node.after = spoil("eth_call", answer)
+        with pytest.raises(Unreachable):
+            UniswapExchange(chain_at(base_node, node.url)).quote(swap_request(person))
+
+
+def test_a_dry_run_signs_nothing(base_node: EvmNode, person: Person) -> None:
+    with proxy(base_node.url) as node:
+        exchange = UniswapExchange(chain_at(base_node, node.url))
+        offer = exchange.quote(swap_request(person))
+        draft = exchange.draft(offer, minimum_units=1, signer=None)
+        assert draft.fee_units > 0
+        assert "eth_estimateGas" not in node.methods()
+
+
+def test_a_chain_with_a_fast_clock_still_gets_an_effective_deadline(own_base_node: EvmNode) -> None:
+    person = funded(own_base_node, usdc_units=100_000_000)
+    exchange = UniswapExchange(chain_at(own_base_node))
+    offer = exchange.quote(swap_request(person))
+    own_base_node.rpc("evm_increaseTime", 3600)
+    own_base_node.mine(1)
+    with pytest.raises(Unreachable):
+        exchange.draft(offer, minimum_units=1, signer=person)

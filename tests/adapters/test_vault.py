@@ -1,0 +1,322 @@
+"""Custody: sealed secrets open only in their location, and the keys are those of MetaMask and Phantom."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import pickle
+import string
+import traceback
+
+import pytest
+from coincurve import PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from eth_account import Account
+from eth_utils.crypto import keccak
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mnemonic import Mnemonic
+from solders.keypair import Keypair
+from solders.pubkey import Pubkey
+
+from app.adapters.vault import derivation
+from app.adapters.vault.derivation import HARDENED
+from app.adapters.vault.local import LocalSigner, LocalVault
+from app.ports.errors import Rejected
+from app.ports.vault import SecretLocation, Signer, Vault
+from app.wallets.core.models import RetiredKey, WalletKey
+
+_OLD = ("old", bytes(range(32)))
+_NEW = ("new-2", bytes(range(32, 64)))
+_PLACE = SecretLocation("wallets", "sealed_entropy", "1b4e28ba-2fa1-41d2-883f-0016d3cca427")
+_ABANDON = " ".join(["abandon"] * 11 + ["about"])
+_JUNK = " ".join(["test"] * 11 + ["junk"])
+_SECP256K1_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
+
+
+def _vault() -> Vault:
+    return LocalVault([_NEW, _OLD])
+
+
+def _open_wallet(words: str) -> Signer:
+    entropy = bytes(derivation._ENGLISH.to_entropy(words))
+    return _vault().signer(_vault().seal(entropy, _PLACE), _PLACE)
+
+
+@given(secret=st.binary(max_size=200))
+def test_a_sealed_secret_opens_in_its_location_and_never_contains_the_secret(secret: bytes) -> None:
+    sealed = _vault().seal(secret, _PLACE)
+    assert _vault().open(sealed, _PLACE) == secret
+    assert sealed.startswith("new-2.")
+    assert "=" not in sealed
+
+
+def test_equal_secrets_are_sealed_differently() -> None:
+    vault = _vault()
+    assert len({vault.seal(b"same", _PLACE) for _ in range(100)}) == 100
+
+
+def test_data_of_the_previous_key_still_opens_and_new_data_gets_the_new_key() -> None:
+    sealed = LocalVault([_OLD]).seal(b"before rotation", _PLACE)
+    assert sealed.startswith("old.")
+    assert _vault().open(sealed, _PLACE) == b"before rotation"
+    assert _vault().current_key_id == "new-2"
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        SecretLocation("walletss", "ealed_entropy", _PLACE.row_id),
+        SecretLocation("retired_keys", _PLACE.column, _PLACE.row_id),
+        SecretLocation(_PLACE.table, "sealed_name", _PLACE.row_id),
+        SecretLocation(_PLACE.table, _PLACE.column, "1b4e28ba-2fa1-41d2-883f-0016d3cca428"),
+        SecretLocation(_PLACE.table + _PLACE.column, "", _PLACE.row_id),
+    ],
+)
+def test_a_ciphertext_moved_to_another_location_does_not_open(place: SecretLocation) -> None:
+    with pytest.raises(Rejected, match=r"^sealed_unreadable$"):
+        _vault().open(_vault().seal(b"secret", _PLACE), place)
+
+
+def test_every_changed_letter_of_a_sealed_text_is_detected() -> None:
+    sealed = _vault().seal(b"0123456789abcdef", _PLACE)
+    for position, letter in enumerate(sealed):
+        changed = sealed[:position] + ("A" if letter != "A" else "B") + sealed[position + 1 :]
+        with pytest.raises(Rejected, match=r"^sealed_unreadable$"):
+            _vault().open(changed, _PLACE)
+
+
+@pytest.mark.parametrize(
+    "sealed",
+    [
+        "",
+        "new-2",
+        "new-2.",
+        ".AAAA",
+        "new-2.AAAA",
+        "new-2." + "A" * 37,
+        "new-2." + "=" * 40,
+        "unknown." + "A" * 60,
+        "new-2.…" + "A" * 60,
+        "new-2." + "A" * 60 + "\n",
+        "new-2." + "A" * 60 + ".A",
+        "old." + "/" * 60,
+    ],
+)
+def test_garbage_is_refused_like_any_other_unreadable_text(sealed: str) -> None:
+    with pytest.raises(Rejected, match=r"^sealed_unreadable$") as caught:
+        _vault().open(sealed, _PLACE)
+    assert caught.value.details == {}
+
+
+def test_a_second_spelling_of_the_same_ciphertext_is_refused() -> None:
+    alphabet = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
+    sealed = _vault().seal(bytes(16), _PLACE)
+    respelled = sealed[:-1] + alphabet[alphabet.index(sealed[-1]) ^ 1]
+    body = [base64.urlsafe_b64decode(text.partition(".")[2] + "=") for text in (sealed, respelled)]
+    assert body[0] == body[1]
+    with pytest.raises(Rejected):
+        _vault().open(respelled, _PLACE)
+
+
+def test_a_sealed_text_opens_under_no_other_key_of_the_same_name() -> None:
+    sealed = LocalVault([("k", bytes(32))]).seal(b"secret", _PLACE)
+    with pytest.raises(Rejected):
+        LocalVault([("k", bytes(31) + b"\1")]).open(sealed, _PLACE)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [[], [("", bytes(32))], [("a b", bytes(32))], [("a" * 33, bytes(32))], [("a", b"p" * 16)], [_OLD, _OLD]],
+)
+def test_invalid_vault_keys_are_refused_without_showing_them(
+    keys: list[tuple[str, bytes]],
+) -> None:
+    with pytest.raises(ValueError, match="a vault needs at least one key") as caught:
+        LocalVault(keys)
+    assert "pppp" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "evm", "solana"),
+    [
+        (
+            _JUNK,
+            "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266",
+            "oeYf6KAJkLYhBuR8CiGc6L4D4Xtfepr85fuDgA9kq96",
+        ),
+        (
+            _ABANDON,
+            "0x9858EfFD232B4033E47d90003D41EC34EcaEda94",
+            "HAgk14JpMQLgt6rVgv7cBQFJWFto5Dqxi472uT3DKpqk",
+        ),
+    ],
+)
+def test_a_phrase_opens_the_addresses_that_metamask_and_phantom_show(
+    words: str, evm: str, solana: str
+) -> None:
+    signer = _open_wallet(words)
+    assert (signer.evm_address, signer.solana_address) == (evm, solana)
+
+
+def test_bip39_seed_follows_its_published_vector() -> None:
+    # github.com/trezor/python-mnemonic vectors.json, first English entry.
+    assert derivation.phrase(bytes(16)) == _ABANDON
+    assert derivation.seed(_ABANDON, "TREZOR").hex() == (
+        "c55257c360c07c72029aebc1b53c05ed0362ada38ead3e3e9efa3708e53495531f09a6987599d18264c1e1c92f2cf141630c7a3c4ab7c81b2f001698e7463b04"
+    )
+
+
+@given(entropy=st.binary(min_size=16, max_size=16), passphrase=st.text(max_size=20))
+@settings(max_examples=20, deadline=None)
+def test_seeds_are_those_of_the_reference_library(entropy: bytes, passphrase: str) -> None:
+    words = derivation.phrase(entropy)
+    assert derivation.seed(words, passphrase) == Mnemonic.to_seed(words, passphrase)
+
+
+@pytest.mark.parametrize(
+    ("path", "secret"),
+    [
+        ((), "e8f32e723decf4051aefac8e2c93c9c5b214313817cdb01a1494b917c8436b35"),
+        ((HARDENED,), "edb2e14f9ee77d26dd93b4ecede8d16ed408ce149b6cd80b0715a2d911a0afea"),
+        ((HARDENED, 1), "3c6cb8d0f6a264c91ea8b5030fadaa8e538b020f0a387421a12de9319dc93368"),
+        ((HARDENED, 1, 2 | HARDENED), "cbce0d719ecf7431d88e6a89fa1483e02e35092af60c042b1df2ff59fa424dca"),
+        ((HARDENED, 1, 2 | HARDENED, 2), "0f479245fb19a38a1954c5c7c0ebab2f9bdfd96a17563ef28a6a4b1a2a764ef4"),
+        (
+            (HARDENED, 1, 2 | HARDENED, 2, 1_000_000_000),
+            "471b76e389e528d6de6d816857e012c5455051cad6660850e58372a6c3e6e7c8",
+        ),
+    ],
+)
+def test_bip32_follows_its_test_vector_1(path: tuple[int, ...], secret: str) -> None:
+    assert derivation.secp256k1_secret(bytes(range(16)), path).hex() == secret
+
+
+@pytest.mark.parametrize(
+    ("path", "secret"),
+    [
+        ((), "2b4be7f19ee27bbf30c667b642d5f4aa69fd169872f8fc3059c08ebae2eb19e7"),
+        ((0,), "68e0fe46dfb67e368c75379acec591dad19df3cde26e63b93a8e704f1dade7a3"),
+        ((0, 1), "b1d0bad404bf35da785a64ca1ac54b2617211d2777696fbffaf208f746ae84f2"),
+        ((0, 1, 2), "92a5b23c0b8a99e37d07df3fb9966917f5d06e02ddbd909c7e184371463e9fc9"),
+        ((0, 1, 2, 2), "30d1dc7e5fc04c31219ab25a27ae00b50f6fd66622f6e9c913253d6511d1e662"),
+        ((0, 1, 2, 2, 1_000_000_000), "8f94d394a8e8fd6b1bc2f3f49f5c47e385281d5c17e65324b0f62483e37e8793"),
+    ],
+)
+def test_slip10_follows_its_ed25519_test_vector_1(path: tuple[int, ...], secret: str) -> None:
+    hardened = [index | HARDENED for index in path]
+    assert derivation.ed25519_secret(bytes(range(16)), hardened).hex() == secret
+
+
+def test_slip10_refuses_an_unhardened_step() -> None:
+    with pytest.raises(ValueError, match="hardened"):
+        derivation.ed25519_secret(bytes(range(16)), (0,))
+
+
+@settings(max_examples=20, deadline=None)
+@given(entropy=st.binary(min_size=16, max_size=16))
+def test_independent_wallet_libraries_derive_the_same_keys(entropy: bytes) -> None:
+    Account.enable_unaudited_hdwallet_features()
+    words = derivation.phrase(entropy)
+    evm, solana = derivation.wallet_keys(entropy)
+    account = Account.from_mnemonic(words)
+    keypair = Keypair.from_seed_and_derivation_path(derivation.seed(words), "m/44'/501'/0'/0'")
+    assert (derivation.evm_address(evm), evm.secret) == (account.address, bytes(account.key))
+    assert (derivation.solana_address(solana), solana.private_bytes_raw()) == (
+        str(keypair.pubkey()),
+        keypair.secret(),
+    )
+
+
+def test_a_new_wallet_is_the_one_that_its_sealed_entropy_opens() -> None:
+    vault = _vault()
+    wallets = [vault.create_wallet(_PLACE) for _ in range(3)]
+    assert len({wallet.evm_address for wallet in wallets}) == 3
+    for wallet in wallets:
+        signer = vault.signer(wallet.sealed, _PLACE)
+        assert (signer.evm_address, signer.solana_address) == (wallet.evm_address, wallet.solana_address)
+        entropy = vault.open(wallet.sealed, _PLACE)[:16]
+        derived = LocalSigner(*derivation.wallet_keys(entropy))
+        assert (derived.evm_address, derived.solana_address) == (wallet.evm_address, wallet.solana_address)
+        assert vault.recovery_phrase(wallet.sealed, _PLACE) == derivation.phrase(entropy)
+
+
+def test_a_sealed_wallet_fits_its_column_under_the_longest_id_of_a_key() -> None:
+    sealed = LocalVault([("k" * 32, bytes(32))]).create_wallet(_PLACE).sealed
+    for table in (WalletKey, RetiredKey):
+        assert len(sealed) <= table.__table__.c.sealed.type.length
+
+
+def test_a_wallet_sealed_for_one_row_cannot_sign_for_another() -> None:
+    wallet = _vault().create_wallet(_PLACE)
+    with pytest.raises(Rejected, match=r"^sealed_unreadable$"):
+        _vault().signer(wallet.sealed, SecretLocation(_PLACE.table, _PLACE.column, "another row"))
+
+
+def test_a_secret_other_than_entropy_opens_no_wallet() -> None:
+    vault = _vault()
+    for size in (15, 32, 79, 96):
+        with pytest.raises(Rejected, match=r"^sealed_unreadable$"):
+            vault.signer(vault.seal(bytes(size), _PLACE), _PLACE)
+    for size in (15, 64):
+        with pytest.raises(Rejected, match=r"^sealed_unreadable$"):
+            vault.recovery_phrase(vault.seal(bytes(size), _PLACE), _PLACE)
+
+
+@settings(max_examples=25, deadline=None)
+@given(digest=st.binary(min_size=32, max_size=32))
+def test_digest_signatures_recover_to_the_address_and_are_low_and_deterministic(digest: bytes) -> None:
+    signer = _open_wallet(_JUNK)
+    y_parity, r, s = signer.sign_digest(digest)
+    assert (y_parity, r, s) == signer.sign_digest(digest)
+    assert y_parity in {0, 1}
+    assert 0 < s <= _SECP256K1_ORDER // 2
+    recoverable = r.to_bytes(32, "big") + s.to_bytes(32, "big") + bytes([y_parity])
+    public = PublicKey.from_signature_and_message(recoverable, digest, hasher=None)
+    assert keccak(public.format(compressed=False)[1:])[-20:].hex() == signer.evm_address[2:].lower()
+
+
+@pytest.mark.parametrize("size", [0, 31, 33, 64])
+def test_only_32_byte_digests_are_signed(size: int) -> None:
+    with pytest.raises(ValueError, match="32 bytes"):
+        _open_wallet(_JUNK).sign_digest(bytes(size))
+
+
+def test_message_signatures_verify_under_the_solana_address() -> None:
+    signer = _open_wallet(_ABANDON)
+    signature = signer.sign_message(b"\x80message")
+    assert len(signature) == 64
+    public = Ed25519PublicKey.from_public_bytes(bytes(Pubkey.from_string(signer.solana_address)))
+    public.verify(signature, b"\x80message")
+
+
+def test_objects_with_secrets_neither_show_nor_copy_them() -> None:
+    vault = LocalVault([_NEW])
+    entropy = b"\x5a" * 16
+    signer = vault.signer(vault.seal(entropy, _PLACE), _PLACE)
+    evm, solana = derivation.wallet_keys(entropy)
+    secrets = {
+        form for key in (entropy, _NEW[1], evm.secret, solana.private_bytes_raw()) for form in _forms(key)
+    }
+    secrets |= {derivation.phrase(entropy), str(Keypair.from_seed(solana.private_bytes_raw()))}
+    for holder in (vault, signer):
+        shown = f"{holder!r} {holder!s} {[getattr(holder, name) for name in type(holder).__slots__]!r}"
+        assert not [secret for secret in secrets if secret in shown]
+        assert not hasattr(holder, "__dict__")
+        for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match="cannot be pickled or copied"):
+                copied(holder)
+    assert signer.evm_address in repr(signer)
+
+
+def test_a_failed_opening_reveals_neither_secret_nor_key() -> None:
+    sealed = _vault().seal(b"canary-secret", _PLACE)
+    with pytest.raises(Rejected) as caught:
+        _vault().open(sealed[:-4] + "AAAA", _PLACE)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "canary" not in shown
+    assert sealed not in shown
+
+
+def _forms(secret: bytes) -> set[str]:
+    return {secret.hex(), repr(secret)[2:-1], str(int.from_bytes(secret, "big"))}

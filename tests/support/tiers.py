@@ -1,0 +1,109 @@
+"""The two tiers of the suite, and the option that chooses one.
+
+The first tier, which `./test` runs, proves every promise of the README. The second has what is long and rarely fails:
+the same dangers at more points, under more load, in a browser, with third-party programs. `.ci/run` runs both.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import Any
+
+import pytest
+
+SECOND_TIER = {
+    "tests/api/*[[]*postgres*": "twins on the other database",
+    "tests/unit/*[[]*postgres*": "twins on the other database",
+    "tests/concurrency/*[[]*sqlite*": "twins on the other database",
+    "tests/concurrency/test_gateway.py::*": "crowds of calls",
+    "tests/architecture/test_migrations.py::test_a_database_of_any_age_*": "migrations of full databases",
+    "tests/architecture/test_migrations.py::test_rows_survive_*": "migrations of full databases",
+    "tests/sandbox/test_command.py::*": "restarts of the sandbox",
+    "tests/concurrency/test_deposits.py::*[[][123]]": "more seeds",
+    "tests/concurrency/test_transfers.py::test_two_hundred_*": "crowds of calls",
+    "tests/workers/test_many_pending.py::*": "a thousand open movements",
+    "tests/workers/test_queue_loss.py::test_a_*": "killed workers",
+    "tests/launcher/test_environment.py::test_two_concurrent_*": "installations",
+    "tests/launcher/test_environment.py::test_an_environment_is_created_*": "installations",
+    "tests/crash/*": "kills at every point of each payment",
+    "tests/host/*": "releases and key rotations under load",
+    "tests/machines/*": "random walks of state machines",
+    "tests/browser/*": "a real browser",
+    "tests/clients/*": "third-party clients",
+    "tests/wire/test_process_limits.py::*": "limits of a process",
+    "tests/wire/test_slow_clients.py::*": "crowds of slow clients",
+}
+"""Patterns of test ids, with what they prove."""
+
+FIRST_TIER = (
+    "tests/machines/*[[]*script*",
+    # What the README promises of a crash, at the kills inside and after the unit that signs.
+    "tests/crash/test_transfers.py::test_every_step_of_a_transfer_is_a_kill_point[[]sqlite]",
+    "tests/crash/test_transfers.py::test_a_transfer_of_a_killed_process_pays_at_most_once[[]sqlite-*sign]",
+    "tests/crash/test_transfers.py::test_a_transfer_of_a_killed_process_pays_at_most_once[[]sqlite-*commit 2]",
+    "tests/crash/test_transfers.py::test_a_transfer_of_a_killed_process_pays_at_most_once[[]sqlite-*broadcast]",
+    "tests/crash/test_x402_buying.py::test_a_killed_purchase_is_paid_once_and_the_retry_gets_the_answer[[]*commit 2]",
+)
+"""Patterns of test ids in those folders that are in the first tier all the same."""
+
+
+class Tier(StrEnum):
+    """The value of `--tier`."""
+
+    FIRST = "1"
+    SECOND = "2"
+    ALL = "all"
+
+
+_LEFT_OUT = "left_out"
+
+
+def tier_of(test_id: str) -> Tier:
+    """Return the tier of a test."""
+    if any(fnmatchcase(test_id, pattern) for pattern in FIRST_TIER):
+        return Tier.FIRST
+    return Tier.SECOND if any(fnmatchcase(test_id, pattern) for pattern in SECOND_TIER) else Tier.FIRST
+
+
+class Tiers:
+    """The pytest plugin: deselects the tests of the other tier, and reports it in the last line."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.left_out = 0
+        chosen = config.getoption("tier")
+        # Tests that were named are run.
+        is_named = config.args_source is pytest.Config.ArgsSource.ARGS
+        self.chosen = Tier(chosen or (Tier.ALL if is_named else Tier.FIRST))
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        if self.chosen is Tier.ALL:
+            return
+        others = [item for item in items if tier_of(item.nodeid) is not self.chosen]
+        items[:] = [item for item in items if tier_of(item.nodeid) is self.chosen]
+        config.hook.pytest_deselected(items=others)
+        self.left_out = len(others)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if output := getattr(session.config, "workeroutput", None):
+            output[_LEFT_OUT] = self.left_out
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Read the number from a process of pytest-xdist: its controller collects nothing."""
+        self.left_out = max(self.left_out, getattr(node, "workeroutput", {}).get(_LEFT_OUT, 0))
+
+    def pytest_unconfigure(self, config: pytest.Config) -> None:
+        if self.left_out and not hasattr(config, "workerinput"):
+            print(summary(self.chosen, self.left_out))  # noqa: T201 - the last line, after pytest's own
+
+
+def summary(chosen: Tier, left_out: int) -> str:
+    """Return the last line of a run: what was left out, and how to run it."""
+    other = Tier.SECOND if chosen is Tier.FIRST else Tier.FIRST
+    dangers = f" ({'; '.join(dict.fromkeys(SECOND_TIER.values()))})" if other is Tier.SECOND else ""
+    return (
+        f"Left out: {left_out} tests of tier {other}{dangers}. "
+        f"`./test --tier={other}` runs them, `./test --tier=all` runs every test."
+    )

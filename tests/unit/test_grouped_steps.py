@@ -1,0 +1,390 @@
+"""Steps of calls that are committed in groups write the same rows as the functions that define them."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import time_machine
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select, text
+from sqlalchemy.engine import make_url
+from structlog.testing import capture_logs
+
+from app.core import clock
+from app.core.identifiers import new_id
+from app.credits import accounts
+from app.credits.accounts import Balance
+from app.credits.holds import HoldResult, expired_holds
+from app.credits.models import CreditAccount, CreditHold, CreditLedgerEntry
+from app.credits.retention import PrunedHolds, carry_forward
+from app.db.kept_connection import KeptConnection
+from app.db.unit_of_work import CommitUnknownError, UnitError, read_only_unit, unit_of_work
+from app.errors import InsufficientCredits, Unauthorized
+from app.extensions import db
+from app.identity.models import ApiKey
+from app.ports.upstream import RelayOutcome, UpstreamRequest
+from app.state import Application, app_state
+from app.usage import grouped
+from app.usage.grouped import Charge, Hold, Settlement, Step, StepGroups
+from app.usage.metering import MeteredCall
+from app.usage.models import UsageByProvider, UsageLog
+from app.usage.service import MeteredUsage, UsageCall
+from tests.support.servers import Postgres
+from tests.support.waiting import wait_until
+
+_NOW = "2026-03-04T05:06:07.891011Z"
+_LEASE = timedelta(seconds=90)
+_NOT_COMPARED = {CreditLedgerEntry: {"id"}}
+_MODELS = (CreditAccount, CreditHold, CreditLedgerEntry, UsageLog, UsageByProvider)
+
+
+_KEYS = ("valid", "valid until later", "revoked", "expired", "of the other", "unknown")
+
+
+def key_id(account_id: str, name: str) -> str:
+    """Return the id of an account's key of some kind."""
+    return str(uuid.uuid5(uuid.UUID(account_id), name))
+
+
+def call_of(account_id: str) -> UsageCall:
+    """Return a call with a valid key."""
+    return UsageCall(key_id(account_id, "valid"), "exa", "m")
+
+
+@dataclass
+class Ledger:
+    """Two accounts with credits and keys in the database of one application."""
+
+    app: Application
+    ids: tuple[str, str]
+    is_grouped: bool
+    kept: KeptConnection = field(default_factory=KeptConnection)
+
+    def open(self, nanos: int) -> None:
+        now = clock.now()
+        with self.app.app_context(), unit_of_work() as session:
+            for account_id, other_id in (self.ids, self.ids[::-1]):
+                accounts.open_account(session, account_id)
+                accounts.grant(session, account_id, nanos, reference=account_id)
+                for name in _KEYS[:-1]:
+                    key = ApiKey(
+                        id=key_id(account_id, name), kind="gw", digest=new_id(), sealed="", created_at=now
+                    )
+                    key.account_id = other_id if name == "of the other" else account_id
+                    key.revoked_at = now if name == "revoked" else None
+                    key.expires_at = {"expired": now, "valid until later": now + _LEASE}.get(name)
+                    session.add(key)
+
+    def run(self, steps: Sequence[Step[Any]]) -> list[Any]:
+        """Run steps of one kind: what its batch left undone, or each without a group, by its function."""
+        with self.app.app_context():
+            done = self._batch(steps) if self.is_grouped and steps else [None] * len(steps)
+            return [
+                self._alone(step) if result is None else result
+                for step, result in zip(steps, done, strict=True)
+            ]
+
+    def _batch(self, steps: Sequence[Step[Any]]) -> Sequence[Any]:
+        is_sqlite = db.engine.dialect.name == "sqlite"
+        run = grouped._run_on_sqlite if is_sqlite else grouped._run_statement
+        return run(self.kept, steps)
+
+    def _alone(self, step: Step[Any]) -> Any:
+        try:
+            with unit_of_work() as session:
+                return step.run(session)
+        except (InsufficientCredits, Unauthorized) as refusal:
+            return refusal.details or {"code": refusal.code}
+
+    def rows(self) -> dict[str, list[Any]]:
+        with self.app.app_context(), read_only_unit() as session:
+            return {model.__tablename__: sorted(self._rows_of(session, model), key=repr) for model in _MODELS}
+
+    def _rows_of(self, session: Any, model: Any) -> list[Any]:
+        owner = model.id if model is CreditAccount else model.account_id
+        columns = [column for column in model.__table__.c if column.name not in _NOT_COMPARED.get(model, ())]
+        return [tuple(row) for row in session.execute(select(*columns).where(owner.in_(self.ids)))]
+
+
+_amounts = st.integers(0, 60)
+_metered = st.builds(
+    MeteredUsage, _amounts, st.integers(0, 2**40), st.integers(0, 9), st.sampled_from([None, "prices 1"])
+)
+# By the name of its key, the valid ones more often.
+_calls = st.builds(
+    UsageCall,
+    st.sampled_from((*["valid"] * 9, *_KEYS)),
+    st.sampled_from(["openai", "exa"]),
+    st.sampled_from(["m", "mö\0\ud800'%s"]),
+)
+_batches = st.lists(
+    st.tuples(
+        st.sampled_from([Hold, Charge, Settlement]),
+        st.lists(st.tuples(st.integers(0, 1), _calls, _metered, st.integers(0, 9)), min_size=1, max_size=4),
+    ),
+    max_size=8,
+)
+
+
+@pytest.mark.postgres
+def test_a_batch_writes_the_rows_of_its_steps_one_by_one(
+    sqlite_url: str, postgres_url: str, tmp_path: Path, build_app: Callable[..., Application]
+) -> None:
+    copy = tmp_path / "copy.sqlite"
+    shutil.copy(str(make_url(sqlite_url).database), copy)
+    alone, *in_batches = (build_app(url) for url in (sqlite_url, postgres_url, f"sqlite:///{copy}"))
+    kept_by_app = [KeptConnection() for _ in in_batches]
+
+    @settings(max_examples=60, suppress_health_check=list(HealthCheck))
+    @given(_batches)
+    @time_machine.travel(_NOW, tick=False)
+    def compare(batches: list[Any]) -> None:
+        ids = new_id(), new_id()
+        functions = Ledger(alone, ids, is_grouped=False)
+        groups = [
+            Ledger(app, ids, is_grouped=True, kept=kept)
+            for app, kept in zip(in_batches, kept_by_app, strict=True)
+        ]
+        for ledger in (functions, *groups):
+            ledger.open(100)
+        held: list[Hold] = []
+        for kind, members in batches:
+            steps = _steps(kind, members, ids, held)
+            expected = functions.run(steps)
+            for ledger in groups:
+                assert [_summary(result) for result in ledger.run(steps)] == [
+                    _summary(each) for each in expected
+                ]
+            held += [
+                step
+                for step, result in zip(steps, expected, strict=True)
+                if isinstance(step, Hold) and not isinstance(result, dict)
+            ]
+        for ledger in groups:
+            assert ledger.rows() == functions.rows()
+
+    compare()
+
+
+def _steps(
+    kind: type[Step[Any]], members: list[Any], ids: Sequence[str], held: list[Hold]
+) -> list[Step[Any]]:
+    """Return steps of one kind, the cheap ones first: a batch does what is possible for all before the rest."""
+    steps: list[Step[Any]] = []
+    for account, made, metered, place in sorted(members, key=lambda member: member[2].cost_nanos):
+        call = replace(made, api_key_id=key_id(ids[account], made.api_key_id))
+        if kind is Hold:
+            steps.append(Hold(new_id(), ids[account], call, metered.cost_nanos, metered, _LEASE))
+        elif kind is Charge:
+            steps.append(Charge(new_id(), ids[account], call, metered))
+        elif held:
+            hold = held.pop(place % len(held))
+            steps.append(Settlement(hold.id, hold.account_id, hold.call, metered))
+    return steps
+
+
+def _summary(result: Any) -> Any:
+    """Return what a step returned, but for the balance, which includes the other steps of its batch."""
+    return replace(result, balance=Balance(0, 0, 0, 0)) if isinstance(result, HoldResult) else result
+
+
+def test_a_failing_batch_leaves_each_step_to_run_alone(app: Application) -> None:
+    step = Charge(new_id(), new_id(), UsageCall(new_id(), "exa", "m"), MeteredUsage(1))
+    with app.app_context():
+        # There is no such account.
+        assert app_state().part(StepGroups).run(step) is None
+
+
+def test_a_commit_of_unknown_outcome_is_unknown_to_the_whole_batch() -> None:
+    def lost(_steps: object) -> Any:
+        raise CommitUnknownError
+
+    with pytest.raises(CommitUnknownError):
+        grouped._run(lost, [])
+    assert grouped._run(lambda _steps: 1 / 0, [None, None]) == [None, None]  # type: ignore[list-item, arg-type, return-value]
+
+
+@pytest.mark.postgres
+@time_machine.travel(_NOW, tick=False)
+def test_a_batch_returns_what_it_did_and_nothing_for_steps_left_undone(
+    postgres_url: str, build_app: Callable[..., Application]
+) -> None:
+    app = build_app(postgres_url)
+    ledger = Ledger(app, (new_id(), new_id()), is_grouped=True)
+    ledger.open(100)
+    affordable, excessive = (
+        Hold(new_id(), account_id, call_of(account_id), nanos, MeteredUsage(60), _LEASE)
+        for account_id, nanos in zip(ledger.ids, (60, 101), strict=True)
+    )
+    with app.app_context():
+        done = grouped._run_statement(ledger.kept, [excessive, affordable])
+        with read_only_unit() as session:
+            [stored] = expired_holds(session, clock.now() + _LEASE, 9)
+    assert done == [None, stored]
+    assert (stored.id, stored.amount_nanos) == (affordable.id, 60)
+
+
+@contextmanager
+def locked_account(url: str, account_id: str) -> Iterator[psycopg.Connection[Any]]:
+    """Keep the row of an account locked by another session."""
+    with psycopg.connect(url.replace("+psycopg", "")) as other:
+        other.execute("SELECT 1 FROM credit_accounts WHERE id = %s FOR NO KEY UPDATE", [account_id])
+        yield other
+        other.rollback()
+
+
+def _waiting_backends(url: str, *, of: str) -> list[int]:
+    """Return the backends that wait for a lock with a statement that contains a text."""
+    with psycopg.connect(url.replace("+psycopg", "")) as session:
+        found = session.execute(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            " AND position(%s IN query) > 0",
+            [of],
+        )
+        return [pid for (pid,) in found]
+
+
+@pytest.mark.postgres
+def test_a_batch_leaves_the_steps_of_a_locked_account_to_wait_alone(
+    postgres_url: str, build_app: Callable[..., Application]
+) -> None:
+    app = build_app(postgres_url)
+    ledger = Ledger(app, (new_id(), new_id()), is_grouped=True)
+    ledger.open(100)
+    calls = [(each, call_of(each)) for each in ledger.ids]
+    charges = [Charge(new_id(), each, call, MeteredUsage(1)) for each, call in calls]
+    holds = [Hold(new_id(), each, call, 9, MeteredUsage(9), _LEASE) for each, call in calls]
+    more_holds = [Hold(new_id(), each, call, 9, MeteredUsage(9), _LEASE) for each, call in calls]
+    settlements = [Settlement(hold.id, hold.account_id, hold.call, MeteredUsage(5)) for hold in holds]
+    ledger.run(holds)
+    alone = threading.Thread(target=replace(ledger, is_grouped=False).run, args=[[charges[0]]])
+    with locked_account(postgres_url, ledger.ids[0]), app.app_context():
+        alone.start()
+        wait_until(lambda: _waiting_backends(postgres_url, of="UPDATE credit_accounts"))
+        for steps in (charges, more_holds, settlements):
+            [locked, free] = grouped._run_statement(ledger.kept, steps)
+            assert (locked, free is None) == (None, False)
+        assert alone.is_alive()
+        with unit_of_work() as session:
+            # Only for the statements of the batch.
+            assert session.scalar(text("SHOW lock_timeout")) == "10s"
+    alone.join()
+    # Nothing of the locked account was done by halves.
+    ledger.run(settlements)
+    ledger.run(more_holds[:1])
+    with app.app_context(), read_only_unit() as session:
+        for account_id in ledger.ids:
+            assert accounts.balance(session, account_id) == Balance(85, 9, 100, 6)
+
+
+class _Call(MeteredCall):
+    """A call that costs 1."""
+
+    def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
+        self._record_bill(self._run(Charge(self.id, self._account_id, self._call, MeteredUsage(1))))
+        return outgoing
+
+    def on_no_response(self, *, is_upstream_failure: bool) -> None:
+        raise NotImplementedError
+
+    def end(self, ending: RelayOutcome) -> None:
+        raise NotImplementedError
+
+
+_REQUEST = UpstreamRequest("GET", "http://127.0.0.1", "/", ())
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("is_away", [False, True])
+def test_a_step_with_a_lost_connection_is_done_once_or_of_unknown_outcome(
+    postgres: Postgres, postgres_url: str, build_app: Callable[..., Application], *, is_away: bool
+) -> None:
+    app = build_app(postgres_url)
+    ledger = Ledger(app, (new_id(), new_id()), is_grouped=True)
+    ledger.open(100)
+    outcomes: list[Any] = []
+
+    def begin() -> None:
+        with app.app_context():
+            call = _Call(ledger.ids[0], call_of(ledger.ids[0]))
+            try:
+                call.begin(_REQUEST)
+            except CommitUnknownError as error:
+                outcomes.append(type(error))
+            outcomes.extend(value for _name, value in call.headers())
+
+    thread = threading.Thread(target=begin)
+    with locked_account(postgres_url, ledger.ids[0]):
+        thread.start()
+        [backend] = wait_until(lambda: _waiting_backends(postgres_url, of="json_to_recordset"))
+        allow = f'ALTER DATABASE "{make_url(postgres_url).database}" ALLOW_CONNECTIONS'
+        with postgres._connect() as maintenance:
+            if is_away:
+                maintenance.execute(f"{allow} false")
+            maintenance.execute("SELECT pg_terminate_backend(%s)", [backend])
+            if is_away:
+                thread.join()
+            maintenance.execute(f"{allow} true")
+    thread.join()
+    assert outcomes == ([CommitUnknownError] if is_away else ["0.000000001", "0.000000099"])
+
+
+@pytest.mark.postgres
+def test_carrying_forward_locks_accounts_in_the_order_of_batches(
+    postgres_url: str, build_app: Callable[..., Application]
+) -> None:
+    app = build_app(postgres_url)
+    first, last = sorted((new_id(), new_id()))
+    # In the table, the last one comes first.
+    Ledger(app, (last, first), is_grouped=True).open(100)
+
+    def carry() -> None:
+        with app.app_context(), unit_of_work() as session:
+            # The plan for many accounts.
+            session.execute(text("SET LOCAL enable_nestloop = off"))
+            carry_forward(session, PrunedHolds([], {first: 0, last: 0}))
+
+    thread = threading.Thread(target=carry)
+    with locked_account(postgres_url, first) as other:
+        thread.start()
+        wait_until(lambda: _waiting_backends(postgres_url, of="credit_accounts"))
+        other.execute("SELECT 1 FROM credit_accounts WHERE id = %s FOR NO KEY UPDATE NOWAIT", [last])
+    thread.join()
+
+
+def test_a_step_inside_a_unit_is_refused(app: Application) -> None:
+    step = Charge(new_id(), new_id(), UsageCall(new_id(), "exa", "m"), MeteredUsage(1))
+    with app.app_context(), unit_of_work(), pytest.raises(UnitError):
+        app_state().part(StepGroups).run(step)
+
+
+def test_a_step_runs_alone_if_the_batches_before_it_do_not_end(app: Application) -> None:
+    step = Charge(new_id(), new_id(), UsageCall(new_id(), "exa", "m"), MeteredUsage(1))
+    with app.app_context():
+        groups = app_state().part(StepGroups)
+        group = groups._groups[Charge]
+        group._is_busy, group._max_wait = True, timedelta(milliseconds=10)
+        assert groups.run(step) is None
+        assert not group._waiting
+
+
+def test_a_failed_batch_is_logged_with_its_sqlstate() -> None:
+    def fail(_steps: object) -> Any:
+        raise psycopg.errors.CheckViolation("a sum is negative")
+
+    with capture_logs() as logged:
+        assert grouped._run(fail, [None]) == [None]  # type: ignore[list-item]
+    assert [(line["event"], line["reason"], line["sqlstate"]) for line in logged] == [
+        ("step_group_failed", "CheckViolation", "23514")
+    ]

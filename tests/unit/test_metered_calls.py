@@ -1,0 +1,110 @@
+"""A metered call: its lease, which a live stream renews, and its headers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import time_machine
+from sqlalchemy import text
+
+from app.core.identifiers import new_id
+from app.credits import accounts
+from app.credits.models import CreditHold
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.identity.models import ApiKey
+from app.ports.upstream import RelayOutcome, UpstreamRequest
+from app.state import Application
+from app.usage import service
+from app.usage.grouped import Hold
+from app.usage.metering import MeteredCall
+from app.usage.service import MeteredUsage, UsageCall
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+REQUEST = UpstreamRequest("GET", "http://127.0.0.1", "/", ())
+
+
+class StreamedCall(MeteredCall):
+    """A call that holds 10 nano-dollars and renews its lease with each chunk, as gateway and proxy do."""
+
+    def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
+        self._run(Hold(self.id, self._account_id, self._call, 10, MeteredUsage(7), self._lease))
+        return outgoing
+
+    def feed(self, piece: bytes) -> bytes:
+        self._renew()
+        return super().feed(piece)
+
+    def on_no_response(self, *, is_upstream_failure: bool) -> None:
+        raise NotImplementedError
+
+    def end(self, ending: RelayOutcome) -> None:
+        del ending
+        self._settle(lambda session: service.settle(session, self.id, MeteredUsage(13)))
+
+    def lease_until(self) -> datetime:
+        with read_only_unit() as session:
+            return session.get_one(CreditHold, self.id).lease_until
+
+
+@pytest.fixture
+def travel(app: Application) -> Iterator[time_machine.Traveller]:
+    with app.app_context(), time_machine.travel(NOON, tick=False) as traveller:
+        yield traveller
+
+
+def begun() -> StreamedCall:
+    account_id, key_id = new_id(), new_id()
+    with unit_of_work() as session:
+        accounts.open_account(session, account_id)
+        accounts.grant(session, account_id, 12, reference=account_id)
+        key = ApiKey(id=key_id, kind="gw", digest=key_id, sealed="", created_at=NOON, account_id=account_id)
+        session.add(key)
+    call = StreamedCall(account_id, UsageCall(key_id, "exa", "m"))
+    call.begin(REQUEST)
+    return call
+
+
+@pytest.mark.parametrize(("read_seconds", "interval"), [(300, 60), (29, 30)])
+def test_a_live_stream_renews_its_lease_in_time_and_at_most_once_a_minute(
+    build_app: Callable[..., Application], sqlite_url: str, read_seconds: int, interval: int
+) -> None:
+    timeouts = {"upstream_connect_timeout_seconds": "1", "upstream_read_timeout_seconds": str(read_seconds)}
+    # Longer than an upstream may be silent, by a minute.
+    lease = timedelta(seconds=1 + read_seconds + 60)
+    app = build_app(sqlite_url, settings=timeouts)
+    with app.app_context(), time_machine.travel(NOON, tick=False) as travel:
+        call = begun()
+        assert call.lease_until() == NOON + lease
+        for pause, renewed_at in (
+            (interval - 1, 0),
+            (1, interval),
+            (interval - 1, interval),
+            (1, 2 * interval),
+        ):
+            travel.shift(pause)
+            assert call.feed(b"chunk") == b"chunk"
+            assert call.lease_until() == NOON + timedelta(seconds=renewed_at) + lease
+
+
+def test_a_renewal_that_fails_does_not_end_the_stream(travel: time_machine.Traveller) -> None:
+    call = begun()
+    travel.shift(60)
+    with unit_of_work() as session:
+        session.execute(text("ALTER TABLE credit_holds RENAME TO elsewhere"))
+    assert call.feed(b"chunk") == b"chunk"
+    with unit_of_work() as session:
+        session.execute(text("ALTER TABLE elsewhere RENAME TO credit_holds"))
+    travel.shift(60)
+    call.feed(b"chunk")
+    assert call.lease_until() > NOON + timedelta(seconds=120)
+
+
+@pytest.mark.usefixtures("travel")
+def test_the_headers_have_what_was_charged_and_what_is_left() -> None:
+    call = begun()
+    assert call.headers() == []
+    # A cost of 13, of which the account can pay 12.
+    call.end(RelayOutcome.COMPLETE)
+    assert call.headers() == [("X-Cost-Usd", "0.000000012"), ("X-Credits-Remaining", "0")]

@@ -1,0 +1,186 @@
+"""The terms of web services: which can be paid, and why not; and the requests that may be sent to them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from app.adapters.evm.chain import EvmChain
+from app.adapters.evm.contracts.deployments import DEPLOYMENTS
+from app.adapters.evm.x402.payment_signer import EvmPaymentSigner
+from app.buying import offers, sellers
+from app.buying.offers import PaymentOffer
+from app.buying.sellers import SellerAnswer
+from app.core.chains import ChainName
+from app.errors import InvalidInput, PerTxLimitExceeded, TermsNotSupported
+from app.ports.payment_signer import PaymentSigner
+from tests.support.payments import encoded
+from tests.support.sellers import OTHER_PAYEE, PAYEE
+
+BASE, ETHEREUM = ChainName.BASE, ChainName.ETHEREUM
+DOLLAR_NANOS = 10**9
+HOST = "shop.example.com"
+
+
+def signer(name: ChainName) -> PaymentSigner:
+    deployment = DEPLOYMENTS["mainnet", name.value]
+    return EvmPaymentSigner(
+        EvmChain(name, deployment, rpc_urls=["http://127.0.0.1:1"], deposit_confirmations=1)
+    )
+
+
+SIGNERS = {ETHEREUM: signer(ETHEREUM), BASE: signer(BASE)}
+
+
+def offer_on(name: ChainName = BASE, **changed: Any) -> dict[str, Any]:
+    asset = SIGNERS[name].asset
+    return {
+        "scheme": "exact", "network": asset.network, "amount": "10000", "asset": asset.address, "payTo": PAYEE,
+        "maxTimeoutSeconds": 60, "extra": dict(asset.extra), **changed,
+    }  # fmt: skip
+
+
+def payable(*stated: Mapping[str, Any], **more: Any) -> list[PaymentOffer]:
+    document = {"x402Version": 2, "accepts": list(stated), **more.pop("terms", {})}
+    terms = offers.read_terms(SellerAnswer(402, [("PAYMENT-REQUIRED", encoded(document))], b""))
+    options = {"max_nanos": DOLLAR_NANOS, "networks": (), "own_addresses": (), **more}
+    return offers.payable_offers(terms, SIGNERS, host=HOST, **options)
+
+
+def reasons(*stated: Mapping[str, Any], **more: Any) -> list[str]:
+    with pytest.raises(TermsNotSupported) as refused:
+        payable(*stated, **more)
+    return [each["reason"] for each in refused.value.details["offers"]]
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"asset": "0x00000000000000000000000000000000DeaDBeef"}, "unknown_asset"),
+        ({"network": "eip155:84532"}, "unsupported_network"),
+        ({"network": "solana:5eykt4UsFv8P8NJdTREpY1vzqKqZKvdp"}, "unsupported_network"),
+        ({"network": 8453}, "unsupported_network"),
+        ({"scheme": "upto"}, "unsupported_scheme"),
+        ({"amount": "-1"}, "invalid_amount"),
+        ({"amount": "0"}, "invalid_amount"),
+        ({"amount": "9" * 400}, "invalid_amount"),
+        ({"amount": True}, "invalid_amount"),
+        ({"amount": 0.5}, "invalid_amount"),
+        ({"payTo": "0x0000000000000000000000000000000000000000"}, "invalid_recipient"),
+        ({"payTo": SIGNERS[BASE].asset.address}, "invalid_recipient"),
+        ({"payTo": "shop.eth"}, "invalid_recipient"),
+        ({"extra": {"name": "USD Coin", "version": "3"}}, "unknown_token_domain_or_transfer_method"),
+        ({"extra": {"assetTransferMethod": "permit2"}}, "unknown_token_domain_or_transfer_method"),
+        ({"extra": ["USD Coin"]}, "unknown_token_domain_or_transfer_method"),
+        ({"maxTimeoutSeconds": 1}, "invalid_timeout"),
+    ],
+)
+def test_terms_that_are_not_supported_are_refused_with_the_reason(
+    changed: Mapping[str, Any], reason: str
+) -> None:
+    assert reasons(offer_on(**changed)) == [reason]
+
+
+def test_the_cheapest_supported_offer_comes_first_and_base_before_ethereum() -> None:
+    found = payable(
+        offer_on(scheme="upto", amount="1"), offer_on(amount="30000"), offer_on(ETHEREUM, amount="20000"),
+        offer_on(amount="20000", payTo=OTHER_PAYEE),
+    )  # fmt: skip
+    assert [(each.chain, each.amount.units, each.recipient) for each in found] == [
+        (BASE, 20_000, OTHER_PAYEE),
+        (ETHEREUM, 20_000, PAYEE),
+        (BASE, 30_000, PAYEE),
+    ]
+
+
+def test_only_requested_networks_are_paid_on_and_never_the_wallet_itself() -> None:
+    found = payable(offer_on(), offer_on(ETHEREUM), networks={ETHEREUM})
+    assert [each.chain for each in found] == [ETHEREUM]
+    assert reasons(offer_on(), networks={ETHEREUM}) == ["network_not_requested"]
+    assert reasons(offer_on(), own_addresses={PAYEE}) == ["pays_the_wallet_itself"]
+
+
+def test_a_price_above_the_maximum_is_refused_with_both_numbers() -> None:
+    with pytest.raises(PerTxLimitExceeded) as refused:
+        payable(offer_on(amount="1000001"), offer_on(scheme="upto"))
+    shown = {name: str(value) for name, value in refused.value.details.items()}
+    assert shown == {"rule": "max_amount_usd", "limit_usd": "1", "requested_usd": "1.000001"}
+    assert payable(offer_on(amount="1000000"))
+
+
+def test_terms_for_another_host_are_refused_since_they_could_be_those_of_another_seller() -> None:
+    elsewhere = {"resource": {"url": "https://other.example.com/report"}}
+    assert reasons(offer_on(), terms=elsewhere) == ["resource_of_another_host"]
+    for own in ({"url": f"https://{HOST}/a"}, {"url": "/relative"}, {}, None):
+        assert payable(offer_on(), terms={"resource": own})
+
+
+def test_a_payment_is_valid_for_eight_minutes_at_most() -> None:
+    [offer] = payable(offer_on(maxTimeoutSeconds=86_400))
+    assert offer.validity_seconds == offers.MAX_VALIDITY_SECONDS == 480
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        SellerAnswer(402, [], b""),
+        SellerAnswer(402, [], b"<html>"),
+        SellerAnswer(402, [], json.dumps({"x402Version": 1}).encode()),
+        SellerAnswer(402, [("PAYMENT-REQUIRED", "no base64")], b""),
+        SellerAnswer(402, [("PAYMENT-REQUIRED", encoded({"x402Version": 3, "accepts": []}))], b""),
+        SellerAnswer(402, [("PAYMENT-REQUIRED", encoded({"x402Version": True, "accepts": []}))], b""),
+        SellerAnswer(402, [], b"[" * 100_000),
+    ],
+)
+def test_a_402_without_readable_terms_is_refused(answer: SellerAnswer) -> None:
+    with pytest.raises(TermsNotSupported):
+        offers.read_terms(answer)
+
+
+@pytest.fixture
+def public_only(build_app: Callable[..., Flask], sqlite_url: str) -> Iterator[None]:
+    """An application that reaches the public internet only."""
+    with build_app(sqlite_url, settings={"allow_private_upstreams": False}).app_context():
+        yield
+
+
+@pytest.mark.usefixtures("public_only")
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"url": "ftp://shop.example.com/"}, "url"),
+        ({"url": "http://shop.example.com/"}, "url"),
+        ({"url": "https://shop.example.com:8443/"}, "url"),
+        ({"url": "https://127.0.0.1/"}, "url"),
+        ({"url": "https://169.254.169.254/latest"}, "url"),
+        ({"url": "https://0x7f000001/"}, "url"),
+        ({"url": "https://localhost/"}, "url"),
+        ({"url": "https://me:secret@shop.example.com/"}, "url"),
+        ({"url": "https://shop.example.com/#top"}, "url"),
+        ({"url": "https://shop.example.com/\u00e9"}, "url"),
+        ({"url": "https://shop.example.com/" + "a" * 3000}, "url"),
+        ({"url": "https://purser.test/v1/gateway/brave/web/search"}, "url"),
+        ({"headers": {"X-Payment": "stolen"}}, "headers"),
+        ({"headers": {"Host": "other"}}, "headers"),
+        ({"headers": {"A": "b\r\nHost: other"}}, "headers"),
+        ({"headers": {"A b": "c"}}, "headers"),
+        ({"headers": {f"A-{number}": "b" for number in range(31)}}, "headers"),
+    ],
+)
+def test_requests_that_cannot_be_sent_are_refused(changed: dict[str, Any], field: str) -> None:
+    order = {"url": f"https://{HOST}/report", "method": "GET", "headers": {}, "body": None, **changed}
+    with pytest.raises(InvalidInput) as refused:
+        sellers.parse_request(**order)
+    assert list(refused.value.details["fields"]) == [field]
+
+
+@pytest.mark.usefixtures("public_only")
+def test_a_request_is_sent_as_it_was_asked_for() -> None:
+    url = "https://Shop.Example.com/a%2Fb?x=1&y=%20"
+    sent = sellers.parse_request(url=url, method="POST", headers={"Accept": "text/csv"}, body="{}")
+    assert (sent.origin, sent.host, sent.target) == (f"https://{HOST}", HOST, "/a%2Fb?x=1&y=%20")
+    assert (sent.body, sent.headers) == (b"{}", (("Accept", "text/csv"),))
