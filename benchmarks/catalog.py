@@ -1,4 +1,4 @@
-"""Search among very many services, and statistics after very many calls, on both databases."""
+"""Catalog search over many services and statistics over many calls, on both databases."""
 
 from __future__ import annotations
 
@@ -14,30 +14,32 @@ from flask import Flask
 from flask_migrate import upgrade
 from sqlalchemy import insert, select, text
 
-from app.catalog import listing, services, statistics
+from app.catalog.browse import listing
 from app.catalog.models import (
     Service,
     ServiceCaller,
     ServiceLatency,
     ServiceMinute,
-    ServiceText,
+    ServiceSearchText,
     ServiceTotal,
 )
+from app.catalog.services import service as services
+from app.catalog.statistics import counts as statistics
 from app.config import Settings
 from app.core import clock
 from app.core.identifiers import new_id
 from app.core.pagination import PageRequest
-from app.core.unit_of_work import reading, unit_of_work
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.extensions import db
 from app.factory import create_app
-from benchmarks import figures, stack
-from benchmarks.figures import Promise
-from benchmarks.stack import Parts
+from benchmarks import stack, thresholds
+from benchmarks.stack import Infrastructure
+from benchmarks.thresholds import Threshold
 
 _CALLS = 1_000_000
 _BATCH = 5_000
-_MOST_SEARCH_MS = 250
-_MOST_STATISTICS_MS = 50
+_MAX_SEARCH_MS = 250
+_MAX_STATISTICS_MS = 50
 _SYLLABLES = (
     *(
         "ka",
@@ -63,18 +65,20 @@ _SYLLABLES = (
 _PIECES = ("a", "zz", "ka", "ment", "weather", "zebra", "nothing like it")
 
 
-def measure(made: Parts, *, many: int, rounds: int) -> list[Promise]:
+def measure(infrastructure: Infrastructure, *, service_count: int, rounds: int) -> list[Threshold]:
     """Time searches and statistics on PostgreSQL and on SQLite."""
-    figures.heading(f"A catalog of {many:,} services; a service with {_CALLS:,} calls ({rounds} rounds)")
+    thresholds.print_heading(
+        f"A catalog of {service_count:,} services; a service with {_CALLS:,} calls ({rounds} rounds)"
+    )
     with tempfile.TemporaryDirectory() as folder:
-        environment = made.migrated("catalog", LOG_LEVEL="WARNING")
+        environment = infrastructure.migrated("catalog", LOG_LEVEL="WARNING")
         on_sqlite = {**environment, "DATABASE_URL": f"sqlite:///{Path(folder)}/catalog.sqlite"}
-        promises: list[Promise] = []
+        promises: list[Threshold] = []
         for name, chosen in (("PostgreSQL", environment), ("SQLite", on_sqlite)):
-            with _site(chosen) as app, app.app_context():
+            with _application(chosen) as app, app.app_context():
                 upgrade()
-                _fill(many)
-                service_id = _called_often()
+                _fill(service_count)
+                service_id = _insert_calls()
                 db.session.remove()
                 with db.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
                     connection.execute(text("VACUUM ANALYZE" if name == "PostgreSQL" else "ANALYZE"))
@@ -82,38 +86,38 @@ def measure(made: Parts, *, many: int, rounds: int) -> list[Promise]:
         return promises
 
 
-def _measured(name: str, service_id: str, rounds: int) -> Iterator[Promise]:
+def _measured(name: str, service_id: str, rounds: int) -> Iterator[Threshold]:
     page = PageRequest(limit=50, offset=0)
     worst = 0.0
     for piece in ("", *_PIECES):
-        found = listing.page_of(page, text=piece, category="").total
-        spent = _median(lambda piece=piece: listing.page_of(page, text=piece, category=""), rounds)  # type: ignore[misc]
-        figures.note(f"{name:10} {piece or '(no text)':16} {found:7,} found {spent:8.1f} ms")
+        found = listing.search_services(page, text=piece, category="").total
+        spent = _median(lambda piece=piece: listing.search_services(page, text=piece, category=""), rounds)  # type: ignore[misc]
+        thresholds.print_note(f"{name:10} {piece or '(no text)':16} {found:7,} found {spent:8.1f} ms")
         worst = max(worst, spent)
-    with reading():
-        service = services.active(service_id)
-    stats = _median(lambda: listing.statistics_of(service), rounds)
-    figures.note(f"{name:10} statistics                        {stats:8.1f} ms")
-    yield figures.at_most(f"{name}: the slowest search", worst, _MOST_SEARCH_MS, "ms")
-    yield figures.at_most(f"{name}: statistics", stats, _MOST_STATISTICS_MS, "ms")
+    with read_only_unit() as session:
+        service = services.active_service(session, service_id)
+    stats = _median(lambda: services.owner_statistics(service), rounds)
+    thresholds.print_note(f"{name:10} statistics                        {stats:8.1f} ms")
+    yield thresholds.at_most(f"{name}: the slowest search", worst, _MAX_SEARCH_MS, "ms")
+    yield thresholds.at_most(f"{name}: statistics", stats, _MAX_STATISTICS_MS, "ms")
 
 
 @contextmanager
-def _site(environment: dict[str, str]) -> Iterator[Flask]:
+def _application(environment: dict[str, str]) -> Iterator[Flask]:
     app = create_app(Settings(**stack.settings_of(environment)))
     yield app
     with app.app_context():
         db.engine.dispose()
 
 
-def _fill(many: int) -> None:
+def _fill(service_count: int) -> None:
     draw = random.Random(7)
     vocabulary = ["".join(draw.choices(_SYLLABLES, k=draw.randint(2, 4))) for _ in range(5_000)]
     vocabulary += ["weather"] * 2 + ["zebra"]
     now = clock.now()
-    for _ in range(0, many, _BATCH):
+    for _ in range(0, service_count, _BATCH):
         rows, texts = [], []
-        for _ in range(min(_BATCH, many)):
+        for _ in range(min(_BATCH, service_count)):
             name, words = " ".join(draw.choices(vocabulary, k=3)), " ".join(draw.choices(vocabulary, k=25))
             calls = int(draw.paretovariate(0.5)) % 10**9
             rows.append(
@@ -127,12 +131,12 @@ def _fill(many: int) -> None:
             texts.append({"service_id": rows[-1]["id"], "category": "data", "text": f"{name}\x1f{words}"})
         with unit_of_work() as session:
             session.execute(insert(Service), rows)
-            session.execute(insert(ServiceText), texts)
+            session.execute(insert(ServiceSearchText), texts)
 
 
-def _called_often() -> str:
-    """Leave behind what a million calls of a day from a thousand wallets leave: every stripe of every minute."""
-    with reading() as session:
+def _insert_calls() -> str:
+    """Insert the statistics of a million calls a day from a thousand wallets: every stripe of every minute."""
+    with read_only_unit() as session:
         service_id: str = session.scalars(select(Service.id).limit(1)).one()
     draw, now = random.Random(7), clock.now().replace(second=0, microsecond=0)
     hour = now.replace(minute=0)
@@ -184,4 +188,4 @@ def _median(step: Callable[[], object], rounds: int) -> float:
         started = time.perf_counter()
         step()
         spent.append((time.perf_counter() - started) * 1000)
-    return figures.median(spent)
+    return thresholds.median(spent)

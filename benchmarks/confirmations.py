@@ -1,8 +1,9 @@
-"""How many requests to a node, and how long, it takes to look after many pending movements at once."""
+"""Node requests and time per pass over many pending transactions."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 from flask import Flask
@@ -11,65 +12,75 @@ from app.config import Settings
 from app.core.chains import ChainName
 from app.extensions import db
 from app.factory import create_app
-from app.wallets import tracking
-from benchmarks import figures, proxy, stack
-from benchmarks.figures import Promise
-from benchmarks.proxy import Count
-from benchmarks.stack import Parts
+from app.wallets.transactions import confirmation
+from benchmarks import stack, thresholds
+from benchmarks.stack import Infrastructure
+from benchmarks.thresholds import Threshold
 from sandbox.evm import EvmNode
+from tests.support.exchange_counts import count_exchanges, relay
 
-_MOST_REQUESTS = 20
+_MAX_REQUESTS = 20
+_REQUESTS = "requests"
 _PER_WALLET = 10
 _RECIPIENT = "0x00000000000000000000000000000000C0FFEE00"
 _UNLIMITED = {f"{window}_limit_usd": 0 for window in ("daily", "weekly", "monthly", "per_tx")}
-_BLOCKS_BETWEEN = 3
+_BLOCKS_BETWEEN_PASSES = 3
 
 
-def measure(made: Parts, *, pending: int) -> list[Promise]:
-    """Carry movements from pending to beyond reorganisation in single passes, and count each pass's requests."""
-    promises: list[Promise] = []
+def measure(infrastructure: Infrastructure, *, pending: int) -> list[Threshold]:
+    """Take movements from pending to final in single passes, and count each pass's requests."""
+    promises: list[Threshold] = []
     for name in (ChainName.ETHEREUM, ChainName.BASE):
-        # A node of its own, whose blocks come only when they are asked for.
-        with EvmNode(name.value) as node, proxy.counting(node.url) as (url, count):
-            settings = {f"{name.name}_RPC_URL": url, "LOG_LEVEL": "ERROR"}
-            environment = made.migrated(f"pending_{name.value}", **settings)
+        # A separate node that mines on request only.
+        counts: Counter[str] = Counter()
+        count = count_exchanges(counts, _REQUESTS, start=b"POST")
+        with EvmNode(name.value) as node, relay(node.url, sent=count) as port:
+            settings = {f"{name.name}_RPC_URL": f"http://127.0.0.1:{port}", "LOG_LEVEL": "ERROR"}
+            environment = infrastructure.migrated(f"pending_{name.value}", **settings)
             app = create_app(Settings(**stack.settings_of(environment)))
             with app.app_context():
-                promises += _of_chain(made, app, node, count, pending=pending)
+                promises += _measure_chain(infrastructure, app, node, counts, pending=pending)
                 db.engine.dispose()
     return promises
 
 
-def _of_chain(made: Parts, app: Flask, node: EvmNode, count: Count, *, pending: int) -> list[Promise]:
+def _measure_chain(
+    made: Infrastructure, app: Flask, node: EvmNode, counts: Counter[str], *, pending: int
+) -> list[Threshold]:
     name = ChainName(node.name)
-    figures.heading(f"{pending} pending movements of {-(-pending // _PER_WALLET)} wallets on {name}")
-    figures.note(f"{'':44} {'requests':>8} {'calls':>6} {'seconds':>8}  settled")
+    thresholds.print_heading(f"{pending} pending movements of {-(-pending // _PER_WALLET)} wallets on {name}")
+    thresholds.print_note(f"{'':44} {'requests':>8} {'seconds':>8}  settled")
     keys = _funded_wallets(app, node, -(-pending // _PER_WALLET))
     node.set_automine(False)
     try:
         _send_all(app, name, keys, pending)
-        most = _pass(made, name, count, "first look, nothing mined: all are sent again")
-        most = max(most, _pass(made, name, count, "second look, nothing mined"))
+        max_requests = _run_pass(made, name, counts, "first poll, nothing mined: all are sent again")
+        max_requests = max(max_requests, _run_pass(made, name, counts, "second poll, nothing mined"))
     finally:
         node.set_automine(True)
-    node.mine(_BLOCKS_BETWEEN)
-    most = max(most, _pass(made, name, count, "all mined: all are settled"))
-    most = max(most, _pass(made, name, count, "settled: do their blocks still stand?"))
-    return [figures.at_most(f"requests per pass over {pending} pending on {name}", most, _MOST_REQUESTS, "")]
+    node.mine(_BLOCKS_BETWEEN_PASSES)
+    max_requests = max(max_requests, _run_pass(made, name, counts, "all mined: all are settled"))
+    max_requests = max(max_requests, _run_pass(made, name, counts, "settled: blocks checked for reorgs"))
+    return [
+        thresholds.at_most(
+            f"requests per pass over {pending} pending on {name}", max_requests, _MAX_REQUESTS, ""
+        )
+    ]
 
 
-def _pass(made: Parts, name: ChainName, count: Count, what: str) -> int:
+def _run_pass(made: Infrastructure, name: ChainName, counts: Counter[str], label: str) -> int:
     with made.database.connect(f"pending_{name.value}") as connection:
         connection.execute("UPDATE transactions SET next_check_at = now() WHERE next_check_at IS NOT NULL")
-        # The first look repeats what was sent three seconds before; here the movements are a moment old.
+        # The first poll repeats what was sent three seconds before; these were sent just now.
         connection.execute("UPDATE signed_attempts SET sent_at = sent_at - interval '4 seconds' "
                            "WHERE seen_at_block IS NULL")  # fmt: skip
-    count.reset()
+    before = counts[_REQUESTS]
     started = time.perf_counter()
-    done = tracking.confirm(name)
+    done = confirmation.confirm(name)
     seconds = time.perf_counter() - started
-    figures.note(f"{what:44} {count.requests:8} {count.calls.total():6} {seconds:8.2f}  {done.settled}")
-    return count.requests
+    requests = counts[_REQUESTS] - before
+    thresholds.print_note(f"{label:44} {requests:8} {seconds:8.2f}  {done.settled}")
+    return requests
 
 
 def _funded_wallets(app: Flask, node: EvmNode, wallets: int) -> list[tuple[str, str]]:

