@@ -1,28 +1,28 @@
-# Short names for those who like make; ./run and ./test need neither make nor this file.
+# Shortcuts for development; ./run and ./test do not need make.
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint types contracts document bench sandbox lock environment
+.PHONY: help run test check lint types contracts document bench mutate sandbox lock environment
 BIN := .venv/bin
 
-help: ## list what can be made
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: ## the whole service on this machine
+run: ## run the whole service on this machine
 	@./run
 
-test: ## the whole suite
+test: ## run the test suite
 	@./test
 
 environment:
 	@sh launcher/bootstrap.sh requirements-dev.txt
 
-check: lint types contracts document ## lint, format, types, import contracts, OpenAPI document
+check: lint types contracts document ## check lint, format, types, import contracts and the OpenAPI document
 
 lint: environment
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
 types: environment
-	$(BIN)/mypy app workers sandbox launcher benchmarks
+	$(BIN)/mypy app server workers shopper sandbox solana_node launcher benchmarks
 
 contracts: environment
 	$(BIN)/lint-imports --no-logo
@@ -30,15 +30,19 @@ contracts: environment
 document: environment
 	NETWORK=sandbox $(BIN)/python -m launcher flask --app wsgi documents check
 
-bench: environment ## figures of speed and memory on this machine (minutes)
+bench: environment ## measure speed and memory on this machine (ten minutes)
 	$(BIN)/python -m benchmarks
 
-sandbox: environment ## the local chains and their faucet alone
+mutate: environment ## change the code that handles money and run the tests that should notice (many minutes)
+	NETWORK=sandbox $(BIN)/python -m benchmarks.mutation
+
+sandbox: environment ## run only the local chains and their faucet
 	$(BIN)/python -m sandbox --state var/sandbox
 
-lock: environment ## compile the requirements anew: pins and hashes for every platform
+lock: environment ## compile the requirements: pins and hashes for every platform
 	$(BIN)/python -m pip install --quiet --require-hashes -r launcher/uv.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header requirements.in -o requirements.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header requirements-dev.in -c requirements.txt -o requirements-dev.txt
-	for client in legacy solana; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
-		tests/clients/published/x402-$$client.in -o tests/clients/published/x402-$$client.txt; done
+	for client in tests/clients/published/*.in; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+		$$client -o $${client%.in}.txt; done
+	cd tests/clients/published && npm install --package-lock-only --ignore-scripts --no-audit --no-fund --omit-lockfile-registry-resolved

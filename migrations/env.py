@@ -13,16 +13,15 @@ config = context.config
 database = current_app.extensions["migrate"].db
 
 
-# A change of a table waits for those who read it, and everybody else then waits behind the change: for so long at
-# most. Then it gives way and tries again. What it does once it has its lock may take its time.
+# A change of a table waits for its readers, and all later queries wait behind it. It waits for at most this long, then
+# ends and is retried. Its work after it has the lock is not limited.
 _LOCK_SECONDS = 2
 _SECONDS_BETWEEN_TRIES = 3
 _TRIES = 20
-# Not given in time, one table or all that a migration changes (it locks several by one statement with a time limit);
-# or a deadlock with those who serve, which PostgreSQL may end at our cost.
-_GIVES_WAY = frozenset({"55P03", "57014", "40P01"})
+# Lock timeout; statement timeout (a migration may lock several tables by one statement with a time limit); deadlock.
+_RETRYABLE = frozenset({"55P03", "57014", "40P01"})
 
-# A migration must say the same in ten years: it spells out types instead of importing the application's.
+# Migrations use SQLAlchemy's types, because the application's may change.
 _PLAIN_TYPES = {
     "UtcDateTime": "sa.DateTime(timezone=True)",
     "Units": "sa.Numeric(78, 0).with_variant(sa.String(80), 'sqlite')",
@@ -34,7 +33,7 @@ def _render(type_: str, item: object, _context: object) -> str | bool:
 
 
 def run_offline() -> None:
-    """Write the SQL instead of running it."""
+    """Write the SQL without executing it."""
     url = database.engine.url.render_as_string(hide_password=False)
     context.configure(url=url, target_metadata=database.metadata, literal_binds=True)
     with context.begin_transaction():
@@ -47,7 +46,7 @@ def run_online() -> None:
         try:
             _run_once()
         except OperationalError as error:
-            if getattr(error.orig, "sqlstate", None) not in _GIVES_WAY or not tries_left:
+            if getattr(error.orig, "sqlstate", None) not in _RETRYABLE or not tries_left:
                 raise
             time.sleep(_SECONDS_BETWEEN_TRIES)
         else:
@@ -55,12 +54,12 @@ def run_online() -> None:
 
 
 def _run_once() -> None:
-    """Run what is left to run; each migration is a transaction, so that a repetition goes on where one gave up."""
+    """Run the outstanding migrations, each in its own transaction; a retry continues with the one that failed."""
     arguments = current_app.extensions["migrate"].configure_args
     arguments.setdefault("process_revision_directives", _skip_empty)
     with database.engine.connect() as connection:
         if connection.dialect.name == "postgresql":
-            # Nobody else gets this connection afterwards.
+            # The settings below must not reach a pooled connection.
             connection.detach()
             connection.exec_driver_sql(f"SET lock_timeout = '{_LOCK_SECONDS}s'")
             connection.exec_driver_sql("SET statement_timeout = 0")
@@ -84,7 +83,7 @@ def _skip_empty(_context: object, _revision: object, directives: list[object]) -
 
 def _is_ours(item: object, name: str | None, type_: str, reflected: bool, compare_to: object) -> bool:  # noqa: FBT001
     if name is not None and name.startswith("search_trigrams"):
-        return False  # a search index, of another kind on each database, that no model describes
+        return False  # a search index that differs by database; no model describes it
     return not (type_ == "table" and reflected and compare_to is None and isinstance(item, Table))
 
 
