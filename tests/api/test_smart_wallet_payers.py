@@ -1,4 +1,4 @@
-"""x402 payers whose wallet is a contract: what their contract accepts is settled once, and nothing else is."""
+"""x402 payers that are contracts: what their contract accepts is settled once, and nothing else is."""
 
 from __future__ import annotations
 
@@ -96,13 +96,13 @@ def test_what_the_contract_does_not_accept_is_refused_before_anything_is_claimed
 ) -> None:
     unpaid = open_shop.ask()
     terms = offered(unpaid)
-    payer, stranger, poor = (
+    payer, other, poor = (
         SafePayer(base_node, is_deployed=True),
         EvmPayer(base_node),
         SafePayer(base_node, is_deployed=True, dollars=0),
     )
     forged = payer.authorize(terms)
-    forged["signature"] = stranger.sign(forged["authorization"])
+    forged["signature"] = other.sign(forged["authorization"])
     revoked = payer.authorize(terms)
     payer.change_owner()
     unknown_factory = SafePayer(base_node, is_deployed=False, factory="0x" + "5afe" * 10)

@@ -76,7 +76,7 @@ def test_an_event_that_commits_after_a_later_one_is_not_skipped(app: Flask, agen
         assert read(agent, after) == ([], after)
 
 
-def test_a_reader_beside_many_writers_gets_every_event_once(app: Flask, agent: Agent) -> None:
+def test_a_reader_among_many_writers_gets_every_event_once(app: Flask, agent: Agent) -> None:
     writing = threading.Event()
     writing.set()
     found: list[int] = []

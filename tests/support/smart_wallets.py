@@ -1,4 +1,4 @@
-"""Payers whose wallet is a Safe: the contracts of Safe's own npm package, deployed or not yet."""
+"""Payers that are a Safe: the contracts of Safe's own npm package, deployed or not yet."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def place_safe(node: EvmNode, *, factory: str = FACTORY) -> None:
 
 
 class SafePayer(EvmPayer):
-    """A payer whose address is a Safe with one owner, who signs for it."""
+    """A payer that is a Safe with one owner, who signs for it."""
 
     def __init__(
         self, node: EvmNode, *, is_deployed: bool, dollars: float = 1, factory: str = FACTORY
