@@ -14,10 +14,11 @@ from eth_utils.address import to_checksum_address
 
 from app.adapters.evm import signatures
 from app.adapters.evm.contracts.abi import Function
+from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.signatures import SigningDomain
 from app.ports.chain import Terms
 from app.ports.errors import Rejected
-from app.ports.facilitator import ExpectedPayment
+from app.ports.facilitator import ExpectedPayment, PaymentAsset
 
 _TRANSFER = Function(
     "transferWithAuthorization(address,address,uint256,uint256,uint256,bytes32,uint8,bytes32,bytes32)"
@@ -26,14 +27,28 @@ TRANSFER_STRUCT = (
     "TransferWithAuthorization"
     "(address from,address to,uint256 value,uint256 validAfter,uint256 validBefore,bytes32 nonce)"
 )
-DOMAIN_VERSION = "2"
-"""USDC's, in its EIP-712 domain."""
+_DOMAIN_VERSION = "2"
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 _NONCE = re.compile(r"0x[0-9a-fA-F]{64}", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,78}", re.ASCII)
 _HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
 # A block has to include it before it expires.
 _MIN_SECONDS_LEFT = 6
+
+
+def usdc_domain(deployment: EvmDeployment) -> SigningDomain:
+    """Return the EIP-712 domain of a chain's USDC."""
+    return SigningDomain(deployment.usdc_domain_name, _DOMAIN_VERSION, deployment.chain_id, deployment.usdc)
+
+
+def usdc_asset(deployment: EvmDeployment) -> PaymentAsset:
+    """Return a chain's USDC as x402 names it."""
+    return PaymentAsset(
+        network=f"eip155:{deployment.chain_id}",
+        legacy_network=deployment.legacy_network,
+        address=deployment.usdc,
+        extra={"name": deployment.usdc_domain_name, "version": _DOMAIN_VERSION},
+    )
 
 
 @dataclass(frozen=True, slots=True)

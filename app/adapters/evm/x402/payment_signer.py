@@ -11,13 +11,12 @@ from typing import Any
 
 from app.adapters.evm import signatures
 from app.adapters.evm.chain import EvmChain
-from app.adapters.evm.signatures import SigningDomain
 from app.adapters.evm.track.authorizations import OpenAuthorization
-from app.adapters.evm.x402.eip3009 import DOMAIN_VERSION, TRANSFER_STRUCT
+from app.adapters.evm.x402 import eip3009
 from app.core import addresses
 from app.core.addresses import AddressError
 from app.core.chains import USDC, Family
-from app.ports.facilitator import PaymentAsset
+from app.ports.chain import Terms
 from app.ports.payment_signer import AuthorizedPayment, PaymentIntent
 from app.ports.vault import Signer
 
@@ -31,17 +30,9 @@ class EvmPaymentSigner:
 
     def __init__(self, chain: EvmChain) -> None:
         """Store the token's domain."""
-        deployment = chain.deployment
         self._chain = chain
-        self._domain = SigningDomain(
-            deployment.usdc_domain_name, DOMAIN_VERSION, deployment.chain_id, deployment.usdc
-        )
-        self.asset = PaymentAsset(
-            network=f"eip155:{deployment.chain_id}",
-            legacy_network=deployment.legacy_network,
-            address=deployment.usdc,
-            extra={"name": deployment.usdc_domain_name, "version": DOMAIN_VERSION},
-        )
+        self._domain = eip3009.usdc_domain(chain.deployment)
+        self.asset = eip3009.usdc_asset(chain.deployment)
 
     def canonical_recipient(self, text: str) -> str | None:
         try:
@@ -55,11 +46,22 @@ class EvmPaymentSigner:
         method = extra.get("assetTransferMethod", _TRANSFER_METHOD)
         return domain == self.asset.extra and method == _TRANSFER_METHOD
 
-    def authorize(self, intent: PaymentIntent, signer: Signer) -> AuthorizedPayment:
+    def prepare(self, intent: PaymentIntent) -> Terms:  # noqa: ARG002 - part of the port
+        """Return nothing: a signature needs nothing of the chain."""
+        return {}
+
+    def authorize(
+        self,
+        intent: PaymentIntent,
+        prepared: Terms,  # noqa: ARG002 - there is nothing to prepare
+        signer: Signer,
+        *,
+        now: int,
+    ) -> AuthorizedPayment:
         """Sign an authorization with a random nonce, which the token accepts once."""
-        nonce = secrets.token_bytes(_NONCE_BYTES)
-        values = (signer.evm_address, intent.recipient, intent.units, 0, intent.valid_before, nonce)
-        message = signatures.typed_message(TRANSFER_STRUCT, values, self._domain)
+        nonce, valid_before = secrets.token_bytes(_NONCE_BYTES), now + intent.validity_seconds
+        values = (signer.evm_address, intent.recipient, intent.units, 0, valid_before, nonce)
+        message = signatures.typed_message(eip3009.TRANSFER_STRUCT, values, self._domain)
         y_parity, r, s = signer.sign_digest(signatures.digest_of(message))
         signature = r.to_bytes(32, "big") + s.to_bytes(32, "big") + bytes([_LEGACY_V + y_parity])
         authorization = {
@@ -67,10 +69,10 @@ class EvmPaymentSigner:
             "to": intent.recipient,
             "value": str(intent.units),
             "validAfter": "0",
-            "validBefore": str(intent.valid_before),
+            "validBefore": str(valid_before),
             "nonce": "0x" + nonce.hex(),
         }
-        opened = OpenAuthorization(signer.evm_address, nonce, intent.valid_before, intent.since_block)
+        opened = OpenAuthorization(signer.evm_address, nonce, valid_before, intent.since_block)
         return AuthorizedPayment(
             reference="0x" + nonce.hex(),
             payload={"signature": "0x" + signature.hex(), "authorization": authorization},
