@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import structlog
+
 from app.adapters.evm.client import calls
 from app.adapters.evm.client.logs import read_logs
 from app.adapters.evm.client.rpc import EvmRpc
@@ -19,11 +21,12 @@ from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
-from app.ports.chain import Terms, TransactionOutcome, TransactionStatus
+from app.ports.chain import BlockRef, Terms, TransactionOutcome, TransactionStatus
 
 _PER_CALL = 200
 _FINAL_DEPTH = 64
 """Where a node does not support the tag `finalized`: two epochs of Ethereum."""
+_log = structlog.get_logger(__name__)
 _WAITING = TransactionOutcome(TransactionStatus.WAITING)
 
 
@@ -78,22 +81,27 @@ class AuthorizationPoller:
         self, authorizations: Mapping[str, OpenAuthorization], endpoint: RpcEndpoint
     ) -> Mapping[str, TransactionOutcome]:
         opened = authorizations.values()
-        now, final, head = self._read(opened, "latest"), self._read(opened, "finalized"), calls.head()
+        tag = "finalized"
+        now, final, head = self._read(opened, "latest"), self._read(opened, tag), calls.head()
         endpoint.run([now, final, head])
         if final.error is not None and head.result >= _FINAL_DEPTH:
-            final = self._read(opened, hex(head.result - _FINAL_DEPTH))
+            tag = hex(head.result - _FINAL_DEPTH)
+            final = self._read(opened, tag)
             endpoint.run([final])
         if now.error is not None:
             return dict.fromkeys(authorizations, _WAITING)
         _time, *are_used = now.result
         final_time, *were_used = final.result if final.error is None else (0, *are_used)
-        logs = self._uses(
+        uses = self._uses(
             endpoint, [each for each, is_used in zip(opened, are_used, strict=True) if is_used], head
         )
         outcomes = {}
         for (key, each), is_used, was_used in zip(authorizations.items(), are_used, were_used, strict=True):
-            if is_used and each.nonce in logs:
-                outcomes[key] = _used_in(logs[each.nonce], head=head.result)
+            if is_used and each.nonce in uses:
+                outcomes[key] = _used_in(uses[each.nonce], head=head.result)
+            elif is_used and was_used and final.error is None:
+                _log.error("authorization_use_not_found", transaction_id=key, nonce="0x" + each.nonce.hex())
+                outcomes[key] = _used_before(_block(endpoint, tag), head=head.result)
             elif not is_used and not was_used and final_time >= each.valid_before:
                 outcomes[key] = TransactionOutcome(TransactionStatus.VOID)
             else:
@@ -125,6 +133,22 @@ class AuthorizationPoller:
                 if (used := event.decode(log)) is not None:
                     found[used[1]] = log
         return found
+
+
+def _block(endpoint: RpcEndpoint, tag: str) -> BlockRef:
+    found = calls.block(tag)
+    endpoint.run([found])
+    return found.result
+
+
+def _used_before(block: BlockRef, *, head: int) -> TransactionOutcome:
+    """Return the outcome of a use that a final block includes and no log shows: paid, by an unknown transaction."""
+    return TransactionOutcome(
+        TransactionStatus.SUCCEEDED,
+        block=block,
+        confirmations=max(head - block.number + 1, 0),
+        fee_units=0,
+    )
 
 
 def _used_in(log: EventLog, *, head: int) -> TransactionOutcome:

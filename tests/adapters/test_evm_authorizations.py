@@ -1,0 +1,93 @@
+"""Outcomes of authorizations (EIP-3009): what the token shows, wherever a log is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from structlog.testing import capture_logs
+
+from app.adapters.evm.x402.payment_signer import EvmPaymentSigner
+from app.ports.chain import TransactionOutcome, TransactionQuery, TransactionStatus
+from app.ports.payment_signer import AuthorizedPayment, PaymentIntent
+from sandbox.evm import EvmNode
+from tests.support.chains import fund
+from tests.support.evm import Person, chain_at, proxy, spoil
+from tests.support.sellers import CENT, PAYEE, scripted_seller
+
+pytestmark = pytest.mark.chain
+FINAL_LAG = 4
+# How far below the block that was read before signing a use is still searched: a reorg may have moved it.
+MARGIN_BLOCKS = 64
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[EvmNode]:
+    with EvmNode("base", slots_in_an_epoch=FINAL_LAG // 2) as running:
+        yield running
+
+
+@dataclass(frozen=True, slots=True)
+class Sale:
+    """A payer with a dollar, and an authorization of a cent."""
+
+    node: EvmNode
+    payer: Person
+    payment: AuthorizedPayment
+
+    def use(self) -> str:
+        with scripted_seller(self.node) as seller:
+            return seller.settle({"payload": self.payment.payload})
+
+    def outcome(self, *urls: str, since_block: int | None = None) -> TransactionOutcome:
+        terms = dict(self.payment.terms)
+        if since_block is not None:
+            terms["since_block"] = since_block
+        query = TransactionQuery("it", self.payer.address, None, (self.payment.reference,), terms=terms)
+        return chain_at(self.node, *urls).outcomes([query])["it"]
+
+
+@pytest.fixture
+def sale(node: EvmNode) -> Sale:
+    payer = Person()
+    fund(node, payer.address, eth=0, dollars=1)
+    signer = EvmPaymentSigner(chain_at(node))
+    block = int(node.rpc("eth_blockNumber"), 16)
+    intent = PaymentIntent(payer.address, PAYEE, CENT, 300, {}, block)
+    now = int(node.rpc("eth_getBlockByNumber", "latest", *[False])["timestamp"], 16)
+    return Sale(node, payer, signer.authorize(intent, signer.prepare(intent), payer, now=now))
+
+
+def test_a_use_is_found_by_its_log(sale: Sale) -> None:
+    assert sale.outcome().status is TransactionStatus.WAITING
+    tx_hash = sale.use()
+    found = sale.outcome()
+    assert (found.status, found.tx_hash, found.fee_units) == (TransactionStatus.SUCCEEDED, tx_hash, 0)
+
+
+@pytest.mark.parametrize(("blocks", "found"), [(MARGIN_BLOCKS, 1), (MARGIN_BLOCKS + 1, 0)])
+def test_a_use_that_a_reorg_moved_below_the_block_before_signing_is_found(
+    sale: Sale, blocks: int, found: int
+) -> None:
+    tx_hash = sale.use()
+    used_in = int(sale.node.rpc("eth_getTransactionReceipt", tx_hash)["blockNumber"], 16)
+    sale.node.mine(blocks + 1)
+    assert sale.outcome(since_block=used_in + blocks).tx_hash == [None, tx_hash][found]
+
+
+def test_a_use_without_a_log_counts_as_paid_once_it_is_final_and_is_reported(sale: Sale) -> None:
+    sale.use()
+    with proxy(sale.node.url) as forgets:
+        forgets.after = spoil("eth_getLogs", [])
+        assert sale.outcome(forgets.url).status is TransactionStatus.WAITING, "a reorg may undo it"
+        sale.node.mine(2 * FINAL_LAG)
+        with capture_logs() as logs:
+            found = sale.outcome(forgets.url)
+        assert (found.status, found.tx_hash) == (TransactionStatus.SUCCEEDED, None)
+        assert found.block is not None
+        assert chain_at(sale.node).orphaned_blocks([found.block])[0] == frozenset()
+    [logged] = logs
+    assert (logged["event"], logged["log_level"]) == ("authorization_use_not_found", "error")
+    assert logged["nonce"] == sale.payment.reference
+    assert sale.outcome().tx_hash is not None, "another node shows it"
