@@ -5,7 +5,7 @@ In the phases of a movement: `prepare` reads the chain, `authorize` signs inside
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,7 +19,8 @@ class PaymentIntent:
     """A payment to sign: exactly these units from the payer (one of our wallets) to the recipient.
 
     It can be used for `validity_seconds`, or as long as the chain prescribes. `extra` are the seller's additional
-    terms. No block before `since_block` can hold the payment.
+    terms, `extensions` the names of the protocol extensions that it has. No block before `since_block` can hold the
+    payment.
     """
 
     payer: str
@@ -27,16 +28,21 @@ class PaymentIntent:
     units: int
     validity_seconds: int
     extra: Mapping[str, Any]
+    extensions: Collection[str]
     since_block: int
 
 
 @dataclass(frozen=True, slots=True)
 class AuthorizedPayment:
-    """A signed payment: its identity on the chain, the payload for the seller, and what its outcome is found by."""
+    """A signed payment: its identity on the chain, the payload for the seller, and what its outcome is found by.
+
+    `extensions` are what it answers to extensions of the protocol, by their names.
+    """
 
     reference: str
     payload: Mapping[str, Any] = field(repr=False)
     terms: Terms
+    extensions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
 
 
 class PaymentSigner(Protocol):

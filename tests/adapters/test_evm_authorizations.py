@@ -1,9 +1,10 @@
-"""Outcomes of authorizations (EIP-3009): what the token shows, wherever a log is missing."""
+"""Outcomes of authorizations (EIP-3009, Permit2): what their contract shows, wherever a log is missing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -14,6 +15,7 @@ from app.ports.payment_signer import AuthorizedPayment, PaymentIntent
 from sandbox.evm import EvmNode
 from tests.support.chains import fund
 from tests.support.evm import Person, chain_at, proxy, spoil
+from tests.support.permit2 import settle_by_permit2
 from tests.support.sellers import CENT, PAYEE, scripted_seller
 
 pytestmark = pytest.mark.chain
@@ -36,7 +38,20 @@ class Sale:
     payer: Person
     payment: AuthorizedPayment
 
+    @classmethod
+    def on(cls, node: EvmNode, extra: Mapping[str, Any]) -> Sale:
+        payer = Person()
+        fund(node, payer.address, eth=0, dollars=1)
+        signer = EvmPaymentSigner(chain_at(node))
+        block = int(node.rpc("eth_blockNumber"), 16)
+        intent = PaymentIntent(payer.address, PAYEE, CENT, 300, extra, ["eip2612GasSponsoring"], block)
+        now = int(node.rpc("eth_getBlockByNumber", "latest", *[False])["timestamp"], 16)
+        return cls(node, payer, signer.authorize(intent, signer.prepare(intent), payer, now=now))
+
     def use(self) -> str:
+        sponsored = {name: {"info": info} for name, info in self.payment.extensions.items()}
+        if sponsored:
+            return settle_by_permit2(self.node, {"payload": self.payment.payload, "extensions": sponsored})
         with scripted_seller(self.node) as seller:
             return seller.settle({"payload": self.payment.payload})
 
@@ -50,13 +65,12 @@ class Sale:
 
 @pytest.fixture
 def sale(node: EvmNode) -> Sale:
-    payer = Person()
-    fund(node, payer.address, eth=0, dollars=1)
-    signer = EvmPaymentSigner(chain_at(node))
-    block = int(node.rpc("eth_blockNumber"), 16)
-    intent = PaymentIntent(payer.address, PAYEE, CENT, 300, {}, block)
-    now = int(node.rpc("eth_getBlockByNumber", "latest", *[False])["timestamp"], 16)
-    return Sale(node, payer, signer.authorize(intent, signer.prepare(intent), payer, now=now))
+    return Sale.on(node, {})
+
+
+@pytest.fixture
+def by_permit2(node: EvmNode) -> Sale:
+    return Sale.on(node, {"assetTransferMethod": "permit2"})
 
 
 def test_a_use_is_found_by_its_log(sale: Sale) -> None:
@@ -91,3 +105,24 @@ def test_a_use_without_a_log_counts_as_paid_once_it_is_final_and_is_reported(sal
     assert (logged["event"], logged["log_level"]) == ("authorization_use_not_found", "error")
     assert logged["nonce"] == sale.payment.reference
     assert sale.outcome().tx_hash is not None, "another node shows it"
+
+
+def test_a_use_of_permit2_is_known_even_if_its_transaction_hides_the_nonce(by_permit2: Sale) -> None:
+    tx_hash = by_permit2.use()
+    assert by_permit2.outcome().tx_hash == tx_hash
+    with proxy(by_permit2.node.url) as hides:
+        hides.after = spoil("eth_getTransactionByHash", {"input": "0x00"})
+        assert by_permit2.outcome(hides.url).status is TransactionStatus.WAITING
+        by_permit2.node.mine(2 * FINAL_LAG)
+        found = by_permit2.outcome(hides.url)
+    assert (found.status, found.tx_hash) == (TransactionStatus.SUCCEEDED, None)
+
+
+def test_a_payment_by_permit2_is_void_only_after_its_deadline(by_permit2: Sale) -> None:
+    deadline = int(by_permit2.payment.payload["permit2Authorization"]["deadline"])
+    by_permit2.node.rpc("evm_setNextBlockTimestamp", deadline)
+    by_permit2.node.mine(1)
+    assert by_permit2.outcome().status is TransactionStatus.WAITING
+    by_permit2.node.rpc("evm_setNextBlockTimestamp", deadline + 1)
+    by_permit2.node.mine(2 * FINAL_LAG)
+    assert by_permit2.outcome().status is TransactionStatus.VOID

@@ -39,7 +39,7 @@ class Sale:
     def sign(self) -> AuthorizedPayment:
         signer = SolanaPaymentSigner(chain_at(self.node.url))
         extra = {"feePayer": str(self.sponsor.pubkey())}
-        intent = PaymentIntent(self.payer.address, self.payee, 10_000, 60, extra, 0)
+        intent = PaymentIntent(self.payer.address, self.payee, 10_000, 60, extra, (), 0)
         return signer.authorize(intent, signer.prepare(intent), self.payer, now=0)
 
     def complete(self, payment: AuthorizedPayment) -> str:

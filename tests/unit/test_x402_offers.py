@@ -74,7 +74,7 @@ def reasons(*stated: Mapping[str, Any], **more: Any) -> list[str]:
         ({"payTo": SIGNERS[BASE].asset.address}, "invalid_recipient"),
         ({"payTo": "shop.eth"}, "invalid_recipient"),
         ({"extra": {"name": "USD Coin", "version": "3"}}, "unknown_token_domain_or_transfer_method"),
-        ({"extra": {"assetTransferMethod": "permit2"}}, "unknown_token_domain_or_transfer_method"),
+        ({"extra": {"assetTransferMethod": "erc7710"}}, "unknown_token_domain_or_transfer_method"),
         ({"extra": ["USD Coin"]}, "unknown_token_domain_or_transfer_method"),
         ({"maxTimeoutSeconds": 1}, "invalid_timeout"),
     ],

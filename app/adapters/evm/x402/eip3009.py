@@ -19,14 +19,17 @@ from app.adapters.evm.signatures import SigningDomain
 from app.ports.chain import Terms
 from app.ports.errors import Rejected
 from app.ports.facilitator import ExpectedPayment, PaymentAsset
+from app.ports.payment_signer import PaymentIntent
+from app.ports.vault import Signer
 
 _TRANSFER = Function(
     "transferWithAuthorization(address,address,uint256,uint256,uint256,bytes32,uint8,bytes32,bytes32)"
 )
-TRANSFER_STRUCT = (
+_TRANSFER_STRUCT = (
     "TransferWithAuthorization"
     "(address from,address to,uint256 value,uint256 validAfter,uint256 validBefore,bytes32 nonce)"
 )
+METHOD = "eip3009"
 _DOMAIN_VERSION = "2"
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 _NONCE = re.compile(r"0x[0-9a-fA-F]{64}", re.ASCII)
@@ -49,6 +52,25 @@ def usdc_asset(deployment: EvmDeployment) -> PaymentAsset:
         address=deployment.usdc,
         extra={"name": deployment.usdc_domain_name, "version": _DOMAIN_VERSION},
     )
+
+
+def sign_transfer(
+    deployment: EvmDeployment, intent: PaymentIntent, signer: Signer, *, nonce: bytes, valid_before: int
+) -> Mapping[str, Any]:
+    """Return the payload of a payment that may be used before a time."""
+    values = (signer.evm_address, intent.recipient, intent.units, 0, valid_before, nonce)
+    message = signatures.typed_message(_TRANSFER_STRUCT, values, usdc_domain(deployment))
+    return {
+        "signature": signatures.sign(message, signer),
+        "authorization": {
+            "from": signer.evm_address,
+            "to": intent.recipient,
+            "value": str(intent.units),
+            "validAfter": "0",
+            "validBefore": str(valid_before),
+            "nonce": "0x" + nonce.hex(),
+        },
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +115,7 @@ class SignedAuthorization:
     def check_signature(self, domain: SigningDomain) -> None:
         """Check the payer's signature as the token does. Raises: Rejected."""
         _v, _r, s = self._vrs()
-        message = signatures.typed_message(TRANSFER_STRUCT, self._fields(), domain)
+        message = signatures.typed_message(_TRANSFER_STRUCT, self._fields(), domain)
         if s > _HALF_ORDER or signatures.signer_of(message, self.signature) != self.payer:
             raise Rejected("invalid_exact_evm_payload_signature")
 
