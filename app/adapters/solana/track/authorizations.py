@@ -1,7 +1,7 @@
 """Outcomes of payments that our wallets have signed and a seller's fee payer completes (x402).
 
-The hash of such a transaction is the fee payer's signature, which nobody but its owner can predict. The wallet signs
-it as well, so it is in the wallet's history, and our signature identifies it there: it is over the whole message, of
+The hash of such a transaction is the fee payer's signature, which only its owner can predict. The wallet signs it
+as well, so it is in the wallet's history, and our signature identifies it there: it is over the whole message, of
 which a bank executes at most one transaction.
 
 "Void" promises that it can never land. It is returned only by the rule of decision 0012, read in the histories of all
@@ -68,7 +68,7 @@ class OpenTransfer:
 
 @dataclass(frozen=True, slots=True)
 class OpenPayment:
-    """A signed transfer that may land: our signature over it, and the wallet in whose history it would be."""
+    """A signed transfer that may land: our signature over it, and the wallet with the history that would list it."""
 
     key: str
     payer: str
@@ -90,7 +90,7 @@ class _HistoryView:
     complete: frozenset[str]
 
 
-class AuthorizationPoller:
+class SponsoredTransferPoller:
     """Finds the transactions of signed transfers on the cluster."""
 
     def __init__(self, rpc: SolanaRpc) -> None:

@@ -40,7 +40,7 @@ from app.adapters.solana.client.wire import (
 )
 from app.adapters.solana.track import account_history, swap_output
 from app.adapters.solana.track.account_history import MAX_UNAVAILABLE_SLOTS
-from app.adapters.solana.track.authorizations import AuthorizationPoller, OpenPayment
+from app.adapters.solana.track.authorizations import OpenPayment, SponsoredTransferPoller
 from app.ports.chain import BlockRef, TransactionOutcome, TransactionQuery, TransactionStatus
 
 _MAX_SIGNATURES = 256
@@ -94,7 +94,7 @@ class SolanaReceiptPoller:
         self._mint = mint
         self._rpc = rpc
         self._required_level = LEVELS.index(commitment)
-        self._authorizations = AuthorizationPoller(rpc)
+        self._authorizations = SponsoredTransferPoller(rpc)
 
     def outcomes(
         self,
