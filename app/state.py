@@ -66,7 +66,7 @@ class Ports:
     probes: Callable[[], Sequence[Probe]] = tuple
     """Returns what can be asked of each endpoint and each price source, which the ports hide."""
     recording: Callable[[str, str], AbstractContextManager[None]] = lambda _system, _capability: nullcontext()
-    """Records the answers to a question about a system and a capability, if the operator wants that."""
+    """Records the answers to a probe of a system's capability, if the operator wants that."""
 
 
 @dataclass(frozen=True, slots=True)

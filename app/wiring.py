@@ -291,4 +291,4 @@ def _access(
     if not limit:
         return ServiceAccess(key)
     limiter = RateLimiter(settings.redis_url.get_secret_value())
-    return ServiceAccess(key, partial(limiter.count_in_turn, limit, "service", service))
+    return ServiceAccess(key, partial(limiter.count_when_permitted, limit, "service", service))

@@ -133,7 +133,7 @@ class Sandbox:
         kept = options.state / f"relay-{options.network_ids}.json"
         self._bridges = BridgeServer(nodes, port=options.cctp_port, state=kept)
         self._bridges.start()
-        self._derivation = Derivation(self._evm["ethereum"].url, self._evm["base"].url)
+        self._derivation = Derivation(self._evm["ethereum"], self._evm["base"])
         self._derive()
         urls |= {"faucet": self._server.url, "perpdex": self._exchange.url, "bridges": self._bridges.url}
         if self._solana is not None:

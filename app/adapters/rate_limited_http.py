@@ -1,4 +1,4 @@
-"""HTTP exchanges with a service that limits requests: in turn, and again after a refusal, within a bounded time."""
+"""HTTP exchanges with a service that limits requests: within its limit, repeated after a refusal, in bounded time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.adapters.jsonrpc.http import HttpClient, HttpResponse
 from app.errors import RateLimited
 from app.ports.errors import PortError, Rejected, Unreachable
 
-AwaitTurn = Callable[[float], None]
+AwaitPermit = Callable[[float], None]
 """Waits until a request is within the limit of all processes, at most this many seconds. Raises: RateLimited."""
 RATE_LIMITED = "rate_limited"
 _MAX_ATTEMPTS = 3
@@ -26,7 +26,7 @@ _WAIT_SECONDS = 8.0
 _log = structlog.get_logger(__name__)
 
 
-def no_limit(_seconds: float) -> None:
+def unlimited(_seconds: float) -> None:
     """Return immediately: the service has no limit."""
 
 
@@ -35,7 +35,7 @@ class ServiceAccess:
     """The operator's plan at a service: the key, if there is one, and the limit of requests."""
 
     api_key: str = field(default="", repr=False)
-    await_turn: AwaitTurn = no_limit
+    await_permit: AwaitPermit = unlimited
 
     def headers(self, name: str) -> Mapping[str, str]:
         """Return the key under a header's name; nothing without one."""
@@ -64,7 +64,7 @@ class RateLimitedClient:
         self._http = HttpClient(
             connect_seconds=connect_seconds, total_seconds=total_seconds, headers=access.headers(key_header)
         )
-        self._await_turn = access.await_turn
+        self._await_permit = access.await_permit
         self._wait_seconds = wait_seconds
         self._closed_until = 0.0
 
@@ -94,13 +94,13 @@ class RateLimitedClient:
         raise self._limited(self._closed_until - time.monotonic())
 
     def _wait(self, deadline: float) -> None:
-        """Wait until the service accepts requests, and for a turn. Raises: Unreachable("rate_limited")."""
+        """Wait until the service accepts requests, and for a permit. Raises: Unreachable("rate_limited")."""
         while (delay := self._closed_until - time.monotonic()) > 0:
             if time.monotonic() + delay > deadline:
                 raise self._limited(delay)
             time.sleep(delay)
         try:
-            self._await_turn(max(0.0, deadline - time.monotonic()))
+            self._await_permit(max(0.0, deadline - time.monotonic()))
         except RateLimited as refusal:
             raise self._limited(refusal.retry_after_seconds or 1) from None
 

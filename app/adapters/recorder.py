@@ -1,6 +1,6 @@
 """Recording of upstreams' answers for the contract tests, which replay them; only `flask doctor --live` records.
 
-The questions are the service's own, so that no client's data can be in an answer. Of each answer the shape is stored,
+The requests are the service's own, so that no client's data can be in an answer. Of each answer the shape is stored,
 and the values of members that an adapter reads; all others, such as ids of requests and names of accounts, are
 replaced. Keys of the operator are replaced everywhere.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from app.adapters.upstream_http.exchange import HttpUpstream, HttpUpstreamResponse
+from app.adapters.upstream_http.exchange import RESPONSE_WRAPPER, HttpUpstreamResponse
 from app.core import clock
 from app.core.content_decoding import UndecodableResponse, decoder_for
 from app.core.strict_json import parse_response
@@ -31,28 +31,30 @@ _READ_MEMBERS: Mapping[str, frozenset[str]] = {
 
 
 class Recorder:
-    """Stores the answers of one run in a file, by question, in the order in which they were asked."""
+    """Stores the answers of one run in a file, by probe, in the order in which they were run."""
 
     def __init__(self, folder: Path, network: str, redact: Callable[[str], str]) -> None:
         """Store the folder, the network of the settings, and what replaces the operator's keys in a text."""
         self._path = folder / f"{network}-{clock.now():%Y%m%dT%H%M%SZ}.json"
         self._redact = redact
-        self._questions: list[dict[str, Any]] = []
-        self._run = {"network": network, "questions": self._questions}
+        self._probes: list[dict[str, Any]] = []
+        self._run = {"network": network, "probes": self._probes}
 
     @contextmanager
     def recording(self, system: str, capability: str) -> Iterator[None]:
-        """Record what upstreams answer in this process until the block ends."""
+        """Record what upstreams answer in this context until the block ends."""
         exchanges: list[dict[str, Any]] = []
-        question = {"system": system, "capability": capability, "asked_at": int(clock.now().timestamp())}
-        self._questions.append({**question, "exchanges": exchanges})
-        HttpUpstream.tee = lambda request, response: _RecordedResponse(
-            response, lambda body: exchanges.append(self._exchange(request, response, body))
+        probe = {"system": system, "capability": capability, "run_at": int(clock.now().timestamp())}
+        self._probes.append({**probe, "exchanges": exchanges})
+        token = RESPONSE_WRAPPER.set(
+            lambda request, response: _RecordedResponse(
+                response, lambda body: exchanges.append(self._exchange(request, response, body))
+            )
         )
         try:
             yield
         finally:
-            HttpUpstream.tee = None
+            RESPONSE_WRAPPER.reset(token)
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._path.write_text(json.dumps(self._run, indent=1) + "\n", "utf-8")
 

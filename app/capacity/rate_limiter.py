@@ -60,7 +60,7 @@ class _Queue:
         self._first = threading.Lock()
 
     def enter(self, seconds: float) -> bool:
-        """Return whether it is this thread's turn within this time; if so, it has to leave."""
+        """Return whether this thread is the first in line within this time; if so, it has to leave."""
         if not self._places.acquire(blocking=False):
             return False
         if self._first.acquire(timeout=max(0.0, seconds)):
@@ -97,7 +97,7 @@ class RateLimiter:
         """Count a request. Raises: RateLimited, without counting it, if it exceeds one of the limits."""
         self._count(limit, scope, client, within_seconds=0)
 
-    def count_in_turn(self, limit: str | None, scope: str, client: str, within_seconds: float) -> None:
+    def count_when_permitted(self, limit: str | None, scope: str, client: str, within_seconds: float) -> None:
         """Count a request as soon as it exceeds none of the limits, in the order of this process's requests.
 
         Raises: RateLimited, without counting it, if that is not known to be within this time.

@@ -1,4 +1,4 @@
-"""Questions to outside systems that `flask doctor --live` asks, each answered through the adapter's own parser."""
+"""Requests to outside systems by `flask doctor --live`, each read by the adapter's own parser."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ ADDRESSES: Mapping[Family, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One question about one capability. It reads, or rehearses what is never sent, and costs nothing but requests.
+    """A check of one capability. It reads, or simulates what is never sent, and costs nothing but requests.
 
-    One with `max_nanos`, which returns the most that the provider may bill for it, costs money. `ask` returns a remark
+    One with `max_nanos`, which returns the most that the provider may bill for it, costs money. `run` returns a remark
     about an answer of the expected form, and raises for any other one. `missing` is the setting without which it
-    cannot be asked.
+    cannot run.
     """
 
     system: str
     capability: str
-    ask: Callable[[], str]
+    run: Callable[[], str]
     missing: str | None = None
     max_nanos: Callable[[], int] | None = None
 

@@ -45,18 +45,18 @@ def _nanos(text: str) -> int:
     type=click.IntRange(min=1),
     default=20,
     show_default=True,
-    help="With --live: seconds for each question.",
+    help="With --live: seconds for each probe.",
 )
 @click.option("--json", "is_json", is_flag=True, help="With --live: print JSON.")
 @with_appcontext
 def doctor(*, is_live: bool, only: tuple[str, ...], budget_nanos: int, timeout: int, is_json: bool) -> None:
     """Check settings, database, Redis, workers, chains, contracts, prices and proxies, and print fixes.
 
-    With --live, each configured system is asked one cheap question per capability instead, and the code that uses its
-    answers reads them: RPC endpoints one by one, prices, quotes and rehearsed transactions of swaps and bridges, the
+    With --live, each configured system gets one cheap request per capability instead, and the code that uses its
+    answers reads them: RPC endpoints one by one, prices, quotes and simulated transactions of swaps and bridges, the
     trading exchange, and the providers of the gateway. Nothing is signed or sent. Reads count against the quotas of
     plans; chats of one token and searches are billed, and are asked with --spend-up-to only. The results: works,
-    differs (an answer that the service cannot use), fails (no answer, or a refusal), not configured, not asked.
+    differs (an answer that the service cannot use), fails (no answer, or a refusal), not configured, not run.
 
     Exits with 1 if a check fails, or an answer differs or fails. Changes nothing.
     """
@@ -78,13 +78,13 @@ def _print_checks() -> bool:
 
 
 def _print_live(only: Collection[str], budget_nanos: int, timeout: int, *, is_json: bool) -> bool:
-    """Print a row for each question, and return whether an answer differs or fails."""
+    """Print a row for each probe, and return whether an answer differs or fails."""
     probes = live.all_probes()
     known = live.names(probes)
     if unknown := [name for name in only if name not in known]:
         raise click.UsageError(f"There is no system {unknown[0]!r}; there are {', '.join(known)}.")
     rows = []
-    for row in live.ask_all(probes, only=only, budget_nanos=budget_nanos, seconds=timeout):
+    for row in live.run_all(probes, only=only, budget_nanos=budget_nanos, seconds=timeout):
         rows.append(row)
         if not is_json:
             click.echo(f"{row.result.value:14}  {row.system:12}  {row.capability:24}  {row.remark}")

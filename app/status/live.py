@@ -1,12 +1,13 @@
-"""`flask doctor --live`: asks every configured system one question per capability, and compares the answers.
+"""`flask doctor --live`: sends every configured system one request per capability, and compares the answers.
 
-An answer is compared by the code that uses it: what an adapter cannot read, decode or rehearse with differs.
+An answer is compared by the code that uses it: what an adapter cannot read, decode or simulate with differs.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -30,7 +31,7 @@ _AMOUNTS: Mapping[Token, TokenAmount] = {
 _SLIPPAGE_BPS = 100
 _WHOLE_BPS = 10_000
 _LACKS_FUNDS = frozenset({"insufficient_funds", "insufficient_gas", "leaves_dust"})
-"""Reasons of a refusal that follows after everything was read: the address of the rehearsal holds nothing."""
+"""Reasons of a refusal that follows after everything was read: the simulated sender holds nothing."""
 _ACCOUNT_TOPICS = frozenset(
     {PerpdexTopic.ACCOUNT, PerpdexTopic.SPOT, PerpdexTopic.ORDERS, PerpdexTopic.FILLS}
 )
@@ -41,13 +42,13 @@ _MAX_REMARK_CHARACTERS = 300
 
 
 class Result(StrEnum):
-    """The outcome of a question; `DIFFERS` and `FAILS` make the command fail."""
+    """The outcome of a probe; `DIFFERS` and `FAILS` make the command fail."""
 
     WORKS = "works"
     DIFFERS = "differs"
     FAILS = "fails"
     NOT_CONFIGURED = "not configured"
-    NOT_ASKED = "not asked"
+    NOT_RUN = "not run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +62,16 @@ class Row:
 
 
 def all_probes() -> list[Probe]:
-    """Return the questions to all systems that the service uses."""
+    """Return the probes of all systems that the service uses."""
     state = app_state()
     ports = state.ports
     found = [*ports.probes()]
     for chain, exchange in ports.swap_exchanges.items():
-        swap = partial(_rehearse_swap, chain, exchange)
+        swap = partial(_simulate_swap, chain, exchange)
         found.append(Probe("jupiter" if chain is ChainName.SOLANA else "uniswap", f"swap on {chain}", swap))
     for route, providers in ports.bridges.items():
         for provider in providers:
-            bridge = partial(_rehearse_bridge, provider, route)
+            bridge = partial(_simulate_bridge, provider, route)
             found.append(Probe(provider.name, f"{route[2].symbol} from {route[0]} to {route[1]}", bridge))
     found += [
         Probe("hyperliquid", topic.value, partial(_query_exchange, ports.perpdex, topic))
@@ -80,28 +81,28 @@ def all_probes() -> list[Probe]:
 
 
 def names(probes: Collection[Probe]) -> tuple[str, ...]:
-    """Return the names of systems that questions can be limited to: `base` has all endpoints of Base."""
+    """Return the names of systems that a run can be limited to: `base` has all endpoints of Base."""
     return tuple(dict.fromkeys(probe.system.partition(" ")[0] for probe in probes))
 
 
-def ask_all(
+def run_all(
     probes: Sequence[Probe], *, only: Collection[str], budget_nanos: int, seconds: int
 ) -> Iterator[Row]:
-    """Ask in order, each for at most this many seconds, while the sum of the maximum costs is within the budget."""
+    """Run probes in order, each for at most this many seconds, while the sum of the maximum costs is in the budget."""
     state = app_state()
     redact = redaction(state.settings.secret_texts())
     for probe in probes:
         if only and probe.system.partition(" ")[0] not in only:
             continue
         with state.ports.recording(probe.system, probe.capability):
-            result, remark, max_nanos = _ask(probe, budget_nanos, seconds)
+            result, remark, max_nanos = _run(probe, budget_nanos, seconds)
         budget_nanos -= max_nanos
         remark = " ".join(redact(remark).split())[:_MAX_REMARK_CHARACTERS]
         yield Row(result, probe.system, probe.capability, remark)
 
 
-def _ask(probe: Probe, budget_nanos: int, seconds: int) -> tuple[Result, str, int]:
-    """Return result and remark, and the most that the question cost."""
+def _run(probe: Probe, budget_nanos: int, seconds: int) -> tuple[Result, str, int]:
+    """Return result and remark, and the most that the probe cost."""
     if probe.missing is not None:
         return Result.NOT_CONFIGURED, f"set {probe.missing}", 0
     max_nanos = 0
@@ -109,24 +110,25 @@ def _ask(probe: Probe, budget_nanos: int, seconds: int) -> tuple[Result, str, in
         max_nanos = probe.max_nanos() if probe.max_nanos is not None else 0
         if max_nanos > budget_nanos:
             remark = f"it costs up to {usd_string(max_nanos)} USD: raise --spend-up-to"
-            return Result.NOT_ASKED, remark, 0
-        return Result.WORKS, _answer_within(probe.ask, seconds), max_nanos
+            return Result.NOT_RUN, remark, 0
+        return Result.WORKS, _answer_within(probe.run, seconds), max_nanos
     except Exception as error:
-        # Whatever it raises describes this answer, and the other questions are asked all the same.
+        # Whatever it raises describes this answer, and the other probes run all the same.
         return *_explain(error), max_nanos
 
 
-def _answer_within(ask: Callable[[], str], seconds: int) -> str:
+def _answer_within(request: Callable[[], str], seconds: int) -> str:
     """Return an answer. Raises: TimeoutError if there is none in time; it is abandoned."""
     answers: SimpleQueue[str | Exception] = SimpleQueue()
 
     def run() -> None:
         try:
-            answers.put(ask())
+            answers.put(request())
         except Exception as error:
             answers.put(error)  # raised where it is waited for
 
-    threading.Thread(target=run, daemon=True).start()
+    # An abandoned answer is recorded with its own probe.
+    threading.Thread(target=copy_context().run, args=(run,), daemon=True).start()
     try:
         answer = answers.get(timeout=seconds)
     except Empty:
@@ -136,18 +138,18 @@ def _answer_within(ask: Callable[[], str], seconds: int) -> str:
     return answer
 
 
-def _rehearse_swap(chain: ChainName, exchange: SwapExchange) -> str:
+def _simulate_swap(chain: ChainName, exchange: SwapExchange) -> str:
     """Quote a swap, and build and simulate its transaction as far as an address without funds permits."""
     token = SOL if chain is ChainName.SOLANA else ETH
     request = SwapRequest(ADDRESSES[chain.family], _AMOUNTS[token], USDC, _SLIPPAGE_BPS)
     offer = exchange.quote(request)
     minimum = offer.output_units * (_WHOLE_BPS - _SLIPPAGE_BPS) // _WHOLE_BPS
-    _rehearse(lambda: exchange.draft(offer, minimum_units=minimum, signer=None))
+    _simulate(lambda: exchange.draft(offer, minimum_units=minimum, signer=None))
     output = TokenAmount(offer.output_units, USDC)
     return f"{request.input_amount} {token.symbol} for {output} USDC, {offer.route}"
 
 
-def _rehearse_bridge(provider: BridgeProvider, route: BridgeRoute) -> str:
+def _simulate_bridge(provider: BridgeProvider, route: BridgeRoute) -> str:
     """Quote a bridge, and build and simulate its transactions as far as an address without funds permits."""
     source, destination, token = route
     request = BridgeRequest(
@@ -159,11 +161,11 @@ def _rehearse_bridge(provider: BridgeProvider, route: BridgeRoute) -> str:
         if refusal.reason not in _LACKS_FUNDS:
             raise
         return "read; a quote needs gas on the other chain"
-    _rehearse(lambda: provider.prepare(offer))
+    _simulate(lambda: provider.prepare(offer))
     return f"{offer.route}, fee {TokenAmount(offer.fee_units, token)} {token.symbol}, {offer.seconds} s"
 
 
-def _rehearse(prepare: Callable[[], object]) -> None:
+def _simulate(prepare: Callable[[], object]) -> None:
     try:
         prepare()
     except Rejected as refusal:

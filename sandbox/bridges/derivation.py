@@ -1,7 +1,7 @@
 """The part of op-node: every deposit in the portal on Ethereum becomes one transaction on Base.
 
 The transaction follows from the deposit alone (specs.optimism.io, "Deposits"). It has no nonce, so anvil would execute
-it again if it were sent again.
+it again if it were sent again, or if two blocks were prepared while it is in the pool.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import rlp  # type: ignore[import-untyped]  # ships no types
 from eth_utils.crypto import keccak
 
 from app.adapters.bridges.portal.deployments import PORTALS
+from sandbox.evm.mining import automine_paused
+from sandbox.evm.node import EvmNode
 from sandbox.evm.rpc import NodeClient
 
 _DEPOSIT_TOPIC = "0x" + keccak(text="TransactionDeposited(address,address,uint256,bytes)").hex()
@@ -23,12 +25,13 @@ _PORTAL = PORTALS["sandbox"]
 class Derivation:
     """Derives Base's transactions from deposits on Ethereum's node. May be shared by threads."""
 
-    def __init__(self, ethereum_url: str, base_url: str) -> None:
-        self._ethereum = NodeClient(ethereum_url)
-        self._base = NodeClient(base_url)
+    def __init__(self, ethereum: EvmNode, base: EvmNode) -> None:
+        self._ethereum = NodeClient(ethereum.url)
+        self._base = NodeClient(base.url)
+        self._mining_lock = base.mining_lock
         self._instance = ""
         self._height = ""
-        self._sent: set[str] = set()
+        self._executed: set[str] = set()
         self._lock = threading.Lock()
 
     def derive(self) -> list[str]:
@@ -40,7 +43,7 @@ class Derivation:
             instance = self._base.call("anvil_metadata")["instanceId"]
             if instance != self._instance:
                 self._instance, self._height = instance, ""
-                self._sent.clear()
+                self._executed.clear()
             height = self._ethereum.call("eth_blockNumber")
             if height == self._height:
                 return []
@@ -55,10 +58,16 @@ class Derivation:
     def _execute(self, log: Mapping[str, Any]) -> str | None:
         raw = deposit_transaction(log)
         tx_hash = "0x" + keccak(raw).hex()
-        if tx_hash in self._sent or self._base.call("eth_getTransactionReceipt", tx_hash) is not None:
+        if tx_hash in self._executed:
             return None
-        self._sent.add(tx_hash)  # first: a request without an answer may still be executed
-        self._base.call("eth_sendRawTransaction", "0x" + raw.hex())
+        is_known = self._base.call("eth_getTransactionReceipt", tx_hash) is not None
+        self._executed.add(tx_hash)  # before it is sent: a request without an answer may still be executed
+        if is_known:
+            return None
+        with automine_paused(self._base, self._mining_lock) as is_paused:
+            self._base.call("eth_sendRawTransaction", "0x" + raw.hex())
+            if is_paused:
+                self._base.call("evm_mine")
         return tx_hash
 
 

@@ -37,6 +37,7 @@ class BlockProducer:
         client: NodeClient,
         *,
         block_time: float | None,
+        mining_lock: threading.Lock,
         store: state.StateStore | None,
         state_interval: float,
         on_activity: Callable[[], None] | None = None,
@@ -47,6 +48,7 @@ class BlockProducer:
         """
         self._client = client
         self._block_time = block_time
+        self._mining_lock = mining_lock
         self._store = store
         self._state_interval = state_interval
         self._on_activity = on_activity
@@ -80,7 +82,7 @@ class BlockProducer:
         head = self._client.call("eth_getBlockByNumber", "latest", False)["hash"]  # noqa: FBT003 - a JSON-RPC parameter
         if head != self._saved_head:
             started = time.monotonic()
-            self._store.store(state.dump(self._client))
+            self._store.store(state.dump(self._client, self._mining_lock))
             self._saved_head = head
             now = time.monotonic()
             self._next_save = now + max(self._state_interval, _MAX_SAVE_FRACTION * (now - started))
@@ -135,7 +137,8 @@ class BlockProducer:
             self._mine_until = height + SETTLING_BLOCKS
         idle_seconds = time.time() - int(block["timestamp"], 16)
         if height < self._mine_until or idle_seconds >= IDLE_BLOCK_SECONDS:
-            self._client.call("evm_mine")
+            with self._mining_lock:
+                self._client.call("evm_mine")
             height += 1
             idle_seconds = 0
         self._known_height = height

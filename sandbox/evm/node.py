@@ -85,6 +85,7 @@ class EvmNode:
         self._upkeep: BlockProducer | None = None
         self._accounts: tuple[str, ...] = ()
         self._send_lock = threading.Lock()
+        self.mining_lock = threading.Lock()
 
     def start(self) -> Self:
         """Start on the saved chain, or on a fresh one with all contracts. Raises: SandboxError."""
@@ -104,6 +105,7 @@ class EvmNode:
         self._upkeep = BlockProducer(
             self._connected(),
             block_time=self._block_time,
+            mining_lock=self.mining_lock,
             store=self._store,
             state_interval=self._state_interval,
             on_activity=self._on_activity,
@@ -176,7 +178,8 @@ class EvmNode:
 
     def mine(self, blocks: int) -> None:
         """Mine this many blocks."""
-        self.rpc("anvil_mine", hex(blocks))
+        with self.mining_lock:
+            self.rpc("anvil_mine", hex(blocks))
 
     def set_automine(self, on: bool) -> None:  # noqa: FBT001 - a switch
         """Mine transactions immediately, or hold them in the pool."""
@@ -244,7 +247,7 @@ class EvmNode:
         self._launch(load=None)
         try:
             self._deploy_contracts()
-            return state.dump(self._connected())
+            return state.dump(self._connected(), self.mining_lock)
         finally:
             self.kill()
 

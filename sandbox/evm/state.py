@@ -6,37 +6,30 @@ anvil writes its own `--state` file in place, where a kill can corrupt it; so th
 from __future__ import annotations
 
 import gzip
+import threading
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 from sandbox.cache import LineLogger, write_atomically
+from sandbox.evm.mining import automine_paused
 from sandbox.evm.rpc import NodeClient
 
 _ATTEMPTS = 4
 
 
-def dump(client: NodeClient) -> bytes:
+def dump(client: NodeClient, mining_lock: threading.Lock) -> bytes:
     """Return the whole chain, compressed, as of one block.
 
-    anvil keeps mining during a dump: the file would contain the state of a later block without its receipts. So a
-    dump is valid only if the head did not change, and mining is paused on a busy node.
+    anvil keeps mining during a dump: the file would contain the state of a later block without its receipts. So mining
+    is paused, and a dump is valid only if no block that was being mined has changed the head.
     """
-    for _ in range(_ATTEMPTS):
-        content = _dump_if_still(client)
-        if content is not None:
-            return content
-        if client.call("anvil_getAutomine"):
-            client.call("evm_setAutomine", False)  # noqa: FBT003 - a JSON-RPC parameter
-            try:
-                content = _dump_if_still(client)
-            finally:
-                client.call("evm_setAutomine", True)  # noqa: FBT003
-                if int(client.call("txpool_status")["pending"], 16):
-                    client.call("evm_mine")
+    with automine_paused(client, mining_lock):
+        for _ in range(_ATTEMPTS):
+            content = _dump_if_still(client)
             if content is not None:
                 return content
-    return _dump(client)
+        return _dump(client)
 
 
 def _dump_if_still(client: NodeClient) -> bytes | None:

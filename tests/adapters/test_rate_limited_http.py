@@ -107,12 +107,12 @@ def test_the_requested_time_is_read_in_every_form(
 
 
 def test_a_request_without_a_turn_is_not_sent() -> None:
-    def await_turn(_seconds: float) -> None:
+    def await_permit(_seconds: float) -> None:
         raise RateLimited(retry_after_seconds=17)
 
     with serve(lambda _asked: Reply(b"{}")) as server:
         with pytest.raises(Unreachable, match="rate_limited") as failure:
-            client(ServiceAccess("key", await_turn)).get(server.url)
+            client(ServiceAccess("key", await_permit)).get(server.url)
         assert failure.value.details["retry_after_seconds"] == "17"
         assert server.asked == []
 
@@ -125,7 +125,9 @@ def test_processes_share_the_limit_and_their_requests_wait(redis_url: str) -> No
     def access(limiter: RateLimiter) -> ServiceAccess:
         return ServiceAccess(
             "key",
-            lambda seconds: limiter.count_in_turn("2 per second", "service", service, within_seconds=seconds),
+            lambda seconds: limiter.count_when_permitted(
+                "2 per second", "service", service, within_seconds=seconds
+            ),
         )
 
     clients = [client(access(limiter)) for limiter in limiters]
@@ -188,7 +190,7 @@ def _refusal_of_quote(ports: Ports, service: str) -> str:
         quote, http = partial(bridge.quote, _BRIDGE), bridge._service._quotes
     with pytest.raises(Rejected) as refusal:
         quote()
-    http._await_turn.func.__self__._shared.storage.storage.close()
+    http._await_permit.func.__self__._shared.storage.storage.close()
     return refusal.value.reason
 
 

@@ -146,13 +146,13 @@ def test_ether_is_bridged_by_the_portal_in_full(
     base_node: EvmNode,
 ) -> None:
     # Messages of other tests that were never relayed.
-    Derivation(ethereum_node.url, base_node.url).derive()
+    Derivation(ethereum_node, base_node).derive()
     body = bridge(agent, "ethereum", "base", "0.25", "ETH").get_json()
     assert body["status"] == "pending", body
     assert (body["fee"], body["received_amount"]) == ("0", None)
     workers.look()
     assert agent.transaction(body["transaction_id"])["status"] == "pending"
-    (tx_hash,) = Derivation(ethereum_node.url, base_node.url).derive()
+    (tx_hash,) = Derivation(ethereum_node, base_node).derive()
     row = workers.finish(body["transaction_id"])
     assert (row["status"], row["received_amount"], row["cost_usd"]) == ("confirmed", "0.25", 0)
     assert row["legs"][-1]["tx_hash"] == tx_hash
@@ -168,9 +168,9 @@ def test_a_nonce_used_by_an_arrival_of_the_portal_is_known_and_another_is_not(
     ethereum_node: EvmNode,
     base_node: EvmNode,
 ) -> None:
-    Derivation(ethereum_node.url, base_node.url).derive()
+    Derivation(ethereum_node, base_node).derive()
     body = bridge(agent, "ethereum", "base", "0.25", "ETH").get_json()
-    Derivation(ethereum_node.url, base_node.url).derive()
+    Derivation(ethereum_node, base_node).derive()
     base = all_chains[ChainName.BASE]
     (gap,) = restore_reconciliation.recent_nonce_gaps(base)
     assert (gap.address, len(gap.missing_nonces)) == (agent.address, 1)

@@ -70,11 +70,11 @@ def test_nothing_that_is_billed_is_asked_without_a_budget(build: Callable[..., F
     only = [argument for name in names for argument in ("--only", name)]
     app = build()
     found = rows(app, *only)
-    assert {result for result, _ in found.values()} == {"works", "not asked"}
+    assert {result for result, _ in found.values()} == {"works", "not run"}
     assert not any(asked.method == "POST" or "search" in asked.target for asked in world.upstream.asked)
     # The first search fits into this budget, the others do not.
     found = rows(app, "--only", "brave", "--only", "exa", "--spend-up-to", "0.006")
-    assert [result for result, _ in found.values()] == ["works", "not asked"]
+    assert [result for result, _ in found.values()] == ["works", "not run"]
     assert live(app, "--only", "brave").exit_code == 0
 
 
@@ -161,7 +161,7 @@ def test_a_refusal_fails_and_shows_no_key_that_it_quotes(
     assert not [key for key in (*KEYS.values(), CANARY) if key in result.output]
 
 
-def test_a_question_without_an_answer_is_abandoned_and_the_next_is_asked(
+def test_a_probe_without_an_answer_is_abandoned_and_the_next_runs(
     build: Callable[..., Flask], world: World
 ) -> None:
     world.upstream.behave = lambda exchange: exchange.wait_for("the end")

@@ -1,4 +1,4 @@
-"""Recorded answers of live systems are replayed to the service's own questions: what it could read, it still reads.
+"""Recorded answers of live systems are replayed to the service's own requests: what it could read, it still reads.
 
 `RECORD_UPSTREAMS=tests/contracts/recorded flask --app wsgi doctor --live` adds a file; without any, nothing is checked.
 """
@@ -15,8 +15,8 @@ import pytest
 import time_machine
 from flask import Flask
 
-from app.adapters.upstream_http.exchange import HttpUpstream
-from app.status import live as questions
+from app.adapters.upstream_http.exchange import RESPONSE_WRAPPER
+from app.status import live as live_checks
 from sandbox.evm import EvmNode
 from tests.support.gateway import KEYS, provider_settings
 from tests.support.live_systems import World, application, live, running_world
@@ -26,7 +26,7 @@ RECORDED = sorted(Path(__file__).with_name("recorded").glob("*.json"))
 
 
 def replay(run: dict[str, Any], build: Callable[[dict[str, Any]], Flask]) -> list[tuple[str, str, str]]:
-    """Ask the questions of a run again, and return system, capability and the result with its remark."""
+    """Send the requests of a run again, and return system, capability and the result with its remark."""
     waiting: list[dict[str, Any]] = []
 
     def answer(asked: Asked) -> Reply:
@@ -34,19 +34,19 @@ def replay(run: dict[str, Any], build: Callable[[dict[str, Any]], Flask]) -> lis
         assert recorded["request"].startswith(f"{asked.method} ")
         return Reply(json.dumps(recorded["body"]).encode(), recorded["status"], recorded["headers"])
 
-    endpoints = Counter(system.partition(" ")[0] for system in {each["system"] for each in run["questions"]})
+    endpoints = Counter(system.partition(" ")[0] for system in {each["system"] for each in run["probes"]})
     found = []
     with serve(answer) as server:
         app = build(_settings(run["network"], server.url, endpoints))
         with app.app_context():
-            asked = {(probe.system, probe.capability): probe for probe in questions.all_probes()}
-            for question in run["questions"]:
-                if not question["exchanges"]:
-                    continue  # it was not asked, or nothing is configured
-                waiting[:] = question["exchanges"]
-                probe = asked[question["system"], question["capability"]]
-                with time_machine.travel(question["asked_at"], tick=True):
-                    (row,) = questions.ask_all([probe], only=(), budget_nanos=10**12, seconds=30)
+            probes = {(probe.system, probe.capability): probe for probe in live_checks.all_probes()}
+            for recorded in run["probes"]:
+                if not recorded["exchanges"]:
+                    continue  # it was not run, or nothing is configured
+                waiting[:] = recorded["exchanges"]
+                probe = probes[recorded["system"], recorded["capability"]]
+                with time_machine.travel(recorded["run_at"], tick=True):
+                    (row,) = live_checks.run_all([probe], only=(), budget_nanos=10**12, seconds=30)
                 found.append((row.system, row.capability, f"{row.result}: {row.remark}"))
     return found
 
@@ -105,9 +105,9 @@ def test_the_answers_of_a_run_are_recorded_without_secrets_and_replayed(
     run = json.loads(text)
     replayed = replay(run, build)
     assert [row for row in replayed if not row[2].startswith("works")] == []
-    assert len(replayed) == len([each for each in run["questions"] if each["exchanges"]]) > 60
+    assert len(replayed) == len([each for each in run["probes"] if each["exchanges"]]) > 60
 
-    (quote,) = (each for each in run["questions"] if each["system"] == "lifi")
+    (quote,) = (each for each in run["probes"] if each["system"] == "lifi")
     del quote["exchanges"][0]["body"]["transactionRequest"]
     differing = [row for row in replay(run, build) if not row[2].startswith("works")]
     assert differing == [
@@ -120,8 +120,8 @@ def test_only_the_doctor_records(
     world: World, build: Callable[[dict[str, Any]], Flask], tmp_path: Path
 ) -> None:
     app = build({**world.settings, "record_upstreams": str(tmp_path / "new")})
-    assert HttpUpstream.tee is None
+    assert RESPONSE_WRAPPER.get() is None
     assert app.state.ports.perpdex is not None  # type: ignore[attr-defined]
     live(build(world.settings), "--only", "hyperliquid")
     assert not (tmp_path / "new").exists()
-    assert HttpUpstream.tee is None
+    assert RESPONSE_WRAPPER.get() is None

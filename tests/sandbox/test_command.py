@@ -24,17 +24,18 @@ from tests.support.waiting import wait_until
 ROOT = Path(__file__).parents[2]
 
 
+# Other nodes choose theirs at random above these; each process of the tests has a range of its own.
+_PORTS = range(10_000 + 1_000 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]), 20_000)
+
+
 def free_ports() -> list[str]:
     """Choose ports for all; Solana's WebSocket uses the port after its HTTP port."""
+    ports = filter(is_free, _PORTS)
     options: list[str] = []
-    chosen: set[int] = set()
-    for name in ("ethereum", "base", "solana", "faucet", "perpdex", "jupiter", "cctp"):
-        port = usable_port(0)
-        while {port, port + 1} & chosen or (name == "solana" and not is_free(port + 1)):
-            port = usable_port(0)
-        chosen |= {port, port + 1} if name == "solana" else {port}
-        options += [f"--{name}-port", str(port)]
-    return options
+    for name in ("ethereum", "base", "faucet", "perpdex", "jupiter", "cctp"):
+        options += [f"--{name}-port", str(next(ports))]
+    pairs = (port for port in ports if is_free(port + 1))
+    return [*options, "--solana-port", str(next(pairs))]
 
 
 def is_free(port: int) -> bool:

@@ -116,6 +116,6 @@ def live(app: Flask, *arguments: str) -> Result:
 
 
 def rows(app: Flask, *arguments: str) -> dict[tuple[str, str], tuple[str, str]]:
-    """Return result and remark of each question."""
+    """Return result and remark of each probe."""
     printed = json.loads(live(app, "--json", *arguments).stdout)
     return {(row["system"], row["capability"]): (row["result"], row["remark"]) for row in printed}

@@ -100,7 +100,7 @@ def test_without_redis_a_process_counts_alone_until_it_is_back(monkeypatch: pyte
         assert _counted(RateLimiter(url), client, attempts=9) == 1
 
 
-def test_no_limit_counts_nothing(redis_url: str) -> None:
+def test_unlimited_counts_nothing(redis_url: str) -> None:
     limiter = RateLimiter(redis_url)
     for limit in (None, ""):
         limiter.count(limit, "key", "client")
@@ -174,7 +174,7 @@ def test_requests_wait_for_their_turn_and_all_are_counted(limiters: list[RateLim
     started = time.monotonic()
     with ThreadPoolExecutor(3) as threads:
         waiting = [
-            threads.submit(limiter.count_in_turn, "1 per second", "service", client, within_seconds=20)
+            threads.submit(limiter.count_when_permitted, "1 per second", "service", client, within_seconds=20)
             for _ in range(3)
         ]
     assert [each.result() for each in waiting] == [None] * 3
@@ -184,11 +184,11 @@ def test_requests_wait_for_their_turn_and_all_are_counted(limiters: list[RateLim
 
 def test_a_turn_that_comes_too_late_is_refused_without_a_wait(limiters: list[RateLimiter]) -> None:
     limiter, client = limiters[0], new_id()
-    limiter.count_in_turn("1 per hour", "service", client, within_seconds=0)
+    limiter.count_when_permitted("1 per hour", "service", client, within_seconds=0)
     started = time.monotonic()
     for _ in range(3):
         with pytest.raises(RateLimited) as refusal:
-            limiter.count_in_turn("1 per hour", "service", client, within_seconds=30)
+            limiter.count_when_permitted("1 per hour", "service", client, within_seconds=30)
         assert 3590 <= (refusal.value.retry_after_seconds or 0) <= 3600
     assert time.monotonic() - started < 10
 
@@ -199,7 +199,7 @@ def test_a_queue_has_an_end(limiters: list[RateLimiter], monkeypatch: pytest.Mon
 
     def wait_in_turn(_number: int) -> bool:
         with suppress(RateLimited):
-            limiter.count_in_turn("1 per 2 seconds", "service", client, within_seconds=20)
+            limiter.count_when_permitted("1 per 2 seconds", "service", client, within_seconds=20)
             return True
         return False
 

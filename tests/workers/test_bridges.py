@@ -381,7 +381,7 @@ def test_the_arrival_of_a_bridge_fulfils_no_funding_request(
     bridge_id = burned(agent)
     ether_id = bridge(agent, "ethereum", "base", "0.25", "ETH").get_json()["transaction_id"]
     third_party_mints(ethereum_node, services, agent.transaction(bridge_id)["tx_hash"])
-    Derivation(ethereum_node.url, base_node.url).derive()
+    Derivation(ethereum_node, base_node).derive()
 
     def look_for_deposits() -> None:
         for node, name in ((ethereum_node, ChainName.ETHEREUM), (base_node, ChainName.BASE)):

@@ -27,7 +27,7 @@ _LOG_BLOCKS = 2_000
 
 
 def probes(chain: EvmChain, system: str) -> Iterator[Probe]:
-    """Yield the questions to the first endpoint of a chain."""
+    """Yield the probes of the first endpoint of a chain."""
     asked = _EvmEndpointProbes(chain)
     for capability, ask in (
         ("chain id", asked.chain_id),

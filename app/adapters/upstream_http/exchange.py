@@ -11,8 +11,8 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import ContextVar
 from decimal import Decimal
-from typing import ClassVar
 from urllib.parse import urlsplit
 
 from app.adapters.upstream_http.connections import AddressCheck, ConnectionPool, UpstreamConnection
@@ -106,14 +106,18 @@ class HttpUpstreamResponse:
             connection.close()
 
 
+RESPONSE_WRAPPER: ContextVar[
+    Callable[[UpstreamRequest, HttpUpstreamResponse], HttpUpstreamResponse] | None
+] = ContextVar("response_wrapper", default=None)
+"""Wraps each response of this context while answers are recorded."""
+
+
 class HttpUpstream:
     """Sends to the services that the operator configured, at any address."""
 
     _allows: AddressCheck | None = None
     _metric_label: str | None = None
     """Replaces the host in metrics; None if hosts are few, and no outsider can choose others."""
-    tee: ClassVar[Callable[[UpstreamRequest, HttpUpstreamResponse], HttpUpstreamResponse] | None] = None
-    """Wraps each response while answers are recorded."""
 
     def __init__(
         self,
@@ -153,7 +157,8 @@ class HttpUpstream:
         connection = self._pool.acquire(request.origin, connect_seconds=self._connect_seconds)
         try:
             response = self._send(connection, request, head)
-            return response if HttpUpstream.tee is None else HttpUpstream.tee(request, response)
+            wrap = RESPONSE_WRAPPER.get()
+            return response if wrap is None else wrap(request, response)
         except BaseException as error:
             connection.close()
             if isinstance(error, TimeoutError):

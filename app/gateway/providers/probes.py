@@ -33,7 +33,7 @@ _MESSAGES = [{"role": "user", "content": "Hi"}]
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
+class _ProbeRequest:
     capability: str
     method: str
     path: str
@@ -42,48 +42,48 @@ class _Question:
     is_paid: bool = False
 
 
-_QUESTIONS: Mapping[str, tuple[_Question, ...]] = {
+_REQUESTS: Mapping[str, tuple[_ProbeRequest, ...]] = {
     "openai": (
-        _Question("model list", "GET", "models"),
-        _Question(
+        _ProbeRequest("model list", "GET", "models"),
+        _ProbeRequest(
             "chat of one token", "POST", "chat/completions",
             {"model": "gpt-4.1-nano", "messages": _MESSAGES, "max_tokens": 1}, is_paid=True,
         ),
     ),
     "anthropic": (
-        _Question("model list", "GET", "v1/models", query="limit=1000"),
-        _Question(
+        _ProbeRequest("model list", "GET", "v1/models", query="limit=1000"),
+        _ProbeRequest(
             "message of one token", "POST", "v1/messages",
             {"model": "claude-haiku-4-5", "messages": _MESSAGES, "max_tokens": 1}, is_paid=True,
         ),
     ),
     "gemini": (
-        _Question("model list", "GET", "v1beta/models", query="pageSize=1000"),
-        _Question(
+        _ProbeRequest("model list", "GET", "v1beta/models", query="pageSize=1000"),
+        _ProbeRequest(
             "content of one token", "POST", "v1beta/models/gemini-2.5-flash-lite:generateContent",
             {"contents": [{"parts": [{"text": "Hi"}]}], "generationConfig": {"maxOutputTokens": 1}}, is_paid=True,
         ),
     ),
     "openrouter": (
-        _Question("model list", "GET", "models"),
-        _Question(
+        _ProbeRequest("model list", "GET", "models"),
+        _ProbeRequest(
             "chat of one token", "POST", "chat/completions",
             {"model": "meta-llama/llama-3.1-8b-instruct", "messages": _MESSAGES, "max_tokens": 1}, is_paid=True,
         ),
     ),
     "groq": (
-        _Question("model list", "GET", "models"),
-        _Question(
+        _ProbeRequest("model list", "GET", "models"),
+        _ProbeRequest(
             "chat of one token", "POST", "chat/completions",
             {"model": "llama-3.1-8b-instant", "messages": _MESSAGES, "max_tokens": 1}, is_paid=True,
         ),
     ),
-    "alchemy": (_Question("block number", "POST", "ethereum", _RPC_CALL),),
-    "coingecko": (_Question("ping", "GET", "ping"),),
-    "brave": (_Question("search", "GET", "web/search", query="q=x402&count=1", is_paid=True),),
-    "exa": (_Question("search", "POST", "search", {"query": "x402", "numResults": 1}, is_paid=True),),
+    "alchemy": (_ProbeRequest("block number", "POST", "ethereum", _RPC_CALL),),
+    "coingecko": (_ProbeRequest("ping", "GET", "ping"),),
+    "brave": (_ProbeRequest("search", "GET", "web/search", query="q=x402&count=1", is_paid=True),),
+    "exa": (_ProbeRequest("search", "POST", "search", {"query": "x402", "numResults": 1}, is_paid=True),),
     "tavily": (
-        _Question(
+        _ProbeRequest(
             "search", "POST", "search", {"query": "x402", "max_results": 1, "include_usage": True}, is_paid=True
         ),
     ),
@@ -91,37 +91,37 @@ _QUESTIONS: Mapping[str, tuple[_Question, ...]] = {
 
 
 def probes(table: ProviderTable, upstream: Upstream) -> Iterator[Probe]:
-    """Yield the questions to the built-in providers."""
+    """Yield the probes of the built-in providers."""
     for row in table.rows:
-        for question in _QUESTIONS.get(row.slug, ()):
+        for request in _REQUESTS.get(row.slug, ()):
             if not row.is_configured:
-                yield Probe(row.slug, question.capability, str, missing=f"{row.slug.upper()}_API_KEY")
+                yield Probe(row.slug, request.capability, str, missing=f"{row.slug.upper()}_API_KEY")
                 continue
-            call = _Call(row, question, upstream)
+            call = _Call(row, request, upstream)
             yield Probe(
                 row.slug,
-                question.capability,
-                call.ask,
-                max_nanos=call.max_nanos if question.is_paid else None,
+                request.capability,
+                call.run,
+                max_nanos=call.max_nanos if request.is_paid else None,
             )
 
 
 class _Call:
-    """A question as a call of a client: validated by the row's routes, and priced."""
+    """A request as a call of a client: validated by the row's routes, and priced."""
 
-    def __init__(self, row: Provider, question: _Question, upstream: Upstream) -> None:
+    def __init__(self, row: Provider, request: _ProbeRequest, upstream: Upstream) -> None:
         self._row = row
-        self._question = question
+        self._request = request
         self._upstream = upstream
 
     @cached_property
     def _location(self) -> UpstreamLocation:
-        path = self._question.path
-        return self._row.locate(self._question.method, RequestTarget(path, path, self._question.query))
+        path = self._request.path
+        return self._row.locate(self._request.method, RequestTarget(path, path, self._request.query))
 
     @cached_property
     def _body(self) -> bytes:
-        return b"" if self._question.body is None else json.dumps(self._question.body).encode()
+        return b"" if self._request.body is None else json.dumps(self._request.body).encode()
 
     @cached_property
     def _params(self) -> CostParams | None:
@@ -132,13 +132,13 @@ class _Call:
             self._row.dialect,
             match.route.surface,
             self._body,
-            self._question.body or {},
+            self._request.body or {},
             model=match.parameters.get("model") or "",
         )
 
     @cached_property
     def _quote(self) -> CallQuote:
-        methods = tuple(rpc_methods(self._question.body)) if self._row.slug == "alchemy" else ()
+        methods = tuple(rpc_methods(self._request.body)) if self._row.slug == "alchemy" else ()
         return self._location.match.route.rule.quote(
             PricedRequest(clock.now(), self._location.path, methods, self._params)
         )
@@ -147,14 +147,14 @@ class _Call:
         """Return the most that the call may cost."""
         return self._quote.worst_case.cost_nanos
 
-    def ask(self) -> str:
+    def run(self) -> str:
         """Make the call. Raises: Rejected, Unreachable, OutcomeUnknown, UnexpectedAnswer."""
         headers = [*self._row.credential_headers().items(), *self._row.default_headers.items(), *_HEADERS]
         if self._body:
             headers.append(("Content-Type", "application/json"))
         location = self._location
         response = self._upstream.send(
-            UpstreamRequest(self._question.method, location.origin, location.target, headers, self._body)
+            UpstreamRequest(self._request.method, location.origin, location.target, headers, self._body)
         )
         received = bytearray()
         try:
@@ -183,7 +183,7 @@ class _Call:
         return self._describe_charge(self._params, reader.finish())
 
     def _describe(self, document: Mapping[str, Any]) -> str:
-        if self._question.body is _RPC_CALL:
+        if self._request.body is _RPC_CALL:
             if not isinstance(document.get("result"), str):
                 raise UnexpectedAnswer(f"no result: {_error_text(document)}")
             return f"block {document['result']}"

@@ -19,7 +19,9 @@ def height(node: EvmNode, tag: str = "latest") -> int:
 
 
 def upkeep_by_hand(node: EvmNode) -> BlockProducer:
-    return BlockProducer(node._connected(), block_time=1, store=None, state_interval=1)
+    return BlockProducer(
+        node._connected(), block_time=1, mining_lock=node.mining_lock, store=None, state_interval=1
+    )
 
 
 def test_a_transaction_does_not_wait_for_the_next_block_of_the_clock() -> None:
@@ -106,7 +108,12 @@ class CountingClient(NodeClient):
 def test_an_idle_chain_is_not_polled_and_wakes_for_a_transaction(own_base_node: EvmNode) -> None:
     client, activities = CountingClient(own_base_node._connected().url), []
     upkeep = BlockProducer(
-        client, block_time=0.01, store=None, state_interval=0.01, on_activity=lambda: activities.append(True)
+        client,
+        block_time=0.01,
+        mining_lock=own_base_node.mining_lock,
+        store=None,
+        state_interval=0.01,
+        on_activity=lambda: activities.append(True),
     )
     upkeep.start()
     try:

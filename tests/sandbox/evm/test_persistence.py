@@ -121,7 +121,7 @@ def test_a_dump_of_a_busy_chain_is_of_one_block(own_base_node: EvmNode, tmp_path
     thread.start()
     try:
         wait_until(lambda: balance(node, recipient))
-        dumps = [state.dump(node._connected()) for _ in range(6)]
+        dumps = [state.dump(node._connected(), node.mining_lock) for _ in range(6)]
     finally:
         done.set()
         thread.join()

@@ -25,11 +25,6 @@ def priority_price(recent: Sequence[int]) -> int:
     return min(max(market, 1), _MAX_MICRO_LAMPORTS_PER_UNIT)
 
 
-def estimated_price(estimate: int) -> int:
-    """Return the price that an endpoint recommends, within the same limits."""
-    return priority_price([estimate])
-
-
 def retry_price(previous: int) -> int:
     """Return the least price of a second transaction after one that did not land at this price."""
     return min(max(previous * _RETRY_FACTOR, _MIN_RETRY_PRICE), _MAX_MICRO_LAMPORTS_PER_UNIT)

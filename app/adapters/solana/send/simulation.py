@@ -153,7 +153,7 @@ def _simulate(
         before=found.result.states,
         after=after,
         simulation=simulation,
-        price=fees.estimated_price(estimate.result)
+        price=fees.priority_price([estimate.result])
         if estimates and estimate.error is None
         else fees.priority_price(prices.result),
         rents={size: call.result for size, call in rents.items()},
