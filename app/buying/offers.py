@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from app.buying.sellers import SellerAnswer
 from app.core import money
-from app.core.chains import USDC, ChainName
+from app.core.chains import USDC, ChainName, Family
 from app.core.money import NANOS_PER_USD, TokenAmount
 from app.core.strict_json import parse_response
 from app.errors import PerTxLimitExceeded, ServiceError, TermsNotSupported
@@ -182,7 +182,7 @@ def _read_offer(
     if not isinstance(network, str) or network not in named:
         raise Rejected("unsupported_network")
     chain, signer = named[network]
-    if str(stated.get("asset")).lower() != signer.asset.address.lower():
+    if not _is_same_address(str(stated.get("asset")), signer.asset.address, chain.family):
         raise Rejected("unknown_asset")
     if not isinstance(extra, dict) or not signer.accepts_extra(extra):
         raise Rejected("unknown_token_domain_or_transfer_method")
@@ -196,6 +196,11 @@ def _read_offer(
     return PaymentOffer(
         terms, stated, chain, network, signer.asset.address, recipient, amount, _validity_seconds(stated)
     )
+
+
+def _is_same_address(stated: str, own: str, family: Family) -> bool:
+    # Base58 distinguishes the cases of letters; sellers write EVM addresses in any.
+    return stated.lower() == own.lower() if family is Family.EVM else stated == own
 
 
 def _units(terms: PaymentTerms, stated: Mapping[str, Any]) -> int:

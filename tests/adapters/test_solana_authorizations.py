@@ -9,14 +9,17 @@ from dataclasses import dataclass
 import pytest
 from solders.keypair import Keypair
 from solders.message import to_bytes_versioned
+from solders.signature import Signature
 from solders.transaction import VersionedTransaction
 from structlog.testing import capture_logs
 
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.x402.payment_signer import SolanaPaymentSigner
+from app.core.chains import USDC
 from app.ports.chain import TransactionOutcome, TransactionQuery, TransactionStatus
 from app.ports.payment_signer import AuthorizedPayment, PaymentIntent
 from solana_node import SolanaNode
+from tests.support.ed25519 import other_signature
 from tests.support.evm import Calls, asks, proxy, spoil
 from tests.support.loopback_http import Reply
 from tests.support.solana_people import FINALIZED_SLOTS, SolanaPerson, chain_at, funded
@@ -45,10 +48,18 @@ class Sale:
     def complete(self, payment: AuthorizedPayment) -> str:
         """Add the fee payer's signature, send, and return the hash."""
         partial = VersionedTransaction.from_bytes(base64.b64decode(payment.payload["transaction"]))
-        mine = self.sponsor.sign_message(to_bytes_versioned(partial.message))
-        whole = VersionedTransaction.populate(partial.message, [mine, *partial.signatures[1:]])
+        return self._send(partial, self.sponsor.sign_message(to_bytes_versioned(partial.message)))
+
+    def _send(self, partial: VersionedTransaction, first: Signature) -> str:
+        whole = VersionedTransaction.populate(partial.message, [first, *partial.signatures[1:]])
         raw = base64.b64encode(bytes(whole)).decode()
         return str(self.node.call("sendTransaction", raw, {"encoding": "base64", "skipPreflight": True}))
+
+    def complete_differently(self, payment: AuthorizedPayment) -> str:
+        """Sign the same message once more, with a signature that is as valid: Ed25519 has many."""
+        partial = VersionedTransaction.from_bytes(base64.b64decode(payment.payload["transaction"]))
+        message = to_bytes_versioned(partial.message)
+        return self._send(partial, other_signature(self.sponsor, message))
 
     def outcomes(self, chain: SolanaChain, *payments: AuthorizedPayment) -> list[TransactionOutcome]:
         queries = [
@@ -87,6 +98,16 @@ def test_each_payment_is_found_by_its_own_signature(sale: Sale) -> None:
     assert [one.tx_hash, two.tx_hash] == hashes
     assert (one.status, one.fee_units, one.confirmations) == (SUCCEEDED, 0, 1)
     assert open_ == TransactionOutcome(WAITING)
+
+
+def test_a_payment_that_is_completed_twice_is_paid_once(sale: Sale) -> None:
+    payment = sale.sign()
+    first, second = sale.complete(payment), sale.complete_differently(payment)
+    sale.node.advance(1)
+    assert first != second
+    chain = chain_at(sale.node.url)
+    assert sale.outcomes(chain, payment)[0].tx_hash == first
+    assert chain.balances(sale.payer.address).of(USDC).units == 1_000_000 - 10_000
 
 
 def test_what_was_learned_of_a_hash_is_not_asked_again(sale: Sale) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,9 +26,9 @@ pytestmark = [pytest.mark.chain, pytest.mark.timeout(1200)]
 _SLOT_MS, _MOST_SECONDS = 400, 3.2
 
 
-@pytest.mark.parametrize("memo", [None, "order 5"])
+@pytest.mark.parametrize(("version", "memo"), [(2, None), (2, "order 5"), (1, None)])
 def test_the_python_facilitator_settles_a_payment_on_solana(
-    build_app: Callable[..., Flask], sqlite_url: str, memo: str | None
+    build_app: Callable[..., Flask], sqlite_url: str, version: int, memo: str | None
 ) -> None:
     # A seller has a minute to answer.
     make_python("x402-solana.txt")
@@ -35,7 +36,7 @@ def test_the_python_facilitator_settles_a_payment_on_solana(
 
     def settle(shop: ScriptedSeller, exchange: Exchange, _payment: Mapping[str, Any]) -> None:
         assert isinstance(shop, SolanaSeller)
-        arguments = (str(shop.sponsor), shop.cluster.url, shop.headers[-1])
+        arguments = (str(shop.sponsor), shop.cluster.url, shop.headers[-1], json.dumps(shop.offer()))
         results.append(run_python("solana_facilitator.py", *arguments, requirements="x402-solana.txt"))
         exchange.json({"report": "sunny"})
 
@@ -55,6 +56,10 @@ def test_the_python_facilitator_settles_a_payment_on_solana(
         seller.behave = settle
         if memo is not None:
             seller.offer()["extra"]["memo"] = memo
+        if version == 1:
+            offer = seller.offer()
+            offer |= {"network": "solana", "maxAmountRequired": offer.pop("amount"), "resource": seller.url}
+            seller.terms, seller.in_body = {"x402Version": 1, "accepts": [offer]}, True
         with app.app_context():
             agent = register(app.test_client())
             fund_solana(node, agent.solana_address, sol=0, dollars=1)
@@ -63,8 +68,11 @@ def test_the_python_facilitator_settles_a_payment_on_solana(
     [result] = results
     assert (result["verified"], result["settled"]) == (True, True), result
     assert (found["status"], found["payment"]["state"]) == (200, "paid"), found
+    assert found["payment"]["protocol"] == f"x402/{version}"
     assert (found["payment"]["tx_hash"], found["payment"]["amount"]) == (
         result["transaction"],
         f"{CENT / 10**6}",
     )
-    compatibility.check("PyPI", "x402[svm]", result["version"], ["settle on Solana"])
+    compatibility.check(
+        "PyPI", "x402[svm]", result["version"], ["settle on Solana", "settle on Solana (version 1)"]
+    )
