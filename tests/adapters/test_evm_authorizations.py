@@ -14,7 +14,7 @@ from app.ports.chain import TransactionOutcome, TransactionQuery, TransactionSta
 from app.ports.payment_signer import AuthorizedPayment, PaymentIntent
 from sandbox.evm import EvmNode
 from tests.support.chains import fund
-from tests.support.evm import Person, chain_at, proxy, spoil
+from tests.support.evm import Calls, Person, chain_at, proxy, spoil
 from tests.support.permit2 import settle_by_permit2
 from tests.support.sellers import CENT, PAYEE, scripted_seller
 
@@ -121,8 +121,31 @@ def test_a_use_of_permit2_is_known_even_if_its_transaction_hides_the_nonce(by_pe
 def test_a_payment_by_permit2_is_void_only_after_its_deadline(by_permit2: Sale) -> None:
     deadline = int(by_permit2.payment.payload["permit2Authorization"]["deadline"])
     by_permit2.node.rpc("evm_setNextBlockTimestamp", deadline)
-    by_permit2.node.mine(1)
+    # Up to the block of the deadline, in which it could still be used, everything is final.
+    by_permit2.node.mine(1 + FINAL_LAG)
+    final = by_permit2.node.rpc("eth_getBlockByNumber", "finalized", *[False])
+    assert int(final["timestamp"], 16) == deadline
     assert by_permit2.outcome().status is TransactionStatus.WAITING
     by_permit2.node.rpc("evm_setNextBlockTimestamp", deadline + 1)
-    by_permit2.node.mine(2 * FINAL_LAG)
+    by_permit2.node.mine(1 + FINAL_LAG)
     assert by_permit2.outcome().status is TransactionStatus.VOID
+
+
+def test_a_node_without_the_tag_finalized_proves_nothing_before_two_epochs(sale: Sale) -> None:
+    sale.node.rpc("evm_increaseTime", 400)
+    with proxy(sale.node.url) as old:
+
+        def refuse_the_tag(calls: Calls, replies: Calls) -> Calls:
+            error = {"code": -39001, "message": "unknown block"}
+            return [
+                {"jsonrpc": "2.0", "id": reply["id"], "error": error}
+                if call["method"] == "eth_call" and call["params"][1] == "finalized"
+                else reply
+                for call, reply in zip(calls, replies, strict=True)
+            ]
+
+        old.after = refuse_the_tag
+        sale.node.mine(MARGIN_BLOCKS)
+        assert sale.outcome(old.url).status is TransactionStatus.WAITING
+        sale.node.mine(1)
+        assert sale.outcome(old.url).status is TransactionStatus.VOID
