@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from typing import Any
-from urllib.parse import unquote
 
 from flask import jsonify, request
 
@@ -16,7 +15,6 @@ from app.errors import (
     AddressNotAllowed,
     ControlsLocked,
     DomainNotAllowed,
-    InvalidInput,
     Overloaded,
     PayeeChanged,
     PaymentFailed,
@@ -24,6 +22,7 @@ from app.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
+from app.forwarding import disclosure
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity import guards
@@ -59,9 +58,12 @@ _LOAD_BODY = schemas.FetchBody()
 def _order(body: dict[str, Any]) -> FetchOrder:
     names = ("url", "method", "headers", "body")
     request_ = sellers.parse_request(**{name: body[name] for name in names})
-    key = current_request().headers["X-API-Key"]
-    if any(key in text for text in (unquote(request_.target), body["body"] or "", *body["headers"].values())):
-        raise InvalidInput("This request would disclose your API key to the web service. Leave it out.")
+    disclosure.reject_key(
+        current_request().headers["X-API-Key"],
+        target=request_.target,
+        headers=request_.headers,
+        body=request_.body,
+    )
     return FetchOrder(
         request_, body["max_amount_usd"], frozenset(map(ChainName, body["networks"])), body["session_id"]
     )
@@ -128,6 +130,13 @@ def fetch_paid_resource(body: dict[str, Any], wallet: WalletView, claim: Claim |
 def list_service_purchases(query: dict[str, Any], wallet: WalletView) -> Page[records.ServicePurchaseView]:
     """List what the wallet bought from web services, newest first."""
     return records.list_of(wallet.id, query["page"])
+
+
+@blp.get("/<string:wallet_id>/x402/purchases/<string:transaction_id>")
+@blp.response(200, schemas.PurchaseShape)
+def get_service_purchase(transaction_id: str, wallet: WalletView) -> dict[str, Any]:
+    """Get a payment to a web service, by the chain, and the answer that it bought while it is stored."""
+    return schemas.purchased(*records.get(wallet.id, transaction_id))
 
 
 @blp.get("/<string:wallet_id>/x402/payees")

@@ -8,6 +8,7 @@ from typing import Any
 import marshmallow as ma
 from marshmallow import fields
 
+from app.buying.records import ServicePurchaseView
 from app.buying.sellers import METHODS, SellerAnswer
 from app.buying.service import FetchQuote, FetchResult
 from app.core.chains import ChainName
@@ -152,6 +153,15 @@ ServicePurchasePage = page_schema(
 )
 
 
+class PurchaseShape(FetchShape):
+    """What a payment bought, with the answer while it is stored: 24 hours."""
+
+    url = fields.String(required=True)
+    domain = fields.String(required=True)
+    method = fields.String(required=True)
+    created_at = Instant(required=True)
+
+
 class PayeeShape(Schema):
     """Whom a wallet pays at a domain on a chain."""
 
@@ -180,6 +190,18 @@ def fetched(result: FetchResult) -> dict[str, Any]:
     return {
         **_answer(result.answer),
         "payment": None if payment is None else _payment(payment, result.version, result.network),
+    }
+
+
+def purchased(purchase: ServicePurchaseView, answer: SellerAnswer | None) -> dict[str, Any]:
+    """Return a purchase with its answer."""
+    return {
+        **_answer(answer),
+        "payment": _payment(purchase.payment, purchase.version, purchase.network),
+        "url": purchase.url,
+        "domain": purchase.host,
+        "method": purchase.method,
+        "created_at": purchase.created_at,
     }
 
 

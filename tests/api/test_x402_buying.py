@@ -142,6 +142,15 @@ def test_a_published_seller_is_paid_once_and_its_answer_returned(buyer: Buyer) -
     assert (row["previous_hashes"], buyer.spent()) == ([], 0.01)
     [bought] = buyer.get("/x402/purchases")["purchases"]
     assert (bought["url"], bought["amount"]) == (shop.url + "/report", "0.01")
+    whole = buyer.get(f"/x402/purchases/{bought['transaction_id']}")
+    assert (whole["body"], whole["payment"]) == (body["body"], payment)
+    assert (whole["url"], whole["method"]) == (bought["url"], "GET")
+    other = register(buyer.app.test_client())
+    for path in (
+        f"{other.wallet_url}/x402/purchases/{bought['transaction_id']}",
+        f"{other.wallet_url}/x402/purchases/1",
+    ):
+        assert refused(other.get(path), "NOT_FOUND")
 
 
 def test_terms_of_version_1_in_the_body_are_paid(build_app: Callable[..., Flask], sqlite_url: str) -> None:
