@@ -239,6 +239,7 @@ def _order(body: dict[str, Any]) -> PurchaseOrder:
         options=body["options"],
         max_total_nanos=body["max_total_usd"],
         dry_run=body["dry_run"],
+        session_id=body["session_id"],
     )
 
 

@@ -12,6 +12,7 @@ from app.core import money
 from app.error_codes import ErrorCode
 from app.ports.shopper import FailureCode
 from app.shopping.lifecycle import PurchaseStatus
+from app.wallets.api.schemas import SESSION_ID
 from app.web.fields import Email, Instant, StrictBoolean, Text, Usd, UsdText
 from app.web.schemas import Schema
 
@@ -135,6 +136,7 @@ class BuyBody(Schema):
             "example": 40,
         },
     )
+    session_id = SESSION_ID
     dry_run = StrictBoolean(
         load_default=False, metadata={"description": "Stop at the review; nothing is ordered."}
     )
