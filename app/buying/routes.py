@@ -133,7 +133,7 @@ def list_service_purchases(query: dict[str, Any], wallet: WalletView) -> Page[re
 
 
 @blp.get("/<string:wallet_id>/x402/purchases/<string:transaction_id>")
-@blp.response(200, schemas.PurchaseShape)
+@blp.response(200, schemas.BoughtAnswerShape)
 def get_service_purchase(transaction_id: str, wallet: WalletView) -> dict[str, Any]:
     """Get a payment to a web service, by the chain, and the answer that it bought while it is stored."""
     return schemas.purchased(*records.get(wallet.id, transaction_id))

@@ -153,7 +153,7 @@ ServicePurchasePage = page_schema(
 )
 
 
-class PurchaseShape(FetchShape):
+class BoughtAnswerShape(FetchShape):
     """What a payment bought, with the answer while it is stored: 24 hours."""
 
     url = fields.String(required=True)
