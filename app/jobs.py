@@ -24,6 +24,7 @@ class JobName(StrEnum):
     STEP_BRIDGES = "workers.bridges.step"
     FIND_DEPOSITS = "workers.deposits.find"
     PAY_FROM_FAUCET = "workers.deposits.pay_from_faucet"
+    DELIVER = "workers.events.deliver"
     SWEEP = "workers.sweeps.sweep"
     AUDIT = "workers.sweeps.audit_hourly"
 

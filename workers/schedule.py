@@ -22,6 +22,7 @@ from app.core import clock
 from app.core.chains import ChainName
 from app.db import leases
 from app.db.unit_of_work import read_only_unit
+from app.events import deliveries, sequence
 from app.jobs import JobName
 from app.payments import jobs as payments
 from app.ports.errors import Rejected, Unreachable
@@ -30,7 +31,7 @@ from app.wallets.bridges import advance as bridge_steps
 from app.wallets.core import custody
 from app.wallets.deposits import scanner
 from app.wallets.transactions import open_transactions
-from workers import bridges, confirmations, deposits, sweeps
+from workers import bridges, confirmations, deposits, events, sweeps
 from workers.context import application
 
 _log = structlog.get_logger(__name__)
@@ -42,6 +43,7 @@ _INLINE_JOBS: dict[JobName, Callable[..., None]] = {
     JobName.STEP_BRIDGES: bridges.step,
     JobName.FIND_DEPOSITS: deposits.find,
     JobName.PAY_FROM_FAUCET: deposits.pay_from_faucet,
+    JobName.DELIVER: events.deliver,
     JobName.SWEEP: sweeps.sweep,
     JobName.AUDIT: sweeps.audit_hourly,
 }
@@ -89,6 +91,7 @@ def _due_conditions(now: datetime) -> dict[_Job, ColumnElement[bool]]:
             open_transactions.has_due(chain, now), payments.has_open(chain)
         )
     conditions[JobName.STEP_BRIDGES, ()] = bridge_steps.has_due(now)
+    conditions[JobName.DELIVER, ()] = or_(sequence.has_new(), deliveries.has_due(now))
     conditions[JobName.AUDIT, ()] = leases.is_free(sweeps.AUDIT_LEASE, now)
     return conditions
 

@@ -32,7 +32,7 @@ from app.errors import (
     WalletFrozen,
     WeeklyLimitExceeded,
 )
-from app.spending import accounts, controls, policy, sessions
+from app.spending import accounts, controls, policy, sessions, thresholds
 from app.spending.accounts import Account
 from app.spending.models import SpendingAccount, SpendingControls, SpendingHold
 from app.spending.policy import Controls, SpendingRequest, SpendingRule
@@ -111,9 +111,11 @@ def hold(session: Session, wallet_id: str, request: SpendingRequest, *, referenc
     account = accounts.lock_account(session, wallet_id)
     row = _CONTROLS_AND_HOLD.one(session, {"of_wallet": wallet_id, "of_reference": reference})
     if row.reference is None:
-        _assert_permitted(account, controls.controls_from_row(row), request)
+        rules = controls.controls_from_row(row)
+        _assert_permitted(account, rules, request)
         _assert_within_session(session, wallet_id, request)
         _count(session, reference, account, request.value_nanos or 0, session_id=request.session_id)
+        thresholds.announce(session, account, rules, request.value_nanos or 0)
 
 
 def record_without_limits(session: Session, wallet_id: str, *, reference: str, value_nanos: int) -> None:

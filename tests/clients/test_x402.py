@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import requests
+from eth_account.messages import encode_typed_data
 from flask import Flask
 from x402 import x402Client, x402ClientSync
 from x402.http.clients.httpx import x402HttpxClient
@@ -18,6 +19,7 @@ from x402.http.clients.requests import x402_requests
 from x402.mechanisms.evm import EthAccountSigner
 from x402.mechanisms.evm.exact import register_exact_evm_client
 
+from app.adapters.evm.signatures import digest_of
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
 from app.adapters.upstream_http.exchange import HttpUpstream
@@ -34,6 +36,7 @@ from tests.support.gateway import provider_settings
 from tests.support.payments import EvmPayer, SolanaPayer
 from tests.support.published import run_node, run_python
 from tests.support.services import WebService, web_service
+from tests.support.smart_wallets import SafePayer
 from tests.support.solana import fund_solana
 from tests.support.upstreams import MisbehavingUpstream, misbehaving_upstream
 
@@ -98,6 +101,52 @@ def test_requests_pays_and_is_served(mainnet: Scene) -> None:
     settled = json.loads(base64.b64decode(answer.headers["PAYMENT-RESPONSE"]))
     assert (settled["success"], settled["network"]) == (True, "eip155:8453")
     compatibility.check("PyPI", "x402[evm,requests]", version("x402"), ["pay on Base"])
+
+
+class SafeSigner:
+    """x402's `ClientEvmSigner` for a Safe with one owner."""
+
+    def __init__(self, payer: SafePayer) -> None:
+        self.address = payer.address
+        self._payer = payer
+
+    def sign_typed_data(
+        self, domain: Any, types: dict[str, Any], primary_type: str, message: dict[str, Any]
+    ) -> bytes:
+        fields = {name: [{"name": each.name, "type": each.type} for each in types[name]] for name in types}
+        names = {"name": domain.name, "version": domain.version, "chainId": domain.chain_id}
+        encoded = encode_typed_data(
+            {**names, "verifyingContract": domain.verifying_contract},
+            {primary_type: fields[primary_type]},
+            message,
+        )
+        return bytes.fromhex(self._payer.signature(digest_of(encoded))[2:])
+
+
+def test_requests_pays_with_a_smart_wallet_and_is_served(mainnet: Scene) -> None:
+    # The price exceeds the cost of deploying a wallet.
+    chat = {
+        "model": "gpt-5",
+        "max_completion_tokens": 20_000,
+        "messages": [{"role": "user", "content": "Hi"}],
+    }
+    for is_deployed in (True, False):
+        payer = SafePayer(mainnet.base, is_deployed=is_deployed)
+        client = x402ClientSync()
+        register_exact_evm_client(client, SafeSigner(payer))
+        with x402_requests(client) as session:
+            answer = session.post(
+                mainnet.service.url + "/v1/gateway/openai/chat/completions", json=chat, timeout=60
+            )
+        assert answer.status_code == 200, answer.text
+        settled = json.loads(base64.b64decode(answer.headers["PAYMENT-RESPONSE"]))
+        assert (settled["success"], settled["payer"]) == (True, payer.address)
+    compatibility.check(
+        "PyPI",
+        "x402[evm,requests] with a Safe",
+        version("x402"),
+        ["pay on Base", "pay before it is deployed"],
+    )
 
 
 def test_httpx_pays_and_is_served(mainnet: Scene) -> None:
