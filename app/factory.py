@@ -18,6 +18,7 @@ from whitenoise import WhiteNoise
 
 from app import cli
 from app.agents import routes as agents
+from app.approvals import routes as approvals
 from app.buying import records as service_purchases
 from app.buying import routes as buying
 from app.capacity.limiter import ConcurrencyLimiter
@@ -224,6 +225,7 @@ def _register_blueprints(app: Flask) -> None:
         device.device,
         wallets.blp,
         buying.blp,
+        approvals.blp,
         usage.balance,
         usage.usage,
         payments.blp,

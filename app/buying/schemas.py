@@ -8,6 +8,7 @@ from typing import Any
 import marshmallow as ma
 from marshmallow import fields
 
+from app.approvals.schemas import APPROVAL_NOTE
 from app.buying.sellers import METHODS, SellerAnswer
 from app.buying.service import FetchQuote, FetchResult
 from app.core.chains import ChainName
@@ -62,6 +63,7 @@ class FetchBody(AcceptsCamelCase):
         },
     )
     session_id = SESSION_ID
+    approval_note = APPROVAL_NOTE
     dry_run = StrictBoolean(
         load_default=False,
         metadata={"description": "Request the terms, check the limits and the balance, and sign nothing."},

@@ -17,7 +17,7 @@ from app.sealing import SealedColumn
 from app.shopping.models import Purchase
 from app.spending import controls as spending_controls
 from app.spending import holds as spending_holds
-from app.spending.policy import SpendingRequest
+from app.spending.policy import ApprovedPayment, SpendingRequest
 from app.state import app_state
 from app.wallets.core import wallets
 
@@ -39,6 +39,7 @@ class PurchaseOrder:
     options: Mapping[str, str]
     max_total_nanos: int | None
     dry_run: bool
+    approved: ApprovedPayment | None = None
 
     def order_digests(self) -> list[str]:
         """Return keyed digests by which identical orders are recognized; they cannot be reversed.
@@ -122,6 +123,11 @@ def assert_allowed(caller: Principal, order: PurchaseOrder) -> str | None:
         spending_holds.check(session, wallet.id, SpendingRequest(0, domain=order.host))
     if controls is None or not controls.per_tx_limit_nanos:
         assert_max_total(order)
+    if not order.dry_run:
+        most_nanos = order.max_total_nanos or (controls.per_tx_limit_nanos if controls else None)
+        request = SpendingRequest(most_nanos, domain=order.host, approved=order.approved)
+        with read_only_unit() as session:
+            spending_holds.assert_approved(session, wallet.id, request)
     return wallet.id
 
 

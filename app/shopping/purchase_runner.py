@@ -39,7 +39,7 @@ from app.shopping.lifecycle import PURCHASES, PurchaseStatus
 from app.shopping.models import Purchase, PurchaseEvidence, PurchaseStep
 from app.spending import accounts as spending_accounts
 from app.spending import holds as spending_holds
-from app.spending.policy import SpendingRequest
+from app.spending.policy import ApprovedPayment, SpendingRequest
 from app.state import app_state
 
 LEASE = timedelta(seconds=60)
@@ -102,6 +102,13 @@ class PurchaseSession:
         self._quantity = purchase.quantity
         self._dry_run = purchase.dry_run
         self._max_total_nanos = purchase.max_total_nanos
+        self._approved = (
+            None
+            if purchase.approval_id is None
+            else ApprovedPayment(
+                purchase.approval_id, purchase.approved_nanos or 0, recipient=None, domain=purchase.host
+            )
+        )
         # The row, as long as this worker holds it.
         self._row = and_(Purchase.id == purchase.id, Purchase.holder == holder)
         self._goods_nanos: int | None = None
@@ -128,7 +135,7 @@ class PurchaseSession:
         try:
             with unit_of_work() as session:
                 if self._wallet_id is not None:
-                    request = SpendingRequest(review.total_nanos, domain=self._host)
+                    request = SpendingRequest(review.total_nanos, domain=self._host, approved=self._approved)
                     spending_holds.hold(session, self._wallet_id, request, reference=self.purchase_id)
                 if not PURCHASES.move(
                     session, self._row, PurchaseStatus.RUNNING, PurchaseStatus.SUBMITTING,
@@ -240,7 +247,7 @@ class PurchaseSession:
             return
         try:
             with read_only_unit() as session:
-                request = SpendingRequest(value_nanos, domain=self._host)
+                request = SpendingRequest(value_nanos, domain=self._host, approved=self._approved)
                 spending_holds.check(session, self._wallet_id, request)
         except ServiceError as refusal:
             raise self._limit_failure(refusal) from None

@@ -31,9 +31,20 @@ class SpendingRule(StrEnum):
     SESSION = "session_id"
 
 
+class ApprovalReason(StrEnum):
+    """The controls that make a payment wait for its owner."""
+
+    THRESHOLD = "approval_threshold_usd"
+    NEW_RECIPIENT = "approve_new_recipients"
+    NEW_DOMAIN = "approve_new_domains"
+
+
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """A wallet's controls. Addresses are canonical, domains lower-case host names."""
+    """A wallet's controls. Addresses are canonical, domains lower-case host names.
+
+    The owner is asked above the threshold, 0 for none, and before the first payment to a recipient or at a domain.
+    """
 
     daily_limit_nanos: int = 0
     weekly_limit_nanos: int = 0
@@ -42,11 +53,19 @@ class Controls:
     allowed_addresses: tuple[str, ...] = ()
     allowed_domains: tuple[str, ...] = ()
     locked: bool = False
+    approval_threshold_nanos: int = 0
+    approve_new_recipients: bool = False
+    approve_new_domains: bool = False
 
     @property
     def limited(self) -> bool:
         """Return whether any dollar limit applies, so that the value must be known."""
-        return any(_limits(self))
+        return any(_limits(self)) or self.asks
+
+    @property
+    def asks(self) -> bool:
+        """Return whether some payments wait for the owner's approval."""
+        return bool(self.approval_threshold_nanos) or self.approve_new_recipients or self.approve_new_domains
 
 
 DEFAULT = Controls(
@@ -89,11 +108,30 @@ class Windows:
 
 
 @dataclass(frozen=True, slots=True)
+class ApprovedPayment:
+    """What an owner approved: the hold since it was requested, the most that it may count, and to whom it goes."""
+
+    reference: str
+    max_nanos: int
+    recipient: str | None
+    domain: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PayeePermission:
+    """What may be paid per week to a recipient or a domain without asking its owner again, and what was."""
+
+    week_nanos: int = 0
+    counted_nanos: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SpendingRequest:
     """A value in nano-dollars, its recipient and its domain.
 
     A value of None means that no price is known: it counts 0, and is refused if a dollar limit applies. Without a
-    recipient or a domain, that allowlist does not apply. `session_id` names a session that narrows the limits.
+    recipient or a domain, that allowlist does not apply. `session_id` names a session that narrows the limits;
+    `approved` is what its owner approved.
     """
 
     value_nanos: int | None
@@ -101,6 +139,12 @@ class SpendingRequest:
     family: Family | None = None
     domain: str | None = None
     session_id: str | None = None
+    approved: ApprovedPayment | None = None
+
+    @property
+    def payees(self) -> tuple[str, ...]:
+        """Return the recipient and the domain, as far as there are any, as approved payees are compared."""
+        return tuple(map(payee_key, filter(None, (self.recipient, self.domain))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,15 +253,76 @@ def decide_session(budget: SessionBudget, request: SpendingRequest, now: datetim
     )
 
 
+def approval_reason(
+    controls: Controls | None, request: SpendingRequest, known: Mapping[str, PayeePermission]
+) -> ApprovalReason | None:
+    """Return why a request that the limits allow waits for its owner, or None.
+
+    `known` has the payees that the owner approved before. A value of 0 moves nothing, and is never asked for. An
+    allowlist is the owner's: whoever is on it is not new.
+    """
+    if controls is None or not controls.asks or request.value_nanos == 0 or _is_approved(request):
+        return None
+
+    def is_new(payee: str | None, allowed: tuple[str, ...]) -> bool:
+        return payee is not None and not allowed and payee_key(payee) not in known
+
+    if controls.approve_new_recipients and is_new(request.recipient, controls.allowed_addresses):
+        return ApprovalReason.NEW_RECIPIENT
+    if controls.approve_new_domains and is_new(request.domain, controls.allowed_domains):
+        return ApprovalReason.NEW_DOMAIN
+    threshold = controls.approval_threshold_nanos
+    is_above = bool(threshold) and (request.value_nanos or 0) > threshold
+    return ApprovalReason.THRESHOLD if is_above and permitting_payee(request, known) is None else None
+
+
+def payee_key(payee: str) -> str:
+    """Return an address or a domain as approved payees are compared: only a Solana address has a case."""
+    is_solana = "." not in payee and _family(payee) is Family.SOLANA
+    return payee if is_solana else payee.lower().rstrip(".")
+
+
+def permitting_payee(request: SpendingRequest, known: Mapping[str, PayeePermission]) -> str | None:
+    """Return the payee of which the weekly permission covers a request, or None."""
+    value_nanos = request.value_nanos or 0
+    for payee in request.payees:
+        permission = known.get(payee, PayeePermission())
+        if permission.counted_nanos + value_nanos <= permission.week_nanos:
+            return payee
+    return None
+
+
+def _is_approved(request: SpendingRequest) -> bool:
+    approved = request.approved
+    return (
+        approved is not None
+        and request.value_nanos is not None
+        and request.value_nanos <= approved.max_nanos
+        and (request.recipient, request.domain) == (approved.recipient, approved.domain)
+    )
+
+
 def is_looser(old: Controls, new: Controls) -> bool:
     """Return whether new controls allow anything that the old ones refuse."""
     return (
         any(
             before and (not after or after > before)
-            for before, after in zip(_limits(old), _limits(new), strict=True)
+            for before, after in zip(
+                (*_limits(old), old.approval_threshold_nanos),
+                (*_limits(new), new.approval_threshold_nanos),
+                strict=True,
+            )
         )
         or _widens(old.allowed_addresses, new.allowed_addresses, _address_covered)
         or _widens(old.allowed_domains, new.allowed_domains, domain_allowed)
+        or (old.approve_new_recipients and not new.approve_new_recipients)
+        or (old.approve_new_domains and not new.approve_new_domains)
+        # Whoever is on an allowlist is not new: to add an entry approves it.
+        or (
+            old.approve_new_recipients
+            and _adds(old.allowed_addresses, new.allowed_addresses, _address_covered)
+        )
+        or (old.approve_new_domains and _adds(old.allowed_domains, new.allowed_domains, domain_allowed))
     )
 
 
@@ -324,6 +429,12 @@ def _widens(
     old: tuple[str, ...], new: tuple[str, ...], covered: Callable[[str, tuple[str, ...]], bool]
 ) -> bool:
     return bool(old) and (not new or not all(covered(entry, old) for entry in new))
+
+
+def _adds(
+    old: tuple[str, ...], new: tuple[str, ...], covered: Callable[[str, tuple[str, ...]], bool]
+) -> bool:
+    return not all(covered(entry, old) for entry in new)
 
 
 def _address_covered(entry: str, old: tuple[str, ...]) -> bool:

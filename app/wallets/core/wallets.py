@@ -24,6 +24,7 @@ from app.identity.service import AgentSnapshot
 from app.spending import accounts as spending_accounts
 from app.spending import controls as spending_controls
 from app.spending.controls import ControlsView
+from app.spending.policy import ApprovedPayment
 from app.state import app_state
 from app.wallets.core import custody
 from app.wallets.core.custody import NewWalletKey
@@ -68,6 +69,8 @@ class WalletView:
     transaction_count: int
     created_at: datetime
     spending_controls: ControlsView | None = None
+    # What its owner approved, while that is executed.
+    approved: ApprovedPayment | None = None
 
     def address_on(self, chain: ChainName) -> str:
         """Return the wallet's address on a chain."""
