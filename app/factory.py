@@ -42,6 +42,7 @@ from app.identity.guards import SECURITY_SCHEMES
 from app.identity.key_memory import KeyMemory
 from app.observability import error_reporting, logs
 from app.owner.pages import agent as agent_pages
+from app.owner.pages import approvals as approval_pages
 from app.owner.pages import claim as claim_pages
 from app.owner.pages import limits as limits_form
 from app.owner.pages import template_filters
@@ -279,5 +280,5 @@ def _install_wsgi_middleware(app: Flask, settings: Settings) -> None:
 
 # Modules with views of another module's blueprint, and the only table that no feature imports.
 _REGISTERED_ON_IMPORT = (
-    agent_pages, claim_pages, leases, limits_form, movement_routes, session_routes, sign_in,
+    agent_pages, approval_pages, claim_pages, leases, limits_form, movement_routes, session_routes, sign_in,
 )  # fmt: skip

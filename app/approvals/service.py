@@ -249,6 +249,13 @@ def decide(
     return True
 
 
+def expire_if_due(approval: ApprovalView) -> None:
+    """Expire an approval that was not decided in time, if it is one."""
+    if approval.status is ApprovalStatus.AWAITING and clock.now() >= approval.expires_at:
+        with unit_of_work() as session:
+            _end(session, approval, ApprovalStatus.EXPIRED)
+
+
 def expire_due(now: datetime) -> int:
     """Expire approvals that were not decided in time and release what they hold; return how many."""
     with read_only_unit() as session:
@@ -266,9 +273,10 @@ def expire_due(now: datetime) -> int:
     return expired
 
 
-def count_awaiting(session: Session) -> int:
-    """Return the number of approvals that wait for a decision."""
-    return count(session, Approval, Approval.status == ApprovalStatus.AWAITING.value)
+def count_awaiting(session: Session, agent_id: str) -> int:
+    """Return the number of an agent's approvals that wait for a decision."""
+    is_awaiting = Approval.status == ApprovalStatus.AWAITING.value
+    return count(session, Approval, Approval.agent_id == agent_id, is_awaiting)
 
 
 def _end_if_expired(session: Session, approval: ApprovalView) -> bool:
