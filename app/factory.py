@@ -31,6 +31,7 @@ from app.catalog.services import routes as services
 from app.config import Settings
 from app.db import leases, pool_liveness, unit_of_work
 from app.device import routes as device
+from app.events import routes as events
 from app.extensions import api, db, migrate
 from app.forwarding.entry import ForwardingEntry, RequestCheck
 from app.forwarding.raw_target import RestConverter
@@ -227,10 +228,12 @@ def _register_blueprints(app: Flask) -> None:
         wallets.blp,
         buying.blp,
         approvals.blp,
+        events.events,
         usage.balance,
         usage.usage,
         payments.blp,
         platform.blp,
+        events.platform_events,
         trading.blp,
         gateway.gateway,
         gateway.providers,

@@ -25,6 +25,7 @@ class JobName(StrEnum):
     FIND_DEPOSITS = "workers.deposits.find"
     PAY_FROM_FAUCET = "workers.deposits.pay_from_faucet"
     EXECUTE_APPROVALS = "workers.approvals.execute"
+    DELIVER = "workers.events.deliver"
     SWEEP = "workers.sweeps.sweep"
     AUDIT = "workers.sweeps.audit_hourly"
 

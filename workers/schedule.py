@@ -23,6 +23,7 @@ from app.core import clock
 from app.core.chains import ChainName
 from app.db import leases
 from app.db.unit_of_work import read_only_unit
+from app.events import deliveries, sequence
 from app.jobs import JobName
 from app.payments import jobs as payments
 from app.ports.errors import Rejected, Unreachable
@@ -31,7 +32,7 @@ from app.wallets.bridges import advance as bridge_steps
 from app.wallets.core import custody
 from app.wallets.deposits import scanner
 from app.wallets.transactions import open_transactions
-from workers import approvals, bridges, confirmations, deposits, sweeps
+from workers import approvals, bridges, confirmations, deposits, events, sweeps
 from workers.context import application
 
 _log = structlog.get_logger(__name__)
@@ -44,6 +45,7 @@ _INLINE_JOBS: dict[JobName, Callable[..., None]] = {
     JobName.FIND_DEPOSITS: deposits.find,
     JobName.PAY_FROM_FAUCET: deposits.pay_from_faucet,
     JobName.EXECUTE_APPROVALS: approvals.execute,
+    JobName.DELIVER: events.deliver,
     JobName.SWEEP: sweeps.sweep,
     JobName.AUDIT: sweeps.audit_hourly,
 }
@@ -92,6 +94,7 @@ def _due_conditions(now: datetime) -> dict[_Job, ColumnElement[bool]]:
         )
     conditions[JobName.STEP_BRIDGES, ()] = bridge_steps.has_due(now)
     conditions[JobName.EXECUTE_APPROVALS, ()] = approved_payments.has_due(now)
+    conditions[JobName.DELIVER, ()] = or_(sequence.has_new(), deliveries.has_due(now))
     conditions[JobName.AUDIT, ()] = leases.is_free(sweeps.AUDIT_LEASE, now)
     return conditions
 

@@ -19,6 +19,7 @@ from app.db import heartbeats
 from app.db.leases import lease, once_per_period
 from app.db.unit_of_work import read_only_unit, snapshot, unit_of_work
 from app.device import guess_limits
+from app.events import feed as event_feed
 from app.idempotency import service as idempotency
 from app.jobs import JobName
 from app.owner.session import sessions
@@ -95,6 +96,7 @@ def sweep() -> None:
             "rank_services": lambda: statistics.refresh_totals(now),
             "prune_statistics": lambda: statistics.prune_history(now),
             "end_purchases": lambda: purchases.sweep(now),
+            "prune_events": lambda: event_feed.prune(now),
             "prune_answers": lambda: service_purchases.prune_answers(now),
             # By RETENTION_DAYS, in a bounded number of short units of each kind; the next sweep continues.
             "prune_usage": lambda: usage_retention.prune(cutoff),

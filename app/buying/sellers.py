@@ -10,9 +10,8 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
-from app.catalog.services import base_urls
+from app import base_urls
 from app.errors import InvalidInput, ServiceError, UpstreamError, UpstreamTimeout
 from app.ports.errors import OutcomeUnknown, PortError, Rejected
 from app.ports.upstream import UpstreamRequest
@@ -20,10 +19,8 @@ from app.state import app_state
 
 MAX_ANSWER_BYTES = 2**20
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
-_MAX_URL_LENGTH = 2048
 _MAX_HEADERS = 30
 _MAX_HEADER_LENGTH = 4096
-_TARGET = re.compile(r"[\x21-\x7e]*", re.ASCII)
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}", re.ASCII)
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]*", re.ASCII)
 # Of the exchange itself, and of the payment, which this service sets.
@@ -86,21 +83,10 @@ class SellerAnswer:
 
 def parse_request(*, url: str, method: str, headers: Mapping[str, str], body: str | None) -> SellerRequest:
     """Parse a request. Raises: InvalidInput."""
-    problem = None
-    # Only of the query and the path: `base_urls` parses the rest.
-    parts = urlsplit(url) if len(url) <= _MAX_URL_LENGTH and _TARGET.fullmatch(url) else None
-    if parts is None or "\\" in url or not parts.netloc:
-        problem = f"must be a URL in ASCII with at most {_MAX_URL_LENGTH} characters, escaped where needed"
-    elif "#" in url or "@" in parts.netloc:
-        problem = "must not have a fragment or a username"
-    if parts is None or problem is not None:
-        raise InvalidInput.field("url", problem or "is not valid")
     try:
-        base = base_urls.parse(f"{parts.scheme}://{parts.netloc}")
-        base_urls.assert_public(base, app_state().settings)
+        base, target = base_urls.parse_public(url, app_state().settings)
     except ValueError as error:
         raise InvalidInput.field("url", str(error)) from None
-    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return SellerRequest(
         method=method,
         url=base.origin + target,

@@ -26,7 +26,9 @@ class StateMachine(Generic[StateT]):
     """The writer of one column. A transition is a conditional UPDATE: of concurrent ones, only one has an effect.
 
     With `event`, each state is stored as a row of that model in the same unit; with `logger`, each transition is logged
-    after the commit. `values` are what else a transition to a state changes.
+    after the commit. `values` are what else a transition to a state changes. `announce` is called in the unit with each
+    row that `add` or `move` changes, of which it may read the columns `announced`, to record an event
+    (`app.events.outbox`); `execute` does not call it.
     """
 
     def __init__(
@@ -37,9 +39,11 @@ class StateMachine(Generic[StateT]):
         event: type[Base] | None = None,
         logger: BoundLogger | None = None,
         values: Callable[[StateT, str | None], Mapping[str, Any]] = lambda _state, _reason: {},
+        announce: Callable[[Session, Any, StateT, str | None], None] | None = None,
+        announced: Sequence[InstrumentedAttribute[Any]] = (),
     ) -> None:
         self.column, self.transitions = column, transitions
-        self._logger, self._values = logger, values
+        self._logger, self._values, self._announce = logger, values, announce
         self._model: type[Base] = column.parent.class_
         table = table_of(self._model)
         [key] = table.primary_key.columns
@@ -49,9 +53,11 @@ class StateMachine(Generic[StateT]):
         self._insert_event = None if event is None else PreparedInsert(event)
         self._moves: dict[Hashable, PreparedStatement] = {}
         logged = {key.name: f"{self._subject}_id", "request_id": "caused_by", "chain": "chain"}
-        self._returned = [
+        self._logged = [label for name, label in logged.items() if name in table.c]
+        self._returned: list[Any] = [
             getattr(self._model, name).label(label) for name, label in logged.items() if name in table.c
         ]
+        self._returned += [each for each in announced if each.key not in self._logged]
         self.statement = (
             update(table)
             .where(key == bindparam("row_key"), table.c[column.key] == bindparam("source"))
@@ -72,6 +78,8 @@ class StateMachine(Generic[StateT]):
             self._insert_event.execute(
                 session, {**self._event_values(row.id, state, reason), "at": row.created_at}
             )
+        if self._announce is not None:
+            self._announce(session, row, state, reason)
 
     def move(
         self,
@@ -116,8 +124,11 @@ class StateMachine(Generic[StateT]):
                 self._insert_event.execute(
                     session, {**self._event_values(row[0], target, reason), "at": clock.now()}
                 )
+            if self._announce is not None:
+                self._announce(session, row, target, reason)
             if self._logger is not None:
-                after_commit(partial(self._log, self._logger, row._asdict(), target, reason))
+                fields = {name: getattr(row, name) for name in self._logged}
+                after_commit(partial(self._log, self._logger, fields, target, reason))
         return [row[0] for row in moved]
 
     def _move_row(

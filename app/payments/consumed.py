@@ -14,11 +14,14 @@ from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, func, select
 from sqlalchemy.orm import Session
 
 from app.core import clock
-from app.core.chains import ChainName
+from app.core.chains import USDC, ChainName
+from app.core.money import TokenAmount
 from app.core.state_machine import Transitions
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.state_machine import StateMachine
 from app.db.statements import table_of
+from app.events import outbox
+from app.events.types import EventType
 from app.observability import logs
 from app.payments.models import Payment, PaymentClaim, PaymentRestoreCutoff
 from app.state import app_state
@@ -39,6 +42,30 @@ class PaymentStatus(StrEnum):
     REVERSED = "lost"
 
 
+_EVENTS = {
+    PaymentStatus.PAID: EventType.PAYMENT_RECEIVED,
+    PaymentStatus.VOID: EventType.PAYMENT_VOID,
+    PaymentStatus.REVERSED: EventType.PAYMENT_REVERSED,
+}
+"""What operators are notified of. The attempts to serve the call that a payment is for have no events."""
+
+
+def _announce(session: Session, row: Any, status: PaymentStatus, _reason: str | None) -> None:
+    # A payment with tries is paid again, because its call was not served.
+    if status not in _EVENTS or (status is PaymentStatus.PAID and row.tries):
+        return
+    data = {
+        "payment_id": row.id,
+        "chain": row.chain,
+        "amount": str(TokenAmount(row.units, USDC)),
+        "currency": USDC.symbol,
+        "payer": row.payer,
+        "provider": row.provider,
+        "tx_hash": row.tx_hash,
+    }
+    outbox.record(session, _EVENTS[status], agent_id=None, object_id=row.id, data=data)
+
+
 PAYMENTS = StateMachine(
     Payment.status,
     Transitions(
@@ -56,7 +83,17 @@ PAYMENTS = StateMachine(
         },
     ),
     logger=structlog.get_logger(__name__),
-)
+    announce=_announce,
+    announced=(
+        Payment.id,
+        Payment.chain,
+        Payment.units,
+        Payment.provider,
+        Payment.payer,
+        Payment.tx_hash,
+        Payment.tries,
+    ),
+)  # fmt: skip
 
 
 class PaymentRail(StrEnum):

@@ -6,7 +6,7 @@ Claim keys identify a payment permanently, however it is presented: `auth:…` f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -51,13 +51,17 @@ class IncomingPayment:
 
 @dataclass(frozen=True, slots=True)
 class PaymentAuthorization:
-    """A signed payment that passed all offline checks; `terms` belong to the adapter, storable as JSON."""
+    """A signed payment that passed all offline checks; `terms` belong to the adapter, storable as JSON.
+
+    `claim` is what the chain accepts once; `further_claims` has what `claim_of` returned, if that differs.
+    """
 
     claim: str
     payer: str
     recipient: str
     units: int
     terms: Terms
+    further_claims: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +96,15 @@ class Facilitator(Protocol):
         """Read what a transaction paid; None while the chain does not show it. Raises: Unreachable."""
 
     def claim_of(self, payload: Mapping[str, Any]) -> str:
-        """Return the claim of a signed payment with a valid signature, whatever it pays and until when. No I/O.
+        """Return the claim of a signed payment, whatever it pays and until when. No I/O.
 
-        Raises: Rejected with x402's error token.
+        It depends on the signature, unless that was verified. Raises: Rejected with x402's error token.
         """
 
     def verify(
         self, payload: Mapping[str, Any], expected: ExpectedPayment, *, now: int
     ) -> PaymentAuthorization:
-        """Parse a signed payment and run all checks that need no chain, including the signature. No I/O.
+        """Parse a signed payment and run all checks that need no chain, including a key's signature. No I/O.
 
         Raises: Rejected with x402's error token.
         """

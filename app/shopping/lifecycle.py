@@ -10,10 +10,14 @@ from enum import StrEnum
 from typing import Any
 
 import structlog
+from sqlalchemy.orm import Session
 
 from app.core import clock
+from app.core.money import usd_string
 from app.core.state_machine import Transitions
 from app.db.state_machine import StateMachine
+from app.events import outbox
+from app.events.types import EventType
 from app.shopping.models import Purchase, PurchaseEvent
 
 
@@ -38,6 +42,24 @@ OPEN_STATUSES = frozenset({PurchaseStatus.QUEUED, PurchaseStatus.RUNNING, Purcha
 def _values(status: PurchaseStatus, _reason: str | None) -> dict[str, Any]:
     # Credentials and address are not needed after the end.
     return {} if status in OPEN_STATUSES else {"sealed": None, "finished_at": clock.now()}
+
+
+def _announce(session: Session, row: Any, status: PurchaseStatus, reason: str | None) -> None:
+    """Record the event of a status. An account without a wallet has no agent: only operators see its purchases."""
+    data = {
+        "purchase_id": row.id,
+        "wallet_id": row.wallet_id,
+        "status": status.value,
+        "reason": reason,
+        "host": row.host,
+        "quantity": row.quantity,
+        "dry_run": row.dry_run,
+        "total_usd": None if row.total_nanos is None else usd_string(row.total_nanos),
+    }
+    agent_id = None if row.wallet_id is None else row.account_id
+    outbox.record(
+        session, EventType(f"purchase.{status.value}"), agent_id=agent_id, object_id=row.id, data=data
+    )
 
 
 PURCHASES = StateMachine(
@@ -67,4 +89,9 @@ PURCHASES = StateMachine(
     event=PurchaseEvent,
     logger=structlog.get_logger(__name__),
     values=_values,
-)
+    announce=_announce,
+    announced=(
+        Purchase.id, Purchase.account_id, Purchase.wallet_id, Purchase.host, Purchase.quantity, Purchase.dry_run,
+        Purchase.total_nanos,
+    ),
+)  # fmt: skip

@@ -34,7 +34,7 @@ from app.errors import (
     WalletFrozen,
     WeeklyLimitExceeded,
 )
-from app.spending import accounts, controls, payees, policy, sessions
+from app.spending import accounts, controls, payees, policy, sessions, thresholds
 from app.spending.accounts import Account
 from app.spending.models import SpendingAccount, SpendingControls, SpendingHold
 from app.spending.policy import ApprovalReason, Controls, PayeePermission, SpendingRequest, SpendingRule
@@ -138,14 +138,16 @@ def hold(session: Session, wallet_id: str, request: SpendingRequest, *, referenc
         )
         if request.approved is not None:
             payees.approve(session, wallet_id, request.payees)
+        thresholds.announce(session, account, rules, request.value_nanos or 0)
 
 
 def hold_for_approval(session: Session, wallet_id: str, request: SpendingRequest, *, reference: str) -> None:
     """Hold the value of a request while its owner is asked. Raises: what `hold` raises, except ApprovalRequired."""
-    account = accounts.lock_account(session, wallet_id)
-    _assert_permitted(account, controls.read_controls(session, wallet_id), request)
+    account, rules = accounts.lock_account(session, wallet_id), controls.read_controls(session, wallet_id)
+    _assert_permitted(account, rules, request)
     _assert_within_session(session, wallet_id, request)
     _count(session, reference, account, request.value_nanos or 0, session_id=request.session_id)
+    thresholds.announce(session, account, rules, request.value_nanos or 0)
 
 
 def record_without_limits(session: Session, wallet_id: str, *, reference: str, value_nanos: int) -> None:

@@ -123,7 +123,8 @@ def document_header(
     """Document an optional request header of a view."""
     schema = {"type": "string", **({"pattern": pattern} if pattern else {})}
     header = {"in": "header", "name": name, "required": False, "description": description, "schema": schema}
-    documentation_section(view, "manual_doc").setdefault("parameters", []).append(header)
+    # In the manual part it would replace the parameters of a query.
+    documentation_section(view, "arguments").setdefault("parameters", []).append(header)
 
 
 def set_cache_headers(response: ResponseT) -> ResponseT:

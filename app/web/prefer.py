@@ -8,6 +8,7 @@ from decimal import Decimal
 from flask import request
 
 PREFERENCE_APPLIED = "Preference-Applied"
+NO_WAIT = Decimal(0)
 _MAX_WAIT_SECONDS = 25
 
 

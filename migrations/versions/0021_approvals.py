@@ -1,6 +1,6 @@
 """approvals, approved_payees: payments that wait for the owner, and payees that the owner approved
 
-Revision: 0021; after: 0017
+Revision: 0021; after: 0020
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0021"
-down_revision = "0017"
+down_revision = "0020"
 branch_labels = None
 depends_on = None
 

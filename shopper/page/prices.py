@@ -69,6 +69,9 @@ _GOODS = re.compile(
 )
 _SHIPPING = re.compile(r"shipping|delivery|postage|freight|handling|versand|livraison", re.IGNORECASE)
 _TAX = re.compile(r"\btax|\bvat\b|\bgst\b|\bmwst|\btva\b|\bfee", re.IGNORECASE)
+# "Total (including tax $0.00) $17.00": what the total contains is neither the total nor added to it.
+_CONTAINED = re.compile(r"(?<!not )\bincl|\binkl|\bof which\b|\bdavon\b|\bdont\b", re.IGNORECASE)
+_NOTE = re.compile(rf"\(\s*(?:{_CONTAINED.pattern})[^()]*\)", re.IGNORECASE)
 _DISCOUNT = re.compile(r"discount|promo|saving|coupon|voucher|rabatt|remise", re.IGNORECASE)
 _FREE = re.compile(r"\bfree\b|\bkostenlos\b|\bgratuit", re.IGNORECASE)
 _NO_LABEL = re.compile(r"[\s:.·|*()\[\]-]*")
@@ -82,6 +85,8 @@ class AmountKind(StrEnum):
     GOODS = "goods"
     SHIPPING = "shipping"
     TAX = "tax"
+    CONTAINED = "contained"
+    """In the total already, such as the tax of prices that include it."""
     DISCOUNT = "discount"
     OTHER = "other"
 
@@ -155,7 +160,12 @@ def labelled_amounts(text: str) -> list[LabelledAmount]:
     found: list[LabelledAmount] = []
     labels: list[str] = []
     values: list[PageAmount] = []
-    for line in text.splitlines():
+    for raw_line in text.splitlines():
+        line = raw_line
+        for note in _NOTE.finditer(raw_line):
+            if inside := _split(note[0].strip("()"))[1]:
+                found += [LabelledAmount(note[0], AmountKind.CONTAINED, amount) for amount in inside]
+                line = line.replace(note[0], " ")
         words, inside = _split(line)
         if inside and words:
             found += _paired(labels, values)
@@ -253,7 +263,8 @@ def kind_of(label: str) -> AmountKind:
         return AmountKind.TOTAL
     if _SHIPPING.search(label):
         return AmountKind.SHIPPING
-    return AmountKind.TAX if _TAX.search(label) else AmountKind.OTHER
+    tax = AmountKind.CONTAINED if _CONTAINED.search(label) else AmountKind.TAX
+    return tax if _TAX.search(label) else AmountKind.OTHER
 
 
 def _find_amounts(text: str) -> list[tuple[PageAmount, int, int]]:

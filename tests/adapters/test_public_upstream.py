@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from flask import Flask
 
+from app import base_urls
 from app.adapters.upstream_http.exchange import PublicUpstream
-from app.catalog.services import base_urls
 from app.config import Settings
 from app.ports.errors import PortError, Rejected, Unreachable
 from app.ports.upstream import UpstreamRequest

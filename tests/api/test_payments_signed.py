@@ -112,7 +112,7 @@ def test_a_payment_that_differs_from_the_terms_is_refused(open_shop: Shop, base_
         return reason(open_shop.ask(payer.pays(unpaid, **changed)))[1]
 
     forged = payer.authorize(terms)
-    forged["authorization"]["from"] = poor.address
+    forged["authorization"]["from"] = EvmPayer(base_node).address
     found = {
         "too_low": refused(value=str(PRICE - 1)),
         "wrong_recipient": refused(to=poor.address),

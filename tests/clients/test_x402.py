@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import requests
+from eth_account.messages import encode_typed_data
 from flask import Flask
 from x402 import x402Client, x402ClientSync
 from x402.http.clients.httpx import x402HttpxClient
@@ -18,6 +19,9 @@ from x402.http.clients.requests import x402_requests
 from x402.mechanisms.evm import EthAccountSigner
 from x402.mechanisms.evm.exact import register_exact_evm_client
 
+from app.adapters.evm.signatures import digest_of
+from app.adapters.solana.chain import SolanaChain
+from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
 from app.adapters.upstream_http.exchange import HttpUpstream
 from app.core.chains import ChainName
 from app.payments import treasury
@@ -32,6 +36,7 @@ from tests.support.gateway import provider_settings
 from tests.support.payments import EvmPayer, SolanaPayer
 from tests.support.published import run_node, run_python
 from tests.support.services import WebService, web_service
+from tests.support.smart_wallets import SafePayer
 from tests.support.solana import fund_solana
 from tests.support.upstreams import MisbehavingUpstream, misbehaving_upstream
 
@@ -98,6 +103,52 @@ def test_requests_pays_and_is_served(mainnet: Scene) -> None:
     compatibility.check("PyPI", "x402[evm,requests]", version("x402"), ["pay on Base"])
 
 
+class SafeSigner:
+    """x402's `ClientEvmSigner` for a Safe with one owner."""
+
+    def __init__(self, payer: SafePayer) -> None:
+        self.address = payer.address
+        self._payer = payer
+
+    def sign_typed_data(
+        self, domain: Any, types: dict[str, Any], primary_type: str, message: dict[str, Any]
+    ) -> bytes:
+        fields = {name: [{"name": each.name, "type": each.type} for each in types[name]] for name in types}
+        names = {"name": domain.name, "version": domain.version, "chainId": domain.chain_id}
+        encoded = encode_typed_data(
+            {**names, "verifyingContract": domain.verifying_contract},
+            {primary_type: fields[primary_type]},
+            message,
+        )
+        return bytes.fromhex(self._payer.signature(digest_of(encoded))[2:])
+
+
+def test_requests_pays_with_a_smart_wallet_and_is_served(mainnet: Scene) -> None:
+    # The price exceeds the cost of deploying a wallet.
+    chat = {
+        "model": "gpt-5",
+        "max_completion_tokens": 20_000,
+        "messages": [{"role": "user", "content": "Hi"}],
+    }
+    for is_deployed in (True, False):
+        payer = SafePayer(mainnet.base, is_deployed=is_deployed)
+        client = x402ClientSync()
+        register_exact_evm_client(client, SafeSigner(payer))
+        with x402_requests(client) as session:
+            answer = session.post(
+                mainnet.service.url + "/v1/gateway/openai/chat/completions", json=chat, timeout=60
+            )
+        assert answer.status_code == 200, answer.text
+        settled = json.loads(base64.b64decode(answer.headers["PAYMENT-RESPONSE"]))
+        assert (settled["success"], settled["payer"]) == (True, payer.address)
+    compatibility.check(
+        "PyPI",
+        "x402[evm,requests] with a Safe",
+        version("x402"),
+        ["pay on Base", "pay before it is deployed"],
+    )
+
+
 def test_httpx_pays_and_is_served(mainnet: Scene) -> None:
     async def call() -> int:
         client = x402Client()
@@ -160,20 +211,25 @@ def test_a_client_without_a_library_pays_by_hash(mainnet: Scene) -> None:
     assert (again.status_code, again.json()["code"]) == (402, "PAYMENT_ALREADY_USED")
 
 
+@pytest.mark.parametrize(
+    ("chain", "network"), [("base", "eip155:8453"), ("solana", f"solana:{_MAINNET_GENESIS[:32]}")]
+)
 def test_another_instance_of_this_service_pays_and_is_served(
-    mainnet: Scene, build_app: Callable[..., Flask], sqlite_url: str
+    mainnet: Scene, build_app: Callable[..., Flask], sqlite_url: str, chain: str, network: str
 ) -> None:
+    solana = SolanaChain(SOLANA_DEPLOYMENTS["mainnet"], rpc_urls=[mainnet.solana.url], read_seconds=60)
     app = build_app(
         sqlite_url,
         settings={"allow_private_upstreams": True},
-        chains={ChainName.BASE: evm_chain(mainnet.base)},
+        chains={ChainName.BASE: evm_chain(mainnet.base), ChainName.SOLANA: solana},
         public_upstream=HttpUpstream(connect_seconds=5, read_seconds=60),
     )
     with app.app_context():
         agent = register(app.test_client())
         fund(mainnet.base, agent.address, eth=0, dollars=1)
-        body = {"url": mainnet.search, "max_amount_usd": 0.05}
+        fund_solana(mainnet.solana, agent.solana_address, sol=0, dollars=1)
+        body = {"url": mainnet.search, "max_amount_usd": 0.05, "networks": [chain]}
         answer = agent.post(f"{agent.wallet_url}/x402/fetch", body)
         found = answer.get_json()
     assert (answer.status_code, found["status"], found["body"]) == (200, 200, '{"results": []}'), found
-    assert (found["payment"]["state"], found["payment"]["network"]) == ("paid", "eip155:8453")
+    assert (found["payment"]["state"], found["payment"]["network"]) == ("paid", network)

@@ -93,6 +93,28 @@ def test_labels_in_one_column_and_amounts_in_another_are_paired() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Total (Inclusive of tax $0.00)\n$17.00",
+        "Total (incl. VAT $2.00)\t$17.00",
+        "Total including tax\n$17.00\nincl. $2.00 VAT",
+        "Subtotal\n$12.00\nShipping\n$5.00\nTotal (Inclusive of tax $0.00)\n$17.00",
+        "Gesamtsumme (inkl. $2,70 MwSt.)\n$17,00",
+        "Total $17.00 (of which tax $2.00)",
+        "Tax (not included in the price)\n$5.00\nTotal\n$17.00",
+    ],
+)
+def test_a_tax_that_the_total_contains_is_not_the_total(text: str) -> None:
+    assert prices.total_of(prices.labelled_amounts(text)) == PageAmount(17 * _NANOS, "$")
+
+
+def test_a_tax_that_the_total_contains_is_not_added_to_the_goods() -> None:
+    rows = prices.labelled_amounts("Shipping $5.00\nTotal (incl. VAT $2.00) $17.00\nIncludes tax $2.00")
+    assert [row.kind for row in rows] == ["shipping", "contained", "total", "contained"]
+    assert prices.goods_match(rows, 12 * _NANOS) is True
+
+
 def test_a_total_without_a_currency_has_none() -> None:
     assert prices.total_of(prices.labelled_amounts("Total: 17.00")) == PageAmount(17 * _NANOS, None)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eth_account import Account
-from eth_account.messages import encode_typed_data
+from eth_account.messages import SignableMessage, encode_typed_data
 from flask import Flask
 from solders.compute_budget import set_compute_unit_limit, set_compute_unit_price
 from solders.hash import Hash
@@ -25,6 +25,7 @@ from sqlalchemy import select
 from werkzeug.test import TestResponse
 
 from app.adapters.evm.chain import EvmChain
+from app.adapters.evm.signatures import digest_of
 from app.adapters.evm.x402.facilitator import EvmFacilitator
 from app.adapters.prices.market import MarketPriceFeed
 from app.adapters.solana.chain import SolanaChain
@@ -163,6 +164,13 @@ class EvmPayer:
         return {"signature": self.sign(authorization), "authorization": authorization}
 
     def sign(self, authorization: Mapping[str, Any]) -> str:
+        return "0x" + bytes(self.account.sign_message(self.message(authorization)).signature).hex()
+
+    def authorization_digest(self, authorization: Mapping[str, Any]) -> bytes:
+        return digest_of(self.message(authorization))
+
+    def message(self, authorization: Mapping[str, Any]) -> SignableMessage:
+        """Return what is signed for an authorization."""
         message = {
             **authorization,
             "value": int(authorization["value"]),
@@ -186,8 +194,7 @@ class EvmPayer:
                 {"name": "nonce", "type": "bytes32"},
             ]
         }
-        signed = self.account.sign_message(encode_typed_data(domain, types, message))
-        return "0x" + bytes(signed.signature).hex()
+        return encode_typed_data(domain, types, message)
 
     def pays(self, answer: TestResponse, **changed: Any) -> dict[str, str]:
         """Return the headers that pay what a 402 asks for."""

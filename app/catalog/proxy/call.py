@@ -13,11 +13,11 @@ from urllib.parse import unquote
 
 from werkzeug.wrappers import Response
 
+from app import base_urls
+from app.base_urls import BaseUrl
 from app.capacity.limiter import Quota
 from app.catalog.proxy.metering import ProxyMeter
-from app.catalog.services import base_urls
 from app.catalog.services import service as services
-from app.catalog.services.base_urls import BaseUrl
 from app.catalog.services.service import CallableService
 from app.core import clock, money
 from app.core.request_target import RequestTarget, path_prefix

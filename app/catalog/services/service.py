@@ -14,9 +14,10 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, insert, select, update
 from sqlalchemy.orm import Session
 
+from app import base_urls
 from app.catalog import subscriptions
 from app.catalog.models import SERVICES, Service, ServiceSpecification, ServiceStatus
-from app.catalog.services import base_urls, search_index
+from app.catalog.services import search_index
 from app.catalog.statistics import counts as statistics
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest

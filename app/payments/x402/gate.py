@@ -49,6 +49,8 @@ _MESSAGES: Mapping[str, str] = {
     "network_fee_too_high": "The network fee is higher than the price of this call allows at the moment. Nothing was"
     " charged. Present this payment again later, sign one for another chain (on Solana: with a lower priority fee), or"
     " pay by transaction hash.",
+    "eip6492_factory_not_allowed": "Wallets that are not deployed yet are accepted from the factories of Coinbase Smart"
+    " Wallet and Safe only. Deploy the wallet first. Nothing was charged.",
     "chain_not_offered": "Signed payments are not accepted on this chain at the moment. Nothing was charged.",
 }
 _RETRYABLE_REASONS = frozenset(

@@ -64,7 +64,7 @@ def settle(presented: SignedPayment, price: PaymentPrice, *, account_id: str) ->
     )  # fmt: skip
     with unit_of_work() as session:
         # The claim comes first: of concurrent requests, all but one fail here, before they take a nonce.
-        consumed.claim(session, [authorization.claim], payment.id)
+        consumed.claim(session, [authorization.claim, *authorization.further_claims], payment.id)
         recorded, signed = relayed.record_submission(
             session, chain, wallet, draft, signer, kind=SETTLEMENT_KIND
         )

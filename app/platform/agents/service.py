@@ -22,6 +22,7 @@ from app.credits import accounts as credit_accounts
 from app.credits.accounts import Balance
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import WalletFrozen
+from app.events import targets as event_targets
 from app.idempotency.service import NO_CLAIM, Claim
 from app.identity import agents, api_keys
 from app.identity import service as identity
@@ -188,6 +189,7 @@ def delete(actor: Actor, agent_id: str) -> str:
         removed = wallets.delete_all(session, before.id)
         retired = services.retire_all(session, before.id)
         claims.invalidate_all(session, before.id)
+        event_targets.remove_all(session, before.id)
         agents.delete_agent(session, before.id)
         previous_values = {
             "name": before.name,

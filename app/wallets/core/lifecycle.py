@@ -21,7 +21,7 @@ from app.db.statements import insert_into, table_of
 from app.observability import logs
 from app.ports.chain import SignedTransaction, Terms, TransactionDraft
 from app.ports.errors import Rejected
-from app.wallets.core import pacing
+from app.wallets.core import announcements, pacing
 from app.wallets.core.models import Bridge, Nonce, SignedAttempt, Transaction, TransactionEvent, Wallet
 
 # A database that was restored from a backup may lack some used nonces.
@@ -128,6 +128,8 @@ TRANSACTIONS = StateMachine(
     event=TransactionEvent,
     logger=structlog.get_logger(__name__),
     values=_values,
+    announce=announcements.announce,
+    announced=announcements.COLUMNS,
 )
 
 

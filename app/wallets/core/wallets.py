@@ -17,6 +17,8 @@ from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.statements import count, table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import LimitReached, NotFound, TransactionInProgress
+from app.events import outbox
+from app.events.types import EventType
 from app.idempotency.service import NO_CLAIM, Claim
 from app.identity import agents
 from app.identity import service as identity
@@ -229,6 +231,14 @@ def set_frozen(session: Session, agent_id: str, *, frozen: bool) -> AgentSnapsho
     """
     before = agents.set_frozen(session, agent_id, frozen=frozen)
     spending_accounts.set_frozen(session, agent_id, frozen=frozen)
+    if before.is_frozen is not frozen:
+        outbox.record(
+            session,
+            EventType.WALLET_FROZEN if frozen else EventType.WALLET_UNFROZEN,
+            agent_id=agent_id,
+            object_id=agent_id,
+            data={"agent_id": agent_id, "frozen": frozen},
+        )
     return before
 
 

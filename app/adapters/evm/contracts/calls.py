@@ -23,7 +23,8 @@ AUTHORIZATION_USED_EVENT = ContractEvent("AuthorizationUsed(address indexed,byte
 AUTHORIZATION_STATE = Function("authorizationState(address,bytes32)", returns="(bool)")
 """EIP-3009: whether a nonce was used or cancelled."""
 
-_AGGREGATE = Function("aggregate3((address,bool,bytes)[])", returns="((bool,bytes)[])")
+AGGREGATE = Function("aggregate3((address,bool,bytes)[])", returns="((bool,bytes)[])")
+"""Multicall3: each call with its contract, whether it may fail, and its data."""
 
 
 def read_transfer(data: bytes) -> tuple[str, int] | None:
@@ -54,12 +55,12 @@ def multicall(
 def aggregate(address: str, items: Sequence[MulticallItem]) -> dict[str, str]:
     """Return the `eth_call` that combines several calls, each of which may fail independently."""
     calls = [(item.target, True, item.data) for item in items]
-    return {"to": address, "data": "0x" + _AGGREGATE.encode(calls).hex()}
+    return {"to": address, "data": "0x" + AGGREGATE.encode(calls).hex()}
 
 
 def read_aggregate(result: object, items: Sequence[MulticallItem]) -> tuple[Any, ...]:
     """Return the result of each call. Raises: MalformedResponseError, also if one failed that may not."""
-    results = _AGGREGATE.decode_result(hex_bytes(result))
+    results = AGGREGATE.decode_result(hex_bytes(result))
     if len(results) != len(items):
         raise MalformedResponseError("expected one result per inner call")
     return tuple(

@@ -5,6 +5,7 @@ No I/O. Formats: x402's `specs/schemes/exact/scheme_exact_evm.md`, which also de
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,26 +15,68 @@ from eth_utils.address import to_checksum_address
 
 from app.adapters.evm import signatures
 from app.adapters.evm.contracts.abi import Function
+from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.signatures import SigningDomain
+from app.adapters.evm.x402 import contract_signatures
+from app.adapters.evm.x402.contract_signatures import WalletDeployment
 from app.ports.chain import Terms
 from app.ports.errors import Rejected
-from app.ports.facilitator import ExpectedPayment
+from app.ports.facilitator import ExpectedPayment, PaymentAsset
+from app.ports.payment_signer import PaymentIntent
+from app.ports.vault import Signer
 
 _TRANSFER = Function(
     "transferWithAuthorization(address,address,uint256,uint256,uint256,bytes32,uint8,bytes32,bytes32)"
 )
-TRANSFER_STRUCT = (
+_TRANSFER_OF_CONTRACT = Function(
+    "transferWithAuthorization(address,address,uint256,uint256,uint256,bytes32,bytes)"
+)
+_TRANSFER_STRUCT = (
     "TransferWithAuthorization"
     "(address from,address to,uint256 value,uint256 validAfter,uint256 validBefore,bytes32 nonce)"
 )
-DOMAIN_VERSION = "2"
-"""USDC's, in its EIP-712 domain."""
+METHOD = "eip3009"
+_DOMAIN_VERSION = "2"
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 _NONCE = re.compile(r"0x[0-9a-fA-F]{64}", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,78}", re.ASCII)
 _HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
 # A block has to include it before it expires.
 _MIN_SECONDS_LEFT = 6
+
+
+def usdc_domain(deployment: EvmDeployment) -> SigningDomain:
+    """Return the EIP-712 domain of a chain's USDC."""
+    return SigningDomain(deployment.usdc_domain_name, _DOMAIN_VERSION, deployment.chain_id, deployment.usdc)
+
+
+def usdc_asset(deployment: EvmDeployment) -> PaymentAsset:
+    """Return a chain's USDC as x402 names it."""
+    return PaymentAsset(
+        network=f"eip155:{deployment.chain_id}",
+        legacy_network=deployment.legacy_network,
+        address=deployment.usdc,
+        extra={"name": deployment.usdc_domain_name, "version": _DOMAIN_VERSION},
+    )
+
+
+def sign_transfer(
+    deployment: EvmDeployment, intent: PaymentIntent, signer: Signer, *, nonce: bytes, valid_before: int
+) -> Mapping[str, Any]:
+    """Return the payload of a payment that may be used before a time."""
+    values = (signer.evm_address, intent.recipient, intent.units, 0, valid_before, nonce)
+    message = signatures.typed_message(_TRANSFER_STRUCT, values, usdc_domain(deployment))
+    return {
+        "signature": signatures.sign(message, signer),
+        "authorization": {
+            "from": signer.evm_address,
+            "to": intent.recipient,
+            "value": str(intent.units),
+            "validAfter": "0",
+            "validBefore": str(valid_before),
+            "nonce": "0x" + nonce.hex(),
+        },
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +103,11 @@ class SignedAuthorization:
             valid_after=_number(given.get("validAfter")),
             valid_before=_number(given.get("validBefore")),
             nonce=bytes.fromhex(_matching(_NONCE, given.get("nonce"))[2:]),
-            signature=_matching(signatures.SIGNATURE, payload.get("signature")).lower(),
+            signature=_matching(contract_signatures.FORM, payload.get("signature")).lower(),
         )
 
-    def check(self, expected: ExpectedPayment, domain: SigningDomain, *, now: int) -> None:
-        """Check that it pays exactly what is expected, is signed by its payer and valid now. Raises: Rejected."""
+    def check(self, expected: ExpectedPayment, *, now: int) -> None:
+        """Check that it pays exactly what is expected and is valid now. Raises: Rejected."""
         if self.recipient != expected.recipient:
             raise Rejected("invalid_exact_evm_payload_recipient_mismatch")
         if self.units != expected.units:
@@ -73,25 +116,35 @@ class SignedAuthorization:
             raise Rejected("invalid_exact_evm_payload_authorization_valid_before")
         if self.valid_after > now:
             raise Rejected("invalid_exact_evm_payload_authorization_valid_after")
-        self.check_signature(domain)
 
-    def check_signature(self, domain: SigningDomain) -> None:
-        """Check the payer's signature as the token does. Raises: Rejected."""
+    def is_signed_by_key(self, domain: SigningDomain) -> bool:
+        """Return whether the payer's key signed it, as the token checks it; else its payer may be a contract."""
+        if not signatures.SIGNATURE.fullmatch(self.signature):
+            return False
         _v, _r, s = self._vrs()
-        message = signatures.typed_message(TRANSFER_STRUCT, self._fields(), domain)
-        if s > _HALF_ORDER or signatures.signer_of(message, self.signature) != self.payer:
-            raise Rejected("invalid_exact_evm_payload_signature")
+        message = signatures.typed_message(_TRANSFER_STRUCT, self._fields(), domain)
+        return s <= _HALF_ORDER and signatures.signer_of(message, self.signature) == self.payer
 
     def call(self) -> bytes:
-        """Return the calldata that submits it."""
+        """Return the calldata that submits it with a key's signature."""
         v, r, s = self._vrs()
         return _TRANSFER.encode(*self._fields(), v, r.to_bytes(32, "big"), s.to_bytes(32, "big"))
+
+    def call_of_contract(self) -> tuple[bytes, WalletDeployment | None]:
+        """Return the calldata that submits it with a contract's signature, and its deployment. Raises: Rejected."""
+        signature, deployment = contract_signatures.unwrap(bytes.fromhex(self.signature[2:]))
+        return _TRANSFER_OF_CONTRACT.encode(*self._fields(), signature), deployment
+
+    def digest(self) -> str:
+        """Return a hash of payer, nonce and signature."""
+        signed = f"{self.payer}:{self.nonce.hex()}:{self.signature}"
+        return hashlib.sha256(signed.encode()).hexdigest()
 
     def as_terms(self) -> Terms:
         """Return JSON values by which its use is found in the logs."""
         return {
             "from": self.payer, "to": self.recipient, "value": str(self.units), "nonce": "0x" + self.nonce.hex(),
-            "call": self.call().hex(), "valid_before": str(self.valid_before),
+            "valid_before": str(self.valid_before),
         }  # fmt: skip
 
     def _fields(self) -> tuple[object, ...]:

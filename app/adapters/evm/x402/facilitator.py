@@ -12,26 +12,22 @@ from app.adapters.evm import signatures
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.client import calls
 from app.adapters.evm.client.logs import read_logs
-from app.adapters.evm.client.wire import (
-    EventLog,
-    TransactionReceipt,
-    block_time_or_none,
-)
+from app.adapters.evm.client.wire import EventLog, TransactionReceipt, block_time_or_none, hex_bytes
 from app.adapters.evm.contracts import calls as contracts
+from app.adapters.evm.send import refusals
 from app.adapters.evm.send.drafts import EvmDrafter
 from app.adapters.evm.send.fees import FeeTerms
 from app.adapters.evm.send.transactions import CallTarget, ContractCall
-from app.adapters.evm.signatures import SigningDomain
-from app.adapters.evm.x402.eip3009 import DOMAIN_VERSION, SignedAuthorization
+from app.adapters.evm.x402 import eip3009
+from app.adapters.evm.x402.eip3009 import SignedAuthorization
 from app.adapters.jsonrpc.calls import RpcCall
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.core.chains import native
-from app.ports.chain import TransactionDraft
+from app.ports.chain import Terms, TransactionDraft
 from app.ports.errors import Rejected
 from app.ports.facilitator import (
     ExpectedPayment,
     IncomingPayment,
-    PaymentAsset,
     PaymentAuthorization,
     SettlementCapacity,
 )
@@ -43,8 +39,10 @@ _SUBMISSION_GAS = 130_000
 _TYPICAL_GAS_LIMIT = 110_000
 # `transferWithAuthorization` with v, r and s, as bytes that do not compress: the basis of the L1 data fee's estimate.
 _SUBMISSION_DATA = hashlib.shake_128(b"transferWithAuthorization").digest(4 + 9 * 32)
-# The highest gas limit of a submission: enough for an account's code that checks a signature, and no more.
+# The highest gas limits of a submission: enough for an account's code that checks a signature, and no more.
 _MAX_GAS = 200_000
+_MAX_CONTRACT_GAS = 400_000
+_MAX_DEPLOYMENT_GAS = 1_000_000
 # A third party's submission of a payment that we were just submitting is a few blocks old.
 _SEARCH_BLOCKS = 1_500
 # Far beyond any block's time, and a number that every JSON reader accepts.
@@ -63,15 +61,8 @@ class EvmFacilitator:
         self._multicall = deployment.multicall3
         self._confirmations = confirmations
         self._drafter = EvmDrafter(chain.rpc, deployment, native(chain.name))
-        self._domain = SigningDomain(
-            deployment.usdc_domain_name, DOMAIN_VERSION, deployment.chain_id, deployment.usdc
-        )
-        self.asset = PaymentAsset(
-            network=f"eip155:{deployment.chain_id}",
-            legacy_network=deployment.legacy_network,
-            address=deployment.usdc,
-            extra={"name": deployment.usdc_domain_name, "version": DOMAIN_VERSION},
-        )
+        self._domain = eip3009.usdc_domain(deployment)
+        self.asset = eip3009.usdc_asset(deployment)
 
     def canonical_hash(self, text: str) -> str | None:
         return text.lower() if _HASH.fullmatch(text) else None
@@ -82,21 +73,24 @@ class EvmFacilitator:
 
     def claim_of(self, payload: Mapping[str, Any]) -> str:
         signed = SignedAuthorization.read(payload)
-        signed.check_signature(self._domain)
-        return self._claim(signed.payer, signed.nonce)
+        if signed.is_signed_by_key(self._domain):
+            return self._claim(signed.payer, signed.nonce)
+        return self._unverified_claim(signed)
 
     def verify(
         self, payload: Mapping[str, Any], expected: ExpectedPayment, *, now: int
     ) -> PaymentAuthorization:
         signed = SignedAuthorization.read(payload)
-        signed.check(expected, self._domain, now=now)
-        return PaymentAuthorization(
-            self._claim(signed.payer, signed.nonce),
-            signed.payer,
-            signed.recipient,
-            signed.units,
-            signed.as_terms(),
-        )
+        signed.check(expected, now=now)
+        claim, terms = self._claim(signed.payer, signed.nonce), signed.as_terms()
+        parties = signed.payer, signed.recipient, signed.units
+        if signed.is_signed_by_key(self._domain):
+            return PaymentAuthorization(claim, *parties, {**terms, "call": signed.call().hex()})
+        call, deployment = signed.call_of_contract()
+        terms = {**terms, "call": call.hex(), "max_gas": _MAX_CONTRACT_GAS}
+        if deployment is not None:
+            terms |= {"factory": deployment.factory, "deployment": deployment.data.hex()}
+        return PaymentAuthorization(claim, *parties, terms, further_claims=(self._unverified_claim(signed),))
 
     def draft_settlement(self, authorization: PaymentAuthorization, *, settler: str) -> TransactionDraft:
         terms = authorization.terms
@@ -107,18 +101,24 @@ class EvmFacilitator:
                 contracts.BALANCE_OF.at(self._usdc, authorization.payer),
             ],
         )
-        self._rpc.run(reading)
+        target, max_gas = self._submission(terms)
+        # A contract checks its signature with no more gas than its payment may use.
+        sent = {"from": settler, "to": target.to, "data": "0x" + target.data.hex(), "gas": hex(max_gas)}
+        check = RpcCall("eth_call", (sent, "latest"), read=hex_bytes, tolerates=refusals.is_revert)
+        is_contract = "max_gas" in terms
+        self._rpc.run(reading, *([check] if is_contract else []))
         is_used, balance = reading.result
         if is_used:
             raise Rejected("invalid_exact_evm_nonce_already_used")
         if balance < authorization.units:
             raise Rejected("insufficient_funds")
+        if is_contract and check.error is not None:
+            raise Rejected("invalid_exact_evm_payload_signature")
         # The token accepts it while the block's time is below `validBefore`: a later one would only cost a fee.
         last = min(int(str(terms["valid_before"])) - 1, _MAX_DEADLINE)
-        call = ContractCall(CallTarget(self._usdc, 0, bytes.fromhex(str(terms["call"]))), valid_until=last)
-        draft = self._drafter.draft_submission(settler, call)
+        draft = self._drafter.draft_submission(settler, ContractCall(target, valid_until=last))
         # A payer's account may have code (EIP-7702) that the token calls for its signature: it would burn our gas.
-        if FeeTerms.from_terms(draft.terms).gas > _MAX_GAS:
+        if FeeTerms.from_terms(draft.terms).gas > max_gas:
             raise Rejected("submission_too_costly")
         return draft
 
@@ -149,6 +149,25 @@ class EvmFacilitator:
     def _claim(self, payer: str, nonce: bytes) -> str:
         """Return the identifier of an authorization: its payer and its nonce, which the token accepts once."""
         return f"auth:{self.name.value}:{payer.lower()}:0x{nonce.hex()}"
+
+    def _unverified_claim(self, signed: SignedAuthorization) -> str:
+        """Return the identifier of a nonce with a signature that only the chain can verify."""
+        return f"signature:{self.name.value}:{signed.digest()}"
+
+    def _submission(self, terms: Terms) -> tuple[CallTarget, int]:
+        """Return the call that submits a payment, and its highest gas limit. Raises: Unreachable.
+
+        A wallet that is not deployed is deployed first, in the same transaction: both take effect, or neither.
+        """
+        submission = CallTarget(self._usdc, 0, bytes.fromhex(str(terms["call"])))
+        if "factory" in terms:
+            code = RpcCall("eth_getCode", (terms["from"], "latest"), read=hex_bytes)
+            self._rpc.run(code)
+            if not code.result:
+                data = bytes.fromhex(str(terms["deployment"]))
+                calls = [(terms["factory"], False, data), (submission.to, False, submission.data)]
+                return CallTarget(self._multicall, 0, contracts.AGGREGATE.encode(calls)), _MAX_DEPLOYMENT_GAS
+        return submission, int(str(terms.get("max_gas", _MAX_GAS)))
 
     def _incoming_payment(
         self, endpoint: RpcEndpoint, tx_hash: str, recipient: str

@@ -1,4 +1,4 @@
-"""Validation of base URLs: a host of the public internet, in canonical form, and not this service.
+"""Validation of URLs that others supply: a host of the public internet, in canonical form, and not this service.
 
 This is a first check, for a helpful error. The resolved IP address is checked whenever a connection is opened.
 """
@@ -14,6 +14,7 @@ from app.config import Settings
 from app.core import ip_ranges
 
 MAX_LENGTH = 500
+_MAX_URL_LENGTH = 2048
 _PORTS = {"http": 80, "https": 443}
 _VISIBLE = re.compile(r"[\x21-\x7e]+", re.ASCII)
 _LABEL = r"(?!-)[a-z0-9-]{1,63}(?<!-)"
@@ -65,6 +66,26 @@ def parse(text: str) -> BaseUrl:
     if not _PATH.fullmatch(path) or {".", ".."} & set(path.split("/")):
         raise ValueError("must have a plain path: no empty or dot segments, no escapes")
     return BaseUrl(parts.scheme, _host(parts.hostname or ""), port or _PORTS[parts.scheme], path)
+
+
+def parse_public(text: str, settings: Settings) -> tuple[BaseUrl, str]:
+    """Parse a whole URL; return its base without a path, and the raw path and query.
+
+    Raises: ValueError with a message for the client, as `assert_public` does.
+    """
+    if len(text) > _MAX_URL_LENGTH or not _VISIBLE.fullmatch(text) or "\\" in text:
+        raise ValueError(
+            f"must be a URL in ASCII with at most {_MAX_URL_LENGTH} characters, escaped where needed"
+        )
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        raise ValueError("is not a valid URL") from None
+    if "#" in text or "@" in parts.netloc:
+        raise ValueError("must not have a fragment or a username")
+    base = parse(f"{parts.scheme}://{parts.netloc}")
+    assert_public(base, settings)
+    return base, (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
 
 def assert_public(url: BaseUrl, settings: Settings) -> None:

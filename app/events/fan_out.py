@@ -1,0 +1,78 @@
+"""Fan-out: a delivery for each event and each target that asked for its type, in the unit that numbers the events."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import insert, or_, select
+from sqlalchemy.orm import Session
+
+from app.core import clock, identifiers
+from app.core.state_machine import Transitions
+from app.db.state_machine import StateMachine
+from app.events.models import EventDelivery, EventTarget
+from app.events.targets import TargetStatus
+from app.events.types import EventType, matches
+
+
+class DeliveryStatus(StrEnum):
+    """The states of a delivery."""
+
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    FAILED = "failed"
+
+
+DELIVERIES = StateMachine(
+    EventDelivery.status,
+    Transitions(
+        initial={DeliveryStatus.PENDING},
+        permitted={
+            DeliveryStatus.PENDING: {DeliveryStatus.DELIVERED, DeliveryStatus.FAILED},
+            # Replayed by request.
+            DeliveryStatus.DELIVERED: {DeliveryStatus.PENDING},
+            DeliveryStatus.FAILED: {DeliveryStatus.PENDING},
+        },
+    ),
+)
+
+
+def create_deliveries(session: Session, events: Sequence[Any]) -> None:
+    """Create the deliveries of events that were numbered, in their order."""
+    agent_ids = {event.agent_id for event in events if event.agent_id is not None}
+    targets = session.execute(
+        select(EventTarget.id, EventTarget.agent_id, EventTarget.types).where(
+            EventTarget.status == TargetStatus.ENABLED.value,
+            or_(EventTarget.agent_id.is_(None), EventTarget.agent_id.in_(agent_ids)),
+        )
+    ).all()
+    by_agent: dict[str | None, list[Any]] = defaultdict(list)
+    for target in targets:
+        by_agent[target.agent_id].append(target)
+    rows = [
+        new_delivery(target.id, event)
+        for event in events
+        for target in (*by_agent[None], *(by_agent[event.agent_id] if event.agent_id is not None else ()))
+        if _wants(target, event)
+    ]
+    if rows:
+        session.execute(insert(EventDelivery), rows)
+
+
+def new_delivery(target_id: str, event: Any) -> dict[str, Any]:
+    """Return the values of a new delivery, which is due immediately."""
+    now = clock.now()
+    return {
+        "id": identifiers.new_id(), "target_id": target_id, "event_id": event.id, "object_id": event.object_id,
+        "position": event.position, **DELIVERIES.initial(DeliveryStatus.PENDING), "tries": 0, "attempts": [],
+        "next_attempt_at": now, "created_at": now,
+    }  # fmt: skip
+
+
+def _wants(target: Any, event: Any) -> bool:
+    if event.type == EventType.WEBHOOK_TEST:
+        return bool(event.object_id == target.id)
+    return matches(target.types, event.type)

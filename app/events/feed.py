@@ -1,0 +1,91 @@
+"""The feed: events in the order of their positions, from a cursor on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import ColumnElement, func, select
+
+from app.db import batching
+from app.db.unit_of_work import read_only_unit
+from app.events import sequence
+from app.events.models import Event, EventDelivery, EventSequence
+from app.events.targets import Subscriber
+from app.state import app_state
+from server.pool import ResourceUse
+
+RETENTION = timedelta(days=30)
+MAX_EVENTS = 100
+_POLLS_PER_SECOND = 2
+_BATCH_SIZE = 1000
+_MAX_BATCHES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """Events after a cursor, and the cursor of the next request."""
+
+    events: Sequence[Any]
+    next_after: int
+    has_more: bool
+
+
+def read(subscriber: Subscriber, *, after: int | None, types: Sequence[str], limit: int) -> EventPage:
+    """Return the events of a subscriber after a cursor; without one, from the oldest that is kept.
+
+    Events that were committed before the call are seen by it, because it numbers them if no worker has done so.
+    """
+    with read_only_unit() as session:
+        has_new = session.scalar(select(sequence.has_new()))
+    if has_new:
+        sequence.number_all()
+    conditions: list[ColumnElement[bool]] = [Event.position > (after or 0)]
+    if subscriber.agent_id is not None:
+        conditions.append(Event.agent_id == subscriber.agent_id)
+    if types:
+        conditions.append(Event.type.in_(types))
+    query = select(Event).where(*conditions).order_by(Event.position).limit(limit + 1)
+    with read_only_unit() as session:
+        # Before the events: the position is a cursor after which nothing that was left out can appear.
+        last = session.scalar(select(func.max(EventSequence.last_position))) or 0
+        rows = session.scalars(query).all()
+    has_more = len(rows) > limit
+    rows = rows[:limit]
+    reached = (
+        rows[-1].position if has_more else max(last, after or 0, *(row.position or 0 for row in rows), 0)
+    )
+    return EventPage(rows, reached or 0, has_more)
+
+
+def wait(
+    subscriber: Subscriber,
+    *,
+    after: int | None,
+    types: Sequence[str],
+    limit: int,
+    seconds: Decimal,
+    account_id: str,
+) -> EventPage:
+    """Return the events after a cursor, waiting for the first one as long as asked and while a thread is free."""
+    page = read(subscriber, after=after, types=types, limit=limit)
+    if page.events or seconds <= 0:
+        return page
+    deadline = time.monotonic() + int(seconds)
+    with app_state().threads.try_acquire(ResourceUse.OUTCOME, account_id) as acquired:
+        while acquired and not page.events and time.monotonic() < deadline:
+            time.sleep(1 / _POLLS_PER_SECOND)
+            page = read(subscriber, after=page.next_after, types=types, limit=limit)
+    return page
+
+
+def prune(now: datetime) -> None:
+    """Delete events that are older than `RETENTION`, and their deliveries, in short units."""
+    before = now - RETENTION
+    for model, key in ((EventDelivery, EventDelivery.id), (Event, Event.number)):
+        old = select(key).where(model.created_at < before).order_by(model.created_at)
+        batching.delete_in_batches(key, old, batch_size=_BATCH_SIZE, max_batches=_MAX_BATCHES)

@@ -1,0 +1,81 @@
+"""The outbox: an event is inserted in the unit that changes the state, so that neither exists without the other.
+
+The only writer of new `events`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import ScalarSelect, bindparam, insert
+from sqlalchemy.orm import Session
+
+from app.core import clock, identifiers
+from app.db.prepared import PreparedInsert, PreparedStatement
+from app.db.statements import table_of
+from app.events.models import Event
+from app.events.types import EventType
+
+_INSERT = PreparedInsert(Event)
+_INSERT_ONCE = PreparedInsert(Event, unique=(Event.object_id, Event.dedupe))
+
+
+def record(
+    session: Session,
+    event_type: EventType,
+    *,
+    agent_id: str | None,
+    object_id: str,
+    data: Mapping[str, Any],
+    once: str | None = None,
+    event_id: str | None = None,
+) -> bool:
+    """Record an event with the change that the unit makes; return whether this call did it.
+
+    `data` is JSON: amounts are decimal strings, instants ISO 8601. Without an agent, only operators see the event. The
+    events of one object are read in the order in which they are recorded, if their units lock that object. With `once`,
+    an object has at most one event with that value, as long as events are kept.
+    """
+    values = {
+        "id": event_id or identifiers.new_id(), "type": event_type.value, "agent_id": agent_id, "object_id": object_id,
+        "dedupe": once, "data": dict(data), "created_at": clock.now(),
+    }  # fmt: skip
+    return bool((_INSERT if once is None else _INSERT_ONCE).execute(session, values))
+
+
+class OutboxOf:
+    """The outbox for events of a table: the same statement finds the agent.
+
+    `agent_id` is a subquery. The names of its parameters are no columns of `events`.
+    """
+
+    def __init__(self, agent_id: ScalarSelect[Any]) -> None:
+        table = table_of(Event)
+        given = [
+            column
+            for column in table.columns
+            if column.name not in ("number", "position", "agent_id", "dedupe")
+        ]
+        values: dict[Any, Any] = {column: bindparam(column.name) for column in given}
+        self._insert = PreparedStatement(
+            insert(table).inline().values({**values, table.c.agent_id: agent_id})
+        )
+
+    def record(
+        self,
+        session: Session,
+        event_type: EventType,
+        *,
+        object_id: str,
+        data: Mapping[str, Any],
+        parameters: Mapping[str, Any],
+    ) -> None:
+        """Record an event as `record` does, of the agent that the parameters identify."""
+        values = {
+            "id": identifiers.new_id(),
+            "type": event_type.value,
+            "object_id": object_id,
+            "data": dict(data),
+        }
+        self._insert.execute(session, {**values, "created_at": clock.now(), **parameters})

@@ -1,0 +1,310 @@
+"""Targets: where the events of an agent, an owner or the service are delivered to."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+import structlog
+from sqlalchemy import ColumnElement, delete, select, update
+from sqlalchemy.orm import Session
+
+from app import base_urls
+from app.core import clock, identifiers
+from app.core.pagination import Page, PageRequest
+from app.core.state_machine import Transitions
+from app.db.state_machine import StateMachine
+from app.db.statements import count, page_of
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.errors import InvalidInput, LimitReached, NotFound
+from app.events.models import EventDelivery, EventTarget
+from app.events.types import PATTERNS
+from app.idempotency.service import NO_CLAIM, Claim
+from app.identity import service as identity
+from app.sealing import SealedColumn
+from app.state import app_state
+
+FORMER_SECRET_LIFETIME = timedelta(hours=24)
+MAX_TARGETS = 10
+MAX_OPERATOR_TARGETS = 50
+_SECRET_BYTES = 32
+_SECRET_PREFIX = "whsec_"  # noqa: S105 - the prefix of Standard Webhooks 1.0
+_SEALED = SealedColumn(EventTarget.__tablename__, "sealed")
+_FORMER_SEALED = SealedColumn(EventTarget.__tablename__, "former_sealed")
+
+
+class TargetKind(StrEnum):
+    """How a target is notified."""
+
+    WEBHOOK = "webhook"
+    EMAIL = "email"
+    WEB_PUSH = "web_push"
+
+
+class Audience(StrEnum):
+    """Who a target belongs to. Owners see the events of their agent, operators all."""
+
+    AGENT = "agent"
+    OWNER = "owner"
+    OPERATOR = "operator"
+
+
+class TargetStatus(StrEnum):
+    """The states of a target. Nothing is sent to a disabled one; its deliveries wait."""
+
+    ENABLED = "enabled"
+    DISABLED = "disabled"
+
+
+TARGETS = StateMachine(
+    EventTarget.status,
+    Transitions(
+        initial={TargetStatus.ENABLED},
+        permitted={
+            TargetStatus.ENABLED: {TargetStatus.DISABLED},
+            TargetStatus.DISABLED: {TargetStatus.ENABLED},
+        },
+    ),
+    logger=structlog.get_logger(__name__),
+    values=lambda status, reason: {
+        "status_reason": reason,
+        **({"failing_since": None, "unanswered": 0} if status is TargetStatus.ENABLED else {}),
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscriber:
+    """Who owns targets and reads events: an agent, its owner, or with no agent the operators of the service."""
+
+    audience: Audience
+    agent_id: str | None
+
+
+OPERATORS = Subscriber(Audience.OPERATOR, None)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetView:
+    """A target as its owner sees it. `secret` is shown once, when it is made."""
+
+    id: str
+    kind: TargetKind
+    url: str
+    description: str
+    types: Sequence[str]
+    status: TargetStatus
+    status_reason: str | None
+    failing_since: datetime | None
+    former_secret_until: datetime | None
+    created_at: datetime
+    secret: str | None = field(repr=False, default=None)
+
+
+def new_secret() -> str:
+    """Return a new signing secret in the form of Standard Webhooks."""
+    return _SECRET_PREFIX + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
+
+
+def create_webhook(
+    subscriber: Subscriber, *, url: str, types: Sequence[str], description: str, claim: Claim = NO_CLAIM
+) -> TargetView:
+    """Add a webhook; the view has its secret. Raises: InvalidInput, LimitReached."""
+    checked = parse_webhook_url(url)
+    return _create(
+        subscriber, TargetKind.WEBHOOK, checked, types, description, secret=new_secret(), claim=claim
+    )
+
+
+def add(
+    subscriber: Subscriber,
+    kind: TargetKind,
+    *,
+    url: str,
+    types: Sequence[str],
+    description: str,
+    secret: str = "",
+) -> TargetView:
+    """Add a target of any kind, with an address that was checked. Raises: InvalidInput, LimitReached."""
+    return _create(subscriber, kind, url, types, description, secret=secret, claim=NO_CLAIM)
+
+
+def parse_webhook_url(url: str) -> str:
+    """Return a URL that may be delivered to, in canonical form. Raises: InvalidInput."""
+    try:
+        base, target = base_urls.parse_public(url, app_state().settings)
+    except ValueError as error:
+        raise InvalidInput.field("url", str(error)) from None
+    return base.origin + target
+
+
+def get(
+    subscriber: Subscriber, target_id: str, *, kind: TargetKind | None = TargetKind.WEBHOOK
+) -> TargetView:
+    """Return a target. Raises: NotFound, including for those of others."""
+    with read_only_unit() as session:
+        return _view(_find(session, subscriber, target_id, kind))
+
+
+def reveal(target_id: str) -> TargetView:
+    """Return a target with its present secret, to repeat the response in which it was made. Raises: NotFound."""
+    with read_only_unit() as session:
+        row = session.get(EventTarget, target_id)
+        if row is None:
+            raise _not_found()
+        return _view(row, secret=_SEALED.open(row.sealed, row.id).decode())
+
+
+def list_of(
+    subscriber: Subscriber, page: PageRequest, *, kind: TargetKind | None = TargetKind.WEBHOOK
+) -> Page[TargetView]:
+    """Return a page of a subscriber's targets of a kind, or of all kinds, oldest first."""
+    with read_only_unit() as session:
+        found = page_of(session, EventTarget, page, *_of(subscriber, kind))
+        return Page([_view(row) for row in found.items], found.total, page)
+
+
+def change(subscriber: Subscriber, target_id: str, changes: dict[str, Any]) -> TargetView:
+    """Change `url`, `types` or `description`, or enable or disable a webhook by `enabled`.
+
+    Raises: InvalidInput, NotFound.
+    """
+    values = {name: value for name, value in changes.items() if name in ("url", "types", "description")}
+    if "url" in values:
+        values["url"] = parse_webhook_url(values["url"])
+    if "types" in values:
+        values["types"] = _checked_types(values["types"])
+    with unit_of_work() as session:
+        row = _find(session, subscriber, target_id, TargetKind.WEBHOOK)
+        if values:
+            session.execute(update(EventTarget).where(EventTarget.id == row.id).values(**values))
+        if changes.get("enabled") is True:
+            TARGETS.move(
+                session, row.id, TargetStatus.DISABLED, TargetStatus.ENABLED, paused_until=clock.now()
+            )
+        elif changes.get("enabled") is False:
+            TARGETS.move(
+                session, row.id, TargetStatus.ENABLED, TargetStatus.DISABLED, reason="disabled by request"
+            )
+        session.refresh(row)
+        return _view(row)
+
+
+def remove(subscriber: Subscriber, target_id: str, *, kind: TargetKind | None = TargetKind.WEBHOOK) -> None:
+    """Remove a target with its deliveries. Raises: NotFound."""
+    with unit_of_work() as session:
+        row = _find(session, subscriber, target_id, kind)
+        _delete(session, [row.id])
+
+
+def remove_all(session: Session, agent_id: str) -> None:
+    """Remove all targets of an agent that is deleted, and of its owner."""
+    _delete(session, session.scalars(select(EventTarget.id).where(EventTarget.agent_id == agent_id)).all())
+
+
+def rotate_secret(subscriber: Subscriber, target_id: str) -> TargetView:
+    """Replace the secret of a webhook; for a day, deliveries are signed with both. Raises: NotFound."""
+    secret, now = new_secret(), clock.now()
+    with unit_of_work() as session:
+        row = _find(session, subscriber, target_id, TargetKind.WEBHOOK, locks=True)
+        former = _SEALED.open(row.sealed, row.id)
+        row.former_sealed, row.former_until = (
+            _FORMER_SEALED.seal(former, row.id),
+            now + FORMER_SECRET_LIFETIME,
+        )
+        row.sealed = _SEALED.seal(secret, row.id)
+        session.flush()
+        return _view(row, secret=secret)
+
+
+def secrets_of(row: EventTarget) -> list[str]:
+    """Return the secrets that sign now, the newest first."""
+    found = [_SEALED.open(row.sealed, row.id).decode()]
+    if row.former_sealed is not None and row.former_until is not None and row.former_until > clock.now():
+        found.append(_FORMER_SEALED.open(row.former_sealed, row.id).decode())
+    return found
+
+
+def find(session: Session, subscriber: Subscriber, target_id: str) -> EventTarget:
+    """Return the row of a subscriber's webhook. Raises: NotFound."""
+    return _find(session, subscriber, target_id, TargetKind.WEBHOOK)
+
+
+def _create(
+    subscriber: Subscriber,
+    kind: TargetKind,
+    url: str,
+    types: Sequence[str],
+    description: str,
+    *,
+    secret: str,
+    claim: Claim,
+) -> TargetView:
+    target_id, now = identifiers.new_id(), clock.now()
+    row = EventTarget(
+        id=target_id, kind=kind.value, audience=subscriber.audience.value, agent_id=subscriber.agent_id, url=url,
+        description=description, types=_checked_types(types), **TARGETS.initial(TargetStatus.ENABLED),
+        sealed=_SEALED.seal(secret, target_id), lease_until=now, paused_until=now, unanswered=0, created_at=now,
+    )  # fmt: skip
+    with unit_of_work() as session:
+        if subscriber.agent_id is not None:
+            identity.lock_agent(session, subscriber.agent_id)
+        most = MAX_OPERATOR_TARGETS if subscriber.agent_id is None else MAX_TARGETS
+        if count(session, EventTarget, *_of(subscriber, None)) >= most:
+            raise LimitReached(f"There can be at most {most} webhooks and other targets; delete one first.")
+        session.add(row)
+        session.flush()
+        claim.bind(session, target_id)
+        return _view(row, secret=secret)
+
+
+def _checked_types(types: Sequence[str]) -> list[str]:
+    unknown = [each for each in types if each not in PATTERNS]
+    if unknown or not types:
+        known = ", ".join(sorted(PATTERNS))
+        raise InvalidInput.field("types", f"must be some of {known}")
+    return list(dict.fromkeys(types))
+
+
+def _of(subscriber: Subscriber, kind: TargetKind | None) -> list[ColumnElement[bool]]:
+    conditions = [
+        EventTarget.audience == subscriber.audience.value,
+        EventTarget.agent_id.is_(None)
+        if subscriber.agent_id is None
+        else EventTarget.agent_id == subscriber.agent_id,
+    ]
+    return conditions if kind is None else [*conditions, EventTarget.kind == kind.value]
+
+
+def _find(
+    session: Session, subscriber: Subscriber, target_id: str, kind: TargetKind | None, *, locks: bool = False
+) -> EventTarget:
+    canonical = identifiers.require_id(target_id, _not_found())
+    query = select(EventTarget).where(EventTarget.id == canonical, *_of(subscriber, kind))
+    row = session.scalars(query.with_for_update() if locks else query).one_or_none()
+    if row is None:
+        raise _not_found()
+    return row
+
+
+def _delete(session: Session, target_ids: Sequence[str]) -> None:
+    for model, key in ((EventDelivery, EventDelivery.target_id), (EventTarget, EventTarget.id)):
+        session.execute(delete(model).where(key.in_(target_ids)).execution_options(synchronize_session=False))
+
+
+def _view(row: EventTarget, *, secret: str | None = None) -> TargetView:
+    is_former_valid = row.former_until is not None and row.former_until > clock.now()
+    return TargetView(
+        id=row.id, kind=TargetKind(row.kind), url=row.url, description=row.description, types=row.types,
+        status=TargetStatus(row.status), status_reason=row.status_reason, failing_since=row.failing_since,
+        former_secret_until=row.former_until if is_former_valid else None, created_at=row.created_at, secret=secret,
+    )  # fmt: skip
+
+
+def _not_found() -> NotFound:
+    return NotFound("There is no such webhook.")
