@@ -213,7 +213,7 @@ class ApprovalRequired(ServiceError):
         wallet_id: str = "",
         spending_request: Any = None,
     ) -> None:
-        """Accept what the limits of a wallet decided on, for whoever asks its owner."""
+        """Accept what the limits of a wallet decided on, for the request to its owner."""
         super().__init__(message, details={"reason": reason})
         self.reason, self.agent_id, self.wallet_id = reason, agent_id, wallet_id
         self.spending_request = spending_request

@@ -18,6 +18,7 @@ import structlog
 from sqlalchemy import ColumnElement, and_, bindparam, exists, or_, select, update
 from sqlalchemy.orm import Session
 
+from app.approvals.announcements import announce
 from app.approvals.lifecycle import APPROVALS, ApprovalKind, ApprovalStatus
 from app.approvals.models import Approval
 from app.approvals.service import SEALED_REQUESTS
@@ -65,22 +66,23 @@ Action: TypeAlias = Callable[[ApprovedRequest, Claim], None]
 class ExecutionClaim(Claim):
     """The right of one worker to execute an approval; binding a record to it ends the approval in the same unit."""
 
-    def __init__(self, approval_id: str, holder: str, *, keeps_hold: bool) -> None:
+    def __init__(self, approval: Approval, holder: str) -> None:
         super().__init__()
-        self._approval_id, self._by, self._keeps_hold = approval_id, holder, keeps_hold
+        self._approval, self._by = approval, holder
 
     def bind(self, session: Session, subject_id: str) -> None:
         """End the approval as executed. Raises: IdempotencyConflict if another worker has taken it over."""
         after_commit(self._mark_bound)
         moved = APPROVALS.move(
-            session, self._approval_id, ApprovalStatus.APPROVED, ApprovalStatus.EXECUTED,
+            session, self._approval.id, ApprovalStatus.APPROVED, ApprovalStatus.EXECUTED,
             where=_IS_HELD, parameters={"by_holder": self._by}, subject_id=subject_id,
         )  # fmt: skip
         if not moved:
             raise IdempotencyConflict("This approval has been executed by another worker.")
-        if not self._keeps_hold:
-            # The movement has its own by now, or failed before it needed one.
-            spending_holds.release(session, self._approval_id)
+        announce(session, self._approval, ApprovalStatus.EXECUTED, subject_id=subject_id)
+        if self._approval.kind != ApprovalKind.PURCHASE:
+            # The movement has its own by now, or failed before it needed one; a purchase takes it with its order.
+            spending_holds.release(session, self._approval.id)
 
 
 def has_due(now: datetime) -> ColumnElement[bool]:
@@ -108,7 +110,7 @@ def _execute(approval_id: str, actions: Mapping[ApprovalKind, Action]) -> None:
     if row is None:
         return
     kind = ApprovalKind(row.kind)
-    claim = ExecutionClaim(approval_id, holder, keeps_hold=kind is ApprovalKind.PURCHASE)
+    claim = ExecutionClaim(row, holder)
     with logs.caused_by(row.request_id):
         try:
             if clock.now() >= _deadline(row):
@@ -181,6 +183,7 @@ def _fail(row: Approval, holder: str, error: Mapping[str, Any]) -> None:
             where=_IS_HELD, parameters={"by_holder": holder}, error=dict(error),
         ):  # fmt: skip
             spending_holds.release(session, row.id)
+            announce(session, row, ApprovalStatus.FAILED, error=str(error["code"]))
 
 
 def _retry_later(approval_id: str, holder: str) -> None:

@@ -6,7 +6,7 @@ import marshmallow as ma
 from marshmallow import fields
 
 from app.approvals.lifecycle import ApprovalKind, ApprovalStatus
-from app.spending.policy import ApprovalReason
+from app.spending.approval_rules import ApprovalReason
 from app.web.fields import Instant, Text, Usd
 from app.web.schemas import PageQuery, Schema, page_schema
 
@@ -50,6 +50,15 @@ class AwaitingApproval(Schema):
     approval = fields.Nested(ApprovalReference, required=True)
 
 
+class NoticeShape(Schema):
+    """A notice of the request to the owner."""
+
+    kind = fields.String(required=True, metadata={"enum": ["webhook", "email", "web_push"]})
+    status = fields.String(required=True, metadata={"enum": ["pending", "delivered", "failed"]})
+    tries = fields.Integer(required=True)
+    delivered_at = Instant(required=True, allow_none=True)
+
+
 class ApprovalShape(ApprovalReference):
     """A payment that waits, or waited, for its owner."""
 
@@ -82,6 +91,11 @@ class ApprovalShape(ApprovalReference):
     error = fields.Dict(
         required=True, allow_none=True, metadata={"description": "`code` and `message` of what refused it."}
     )
+    notified = fields.Boolean(
+        required=True,
+        metadata={"description": "Whether a notice has reached the owner; if not, tell them `url`."},
+    )
+    notices = fields.List(fields.Nested(NoticeShape), required=True)
     created_at = Instant(required=True)
     decided_at = Instant(required=True, allow_none=True)
     finished_at = Instant(required=True, allow_none=True)

@@ -9,7 +9,7 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -20,6 +20,7 @@ import structlog
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
+from app.approvals.announcements import announce, page_url
 from app.approvals.lifecycle import APPROVALS, OPEN_STATUSES, ApprovalKind, ApprovalStatus
 from app.approvals.models import Approval
 from app.core import clock, identifiers
@@ -27,11 +28,14 @@ from app.core.pagination import Page, PageRequest
 from app.db.statements import count
 from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
 from app.errors import ApprovalRequired, LimitReached, NotFound
+from app.events import notices
+from app.events.notices import OwnerNotice
+from app.events.types import EventType
 from app.idempotency.service import Claim
 from app.jobs import JobName
 from app.observability import logs
 from app.sealing import SealedColumn
-from app.spending import accounts, payees
+from app.spending import accounts, approval_rules, payees
 from app.spending import holds as spending_holds
 from app.spending.policy import SpendingRequest
 from app.state import app_state
@@ -40,6 +44,8 @@ from server.pool import ResourceUse
 _log = structlog.get_logger(__name__)
 
 MAX_OPEN_APPROVALS = 50
+_NOTICE_AFTER = timedelta(minutes=1)
+_MAX_COUNTED = 1000
 SEALED_REQUESTS = SealedColumn("approvals", "sealed")
 _OPEN = [status.value for status in OPEN_STATUSES]
 _EXPIRE_BATCH = 200
@@ -91,6 +97,7 @@ class ApprovalView:
     expires_at: datetime
     decided_at: datetime | None
     finished_at: datetime | None
+    notices: Sequence[OwnerNotice] = ()
 
     @property
     def is_open(self) -> bool:
@@ -100,7 +107,12 @@ class ApprovalView:
     @property
     def url(self) -> str:
         """Return the page on which the owner decides."""
-        return f"{app_state().settings.public_url}/owner/agents/{self.agent_id}/approvals/{self.id}"
+        return page_url(self.agent_id, self.id)
+
+    @property
+    def notified(self) -> bool:
+        """Return whether a notice of the request has reached the owner."""
+        return any(each.delivered_at is not None for each in self.notices)
 
     @property
     def transaction_id(self) -> str | None:
@@ -156,6 +168,7 @@ def request_approval(request: PaymentRequest, needed: ApprovalRequired, *, claim
                 details={"approvals": MAX_OPEN_APPROVALS},
             )
         APPROVALS.add(session, row, ApprovalStatus.AWAITING)
+        announce(session, row, ApprovalStatus.AWAITING)
         claim.bind(session, approval_id)
     return get(approval_id)
 
@@ -173,7 +186,7 @@ def find(approval_id: str) -> ApprovalView | None:
     canonical = identifiers.parse_id(approval_id)
     with read_only_unit() as session:
         row = session.get(Approval, canonical) if canonical else None
-        return None if row is None else _view(row)
+        return None if row is None else _views(session, [row])[0]
 
 
 def list_of(
@@ -193,7 +206,7 @@ def list_of(
             .limit(page.limit)
             .offset(page.offset)
         ).all()
-        return Page([_view(row) for row in rows], count(session, Approval, *conditions), page)
+        return Page(_views(session, rows), count(session, Approval, *conditions), page)
 
 
 def wait_for_end(approval: ApprovalView, *, seconds: Decimal, account_id: str) -> ApprovalView:
@@ -242,9 +255,11 @@ def decide(
     accounts.lock_account_of_hold(session, approval.id)
     if not APPROVALS.move(session, approval.id, ApprovalStatus.AWAITING, ApprovalStatus.APPROVED, **decided):
         return False
+    announce(session, approval, ApprovalStatus.APPROVED)
     if week_nanos:
-        known = SpendingRequest(None, approval.recipient, domain=approval.domain).payees
-        payees.approve(session, approval.wallet_id, known[:1], week_nanos=week_nanos)
+        known = SpendingRequest(None, approval.recipient, domain=approval.domain)
+        permitted = approval_rules.payees_of(known)[:1]
+        payees.approve(session, approval.wallet_id, permitted, week_nanos=week_nanos)
     after_commit(lambda: app_state().ports.queue.enqueue(JobName.EXECUTE_APPROVALS))
     return True
 
@@ -265,12 +280,22 @@ def expire_due(now: datetime) -> int:
             .order_by(Approval.expires_at)
             .limit(_EXPIRE_BATCH)
         ).all()
-        views = [_view(row) for row in due]
+        views = _views(session, due)
     expired = 0
     for each in views:
         with unit_of_work() as session:
             expired += _end(session, each, ApprovalStatus.EXPIRED)
     return expired
+
+
+def count_unnoticed(session: Session, now: datetime) -> dict[str, int]:
+    """Return how many approvals wait, and of how many, after a minute, no notice has reached the owner."""
+    is_awaiting = Approval.status == ApprovalStatus.AWAITING.value
+    oldest = select(Approval.id).where(is_awaiting, Approval.created_at < now - _NOTICE_AFTER)
+    waiting = session.scalars(oldest.order_by(Approval.created_at).limit(_MAX_COUNTED)).all()
+    found = notices.to_owners(session, EventType.APPROVAL_REQUESTED, waiting) if waiting else {}
+    reached = [each for each in waiting if any(one.delivered_at for one in found.get(each, ()))]
+    return {"all": count(session, Approval, is_awaiting), "unnotified": len(waiting) - len(reached)}
 
 
 def count_awaiting(session: Session, agent_id: str) -> int:
@@ -289,6 +314,7 @@ def _end(session: Session, approval: ApprovalView, target: ApprovalStatus, **cha
     if not APPROVALS.move(session, approval.id, ApprovalStatus.AWAITING, target, **changes):
         return False
     spending_holds.release(session, approval.id)
+    announce(session, approval, target, answer=changes.get("answer"))
     return True
 
 
@@ -296,10 +322,15 @@ def _is_open_of(wallet_id: str) -> ColumnElement[bool]:
     return (Approval.wallet_id == wallet_id) & Approval.status.in_(_OPEN)
 
 
-def _view(row: Approval) -> ApprovalView:
-    names = ApprovalView.__slots__
-    values = {name: getattr(row, name) for name in names}
-    return ApprovalView(**{**values, "kind": ApprovalKind(row.kind), "status": ApprovalStatus(row.status)})
+def _views(session: Session, rows: Sequence[Approval]) -> list[ApprovalView]:
+    found = notices.to_owners(session, EventType.APPROVAL_REQUESTED, [row.id for row in rows]) if rows else {}
+    return [_view(row, found.get(row.id, ())) for row in rows]
+
+
+def _view(row: Approval, found: Sequence[OwnerNotice]) -> ApprovalView:
+    values = {name: getattr(row, name) for name in ApprovalView.__slots__ if name != "notices"}
+    values |= {"kind": ApprovalKind(row.kind), "status": ApprovalStatus(row.status)}
+    return ApprovalView(**values, notices=found)
 
 
 def _not_found() -> NotFound:

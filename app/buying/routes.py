@@ -33,8 +33,8 @@ from app.errors import (
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity import guards
-from app.wallets.api.movement_routes import approved_wallet
 from app.wallets.api.routes import LIMIT_ERRORS, resolve_wallet
+from app.wallets.core import wallets
 from app.wallets.core.wallets import WalletView
 from app.web import prefer
 from app.web.blueprint import Blueprint
@@ -156,7 +156,7 @@ def fetch_paid_resource(body: dict[str, Any], wallet: WalletView, claim: Claim |
 def execute_approved(request: ApprovedRequest, claim: Claim) -> None:
     """Execute an approved payment to a web service; its answer is returned to a repetition of the request."""
     order = _parse_order(_LOAD_BODY.load(request.body))
-    service.fetch(approved_wallet(request), order, wait_seconds=Decimal(0), claim=claim)
+    service.fetch(wallets.get_approved(request), order, wait_seconds=Decimal(0), claim=claim)
 
 
 @blp.get("/<string:wallet_id>/x402/purchases")

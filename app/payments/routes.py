@@ -19,7 +19,7 @@ from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity import guards
 from app.payments import topups
-from app.wallets.api.movement_routes import MovementShape, approved_wallet, rebuild_from_record
+from app.wallets.api.movement_routes import MovementShape, rebuild_from_record
 from app.wallets.api.routes import LIMIT_ERRORS
 from app.wallets.core import wallets
 from app.wallets.core.wallets import WalletView
@@ -82,7 +82,7 @@ def top_up(body: dict[str, Any], claim: Claim) -> TransactionView | Response:
 def execute_approved(request: ApprovedRequest, claim: Claim) -> None:
     """Execute an approved top-up."""
     body = TopUpBody().load(request.body)
-    _create(approved_wallet(request), body, wait_seconds=Decimal(0), claim=claim)
+    _create(wallets.get_approved(request), body, wait_seconds=Decimal(0), claim=claim)
 
 
 def _create(

@@ -34,10 +34,11 @@ from app.errors import (
     WalletFrozen,
     WeeklyLimitExceeded,
 )
-from app.spending import accounts, controls, payees, policy, sessions, thresholds
+from app.spending import accounts, approval_rules, controls, payees, policy, sessions, thresholds
 from app.spending.accounts import Account
+from app.spending.approval_rules import ApprovalReason, PayeePermission
 from app.spending.models import SpendingAccount, SpendingControls, SpendingHold
-from app.spending.policy import ApprovalReason, Controls, PayeePermission, SpendingRequest, SpendingRule
+from app.spending.policy import Controls, SpendingRequest, SpendingRule
 
 _BATCH_SIZE = 1000
 _MAX_BATCHES = 10
@@ -137,7 +138,7 @@ def hold(session: Session, wallet_id: str, request: SpendingRequest, *, referenc
             permitted_payee=permitted_payee,
         )
         if request.approved is not None:
-            payees.approve(session, wallet_id, request.payees)
+            payees.approve(session, wallet_id, approval_rules.payees_of(request))
         thresholds.announce(session, account, rules, request.value_nanos or 0)
 
 
@@ -325,11 +326,13 @@ def _assert_approved(
     """
     if rules is None or not rules.asks:
         return None
-    known = payees.known(session, account.wallet_id, request.payees, account.today)
-    reason = policy.approval_reason(rules, request, known)
+    known = payees.known(session, account.wallet_id, approval_rules.payees_of(request), account.today)
+    reason = approval_rules.approval_reason(rules, request, known)
     if reason is None:
-        asks_without = policy.approval_reason(rules, request, {each: PayeePermission() for each in known})
-        return None if asks_without is None else policy.permitting_payee(request, known)
+        asks_without = approval_rules.approval_reason(
+            rules, request, {each: PayeePermission() for each in known}
+        )
+        return None if asks_without is None else approval_rules.permitting_payee(request, known)
     raise ApprovalRequired(
         _APPROVAL_MESSAGES[reason],
         reason=reason.value,

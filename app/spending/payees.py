@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 from app.core import clock
 from app.db.statements import insert_into
 from app.spending import policy
+from app.spending.approval_rules import PayeePermission
 from app.spending.models import ApprovedPayee, SpendingHold
-from app.spending.policy import PayeePermission
 
 _RELEASED = "released"
 

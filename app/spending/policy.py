@@ -31,14 +31,6 @@ class SpendingRule(StrEnum):
     SESSION = "session_id"
 
 
-class ApprovalReason(StrEnum):
-    """The controls that make a payment wait for its owner."""
-
-    THRESHOLD = "approval_threshold_usd"
-    NEW_RECIPIENT = "approve_new_recipients"
-    NEW_DOMAIN = "approve_new_domains"
-
-
 @dataclass(frozen=True, slots=True)
 class Controls:
     """A wallet's controls. Addresses are canonical, domains lower-case host names.
@@ -60,7 +52,7 @@ class Controls:
     @property
     def limited(self) -> bool:
         """Return whether any dollar limit applies, so that the value must be known."""
-        return any(_limits(self)) or self.asks
+        return any(_limits(self))
 
     @property
     def asks(self) -> bool:
@@ -118,14 +110,6 @@ class ApprovedPayment:
 
 
 @dataclass(frozen=True, slots=True)
-class PayeePermission:
-    """What may be paid per week to a recipient or a domain without asking its owner again, and what was."""
-
-    week_nanos: int = 0
-    counted_nanos: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class SpendingRequest:
     """A value in nano-dollars, its recipient and its domain.
 
@@ -140,11 +124,6 @@ class SpendingRequest:
     domain: str | None = None
     session_id: str | None = None
     approved: ApprovedPayment | None = None
-
-    @property
-    def payees(self) -> tuple[str, ...]:
-        """Return the recipient and the domain, as far as there are any, as approved payees are compared."""
-        return tuple(map(payee_key, filter(None, (self.recipient, self.domain))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,55 +232,6 @@ def decide_session(budget: SessionBudget, request: SpendingRequest, now: datetim
     )
 
 
-def approval_reason(
-    controls: Controls | None, request: SpendingRequest, known: Mapping[str, PayeePermission]
-) -> ApprovalReason | None:
-    """Return why a request that the limits allow waits for its owner, or None.
-
-    `known` has the payees that the owner approved before. A value of 0 moves nothing, and is never asked for. An
-    allowlist is the owner's: whoever is on it is not new.
-    """
-    if controls is None or not controls.asks or request.value_nanos == 0 or _is_approved(request):
-        return None
-
-    def is_new(payee: str | None, allowed: tuple[str, ...]) -> bool:
-        return payee is not None and not allowed and payee_key(payee) not in known
-
-    if controls.approve_new_recipients and is_new(request.recipient, controls.allowed_addresses):
-        return ApprovalReason.NEW_RECIPIENT
-    if controls.approve_new_domains and is_new(request.domain, controls.allowed_domains):
-        return ApprovalReason.NEW_DOMAIN
-    threshold = controls.approval_threshold_nanos
-    is_above = bool(threshold) and (request.value_nanos or 0) > threshold
-    return ApprovalReason.THRESHOLD if is_above and permitting_payee(request, known) is None else None
-
-
-def payee_key(payee: str) -> str:
-    """Return an address or a domain as approved payees are compared: only a Solana address has a case."""
-    is_solana = "." not in payee and _family(payee) is Family.SOLANA
-    return payee if is_solana else payee.lower().rstrip(".")
-
-
-def permitting_payee(request: SpendingRequest, known: Mapping[str, PayeePermission]) -> str | None:
-    """Return the payee of which the weekly permission covers a request, or None."""
-    value_nanos = request.value_nanos or 0
-    for payee in request.payees:
-        permission = known.get(payee, PayeePermission())
-        if permission.counted_nanos + value_nanos <= permission.week_nanos:
-            return payee
-    return None
-
-
-def _is_approved(request: SpendingRequest) -> bool:
-    approved = request.approved
-    return (
-        approved is not None
-        and request.value_nanos is not None
-        and request.value_nanos <= approved.max_nanos
-        and (request.recipient, request.domain) == (approved.recipient, approved.domain)
-    )
-
-
 def is_looser(old: Controls, new: Controls) -> bool:
     """Return whether new controls allow anything that the old ones refuse."""
     return (
@@ -317,7 +247,7 @@ def is_looser(old: Controls, new: Controls) -> bool:
         or _widens(old.allowed_domains, new.allowed_domains, domain_allowed)
         or (old.approve_new_recipients and not new.approve_new_recipients)
         or (old.approve_new_domains and not new.approve_new_domains)
-        # Whoever is on an allowlist is not new: to add an entry approves it.
+        # What is on an allowlist is not new: adding an entry approves it.
         or (
             old.approve_new_recipients
             and _adds(old.allowed_addresses, new.allowed_addresses, _address_covered)
@@ -347,7 +277,7 @@ def domain_allowed(domain: str, allowed: tuple[str, ...]) -> bool:
 def _decide_address(controls: Controls, recipient: str | None, family: Family | None) -> LimitRefusal | None:
     if recipient is None or not controls.allowed_addresses:
         return None
-    if address_allowed(recipient, family or _family(recipient), controls.allowed_addresses):
+    if address_allowed(recipient, family or family_of(recipient), controls.allowed_addresses):
         return None
     return LimitRefusal(
         SpendingRule.ADDRESS,
@@ -369,7 +299,7 @@ def _decide_domain(controls: Controls, domain: str | None) -> LimitRefusal | Non
 def _decide_amount(
     controls: Controls, spent: WindowTotals, value_nanos: int | None, today: date
 ) -> LimitRefusal | None:
-    if not controls.limited:
+    if not controls.limited and not controls.asks:
         return None
     if value_nanos is None:
         return _price_unknown()
@@ -438,10 +368,11 @@ def _adds(
 
 
 def _address_covered(entry: str, old: tuple[str, ...]) -> bool:
-    return address_allowed(entry, _family(entry), old)
+    return address_allowed(entry, family_of(entry), old)
 
 
-def _family(entry: str) -> Family:
+def family_of(entry: str) -> Family:
+    """Return the family of chains of an address."""
     # Base58 has no digit 0.
     return Family.EVM if entry.startswith(_EVM_PREFIX) else Family.SOLANA
 

@@ -16,6 +16,11 @@ depends_on = None
 
 def upgrade() -> None:
     """Create the tables; no wallet asks its owner until somebody turns that on."""
+    if op.get_context().dialect.name == "postgresql":
+        # All locks in one statement: one by one, each waits while queries of the tables before it wait.
+        op.execute("SET LOCAL statement_timeout = '2s'")
+        op.execute("LOCK TABLE spending_controls, spending_holds, purchases IN ACCESS EXCLUSIVE MODE")
+        op.execute("SET LOCAL statement_timeout = 0")
     for name in ("approve_new_recipients", "approve_new_domains"):
         column = sa.Column(name, sa.Boolean(), nullable=False, server_default=sa.false())
         op.add_column("spending_controls", column)

@@ -34,7 +34,7 @@ def client(chain_app: Flask) -> Iterator[FlaskClient]:
 
 @pytest.fixture
 def agent(client: FlaskClient, base_node: EvmNode) -> Agent:
-    """An agent with money, whose owner approves above ten dollars."""
+    """An agent with money, of which the owner approves payments above ten dollars."""
     made = register(client)
     fund(base_node, made.address, eth=1, dollars=100)
     made.controls(approval_threshold_usd=10)

@@ -19,6 +19,7 @@ from app.approvals.service import OwnerMethod, OwnerProof
 from app.core import clock
 from app.core.identifiers import new_id
 from app.db.unit_of_work import unit_of_work
+from app.events import sequence
 from app.spending import accounts as spending_accounts
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
@@ -40,7 +41,7 @@ def chain_client(chain_app: Flask) -> Iterator[FlaskClient]:
 
 @pytest.fixture
 def agent(chain_client: FlaskClient, base_node: EvmNode) -> Agent:
-    """An agent with 1 ETH and 100 USDC on Base, whose owner approves above ten dollars."""
+    """An agent with 1 ETH and 100 USDC on Base, of which the owner approves payments above ten dollars."""
     made = register(chain_client)
     fund(base_node, made.address, eth=1, dollars=100)
     made.controls(approval_threshold_usd=THRESHOLD)
@@ -208,7 +209,7 @@ def test_a_payment_that_fails_before_signing_leaves_nothing_held(agent: Agent) -
     assert agent.spent_today() == 0
 
 
-def test_the_first_payment_to_each_recipient_waits_and_dust_to_it_does_not_make_it_known(
+def test_the_first_payment_to_each_recipient_waits_even_of_dust(
     agent: Agent,
 ) -> None:
     agent.controls(approval_threshold_usd=None, approve_new_recipients=True)
@@ -219,7 +220,7 @@ def test_the_first_payment_to_each_recipient_waits_and_dust_to_it_does_not_make_
     # In any case of its letters, the same address; another one is new.
     assert agent.move("1", "USDC", to=RECIPIENT.lower()).status_code == 200
     other = "0x" + new_id().replace("-", "") + "c0ffee00"
-    assert agent.move("0.000000000000000001", "ETH", to=other).status_code == 200
+    assert agent.move("0.000000000000000001", "ETH", to=other).status_code == 202
     assert agent.move("1", "USDC", to=other).status_code == 202
 
 
@@ -249,7 +250,7 @@ def test_approvals_of_other_agents_are_not_found(agent: Agent, chain_client: Fla
     assert [each["id"] for each in agent.get("/v1/approvals").get_json()["approvals"]] == [approval["id"]]
 
 
-def test_a_dry_run_names_the_approval_and_asks_nobody(agent: Agent) -> None:
+def test_a_dry_run_names_the_approval_and_asks_no_owner(agent: Agent) -> None:
     body = {"amount": "12.5", "currency": "USDC", "chain": "base", "to": RECIPIENT, "dry_run": True}
     answer = agent.post(f"{agent.wallet_url}/transfer", body)
     assert (answer.status_code, answer.get_json()["code"]) == (403, "APPROVAL_REQUIRED")
@@ -274,6 +275,38 @@ def test_open_requests_of_a_wallet_are_limited(agent: Agent) -> None:
     for _ in range(service.MAX_OPEN_APPROVALS):
         ask(agent, "11")
     assert agent.move("11", "USDC").get_json()["code"] == "LIMIT_REACHED"
+
+
+def test_each_step_is_an_event_without_the_agents_own_words(agent: Agent) -> None:
+    body = {
+        "amount": "12.5",
+        "currency": "USDC",
+        "chain": "base",
+        "to": RECIPIENT,
+        "approval_note": "secret plan",
+    }
+    approval = agent.post(f"{agent.wallet_url}/transfer", body).get_json()["approval"]
+    refused = ask(agent)
+    decide(approval)
+    worker.execute()
+    decide(refused, is_approved=False, answer="No.")
+    sequence.number_new()
+    answer = agent.get("/v1/events", types="approval.*")
+    events = answer.get_json()["events"]
+    assert [(each["type"], each["data"]["approval_id"] == approval["id"]) for each in events] == [
+        ("approval.requested", True),
+        ("approval.requested", False),
+        ("approval.approved", True),
+        ("approval.executed", True),
+        ("approval.rejected", False),
+    ]
+    assert "secret plan" not in answer.text
+    assert events[0]["data"]["url"] == approval["url"]
+
+
+def test_without_a_notice_to_the_owner_the_agent_reads_notified_false(agent: Agent) -> None:
+    found = read(agent, ask(agent))
+    assert (found["notified"], found["notices"]) == (False, [])
 
 
 @pytest.fixture

@@ -141,8 +141,8 @@ def decide(agent_id: str, approval_id: str) -> Response:
     has_effect = approval.is_open and record_decision(
         key, approval, decision, proof, week_nanos=week_nanos, answer=answer or None
     )
-    late = {} if has_effect else {"late": "1"}
-    return see_other(url_for("owner.show_approval", agent_id=agent_id, approval_id=approval_id, **late))
+    late = None if has_effect else "1"
+    return see_other(url_for("owner.show_approval", agent_id=agent_id, approval_id=approval_id, late=late))
 
 
 def _owned(key: OwnerKeyView, approval_id: str) -> ApprovalView:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
 from decimal import Decimal
 from types import ModuleType
 from typing import Any, TypeVar
@@ -289,12 +288,6 @@ def _rebuild_transaction(transaction_id: str) -> Any:
     return view
 
 
-def approved_wallet(request: ApprovedRequest) -> WalletView:
-    """Return the wallet of an approved request, with what its owner approved. Raises: NotFound if it was deleted."""
-    wallet = wallets.get_owned(request.wallet_id, agent_id=request.agent_id)
-    return replace(wallet, approved=request.approved)
-
-
 def moves_money(
     noun: str,
     use_case: ModuleType,
@@ -329,7 +322,7 @@ def moves_money(
 
         def execute(request: ApprovedRequest, claim: Claim) -> None:
             order = parse(_order_fields(body().load(request.body)))
-            use_case.send(approved_wallet(request), order, wait_seconds=_NO_WAIT, claim=claim)
+            use_case.send(wallets.get_approved(request), order, wait_seconds=_NO_WAIT, claim=claim)
 
         APPROVED_ACTIONS[kind] = execute
 
