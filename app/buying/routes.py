@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from decimal import Decimal
 from typing import Any
 
 from flask import jsonify, request
 
+from app.approvals import asking
+from app.approvals import service as approvals
+from app.approvals.execution import ApprovedRequest
+from app.approvals.lifecycle import ApprovalKind
+from app.approvals.schemas import AwaitingApproval
 from app.buying import records, schemas, sellers, service
 from app.buying.service import FetchOrder
 from app.core.chains import ChainName
@@ -27,6 +33,7 @@ from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity import guards
 from app.wallets.api.routes import LIMIT_ERRORS, resolve_wallet
+from app.wallets.core import wallets
 from app.wallets.core.wallets import WalletView
 from app.web import prefer
 from app.web.blueprint import Blueprint
@@ -56,14 +63,19 @@ _LOAD_BODY = schemas.FetchBody()
 
 
 def _order(body: dict[str, Any]) -> FetchOrder:
-    names = ("url", "method", "headers", "body")
-    request_ = sellers.parse_request(**{name: body[name] for name in names})
+    order = _parse_order(body)
     disclosure.reject_key(
         current_request().headers["X-API-Key"],
-        target=request_.target,
-        headers=request_.headers,
-        body=request_.body,
+        target=order.request.target,
+        headers=order.request.headers,
+        body=order.request.body,
     )
+    return order
+
+
+def _parse_order(body: dict[str, Any]) -> FetchOrder:
+    names = ("url", "method", "headers", "body")
+    request_ = sellers.parse_request(**{name: body[name] for name in names})
     return FetchOrder(
         request_, body["max_amount_usd"], frozenset(map(ChainName, body["networks"])), body["session_id"]
     )
@@ -84,8 +96,20 @@ def _is_not_dry_run() -> bool:
     return not any(body.get(name) is True for name in ("dry_run", "dryRun"))
 
 
-def _resume(transaction_id: str) -> dict[str, Any]:
-    """Return the response to a repeated request, of which the body is that of the first."""
+def _resume(subject_id: str) -> Any:
+    """Return the response to a repeated request, of which the body is that of the first.
+
+    Once its approval is executed, it is that of the payment.
+    """
+    approval = approvals.find(subject_id)
+    if approval is None:
+        return _resume_payment(subject_id)
+    if approval.transaction_id is not None:
+        return _resume_payment(approval.transaction_id)
+    return asking.awaiting_response(approval)
+
+
+def _resume_payment(transaction_id: str) -> dict[str, Any]:
     order = _order(_LOAD_BODY.load(parsed_body(current_request())))
     wallet = (request.view_args or {})["wallet"]
     return schemas.fetched(service.resume(wallet, order, transaction_id, wait_seconds=prefer.wait_seconds()))
@@ -102,6 +126,7 @@ def _resume(transaction_id: str) -> dict[str, Any]:
 )
 @blp.arguments(schemas.FetchBody)
 @blp.response(200, schemas.FetchShape)
+@blp.alt_response(asking.ACCEPTED, schema=AwaitingApproval, description=asking.DESCRIPTION)
 @blp.doc(responses=_FETCH_RESPONSES)
 @blp.raises(
     *LIMIT_ERRORS, AddressNotAllowed, DomainNotAllowed, PayeeChanged, TermsNotSupported, PaymentFailed,
@@ -121,7 +146,19 @@ def fetch_paid_resource(body: dict[str, Any], wallet: WalletView, claim: Claim |
     if body["dry_run"]:
         return jsonify(schemas.FetchQuoteShape().dump(schemas.quoted(service.quote(wallet, order))))
     wait = prefer.wait_seconds()
-    return schemas.fetched(service.fetch(wallet, order, wait_seconds=wait, claim=claim or Claim()))
+    own = claim or Claim()
+    return asking.or_ask(
+        ApprovalKind.X402,
+        lambda: schemas.fetched(service.fetch(wallet, order, wait_seconds=wait, claim=own)),
+        body=body,
+        claim=own,
+    )
+
+
+def execute_approved(request: ApprovedRequest, claim: Claim) -> None:
+    """Execute an approved payment to a web service; its answer is returned to a repetition of the request."""
+    order = _parse_order(_LOAD_BODY.load(request.body))
+    service.fetch(wallets.get_approved(request), order, wait_seconds=Decimal(0), claim=claim)
 
 
 @blp.get("/<string:wallet_id>/x402/purchases")

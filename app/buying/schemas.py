@@ -8,6 +8,7 @@ from typing import Any
 import marshmallow as ma
 from marshmallow import fields
 
+from app.approvals.schemas import APPROVAL_NOTE
 from app.buying.records import ServicePurchaseView
 from app.buying.sellers import METHODS, SellerAnswer
 from app.buying.service import FetchQuote, FetchResult
@@ -63,6 +64,7 @@ class FetchBody(AcceptsCamelCase):
         },
     )
     session_id = SESSION_ID
+    approval_note = APPROVAL_NOTE
     dry_run = StrictBoolean(
         load_default=False,
         metadata={"description": "Request the terms, check the limits and the balance, and sign nothing."},

@@ -17,7 +17,7 @@ from app.sealing import SealedColumn
 from app.shopping.models import Purchase
 from app.spending import controls as spending_controls
 from app.spending import holds as spending_holds
-from app.spending.policy import SpendingRequest
+from app.spending.policy import ApprovedPayment, SpendingRequest
 from app.state import app_state
 from app.wallets.core import wallets
 
@@ -40,6 +40,7 @@ class PurchaseOrder:
     max_total_nanos: int | None
     dry_run: bool
     session_id: str | None = None
+    approved: ApprovedPayment | None = None
 
     def order_digests(self) -> list[str]:
         """Return keyed digests by which identical orders are recognized; they cannot be reversed.
@@ -128,6 +129,13 @@ def assert_allowed(caller: Principal, order: PurchaseOrder) -> str | None:
         spending_holds.check(session, wallet.id, request)
     if controls is None or not controls.per_tx_limit_nanos:
         assert_max_total(order)
+    if not order.dry_run:
+        most_nanos = order.max_total_nanos or (controls.per_tx_limit_nanos if controls else None)
+        request = SpendingRequest(
+            most_nanos, domain=order.host, session_id=order.session_id, approved=order.approved
+        )
+        with read_only_unit() as session:
+            spending_holds.assert_approved(session, wallet.id, request)
     return wallet.id
 
 

@@ -39,7 +39,7 @@ from app.shopping.lifecycle import PURCHASES, PurchaseStatus
 from app.shopping.models import Purchase, PurchaseEvidence, PurchaseStep
 from app.spending import accounts as spending_accounts
 from app.spending import holds as spending_holds
-from app.spending.policy import SpendingRequest
+from app.spending.policy import ApprovedPayment, SpendingRequest
 from app.state import app_state
 
 LEASE = timedelta(seconds=60)
@@ -103,6 +103,13 @@ class PurchaseSession:
         self._dry_run = purchase.dry_run
         self._max_total_nanos = purchase.max_total_nanos
         self.spending_session_id: str | None = None
+        self._approved = (
+            None
+            if purchase.approval_id is None
+            else ApprovedPayment(
+                purchase.approval_id, purchase.approved_nanos or 0, recipient=None, domain=purchase.host
+            )
+        )
         # The row, as long as this worker holds it.
         self._row = and_(Purchase.id == purchase.id, Purchase.holder == holder)
         self._goods_nanos: int | None = None
@@ -246,7 +253,9 @@ class PurchaseSession:
             raise self._limit_failure(refusal) from None
 
     def _spending(self, value_nanos: int) -> SpendingRequest:
-        return SpendingRequest(value_nanos, domain=self._host, session_id=self.spending_session_id)
+        return SpendingRequest(
+            value_nanos, domain=self._host, session_id=self.spending_session_id, approved=self._approved
+        )
 
     def _limit_failure(self, refusal: ServiceError) -> PurchaseFailed:
         self._refusal = refusal

@@ -8,6 +8,7 @@ from typing import Any
 import marshmallow as ma
 from marshmallow import fields, pre_load
 
+from app.approvals.schemas import APPROVAL_NOTE
 from app.core import money
 from app.error_codes import ErrorCode
 from app.ports.shopper import FailureCode
@@ -137,6 +138,7 @@ class BuyBody(Schema):
         },
     )
     session_id = SESSION_ID
+    approval_note = APPROVAL_NOTE
     dry_run = StrictBoolean(
         load_default=False, metadata={"description": "Stop at the review; nothing is ordered."}
     )

@@ -12,7 +12,13 @@ from sqlalchemy.orm import Session
 from app.core import clock
 from app.spending import policy
 from app.spending.holds import SpendingHoldState
-from app.spending.models import SpendingAccount, SpendingControls, SpendingHold, SpendingSession
+from app.spending.models import (
+    ApprovedPayee,
+    SpendingAccount,
+    SpendingControls,
+    SpendingHold,
+    SpendingSession,
+)
 from app.spending.policy import WindowTotals
 
 _ACCOUNTS_PER_PAGE = 1000
@@ -55,7 +61,7 @@ _ORPHANS = {
     .select_from(table)
     .outerjoin(SpendingAccount, SpendingAccount.wallet_id == table.wallet_id)
     .where(SpendingAccount.wallet_id.is_(None))
-    for table in (SpendingControls, SpendingHold, SpendingSession)
+    for table in (SpendingControls, SpendingHold, SpendingSession, ApprovedPayee)
 }
 # Retention keeps holds for two months at least.
 _SESSION_LOOKBACK = timedelta(days=60)
