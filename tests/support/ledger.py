@@ -25,6 +25,7 @@ from tests.support.waiting import PATIENCE_SECONDS
 T = TypeVar("T")
 P = ParamSpec("P")
 
+
 def ledger_app(database_url: str) -> Flask:
     """Create a minimal application on an empty database with all tables."""
     app = Flask("ledger")
