@@ -126,6 +126,7 @@ class Settings(_UpstreamSettings):
     database_pool_overflow: int = Field(-1, ge=0)
 
     initial_credits_usd: Decimal = Field(Decimal("10.00"), ge=0, le=1_000_000)
+    credits_low_usd: Decimal = Field(Decimal("1.00"), ge=0, le=1_000_000)
     grant_budget_usd_per_day: Decimal | None = Field(None, ge=0)
     registration_rate_limit: RateLimit | None = None
     rate_limit_per_key: RateLimit | None = None

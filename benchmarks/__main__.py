@@ -13,6 +13,7 @@ from functools import partial
 from benchmarks import (
     catalog,
     confirmations,
+    events,
     gateway,
     hostile_bodies,
     idle,
@@ -77,6 +78,10 @@ def _confirmations(made: stack.Infrastructure, *, quick: bool) -> list[Threshold
     return confirmations.measure(made, pending=100 if quick else 1000)
 
 
+def _events(made: stack.Infrastructure, *, quick: bool) -> list[Threshold]:
+    return events.measure(made, seconds=5 if quick else 60)
+
+
 def _platform(made: stack.Infrastructure, *, quick: bool) -> list[Threshold]:
     return platform.measure(made, agents=2_000 if quick else 100_000, rounds=2 if quick else 20)
 
@@ -94,6 +99,7 @@ _PARTS: dict[str, Callable[..., list[Threshold]]] = {
     "throughput": _throughput,
     "limits": _limits,
     "confirmations": _confirmations,
+    "events": _events,
 }
 _LONG_PARTS: dict[str, Callable[..., list[Threshold]]] = {
     "platform": _platform,

@@ -13,8 +13,11 @@ from app.approvals import service as approvals
 from app.buying import records as service_purchases
 from app.catalog.statistics import audit as catalog_audit
 from app.catalog.statistics import counts as statistics
+from app.catalog.statistics import health as service_health
 from app.core import clock
+from app.core.money import nanos_from_usd
 from app.credits import audit as credits_audit
+from app.credits import low_balances
 from app.db import heartbeats
 from app.db.leases import lease, once_per_period
 from app.db.unit_of_work import read_only_unit, snapshot, unit_of_work
@@ -96,6 +99,10 @@ def sweep() -> None:
             "rank_services": lambda: statistics.refresh_totals(now),
             "prune_statistics": lambda: statistics.prune_history(now),
             "end_purchases": lambda: purchases.sweep(now),
+            "announce_low_credits": lambda: low_balances.announce_low(
+                nanos_from_usd(app_state().settings.credits_low_usd)
+            ),
+            "announce_unhealthy_services": lambda: service_health.announce_unhealthy(now),
             "prune_events": lambda: event_feed.prune(now),
             "prune_answers": lambda: service_purchases.prune_answers(now),
             # By RETENTION_DAYS, in a bounded number of short units of each kind; the next sweep continues.

@@ -10,24 +10,21 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
-from sqlalchemy import ColumnElement, and_, exists, select, update
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy import ColumnElement, and_, exists, func, select, update
+from sqlalchemy.orm import Session
 
 from app.core import clock, identifiers
-from app.core.pagination import Page, PageRequest
 from app.db.statements import count
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.errors import NotFound
-from app.events import outbox, sending, targets
-from app.events.fan_out import DELIVERIES, DeliveryStatus, new_delivery
+from app.events import channels, outbox
+from app.events.channels.attempts import Attempt
+from app.events.fan_out import DELIVERIES, DeliveryStatus
 from app.events.models import Event, EventDelivery, EventTarget
-from app.events.sending import Attempt
-from app.events.targets import TARGETS, Subscriber, TargetStatus
+from app.events.targets import TARGETS, TargetStatus
 from app.events.types import EventType
 
 _log = structlog.get_logger(__name__)
@@ -41,6 +38,7 @@ _JITTER_PERCENT = 20
 DISABLED_AFTER = timedelta(days=3)
 _MAX_PAUSE = timedelta(minutes=5)
 _LEASE = timedelta(seconds=90)
+_WINDOW_SIZE = 200
 _BATCH_SIZE = 50
 _BATCH_SECONDS = 2
 _TURN_SECONDS = 10
@@ -48,32 +46,15 @@ _KEPT_ATTEMPTS = 20
 _random = random.SystemRandom()
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryView:
-    """A delivery with its event and its attempts, the newest last."""
-
-    id: str
-    event_id: str
-    type: str
-    object_id: str
-    status: str
-    tries: int
-    attempts: Sequence[dict[str, object]]
-    next_attempt_at: datetime | None
-    created_at: datetime
-    delivered_at: datetime | None
-
-
 def has_due(now: datetime) -> ColumnElement[bool]:
     """Return the condition that something can be sent to a target that no thread has."""
-    return exists().where(_is_free(now), _has_first_due(now))
+    return exists().where(_is_due(now))
 
 
 def count_due() -> int:
     """Return how many targets something can be sent to now."""
-    now = clock.now()
     with read_only_unit() as session:
-        return count(session, EventTarget, _is_free(now), _has_first_due(now))
+        return count(session, EventTarget, _is_due(clock.now()))
 
 
 def deliver_next() -> bool:
@@ -91,76 +72,6 @@ def deliver_next() -> bool:
     return True
 
 
-def list_of(
-    subscriber: Subscriber, target_id: str, page: PageRequest, *, status: str | None = None
-) -> Page[DeliveryView]:
-    """Return a page of the deliveries to a webhook, newest first. Raises: NotFound."""
-    with read_only_unit() as session:
-        target = targets.find(session, subscriber, target_id)
-        conditions = [EventDelivery.target_id == target.id]
-        if status is not None:
-            conditions.append(EventDelivery.status == status)
-        rows = session.execute(
-            select(EventDelivery, Event.type)
-            .join(Event, Event.id == EventDelivery.event_id)
-            .where(*conditions)
-            .order_by(EventDelivery.position.desc())
-            .limit(page.limit)
-            .offset(page.offset)
-        ).all()
-        found = [_view(row, event_type) for row, event_type in rows]
-        return Page(found, count(session, EventDelivery, *conditions), page)
-
-
-def send_test(subscriber: Subscriber, target_id: str) -> str:
-    """Record a test event for one webhook, and return its id; it is delivered like any other. Raises: NotFound."""
-    with unit_of_work() as session:
-        target = targets.find(session, subscriber, target_id)
-        data = {"webhook_id": target.id, "message": "This is a test."}
-        event_id = identifiers.new_id()
-        outbox.record(
-            session, EventType.WEBHOOK_TEST, agent_id=target.agent_id, object_id=target.id, data=data, event_id=event_id
-        )  # fmt: skip
-    return event_id
-
-
-def replay(
-    subscriber: Subscriber, target_id: str, *, event_id: str | None, failed_since: datetime | None
-) -> list[str]:
-    """Deliver one event again, or all that failed since a time; return the ids of the deliveries. Raises: NotFound."""
-    again: dict[str, Any] = {"tries": 0, "next_attempt_at": clock.now(), "delivered_at": None}
-    ended = {DeliveryStatus.DELIVERED, DeliveryStatus.FAILED}
-    with unit_of_work() as session:
-        target = targets.find(session, subscriber, target_id)
-        of_target = EventDelivery.target_id == target.id
-        if event_id is None:
-            since = EventDelivery.created_at >= (failed_since or clock.now())
-            return DELIVERIES.move(
-                session, and_(of_target, since), DeliveryStatus.FAILED, DeliveryStatus.PENDING, **again
-            )
-        event = _event_for(session, subscriber, event_id)
-        delivery_id = session.scalar(
-            select(EventDelivery.id).where(of_target, EventDelivery.event_id == event.id)
-        )
-        if delivery_id is None:
-            values = new_delivery(target.id, event)
-            session.add(EventDelivery(**values))
-            return [str(values["id"])]
-        DELIVERIES.move(session, delivery_id, ended, DeliveryStatus.PENDING, **again)
-        return [delivery_id]
-
-
-def notices(session: Session, event_ids: Sequence[str]) -> list[DeliveryView]:
-    """Return the deliveries of events to all targets, to find out whether anybody was notified."""
-    rows = session.execute(
-        select(EventDelivery, Event.type)
-        .join(Event, Event.id == EventDelivery.event_id)
-        .where(EventDelivery.event_id.in_(event_ids))
-        .order_by(EventDelivery.created_at)
-    ).all()
-    return [_view(row, event_type) for row, event_type in rows]
-
-
 def delay_after(tries: int, retry_after: timedelta | None) -> timedelta | None:
     """Return the time until the next attempt after so many failed ones, None if there is none."""
     if tries > len(DELAYS):
@@ -171,71 +82,103 @@ def delay_after(tries: int, retry_after: timedelta | None) -> timedelta | None:
 
 def _claim() -> tuple[EventTarget, str] | None:
     now, holder = clock.now(), identifiers.new_id()
-    with read_only_unit() as session:
-        query = (
-            select(EventTarget.id).where(_is_free(now), _has_first_due(now)).order_by(EventTarget.lease_until)
-        )
-        candidates = session.scalars(query.limit(20)).all()
-    for target_id in candidates:
-        with unit_of_work() as session:
-            taken = session.execute(
-                update(EventTarget)
-                .where(EventTarget.id == target_id, _is_free(now))
-                .values(holder=holder, lease_until=now + _LEASE)
-                .execution_options(synchronize_session=False)
-            )
-            if not taken.rowcount:  # type: ignore[attr-defined]
-                continue
-            target = session.get(EventTarget, target_id)
-            if target is not None:
-                session.expunge(target)
-                return target, holder
-    return None
+    query = select(EventTarget).where(_is_due(now)).order_by(EventTarget.due_at).limit(1)
+    with unit_of_work() as session:
+        # What another thread is claiming is left to it.
+        target = session.scalars(query.with_for_update(skip_locked=True)).one_or_none()
+        if target is None:
+            return None
+        target.holder, target.lease_until = holder, now + _LEASE
+        session.flush()
+        session.expunge(target)
+    return target, holder
 
 
 def _release(target_id: str, holder: str) -> None:
+    """End the lease, and set when the target is due again.
+
+    Deliveries are added under the lock of their target, so that none is overlooked.
+    """
+    mine = (EventTarget.id == target_id, EventTarget.holder == holder)
     with unit_of_work() as session:
-        session.execute(
-            update(EventTarget)
-            .where(EventTarget.id == target_id, EventTarget.holder == holder)
-            .values(holder=None, lease_until=clock.now())
-        )
+        target = session.scalars(select(EventTarget).where(*mine).with_for_update()).one_or_none()
+        if target is not None:
+            due_at = session.scalar(
+                select(func.min(EventDelivery.next_attempt_at)).where(*_waits_for(target_id))
+            )
+            target.holder, target.lease_until, target.due_at = None, clock.now(), due_at
+
+
+def _waits_for(target_id: str) -> tuple[ColumnElement[bool], ...]:
+    return EventDelivery.target_id == target_id, EventDelivery.status == DeliveryStatus.PENDING.value
 
 
 def _deliver_batch(target: EventTarget) -> bool:
     """Send what is due to a target, for about two seconds, and record it; return whether to continue."""
-    now = clock.now()
+    ready, blocked = _find_due(target.id)
     with read_only_unit() as session:
         rows = session.execute(
             select(EventDelivery.id, EventDelivery.tries, EventDelivery.attempts, Event)
             .join(Event, Event.id == EventDelivery.event_id)
-            .where(
-                EventDelivery.target_id == target.id,
-                EventDelivery.status == DeliveryStatus.PENDING.value,
-                EventDelivery.next_attempt_at <= now,
-                _is_first(EventDelivery),
-            )
+            .where(EventDelivery.id.in_(ready))
             .order_by(EventDelivery.position)
-            .limit(_BATCH_SIZE)
         ).all()
     deadline = time.monotonic() + _BATCH_SECONDS
     results = []
     for delivery_id, tries, attempts, event in rows:
-        attempt = sending.post(target.url, event, targets.secrets_of(target))
-        results.append((delivery_id, tries + 1, attempts, attempt))
+        attempt = channels.send(target, event)
+        results.append((delivery_id, event.object_id, tries + 1, attempts, attempt))
         if attempt.is_unanswered or attempt.is_gone or attempt.retry_after or time.monotonic() > deadline:
             break
-    if not results:
+    if not results and not blocked:
         return False
     with unit_of_work() as session:
-        for delivery_id, tries, attempts, attempt in results:
-            _record(session, delivery_id, tries, attempts, attempt)
-        return _record_on_target(session, target.id, [attempt for *_, attempt in results])
+        for delivery_id, until in blocked.items():
+            _postpone(session, EventDelivery.id == delivery_id, until)
+        for delivery_id, object_id, tries, attempts, attempt in results:
+            next_attempt_at = _record(session, delivery_id, tries, attempts, attempt)
+            if next_attempt_at is not None:
+                of_object = and_(*_waits_for(target.id), EventDelivery.object_id == object_id)
+                _postpone(session, of_object, next_attempt_at)
+        return not results or _record_on_target(session, target.id, [attempt for *_, attempt in results])
+
+
+def _find_due(target_id: str) -> tuple[list[str], dict[str, datetime]]:
+    """Return what can be sent, the first event of each object, and what is due but has to wait, and until when."""
+    now = clock.now()
+    columns = EventDelivery.id, EventDelivery.object_id, EventDelivery.position, EventDelivery.next_attempt_at
+    waiting = select(*columns).where(*_waits_for(target_id)).order_by(EventDelivery.position)
+    with read_only_unit() as session:
+        due = session.execute(waiting.where(EventDelivery.next_attempt_at <= now).limit(_WINDOW_SIZE)).all()
+        objects = {row.object_id for row in due}
+        later = session.execute(
+            waiting.where(EventDelivery.object_id.in_(objects), EventDelivery.next_attempt_at > now)
+        ).all()
+    first_later = {row.object_id: row for row in reversed(later)}
+    ready: dict[str, str] = {}
+    blocked: dict[str, datetime] = {}
+    for row in due:
+        earlier = first_later.get(row.object_id)
+        if earlier is not None and earlier.position < row.position:
+            blocked[row.id] = earlier.next_attempt_at
+        else:
+            ready.setdefault(row.object_id, row.id)
+    return list(ready.values())[:_BATCH_SIZE], blocked
+
+
+def _postpone(session: Session, rows: ColumnElement[bool], until: datetime) -> None:
+    session.execute(
+        update(EventDelivery)
+        .where(rows, EventDelivery.next_attempt_at < until)
+        .values(next_attempt_at=until)
+        .execution_options(synchronize_session=False)
+    )
 
 
 def _record(
     session: Session, delivery_id: str, tries: int, attempts: list[dict[str, object]], attempt: Attempt
-) -> None:
+) -> datetime | None:
+    """Record an attempt; return when the next one follows, if it failed and one does."""
     history = [*attempts, attempt.as_json()][-_KEPT_ATTEMPTS:]
     pending = DeliveryStatus.PENDING
     changes: dict[str, Any] = {"tries": tries, "attempts": history}
@@ -244,17 +187,19 @@ def _record(
         DELIVERIES.move(
             session, delivery_id, pending, DeliveryStatus.DELIVERED, delivered_at=delivered_at, **changes
         )
-        return
+        return None
     delay = delay_after(tries, attempt.retry_after)
     if delay is None:
         DELIVERIES.move(session, delivery_id, pending, DeliveryStatus.FAILED, **changes)
-        return
+        return None
+    next_attempt_at = clock.now() + delay
     session.execute(
         update(EventDelivery)
         .where(EventDelivery.id == delivery_id, EventDelivery.status == pending.value)
-        .values(next_attempt_at=clock.now() + delay, **changes)
+        .values(next_attempt_at=next_attempt_at, **changes)
         .execution_options(synchronize_session=False)
     )
+    return next_attempt_at
 
 
 def _record_on_target(session: Session, target_id: str, attempts: Sequence[Attempt]) -> bool:
@@ -291,48 +236,10 @@ def _disable(session: Session, target: EventTarget, reason: str) -> None:
         )
 
 
-def _is_free(now: datetime) -> ColumnElement[bool]:
+def _is_due(now: datetime) -> ColumnElement[bool]:
     return and_(
         EventTarget.status == TargetStatus.ENABLED.value,
+        EventTarget.due_at <= now,
         EventTarget.lease_until <= now,
         EventTarget.paused_until <= now,
     )
-
-
-def _has_first_due(now: datetime) -> ColumnElement[bool]:
-    return exists().where(
-        EventDelivery.target_id == EventTarget.id,
-        EventDelivery.status == DeliveryStatus.PENDING.value,
-        EventDelivery.next_attempt_at <= now,
-        _is_first(EventDelivery),
-    )
-
-
-def _is_first(delivery: type[EventDelivery]) -> ColumnElement[bool]:
-    """Return the condition that no earlier event of the object waits for delivery to the target."""
-    earlier = aliased(EventDelivery)
-    return ~exists().where(
-        earlier.target_id == delivery.target_id,
-        earlier.object_id == delivery.object_id,
-        earlier.status == DeliveryStatus.PENDING.value,
-        earlier.position < delivery.position,
-    )
-
-
-def _event_for(session: Session, subscriber: Subscriber, event_id: str) -> Event:
-    missing = NotFound("There is no such event; events are kept for 30 days.")
-    canonical = identifiers.require_id(event_id, missing)
-    event = session.scalars(select(Event).where(Event.id == canonical)).one_or_none()
-    is_visible = event is not None and (subscriber.agent_id is None or event.agent_id == subscriber.agent_id)
-    if event is None or not is_visible or event.position is None:
-        raise missing
-    return event
-
-
-def _view(row: EventDelivery, event_type: str) -> DeliveryView:
-    is_pending = row.status == DeliveryStatus.PENDING.value
-    return DeliveryView(
-        id=row.id, event_id=row.event_id, type=event_type, object_id=row.object_id, status=row.status, tries=row.tries,
-        attempts=row.attempts, next_attempt_at=row.next_attempt_at if is_pending else None, created_at=row.created_at,
-        delivered_at=row.delivered_at,
-    )  # fmt: skip

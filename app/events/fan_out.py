@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import insert, or_, select
+from sqlalchemy import insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock, identifiers
@@ -60,6 +60,18 @@ def create_deliveries(session: Session, events: Sequence[Any]) -> None:
     ]
     if rows:
         session.execute(insert(EventDelivery), rows)
+        make_due(session, {row["target_id"] for row in rows})
+
+
+def make_due(session: Session, target_ids: Collection[str]) -> None:
+    """Note on targets that something is to be delivered to them now."""
+    now = clock.now()
+    session.execute(
+        update(EventTarget)
+        .where(EventTarget.id.in_(target_ids), or_(EventTarget.due_at.is_(None), EventTarget.due_at > now))
+        .values(due_at=now)
+        .execution_options(synchronize_session=False)
+    )
 
 
 def new_delivery(target_id: str, event: Any) -> dict[str, Any]:

@@ -55,6 +55,7 @@ class EventTarget(Model):
     __tablename__ = "event_targets"
     __table_args__ = (
         Index("ix_event_targets_agent_id", "agent_id"),
+        Index("ix_event_targets_due_at", "due_at"),
         Index("ix_event_targets_created_at", "created_at", "id"),
         CheckConstraint("(audience = 'operator') = (agent_id IS NULL)", name="ck_event_targets_audience"),
     )
@@ -75,6 +76,8 @@ class EventTarget(Model):
     # The thread that delivers to it, and until when nothing is sent to it after it did not answer.
     holder: Mapped[str | None] = mapped_column(ID)
     lease_until: Mapped[datetime] = mapped_column(UtcDateTime)
+    # When its first delivery is due, at the latest; NULL if none waits.
+    due_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     paused_until: Mapped[datetime] = mapped_column(UtcDateTime)
     # Since when no delivery succeeded, and how many attempts in a row had no answer.
     failing_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
@@ -91,7 +94,7 @@ class EventDelivery(Model):
         Index("ix_event_deliveries_listing", "target_id", "position"),
         Index("ix_event_deliveries_event_id", "event_id"),
         Index("ix_event_deliveries_created_at", "created_at"),
-        partial_index("ix_event_deliveries_due", "next_attempt_at", where="status = 'pending'"),
+        partial_index("ix_event_deliveries_due", "target_id", "next_attempt_at", where="status = 'pending'"),
         # Of one object, only the first is sent.
         partial_index(
             "ix_event_deliveries_order", "target_id", "object_id", "position", where="status = 'pending'"

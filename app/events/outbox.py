@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import ScalarSelect, bindparam, insert
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, ScalarSelect, and_, bindparam, insert
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.core import clock, identifiers
 from app.db.prepared import PreparedInsert, PreparedStatement
@@ -42,6 +42,13 @@ def record(
         "dedupe": once, "data": dict(data), "created_at": clock.now(),
     }  # fmt: skip
     return bool((_INSERT if once is None else _INSERT_ONCE).execute(session, values))
+
+
+def was_recorded(
+    event_type: EventType, agent_id: InstrumentedAttribute[str], once: ColumnElement[str]
+) -> ColumnElement[bool]:
+    """Return the condition that an agent has an event of a type with this value of `once`."""
+    return and_(Event.type == event_type.value, Event.agent_id == agent_id, Event.dedupe == once)
 
 
 class OutboxOf:

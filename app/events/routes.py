@@ -8,8 +8,8 @@ from flask import Response, jsonify, request
 
 from app.core.pagination import Page
 from app.errors import InvalidInput, LimitReached
-from app.events import deliveries, feed, schemas, targets
-from app.events.deliveries import DeliveryView
+from app.events import delivery_log, feed, schemas, targets
+from app.events.delivery_log import DeliveryView
 from app.events.targets import OPERATORS, Audience, Subscriber, TargetView
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
@@ -127,7 +127,7 @@ def _register(blp: Blueprint, prefix: str) -> None:  # noqa: C901 - the views
     @named
     def test_webhook(webhook_id: str) -> dict[str, Any]:
         """Send a `webhook.test` event to this webhook; see its deliveries for the result."""
-        return {"event_id": deliveries.send_test(_subscriber(), webhook_id)}
+        return {"event_id": delivery_log.send_test(_subscriber(), webhook_id)}
 
     @blp.get("/webhooks/<string:webhook_id>/deliveries")
     @blp.arguments(schemas.DeliveriesQuery, location="query")
@@ -135,7 +135,7 @@ def _register(blp: Blueprint, prefix: str) -> None:  # noqa: C901 - the views
     @named
     def list_webhook_deliveries(query: dict[str, Any], webhook_id: str) -> Page[DeliveryView]:
         """List deliveries with their attempts, newest first."""
-        return deliveries.list_of(_subscriber(), webhook_id, query["page"], status=query["status"])
+        return delivery_log.list_of(_subscriber(), webhook_id, query["page"], status=query["status"])
 
     @blp.post("/webhooks/<string:webhook_id>/replay")
     @blp.arguments(schemas.ReplayBody)
@@ -145,7 +145,7 @@ def _register(blp: Blueprint, prefix: str) -> None:  # noqa: C901 - the views
         """Deliver one event again, or all that failed since a time. The event's id stays the same."""
         if len(body) != 1:
             raise InvalidInput("Send either event_id or failed_since.")
-        found = deliveries.replay(
+        found = delivery_log.replay(
             _subscriber(), webhook_id, event_id=body.get("event_id"), failed_since=body.get("failed_since")
         )
         return {"delivery_ids": found, "count": len(found)}

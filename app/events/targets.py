@@ -179,13 +179,14 @@ def change(subscriber: Subscriber, target_id: str, changes: dict[str, Any]) -> T
         values["url"] = parse_webhook_url(values["url"])
     if "types" in values:
         values["types"] = _checked_types(values["types"])
+    now = clock.now()
     with unit_of_work() as session:
         row = _find(session, subscriber, target_id, TargetKind.WEBHOOK)
         if values:
             session.execute(update(EventTarget).where(EventTarget.id == row.id).values(**values))
         if changes.get("enabled") is True:
             TARGETS.move(
-                session, row.id, TargetStatus.DISABLED, TargetStatus.ENABLED, paused_until=clock.now()
+                session, row.id, TargetStatus.DISABLED, TargetStatus.ENABLED, paused_until=now, due_at=now
             )
         elif changes.get("enabled") is False:
             TARGETS.move(

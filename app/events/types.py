@@ -42,7 +42,6 @@ class EventType(StrEnum):
     WALLET_FROZEN = "wallet.frozen"
     WALLET_UNFROZEN = "wallet.unfrozen"
     SERVICE_UNHEALTHY = "service.unhealthy"
-    SERVICE_HEALTHY = "service.healthy"
     WEBHOOK_DISABLED = "webhook.disabled"
     WEBHOOK_TEST = "webhook.test"
 

@@ -6,8 +6,9 @@ A freeze is recorded on the agent; `app.wallets` and `app.spending` enforce it.
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import ColumnElement, exists, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock
@@ -31,6 +32,11 @@ def list_ids_after(session: Session, after_id: str | None, *, limit: int) -> lis
     is_later = [] if after_id is None else [Agent.id > after_id]
     query = select(Agent.id).where(Agent.deleted_at.is_(None), *is_later).order_by(Agent.id).limit(limit)
     return list(session.scalars(query))
+
+
+def exists_with(agent_id: Any) -> ColumnElement[bool]:
+    """Return the condition that an agent with an id exists."""
+    return exists().where(Agent.id == agent_id, Agent.deleted_at.is_(None))
 
 
 def lock_agents(session: Session, agent_ids: Collection[str]) -> set[str]:

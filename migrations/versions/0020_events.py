@@ -66,6 +66,7 @@ def upgrade() -> None:
         sa.Column("former_until", _INSTANT, nullable=True),
         sa.Column("holder", _ID, nullable=True),
         sa.Column("lease_until", _INSTANT, nullable=False),
+        sa.Column("due_at", _INSTANT, nullable=True),
         sa.Column("paused_until", _INSTANT, nullable=False),
         sa.Column("failing_since", _INSTANT, nullable=True),
         sa.Column("unanswered", sa.Integer(), nullable=False),
@@ -74,6 +75,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_index("ix_event_targets_agent_id", "event_targets", ["agent_id"])
+    op.create_index("ix_event_targets_due_at", "event_targets", ["due_at"])
     op.create_index("ix_event_targets_created_at", "event_targets", ["created_at", "id"])
     op.create_table(
         "event_deliveries",
@@ -94,7 +96,7 @@ def upgrade() -> None:
     op.create_index("ix_event_deliveries_listing", "event_deliveries", ["target_id", "position"])
     op.create_index("ix_event_deliveries_event_id", "event_deliveries", ["event_id"])
     op.create_index("ix_event_deliveries_created_at", "event_deliveries", ["created_at"])
-    _partial("ix_event_deliveries_due", "event_deliveries", ["next_attempt_at"], "status = 'pending'")
+    _partial("ix_event_deliveries_due", "event_deliveries", ["target_id", "next_attempt_at"], "status = 'pending'")
     _partial(
         "ix_event_deliveries_order",
         "event_deliveries",

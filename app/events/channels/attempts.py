@@ -1,0 +1,61 @@
+"""An attempt to deliver an event, and what is sent of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from http import HTTPStatus
+from typing import Any
+
+from app.core import clock
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An attempt to deliver: the status code, or why there was none."""
+
+    at: datetime
+    milliseconds: int
+    status_code: int | None = None
+    error: str | None = None
+    answer: str = ""
+    retry_after: timedelta | None = None
+
+    @property
+    def is_delivered(self) -> bool:
+        """Return whether the target accepted the event."""
+        return (
+            self.status_code is not None and HTTPStatus.OK <= self.status_code < HTTPStatus.MULTIPLE_CHOICES
+        )
+
+    @property
+    def is_gone(self) -> bool:
+        """Return whether the target wants no more events."""
+        return self.status_code == HTTPStatus.GONE
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Return whether the target did not answer, so that other events would not be, either."""
+        return self.status_code is None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the record of the attempt."""
+        return {
+            "at": clock.isoformat(self.at),
+            "status_code": self.status_code,
+            "error": self.error,
+            "duration_ms": self.milliseconds,
+            "answer": self.answer,
+        }
+
+
+def payload(event: Any) -> dict[str, Any]:
+    """Return an event as clients read it and as it is delivered."""
+    return {
+        "id": event.id,
+        "type": event.type,
+        "timestamp": clock.isoformat(event.created_at),
+        "agent_id": event.agent_id,
+        "object_id": event.object_id,
+        "data": event.data,
+    }

@@ -1,0 +1,129 @@
+"""What was delivered: the deliveries of a webhook with their attempts, tests, replays, and notices of an event."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import and_, select
+from sqlalchemy.orm import Session
+
+from app.core import clock, identifiers
+from app.core.pagination import Page, PageRequest
+from app.db.statements import count
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.errors import NotFound
+from app.events import fan_out, outbox, targets
+from app.events.fan_out import DELIVERIES, DeliveryStatus
+from app.events.models import Event, EventDelivery
+from app.events.targets import Subscriber
+from app.events.types import EventType
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryView:
+    """A delivery with its event and its attempts, the newest last."""
+
+    id: str
+    event_id: str
+    type: str
+    object_id: str
+    status: str
+    tries: int
+    attempts: Sequence[dict[str, object]]
+    next_attempt_at: datetime | None
+    created_at: datetime
+    delivered_at: datetime | None
+
+
+def list_of(
+    subscriber: Subscriber, target_id: str, page: PageRequest, *, status: str | None = None
+) -> Page[DeliveryView]:
+    """Return a page of the deliveries to a webhook, newest first. Raises: NotFound."""
+    with read_only_unit() as session:
+        target = targets.find(session, subscriber, target_id)
+        conditions = [EventDelivery.target_id == target.id]
+        if status is not None:
+            conditions.append(EventDelivery.status == status)
+        rows = session.execute(
+            select(EventDelivery, Event.type)
+            .join(Event, Event.id == EventDelivery.event_id)
+            .where(*conditions)
+            .order_by(EventDelivery.position.desc())
+            .limit(page.limit)
+            .offset(page.offset)
+        ).all()
+        found = [_view(row, event_type) for row, event_type in rows]
+        return Page(found, count(session, EventDelivery, *conditions), page)
+
+
+def send_test(subscriber: Subscriber, target_id: str) -> str:
+    """Record a test event for one webhook, and return its id; it is delivered like any other. Raises: NotFound."""
+    with unit_of_work() as session:
+        target = targets.find(session, subscriber, target_id)
+        data = {"webhook_id": target.id, "message": "This is a test."}
+        event_id = identifiers.new_id()
+        outbox.record(
+            session, EventType.WEBHOOK_TEST, agent_id=target.agent_id, object_id=target.id, data=data, event_id=event_id
+        )  # fmt: skip
+    return event_id
+
+
+def replay(
+    subscriber: Subscriber, target_id: str, *, event_id: str | None, failed_since: datetime | None
+) -> list[str]:
+    """Deliver one event again, or all that failed since a time; return the ids of the deliveries. Raises: NotFound."""
+    again: dict[str, Any] = {"tries": 0, "next_attempt_at": clock.now(), "delivered_at": None}
+    ended = {DeliveryStatus.DELIVERED, DeliveryStatus.FAILED}
+    with unit_of_work() as session:
+        target = targets.find(session, subscriber, target_id)
+        of_target = EventDelivery.target_id == target.id
+        if event_id is None:
+            since = EventDelivery.created_at >= (failed_since or clock.now())
+            fan_out.make_due(session, [target.id])
+            return DELIVERIES.move(
+                session, and_(of_target, since), DeliveryStatus.FAILED, DeliveryStatus.PENDING, **again
+            )
+        event = _event_for(session, subscriber, event_id)
+        fan_out.make_due(session, [target.id])
+        delivery_id = session.scalar(
+            select(EventDelivery.id).where(of_target, EventDelivery.event_id == event.id)
+        )
+        if delivery_id is None:
+            values = fan_out.new_delivery(target.id, event)
+            session.add(EventDelivery(**values))
+            return [str(values["id"])]
+        DELIVERIES.move(session, delivery_id, ended, DeliveryStatus.PENDING, **again)
+        return [delivery_id]
+
+
+def notices(session: Session, event_ids: Sequence[str]) -> list[DeliveryView]:
+    """Return the deliveries of events to all targets, to find out whether anybody was notified."""
+    rows = session.execute(
+        select(EventDelivery, Event.type)
+        .join(Event, Event.id == EventDelivery.event_id)
+        .where(EventDelivery.event_id.in_(event_ids))
+        .order_by(EventDelivery.created_at)
+    ).all()
+    return [_view(row, event_type) for row, event_type in rows]
+
+
+def _event_for(session: Session, subscriber: Subscriber, event_id: str) -> Event:
+    missing = NotFound("There is no such event; events are kept for 30 days.")
+    canonical = identifiers.require_id(event_id, missing)
+    event = session.scalars(select(Event).where(Event.id == canonical)).one_or_none()
+    is_visible = event is not None and (subscriber.agent_id is None or event.agent_id == subscriber.agent_id)
+    if event is None or not is_visible or event.position is None:
+        raise missing
+    return event
+
+
+def _view(row: EventDelivery, event_type: str) -> DeliveryView:
+    is_pending = row.status == DeliveryStatus.PENDING.value
+    return DeliveryView(
+        id=row.id, event_id=row.event_id, type=event_type, object_id=row.object_id, status=row.status, tries=row.tries,
+        attempts=row.attempts, next_attempt_at=row.next_attempt_at if is_pending else None, created_at=row.created_at,
+        delivered_at=row.delivered_at,
+    )  # fmt: skip

@@ -1,0 +1,147 @@
+"""Events delivered to many webhooks: recorded at a rate by one process, sent by a worker's threads."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from flask import Flask
+
+from app.config import Settings
+from app.core import clock, identifiers
+from app.db.unit_of_work import unit_of_work
+from app.events import outbox, targets
+from app.events.targets import Audience, Subscriber, TargetKind
+from app.events.types import EventType
+from app.extensions import db
+from app.factory import create_app
+from benchmarks import stack, thresholds
+from benchmarks.stack import Infrastructure
+from benchmarks.thresholds import Threshold
+from tests.support.loopback_http import Asked, Reply, serve
+from workers import events
+
+_TARGETS = 100
+_EVENTS_PER_SECOND = 10_000 / 60
+_OBJECTS_PER_AGENT = 20
+_MAX_DELAY_SECONDS = 10.0
+_SLOW_TARGETS = 5
+_SLOW_SECONDS = 12.0
+_TICK_SECONDS = 2.0
+
+
+class _Receivers:
+    """Counts what arrives, with its delay and whether an object's events are in order."""
+
+    def __init__(self) -> None:
+        self.delays: dict[str, float] = {}
+        self.repeated = self.disordered = 0
+        self._last: dict[tuple[str, str], int] = defaultdict(lambda: -1)
+        self._lock = threading.Lock()
+
+    def answer(self, asked: Asked) -> Reply:
+        event = json.loads(asked.body)
+        number, sent_at = event["data"]["number"], event["data"]["sent_at"]
+        place = asked.target, event["object_id"]
+        with self._lock:
+            self.repeated += event["id"] in self.delays
+            self.delays.setdefault(event["id"], time.time() - sent_at)
+            self.disordered += number < self._last[place]
+            self._last[place] = number
+        return Reply(b"", 204)
+
+
+def measure(infrastructure: Infrastructure, *, seconds: float) -> list[Threshold]:
+    """Record events of 100 agents, each with a webhook, for a while, and wait until all have arrived."""
+    rate = round(_EVENTS_PER_SECOND * 60)
+    thresholds.print_heading(
+        f"{rate:,} events a minute to {_TARGETS} webhooks, {_SLOW_TARGETS} more do not answer"
+    )
+    environment = infrastructure.migrated("events", LOG_LEVEL="ERROR")
+    app = create_app(Settings(**stack.settings_of(environment)))
+    receivers = _Receivers()
+    with ExitStack() as made, app.app_context():
+        server = made.enter_context(serve(receivers.answer))
+        slow = made.enter_context(serve(_hang))
+        agents = [_agent_with_webhook(app, f"{server.url}/{number}") for number in range(_TARGETS)]
+        hanging = [_agent_with_webhook(app, f"{slow.url}/{number}") for number in range(_SLOW_TARGETS)]
+        made.enter_context(_ticks(app))
+        count = _record(agents, hanging, seconds)
+        deadline = time.monotonic() + 60
+        while len(receivers.delays) < count and time.monotonic() < deadline:
+            time.sleep(0.1)
+        db.engine.dispose()
+    delays = sorted(receivers.delays.values())
+    p95 = delays[len(delays) * 95 // 100] if delays else float("inf")
+    thresholds.print_note(
+        f"{len(delays):,} of {count:,} arrived; half within {delays[len(delays) // 2]:.2f} s, 95 % within {p95:.2f} s; "
+        f"{receivers.repeated} twice, {receivers.disordered} out of order"
+    )
+    return [
+        thresholds.at_least(
+            "share of 10 000 events a minute that arrived", 100 * len(delays) / count, 100, "%"
+        ),
+        thresholds.at_most("95 % of events arrive within", p95, _MAX_DELAY_SECONDS, "s"),
+        thresholds.at_most("events out of order", receivers.disordered, 0, ""),
+    ]
+
+
+def _hang(_asked: Asked) -> Reply:
+    time.sleep(_SLOW_SECONDS)
+    return Reply(b"", 204)
+
+
+def _agent_with_webhook(app: Flask, url: str) -> str:
+    answer = app.test_client().post("/v1/agents/register", json={})
+    agent_id: str = answer.get_json()["agentId"]
+    targets.add(
+        Subscriber(Audience.AGENT, agent_id), TargetKind.WEBHOOK, url=url, types=["*"], description="",
+        secret=targets.new_secret(),
+    )  # fmt: skip
+    return agent_id
+
+
+def _record(agents: list[str], hanging: list[str], seconds: float) -> int:
+    """Record events at the rate, each in a unit, and now and then one for a webhook that does not answer."""
+    objects = {
+        agent: [identifiers.new_id() for _ in range(_OBJECTS_PER_AGENT)] for agent in [*agents, *hanging]
+    }
+    started, count = time.monotonic(), 0
+    while (passed := time.monotonic() - started) < seconds:
+        while count < passed * _EVENTS_PER_SECOND:
+            _record_one(objects, agents[count % len(agents)], count)
+            if count % 50 == 0:
+                _record_one(objects, hanging[count // 50 % len(hanging)], count)
+            count += 1
+        time.sleep(0.005)
+    return count
+
+
+def _record_one(objects: dict[str, list[str]], agent: str, number: int) -> None:
+    data = {"number": number, "sent_at": clock.now().timestamp()}
+    object_id = objects[agent][number // _TARGETS % _OBJECTS_PER_AGENT]
+    with unit_of_work() as session:
+        outbox.record(session, EventType.PAYMENT_CONFIRMED, agent_id=agent, object_id=object_id, data=data)
+
+
+@contextmanager
+def _ticks(app: Flask) -> Iterator[None]:
+    """Run the worker's job as often as the scheduler enqueues it."""
+    stop = threading.Event()
+
+    def run() -> None:
+        with app.app_context():
+            while not stop.wait(_TICK_SECONDS):
+                events.deliver()
+
+    ticking = threading.Thread(target=run)
+    ticking.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        ticking.join()
