@@ -178,6 +178,10 @@ class Settings(_UpstreamSettings):
     browser_without_sandbox: bool = False
     shopping_price_usd: Decimal = Field(Decimal("0.25"), ge=0, le=1000)
 
+    smtp_url: SecretStr = SecretStr("")
+    mail_from: str = ""
+    web_push_key: SecretStr = SecretStr("")
+
     record_upstreams: str = ""
     metrics_token: SecretStr = SecretStr("")
     sentry_dsn: SecretStr = SecretStr("")
@@ -258,7 +262,18 @@ class Settings(_UpstreamSettings):
         self.payment_recipient(Family.EVM)
         self.payment_recipient(Family.SOLANA)
         self.settlement_keys()
+        self._validate_notices()
         return self
+
+    def _validate_notices(self) -> None:
+        """Check the settings of notices, without quoting a secret. Raises: ValueError."""
+        parts = urlsplit(self.smtp_url.get_secret_value())
+        if parts.scheme not in {"", "smtp", "smtps"} or bool(parts.scheme) != bool(parts.hostname):
+            raise ValueError("SMTP_URL must look like smtp://user:password@host:587 or smtps://host")
+        if parts.scheme and not re.fullmatch(r"[^@\s<>]+@[^@\s<>]+", self.mail_from):
+            raise ValueError("with SMTP_URL, MAIL_FROM must be the address that messages come from")
+        if not re.fullmatch(r"(?:[A-Za-z0-9_-]{43})?", self.web_push_key.get_secret_value(), re.ASCII):
+            raise ValueError("WEB_PUSH_KEY must be a P-256 private key: 32 bytes in base64url, 43 characters")
 
     @classmethod
     def load(cls) -> Settings:

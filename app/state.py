@@ -21,6 +21,7 @@ from app.ports.chain import Chain
 from app.ports.counters import CounterStore
 from app.ports.facilitator import Facilitator
 from app.ports.faucet import Faucet
+from app.ports.mail import Mailer
 from app.ports.payment_signer import PaymentSigner
 from app.ports.perpdex import Perpdex
 from app.ports.prices import PriceFeed
@@ -63,6 +64,8 @@ class Ports:
     perpdex: Perpdex
     shopper: Shopper | None
     """None on a machine without a browser."""
+    mailer: Mailer | None = None
+    """None without a mail server."""
     probes: Callable[[], Sequence[Probe]] = tuple
     """Returns what can be asked of each endpoint and each price source, which the ports hide."""
     recording: Callable[[str, str], AbstractContextManager[None]] = lambda _system, _capability: nullcontext()

@@ -45,6 +45,7 @@ from app.adapters.queue_rq import RqQueue
 from app.adapters.rate_limited_http import ServiceAccess
 from app.adapters.recorder import Recorder
 from app.adapters.shopper import BrowserShopper
+from app.adapters.smtp import SmtpMailer
 from app.adapters.solana import probes as solana_probes
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
@@ -62,6 +63,7 @@ from app.core.redaction import redaction
 from app.ports.bridges import BridgeProvider, BridgeRoute
 from app.ports.chain import Chain
 from app.ports.facilitator import Facilitator
+from app.ports.mail import Mailer
 from app.ports.payment_signer import PaymentSigner
 from app.ports.prices import PriceFeed
 from app.ports.probes import Probe
@@ -105,9 +107,15 @@ def build(settings: Settings) -> Ports:
             PERPDEX_DEPLOYMENTS[settings.network.value], url=settings.perpdex_base_url
         ),
         shopper=_shopper(settings),
+        mailer=_mailer(settings),
         probes=partial(_probes, settings),
         **_recording(settings),
     )
+
+
+def _mailer(settings: Settings) -> Mailer | None:
+    url = settings.smtp_url.get_secret_value()
+    return SmtpMailer(url, sender=settings.mail_from) if url else None
 
 
 def _recording(settings: Settings) -> dict[str, Any]:

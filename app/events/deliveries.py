@@ -220,7 +220,7 @@ def _record_on_target(session: Session, target_id: str, attempts: Sequence[Attem
         target.paused_until = now + last.retry_after
     session.flush()
     if last.is_gone:
-        _disable(session, target, "the target answered 410 Gone")
+        _disable(session, target, "the target wants no more events (410 Gone)")
         return False
     if now - target.failing_since >= DISABLED_AFTER:
         _disable(session, target, "no delivery succeeded for three days")

@@ -1,4 +1,4 @@
-"""What was delivered: the deliveries of a webhook with their attempts, tests, replays, and notices of an event."""
+"""Deliveries of a webhook with their attempts, tests and replays, and notices of an event."""
 
 from __future__ import annotations
 

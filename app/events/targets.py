@@ -33,6 +33,7 @@ FORMER_SECRET_LIFETIME = timedelta(hours=24)
 MAX_TARGETS = 10
 MAX_OPERATOR_TARGETS = 50
 _SECRET_BYTES = 32
+_P256_POINT_BYTES, _AUTH_BYTES = 65, 16
 _SECRET_PREFIX = "whsec_"  # noqa: S105 - the prefix of Standard Webhooks 1.0
 _SEALED = SealedColumn(EventTarget.__tablename__, "sealed")
 _FORMER_SEALED = SealedColumn(EventTarget.__tablename__, "former_sealed")
@@ -119,6 +120,39 @@ def create_webhook(
     return _create(
         subscriber, TargetKind.WEBHOOK, checked, types, description, secret=new_secret(), claim=claim
     )
+
+
+def add_email(subscriber: Subscriber, address: str, *, types: Sequence[str]) -> TargetView:
+    """Add an email address that was parsed. Raises: InvalidInput, LimitReached."""
+    return add(subscriber, TargetKind.EMAIL, url=f"mailto:{address}", types=types, description="")
+
+
+def add_browser(
+    subscriber: Subscriber,
+    *,
+    endpoint: str,
+    p256dh: str,
+    auth: str,
+    types: Sequence[str],
+    description: str = "",
+) -> TargetView:
+    """Add a browser by its push subscription. Raises: InvalidInput, LimitReached."""
+    url = parse_webhook_url(endpoint)
+    for name, text, size in (("p256dh", p256dh, _P256_POINT_BYTES), ("auth", auth, _AUTH_BYTES)):
+        try:
+            is_key = len(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))) == size
+        except ValueError:
+            is_key = False
+        if not is_key:
+            raise InvalidInput.field(name, "must be a key of a push subscription in base64url")
+    keys = f"{p256dh} {auth}"
+    return add(subscriber, TargetKind.WEB_PUSH, url=url, types=types, description=description, secret=keys)
+
+
+def browser_keys_of(row: EventTarget) -> dict[str, str]:
+    """Return the keys of a browser's push subscription."""
+    p256dh, auth = _SEALED.open(row.sealed, row.id).split(" ")
+    return {"p256dh": p256dh, "auth": auth}
 
 
 def add(

@@ -158,7 +158,7 @@ def hold_for_approval(session: Session, wallet_id: str, request: SpendingRequest
 def charge_session(session: Session, wallet_id: str, request: SpendingRequest, *, reference: str) -> None:
     """Count what credits pay for against the session that it names, and against no limit of the wallet.
 
-    It is spent immediately: if the process dies during the call, the session has less, and nothing has to be cleaned up.
+    It is spent immediately: if the process dies during the call, the session has less, and nothing is left over.
 
     Raises: SessionLimitExceeded; NotFound if the wallet was deleted, or has no such session.
     """

@@ -178,7 +178,10 @@ def test_a_target_that_is_gone_is_disabled_and_its_owner_reads_why(agent: Agent)
             deliver()
         assert len(target.requests) == 1
     found = agent.get(f"/v1/webhooks/{webhook['id']}").get_json()
-    assert (found["status"], found["status_reason"]) == ("disabled", "the target answered 410 Gone")
+    assert (found["status"], found["status_reason"]) == (
+        "disabled",
+        "the target wants no more events (410 Gone)",
+    )
     [notice] = agent.get("/v1/events", types="webhook.disabled").get_json()["events"]
     assert notice["data"]["webhook_id"] == webhook["id"]
 

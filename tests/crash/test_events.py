@@ -20,8 +20,8 @@ from tests.support.agents import Agent, register
 from tests.support.processes import COMMIT, Point, ServiceThatBuys, points, run
 from tests.support.webhooks import Receiver, add_webhook, deliver, deliveries_of, feed, receiver
 
-# Positions and deliveries in one unit, a claim, two requests with their results, and the release.
-STEPS = points(COMMIT, COMMIT, "send", COMMIT, "send", COMMIT, COMMIT)
+# Positions and deliveries in one unit, a claim, two requests with their results, the release, and a claim of nothing.
+STEPS = points(COMMIT, COMMIT, "send", COMMIT, "send", COMMIT, COMMIT, COMMIT)
 LEASE = timedelta(minutes=2)
 
 

@@ -4,12 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
+import structlog
+
+from app.core import clock
 from app.events import targets
-from app.events.channels import webhook
+from app.events.channels import mail, web_push, webhook
 from app.events.channels.attempts import Attempt
 from app.events.models import EventTarget
+from app.events.targets import TargetKind
+
+_log = structlog.get_logger(__name__)
 
 
 def send(target: EventTarget, event: Any) -> Attempt:
-    """Send an event to a target once. Never raises for what the target does."""
-    return webhook.send(target.url, event, targets.secrets_of(target))
+    """Send an event to a target once. Never raises."""
+    at = clock.now()
+    try:
+        return _send(target, event)
+    except Exception:
+        # Recorded like any other failure: it must neither end the thread nor hold up other events.
+        _log.exception("delivery_failed", target_id=target.id, event_id=event.id)
+        return Attempt(at, 0, error="internal_error", is_unexpected=True)
+
+
+def _send(target: EventTarget, event: Any) -> Attempt:
+    match TargetKind(target.kind):
+        case TargetKind.WEBHOOK:
+            return webhook.send(target.url, event, targets.secrets_of(target))
+        case TargetKind.EMAIL:
+            return mail.send(target.url, event)
+        case TargetKind.WEB_PUSH:
+            return web_push.send(target.url, targets.browser_keys_of(target), event)

@@ -20,6 +20,10 @@ class Attempt:
     error: str | None = None
     answer: str = ""
     retry_after: timedelta | None = None
+    is_unexpected: bool = False
+    """Whether it failed in this service: other events may succeed."""
+    is_gone: bool = False
+    """Whether the target wants no more events."""
 
     @property
     def is_delivered(self) -> bool:
@@ -29,14 +33,9 @@ class Attempt:
         )
 
     @property
-    def is_gone(self) -> bool:
-        """Return whether the target wants no more events."""
-        return self.status_code == HTTPStatus.GONE
-
-    @property
     def is_unanswered(self) -> bool:
         """Return whether the target did not answer, so that other events would not be, either."""
-        return self.status_code is None
+        return self.status_code is None and not self.is_unexpected
 
     def as_json(self) -> dict[str, Any]:
         """Return the record of the attempt."""

@@ -46,6 +46,7 @@ def post(url: str, headers: Headers, body: bytes) -> Attempt:
     return Attempt(
         at, milliseconds_since(started_ns), status_code=response.status, answer=answer,
         retry_after=_retry_after(response.headers) if response.status in _DELAYS else None,
+        is_gone=response.status == HTTPStatus.GONE,
     )  # fmt: skip
 
 

@@ -1,0 +1,64 @@
+"""Web push to the browsers of owners: RFC 8030, encrypted by RFC 8291, with the service's key by RFC 8292."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlsplit
+
+from py_vapid import Vapid02
+from pywebpush import WebPusher
+
+from app.core import clock
+from app.events.channels.attempts import Attempt, payload
+from app.events.channels.http_post import post
+from app.state import app_state
+
+_TTL_SECONDS = 24 * 3600
+_TOKEN_SECONDS = 12 * 3600
+_MAX_PLAIN_BYTES = 3000
+"""A push service must accept 4096 bytes of encrypted body."""
+
+
+def send(endpoint: str, keys: Mapping[str, str], event: Any) -> Attempt:
+    """Send an event to a browser's push service once. Never raises for what it does."""
+    private = app_state().settings.web_push_key.get_secret_value()
+    if not private:
+        return Attempt(clock.now(), 0, error="no_web_push_key")
+    encrypted = WebPusher({"endpoint": endpoint, "keys": dict(keys)}).encode(_message(event))["body"]
+    attempt = post(
+        endpoint,
+        [
+            ("Content-Type", "application/octet-stream"),
+            ("Content-Encoding", "aes128gcm"),
+            ("TTL", str(_TTL_SECONDS)),
+            ("Urgency", "high"),
+            *_authorization(private, endpoint),
+        ],
+        encrypted,
+    )
+    # A subscription that no longer exists.
+    return replace(attempt, is_gone=True) if attempt.status_code == HTTPStatus.NOT_FOUND else attempt
+
+
+def _message(event: Any) -> bytes:
+    full = json.dumps(payload(event), separators=(",", ":")).encode()
+    if len(full) <= _MAX_PLAIN_BYTES:
+        return full
+    return json.dumps({**payload(event), "data": {}}, separators=(",", ":")).encode()
+
+
+def _authorization(private: str, endpoint: str) -> list[tuple[str, str]]:
+    parts, settings = urlsplit(endpoint), app_state().settings
+    claims = {
+        "aud": f"{parts.scheme}://{parts.netloc}",
+        "exp": int(clock.now().timestamp()) + _TOKEN_SECONDS,
+        "sub": f"mailto:{settings.mail_from}"
+        if settings.mail_from
+        else f"https://{urlsplit(settings.public_url).hostname}",
+    }
+    headers: dict[str, str] = Vapid02.from_string(private).sign(claims)
+    return list(headers.items())
