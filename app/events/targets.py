@@ -151,7 +151,7 @@ def add_browser(
 
 def browser_keys_of(row: EventTarget) -> dict[str, str]:
     """Return the keys of a browser's push subscription."""
-    p256dh, auth = _SEALED.open(row.sealed, row.id).split(" ")
+    p256dh, auth = _SEALED.open(row.sealed, row.id).decode().split(" ")
     return {"p256dh": p256dh, "auth": auth}
 
 
