@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 from urllib.parse import unquote
 
@@ -25,7 +24,7 @@ from app.errors import (
     UpstreamTimeout,
 )
 from app.idempotency.decorator import idempotent
-from app.idempotency.service import Claim
+from app.idempotency.service import Claim, derived_key
 from app.identity import guards
 from app.wallets.api.routes import LIMIT_ERRORS, resolve_wallet
 from app.wallets.core.wallets import WalletView
@@ -74,7 +73,7 @@ def _derived_key() -> str:
     parts = [
         str(body.get(name) or default) for name, default in (("method", "GET"), ("url", ""), ("body", ""))
     ]
-    return "derived-" + hashlib.sha256("\n".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+    return derived_key("\n".join(parts).encode("utf-8", "surrogatepass"))
 
 
 def _is_not_dry_run() -> bool:
