@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from werkzeug.datastructures import Headers
+
 STATELESS = "2026-07-28"
 HANDSHAKE = ("2025-11-25", "2025-06-18")
 VERSIONS = (STATELESS, *HANDSHAKE)
@@ -40,7 +42,7 @@ class McpMessage:
     is_stateless: bool
 
 
-def read_message(found: Any, headers: Mapping[str, str]) -> McpMessage:
+def read_message(found: Any, headers: Headers) -> McpMessage:
     """Check a decoded message and its headers. Raises: McpError."""
     if not isinstance(found, dict):
         raise McpError(INVALID_REQUEST, "Send one JSON-RPC message as an object; batches are not accepted.")
@@ -70,7 +72,7 @@ def is_message_id(value: Any) -> bool:
     return type(value) is int and abs(value) <= _MAX_ID
 
 
-def _check_stateless(method: str, params: Mapping[str, Any], headers: Mapping[str, str]) -> None:
+def _check_stateless(method: str, params: Mapping[str, Any], headers: Headers) -> None:
     """Check what each request of the stateless version carries, in the order of its specification."""
     meta = params.get("_meta")
     if not isinstance(meta, dict) or not {_VERSION_KEY, _CAPABILITIES_KEY} <= meta.keys():
