@@ -49,6 +49,7 @@ from app.adapters.solana import probes as solana_probes
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
 from app.adapters.solana.x402.facilitator import SolanaFacilitator
+from app.adapters.solana.x402.payment_signer import SolanaPaymentSigner
 from app.adapters.swaps.jupiter.exchange import JupiterExchange
 from app.adapters.swaps.uniswap.exchange import UniswapExchange
 from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
@@ -61,6 +62,7 @@ from app.core.redaction import redaction
 from app.ports.bridges import BridgeProvider, BridgeRoute
 from app.ports.chain import Chain
 from app.ports.facilitator import Facilitator
+from app.ports.payment_signer import PaymentSigner
 from app.ports.prices import PriceFeed
 from app.ports.probes import Probe
 from app.ports.shopper import Shopper
@@ -86,7 +88,7 @@ def build(settings: Settings) -> Ports:
         chains=MappingProxyType(chains),
         swap_exchanges=MappingProxyType(exchanges),
         facilitators=MappingProxyType(_facilitators(settings, evm, solana)),
-        payment_signers=MappingProxyType({name: EvmPaymentSigner(chain) for name, chain in evm.items()}),
+        payment_signers=MappingProxyType(_payment_signers(evm, solana)),
         bridges=MappingProxyType(bridges_between(settings, chains)),
         vault=LocalVault(settings.encryption_key_list()),
         prices=_prices(settings, evm, jupiter),
@@ -237,6 +239,13 @@ def _facilitators(
         name: EvmFacilitator(chain, confirmations=confirmations[name]) for name, chain in evm.items()
     }
     return {**facilitators, ChainName.SOLANA: SolanaFacilitator(solana)}
+
+
+def _payment_signers(
+    evm: Mapping[ChainName, EvmChain], solana: SolanaChain
+) -> dict[ChainName, PaymentSigner]:
+    signers: dict[ChainName, PaymentSigner] = {name: EvmPaymentSigner(chain) for name, chain in evm.items()}
+    return {**signers, ChainName.SOLANA: SolanaPaymentSigner(solana)}
 
 
 def _payment_confirmations(settings: Settings) -> Mapping[ChainName, int]:

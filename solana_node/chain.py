@@ -181,7 +181,7 @@ class Chain:
         """Execute in the current slot. An expired, forged or unpayable transaction is not recorded."""
         message = transaction.message
         signature = str(transaction.signatures[0])
-        if signature in self.history or not self.is_blockhash_valid(message):
+        if self.history.has_message(bytes(transaction)) or not self.is_blockhash_valid(message):
             return
         try:
             keys = self.runtime.keys_of(message)

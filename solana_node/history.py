@@ -1,10 +1,13 @@
 """Landed transactions, indexed by signature and account."""
 
+import base64
 import dataclasses
 from collections import defaultdict
 from dataclasses import dataclass
 
 from solana_node.errors import JsonObject, TransactionError
+
+_SIGNATURE_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,11 @@ class TransactionRecord:
         return {"Ok": None} if self.error is None else {"Err": self.error}
 
 
+def _message(raw: bytes) -> bytes:
+    # The signatures precede it; their number is less than 128.
+    return raw[1 + _SIGNATURE_BYTES * raw[0] :]
+
+
 class History:
     """All landed transactions in order."""
 
@@ -49,6 +57,7 @@ class History:
         self._records: dict[str, TransactionRecord] = {}
         self._positions: dict[str, int] = {}
         self._by_address: defaultdict[str, list[str]] = defaultdict(list)
+        self._messages: set[bytes] = set()
 
     def __len__(self) -> int:
         return len(self._records)
@@ -56,10 +65,15 @@ class History:
     def __contains__(self, signature: str) -> bool:
         return signature in self._records
 
+    def has_message(self, raw: bytes) -> bool:
+        """Return whether a message landed, under these signatures or others: a bank executes it once."""
+        return _message(raw) in self._messages
+
     def add(self, record: TransactionRecord) -> None:
         """Append a transaction."""
         self._positions[record.signature] = len(self._records)
         self._records[record.signature] = record
+        self._messages.add(_message(base64.b64decode(record.raw)))
         for address in dict.fromkeys(record.keys):
             self._by_address[address].append(record.signature)
 
@@ -79,6 +93,7 @@ class History:
         kept = [record for record in self._records.values() if record.slot >= slot]
         self._records, self._positions = {}, {}
         self._by_address.clear()
+        self._messages.clear()
         for record in kept:
             self.add(record)
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from app.buying.sellers import SellerAnswer
 from app.core import money
-from app.core.chains import USDC, ChainName
+from app.core.chains import USDC, ChainName, Family
 from app.core.money import NANOS_PER_USD, TokenAmount
 from app.core.strict_json import parse_response
 from app.errors import PerTxLimitExceeded, ServiceError, TermsNotSupported
@@ -44,6 +44,13 @@ class PaymentTerms:
     resource: Any = None
     extensions: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def answerable(self) -> Mapping[str, Mapping[str, Any]]:
+        """The extensions that a payment can answer, with what the seller stated in `info`."""
+        stated = {name: each for name, each in self.extensions.items() if isinstance(each, dict)}
+        infos = {name: each.get("info", {}) for name, each in stated.items()}
+        return {name: info for name, info in infos.items() if isinstance(info, dict)}
+
 
 @dataclass(frozen=True, slots=True)
 class PaymentOffer:
@@ -71,9 +78,11 @@ class PaymentOffer:
         if self.terms.resource is not None:
             document["resource"] = self.terms.resource
         extensions = dict(self.terms.extensions)
-        asked = extensions.get(_IDENTIFIER)
-        if isinstance(asked, dict) and isinstance(info := asked.get("info", {}), dict):
-            extensions[_IDENTIFIER] = {**asked, "info": {**info, "id": identifier}}
+        answers = {**signed.extensions, _IDENTIFIER: {"id": identifier}}
+        for name, info in self.terms.answerable.items():
+            if name in answers:
+                # Sellers compare what they stated with what comes back.
+                extensions[name] = {**extensions[name], "info": {**info, **answers[name]}}
         if extensions:
             document["extensions"] = extensions
         return encode_header(document)
@@ -137,15 +146,21 @@ def payable_offers(
             found.append(offer)
     affordable = [each for each in found if price_nanos(each) <= max_nanos]
     if affordable:
-        return sorted(affordable, key=lambda each: (each.amount.units, _CHAIN_ORDER.index(each.chain)))
+        return sorted(affordable, key=_preference)
     if found:
         raise _price_above(min(price_nanos(each) for each in found), max_nanos)
     supported = ", ".join(f"{signer.asset.network} ({name.value})" for name, signer in signers.items())
     raise TermsNotSupported(
-        f"None of the terms of this web service can be paid. Supported is the scheme exact with USDC (EIP-3009) on "
+        f"None of the terms of this web service can be paid. Supported is the scheme exact with USDC on "
         f"{supported or 'no network'}. Nothing was paid.",
         details={"offers": refusals},
     )
+
+
+def _preference(offer: PaymentOffer) -> tuple[int, int, bool]:
+    # Permit2 also needs an allowance.
+    by_permit2 = (offer.requirements.get("extra") or {}).get("assetTransferMethod") == "permit2"
+    return offer.amount.units, _CHAIN_ORDER.index(offer.chain), by_permit2
 
 
 def price_nanos(offer: PaymentOffer) -> int:
@@ -167,7 +182,7 @@ def _read_offer(
     if not isinstance(network, str) or network not in named:
         raise Rejected("unsupported_network")
     chain, signer = named[network]
-    if str(stated.get("asset")).lower() != signer.asset.address.lower():
+    if not _is_same_address(str(stated.get("asset")), signer.asset.address, chain.family):
         raise Rejected("unknown_asset")
     if not isinstance(extra, dict) or not signer.accepts_extra(extra):
         raise Rejected("unknown_token_domain_or_transfer_method")
@@ -181,6 +196,11 @@ def _read_offer(
     return PaymentOffer(
         terms, stated, chain, network, signer.asset.address, recipient, amount, _validity_seconds(stated)
     )
+
+
+def _is_same_address(stated: str, own: str, family: Family) -> bool:
+    # Base58 distinguishes the cases of letters; sellers write EVM addresses in any.
+    return stated.lower() == own.lower() if family is Family.EVM else stated == own
 
 
 def _units(terms: PaymentTerms, stated: Mapping[str, Any]) -> int:

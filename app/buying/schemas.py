@@ -76,7 +76,7 @@ class SellerPaymentShape(Schema):
         metadata={
             "enum": ["pending", "paid", "expired"],
             "description": "`pending`: it was signed and may still be used; its amount counts against the limits "
-            "until it is paid or has expired on the chain. `expired`: it was never used, and never will be.",
+            "until it is paid or has expired on the chain. `expired`: it did not pay, and never will.",
         },
     )
     transaction_id = fields.UUID(required=True)

@@ -22,8 +22,9 @@ from app.capacity.limiter import Quota
 from app.core import clock
 from app.core.chains import ChainName
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.errors import PaymentFailed
+from app.errors import AddressNotAllowed, PaymentFailed, ServiceError
 from app.idempotency.service import Claim
+from app.ports.chain import Terms
 from app.ports.errors import PortError, Rejected, Unreachable
 from app.ports.payment_signer import PaymentIntent
 from app.spending import holds as spending_holds
@@ -85,11 +86,10 @@ def fetch(
         unpaid = _ask_unpaid(wallet, order)
         if unpaid.status != HTTPStatus.PAYMENT_REQUIRED:
             return FetchResult(unpaid)
-        offer, movement, funds = _choose(wallet, order, unpaid)
-        payment = _record(wallet, order.request, offer, movement, funds, claim=claim)
-        return _present(
-            wallet, order.request, payment, offer.terms.version, offer.network, wait_seconds=wait_seconds
-        )
+        chosen = _choose(wallet, order, unpaid)
+        payment = _record(wallet, order.request, chosen, claim=claim)
+        stored = _StoredPayment(payment, chosen.offer.terms.version, chosen.offer.network)
+        return _present(wallet, order.request, stored, wait_seconds=wait_seconds)
 
 
 def resume(
@@ -103,14 +103,8 @@ def resume(
     with read_only_unit() as session:
         spending_holds.check(session, wallet.id, SpendingRequest(0, domain=order.request.host))
     with _permit(wallet, order.request):
-        return _present(
-            wallet,
-            order.request,
-            purchase.payment,
-            purchase.version,
-            purchase.network,
-            wait_seconds=wait_seconds,
-        )
+        stored = _StoredPayment(purchase.payment, purchase.version, purchase.network)
+        return _present(wallet, order.request, stored, wait_seconds=wait_seconds)
 
 
 def quote(wallet: WalletView, order: FetchOrder) -> FetchQuote:
@@ -119,8 +113,28 @@ def quote(wallet: WalletView, order: FetchOrder) -> FetchQuote:
         unpaid = _ask_unpaid(wallet, order)
         if unpaid.status != HTTPStatus.PAYMENT_REQUIRED:
             return FetchQuote(unpaid.status, None, None)
-        offer, movement, _funds = _choose(wallet, order, unpaid)
-        return FetchQuote(unpaid.status, offer, movement.value_nanos)
+        chosen = _choose(wallet, order, unpaid)
+        return FetchQuote(unpaid.status, chosen.offer, chosen.movement.value_nanos)
+
+
+@dataclass(frozen=True, slots=True)
+class _PreparedPayment:
+    """An offer that the wallet can pay, with all that recording and signing need."""
+
+    offer: PaymentOffer
+    movement: Movement
+    funds: AvailableFunds
+    intent: PaymentIntent
+    prepared: Terms
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredPayment:
+    """A payment with signed bytes, which are sent in this version on this network."""
+
+    payment: TransactionView
+    version: int
+    network: str
 
 
 @contextmanager
@@ -150,10 +164,8 @@ def _ask_unpaid(wallet: WalletView, order: FetchOrder) -> SellerAnswer:
         raise sellers.no_answer(error) from None
 
 
-def _choose(
-    wallet: WalletView, order: FetchOrder, unpaid: SellerAnswer
-) -> tuple[PaymentOffer, Movement, AvailableFunds]:
-    """Return the cheapest offer that the wallet can pay, within its limits."""
+def _choose(wallet: WalletView, order: FetchOrder, unpaid: SellerAnswer) -> _PreparedPayment:
+    """Return the first offer, by the order of `payable_offers`, that the wallet can pay within its limits."""
     payable = offers.payable_offers(
         offers.read_terms(unpaid),
         app_state().ports.payment_signers,
@@ -162,21 +174,33 @@ def _choose(
         networks=order.networks,
         own_addresses=frozenset(wallet.addresses.values()),
     )
-    failure: PortError | None = None
+    failures: list[ServiceError] = []
     for offer in payable:
         movement = _movement(wallet, order, offer)
-        with read_only_unit() as session:
-            spending_holds.check(session, wallet.id, movement.spending_request)
-            records.check_payee(session, wallet.id, order.request.host, offer)
         try:
-            funds = authorizations.read_funds(movement)
             with read_only_unit() as session:
-                authorizations.assert_affordable(session, movement, funds)
-        except (NotAffordable, Unreachable) as error:
-            failure = failure or error
-        else:
-            return offer, movement, funds
-    raise _payment_failed(failure or Rejected("insufficient_funds"))
+                spending_holds.check(session, wallet.id, movement.spending_request)
+                records.check_payee(session, wallet.id, order.request.host, offer)
+            return _prepare(movement, offer)
+        except AddressNotAllowed as error:
+            # The address of another chain may be allowed; other limits apply to all of them.
+            failures.append(error)
+        except (Rejected, Unreachable) as error:
+            failures.append(_payment_failed(error))
+    raise failures[0]
+
+
+def _prepare(movement: Movement, offer: PaymentOffer) -> _PreparedPayment:
+    """Read the balance and what signing needs of the chain. Raises: NotAffordable, Rejected, Unreachable."""
+    funds = authorizations.read_funds(movement)
+    with read_only_unit() as session:
+        authorizations.assert_affordable(session, movement, funds)
+    intent = PaymentIntent(
+        movement.sender, offer.recipient, offer.amount.units, offer.validity_seconds,
+        offer.requirements.get("extra") or {}, offer.terms.answerable, funds.block,
+    )  # fmt: skip
+    prepared = app_state().ports.payment_signers[offer.chain].prepare(intent)
+    return _PreparedPayment(offer, movement, funds, intent, prepared)
 
 
 def _movement(wallet: WalletView, order: FetchOrder, offer: PaymentOffer) -> Movement:
@@ -188,28 +212,22 @@ def _movement(wallet: WalletView, order: FetchOrder, offer: PaymentOffer) -> Mov
 
 
 def _record(
-    wallet: WalletView,
-    request: SellerRequest,
-    offer: PaymentOffer,
-    movement: Movement,
-    funds: AvailableFunds,
-    *,
-    claim: Claim,
+    wallet: WalletView, request: SellerRequest, chosen: _PreparedPayment, *, claim: Claim
 ) -> TransactionView:
     """Hold, sign and store in one unit. Raises: what `_choose` raises."""
     signer = custody.signer_of(wallet.id)
+    offer = chosen.offer
     payment_signer = app_state().ports.payment_signers[offer.chain]
 
     def sign(transaction_id: str) -> SignedPaymentBytes:
-        valid_before = int(clock.now().timestamp()) + offer.validity_seconds
-        intent = PaymentIntent(offer.recipient, offer.amount.units, valid_before, funds.block)
-        signed = payment_signer.authorize(intent, signer)
+        now = int(clock.now().timestamp())
+        signed = payment_signer.authorize(chosen.intent, chosen.prepared, signer, now=now)
         header = offer.payment_header(signed, identifier=transaction_id)
         return SignedPaymentBytes(signed.reference, header.encode(), signed.terms)
 
     try:
         with unit_of_work() as session:
-            payment = authorizations.record(session, movement, funds, sign, claim=claim)
+            payment = authorizations.record(session, chosen.movement, chosen.funds, sign, claim=claim)
             records.pin_payee(session, wallet.id, request.host, offer)
             records.add(session, payment.id, wallet.id, request, offer)
             return payment
@@ -218,19 +236,14 @@ def _record(
 
 
 def _present(
-    wallet: WalletView,
-    request: SellerRequest,
-    payment: TransactionView,
-    version: int,
-    network: str,
-    *,
-    wait_seconds: Decimal | None,
+    wallet: WalletView, request: SellerRequest, stored: _StoredPayment, *, wait_seconds: Decimal | None
 ) -> FetchResult:
     """Send the stored bytes with the request. What is recorded is returned, whatever happens from here on."""
+    payment = stored.payment
     signed = authorizations.stored(payment.id)
     answer = None
     try:
-        header = (offers.header_name(version), signed.raw.decode())
+        header = (offers.header_name(stored.version), signed.raw.decode())
         answer = sellers.ask(request, seconds=_PAID_SECONDS, payment=header)
         if answer.is_complete and answer.status < HTTPStatus.BAD_REQUEST:
             records.store_answer(payment.id, answer)
@@ -238,7 +251,7 @@ def _present(
         _log.warning("seller_gave_no_answer", transaction_id=payment.id, reason=error.reason)
     if answer is None or answer.status != HTTPStatus.PAYMENT_REQUIRED:
         payment = authorizations.wait(payment, wait_seconds=wait_seconds, account_id=wallet.agent_id)
-    return FetchResult(answer, payment, version, network)
+    return FetchResult(answer, payment, stored.version, stored.network)
 
 
 def _payment_failed(error: PortError) -> PaymentFailed:
@@ -248,6 +261,11 @@ def _payment_failed(error: PortError) -> PaymentFailed:
         return PaymentFailed(
             f"The wallet does not hold enough {symbol} on a network that the web service accepts; missing: {missing}. "
             "Nothing was paid.",
+            details=details,
+        )
+    if isinstance(error, Rejected):
+        return PaymentFailed(
+            "The payment would fail on every network that the wallet could pay on. Nothing was paid.",
             details=details,
         )
     return PaymentFailed("The chain cannot be read at the moment. Nothing was paid.", details=details)

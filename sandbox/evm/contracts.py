@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.adapters.bridges.relay.deployments import LIFI_DIAMOND
-from app.adapters.evm.contracts.deployments import EvmDeployment
+from app.adapters.evm.contracts.deployments import X402_PERMIT2_PROXY, EvmDeployment
 from sandbox.evm.bridges import CCTP, PORTAL, place_cctp, place_portal, place_relay
 from sandbox.evm.builder import Builder
 from sandbox.evm.optimism import place_predeploys
+from sandbox.evm.permit2 import place_permit2
 from sandbox.evm.price_feeds import place_feeds
 from sandbox.evm.rpc import NodeClient
 from sandbox.evm.tokens import place_multicall, place_usdc, place_weth
@@ -38,6 +39,7 @@ FAMILIES = (
     ContractFamily("uniswap", lambda chain: chain.uniswap_quoter, place_uniswap),
     ContractFamily("cctp", lambda _chain: CCTP.messenger, place_cctp),
     ContractFamily("portal", lambda chain: PORTAL if chain.gas_price_oracle is None else None, place_portal),
+    ContractFamily("permit2", lambda _chain: X402_PERMIT2_PROXY, place_permit2),
     ContractFamily("relay", lambda _chain: LIFI_DIAMOND, place_relay),
 )
 

@@ -22,6 +22,8 @@ from app.core.chains import ChainName
 from app.db.statements import count
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.spending import accounts as spending_accounts
+from app.wallets.transactions import authorizations, open_transactions
+from app.wallets.transactions.open_transactions import OpenMovement
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import evm_chain, fund
@@ -380,6 +382,29 @@ def test_a_request_without_a_key_is_not_paid_twice_within_ten_minutes(
     with time_machine.travel(clock.now().timestamp() + 11 * 60, tick=True):
         later = buyer.fetch(seller.url + "/report").get_json()
     assert later["payment"]["transaction_id"] != first.get_json()["payment"]["transaction_id"]
+
+
+def test_a_derived_key_outlives_its_authorization(buyer: Buyer, seller: ScriptedSeller) -> None:
+    seller.offer()["maxTimeoutSeconds"] = 10**6
+    seller.behave = lambda _shop, exchange, _payment: exchange.json({}, 503)
+    first = buyer.fetch(seller.url + "/report").get_json()
+    deadline = int(decoded(seller.headers[0])["payload"]["authorization"]["validBefore"])
+    # While the first can be used, a repetition without a key must not sign a second.
+    with time_machine.travel(deadline, tick=True):
+        again = buyer.fetch(seller.url + "/report").get_json()
+    assert again["payment"]["transaction_id"] == first["payment"]["transaction_id"]
+    assert len(set(seller.headers)) == 1
+
+
+def test_a_pass_of_the_workers_does_not_load_what_sellers_stated(
+    buyer: Buyer, seller: ScriptedSeller
+) -> None:
+    seller.behave = lambda _shop, exchange, _payment: exchange.json({}, 503)
+    payment = buyer.fetch(seller.url + "/report").get_json()["payment"]
+    [movement] = open_transactions.due(BASE, clock.now() + timedelta(minutes=1))
+    assert isinstance(movement, OpenMovement)
+    assert (movement.id, movement.latest.raw) == (payment["transaction_id"], b"")
+    assert authorizations.stored(movement.id).raw.decode() == seller.headers[0]
 
 
 def test_a_wallet_without_the_amount_signs_nothing(buyer: Buyer, seller: ScriptedSeller) -> None:

@@ -20,6 +20,8 @@ from x402.mechanisms.evm import EthAccountSigner
 from x402.mechanisms.evm.exact import register_exact_evm_client
 
 from app.adapters.evm.signatures import digest_of
+from app.adapters.solana.chain import SolanaChain
+from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
 from app.adapters.upstream_http.exchange import HttpUpstream
 from app.core.chains import ChainName
 from app.payments import treasury
@@ -209,20 +211,25 @@ def test_a_client_without_a_library_pays_by_hash(mainnet: Scene) -> None:
     assert (again.status_code, again.json()["code"]) == (402, "PAYMENT_ALREADY_USED")
 
 
+@pytest.mark.parametrize(
+    ("chain", "network"), [("base", "eip155:8453"), ("solana", f"solana:{_MAINNET_GENESIS[:32]}")]
+)
 def test_another_instance_of_this_service_pays_and_is_served(
-    mainnet: Scene, build_app: Callable[..., Flask], sqlite_url: str
+    mainnet: Scene, build_app: Callable[..., Flask], sqlite_url: str, chain: str, network: str
 ) -> None:
+    solana = SolanaChain(SOLANA_DEPLOYMENTS["mainnet"], rpc_urls=[mainnet.solana.url], read_seconds=60)
     app = build_app(
         sqlite_url,
         settings={"allow_private_upstreams": True},
-        chains={ChainName.BASE: evm_chain(mainnet.base)},
+        chains={ChainName.BASE: evm_chain(mainnet.base), ChainName.SOLANA: solana},
         public_upstream=HttpUpstream(connect_seconds=5, read_seconds=60),
     )
     with app.app_context():
         agent = register(app.test_client())
         fund(mainnet.base, agent.address, eth=0, dollars=1)
-        body = {"url": mainnet.search, "max_amount_usd": 0.05}
+        fund_solana(mainnet.solana, agent.solana_address, sol=0, dollars=1)
+        body = {"url": mainnet.search, "max_amount_usd": 0.05, "networks": [chain]}
         answer = agent.post(f"{agent.wallet_url}/x402/fetch", body)
         found = answer.get_json()
     assert (answer.status_code, found["status"], found["body"]) == (200, 200, '{"results": []}'), found
-    assert (found["payment"]["state"], found["payment"]["network"]) == ("paid", "eip155:8453")
+    assert (found["payment"]["state"], found["payment"]["network"]) == ("paid", network)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from sandbox.evm import EvmNode
-from tests.crash.conftest import EvmScene, counted_usd
+from tests.crash.conftest import EvmScene, Scene, counted_usd
 from tests.support.processes import COMMIT, Point, Scenario, ServiceThatBuys, points
 from tests.support.sellers import ScriptedSeller, scripted_seller, uses_of
 
@@ -25,7 +25,7 @@ def seller(crash_node: EvmNode) -> Iterator[ScriptedSeller]:
         yield made
 
 
-def purchase(scene: EvmScene, seller: ScriptedSeller) -> Scenario:
+def purchase(scene: Scene, seller: ScriptedSeller) -> Scenario:
     service = scene.service
     settings = {**service.settings, "allow_private_upstreams": True}
     scene.service = ServiceThatBuys(service.database_url, service.nodes, settings)

@@ -24,6 +24,8 @@ from app.adapters.openapi_reader.reader import OpenApiReader
 from app.adapters.perpdex.deployments import DEPLOYMENTS as PERPDEX
 from app.adapters.perpdex.exchange import HyperliquidExchange
 from app.adapters.prices.market import MarketPriceFeed
+from app.adapters.solana.chain import SolanaChain
+from app.adapters.solana.x402.payment_signer import SolanaPaymentSigner
 from app.adapters.swaps.uniswap.exchange import UniswapExchange
 from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
 from app.adapters.vault.local import LocalVault
@@ -157,7 +159,13 @@ def exchanges_on(chains: Mapping[ChainName, Chain]) -> dict[ChainName, SwapExcha
 def signers_on(chains: Mapping[ChainName, Chain]) -> dict[ChainName, PaymentSigner]:
     """Return the real payment signers of chains, including chains with faults."""
     real = {name: getattr(chain, "real", chain) for name, chain in chains.items()}
-    return {name: EvmPaymentSigner(chain) for name, chain in real.items() if isinstance(chain, EvmChain)}
+    signers: dict[ChainName, PaymentSigner] = {}
+    for name, chain in real.items():
+        if isinstance(chain, EvmChain):
+            signers[name] = EvmPaymentSigner(chain)
+        elif isinstance(chain, SolanaChain):
+            signers[name] = SolanaPaymentSigner(chain)
+    return signers
 
 
 def bridges_on(

@@ -16,6 +16,7 @@ from app.credits import audit as credits_audit
 from app.credits.models import CreditAccount, CreditHold, CreditLedgerEntry, GrantBudget
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import ServiceError
+from app.events.models import Event
 from app.extensions import Model, db
 from app.factory import _engine_options, prepare_sqlite
 from app.identity.models import Agent, ApiKey
@@ -42,6 +43,7 @@ TABLES: tuple[type[Model], ...] = (
     SpendingSession,
     UsageLog,
     UsageByProvider,
+    Event,
 )
 
 

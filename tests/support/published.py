@@ -31,6 +31,11 @@ def run_python(program: str, *arguments: str, requirements: str | None = None) -
     return _run([python, str(PROGRAMS / program), *arguments])
 
 
+def make_python(requirements: str) -> None:
+    """Create the environment with these requirements where it is missing."""
+    _python(PROGRAMS / requirements)
+
+
 def run_node(program: str, *arguments: str) -> Any:
     """Run one of the programs under Node with the locked packages, and return what it printed."""
     return _run(["node", str(_node_programs() / program), *arguments])

@@ -12,6 +12,10 @@ from eth_account import Account
 from flask import Flask
 from werkzeug.serving import make_server
 from x402 import x402FacilitatorSync, x402ResourceServerSync
+from x402.extensions.eip2612_gas_sponsoring import (
+    EIP2612_GAS_SPONSORING,
+    declare_eip2612_gas_sponsoring_extension,
+)
 from x402.http.middleware.flask import PaymentMiddleware
 from x402.http.types import PaymentOption, RouteConfig
 from x402.mechanisms.evm import FacilitatorWeb3Signer
@@ -39,14 +43,20 @@ class PublishedSeller:
 
 
 @contextmanager
-def published_seller(node: EvmNode, *, price: int = CENT) -> Iterator[PublishedSeller]:
-    """Run a Flask application behind the unmodified middleware, which settles on the node by itself."""
+def published_seller(
+    node: EvmNode, *, price: int = CENT, by_permit2: bool = False
+) -> Iterator[PublishedSeller]:
+    """Run a Flask application behind the unmodified middleware, which settles on the node by itself.
+
+    By Permit2, its facilitator also submits the payer's allowance.
+    """
     network = f"eip155:{node.chain_id}"
     settler = Account.create()
     fund(node, settler.address, eth=1)
     facilitator = x402FacilitatorSync()
     signer = FacilitatorWeb3Signer(settler.key.hex(), node.url)
     facilitator.register([network], ExactEvmFacilitatorScheme(signer))
+    facilitator.register_extension(EIP2612_GAS_SPONSORING)
     server = x402ResourceServerSync(facilitator)
     server.register(network, ExactEvmServerScheme())
     shop = Flask("shop")
@@ -61,9 +71,12 @@ def published_seller(node: EvmNode, *, price: int = CENT) -> Iterator[PublishedS
         return {"report": "free"}
 
     domain = {"name": node.deployment.usdc_domain_name, "version": "2"}
-    asset = {"amount": str(price), "asset": node.deployment.usdc, "extra": domain}
+    method = {"assetTransferMethod": "permit2"} if by_permit2 else {}
+    asset = {"amount": str(price), "asset": node.deployment.usdc, "extra": {**domain, **method}}
     option = PaymentOption(scheme="exact", pay_to=PAYEE, price=asset, network=network)
-    PaymentMiddleware(shop, {"GET /report": RouteConfig(accepts=option)}, server)
+    extensions = declare_eip2612_gas_sponsoring_extension() if by_permit2 else None
+    route = RouteConfig(accepts=option, extensions=extensions)
+    PaymentMiddleware(shop, {"GET /report": route}, server)
     web = make_server("127.0.0.1", 0, shop, threaded=True)
     thread = threading.Thread(target=web.serve_forever)
     thread.start()

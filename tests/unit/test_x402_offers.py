@@ -8,20 +8,24 @@ from typing import Any
 
 import pytest
 from flask import Flask
+from solders.keypair import Keypair
 
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.contracts.deployments import DEPLOYMENTS
 from app.adapters.evm.x402.payment_signer import EvmPaymentSigner
+from app.adapters.solana.chain import SolanaChain
+from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
+from app.adapters.solana.x402.payment_signer import SolanaPaymentSigner
 from app.buying import offers, sellers
 from app.buying.offers import PaymentOffer
 from app.buying.sellers import SellerAnswer
 from app.core.chains import ChainName
 from app.errors import InvalidInput, PerTxLimitExceeded, TermsNotSupported
-from app.ports.payment_signer import PaymentSigner
-from tests.support.payments import encoded
+from app.ports.payment_signer import AuthorizedPayment, PaymentSigner
+from tests.support.payments import decoded, encoded
 from tests.support.sellers import OTHER_PAYEE, PAYEE
 
-BASE, ETHEREUM = ChainName.BASE, ChainName.ETHEREUM
+BASE, ETHEREUM, SOLANA = ChainName.BASE, ChainName.ETHEREUM, ChainName.SOLANA
 DOLLAR_NANOS = 10**9
 HOST = "shop.example.com"
 
@@ -33,7 +37,11 @@ def signer(name: ChainName) -> PaymentSigner:
     )
 
 
-SIGNERS = {ETHEREUM: signer(ETHEREUM), BASE: signer(BASE)}
+SIGNERS: dict[ChainName, PaymentSigner] = {ETHEREUM: signer(ETHEREUM), BASE: signer(BASE)}
+SOLANA_CHAIN = SolanaChain(SOLANA_DEPLOYMENTS["mainnet"], rpc_urls=["http://127.0.0.1:1"])
+WITH_SOLANA = {**SIGNERS, SOLANA: SolanaPaymentSigner(SOLANA_CHAIN)}
+USDC_MINT = SOLANA_CHAIN.deployment.usdc_mint
+SOLANA_PAYEE, SPONSOR = (str(Keypair().pubkey()) for _ in range(2))
 
 
 def offer_on(name: ChainName = BASE, **changed: Any) -> dict[str, Any]:
@@ -48,7 +56,8 @@ def payable(*stated: Mapping[str, Any], **more: Any) -> list[PaymentOffer]:
     document = {"x402Version": 2, "accepts": list(stated), **more.pop("terms", {})}
     terms = offers.read_terms(SellerAnswer(402, [("PAYMENT-REQUIRED", encoded(document))], b""))
     options = {"max_nanos": DOLLAR_NANOS, "networks": (), "own_addresses": (), **more}
-    return offers.payable_offers(terms, SIGNERS, host=HOST, **options)
+    signers = options.pop("signers", SIGNERS)
+    return offers.payable_offers(terms, signers, host=HOST, **options)
 
 
 def reasons(*stated: Mapping[str, Any], **more: Any) -> list[str]:
@@ -74,7 +83,7 @@ def reasons(*stated: Mapping[str, Any], **more: Any) -> list[str]:
         ({"payTo": SIGNERS[BASE].asset.address}, "invalid_recipient"),
         ({"payTo": "shop.eth"}, "invalid_recipient"),
         ({"extra": {"name": "USD Coin", "version": "3"}}, "unknown_token_domain_or_transfer_method"),
-        ({"extra": {"assetTransferMethod": "permit2"}}, "unknown_token_domain_or_transfer_method"),
+        ({"extra": {"assetTransferMethod": "erc7710"}}, "unknown_token_domain_or_transfer_method"),
         ({"extra": ["USD Coin"]}, "unknown_token_domain_or_transfer_method"),
         ({"maxTimeoutSeconds": 1}, "invalid_timeout"),
     ],
@@ -83,6 +92,56 @@ def test_terms_that_are_not_supported_are_refused_with_the_reason(
     changed: Mapping[str, Any], reason: str
 ) -> None:
     assert reasons(offer_on(**changed)) == [reason]
+
+
+def solana_offer(**changed: Any) -> dict[str, Any]:
+    return {
+        "scheme": "exact", "network": "solana:5eykt4UsFv8P8NJdTREpY1vzqKqZKvdp", "amount": "10000", "asset": USDC_MINT,
+        "payTo": SOLANA_PAYEE, "maxTimeoutSeconds": 60, "extra": {"feePayer": SPONSOR}, **changed,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"asset": USDC_MINT.swapcase()}, "unknown_asset"),
+        ({"network": "solana:EtWTRABZaYq6iMfeYKouRu166VU2xqa1"}, "unsupported_network"),
+        ({"network": "solana"}, "unsupported_network"),
+        ({"payTo": USDC_MINT}, "invalid_recipient"),
+        ({"payTo": PAYEE}, "invalid_recipient"),
+        ({"extra": {}}, "unknown_token_domain_or_transfer_method"),
+        ({"extra": {"feePayer": PAYEE}}, "unknown_token_domain_or_transfer_method"),
+        ({"extra": {"feePayer": [SPONSOR]}}, "unknown_token_domain_or_transfer_method"),
+        ({"extra": {"feePayer": SPONSOR, "memo": 5}}, "unknown_token_domain_or_transfer_method"),
+        ({"extra": {"feePayer": SPONSOR, "memo": "\ud800"}}, "unknown_token_domain_or_transfer_method"),
+        (
+            {"extra": {"feePayer": SPONSOR, "assetTransferMethod": "permit2"}},
+            "unknown_token_domain_or_transfer_method",
+        ),
+    ],
+)
+def test_terms_on_solana_that_are_not_supported_are_refused_with_the_reason(
+    changed: Mapping[str, Any], reason: str
+) -> None:
+    assert payable(solana_offer(), signers=WITH_SOLANA)
+    assert reasons(solana_offer(**changed), signers=WITH_SOLANA) == [reason]
+
+
+def test_among_equal_prices_base_comes_first_and_the_token_itself_before_permit2() -> None:
+    by_permit2 = {**SIGNERS[BASE].asset.extra, "assetTransferMethod": "permit2"}
+    found = payable(
+        offer_on(ETHEREUM), solana_offer(), offer_on(extra=by_permit2), offer_on(), signers=WITH_SOLANA
+    )
+    chosen = [(each.chain, each.requirements["extra"].get("assetTransferMethod")) for each in found]
+    assert chosen == [(BASE, None), (BASE, "permit2"), (SOLANA, None), (ETHEREUM, None)]
+
+
+def test_what_a_seller_stated_in_an_extension_is_returned_with_the_answer() -> None:
+    stated = {"a": {"info": {"version": "1"}, "schema": {}}, "b": "text", "c": {"info": 5}}
+    [offer] = payable(offer_on(), terms={"extensions": stated})
+    signed = AuthorizedPayment("1", {}, {}, {"a": {"amount": "5"}, "b": {"x": 1}, "other": {"y": 2}})
+    sent = decoded(offer.payment_header(signed, identifier="id"))["extensions"]
+    assert sent == {**stated, "a": {"info": {"version": "1", "amount": "5"}, "schema": {}}}
 
 
 def test_the_cheapest_supported_offer_comes_first_and_base_before_ethereum() -> None:

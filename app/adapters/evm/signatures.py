@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from eth_utils.crypto import keccak
 
 from app.adapters.evm.client.web3_imports import Account, SignableMessage, encode_defunct, encode_typed_data
+from app.ports.vault import Signer
 
 SIGNATURE = re.compile(r"0x[0-9a-fA-F]{130}", re.ASCII)
 """r, s and v of an ECDSA signature."""
@@ -18,28 +19,30 @@ _RECOVERY_IDS = (27, 28, 0, 1)
 
 @dataclass(frozen=True, slots=True)
 class SigningDomain:
-    """The EIP-712 domain of a token."""
+    """The EIP-712 domain of a contract; some have no version."""
 
     name: str
-    version: str
+    version: str | None
     chain_id: int
     contract: str
 
 
 def typed_message(struct: str, values: Sequence[object], domain: SigningDomain) -> SignableMessage:
-    """Return the EIP-712 message of a struct in the standard's notation, `Name(type name,…)`, with its values."""
-    name, _, members = struct.removesuffix(")").partition("(")
-    fields = [member.split() for member in members.split(",")]
-    return encode_typed_data(
-        {
-            "name": domain.name,
-            "version": domain.version,
-            "chainId": domain.chain_id,
-            "verifyingContract": domain.contract,
-        },
-        {name: [{"name": label, "type": kind} for kind, label in fields]},
-        {label: value for (_, label), value in zip(fields, values, strict=True)},
-    )
+    """Return the EIP-712 message of a struct in the standard's notation, `Name(type name,…)`, with its values.
+
+    Structs in it follow it, as in the standard's `encodeType`; their values are dictionaries.
+    """
+    types: dict[str, list[dict[str, str]]] = {}
+    for text in struct.removesuffix(")").split(")"):
+        name, _, members = text.partition("(")
+        fields = [member.split() for member in members.split(",")]
+        types[name] = [{"name": label, "type": kind} for kind, label in fields]
+    first = next(iter(types.values()))
+    message = {field["name"]: value for field, value in zip(first, values, strict=True)}
+    stated = {"name": domain.name, "chainId": domain.chain_id, "verifyingContract": domain.contract}
+    if domain.version is not None:
+        stated["version"] = domain.version
+    return encode_typed_data(stated, types, message)
 
 
 def text_message(text: str) -> SignableMessage:
@@ -50,6 +53,12 @@ def text_message(text: str) -> SignableMessage:
 def digest_of(message: SignableMessage) -> bytes:
     """Return the 32 bytes that are signed."""
     return keccak(b"\x19" + message.version + message.header + message.body)
+
+
+def sign(message: SignableMessage, signer: Signer) -> str:
+    """Return a signer's signature over a message: r, s and v in hexadecimal."""
+    y_parity, r, s = signer.sign_digest(digest_of(message))
+    return "0x" + (r.to_bytes(32, "big") + s.to_bytes(32, "big") + bytes([_RECOVERY_IDS[y_parity]])).hex()
 
 
 def signer_of(message: SignableMessage, signature: str) -> str | None:

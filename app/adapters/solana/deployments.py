@@ -32,6 +32,8 @@ class SolanaDeployment:
     busy_accounts: tuple[str, ...] = ()
     # Of a slot; 0 in the sandbox, which executes immediately.
     block_seconds: float = 0.4
+    # The network's name in x402 version 1.
+    legacy_network: str | None = None
 
     def accepts(self, genesis_hash: str) -> bool:
         """Return whether a cluster with this genesis hash may be used on this network."""
@@ -47,6 +49,7 @@ DEPLOYMENTS: Mapping[str, SolanaDeployment] = MappingProxyType(
             genesis_hash=_MAINNET_GENESIS,
             default_rpc_urls=("https://api.mainnet.solana.com", "https://api.mainnet-beta.solana.com"),
             explorer_tx_url="https://solscan.io/tx/{tx_hash}",
+            legacy_network="solana",
             # The SOL/USDC pools of Orca and Raydium.
             busy_accounts=(
                 "Czfq3xZZDmsdGdUyrNLtRhGc47cXcZtLG4crryfu44zE",
@@ -59,6 +62,7 @@ DEPLOYMENTS: Mapping[str, SolanaDeployment] = MappingProxyType(
             genesis_hash=_DEVNET_GENESIS,
             default_rpc_urls=("https://api.devnet.solana.com",),
             explorer_tx_url="https://solscan.io/tx/{tx_hash}?cluster=devnet",
+            legacy_network="solana-devnet",
         ),
         "sandbox": SolanaDeployment(
             usdc_mint=_MAINNET_USDC,

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 import structlog
-from sqlalchemy import ColumnElement, Row, exists, func, select
+from sqlalchemy import ColumnElement, Row, bindparam, case, exists, func, select
 
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName
 from app.core.money import TokenAmount
@@ -22,6 +22,14 @@ _log = structlog.get_logger(__name__)
 
 BATCH = 1000
 
+
+_ATTEMPTS = table_of(SignedAttempt)
+# What others submit is never sent from here, and holds all that the seller stated.
+_RAW = case(
+    (_ATTEMPTS.c.purpose == AttemptPurpose.AUTHORIZATION.value, bindparam("not_loaded", b"")),
+    else_=_ATTEMPTS.c.raw,
+)
+_ATTEMPT = [_RAW.label("raw") if column.name == "raw" else column for column in _ATTEMPTS.c]
 
 SignedBytes: TypeAlias = Row[*tuple[Any, ...]]
 """The row of signed bytes of a movement, with their state so far."""
@@ -152,8 +160,9 @@ def _load(
             .limit(limit)
         ).all()
         attempts: dict[str, list[SignedBytes]] = {row.id: [] for row in rows}
-        table = table_of(SignedAttempt)
-        signed = select(table).where(table.c.transaction_id.in_(list(attempts))).order_by(table.c.id)
+        signed = (
+            select(*_ATTEMPT).where(_ATTEMPTS.c.transaction_id.in_(list(attempts))).order_by(_ATTEMPTS.c.id)
+        )
         for attempt in session.execute(signed):
             attempts[attempt.transaction_id].append(attempt)
         return [_movement_or_unreadable(row, attempts[row.id]) for row in rows]

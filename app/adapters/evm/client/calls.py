@@ -47,3 +47,16 @@ def block(tag: str) -> RpcCall[BlockRef]:
 def block_or_none(tag: str, *, tolerates: Tolerance | None = None) -> RpcCall[BlockRef | None]:
     """Return a call for a block that may not exist."""
     return RpcCall("eth_getBlockByNumber", (tag, False), read=wire.block_ref_or_none, tolerates=tolerates)
+
+
+def transaction_input(tx_hash: str) -> RpcCall[bytes]:
+    """Return a call for the input of a transaction; empty if the node does not show it."""
+
+    def read(result: object) -> bytes:
+        if result is None:
+            return b""
+        if not isinstance(result, dict):
+            raise MalformedResponseError("expected a transaction")
+        return wire.hex_bytes(result.get("input"))
+
+    return RpcCall("eth_getTransactionByHash", (tx_hash,), read=read)

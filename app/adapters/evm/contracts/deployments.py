@@ -26,6 +26,11 @@ class ChainlinkFeed:
     max_age_seconds: int
 
 
+PERMIT2 = "0x000000000022D473030F116dDEE9F6B43aC78BA3"
+X402_PERMIT2_PROXY = "0x402085c248EeA27D92E8b30b2C58ed07f9E20001"
+"""Both are at the same address on all chains."""
+
+
 @dataclass(frozen=True, slots=True)
 class EvmDeployment:
     """The contracts of one chain on one network; None if a chain has no such contract.

@@ -1,29 +1,34 @@
-"""Outcomes of payments that our wallets have authorized (EIP-3009) and another party submits.
+"""Outcomes of payments that our wallets have authorized (EIP-3009 or Permit2) and another party submits.
 
-The token's own state decides. "Void" promises that an authorization can never be used: a finalized block is past its
-deadline, and the token shows it unused at that block.
+The contract's own state decides. "Void" promises that an authorization can never be used: a finalized block is past its
+deadline, and the contract shows it unused at that block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+import structlog
 
 from app.adapters.evm.client import calls
 from app.adapters.evm.client.logs import read_logs
 from app.adapters.evm.client.rpc import EvmRpc
 from app.adapters.evm.client.wire import EventLog
 from app.adapters.evm.contracts import calls as contracts
+from app.adapters.evm.contracts import permit2
+from app.adapters.evm.contracts.abi import MulticallItem
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
-from app.ports.chain import Terms, TransactionOutcome, TransactionStatus
+from app.ports.chain import BlockRef, Terms, TransactionOutcome, TransactionStatus
 
 _PER_CALL = 200
 _FINAL_DEPTH = 64
 """Where a node does not support the tag `finalized`: two epochs of Ethereum."""
+_log = structlog.get_logger(__name__)
 _WAITING = TransactionOutcome(TransactionStatus.WAITING)
 
 
@@ -36,6 +41,8 @@ class OpenAuthorization:
     valid_before: int
     since_block: int
     """No block before it can hold its use."""
+    permit2_recipient: str | None = None
+    """The recipient of a payment by Permit2, which logs nothing itself; None for EIP-3009."""
 
     @classmethod
     def from_terms(cls, terms: Terms) -> OpenAuthorization | None:
@@ -47,6 +54,7 @@ class OpenAuthorization:
             bytes.fromhex(str(terms["authorization_nonce"])),
             int(terms["valid_before"] or 0),
             int(terms["since_block"] or 0),
+            str(terms["permit2_recipient"]) if terms.get("permit2_recipient") else None,
         )
 
     def as_terms(self) -> Terms:
@@ -54,7 +62,20 @@ class OpenAuthorization:
         return {
             "authorization_nonce": self.nonce.hex(), "payer": self.payer,
             "valid_before": self.valid_before, "since_block": self.since_block,
+            "permit2_recipient": self.permit2_recipient,
         }  # fmt: skip
+
+    def state_at(self, usdc: str) -> MulticallItem:
+        """Return the call that reads whether it was used, for `is_used`."""
+        if self.permit2_recipient is None:
+            return contracts.AUTHORIZATION_STATE.at(usdc, self.payer, self.nonce)
+        return permit2.word_call(self.payer, int.from_bytes(self.nonce, "big"))
+
+    def is_used(self, state: int) -> bool:
+        """Return whether it was used, by the result of `state_at`."""
+        if self.permit2_recipient is None:
+            return bool(state)
+        return permit2.is_used(state, int.from_bytes(self.nonce, "big"))
 
 
 class AuthorizationPoller:
@@ -78,22 +99,27 @@ class AuthorizationPoller:
         self, authorizations: Mapping[str, OpenAuthorization], endpoint: RpcEndpoint
     ) -> Mapping[str, TransactionOutcome]:
         opened = authorizations.values()
-        now, final, head = self._read(opened, "latest"), self._read(opened, "finalized"), calls.head()
+        tag = "finalized"
+        now, final, head = self._read(opened, "latest"), self._read(opened, tag), calls.head()
         endpoint.run([now, final, head])
         if final.error is not None and head.result >= _FINAL_DEPTH:
-            final = self._read(opened, hex(head.result - _FINAL_DEPTH))
+            tag = hex(head.result - _FINAL_DEPTH)
+            final = self._read(opened, tag)
             endpoint.run([final])
         if now.error is not None:
             return dict.fromkeys(authorizations, _WAITING)
-        _time, *are_used = now.result
-        final_time, *were_used = final.result if final.error is None else (0, *are_used)
-        logs = self._uses(
+        _time, *are_used = _uses_at(now, opened)
+        final_time, *were_used = _uses_at(final, opened) if final.error is None else (0, *are_used)
+        uses = self._uses(
             endpoint, [each for each, is_used in zip(opened, are_used, strict=True) if is_used], head
         )
         outcomes = {}
         for (key, each), is_used, was_used in zip(authorizations.items(), are_used, were_used, strict=True):
-            if is_used and each.nonce in logs:
-                outcomes[key] = _used_in(logs[each.nonce], head=head.result)
+            if is_used and each.nonce in uses:
+                outcomes[key] = _used_in(uses[each.nonce], head=head.result)
+            elif is_used and was_used and final.error is None:
+                _log.error("authorization_use_not_found", transaction_id=key, nonce="0x" + each.nonce.hex())
+                outcomes[key] = _used_before(_block(endpoint, tag), head=head.result)
             elif not is_used and not was_used and final_time >= each.valid_before:
                 outcomes[key] = TransactionOutcome(TransactionStatus.VOID)
             else:
@@ -101,10 +127,8 @@ class AuthorizationPoller:
         return outcomes
 
     def _read(self, authorizations: Collection[OpenAuthorization], block: str) -> RpcCall[tuple[Any, ...]]:
-        """Return the call for a block's time, and whether each authorization is used there."""
-        items = [
-            contracts.AUTHORIZATION_STATE.at(self._usdc, each.payer, each.nonce) for each in authorizations
-        ]
+        """Return the call for a block's time, and the state of each authorization there."""
+        items = [each.state_at(self._usdc) for each in authorizations]
         time = contracts.BLOCK_TIMESTAMP.at(self._multicall)
         return contracts.multicall(self._multicall, [time, *items], block, tolerates=accept_any_error)
 
@@ -112,19 +136,70 @@ class AuthorizationPoller:
         self, endpoint: RpcEndpoint, authorizations: Collection[OpenAuthorization], head: RpcCall[int]
     ) -> Mapping[bytes, EventLog]:
         """Return the logs of the uses by their nonces."""
-        if not authorizations:
-            return {}
+        by_token = [each for each in authorizations if each.permit2_recipient is None]
+        by_permit2 = [each for each in authorizations if each.permit2_recipient is not None]
+        found = dict(self._permit2_uses(endpoint, by_permit2, head))
         event = contracts.AUTHORIZATION_USED_EVENT
-        payers, nonces = {each.payer for each in authorizations}, {each.nonce for each in authorizations}
+        payers, nonces = {each.payer for each in by_token}, {each.nonce for each in by_token}
         topics = event.topics(sorted(payers), sorted(nonces))
+        for log in self._logs(endpoint, topics, by_token, head):
+            if (used := event.decode(log)) is not None:
+                found[used[1]] = log
+        return found
+
+    def _permit2_uses(
+        self, endpoint: RpcEndpoint, authorizations: Collection[OpenAuthorization], head: RpcCall[int]
+    ) -> Mapping[bytes, EventLog]:
+        """Return the token's logs of the transfers, by the nonces in the input of their transactions."""
+        payers = {each.payer for each in authorizations}
+        recipients = {each.permit2_recipient for each in authorizations}
+        topics = contracts.TRANSFER_EVENT.topics(sorted(payers), sorted(filter(None, recipients)))
+        logs = {log.tx_hash: log for log in self._logs(endpoint, topics, authorizations, head)}
+        inputs = {tx_hash: calls.transaction_input(tx_hash) for tx_hash in logs}
+        endpoint.run([*inputs.values()])
+        return {
+            each.nonce: logs[tx_hash]
+            for each in authorizations
+            for tx_hash, call in inputs.items()
+            if each.nonce in call.result
+        }
+
+    def _logs(
+        self,
+        endpoint: RpcEndpoint,
+        topics: Sequence[object],
+        authorizations: Collection[OpenAuthorization],
+        head: RpcCall[int],
+    ) -> Iterator[EventLog]:
+        """Yield the token's logs since authorizations were signed."""
+        if not authorizations:
+            return
         # A reorg may have moved a use below the head that was read before it was signed.
         first = max(0, min(each.since_block for each in authorizations) - _FINAL_DEPTH)
-        found = {}
         for _until, logs in read_logs(endpoint, self._usdc, topics, first=first, last=head.result):
-            for log in logs:
-                if (used := event.decode(log)) is not None:
-                    found[used[1]] = log
-        return found
+            yield from logs
+
+
+def _uses_at(reading: RpcCall[tuple[Any, ...]], authorizations: Collection[OpenAuthorization]) -> list[Any]:
+    """Return a block's time, and whether each authorization is used there."""
+    time, *states = reading.result
+    return [time, *(each.is_used(state) for each, state in zip(authorizations, states, strict=True))]
+
+
+def _block(endpoint: RpcEndpoint, tag: str) -> BlockRef:
+    found = calls.block(tag)
+    endpoint.run([found])
+    return found.result
+
+
+def _used_before(block: BlockRef, *, head: int) -> TransactionOutcome:
+    """Return the outcome of a use that a final block includes and no log shows: paid, by an unknown transaction."""
+    return TransactionOutcome(
+        TransactionStatus.SUCCEEDED,
+        block=block,
+        confirmations=max(head - block.number + 1, 0),
+        fee_units=0,
+    )
 
 
 def _used_in(log: EventLog, *, head: int) -> TransactionOutcome:

@@ -15,12 +15,15 @@ from eth_utils.address import to_checksum_address
 
 from app.adapters.evm import signatures
 from app.adapters.evm.contracts.abi import Function
+from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.signatures import SigningDomain
 from app.adapters.evm.x402 import contract_signatures
 from app.adapters.evm.x402.contract_signatures import WalletDeployment
 from app.ports.chain import Terms
 from app.ports.errors import Rejected
-from app.ports.facilitator import ExpectedPayment
+from app.ports.facilitator import ExpectedPayment, PaymentAsset
+from app.ports.payment_signer import PaymentIntent
+from app.ports.vault import Signer
 
 _TRANSFER = Function(
     "transferWithAuthorization(address,address,uint256,uint256,uint256,bytes32,uint8,bytes32,bytes32)"
@@ -28,18 +31,52 @@ _TRANSFER = Function(
 _TRANSFER_OF_CONTRACT = Function(
     "transferWithAuthorization(address,address,uint256,uint256,uint256,bytes32,bytes)"
 )
-TRANSFER_STRUCT = (
+_TRANSFER_STRUCT = (
     "TransferWithAuthorization"
     "(address from,address to,uint256 value,uint256 validAfter,uint256 validBefore,bytes32 nonce)"
 )
-DOMAIN_VERSION = "2"
-"""USDC's, in its EIP-712 domain."""
+METHOD = "eip3009"
+_DOMAIN_VERSION = "2"
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 _NONCE = re.compile(r"0x[0-9a-fA-F]{64}", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,78}", re.ASCII)
 _HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
 # A block has to include it before it expires.
 _MIN_SECONDS_LEFT = 6
+
+
+def usdc_domain(deployment: EvmDeployment) -> SigningDomain:
+    """Return the EIP-712 domain of a chain's USDC."""
+    return SigningDomain(deployment.usdc_domain_name, _DOMAIN_VERSION, deployment.chain_id, deployment.usdc)
+
+
+def usdc_asset(deployment: EvmDeployment) -> PaymentAsset:
+    """Return a chain's USDC as x402 names it."""
+    return PaymentAsset(
+        network=f"eip155:{deployment.chain_id}",
+        legacy_network=deployment.legacy_network,
+        address=deployment.usdc,
+        extra={"name": deployment.usdc_domain_name, "version": _DOMAIN_VERSION},
+    )
+
+
+def sign_transfer(
+    deployment: EvmDeployment, intent: PaymentIntent, signer: Signer, *, nonce: bytes, valid_before: int
+) -> Mapping[str, Any]:
+    """Return the payload of a payment that may be used before a time."""
+    values = (signer.evm_address, intent.recipient, intent.units, 0, valid_before, nonce)
+    message = signatures.typed_message(_TRANSFER_STRUCT, values, usdc_domain(deployment))
+    return {
+        "signature": signatures.sign(message, signer),
+        "authorization": {
+            "from": signer.evm_address,
+            "to": intent.recipient,
+            "value": str(intent.units),
+            "validAfter": "0",
+            "validBefore": str(valid_before),
+            "nonce": "0x" + nonce.hex(),
+        },
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +122,7 @@ class SignedAuthorization:
         if not signatures.SIGNATURE.fullmatch(self.signature):
             return False
         _v, _r, s = self._vrs()
-        message = signatures.typed_message(TRANSFER_STRUCT, self._fields(), domain)
+        message = signatures.typed_message(_TRANSFER_STRUCT, self._fields(), domain)
         return s <= _HALF_ORDER and signatures.signer_of(message, self.signature) == self.payer
 
     def call(self) -> bytes:

@@ -18,8 +18,8 @@ from app.adapters.evm.send import refusals
 from app.adapters.evm.send.drafts import EvmDrafter
 from app.adapters.evm.send.fees import FeeTerms
 from app.adapters.evm.send.transactions import CallTarget, ContractCall
-from app.adapters.evm.signatures import SigningDomain
-from app.adapters.evm.x402.eip3009 import DOMAIN_VERSION, SignedAuthorization
+from app.adapters.evm.x402 import eip3009
+from app.adapters.evm.x402.eip3009 import SignedAuthorization
 from app.adapters.jsonrpc.calls import RpcCall
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.core.chains import native
@@ -28,7 +28,6 @@ from app.ports.errors import Rejected
 from app.ports.facilitator import (
     ExpectedPayment,
     IncomingPayment,
-    PaymentAsset,
     PaymentAuthorization,
     SettlementCapacity,
 )
@@ -62,15 +61,8 @@ class EvmFacilitator:
         self._multicall = deployment.multicall3
         self._confirmations = confirmations
         self._drafter = EvmDrafter(chain.rpc, deployment, native(chain.name))
-        self._domain = SigningDomain(
-            deployment.usdc_domain_name, DOMAIN_VERSION, deployment.chain_id, deployment.usdc
-        )
-        self.asset = PaymentAsset(
-            network=f"eip155:{deployment.chain_id}",
-            legacy_network=deployment.legacy_network,
-            address=deployment.usdc,
-            extra={"name": deployment.usdc_domain_name, "version": DOMAIN_VERSION},
-        )
+        self._domain = eip3009.usdc_domain(deployment)
+        self.asset = eip3009.usdc_asset(deployment)
 
     def canonical_hash(self, text: str) -> str | None:
         return text.lower() if _HASH.fullmatch(text) else None

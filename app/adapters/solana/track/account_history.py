@@ -106,12 +106,13 @@ def continue_reading(
     cursors: Sequence[HistoryCursor],
     *,
     read_limits: HistoryReadLimits,
-    at_least: int,
+    at_least: int | None,
+    commitment: CommitmentLevel = CommitmentLevel.Finalized,
 ) -> Mapping[str, tuple[HistoryProgress, tuple[HistoryEntry, ...]]]:
     """Return, by account, the progress and the entries that come next, oldest first.
 
     A history that is still being read from its newest end has none yet. `at_least` is the slot that the node must
-    have finalized.
+    have reached at this level.
 
     Raises: EndpointError.
     """
@@ -122,7 +123,7 @@ def continue_reading(
             break
         calls = [
             _page(
-                walk.reading.account, CommitmentLevel.Finalized,
+                walk.reading.account, commitment,
                 before=walk.before, until=walk.reading.progress.until, limit=read_limits.page, at_least=at_least,
             )
             for walk in open_walks

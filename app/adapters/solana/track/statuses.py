@@ -11,7 +11,7 @@ record.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 from solders.commitment_config import CommitmentLevel
@@ -40,11 +40,13 @@ from app.adapters.solana.client.wire import (
 )
 from app.adapters.solana.track import account_history, swap_output
 from app.adapters.solana.track.account_history import MAX_UNAVAILABLE_SLOTS
+from app.adapters.solana.track.authorizations import OpenPayment, SponsoredTransferPoller
 from app.ports.chain import BlockRef, TransactionOutcome, TransactionQuery, TransactionStatus
 
 _MAX_SIGNATURES = 256
 """Of one `getSignatureStatuses`."""
 _BLOCKHASH_BLOCKS = 150
+_WAITING = TransactionOutcome(TransactionStatus.WAITING)
 _SKIPPED_OR_MISSING = frozenset({-32007, -32009})
 """Agave `custom_error.rs`: SLOT_SKIPPED ("or missing due to ledger jump to recent snapshot") and
 LONG_TERM_STORAGE_SLOT_SKIPPED ("or missing in long-term storage")."""
@@ -92,6 +94,7 @@ class SolanaReceiptPoller:
         self._mint = mint
         self._rpc = rpc
         self._required_level = LEVELS.index(commitment)
+        self._authorizations = SponsoredTransferPoller(rpc)
 
     def outcomes(
         self,
@@ -99,6 +102,24 @@ class SolanaReceiptPoller:
         *,
         landed_only: bool = False,
     ) -> Mapping[str, TransactionOutcome]:
+        payments = [found for query in queries if (found := OpenPayment.of(query)) is not None]
+        hashes, void = self._authorizations.search(payments, landed_only=landed_only)
+        keys = {each.key for each in payments}
+        own = [query for query in queries if query.key not in keys]
+        completed = [
+            replace(query, tx_hashes=(hashes[query.key],)) for query in queries if query.key in hashes
+        ]
+        outcomes = dict(self._transaction_outcomes([*own, *completed], landed_only=landed_only))
+        # The seller's fee payer paid the fee.
+        outcomes |= {key: replace(outcomes[key], fee_units=0) for key in hashes}
+        outcomes |= {key: _WAITING for key in keys if key not in hashes}
+        return outcomes | dict.fromkeys(void, TransactionOutcome(TransactionStatus.VOID))
+
+    def _transaction_outcomes(
+        self, queries: Sequence[TransactionQuery], *, landed_only: bool
+    ) -> Mapping[str, TransactionOutcome]:
+        if not queries:
+            return {}
         snapshot = self._rpc.run_on_first(lambda endpoint: _status_snapshot(endpoint, _hashes(queries)))
         landed = self._landed(queries, snapshot.found)
         missing = [
@@ -115,7 +136,7 @@ class SolanaReceiptPoller:
             later = {tx_hash: status for one in snapshots for tx_hash, status in one.found.items()}
             landed |= self._landed(missing, later)
             void = [watch.key for watch in missing if _is_void(watch, later, snapshots)]
-        found = {watch.key: TransactionOutcome(TransactionStatus.WAITING) for watch in queries}
+        found = {watch.key: _WAITING for watch in queries}
         found |= dict.fromkeys(void, TransactionOutcome(TransactionStatus.VOID))
         found |= self._final_outcomes(landed, queries, finalized=snapshot.finalized.slot)
         return found

@@ -32,7 +32,6 @@ from app.ports.errors import Rejected
 from app.ports.facilitator import (
     ExpectedPayment,
     IncomingPayment,
-    PaymentAsset,
     PaymentAuthorization,
     SettlementCapacity,
 )
@@ -42,7 +41,6 @@ _CONFIRMED = CommitmentLevel.Confirmed
 _SIMULATION = RpcSimulateTransactionConfig(
     sig_verify=False, replace_recent_blockhash=False, commitment=_CONFIRMED
 )
-_CAIP_LETTERS = 32
 _ACCOUNT_CREATION_UNITS = 40_000
 
 
@@ -53,14 +51,9 @@ class SolanaFacilitator:
 
     def __init__(self, chain: SolanaChain) -> None:
         """Store the chain; a payment by hash is final when it is finalized."""
-        genesis = chain.deployment.genesis_hash
         self._rpc = chain.rpc
         self._mint = Pubkey.from_string(chain.deployment.usdc_mint)
-        self.asset = PaymentAsset(
-            network=f"solana:{genesis[:_CAIP_LETTERS] if genesis else 'sandbox'}",
-            legacy_network=None,
-            address=chain.deployment.usdc_mint,
-        )
+        self.asset = payments.usdc_asset(chain.deployment)
 
     def canonical_hash(self, text: str) -> str | None:
         """Return a signature in its canonical base58 spelling, or None for anything else."""

@@ -21,15 +21,18 @@ from solders.pubkey import Pubkey
 from solders.token import ID as TOKEN_PROGRAM
 from solders.transaction import SanitizeError, VersionedTransaction
 
+from app.adapters.solana.deployments import SolanaDeployment
 from app.adapters.solana.send import fees, tokens
 from app.core.chains import USDC
 from app.ports.errors import Rejected
-from app.ports.facilitator import ExpectedPayment
+from app.ports.facilitator import ExpectedPayment, PaymentAsset
 
+MEMO_PROGRAM = Pubkey.from_string("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr")
+MAX_MEMO_BYTES = 256
 _COMPUTE_BUDGET = Pubkey.from_string("ComputeBudget111111111111111111111111111111")
 _MEMO = frozenset(
     {
-        Pubkey.from_string("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr"),
+        MEMO_PROGRAM,
         Pubkey.from_string("Memo1UhkJRfHyvLMcVucJwxXeuD728EqVDDwQDxFMNo"),
     }
 )
@@ -41,8 +44,19 @@ _MAX_MICRO_LAMPORTS_PER_UNIT = 5_000_000
 MAX_FEE_LAMPORTS = 60_000
 _MAX_TRANSACTION_BYTES = 1232
 _SIGNATURES = 2
+_CAIP_LETTERS = 32
 # Two signatures, and the priority fee that x402's own clients offer. No account is created, so there is no rent.
 TYPICAL_FEE_LAMPORTS = _SIGNATURES * fees.BASE_FEE_LAMPORTS + 1
+
+
+def usdc_asset(deployment: SolanaDeployment) -> PaymentAsset:
+    """Return the cluster's USDC as x402 names it."""
+    genesis = deployment.genesis_hash
+    return PaymentAsset(
+        network=f"solana:{genesis[:_CAIP_LETTERS] if genesis else 'sandbox'}",
+        legacy_network=None,
+        address=deployment.usdc_mint,
+    )
 
 
 @dataclass(frozen=True, slots=True)

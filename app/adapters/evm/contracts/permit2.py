@@ -1,0 +1,20 @@
+"""Which nonces Permit2 has accepted. No network."""
+
+from __future__ import annotations
+
+from app.adapters.evm.contracts.abi import Function, MulticallItem
+from app.adapters.evm.contracts.deployments import PERMIT2
+
+_NONCE_BITMAP = Function("nonceBitmap(address,uint256)", returns="(uint256)")
+"""Of a payer and a word: the used nonces among 256."""
+_WORD_BITS = 8
+
+
+def word_call(payer: str, nonce: int) -> MulticallItem:
+    """Return the call that reads the word of a payer's nonce."""
+    return _NONCE_BITMAP.at(PERMIT2, payer, nonce >> _WORD_BITS)
+
+
+def is_used(word: int, nonce: int) -> bool:
+    """Return whether a nonce is used, by its word."""
+    return bool(word >> (nonce & (1 << _WORD_BITS) - 1) & 1)

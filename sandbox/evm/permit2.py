@@ -1,0 +1,15 @@
+"""Permit2, as the tests of Across have it, and a stand-in for x402's proxy, at their addresses on all EVM chains."""
+
+from __future__ import annotations
+
+from app.adapters.evm.contracts.deployments import PERMIT2, X402_PERMIT2_PROXY
+from sandbox.evm.builder import Builder
+from sandbox.evm.stand_ins import creation_code
+
+
+def place_permit2(builder: Builder) -> None:
+    """Place Permit2 and the proxy that x402 payments name as their spender."""
+    builder.place("MockPermit2", PERMIT2)
+    builder.place_code(
+        creation_code("permit2_proxy"), X402_PERMIT2_PROXY, parameters="(address)", arguments=(PERMIT2,)
+    )
