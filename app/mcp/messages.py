@@ -25,11 +25,11 @@ HEADER_MISMATCH, UNSUPPORTED_VERSION = -32020, -32022
 
 
 class McpError(Exception):
-    """A refusal by the protocol, before any tool; `status` is the one of HTTP."""
+    """A refusal by the protocol, before any tool; `http_status` is its status."""
 
-    def __init__(self, code: int, message: str, *, status: int = 400, data: Any = None) -> None:
+    def __init__(self, code: int, message: str, *, http_status: int = 400, data: Any = None) -> None:
         super().__init__(message)
-        self.code, self.message, self.status, self.data = code, message, status, data
+        self.code, self.message, self.http_status, self.data = code, message, http_status, data
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -35,7 +34,7 @@ def answer(request: ClientRequest, message: McpMessage) -> dict[str, Any]:
     method = (_STATELESS if message.is_stateless else _HANDSHAKE).get(message.method)
     if method is None:
         status = HTTPStatus.NOT_FOUND if message.is_stateless else HTTPStatus.OK
-        raise McpError(METHOD_NOT_FOUND, "Method not found", status=status)
+        raise McpError(METHOD_NOT_FOUND, "Method not found", http_status=status)
     result = method(request, message.params)
     if message.is_stateless:
         result.setdefault("resultType", "complete")
@@ -119,7 +118,7 @@ def _result_of(response: Response) -> dict[str, Any]:
     text = response.get_data(as_text=True)
     result = {
         "content": [{"type": "text", "text": text}],
-        "structuredContent": json.loads(text),
+        "structuredContent": response.get_json(),
         "isError": response.status_code >= HTTPStatus.BAD_REQUEST,
     }
     meta: dict[str, Any] = {"purser/status": response.status_code}
@@ -156,12 +155,13 @@ def _read_resource(request: ClientRequest, params: Mapping[str, Any]) -> dict[st
     )
     if resource is None:
         raise McpError(
-            INVALID_PARAMS, "Resource not found", data={"uri": str(uri)[:256]}, status=HTTPStatus.OK
+            INVALID_PARAMS, "Resource not found", data={"uri": str(uri)[:256]}, http_status=HTTPStatus.OK
         )
     response = call_view(request, resource.target, {}, headers=_key_headers(request))
     text = response.get_data(as_text=True)
     if response.status_code >= HTTPStatus.BAD_REQUEST:
-        raise McpError(INVALID_PARAMS, json.loads(text)["error"], data=json.loads(text), status=HTTPStatus.OK)
+        refusal = response.get_json()
+        raise McpError(INVALID_PARAMS, refusal["error"], data=refusal, http_status=HTTPStatus.OK)
     return _cached({"contents": [{"uri": uri, "mimeType": resource.media_type, "text": text}]}, ttl_ms=0)
 
 

@@ -104,5 +104,5 @@ def _error(error: McpError, found: Any) -> Response:
     if error.data is not None:
         body["data"] = error.data
     response = jsonify({"jsonrpc": "2.0", "id": id_, "error": body})
-    response.status_code = error.status
+    response.status_code = error.http_status
     return response

@@ -36,7 +36,7 @@ _PATH_VALUE = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
 
 def call_view(
-    outer: ClientRequest,
+    request: ClientRequest,
     target: ViewTarget,
     arguments: Mapping[str, Any],
     *,
@@ -48,13 +48,13 @@ def call_view(
     With `derives_key`, a view that honours idempotency keys derives one from the arguments if none is sent.
     """
     try:
-        environ = _environ(outer, target, arguments, headers)
+        environ = _environ(request, target, arguments, headers)
     except (InvalidInput, NotFound) as error:
         return error_responses.error_response(error)
     with current_app.request_context(environ):
         inner = current_request()
-        inner.id, inner.derives_idempotency_keys = outer.id, derives_key
-        inner.max_content_length = outer.max_content_length
+        inner.id, inner.derives_idempotency_keys = request.id, derives_key
+        inner.max_content_length = request.max_content_length
         try:
             response = _dispatch(inner, target)
         except Exception as error:
@@ -74,7 +74,7 @@ def _dispatch(inner: ClientRequest, target: ViewTarget) -> Response:
 
 
 def _environ(
-    outer: ClientRequest, target: ViewTarget, arguments: Mapping[str, Any], headers: Mapping[str, str]
+    request: ClientRequest, target: ViewTarget, arguments: Mapping[str, Any], headers: Mapping[str, str]
 ) -> dict[str, Any]:
     remaining = dict(arguments)
     [rule] = current_app.url_map.iter_rules(target.endpoint)
@@ -83,7 +83,7 @@ def _environ(
         path = current_app.url_map.bind("").build(target.endpoint, values, method=target.method)
     except BuildError:
         raise NotFound from None
-    environ = {name: outer.environ[name] for name in _KEPT if name in outer.environ}
+    environ = {name: request.environ[name] for name in _KEPT if name in request.environ}
     query = ""
     if target.method == "GET":
         query = urlencode(
