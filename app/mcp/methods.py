@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -13,15 +15,20 @@ from app.idempotency.service import HEADER
 from app.identity import guards
 from app.mcp import messages
 from app.mcp.messages import INVALID_PARAMS, METHOD_NOT_FOUND, McpError, McpMessage
+from app.mcp.service_calls import call_service
 from app.mcp.tool_schemas import ToolDescriptions
 from app.mcp.tools import REQUEST_ID, RESOURCES, TOOLS
 from app.mcp.view_calls import call_view
+from app.payments.x402 import terms
+from app.payments.x402.headers import decode_document
 from app.state import app_state
 from app.version import VERSION
 from app.web import error_responses
 from app.web.client_request import ClientRequest
 
 _LIST_TTL_MS = 300_000
+_PAYMENT_KEY = "x402/payment"
+_REQUEST_ID = re.compile(r"[!-~]{1,255}", re.ASCII)
 _INSTRUCTIONS = (
     "Wallets with enforced spending limits. Amounts are decimal strings. Give every action that moves money a "
     "request_id, and repeat it in retries: it is then executed once. A refusal has a code and the numbers that "
@@ -99,14 +106,24 @@ def _call_tool(request: ClientRequest, params: Mapping[str, Any]) -> dict[str, A
         return _result_of(error_responses.error_response(InvalidInput.field(unknown[0][:64], problem)))
     arguments = dict(arguments)
     headers = _key_headers(request)
-    if tool.moves_money and (request_id := arguments.pop(REQUEST_ID, None)) is not None:
-        if not isinstance(request_id, str) or not request_id:
-            refusal = InvalidInput.field(REQUEST_ID, "must be a text of 1 to 255 visible ASCII characters")
-            return _result_of(error_responses.error_response(refusal))
+    request_id = arguments.pop(REQUEST_ID, None) if tool.moves_money else None
+    if request_id is not None and not _is_request_id(request_id):
+        refusal = InvalidInput.field(REQUEST_ID, "must be a text of 1 to 255 visible ASCII characters")
+        return _result_of(error_responses.error_response(refusal))
+    if tool.target is None:
+        payment = params.get("_meta", {}).get(_PAYMENT_KEY)
+        return _result_of(
+            call_service(request, arguments, key_headers=headers, payment=payment, request_id=request_id)
+        )
+    if request_id is not None:
         headers[HEADER] = request_id
     return _result_of(
         call_view(request, tool.target, arguments, headers=headers, derives_key=tool.moves_money)
     )
+
+
+def _is_request_id(value: Any) -> bool:
+    return isinstance(value, str) and _REQUEST_ID.fullmatch(value) is not None
 
 
 def _key_headers(request: ClientRequest) -> dict[str, str]:
@@ -116,7 +133,7 @@ def _key_headers(request: ClientRequest) -> dict[str, str]:
 
 def _result_of(response: Response) -> dict[str, Any]:
     text = response.get_data(as_text=True)
-    result = {
+    result: dict[str, Any] = {
         "content": [{"type": "text", "text": text}],
         "structuredContent": response.get_json(),
         "isError": response.status_code >= HTTPStatus.BAD_REQUEST,
@@ -126,7 +143,23 @@ def _result_of(response: Response) -> dict[str, Any]:
         meta["purser/retry_after_seconds"] = int(response.headers["Retry-After"])
     if "Idempotent-Replayed" in response.headers:
         meta["purser/replayed"] = True
+    if settled := response.headers.get(terms.RESPONSE_HEADER):
+        meta[f"{_PAYMENT_KEY}-response"] = decode_document(settled)
+    if required := response.headers.get(terms.REQUIRED_HEADER):
+        result |= _payment_required(response.get_json(), decode_document(required))
     return {**result, "_meta": meta}
+
+
+def _payment_required(refusal: dict[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content that x402 defines for a tool that must be paid for, with the code of the refusal."""
+    kept: dict[str, Any] = {
+        name: refusal[name] for name in ("code", "details", "request_id") if name in refusal
+    }
+    structured = {**kept, **document}
+    return {
+        "content": [{"type": "text", "text": json.dumps(structured)}],
+        "structuredContent": structured,
+    }
 
 
 def _list_resources(_request: ClientRequest, _params: Mapping[str, Any]) -> dict[str, Any]:

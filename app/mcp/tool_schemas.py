@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
+from apispec.ext.marshmallow import MarshmallowPlugin
+from apispec.ext.marshmallow.openapi import OpenAPIConverter
 from werkzeug.utils import cached_property
 
+from app.mcp.schemas import ServiceCallBody, ServiceCallResult
 from app.mcp.tools import REQUEST_ID, TOOLS, McpTool
 from app.web.openapi_document import OpenApiDocument
+from app.web.schemas import Schema
 
 _REF = "#/components/schemas/"
 _REQUEST_ID_SCHEMA = {
@@ -18,6 +22,11 @@ _REQUEST_ID_SCHEMA = {
     "pattern": "^[!-~]{1,255}$",
     "description": "The same for every retry of this action, and new for every new action. Without one, equal "
     "arguments within ten minutes are a retry, and return the first result.",
+}
+_CALL_ID_SCHEMA = {
+    **_REQUEST_ID_SCHEMA,
+    "description": "The same for every retry of this call, and new for every new call: a retry returns the first "
+    "response and is not charged again.",
 }
 
 
@@ -30,7 +39,11 @@ class ToolDescriptions:
     @cached_property
     def listed(self) -> list[dict[str, Any]]:
         """The tools as they are listed. They are shared and must not be changed."""
-        return describe_tools(self._document.read())
+        return describe_tools(self._document.read(), self._converter())
+
+    def _converter(self) -> OpenAPIConverter:
+        [plugin] = (each for each in self._document.spec.plugins if isinstance(each, MarshmallowPlugin))
+        return cast("OpenAPIConverter", plugin.converter)
 
     @cached_property
     def argument_names(self) -> dict[str, list[str]]:
@@ -38,7 +51,7 @@ class ToolDescriptions:
         return {tool["name"]: list(tool["inputSchema"]["properties"]) for tool in self.listed}
 
 
-def describe_tools(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+def describe_tools(document: Mapping[str, Any], converter: OpenAPIConverter) -> list[dict[str, Any]]:
     """Return the descriptions of all tools, from an OpenAPI document."""
     operations = {
         operation["operationId"]: {**operation, "shared": path.get("parameters", [])}
@@ -47,19 +60,33 @@ def describe_tools(document: Mapping[str, Any]) -> list[dict[str, Any]]:
         if isinstance(operation, dict) and "operationId" in operation
     }
     schemas = document["components"]["schemas"]
-    return [
-        _describe(tool, operations[tool.target.endpoint.partition(".")[2]], schemas)
-        for tool in TOOLS.values()
-    ]
+    described = []
+    for tool in TOOLS.values():
+        if tool.target is None:
+            arguments, result = (
+                _json_schema(converter, each()) for each in (ServiceCallBody, ServiceCallResult)
+            )
+            arguments["properties"][REQUEST_ID] = _CALL_ID_SCHEMA
+            described.append(_describe(tool, {**arguments, "additionalProperties": False}, result))
+        else:
+            operation = operations[tool.target.endpoint.partition(".")[2]]
+            arguments, result = _input_schema(tool, operation, schemas), _output_schema(operation, schemas)
+            described.append(_describe(tool, arguments, result))
+    return described
 
 
-def _describe(tool: McpTool, operation: Mapping[str, Any], schemas: Mapping[str, Any]) -> dict[str, Any]:
+def _json_schema(converter: OpenAPIConverter, schema: Schema) -> dict[str, Any]:
+    found: dict[str, Any] = converter.schema2jsonschema(schema)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _describe(tool: McpTool, arguments: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": tool.name,
         "title": tool.name.replace("_", " ").capitalize(),
         "description": tool.description,
-        "inputSchema": _input_schema(tool, operation, schemas),
-        "outputSchema": _output_schema(operation, schemas),
+        "inputSchema": arguments,
+        "outputSchema": result,
         "annotations": {
             "readOnlyHint": tool.read_only,
             "destructiveHint": tool.moves_money,

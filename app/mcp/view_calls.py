@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 
 from flask import Response, current_app, make_response
 from werkzeug.routing import BuildError
@@ -51,20 +52,34 @@ def call_view(
         environ = _environ(request, target, arguments, headers)
     except (InvalidInput, NotFound) as error:
         return error_responses.error_response(error)
+    return respond(
+        request, environ, partial(_dispatch, target), route=target.endpoint, derives_key=derives_key
+    )
+
+
+def respond(
+    request: ClientRequest,
+    environ: dict[str, Any],
+    serve: Callable[[ClientRequest], Response],
+    *,
+    route: str,
+    derives_key: bool = False,
+) -> Response:
+    """Serve an environ as a request within a request, and return the response or that of the error."""
     with current_app.request_context(environ):
         inner = current_request()
         inner.id, inner.derives_idempotency_keys = request.id, derives_key
         inner.max_content_length = request.max_content_length
         try:
-            response = _dispatch(inner, target)
+            response = serve(inner)
         except Exception as error:
-            response = error_responses.response_of(error, route=str(inner.url_rule))
+            response = error_responses.response_of(error, route=route)
         for callback in inner.on_response:
             callback(response.status_code)
     return response
 
 
-def _dispatch(inner: ClientRequest, target: ViewTarget) -> Response:
+def _dispatch(target: ViewTarget, inner: ClientRequest) -> Response:
     if inner.endpoint != target.endpoint:
         raise NotFound
     for check in current_app.before_request_funcs.get(inner.blueprint, ()):
@@ -83,18 +98,33 @@ def _environ(
         path = current_app.url_map.bind("").build(target.endpoint, values, method=target.method)
     except BuildError:
         raise NotFound from None
-    environ = {name: request.environ[name] for name in _KEPT if name in request.environ}
     query = ""
     if target.method == "GET":
         query = urlencode(
             {name: _query_value(name, value) for name, value in remaining.items() if value is not None}
         )
         remaining = {}
-    environ |= parsed_body_environ(remaining)
+    return environ_of(
+        request, target.method, path, query, headers=headers, body=parsed_body_environ(remaining)
+    )
+
+
+def environ_of(
+    request: ClientRequest,
+    method: str,
+    path: str,
+    query: str,
+    *,
+    headers: Mapping[str, str],
+    body: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the environ of a request that comes in the place of another; `path` is as it would be sent."""
+    environ = {name: request.environ[name] for name in _KEPT if name in request.environ}
     environ |= {
-        "REQUEST_METHOD": target.method,
+        **body,
+        "REQUEST_METHOD": method,
         "SCRIPT_NAME": "",
-        "PATH_INFO": path,
+        "PATH_INFO": unquote(path, "latin-1"),
         "QUERY_STRING": query,
         "REQUEST_URI": f"{path}?{query}" if query else path,
     }

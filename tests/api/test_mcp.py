@@ -11,6 +11,7 @@ from werkzeug.test import TestResponse
 
 from app.mcp.tools import TOOLS
 from tests.support.agents import Agent, register
+from tests.support.mcp import call, request_of, send
 
 _NEW = "2026-07-28"
 _META = {"io.modelcontextprotocol/protocolVersion": _NEW, "io.modelcontextprotocol/clientCapabilities": {}}
@@ -19,24 +20,6 @@ _META = {"io.modelcontextprotocol/protocolVersion": _NEW, "io.modelcontextprotoc
 @pytest.fixture
 def agent(client: FlaskClient) -> Agent:
     return register(client)
-
-
-def send(client: FlaskClient, message: object, *, key: str | None = None, **headers: str) -> TestResponse:
-    sent = {name.replace("_", "-"): value for name, value in headers.items()}
-    if key:
-        sent["Authorization"] = f"Bearer {key}"
-    return client.post("/mcp", json=message, headers=sent)
-
-
-def request_of(method: str, **params: object) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-
-
-def call(client: FlaskClient, tool: str, key: str | None = None, **arguments: object) -> dict[str, Any]:
-    answer = send(client, request_of("tools/call", name=tool, arguments=arguments), key=key)
-    assert answer.status_code == 200, answer.get_data(as_text=True)
-    result: dict[str, Any] = answer.get_json()["result"]
-    return result
 
 
 def tools(client: FlaskClient) -> dict[str, dict[str, Any]]:

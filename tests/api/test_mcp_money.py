@@ -19,6 +19,7 @@ from app.core.chains import USDC, ChainName
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import RECIPIENT, fund, usdc
+from tests.support.mcp import call
 
 pytestmark = pytest.mark.chain
 
@@ -32,17 +33,9 @@ def agent(chain_app: Flask, base_node: EvmNode) -> Iterator[Agent]:
         yield made
 
 
-def call(client: FlaskClient, key: str, tool: str, **arguments: object) -> dict[str, Any]:
-    params = {"name": tool, "arguments": arguments}
-    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-    answer = client.post("/mcp", json=message, headers={"Authorization": f"Bearer {key}"})
-    result: dict[str, Any] = answer.get_json()["result"]
-    return result
-
-
 def transfer(agent: Agent, amount: str, client: FlaskClient | None = None, **more: object) -> dict[str, Any]:
     order = {"chain": "base", "currency": "USDC", "to": RECIPIENT, "wallet_id": agent.wallet_id}
-    return call(client or agent.client, agent.key, "transfer", amount=amount, **order, **more)
+    return call(client or agent.client, "transfer", agent.key, amount=amount, **order, **more)
 
 
 def ids(agent: Agent) -> list[str]:
