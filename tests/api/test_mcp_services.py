@@ -12,6 +12,7 @@ from flask import Flask
 from app.adapters.evm.chain import EvmChain
 from app.core.chains import ChainName
 from sandbox.evm import EvmNode
+from tests.support.chains import fund
 from tests.support.gateway import SEARCH_NANOS, Stage, gateway_stage
 from tests.support.market import Market, market
 from tests.support.mcp import call, request_of, send
@@ -148,6 +149,8 @@ class TestPaymentWithoutAKey:
             yield made
 
     def test_a_tool_is_paid_for_once(self, open_shop: Shop, base_node: EvmNode) -> None:
+        fund(base_node, open_shop.settler(ChainName.BASE), eth=1)
+        open_shop.expire_capacity()
         client = open_shop.app.test_client()
         required = call(client, "call_service", **SEARCH)
         assert required["isError"] is True
