@@ -110,16 +110,15 @@ def _call_tool(request: ClientRequest, params: Mapping[str, Any]) -> dict[str, A
     if request_id is not None and not _is_request_id(request_id):
         refusal = InvalidInput.field(REQUEST_ID, "must be a text of 1 to 255 visible ASCII characters")
         return _result_of(error_responses.error_response(refusal))
-    if tool.target is None:
+    target = tool.target_of(arguments)
+    if target is None:
         payment = params.get("_meta", {}).get(_PAYMENT_KEY)
         return _result_of(
             call_service(request, arguments, key_headers=headers, payment=payment, request_id=request_id)
         )
     if request_id is not None:
         headers[HEADER] = request_id
-    return _result_of(
-        call_view(request, tool.target, arguments, headers=headers, derives_key=tool.moves_money)
-    )
+    return _result_of(call_view(request, target, arguments, headers=headers, derives_key=tool.moves_money))
 
 
 def _is_request_id(value: Any) -> bool:

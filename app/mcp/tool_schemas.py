@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from apispec.ext.marshmallow import MarshmallowPlugin
@@ -69,9 +69,11 @@ def describe_tools(document: Mapping[str, Any], converter: OpenAPIConverter) -> 
             arguments["properties"][REQUEST_ID] = _CALL_ID_SCHEMA
             described.append(_describe(tool, {**arguments, "additionalProperties": False}, result))
         else:
-            operation = operations[tool.target.endpoint.partition(".")[2]]
-            arguments, result = _input_schema(tool, operation, schemas), _output_schema(operation, schemas)
-            described.append(_describe(tool, arguments, result))
+            targets = [tool.target, *([tool.detail[1]] if tool.detail else [])]
+            used = [operations[target.endpoint.partition(".")[2]] for target in targets]
+            described.append(
+                _describe(tool, _input_schema(tool, used, schemas), _output_schema(used, schemas))
+            )
     return described
 
 
@@ -89,7 +91,7 @@ def _describe(tool: McpTool, arguments: dict[str, Any], result: dict[str, Any]) 
         "outputSchema": result,
         "annotations": {
             "readOnlyHint": tool.read_only,
-            "destructiveHint": tool.moves_money,
+            "destructiveHint": tool.moves_money and not tool.is_additive,
             # A repetition without a request_id executes again after ten minutes.
             "idempotentHint": tool.read_only,
             "openWorldHint": tool.open_world,
@@ -97,20 +99,24 @@ def _describe(tool: McpTool, arguments: dict[str, Any], result: dict[str, Any]) 
     }
 
 
-def _input_schema(tool: McpTool, operation: Mapping[str, Any], schemas: Mapping[str, Any]) -> dict[str, Any]:
+def _input_schema(
+    tool: McpTool, operations: Sequence[Mapping[str, Any]], schemas: Mapping[str, Any]
+) -> dict[str, Any]:
     properties: dict[str, Any] = {}
     required: list[str] = []
-    for parameter in (*operation["shared"], *operation.get("parameters", [])):
-        if parameter["in"] in {"path", "query"} and not _is_token(tool, parameter):
-            note = {"description": parameter["description"]} if "description" in parameter else {}
-            properties[parameter["name"]] = {**parameter["schema"], **note}
-            required += [parameter["name"]] if parameter.get("required") else []
-    if body := operation.get("requestBody"):
-        schema = body["content"]["application/json"]["schema"]
-        while "$ref" in schema:
-            schema = schemas[schema["$ref"].removeprefix(_REF)]
-        properties |= schema.get("properties", {})
-        required += schema.get("required", [])
+    for index, operation in enumerate(operations):
+        for parameter in (*operation["shared"], *operation.get("parameters", [])):
+            if parameter["in"] in {"path", "query"} and not _is_token(tool, parameter):
+                note = {"description": parameter["description"]} if "description" in parameter else {}
+                properties[parameter["name"]] = {**parameter["schema"], **note}
+                # What the view of one object requires makes a call one of it.
+                required += [parameter["name"]] if parameter.get("required") and not index else []
+        if body := operation.get("requestBody"):
+            schema = body["content"]["application/json"]["schema"]
+            while "$ref" in schema:
+                schema = schemas[schema["$ref"].removeprefix(_REF)]
+            properties |= schema.get("properties", {})
+            required += schema.get("required", [])
     if tool.moves_money:
         properties[REQUEST_ID] = _REQUEST_ID_SCHEMA
     schema = {"type": "object", "properties": properties, "additionalProperties": False}
@@ -122,9 +128,10 @@ def _is_token(tool: McpTool, parameter: Mapping[str, Any]) -> bool:
     return tool.name == "get_purchase" and parameter["in"] == "query"
 
 
-def _output_schema(operation: Mapping[str, Any], schemas: Mapping[str, Any]) -> dict[str, Any]:
+def _output_schema(operations: Sequence[Mapping[str, Any]], schemas: Mapping[str, Any]) -> dict[str, Any]:
     kinds: list[dict[str, Any]] = []
-    for status, response in operation["responses"].items():
+    responses = [each for operation in operations for each in operation["responses"].items()]
+    for status, response in responses:
         content = (
             response.get("content", {}).get("application/json", {}) if str(status).startswith("2") else {}
         )

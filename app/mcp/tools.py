@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 REQUEST_ID = "request_id"
 CALL_SERVICE = "call_service"
@@ -29,10 +31,29 @@ class McpTool:
     read_only: bool = False
     moves_money: bool = False
     open_world: bool = False
+    is_additive: bool = False
+    detail: tuple[str, ViewTarget] | None = None
+    """The view of one object, which is called if the argument with this name is present."""
+
+    def target_of(self, arguments: Mapping[str, Any]) -> ViewTarget | None:
+        """Return the view for these arguments."""
+        if self.detail is not None and arguments.get(self.detail[0]) is not None:
+            return self.detail[1]
+        return self.target
 
 
-def _reads(name: str, endpoint: str, description: str, *, open_world: bool = False) -> McpTool:
-    return McpTool(name, ViewTarget(endpoint), description, read_only=True, open_world=open_world)
+def _reads(
+    name: str,
+    endpoint: str,
+    description: str,
+    *,
+    open_world: bool = False,
+    one: tuple[str, str] | None = None,
+) -> McpTool:
+    detail = None if one is None else (one[0], ViewTarget(one[1]))
+    return McpTool(
+        name, ViewTarget(endpoint), description, read_only=True, open_world=open_world, detail=detail
+    )
 
 
 def _pays(name: str, endpoint: str, description: str) -> McpTool:
@@ -46,33 +67,42 @@ _ALL = (
         "Register a new agent; works without a key. Returns an API key, a wallet under spending limits and a link for "
         "the owner. Store the key and connect again with it as `Authorization: Bearer`: it is shown only now.",
     ),
-    _reads("list_wallets", "wallets.list_wallets", "List your wallets, with their ids and addresses."),
     _reads(
         "get_balances",
-        "wallets.get_balances",
-        "Read a wallet's live balances on all chains.",
+        "wallets.list_wallets",
+        "Read a wallet's live balances on all chains. Without `wallet_id`, list your wallets with their addresses.",
         open_world=True,
+        one=("wallet_id", "wallets.get_balances"),
     ),
     _reads(
         "get_controls", "wallets.get_controls", "Read a wallet's spending limits, and what is spent of them."
+    ),
+    McpTool(
+        "fund",
+        ViewTarget("wallets.fund", "POST"),
+        "Announce a deposit to a wallet and get the address to send it to. A sandbox pays it itself. Read it with "
+        "get_transactions until it is confirmed.",
+        moves_money=True,
+        is_additive=True,
+        open_world=True,
     ),
     _pays(
         "transfer",
         "wallets.transfer",
         "Transfer tokens to an address. `dry_run` checks the limits and returns the fee without sending. `pending` "
-        "means sent: read it with get_transaction, and do not transfer again.",
+        "means sent: read it with get_transactions, and do not transfer again.",
     ),
     _pays(
         "swap",
         "wallets.swap",
         "Swap one token for another on the same chain. `dry_run` returns a quote without sending. `pending` means "
-        "sent: read it with get_transaction, and do not swap again.",
+        "sent: read it with get_transactions, and do not swap again.",
     ),
     _pays(
         "bridge",
         "wallets.bridge",
         "Send tokens to the same wallet on another chain. `dry_run` returns the fee without sending. `pending` means "
-        "sent, and may last minutes: read it with get_transaction, and do not bridge again.",
+        "sent, and may last minutes: read it with get_transactions, and do not bridge again.",
     ),
     _pays(
         "fetch_and_pay",
@@ -102,8 +132,12 @@ _ALL = (
         open_world=True,
     ),
     _reads("get_usage", "usage.get_usage", "Read what your calls cost, and the credits that are left."),
-    _reads("list_transactions", "wallets.list_transactions", "List a wallet's transactions, newest first."),
-    _reads("get_transaction", "wallets.get_transaction", "Read one transaction with its events."),
+    _reads(
+        "get_transactions",
+        "wallets.list_transactions",
+        "List a wallet's transactions, newest first. With `transaction_id`, read that one with its events.",
+        one=("transaction_id", "wallets.get_transaction"),
+    ),
 )
 TOOLS = {tool.name: tool for tool in _ALL}
 

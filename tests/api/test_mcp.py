@@ -57,12 +57,12 @@ def test_an_agent_registers_without_a_key_and_then_reads_its_wallet_with_the_one
     made = call(client, "register", name="model")
     assert made["isError"] is False
     key = made["structuredContent"]["apiKey"]
-    listed = call(client, "list_wallets", key)["structuredContent"]
+    listed = call(client, "get_balances", key)["structuredContent"]
     assert [each["id"] for each in listed["wallets"]] == [made["structuredContent"]["wallet"]["id"]]
 
 
 @pytest.mark.parametrize(
-    "tool", ["list_wallets", "list_transactions", "get_controls", "search_catalog", "get_usage"]
+    "tool", ["get_balances", "get_transactions", "get_controls", "search_catalog", "get_usage"]
 )
 def test_results_match_the_schemas_that_are_listed(agent: Agent, tool: str) -> None:
     described = tools(agent.client)[tool]
@@ -99,13 +99,13 @@ def test_an_id_in_arguments_never_leads_to_another_route(agent: Agent, wallet_id
 
 def test_the_wallet_of_another_agent_is_not_found(agent: Agent, client: FlaskClient) -> None:
     other = register(client)
-    for tool in ("get_controls", "get_balances", "list_transactions"):
+    for tool in ("get_controls", "get_balances", "get_transactions"):
         result = call(client, tool, agent.key, wallet_id=other.wallet_id)
         assert result["structuredContent"]["code"] == "NOT_FOUND"
 
 
 def test_a_tool_without_a_key_is_refused_and_a_wrong_key_is_401(client: FlaskClient) -> None:
-    result = call(client, "list_wallets")
+    result = call(client, "get_balances")
     assert (result["isError"], result["structuredContent"]["code"]) == (True, "UNAUTHORIZED")
     refused = send(client, request_of("tools/list"), key="ak_wrong")
     assert refused.status_code == 401
@@ -118,7 +118,7 @@ def test_a_tool_without_a_key_is_refused_and_a_wrong_key_is_401(client: FlaskCli
 
 def test_a_key_in_the_query_authenticates_no_one(agent: Agent) -> None:
     path = f"/mcp?api_key={agent.key}&X-API-Key={agent.key}&access_token={agent.key}"
-    message = request_of("tools/call", name="list_wallets", arguments={})
+    message = request_of("tools/call", name="get_balances", arguments={})
     result = agent.client.post(path, json=message).get_json()["result"]
     assert result["structuredContent"]["code"] == "UNAUTHORIZED"
 

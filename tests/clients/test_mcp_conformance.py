@@ -34,5 +34,5 @@ def test_only_what_is_not_offered_fails(
     )
     assert code == 0, printed
     assert "✓ tools-list" in printed
-    scenarios = f"scenarios of {revision} except those in conformance-{revision}.yml"
-    compatibility.check("npm", "@modelcontextprotocol/conformance", version, [scenarios])
+    scenarios = f"all scenarios except those in conformance-{revision}.yml"
+    compatibility.check("npm", f"@modelcontextprotocol/conformance of {revision}", version, [scenarios])

@@ -23,7 +23,7 @@ export const examples = {
   "call a tool": (gateway) =>
     connected(gateway, async (client) => {
       await client.listTools();
-      const { structuredContent } = await client.callTool({ name: "list_wallets", arguments: {} });
+      const { structuredContent } = await client.callTool({ name: "get_balances", arguments: {} });
       assert.equal(structuredContent.wallets.length, 1);
     }),
   refusal: (gateway) =>

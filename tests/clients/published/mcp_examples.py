@@ -39,7 +39,7 @@ def example_discover_and_list_tools(gateway: Gateway) -> None:
 
 def example_call_a_tool(gateway: Gateway) -> None:
     async def use(client: Client) -> None:
-        result = await client.call_tool("list_wallets", {})
+        result = await client.call_tool("get_balances", {})
         assert not result.is_error
         [wallet] = result.structured_content["wallets"]
         found = await client.call_tool("get_controls", {"wallet_id": wallet["id"]})
@@ -77,6 +77,6 @@ def example_read_a_resource(gateway: Gateway) -> None:
 def example_handshake(gateway: Gateway) -> None:
     async def use(client: Client) -> None:
         assert client.protocol_version == "2025-11-25"
-        assert not (await client.call_tool("list_wallets", {})).is_error
+        assert not (await client.call_tool("get_balances", {})).is_error
 
     run(gateway, use, mode="legacy")

@@ -36,7 +36,7 @@ def example_initialize_and_list_tools(gateway: Gateway) -> None:
 
 def example_call_a_tool(gateway: Gateway) -> None:
     async def use(session: ClientSession) -> None:
-        result = await session.call_tool("list_wallets", {})
+        result = await session.call_tool("get_balances", {})
         [wallet] = result.structuredContent["wallets"]
         found = await session.call_tool("get_controls", {"wallet_id": wallet["id"]})
         assert found.structuredContent["wallet_id"] == wallet["id"]
