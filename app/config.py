@@ -154,6 +154,7 @@ class Settings(_UpstreamSettings):
     max_price_deviation_bps: int = Field(200, ge=0, le=5000)
     max_network_fee_usd: Decimal = Field(Decimal(25), gt=0)
     max_bridge_fee_bps: int = Field(100, ge=0, le=5000)
+    approval_expiry_hours: int = Field(24, ge=1, le=72)
     funding_request_ttl_seconds: int = Field(604_800, ge=1)
     retired_key_ttl_seconds: int = Field(7_776_000, ge=0)
     # Limits and their audit read at most two months.

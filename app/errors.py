@@ -198,6 +198,27 @@ class WalletFrozen(ServiceError):
     default_message = "This agent is frozen by its owner or the platform; no new payment is possible."
 
 
+class ApprovalRequired(ServiceError):
+    """The owner has to approve this payment. A request to pay is answered with 202 and an approval instead."""
+
+    code = ErrorCode.APPROVAL_REQUIRED
+    default_message = "The owner of this wallet has to approve this payment."
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        reason: str = "",
+        agent_id: str = "",
+        wallet_id: str = "",
+        spending_request: Any = None,
+    ) -> None:
+        """Accept what the limits of a wallet decided on, for the request to its owner."""
+        super().__init__(message, details={"reason": reason})
+        self.reason, self.agent_id, self.wallet_id = reason, agent_id, wallet_id
+        self.spending_request = spending_request
+
+
 class ControlsLocked(ServiceError):
     """The controls are locked: the agent's own key may tighten but not loosen them, nor delete the wallet."""
 

@@ -18,6 +18,7 @@ from whitenoise import WhiteNoise
 
 from app import cli
 from app.agents import routes as agents
+from app.approvals import routes as approvals
 from app.buying import records as service_purchases
 from app.buying import routes as buying
 from app.capacity.limiter import ConcurrencyLimiter
@@ -44,6 +45,7 @@ from app.mcp import routes as mcp
 from app.mcp.tool_schemas import ToolDescriptions
 from app.observability import error_reporting, logs
 from app.owner.pages import agent as agent_pages
+from app.owner.pages import approvals as approval_pages
 from app.owner.pages import claim as claim_pages
 from app.owner.pages import limits as limits_form
 from app.owner.pages import template_filters
@@ -228,6 +230,7 @@ def _register_blueprints(app: Flask) -> None:
         device.device,
         wallets.blp,
         buying.blp,
+        approvals.blp,
         events.events,
         usage.balance,
         usage.usage,
@@ -284,5 +287,5 @@ def _install_wsgi_middleware(app: Flask, settings: Settings) -> None:
 
 # Modules with views of another module's blueprint, and the only table that no feature imports.
 _REGISTERED_ON_IMPORT = (
-    agent_pages, claim_pages, leases, limits_form, movement_routes, session_routes, sign_in,
+    agent_pages, approval_pages, claim_pages, leases, limits_form, movement_routes, session_routes, sign_in,
 )  # fmt: skip

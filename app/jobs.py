@@ -24,6 +24,7 @@ class JobName(StrEnum):
     STEP_BRIDGES = "workers.bridges.step"
     FIND_DEPOSITS = "workers.deposits.find"
     PAY_FROM_FAUCET = "workers.deposits.pay_from_faucet"
+    EXECUTE_APPROVALS = "workers.approvals.execute"
     DELIVER = "workers.events.deliver"
     SWEEP = "workers.sweeps.sweep"
     AUDIT = "workers.sweeps.audit_hourly"
@@ -36,4 +37,5 @@ class JobName(StrEnum):
     @property
     def timeout_seconds(self) -> int:
         """Return how long this job may run. A purchase ends earlier on its own; an audit reads whole tables."""
-        return {JobName.BUY: 240, JobName.AUDIT: 900}.get(self, 60)
+        # A web service may take two requests of a minute.
+        return {JobName.BUY: 240, JobName.AUDIT: 900, JobName.EXECUTE_APPROVALS: 300}.get(self, 60)

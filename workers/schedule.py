@@ -18,6 +18,7 @@ from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from app import cli
+from app.approvals import execution as approved_payments
 from app.core import clock
 from app.core.chains import ChainName
 from app.db import leases
@@ -31,7 +32,7 @@ from app.wallets.bridges import advance as bridge_steps
 from app.wallets.core import custody
 from app.wallets.deposits import scanner
 from app.wallets.transactions import open_transactions
-from workers import bridges, confirmations, deposits, events, sweeps
+from workers import approvals, bridges, confirmations, deposits, events, sweeps
 from workers.context import application
 
 _log = structlog.get_logger(__name__)
@@ -43,6 +44,7 @@ _INLINE_JOBS: dict[JobName, Callable[..., None]] = {
     JobName.STEP_BRIDGES: bridges.step,
     JobName.FIND_DEPOSITS: deposits.find,
     JobName.PAY_FROM_FAUCET: deposits.pay_from_faucet,
+    JobName.EXECUTE_APPROVALS: approvals.execute,
     JobName.DELIVER: events.deliver,
     JobName.SWEEP: sweeps.sweep,
     JobName.AUDIT: sweeps.audit_hourly,
@@ -91,6 +93,7 @@ def _due_conditions(now: datetime) -> dict[_Job, ColumnElement[bool]]:
             open_transactions.has_due(chain, now), payments.has_open(chain)
         )
     conditions[JobName.STEP_BRIDGES, ()] = bridge_steps.has_due(now)
+    conditions[JobName.EXECUTE_APPROVALS, ()] = approved_payments.has_due(now)
     conditions[JobName.DELIVER, ()] = or_(sequence.has_new(), deliveries.has_due(now))
     conditions[JobName.AUDIT, ()] = leases.is_free(sweeps.AUDIT_LEASE, now)
     return conditions
@@ -127,6 +130,7 @@ def main() -> None:
                 _run_inline(JobName.CONFIRM, (chain.value,))
                 _run_inline(JobName.FIND_DEPOSITS, (chain.value,))
             _run_inline(JobName.STEP_BRIDGES, ())
+            _run_inline(JobName.EXECUTE_APPROVALS, ())
             _run_inline(JobName.SWEEP, ())
             _run_inline(JobName.AUDIT, ())
             return

@@ -9,6 +9,7 @@ import structlog
 from rq.timeouts import JobTimeoutException
 
 from app.agents import claims
+from app.approvals import service as approvals
 from app.buying import records as service_purchases
 from app.catalog.statistics import audit as catalog_audit
 from app.catalog.statistics import counts as statistics
@@ -88,6 +89,7 @@ def sweep() -> None:
         steps: dict[str, Callable[[], object]] = {
             "expire_funding": lambda: funding.fail_expired(now),
             "charge_lapsed": usage.charge_lapsed,
+            "expire_approvals": lambda: approvals.expire_due(now),
             "retry_faucet": lambda: _retry_faucet(now),
             "prune_idempotency_keys": lambda: idempotency.prune(now),
             "prune_claim_records": lambda: _prune_claim_records(now),

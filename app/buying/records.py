@@ -15,10 +15,10 @@ from sqlalchemy.orm import Session
 from app.buying.models import PinnedPayee, ServicePurchase
 from app.buying.offers import PaymentOffer
 from app.buying.sellers import SellerAnswer, SellerRequest
-from app.core import clock
+from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
 from app.db import batching
-from app.db.statements import count, in_list
+from app.db.statements import in_list, page_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import ControlsLocked, NotFound, PayeeChanged
 from app.sealing import SealedColumn
@@ -113,14 +113,15 @@ def remove_payees(wallet_id: str, host: str) -> None:
             raise NotFound("This wallet has no stored payee of this domain.")
 
 
-def get(transaction_id: str) -> tuple[ServicePurchaseView, SellerAnswer | None]:
-    """Return a purchase, and its answer if one is stored. Raises: NotFound."""
+def get(wallet_id: str, transaction_id: str) -> tuple[ServicePurchaseView, SellerAnswer | None]:
+    """Return a purchase of a wallet, and its answer if one is stored. Raises: NotFound."""
+    canonical = identifiers.parse_id(transaction_id)
     with read_only_unit() as session:
-        row = session.get(ServicePurchase, transaction_id)
-        if row is None:
+        row = session.get(ServicePurchase, canonical) if canonical else None
+        if row is None or row.wallet_id != wallet_id:
             raise NotFound("This wallet has no such purchase.")
         view, sealed = _views(session, [row])[0], row.answer_sealed
-    answer = None if sealed is None else SellerAnswer.from_json(_ANSWERS.open(sealed, transaction_id))
+    answer = None if sealed is None else SellerAnswer.from_json(_ANSWERS.open(sealed, view.id))
     return view, answer
 
 
@@ -128,14 +129,8 @@ def list_of(wallet_id: str, page: PageRequest) -> Page[ServicePurchaseView]:
     """Return a page of a wallet's purchases, newest first."""
     of_wallet = ServicePurchase.wallet_id == wallet_id
     with read_only_unit() as session:
-        rows = session.scalars(
-            select(ServicePurchase)
-            .where(of_wallet)
-            .order_by(ServicePurchase.created_at.desc(), ServicePurchase.id.desc())
-            .limit(page.limit)
-            .offset(page.offset)
-        ).all()
-        return Page(_views(session, rows), count(session, ServicePurchase, of_wallet), page)
+        found = page_of(session, ServicePurchase, page, of_wallet, newest_first=True)
+        return Page(_views(session, found.items), found.total, page)
 
 
 def requests_of(transaction_ids: Sequence[str]) -> dict[str, str]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
-from urllib.parse import unquote
 
 from flask import jsonify, request
 
+from app.approvals import asking
+from app.approvals import service as approvals
+from app.approvals.execution import ApprovedRequest
+from app.approvals.lifecycle import ApprovalKind
+from app.approvals.schemas import AwaitingApproval
 from app.buying import records, schemas, sellers, service
 from app.buying.service import FetchOrder
 from app.core.chains import ChainName
@@ -15,7 +20,6 @@ from app.errors import (
     AddressNotAllowed,
     ControlsLocked,
     DomainNotAllowed,
-    InvalidInput,
     Overloaded,
     PayeeChanged,
     PaymentFailed,
@@ -23,10 +27,12 @@ from app.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
+from app.forwarding import disclosure
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim, derived_key
 from app.identity import guards
 from app.wallets.api.routes import LIMIT_ERRORS, resolve_wallet
+from app.wallets.core import wallets
 from app.wallets.core.wallets import WalletView
 from app.web import prefer
 from app.web.blueprint import Blueprint
@@ -56,11 +62,19 @@ _LOAD_BODY = schemas.FetchBody()
 
 
 def _order(body: dict[str, Any]) -> FetchOrder:
+    order = _parse_order(body)
+    disclosure.reject_key(
+        current_request().headers["X-API-Key"],
+        target=order.request.target,
+        headers=order.request.headers,
+        body=order.request.body,
+    )
+    return order
+
+
+def _parse_order(body: dict[str, Any]) -> FetchOrder:
     names = ("url", "method", "headers", "body")
     request_ = sellers.parse_request(**{name: body[name] for name in names})
-    key = current_request().headers["X-API-Key"]
-    if any(key in text for text in (unquote(request_.target), body["body"] or "", *body["headers"].values())):
-        raise InvalidInput("This request would disclose your API key to the web service. Leave it out.")
     return FetchOrder(
         request_, body["max_amount_usd"], frozenset(map(ChainName, body["networks"])), body["session_id"]
     )
@@ -81,8 +95,20 @@ def _is_not_dry_run() -> bool:
     return not any(body.get(name) is True for name in ("dry_run", "dryRun"))
 
 
-def _resume(transaction_id: str) -> dict[str, Any]:
-    """Return the response to a repeated request, of which the body is that of the first."""
+def _resume(subject_id: str) -> Any:
+    """Return the response to a repeated request, of which the body is that of the first.
+
+    Once its approval is executed, it is that of the payment.
+    """
+    approval = approvals.find(subject_id)
+    if approval is None:
+        return _resume_payment(subject_id)
+    if approval.transaction_id is not None:
+        return _resume_payment(approval.transaction_id)
+    return asking.awaiting_response(approval)
+
+
+def _resume_payment(transaction_id: str) -> dict[str, Any]:
     order = _order(_LOAD_BODY.load(parsed_body(current_request())))
     wallet = (request.view_args or {})["wallet"]
     return schemas.fetched(service.resume(wallet, order, transaction_id, wait_seconds=prefer.wait_seconds()))
@@ -99,6 +125,7 @@ def _resume(transaction_id: str) -> dict[str, Any]:
 )
 @blp.arguments(schemas.FetchBody)
 @blp.response(200, schemas.FetchShape)
+@blp.alt_response(asking.ACCEPTED, schema=AwaitingApproval, description=asking.DESCRIPTION)
 @blp.doc(responses=_FETCH_RESPONSES)
 @blp.raises(
     *LIMIT_ERRORS, AddressNotAllowed, DomainNotAllowed, PayeeChanged, TermsNotSupported, PaymentFailed,
@@ -118,7 +145,19 @@ def fetch_paid_resource(body: dict[str, Any], wallet: WalletView, claim: Claim |
     if body["dry_run"]:
         return jsonify(schemas.FetchQuoteShape().dump(schemas.quoted(service.quote(wallet, order))))
     wait = prefer.wait_seconds()
-    return schemas.fetched(service.fetch(wallet, order, wait_seconds=wait, claim=claim or Claim()))
+    own = claim or Claim()
+    return asking.or_ask(
+        ApprovalKind.X402,
+        lambda: schemas.fetched(service.fetch(wallet, order, wait_seconds=wait, claim=own)),
+        body=body,
+        claim=own,
+    )
+
+
+def execute_approved(request: ApprovedRequest, claim: Claim) -> None:
+    """Execute an approved payment to a web service; its answer is returned to a repetition of the request."""
+    order = _parse_order(_LOAD_BODY.load(request.body))
+    service.fetch(wallets.get_approved(request), order, wait_seconds=Decimal(0), claim=claim)
 
 
 @blp.get("/<string:wallet_id>/x402/purchases")
@@ -127,6 +166,13 @@ def fetch_paid_resource(body: dict[str, Any], wallet: WalletView, claim: Claim |
 def list_service_purchases(query: dict[str, Any], wallet: WalletView) -> Page[records.ServicePurchaseView]:
     """List what the wallet bought from web services, newest first."""
     return records.list_of(wallet.id, query["page"])
+
+
+@blp.get("/<string:wallet_id>/x402/purchases/<string:transaction_id>")
+@blp.response(200, schemas.BoughtAnswerShape)
+def get_service_purchase(transaction_id: str, wallet: WalletView) -> dict[str, Any]:
+    """Get a payment to a web service, by the chain, and the answer that it bought while it is stored."""
+    return schemas.purchased(*records.get(wallet.id, transaction_id))
 
 
 @blp.get("/<string:wallet_id>/x402/payees")

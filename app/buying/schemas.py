@@ -8,6 +8,8 @@ from typing import Any
 import marshmallow as ma
 from marshmallow import fields
 
+from app.approvals.schemas import APPROVAL_NOTE
+from app.buying.records import ServicePurchaseView
 from app.buying.sellers import METHODS, SellerAnswer
 from app.buying.service import FetchQuote, FetchResult
 from app.core.chains import ChainName
@@ -62,6 +64,7 @@ class FetchBody(AcceptsCamelCase):
         },
     )
     session_id = SESSION_ID
+    approval_note = APPROVAL_NOTE
     dry_run = StrictBoolean(
         load_default=False,
         metadata={"description": "Request the terms, check the limits and the balance, and sign nothing."},
@@ -152,6 +155,15 @@ ServicePurchasePage = page_schema(
 )
 
 
+class BoughtAnswerShape(FetchShape):
+    """What a payment bought, with the answer while it is stored: 24 hours."""
+
+    url = fields.String(required=True)
+    domain = fields.String(required=True)
+    method = fields.String(required=True)
+    created_at = Instant(required=True)
+
+
 class PayeeShape(Schema):
     """Whom a wallet pays at a domain on a chain."""
 
@@ -180,6 +192,18 @@ def fetched(result: FetchResult) -> dict[str, Any]:
     return {
         **_answer(result.answer),
         "payment": None if payment is None else _payment(payment, result.version, result.network),
+    }
+
+
+def purchased(purchase: ServicePurchaseView, answer: SellerAnswer | None) -> dict[str, Any]:
+    """Return a purchase with its answer."""
+    return {
+        **_answer(answer),
+        "payment": _payment(purchase.payment, purchase.version, purchase.network),
+        "url": purchase.url,
+        "domain": purchase.host,
+        "method": purchase.method,
+        "created_at": purchase.created_at,
     }
 
 

@@ -96,7 +96,7 @@ def resume(
     wallet: WalletView, order: FetchOrder, transaction_id: str, *, wait_seconds: Decimal | None
 ) -> FetchResult:
     """Return the answer that was paid for, or send the same bytes again while they can be used."""
-    purchase, answer = records.get(transaction_id)
+    purchase, answer = records.get(wallet.id, transaction_id)
     if answer is not None or purchase.payment.status == MovementStatus.FAILED:
         return FetchResult(answer, purchase.payment, purchase.version, purchase.network)
     # The seller may not have the signed bytes yet; what they take is counted already.

@@ -39,6 +39,8 @@ class LockRank(IntEnum):
     """And its subscriptions and texts."""
     AGENT_KEY = auto()
     """The keys and codes of an agent, in any order, since the agent is locked."""
+    APPROVAL = auto()
+    """Of the movement or purchase that the unit records, or alone after its wallet's account."""
     IDEMPOTENCY_KEY = auto()
     GRANT_BUDGET = auto()
     """One row for all, like the next."""
@@ -65,6 +67,7 @@ RANKS: Mapping[str, LockRank] = MappingProxyType(
         "api_keys": LockRank.AGENT_KEY,
         "owner_keys": LockRank.AGENT_KEY,
         "claim_codes": LockRank.AGENT_KEY,
+        "approvals": LockRank.APPROVAL,
         "idempotency_keys": LockRank.IDEMPOTENCY_KEY,
         "grant_budgets": LockRank.GRANT_BUDGET,
         "audit_heads": LockRank.AUDIT_HEAD,

@@ -43,12 +43,18 @@ def count(session: Session, model: type[Base], *conditions: ColumnElement[bool])
     return session.scalar(select(func.count()).select_from(model).where(*conditions)) or 0
 
 
-def page_of(session: Session, model: Any, page: PageRequest, *conditions: ColumnElement[bool]) -> Page[Any]:
-    """Return a page of the rows that meet all conditions, oldest first.
+def page_of(
+    session: Session,
+    model: Any,
+    page: PageRequest,
+    *conditions: ColumnElement[bool],
+    newest_first: bool = False,
+) -> Page[Any]:
+    """Return a page of the rows that meet all conditions, oldest first by default.
 
     It is found in the index of `created_at` and `id` only, however deep it is; then its few rows are read.
     """
-    order = model.created_at, model.id
+    order = [each.desc() if newest_first else each for each in (model.created_at, model.id)]
     ids = (
         select(model.id).where(*conditions).order_by(*order).limit(page.limit).offset(page.offset).subquery()
     )

@@ -35,6 +35,8 @@ class EventType(StrEnum):
     APPROVAL_REJECTED = "approval.rejected"
     APPROVAL_EXPIRED = "approval.expired"
     APPROVAL_CANCELLED = "approval.cancelled"
+    APPROVAL_EXECUTED = "approval.executed"
+    APPROVAL_FAILED = "approval.failed"
     BUDGET_THRESHOLD_REACHED = "budget.threshold_reached"
     CREDITS_LOW = "credits.low"
     WALLET_FROZEN = "wallet.frozen"

@@ -31,8 +31,9 @@ _PAYMENT_KEY = "x402/payment"
 _REQUEST_ID = re.compile(r"[!-~]{1,255}", re.ASCII)
 _INSTRUCTIONS = (
     "Wallets with enforced spending limits. Amounts are decimal strings. Give every action that moves money a "
-    "request_id, and repeat it in retries: it is then executed once. A refusal has a code and the numbers that "
-    "caused it."
+    "request_id, and repeat it in retries: it is then executed once. awaiting_approval means that your owner decides: "
+    "read get_approvals, and do not repeat the action as a new one. A refusal has a code and the numbers that caused "
+    "it."
 )
 
 

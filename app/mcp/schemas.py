@@ -9,6 +9,7 @@ from app.web.fields import Text, Usd
 from app.web.schemas import Schema
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+_IS_ID = ma.validate.Regexp(r"[A-Za-z0-9_-]{1,64}\Z", error="must be an id")
 _MAX_BODY = 256 * 1024
 
 
@@ -50,6 +51,22 @@ class ServiceCallBody(Schema):
         metadata={
             "description": "Refuse a call of a service in the catalog with a higher price.",
             "example": 0.01,
+        },
+    )
+    wallet_id = Text(
+        load_default=None,
+        allow_none=True,
+        validate=_IS_ID,
+        metadata={
+            "description": "The wallet with which a service of the catalog is called; the first by default."
+        },
+    )
+    session_id = Text(
+        load_default=None,
+        allow_none=True,
+        validate=_IS_ID,
+        metadata={
+            "description": "A spending session of the wallet, against which a catalog call is counted."
         },
     )
 

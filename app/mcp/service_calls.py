@@ -14,7 +14,7 @@ import marshmallow as ma
 from flask import Response, jsonify
 
 from app.catalog.proxy import routes as proxy
-from app.catalog.proxy.call import MAX_PRICE_HEADER
+from app.catalog.proxy.call import MAX_PRICE_HEADER, SESSION_HEADER, WALLET_HEADER
 from app.core import money
 from app.core.strict_json import JsonNumber
 from app.errors import InvalidInput, ServiceError
@@ -34,6 +34,11 @@ from app.web.client_request import ClientRequest
 from app.web.parsing import flatten_errors
 
 _MAX_RESPONSE_BYTES = 2**20
+_CATALOG_HEADERS = {
+    "max_price_usd": MAX_PRICE_HEADER,
+    "wallet_id": WALLET_HEADER,
+    "session_id": SESSION_HEADER,
+}
 _BODY, _RESULT = ServiceCallBody(), ServiceCallResult()
 
 
@@ -113,11 +118,11 @@ def _number_text(value: JsonNumber) -> str:
 def _call(request: ClientRequest, call: Mapping[str, Any], headers: dict[str, str]) -> Response:
     name: str = call["service"]
     is_provider = app_state().part(ProviderTable).has(name)
-    if call["max_price_usd"] is not None:
-        if is_provider:
-            problem = "is for services of the catalog; GET /v1/providers has the prices of providers"
-            return error_responses.error_response(InvalidInput.field("max_price_usd", problem))
-        headers[MAX_PRICE_HEADER] = f"{money.usd_from_nanos(call['max_price_usd']):f}"
+    options = _catalog_headers(call)
+    if is_provider and options:
+        problem = "is for services of the catalog; GET /v1/providers has the prices of providers"
+        return error_responses.error_response(InvalidInput.field(next(iter(options)), problem))
+    headers |= {_CATALOG_HEADERS[field]: value for field, value in options.items()}
     path, _, query = call["path"].partition("?")
     prefix = (gateway.gateway if is_provider else proxy.proxy).url_prefix
     content = (call["body"] or "").encode("utf-8", "replace")
@@ -132,6 +137,14 @@ def _call(request: ClientRequest, call: Mapping[str, Any], headers: dict[str, st
     environ["CONTENT_TYPE"] = "application/json"
     serve = gateway.serve if is_provider else proxy.serve
     return respond(request, environ, partial(_serve, serve, name), route=f"{prefix}/<name>")
+
+
+def _catalog_headers(call: Mapping[str, Any]) -> dict[str, str]:
+    """Return what only the proxy of the catalog reads, by the name of the argument."""
+    found = {name: call[name] for name in _CATALOG_HEADERS if call[name] is not None}
+    if "max_price_usd" in found:
+        found["max_price_usd"] = f"{money.usd_from_nanos(found['max_price_usd']):f}"
+    return found
 
 
 def _serve(serve: Any, name: str, inner: ClientRequest) -> Response:

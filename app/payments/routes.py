@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
+from flask import Response
 from marshmallow import fields
 
+from app.approvals import asking
+from app.approvals.execution import ApprovedRequest
+from app.approvals.lifecycle import ApprovalKind
+from app.approvals.schemas import APPROVAL_NOTE, AwaitingApproval
+from app.core.chains import USDC
 from app.errors import NotFound, TransferFailed
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
@@ -14,6 +22,7 @@ from app.payments import topups
 from app.wallets.api.movement_routes import MovementShape, rebuild_from_record
 from app.wallets.api.routes import LIMIT_ERRORS
 from app.wallets.core import wallets
+from app.wallets.core.wallets import WalletView
 from app.wallets.views.history import TransactionView
 from app.web import prefer
 from app.web.blueprint import Blueprint
@@ -38,6 +47,7 @@ class TopUpBody(Schema):
         required=True, metadata={"type": "string", "example": "10", "description": "In USDC."}
     )
     chain = Text(required=True, metadata={"enum": ["ethereum", "base", "solana"]})
+    approval_note = APPROVAL_NOTE
 
 
 class TopUpShape(MovementShape):
@@ -54,17 +64,36 @@ class TopUpShape(MovementShape):
 )
 @blp.arguments(TopUpBody)
 @blp.response(200, TopUpShape)
+@blp.alt_response(asking.ACCEPTED, schema=AwaitingApproval, description=asking.DESCRIPTION)
 @blp.raises(NotFound, *LIMIT_ERRORS, TransferFailed)
 @blp.header("Prefer", "`respond-async` returns immediately; `wait=N` waits up to N (at most 25) seconds.")
-def top_up(body: dict[str, Any], claim: Claim) -> TransactionView:
+def top_up(body: dict[str, Any], claim: Claim) -> TransactionView | Response:
     """Buy credits with USDC of a wallet, under its limits; they are granted when the transfer is final."""
     wallet = wallets.get_owned(body["wallet_id"], agent_id=guards.require_agent())
     wait = prefer.wait_seconds()
+    return asking.or_ask(
+        ApprovalKind.TOPUP,
+        lambda: _create(wallet, body, wait_seconds=wait, claim=claim),
+        body={**body, "currency": USDC.symbol},
+        claim=claim,
+    )
+
+
+def execute_approved(request: ApprovedRequest, claim: Claim) -> None:
+    """Execute an approved top-up."""
+    body = TopUpBody().load(request.body)
+    _create(wallets.get_approved(request), body, wait_seconds=Decimal(0), claim=claim)
+
+
+def _create(
+    wallet: WalletView, body: Mapping[str, Any], *, wait_seconds: Decimal | None, claim: Claim
+) -> TransactionView:
+    # The account of an agent's credits has its id.
     return topups.create_topup(
         wallet,
-        guards.current_principal().account_id,
+        wallet.agent_id,
         chain=body["chain"],
         amount=body["amount"],
-        wait_seconds=wait,
+        wait_seconds=wait_seconds,
         claim=claim,
     )

@@ -5,6 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from app.approvals import schemas as approval_schemas
+from app.approvals import service as approvals
+from app.approvals.service import ApprovalView
 from app.core import identifiers
 from app.core.pagination import Page
 from app.db.unit_of_work import read_only_unit
@@ -222,3 +225,11 @@ def list_audit_entries(query: dict[str, Any]) -> dict[str, Any]:
     with read_only_unit() as session:
         page, head = trail.list_entries(session, query["page"], action=query["action"], subject_id=subject_id)
     return {"entries": page.items, "pagination": page, "head": head}
+
+
+@blp.get("/approvals")
+@blp.arguments(approval_schemas.ApprovalQuery, location="query")
+@blp.response(200, approval_schemas.ApprovalPage)
+def list_all_approvals(query: dict[str, Any]) -> Page[ApprovalView]:
+    """List the approvals of all agents, newest first. Only their owners decide."""
+    return approvals.list_of(query["page"], status=query["status"])

@@ -16,10 +16,12 @@ from app.ports.shopper import FailureCode, PurchaseFailed
 from app.shopping import purchase_runner
 from app.shopping.lifecycle import OPEN_STATUSES, PURCHASES, PurchaseStatus
 from app.shopping.models import Purchase, PurchaseEvidence, PurchaseStep
+from app.spending import holds as spending_holds
 from app.state import app_state
 
 EVIDENCE_RETENTION = timedelta(days=30)
 _BATCH = 100
+_RELEASED_WITHIN = timedelta(days=30)
 _log = structlog.get_logger(__name__)
 
 
@@ -40,6 +42,7 @@ def sweep(now: datetime) -> None:
         except Exception:
             # One failing purchase must not block the others.
             _log.exception("purchase_sweep_failed", purchase_id=purchase_id)
+    _release_approved(now)
     _delete_expired(now)
 
 
@@ -92,6 +95,28 @@ def _mark_unknown(
     code = FailureCode.OUTCOME_UNKNOWN
     error = purchase_runner.stored_error(PurchaseFailed(code, message), None)
     return PURCHASES.move(session, rows, sources, PurchaseStatus.UNKNOWN, reason=code.value, error=error)
+
+
+def _release_approved(now: datetime) -> None:
+    """Release what is held since an approval for purchases that ended without an order."""
+    ended = [
+        PurchaseStatus.FAILED.value,
+        PurchaseStatus.CANCELLED.value,
+        PurchaseStatus.ACTION_REQUIRED.value,
+    ]
+    with read_only_unit() as session:
+        references = session.scalars(
+            select(Purchase.approval_id).where(
+                Purchase.approval_id.is_not(None),
+                Purchase.status.in_(ended),
+                Purchase.finished_at > now - _RELEASED_WITHIN,
+            )
+        ).all()
+        held = spending_holds.states_of(session, [each for each in references if each is not None])
+    for reference, state in held.items():
+        if state is spending_holds.SpendingHoldState.HELD:
+            with unit_of_work() as session:
+                spending_holds.release(session, reference)
 
 
 def _delete_expired(now: datetime) -> None:

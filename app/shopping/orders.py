@@ -17,7 +17,7 @@ from app.sealing import SealedColumn
 from app.shopping.models import Purchase
 from app.spending import controls as spending_controls
 from app.spending import holds as spending_holds
-from app.spending.policy import SpendingRequest
+from app.spending.policy import ApprovedPayment, SpendingRequest
 from app.state import app_state
 from app.wallets.core import wallets
 
@@ -39,6 +39,8 @@ class PurchaseOrder:
     options: Mapping[str, str]
     max_total_nanos: int | None
     dry_run: bool
+    session_id: str | None = None
+    approved: ApprovedPayment | None = None
 
     def order_digests(self) -> list[str]:
         """Return keyed digests by which identical orders are recognized; they cannot be reversed.
@@ -53,23 +55,24 @@ class PurchaseOrder:
         return _digests("shop-account", self.host, self.username or purchase_id)[0]
 
     def seal(self, purchase_id: str) -> str:
-        """Return credentials, address and options, sealed for the purchase's row."""
+        """Return credentials, address, options and spending session, sealed for the purchase's row."""
         secret = {
             "address": asdict(self.address),
             "username": self.username,
             "password": self.password,
             "options": dict(self.options),
+            "session_id": self.session_id,
         }
         return _SEALED.seal(json.dumps(secret), purchase_id)
 
 
-def unseal(purchase: Purchase) -> PurchaseRequest:
-    """Open what `PurchaseOrder.seal` has sealed. Raises: Rejected."""
+def unseal(purchase: Purchase) -> tuple[PurchaseRequest, str | None]:
+    """Open what `PurchaseOrder.seal` has sealed: the order, and its spending session. Raises: Rejected."""
     with read_only_unit() as session:
         wallet_ids = [purchase.wallet_id] if purchase.wallet_id else []
         controls = spending_controls.controls_of(session, wallet_ids).get(purchase.wallet_id or "")
     secret = json.loads(_SEALED.open(purchase.sealed or "", purchase.id))
-    return PurchaseRequest(
+    request = PurchaseRequest(
         url=purchase.url,
         address=ShippingAddress(**secret["address"]),
         username=secret["username"],
@@ -79,6 +82,7 @@ def unseal(purchase: Purchase) -> PurchaseRequest:
         dry_run=purchase.dry_run,
         allowed_domains=controls.allowed_domains if controls else (),
     )
+    return request, secret.get("session_id")
 
 
 def parse_url(text: str) -> tuple[str, str]:
@@ -113,15 +117,25 @@ def assert_allowed(caller: Principal, order: PurchaseOrder) -> str | None:
     all its wallets, and with them its limits.
     """
     if caller.agent_id is None:
+        if order.session_id is not None:
+            raise InvalidInput.field("session_id", "is a session of a wallet, and this key has none")
         assert_max_total(order)
         return None
     with read_only_unit() as session:
         wallet = wallets.first_wallet(session, caller.agent_id)
         controls = wallet.spending_controls
         # The cost is not known yet; a freeze and the allowlist are.
-        spending_holds.check(session, wallet.id, SpendingRequest(0, domain=order.host))
+        request = SpendingRequest(0, domain=order.host, session_id=order.session_id)
+        spending_holds.check(session, wallet.id, request)
     if controls is None or not controls.per_tx_limit_nanos:
         assert_max_total(order)
+    if not order.dry_run:
+        most_nanos = order.max_total_nanos or (controls.per_tx_limit_nanos if controls else None)
+        request = SpendingRequest(
+            most_nanos, domain=order.host, session_id=order.session_id, approved=order.approved
+        )
+        with read_only_unit() as session:
+            spending_holds.assert_approved(session, wallet.id, request)
     return wallet.id
 
 

@@ -39,7 +39,7 @@ from app.shopping.lifecycle import PURCHASES, PurchaseStatus
 from app.shopping.models import Purchase, PurchaseEvidence, PurchaseStep
 from app.spending import accounts as spending_accounts
 from app.spending import holds as spending_holds
-from app.spending.policy import SpendingRequest
+from app.spending.policy import ApprovedPayment, SpendingRequest
 from app.state import app_state
 
 LEASE = timedelta(seconds=60)
@@ -69,7 +69,7 @@ def run_purchase(purchase_id: str) -> None:
     with logs.caused_by(claimed.request_id):
         session = PurchaseSession(claimed, holder)
         try:
-            request = orders.unseal(claimed)
+            request, session.spending_session_id = orders.unseal(claimed)
         except (Rejected, ValueError, KeyError, TypeError):
             session.fail(PurchaseFailed(FailureCode.BROWSER_ERROR, "The sealed order could not be opened."))
             return
@@ -102,6 +102,14 @@ class PurchaseSession:
         self._quantity = purchase.quantity
         self._dry_run = purchase.dry_run
         self._max_total_nanos = purchase.max_total_nanos
+        self.spending_session_id: str | None = None
+        self._approved = (
+            None
+            if purchase.approval_id is None
+            else ApprovedPayment(
+                purchase.approval_id, purchase.approved_nanos or 0, recipient=None, domain=purchase.host
+            )
+        )
         # The row, as long as this worker holds it.
         self._row = and_(Purchase.id == purchase.id, Purchase.holder == holder)
         self._goods_nanos: int | None = None
@@ -128,7 +136,7 @@ class PurchaseSession:
         try:
             with unit_of_work() as session:
                 if self._wallet_id is not None:
-                    request = SpendingRequest(review.total_nanos, domain=self._host)
+                    request = self._spending(review.total_nanos)
                     spending_holds.hold(session, self._wallet_id, request, reference=self.purchase_id)
                 if not PURCHASES.move(
                     session, self._row, PurchaseStatus.RUNNING, PurchaseStatus.SUBMITTING,
@@ -240,10 +248,14 @@ class PurchaseSession:
             return
         try:
             with read_only_unit() as session:
-                request = SpendingRequest(value_nanos, domain=self._host)
-                spending_holds.check(session, self._wallet_id, request)
+                spending_holds.check(session, self._wallet_id, self._spending(value_nanos))
         except ServiceError as refusal:
             raise self._limit_failure(refusal) from None
+
+    def _spending(self, value_nanos: int) -> SpendingRequest:
+        return SpendingRequest(
+            value_nanos, domain=self._host, session_id=self.spending_session_id, approved=self._approved
+        )
 
     def _limit_failure(self, refusal: ServiceError) -> PurchaseFailed:
         self._refusal = refusal

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from flask import Response, g, jsonify, request
 
+from app.approvals import asking
+from app.approvals.execution import ApprovedRequest
+from app.approvals.lifecycle import ApprovalKind
 from app.errors import (
     DailyLimitExceeded,
     DomainNotAllowed,
@@ -129,8 +133,16 @@ def _response(purchase: PurchaseView) -> Response:
     return response
 
 
-def _rebuild(purchase_id: str) -> Response:
-    return _response(service.view(purchase_id))
+def _rebuild(subject_id: str) -> Response:
+    response: Response = asking.rebuilt(subject_id, lambda purchase_id: _response(service.view(purchase_id)))
+    return response
+
+
+def execute_approved(approved: ApprovedRequest, claim: idempotency.Claim) -> None:
+    """Queue an approved purchase, paid for with the agent's credits."""
+    caller = Principal(KeyKind.AGENT, approved.agent_id, approved.agent_id, approved.agent_id)
+    order = replace(_order(schemas.BuyBody().load(approved.body)), approved=approved.approved)
+    service.buy(caller, order, allow_duplicate=False, claim=claim)
 
 
 def _owner() -> str:
@@ -146,7 +158,11 @@ def _owner() -> str:
     applies=lambda: guards.find_principal() is not None,
 )
 @shopping.arguments(schemas.BuyBody)
-@shopping.response(202, schemas.PurchaseShape, description="Accepted; poll `Location`.")
+@shopping.response(
+    202,
+    schemas.PurchaseShape,
+    description="Accepted; poll `Location`. With `status` `awaiting_approval`, it waits for the owner: see `approval`.",
+)
 @shopping.alt_response(
     200,
     schema=schemas.PurchaseShape,
@@ -166,14 +182,22 @@ def _owner() -> str:
 @shopping.header("Prefer", "`wait=N` waits up to N (at most 25) seconds for the purchase to end.")
 def buy(body: dict[str, Any], claim: idempotency.Claim) -> Response:
     """Buy a product with a browser. The total is held against the first wallet's limits before the order."""
-    purchase, settled = x402_purchases.buy(
-        guards.find_principal(),
-        _order(body),
-        _payable_request(current_request()),
-        decoded_body(current_request()),
-        allow_duplicate=idempotency.HEADER in request.headers,
+    accepted = asking.or_ask(
+        ApprovalKind.PURCHASE,
+        lambda: x402_purchases.buy(
+            guards.find_principal(),
+            _order(body),
+            _payable_request(current_request()),
+            decoded_body(current_request()),
+            allow_duplicate=idempotency.HEADER in request.headers,
+            claim=claim,
+        ),
+        body=body,
         claim=claim,
     )
+    if isinstance(accepted, Response):
+        return accepted
+    purchase, settled = accepted
     preferred = prefer.wait_seconds()
     seconds = service.NO_WAIT if preferred is None else preferred
     purchase = service.wait_for_end(purchase, seconds=seconds, account_id=guards.account_id_or_anonymous())
@@ -239,6 +263,7 @@ def _order(body: dict[str, Any]) -> PurchaseOrder:
         options=body["options"],
         max_total_nanos=body["max_total_usd"],
         dry_run=body["dry_run"],
+        session_id=body["session_id"],
     )
 
 

@@ -8,10 +8,12 @@ from typing import Any
 import marshmallow as ma
 from marshmallow import fields, pre_load
 
+from app.approvals.schemas import APPROVAL_NOTE
 from app.core import money
 from app.error_codes import ErrorCode
 from app.ports.shopper import FailureCode
 from app.shopping.lifecycle import PurchaseStatus
+from app.wallets.api.schemas import SESSION_ID
 from app.web.fields import Email, Instant, StrictBoolean, Text, Usd, UsdText
 from app.web.schemas import Schema
 
@@ -135,6 +137,8 @@ class BuyBody(Schema):
             "example": 40,
         },
     )
+    session_id = SESSION_ID
+    approval_note = APPROVAL_NOTE
     dry_run = StrictBoolean(
         load_default=False, metadata={"description": "Stop at the review; nothing is ordered."}
     )

@@ -131,6 +131,8 @@ def buy(
             max_total_nanos=order.max_total_nanos, sealed=sealed, order_digest=digests[0],
             shop_account_digest=order.shop_account_digest(purchase_id), first_page=False,
             cost_nanos=cost_nanos, lease_until=now + _QUEUE_LEASE, created_at=now,
+            approval_id=None if order.approved is None else order.approved.reference,
+            approved_nanos=None if order.approved is None else order.approved.max_nanos,
             request_id=logs.originating_request_id(),
         )  # fmt: skip
         PURCHASES.add(session, purchase, PurchaseStatus.QUEUED)

@@ -12,7 +12,13 @@ from sqlalchemy.orm import Session
 from app.core import clock
 from app.spending import policy
 from app.spending.holds import SpendingHoldState
-from app.spending.models import SpendingAccount, SpendingControls, SpendingHold, SpendingSession
+from app.spending.models import (
+    ApprovedPayee,
+    SpendingAccount,
+    SpendingControls,
+    SpendingHold,
+    SpendingSession,
+)
 from app.spending.policy import WindowTotals
 
 _ACCOUNTS_PER_PAGE = 1000
@@ -41,6 +47,7 @@ _per_day = (
         SpendingHold.wallet_id.in_(select(_page.c.wallet_id)),
         SpendingHold.made_on >= bindparam("oldest_hold"),
         SpendingHold.state != SpendingHoldState.RELEASED.value,
+        SpendingHold.paid_by_credits.is_(False),
     )
     .group_by(SpendingHold.wallet_id, SpendingHold.made_on)
     .subquery()
@@ -55,7 +62,7 @@ _ORPHANS = {
     .select_from(table)
     .outerjoin(SpendingAccount, SpendingAccount.wallet_id == table.wallet_id)
     .where(SpendingAccount.wallet_id.is_(None))
-    for table in (SpendingControls, SpendingHold, SpendingSession)
+    for table in (SpendingControls, SpendingHold, SpendingSession, ApprovedPayee)
 }
 # Retention keeps holds for two months at least.
 _SESSION_LOOKBACK = timedelta(days=60)

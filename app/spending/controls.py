@@ -18,7 +18,13 @@ from app.core import clock
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.errors import ControlsLocked, WalletFrozen
 from app.spending import accounts, policy
-from app.spending.models import SpendingAccount, SpendingControls, SpendingHold, SpendingSession
+from app.spending.models import (
+    ApprovedPayee,
+    SpendingAccount,
+    SpendingControls,
+    SpendingHold,
+    SpendingSession,
+)
 from app.spending.policy import DEFAULT, Controls, Window
 
 COLUMNS = (
@@ -58,6 +64,9 @@ class ControlsChange:
     allowed_addresses: Sequence[str] | None = None
     allowed_domains: Sequence[str] | None = None
     locked: bool | None = None
+    approval_threshold_nanos: int | None = None
+    approve_new_recipients: bool | None = None
+    approve_new_domains: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,14 +225,14 @@ def assert_deletable(session: Session, wallet_id: str, *, by_agent: bool = True)
     account = accounts.lock_account(session, wallet_id)
     if account.frozen:
         raise WalletFrozen
-    rules = _read(session, wallet_id)
+    rules = read_controls(session, wallet_id)
     if by_agent and rules is not None and rules.locked:
         raise ControlsLocked
 
 
 def close_account(session: Session, wallet_id: str) -> None:
-    """Delete the account, the controls, the holds and the sessions of a wallet that is being deleted."""
-    for table in (SpendingAccount, SpendingControls, SpendingHold, SpendingSession):
+    """Delete the account, controls, holds, sessions and approved payees of a wallet that is being deleted."""
+    for table in (SpendingAccount, SpendingControls, SpendingHold, SpendingSession, ApprovedPayee):
         session.execute(
             delete(table).where(table.wallet_id == wallet_id).execution_options(synchronize_session=False)
         )
@@ -240,10 +249,11 @@ def controls_from_row(row: Row[*tuple[Any, ...]]) -> Controls | None:
 
 def _locked_controls(session: Session, wallet_id: str) -> Controls | None:
     accounts.lock_account(session, wallet_id)
-    return _read(session, wallet_id)
+    return read_controls(session, wallet_id)
 
 
-def _read(session: Session, wallet_id: str) -> Controls | None:
+def read_controls(session: Session, wallet_id: str) -> Controls | None:
+    """Return the controls of a wallet, or None if it has none."""
     row = _OF_WALLET.one_or_none(session, {"of_wallet": wallet_id})
     return None if row is None else controls_from_row(row)
 

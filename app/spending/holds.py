@@ -7,6 +7,7 @@ touched.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from enum import StrEnum
 
@@ -21,6 +22,7 @@ from app.db.state_machine import StateMachine
 from app.db.statements import in_list
 from app.errors import (
     AddressNotAllowed,
+    ApprovalRequired,
     DailyLimitExceeded,
     DomainNotAllowed,
     MonthlyLimitExceeded,
@@ -32,8 +34,9 @@ from app.errors import (
     WalletFrozen,
     WeeklyLimitExceeded,
 )
-from app.spending import accounts, controls, policy, sessions, thresholds
+from app.spending import accounts, approval_rules, controls, payees, policy, sessions, thresholds
 from app.spending.accounts import Account
+from app.spending.approval_rules import ApprovalReason, PayeePermission
 from app.spending.models import SpendingAccount, SpendingControls, SpendingHold
 from app.spending.policy import Controls, SpendingRequest, SpendingRule
 
@@ -51,6 +54,13 @@ _ERRORS: Mapping[SpendingRule, type[ServiceError]] = {
     SpendingRule.WEEKLY: WeeklyLimitExceeded,
     SpendingRule.MONTHLY: MonthlyLimitExceeded,
     SpendingRule.SESSION: SessionLimitExceeded,
+}
+
+
+_APPROVAL_MESSAGES: Mapping[ApprovalReason, str] = {
+    ApprovalReason.THRESHOLD: "The owner approves payments of this wallet above an amount, and this one exceeds it.",
+    ApprovalReason.NEW_RECIPIENT: "The owner approves the first payment of this wallet to each recipient.",
+    ApprovalReason.NEW_DOMAIN: "The owner approves the first payment of this wallet at each domain.",
 }
 
 
@@ -91,7 +101,11 @@ _CONTROLS_AND_HOLD = PreparedRead(
 )
 _FIND = PreparedRead(
     select(
-        SpendingHold.amount_nanos, SpendingHold.state, SpendingHold.made_on, SpendingHold.session_id
+        SpendingHold.amount_nanos,
+        SpendingHold.state,
+        SpendingHold.made_on,
+        SpendingHold.session_id,
+        SpendingHold.paid_by_credits,
     ).where(
         SpendingHold.reference == bindparam("of_reference"), SpendingHold.wallet_id == bindparam("of_wallet")
     )
@@ -105,17 +119,60 @@ def hold(session: Session, wallet_id: str, request: SpendingRequest, *, referenc
     A hold that exists under the reference is not checked or counted again.
 
     Raises: WalletFrozen, AddressNotAllowed, DomainNotAllowed, PriceUnavailable, PerTxLimitExceeded,
-    DailyLimitExceeded, WeeklyLimitExceeded, MonthlyLimitExceeded, SessionLimitExceeded; NotFound if the wallet was
-    deleted, or has no such session; InvalidInput for a value that exceeds what can be counted.
+    DailyLimitExceeded, WeeklyLimitExceeded, MonthlyLimitExceeded, SessionLimitExceeded; ApprovalRequired if the owner
+    has to approve it; NotFound if the wallet was deleted, or has no such session; InvalidInput for a value that exceeds
+    what can be counted.
     """
+    if request.approved is not None:
+        # In one unit, the hold since the request becomes this one, or stays if this one is refused.
+        release(session, request.approved.reference)
     account = accounts.lock_account(session, wallet_id)
     row = _CONTROLS_AND_HOLD.one(session, {"of_wallet": wallet_id, "of_reference": reference})
     if row.reference is None:
         rules = controls.controls_from_row(row)
         _assert_permitted(account, rules, request)
         _assert_within_session(session, wallet_id, request)
-        _count(session, reference, account, request.value_nanos or 0, session_id=request.session_id)
+        permitted_payee = _assert_approved(session, account, rules, request)
+        _count(
+            session,
+            reference,
+            account,
+            request.value_nanos or 0,
+            session_id=request.session_id,
+            permitted_payee=permitted_payee,
+        )
+        if request.approved is not None:
+            payees.approve(session, wallet_id, approval_rules.payees_of(request))
         thresholds.announce(session, account, rules, request.value_nanos or 0)
+
+
+def hold_for_approval(session: Session, wallet_id: str, request: SpendingRequest, *, reference: str) -> None:
+    """Hold the value of a request while its owner is asked. Raises: what `hold` raises, except ApprovalRequired."""
+    account, rules = accounts.lock_account(session, wallet_id), controls.read_controls(session, wallet_id)
+    _assert_permitted(account, rules, request)
+    _assert_within_session(session, wallet_id, request)
+    _count(session, reference, account, request.value_nanos or 0, session_id=request.session_id)
+    thresholds.announce(session, account, rules, request.value_nanos or 0)
+
+
+def charge_session(session: Session, wallet_id: str, request: SpendingRequest, *, reference: str) -> None:
+    """Count what credits pay for against the session that it names, and against no limit of the wallet.
+
+    It is spent immediately: if the process dies during the call, the session has less, and nothing has to be cleaned up.
+
+    Raises: SessionLimitExceeded; NotFound if the wallet was deleted, or has no such session.
+    """
+    account = accounts.lock_account(session, wallet_id)
+    _assert_within_session(session, wallet_id, request)
+    amount_nanos = request.value_nanos or 0
+    _count(session, reference, account, amount_nanos, session_id=request.session_id, paid_by_credits=True)
+    spend(session, reference)
+
+
+def refund_session(session: Session, reference: str) -> None:
+    """Stop counting a call against its session: nothing was charged for it."""
+    restore_hold(session, reference)
+    release(session, reference)
 
 
 def record_without_limits(session: Session, wallet_id: str, *, reference: str, value_nanos: int) -> None:
@@ -143,10 +200,21 @@ def record_without_limits(session: Session, wallet_id: str, *, reference: str, v
 def check(session: Session, wallet_id: str, request: SpendingRequest) -> None:
     """Decide as `hold` does, without locking or writing. Raises: what `hold` raises."""
     row = controls.read_status(session, wallet_id)
-    account = accounts.account_from_row(row)
-    _assert_permitted(account, controls.controls_from_row(row), request)
-    _assert_within_session(session, wallet_id, request)
+    account, rules = accounts.account_from_row(row), controls.controls_from_row(row)
+    held = _held_for(session, account, request)
+    if held is not None:
+        own = policy.in_windows(-held.amount_nanos, held.made_on, account.today)
+        account = replace(account, spent=account.spent.plus(own))
+    _assert_permitted(account, rules, request)
+    _assert_within_session(session, wallet_id, request, own_nanos=0 if held is None else held.amount_nanos)
+    _assert_approved(session, account, rules, request)
     accounts.countable_sums(account, request.value_nanos or 0)
+
+
+def assert_approved(session: Session, wallet_id: str, request: SpendingRequest) -> None:
+    """Check only whether a request waits for the owner's approval, not the limits. Raises: ApprovalRequired."""
+    row = controls.read_status(session, wallet_id)
+    _assert_approved(session, accounts.account_from_row(row), controls.controls_from_row(row), request)
 
 
 def spend(session: Session, reference: str) -> bool:
@@ -197,20 +265,38 @@ def states_of(session: Session, references: Sequence[str]) -> dict[str, Spending
     return {row.reference: SpendingHoldState(row.state) for row in rows}
 
 
-def _find(session: Session, account: Account, reference: str) -> Row[int, str, date, str | None] | None:
+def _held_for(
+    session: Session, account: Account, request: SpendingRequest
+) -> Row[int, str, date, str | None, bool] | None:
+    """Return what is held for a request since its owner was asked, if anything is."""
+    if request.approved is None:
+        return None
+    found = _find(session, account, request.approved.reference)
+    return found if found is not None and found.state == SpendingHoldState.HELD else None
+
+
+def _find(session: Session, account: Account, reference: str) -> Row[int, str, date, str | None, bool] | None:
     return _FIND.one_or_none(session, {"of_reference": reference, "of_wallet": account.wallet_id})
 
 
 def _count(
-    session: Session, reference: str, account: Account, amount_nanos: int, *, session_id: str | None = None
+    session: Session,
+    reference: str,
+    account: Account,
+    amount_nanos: int,
+    *,
+    session_id: str | None = None,
+    permitted_payee: str | None = None,
+    paid_by_credits: bool = False,
 ) -> None:
-    accounts.count_amount(session, account, amount_nanos)
+    if not paid_by_credits:
+        accounts.count_amount(session, account, amount_nanos)
     if session_id is not None:
         sessions.adjust_count(session, session_id, amount_nanos)
     held = {
         "reference": reference, "wallet_id": account.wallet_id, "amount_nanos": amount_nanos,
         **HOLDS.initial(SpendingHoldState.HELD), "made_on": account.today, "session_id": session_id,
-        "created_at": clock.now(),
+        "permitted_payee": permitted_payee, "paid_by_credits": paid_by_credits, "created_at": clock.now(),
     }  # fmt: skip
     _INSERT.execute(session, held)
 
@@ -232,17 +318,21 @@ def _transition(
     elif found.state == SpendingHoldState.RELEASED:
         change_nanos = found.amount_nanos
     if change_nanos:
-        accounts.adjust_count(session, account, change_nanos, made_on=found.made_on)
+        if not found.paid_by_credits:
+            accounts.adjust_count(session, account, change_nanos, made_on=found.made_on)
         if found.session_id is not None:
             sessions.adjust_count(session, found.session_id, change_nanos)
     return True
 
 
-def _assert_within_session(session: Session, wallet_id: str, request: SpendingRequest) -> None:
-    """Check a request against the session that it names, if it names one. The only check that reads it."""
+def _assert_within_session(
+    session: Session, wallet_id: str, request: SpendingRequest, *, own_nanos: int = 0
+) -> None:
+    """Check a request against the session that it names, if it names one; `own_nanos` are held for it already."""
     if request.session_id is None:
         return
     budget = sessions.budget_of(session, wallet_id, request.session_id)
+    budget = replace(budget, counted_nanos=budget.counted_nanos - own_nanos)
     refusal = policy.decide_session(budget, request, clock.now())
     if refusal is not None:
         raise _ERRORS[refusal.rule](refusal.message, details=refusal.details)
@@ -252,3 +342,28 @@ def _assert_permitted(account: Account, rules: Controls | None, movement: Spendi
     refusal = policy.decide(rules, account.spent, movement, frozen=account.frozen, today=account.today)
     if refusal is not None:
         raise _ERRORS[refusal.rule](refusal.message, details=refusal.details)
+
+
+def _assert_approved(
+    session: Session, account: Account, rules: Controls | None, request: SpendingRequest
+) -> str | None:
+    """Return the payee of which the weekly permission replaces an approval, None if none is needed.
+
+    Raises: ApprovalRequired.
+    """
+    if rules is None or not rules.asks:
+        return None
+    known = payees.known(session, account.wallet_id, approval_rules.payees_of(request), account.today)
+    reason = approval_rules.approval_reason(rules, request, known)
+    if reason is None:
+        asks_without = approval_rules.approval_reason(
+            rules, request, {each: PayeePermission() for each in known}
+        )
+        return None if asks_without is None else approval_rules.permitting_payee(request, known)
+    raise ApprovalRequired(
+        _APPROVAL_MESSAGES[reason],
+        reason=reason.value,
+        agent_id=account.agent_id,
+        wallet_id=account.wallet_id,
+        spending_request=request,
+    )

@@ -55,6 +55,10 @@ class SpendingControls(Model):
     allowed_addresses: Mapped[list[str]] = mapped_column(JSON)
     allowed_domains: Mapped[list[str]] = mapped_column(JSON)
     locked: Mapped[bool]
+    # Payments that wait for the owner; 0 is no threshold.
+    approval_threshold_nanos: Mapped[int] = mapped_column(BigInteger, default=0)
+    approve_new_recipients: Mapped[bool] = mapped_column(default=False)
+    approve_new_domains: Mapped[bool] = mapped_column(default=False)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
@@ -81,6 +85,22 @@ class SpendingHold(Model):
     made_on: Mapped[date] = mapped_column(Date)
     # The session that it counts against, if one was named.
     session_id: Mapped[str | None] = mapped_column(ID)
+    # The payee of which the weekly permission it counts against, if the owner was not asked because of it.
+    permitted_payee: Mapped[str | None] = mapped_column(String(253))
+    # Counts against its session only: credits pay for it, and their purchase has counted against the wallet's limits.
+    paid_by_credits: Mapped[bool] = mapped_column(default=False)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class ApprovedPayee(Model):
+    """A recipient or a domain that the owner approved, and what may be paid to it per week without asking again."""
+
+    __tablename__ = "approved_payees"
+    __table_args__ = (CheckConstraint("week_nanos >= 0", name="ck_approved_payees_week"),)
+
+    wallet_id: Mapped[str] = mapped_column(ID, primary_key=True)
+    payee: Mapped[str] = mapped_column(String(253), primary_key=True)
+    week_nanos: Mapped[int] = mapped_column(BigInteger)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 

@@ -33,7 +33,10 @@ class SpendingRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """A wallet's controls. Addresses are canonical, domains lower-case host names."""
+    """A wallet's controls. Addresses are canonical, domains lower-case host names.
+
+    The owner is asked above the threshold, 0 for none, and before the first payment to a recipient or at a domain.
+    """
 
     daily_limit_nanos: int = 0
     weekly_limit_nanos: int = 0
@@ -42,11 +45,19 @@ class Controls:
     allowed_addresses: tuple[str, ...] = ()
     allowed_domains: tuple[str, ...] = ()
     locked: bool = False
+    approval_threshold_nanos: int = 0
+    approve_new_recipients: bool = False
+    approve_new_domains: bool = False
 
     @property
     def limited(self) -> bool:
         """Return whether any dollar limit applies, so that the value must be known."""
         return any(_limits(self))
+
+    @property
+    def asks(self) -> bool:
+        """Return whether some payments wait for the owner's approval."""
+        return bool(self.approval_threshold_nanos) or self.approve_new_recipients or self.approve_new_domains
 
 
 DEFAULT = Controls(
@@ -89,11 +100,22 @@ class Windows:
 
 
 @dataclass(frozen=True, slots=True)
+class ApprovedPayment:
+    """What an owner approved: the hold since it was requested, the most that it may count, and to whom it goes."""
+
+    reference: str
+    max_nanos: int
+    recipient: str | None
+    domain: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class SpendingRequest:
     """A value in nano-dollars, its recipient and its domain.
 
     A value of None means that no price is known: it counts 0, and is refused if a dollar limit applies. Without a
-    recipient or a domain, that allowlist does not apply. `session_id` names a session that narrows the limits.
+    recipient or a domain, that allowlist does not apply. `session_id` names a session that narrows the limits;
+    `approved` is what its owner approved.
     """
 
     value_nanos: int | None
@@ -101,6 +123,7 @@ class SpendingRequest:
     family: Family | None = None
     domain: str | None = None
     session_id: str | None = None
+    approved: ApprovedPayment | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,10 +237,22 @@ def is_looser(old: Controls, new: Controls) -> bool:
     return (
         any(
             before and (not after or after > before)
-            for before, after in zip(_limits(old), _limits(new), strict=True)
+            for before, after in zip(
+                (*_limits(old), old.approval_threshold_nanos),
+                (*_limits(new), new.approval_threshold_nanos),
+                strict=True,
+            )
         )
         or _widens(old.allowed_addresses, new.allowed_addresses, _address_covered)
         or _widens(old.allowed_domains, new.allowed_domains, domain_allowed)
+        or (old.approve_new_recipients and not new.approve_new_recipients)
+        or (old.approve_new_domains and not new.approve_new_domains)
+        # What is on an allowlist is not new: adding an entry approves it.
+        or (
+            old.approve_new_recipients
+            and _adds(old.allowed_addresses, new.allowed_addresses, _address_covered)
+        )
+        or (old.approve_new_domains and _adds(old.allowed_domains, new.allowed_domains, domain_allowed))
     )
 
 
@@ -242,7 +277,7 @@ def domain_allowed(domain: str, allowed: tuple[str, ...]) -> bool:
 def _decide_address(controls: Controls, recipient: str | None, family: Family | None) -> LimitRefusal | None:
     if recipient is None or not controls.allowed_addresses:
         return None
-    if address_allowed(recipient, family or _family(recipient), controls.allowed_addresses):
+    if address_allowed(recipient, family or family_of(recipient), controls.allowed_addresses):
         return None
     return LimitRefusal(
         SpendingRule.ADDRESS,
@@ -264,7 +299,7 @@ def _decide_domain(controls: Controls, domain: str | None) -> LimitRefusal | Non
 def _decide_amount(
     controls: Controls, spent: WindowTotals, value_nanos: int | None, today: date
 ) -> LimitRefusal | None:
-    if not controls.limited:
+    if not controls.limited and not controls.asks:
         return None
     if value_nanos is None:
         return _price_unknown()
@@ -326,11 +361,18 @@ def _widens(
     return bool(old) and (not new or not all(covered(entry, old) for entry in new))
 
 
+def _adds(
+    old: tuple[str, ...], new: tuple[str, ...], covered: Callable[[str, tuple[str, ...]], bool]
+) -> bool:
+    return not all(covered(entry, old) for entry in new)
+
+
 def _address_covered(entry: str, old: tuple[str, ...]) -> bool:
-    return address_allowed(entry, _family(entry), old)
+    return address_allowed(entry, family_of(entry), old)
 
 
-def _family(entry: str) -> Family:
+def family_of(entry: str) -> Family:
+    """Return the family of chains of an address."""
     # Base58 has no digit 0.
     return Family.EVM if entry.startswith(_EVM_PREFIX) else Family.SOLANA
 

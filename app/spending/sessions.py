@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
 from app.db import batching
-from app.db.statements import count
+from app.db.statements import count, page_of
 from app.errors import LimitReached, NotFound
 from app.spending import accounts
 from app.spending.models import SpendingSession
@@ -69,15 +69,8 @@ def get(session: Session, session_id: str, *, wallet_id: str | None = None) -> S
 
 def list_of(session: Session, wallet_id: str, page: PageRequest) -> Page[SessionView]:
     """Return a page of a wallet's sessions, newest first."""
-    of_wallet = SpendingSession.wallet_id == wallet_id
-    rows = session.scalars(
-        select(SpendingSession)
-        .where(of_wallet)
-        .order_by(SpendingSession.created_at.desc(), SpendingSession.id.desc())
-        .limit(page.limit)
-        .offset(page.offset)
-    ).all()
-    return Page([_view(row) for row in rows], count(session, SpendingSession, of_wallet), page)
+    found = page_of(session, SpendingSession, page, SpendingSession.wallet_id == wallet_id, newest_first=True)
+    return Page([_view(row) for row in found.items], found.total, page)
 
 
 def budget_of(session: Session, wallet_id: str, session_id: str) -> SessionBudget:

@@ -20,6 +20,8 @@ from prometheus_client.samples import Sample
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from app.approvals import service as approvals
+from app.core import clock
 from app.core.money import NANOS_PER_USD
 from app.credits import accounts as credit_accounts
 from app.db import heartbeats
@@ -151,6 +153,12 @@ def _database_gauges(session: Session) -> Iterator[Metric]:
         "Signed payments that were served, and that a reorg permanently reversed.",
         dict.fromkeys(capacities, 0) | consumed.reversed_by_chain(session),
         "chain",
+    )
+    yield _gauge(
+        "approvals_awaiting",
+        "Payments that wait for an owner: all, and those of which no notice has reached the owner after a minute.",
+        approvals.count_unnoticed(session, clock.now()),
+        "which",
     )
     yield _gauge(
         "open_purchases", "Purchases in progress.", purchases.count_open_by_status(session), "status"

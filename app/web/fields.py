@@ -132,6 +132,20 @@ class Usd(ParsedField):
             raise ValidationError(str(error)) from None
 
 
+class UsdOrNone(Usd):
+    """US dollars of a threshold: null, or 0, for none."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(allow_none=True, **kwargs)
+
+    def _serialize(self, value: int | None, attr: str | None, obj: Any, **kwargs: Any) -> float | None:
+        return super()._serialize(value or None, attr, obj, **kwargs)
+
+    def deserialize(self, value: Any, attr: str | None = None, data: Any = None, **kwargs: Any) -> Any:
+        """Return 0 for null."""
+        return 0 if value is None else super().deserialize(value, attr, data, **kwargs)
+
+
 class UsdText(fields.Field[int]):
     """US dollars as a plain decimal string, where the contract has a string."""
 

@@ -38,6 +38,7 @@ ORDER = {
     "shippingAddress": {"name": "Ada Buyer", "zip": "94107"}, "max_total_usd": 30,
 }  # fmt: skip
 WRITE = {"action": "order", "symbol": "ETH", "side": "buy", "price": "3000", "amount": "0.01"}
+HOOK = {"url": "https://hooks.example.com/x", "types": ["*"]}
 SWAP = {"amount": "0.001", "input_token": "ETH", "output_token": "USDC", "chain": "base"}
 
 
@@ -85,6 +86,7 @@ def access(at: int, authorized: tuple[ClientKind, ...], *, body: Body | None = N
 
 
 _AGENTS = (ClientKind.OWNER, ClientKind.OTHER, ClientKind.FROZEN)
+_OWN = (ClientKind.OWNER, ClientKind.FROZEN)
 _KEYS = (*_AGENTS, ClientKind.GATEWAY)
 NOT_KEYS = {"anonymous": 402, "misplaced": 402, "cookie": 402, "master": 402, "revoked_master": 402}
 """Clients without a key for these routes get the payment terms."""
@@ -103,7 +105,7 @@ FORM = Access({**SIGN_IN, ClientKind.COOKIE: 403})
 
 def own(at: int, *, body: Body | None = None) -> Access:
     """Authorize the agent that owns the subject, frozen or not; for others it does not exist."""
-    return access(at, (ClientKind.OWNER, ClientKind.FROZEN), body=body, other=404, gateway=404)
+    return access(at, _OWN, body=body, other=404, gateway=404)
 
 
 def moves(body: Body, *, at: int = 500, **more: int) -> Access:
@@ -122,6 +124,7 @@ SERVICE, PURCHASE, WALLET = (
     "/v1/wallets",
 )
 ONE = f"{WALLET}/<string:wallet_id>"
+APPROVAL, WEBHOOK = "/v1/approvals/<string:approval_id>", "/webhooks/<string:webhook_id>"
 PLATFORM = "/v1/platform"
 TABLE: dict[str, Access] = {
     **dict.fromkeys(
@@ -145,6 +148,22 @@ TABLE: dict[str, Access] = {
     "POST /v1/agents/claim-code": access(409, _AGENTS, other=201),
     "POST /v1/services": access(400, _AGENTS),
     f"POST {WALLET}": access(201, _AGENTS),
+    **dict.fromkeys(("GET /v1/approvals", "GET /v1/events", "GET /v1/webhooks"), access(200, _AGENTS)),
+    **dict.fromkeys((f"GET {APPROVAL}", f"POST {APPROVAL}/cancel"), access(200, _OWN, other=404)),
+    **{
+        f"{method} {prefix}{path}": authorized(at, body)
+        for prefix, authorized in (
+            ("/v1", lambda at, body: access(at, _OWN, other=404, body=body)),
+            (PLATFORM, lambda at, body: access(at, (ClientKind.MASTER,), body=body)),
+        )
+        for method, path, at, body in (
+            ("GET", WEBHOOK, 200, None), ("PATCH", WEBHOOK, 200, lambda _: {"types": ["wallet.*"]}),
+            ("DELETE", WEBHOOK, 200, None), ("POST", f"{WEBHOOK}/rotate-secret", 200, None),
+            ("POST", f"{WEBHOOK}/test", 202, None), ("GET", f"{WEBHOOK}/deliveries", 200, None),
+            ("POST", f"{WEBHOOK}/replay", 202, lambda _: {"failed_since": clock.isoformat(clock.now())}),
+        )
+    },
+    "POST /v1/webhooks": access(201, _AGENTS, body=lambda _: HOOK),
     "POST /v1/credits/topup": moves(
         lambda owner: {"wallet_id": owner.wallet_id, "chain": "base", "amount": "1"}, gateway=401
     ),
@@ -172,6 +191,7 @@ TABLE: dict[str, Access] = {
     **dict.fromkeys((f"GET {ONE}", f"GET {ONE}/controls", f"GET {ONE}/transactions"), own(200)),
     **dict.fromkeys((f"PUT {ONE}/controls", f"POST {ONE}/fund"), own(400)),
     **dict.fromkeys((f"POST {ONE}/x402/fetch", f"POST {ONE}/sessions"), own(400)),
+    f"GET {ONE}/x402/purchases/<string:transaction_id>": own(404),
     **dict.fromkeys((f"GET {ONE}/x402/purchases", f"GET {ONE}/x402/payees", f"GET {ONE}/sessions"), own(200)),
     f"DELETE {ONE}/x402/payees/<string:domain>": own(200),
     f"GET {ONE}/sessions/<string:session_id>": own(200),
@@ -198,7 +218,8 @@ TABLE: dict[str, Access] = {
                     ("GET", "/keys"), ("POST", "/keys/replace-owner-key"), ("POST", "/keys/rotate"),
                     ("POST", "/keys/show"),
                     ("GET", _HELD), ("GET", f"{_HELD}/limits"), ("POST", f"{_HELD}/limits"),
-                    ("GET", f"{_HELD}/transactions"),
+                    ("GET", f"{_HELD}/transactions"), ("GET", "/approvals"), ("POST", "/approvals/payees"),
+                    ("GET", "/approvals/<string:approval_id>"), ("POST", "/approvals/<string:approval_id>"),
                 )
             ),
         )
@@ -214,7 +235,8 @@ TABLE: dict[str, Access] = {
             ("PUT", "/agents/<string:agent_id>/controls", 400), ("POST", "/agents/<string:agent_id>/credits", 400),
             ("POST", "/agents/<string:agent_id>/freeze", 200), ("POST", "/agents/<string:agent_id>/unfreeze", 200),
             ("POST", "/agents/<string:agent_id>/rotate-key", 200),
-            ("GET", "/audit", 200), ("PUT", "/controls", 400), ("GET", "/keys", 200),
+            ("GET", "/approvals", 200), ("GET", "/audit", 200), ("GET", "/events", 200),
+            ("GET", "/webhooks", 200), ("POST", "/webhooks", 400), ("PUT", "/controls", 400), ("GET", "/keys", 200),
             ("DELETE", "/keys/<string:key_id>", 200), ("GET", "/master-keys", 200), ("POST", "/master-keys", 201),
             ("DELETE", "/master-keys/<string:key_id>", 200),
         )
@@ -344,6 +366,20 @@ class _Scene:
         if if_:
             assert self.ops.post(f"/agents/{owner.id}/unfreeze", {}).status_code == 200
 
+    def _new_objects(self, rule: str, names: list[str], owner: Agent) -> dict[str, str]:
+        """Create the approval or webhook that a route names."""
+        made = {}
+        if "approval_id" in names:
+            owner.controls(approval_threshold_usd=1)
+            asked = owner.post("/v1/gateway/shopping/buy", ORDER).get_json()
+            owner.controls(approval_threshold_usd=None)
+            made["approval_id"] = asked["approval"]["id"]
+        if "webhook_id" in names:
+            of_operators = "platform" in rule
+            answer = self.ops.post("/webhooks", HOOK) if of_operators else owner.post("/v1/webhooks", HOOK)
+            made["webhook_id"] = answer.get_json()["id"]
+        return made
+
     def _path(self, rule: str, owner: Agent) -> str:
         names = re.findall(r"<(?:\w+:)?(\w+)>", rule)
         values = {"provider": "openai", "path": "models", "agent_id": owner.id, "wallet_id": owner.wallet_id}
@@ -359,6 +395,7 @@ class _Scene:
         if "session_id" in names:
             body = {"max_usd": 1, "expires_at": clock.isoformat(clock.now() + timedelta(hours=1))}
             values["session_id"] = owner.post(f"{owner.wallet_url}/sessions", body).get_json()["id"]
+        values |= self._new_objects(rule, names, owner)
         if "domain" in names:
             values["domain"] = "shop.example"
             pinned = {"wallet_id": owner.wallet_id, "host": "shop.example", "chain": "base", "address": "0x"}

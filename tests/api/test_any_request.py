@@ -70,6 +70,7 @@ ORDER = {
     "url": "https://shop.example/p/1", "credentials": {"username": "ada@example.com", "password": "secret"},
     "shippingAddress": {"name": "Ada Buyer", "zip": "94107"}, "max_total_usd": 30,
 }  # fmt: skip
+HOOK = {"url": "https://hooks.example.com/x", "types": ["*"]}
 VALID_VALUES = {
     "POST /v1/wallets/{wallet_id}/bridge": {"source_chain": "ethereum", "destination_chain": "base"}
 }
@@ -77,9 +78,10 @@ VALID_VALUES = {
 QUERIES = {"GET /v1/device/info": ("code",)}
 NEVER_SERVED = {
     "POST /v1/trading/perpdex",
+    "GET /v1/wallets/{wallet_id}/x402/purchases/{transaction_id}",
     *(f"{method} /v1/gateway/{{provider}}/{{path}}" for method in ("PUT", "PATCH", "DELETE")),
 }
-"""Operations that cannot succeed here: the exchange is unreachable, and no provider accepts these methods."""
+"""Operations that cannot succeed here: the exchange is unreachable, no provider has these methods, no seller."""
 _SECRET = "canary-of-the-secret-key-0123456789"
 _CODE = re.compile(r"`([A-Z_]+)`")
 
@@ -117,6 +119,8 @@ class Scene:
             "purchase_id": self._purchase if "cancel" in path else lambda: self.bought["id"],
             "domain": self._payee,
             "session_id": self._session,
+            "approval_id": self._approval,
+            "webhook_id": lambda: self._webhook(path),
             "evidence_id": lambda: self.bought["evidence"][0]["url"].rpartition("/")[2].partition(".")[0],
         }
         return {name: make() for name, make in makers.items() if f"{{{name}}}" in path}
@@ -135,6 +139,18 @@ class Scene:
         body = {"max_usd": 1, "expires_at": later}
         return self._made(self.agent.post(f"{self.agent.wallet_url}/sessions", body))
 
+    def _approval(self) -> str:
+        """Order what the owner has to approve."""
+        self.agent.controls(approval_threshold_usd=1)
+        asked = self._order()
+        self.agent.controls(approval_threshold_usd=None)
+        return str(asked["approval"]["id"])
+
+    def _webhook(self, path: str) -> str:
+        caller, prefix = (self.ops, "") if path.startswith("/v1/platform") else (self.agent, "/v1")
+        listed = caller.get(f"{prefix}/webhooks").get_json()["webhooks"]
+        return str(listed[-1]["id"]) if listed else self._made(caller.post(f"{prefix}/webhooks", HOOK))
+
     def _payee(self) -> str:
         """Store a payee of a domain for each wallet that has none."""
         with unit_of_work() as session:
@@ -150,17 +166,23 @@ class Scene:
         return "shop.example"
 
     def _purchase(self) -> str:
-        """Order a new product."""
+        """Order a new product and return the id of its purchase."""
+        return str(self._order()["id"])
+
+    def _order(self) -> dict[str, Any]:
         page = f"https://shop.example/p/{next(self._numbers)}"
         made = self.agent.post("/v1/gateway/shopping/buy", {**ORDER, "url": page})
         assert made.status_code == 202, made.text
-        return str(made.get_json()["id"])
+        ordered: dict[str, Any] = made.get_json()
+        return ordered
 
     def reset_limits(self) -> None:
         """Reset the controls that operators' requests to all agents have set."""
         limits = dict.fromkeys(("daily", "weekly", "monthly"), 0) | {"per_tx": 50}
         controls: dict[str, Any] = {f"{name}_limit_usd": limit for name, limit in limits.items()}
         controls |= {"allowed_addresses": [], "allowed_domains": [], "locked": False}
+        controls |= {"approval_threshold_usd": None}
+        controls |= {"approve_new_recipients": False, "approve_new_domains": False}
         assert self.ops.put(f"/agents/{self.agent.id}/controls", controls).status_code == 200
 
     def buy(self) -> dict[str, Any]:
@@ -197,6 +219,7 @@ class Scene:
             "price_per_call_usd": 0.5, "openapi_spec": SPEC, "code": self.claim_code, "max_total_usd": 30,
             "max_amount_usd": 1, "method": "GET", "networks": [], "max_usd": 1, "domains": [],
             "expires_at": clock.isoformat(clock.now() + timedelta(hours=1)),
+            "types": ["*"], "failed_since": clock.isoformat(clock.now()),
             "daily_limit_usd": 1000, "allowed_addresses": [], "allowed_domains": [],
             **ORDER, "name": "Ada", "credits_usd": 1, "limit": 1, "offset": 0,
         }  # fmt: skip

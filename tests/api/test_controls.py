@@ -28,6 +28,7 @@ from tests.support.ledger import race
 
 EVM = "0x52908400098527886E0F7030069857D2E4169EE7"
 SOLANA = "oeYf6KAJkLYhBuR8CiGc6L4D4Xtfepr85fuDgA9kq96"
+NO_APPROVALS = {"approval_threshold_usd": None, "approve_new_recipients": False, "approve_new_domains": False}
 LIMITS = ("daily_limit_usd", "weekly_limit_usd", "monthly_limit_usd", "per_tx_limit_usd")
 # A Wednesday in the middle of a month; the week ends on Sunday the 17th.
 WEDNESDAY = "2026-05-13T10:00:00Z"
@@ -91,6 +92,7 @@ def test_controls_are_read_in_the_contract_s_shape(agent: Agent) -> None:
             "allowed_addresses": [],
             "allowed_domains": [],
             "locked": False,
+            **NO_APPROVALS,
             "updated_at": "2026-05-13T10:00:00.000Z",
         },
         "usage_today": {
@@ -120,7 +122,7 @@ def test_the_first_put_creates_controls_and_omitted_fields_are_zero_or_empty(bar
     assert controls.pop("updated_at")
     assert controls == {
         "daily_limit_usd": 0, "weekly_limit_usd": 0, "monthly_limit_usd": 0, "per_tx_limit_usd": 5,
-        "allowed_addresses": [], "allowed_domains": [], "locked": False,
+        "allowed_addresses": [], "allowed_domains": [], "locked": False, **NO_APPROVALS,
     }  # fmt: skip
     usage = controls_of(bare)["usage_today"]
     assert (usage["unlimited"], usage["remaining_usd"], usage["spent_usd"]) == (True, 0, 0)

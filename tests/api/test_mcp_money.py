@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
+import jsonschema
 import pytest
 import time_machine
 from flask import Flask
@@ -101,6 +102,36 @@ def test_a_refusal_has_the_numbers_of_the_api_and_may_be_repeated(agent: Agent) 
     assert {**refused["structuredContent"], "request_id": ""} == {**api, "request_id": ""}
     agent.controls(per_tx_limit_usd=10)
     assert transfer(agent, "6", request_id="big")["isError"] is False
+
+
+def test_a_payment_that_waits_for_the_owner_is_a_result_and_is_asked_for_once(
+    agent: Agent, chains: dict[ChainName, EvmChain]
+) -> None:
+    agent.controls(approval_threshold_usd=5)
+    waiting = [transfer(agent, "6", request_id="large") for _ in range(2)]
+    assert [each["isError"] for each in waiting] == [False, False]
+    asked = waiting[0]["structuredContent"]
+    assert asked["status"] == "awaiting_approval"
+    assert asked == waiting[1]["structuredContent"]
+    listed = call(agent.client, "get_approvals", agent.key)["structuredContent"]["approvals"]
+    assert len(listed) == 1
+    one = call(agent.client, "get_approvals", agent.key, approval_id=listed[0]["id"])["structuredContent"]
+    assert one == listed[0]
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    tools = agent.client.post("/mcp", json=message).get_json()["result"]["tools"]
+    for name, found in (("transfer", asked), ("get_approvals", one)):
+        [described] = [tool for tool in tools if tool["name"] == name]
+        jsonschema.validate(found, described["outputSchema"])
+    assert chains[ChainName.BASE].balances(agent.address).of(USDC).units == usdc(100)
+
+
+def test_one_transaction_is_read_by_the_tool_that_lists_them(agent: Agent) -> None:
+    made = transfer(agent, "1")["structuredContent"]
+    arguments = {"wallet_id": agent.wallet_id, "transaction_id": made["transaction_id"]}
+    one = call(agent.client, "get_transactions", agent.key, **arguments)["structuredContent"]
+    assert (one["id"], bool(one["events"])) == (made["transaction_id"], True)
+    missing = call(agent.client, "get_transactions", agent.key, transaction_id=made["transaction_id"])
+    assert missing["structuredContent"]["code"] == "INVALID_INPUT"
 
 
 def test_a_model_that_retries_at_random_moves_each_amount_once(

@@ -102,6 +102,8 @@ def test_a_long_or_binary_response_is_cut_and_holds_nothing(stage: Stage) -> Non
         {"method": "GET\r\n"},
         {"body": {"a": 1}},
         {"max_price_usd": 1},
+        {"session_id": "5f0f6c1e-3b9c-4f0e-9a55-0d6a6a3c8a10"},
+        {"wallet_id": "a\r\nX-Evil: 1"},
         {"request_id": ""},
         {"request_id": "ü"},
         {"request_id": 7},

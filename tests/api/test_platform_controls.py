@@ -55,6 +55,7 @@ def test_controls_are_set_for_all_wallets_of_an_agent_and_omitted_fields_are_kep
     created = {
         "weekly_limit_usd": "500", "monthly_limit_usd": "1000", "per_tx_limit_usd": "50",
         "allowed_addresses": [], "allowed_domains": [],
+        "approval_threshold_usd": "0", "approve_new_recipients": False, "approve_new_domains": False,
     }  # fmt: skip
     changed = {"daily_limit_usd": "7", "locked": True}
     assert entry.after == {agent.wallet_id: changed, second: changed | created}
@@ -75,6 +76,7 @@ def test_a_wallet_without_controls_is_never_locked_without_limits(
     limits = {name: value for name, value in controls(agent, second).items() if name.endswith("_usd")}
     assert limits == {
         "daily_limit_usd": 100.0, "weekly_limit_usd": 0.0, "monthly_limit_usd": 1000.0, "per_tx_limit_usd": 50.0,
+        "approval_threshold_usd": None,
     }  # fmt: skip
     assert agent.put(f"/v1/wallets/{second}/controls", {"daily_limit_usd": 101}).status_code == 403
 

@@ -330,6 +330,34 @@ def test_the_wallets_limits_are_held_before_the_order(
     assert (shopper.pressed, agent.spent_today()) == (0, 0)
 
 
+def test_a_purchase_counts_against_the_session_that_it_names(
+    app: Flask, agent: Agent, shopper: FakeShopper
+) -> None:
+    other = register(app.test_client())
+    later = (clock.now() + timedelta(hours=1)).isoformat()
+
+    def opened(max_usd: int, *domains: str) -> str:
+        body = {"max_usd": max_usd, "expires_at": later, "domains": list(domains)}
+        return str(agent.post(f"{agent.wallet_url}/sessions", body).get_json()["id"])
+
+    low, enough, elsewhere = (
+        opened(16, "shop.example"),
+        opened(20, "shop.example"),
+        opened(20, "other.example"),
+    )
+    assert bought(agent, session_id=low)["error"]["limit_code"] == "SESSION_LIMIT_EXCEEDED"
+    assert bought(agent, session_id=enough)["status"] == "completed"
+    assert (
+        bought(agent, session_id=enough, allow_duplicate=True)["error"]["limit_code"]
+        == "SESSION_LIMIT_EXCEEDED"
+    )
+    assert (shopper.pressed, agent.spent_today()) == (1, 17)
+    seen = agent.get(f"{agent.wallet_url}/sessions/{enough}").get_json()
+    assert (seen["spent_usd"], seen["remaining_usd"]) == (17, 3)
+    assert order(agent, session_id=elsewhere).get_json()["code"] == "SESSION_LIMIT_EXCEEDED"
+    assert order(other, session_id=enough).get_json()["code"] == "NOT_FOUND"
+
+
 @ON_BOTH
 def test_concurrent_purchases_never_exceed_a_limit_together(
     app: Flask, agent: Agent, shopper: FakeShopper

@@ -152,6 +152,7 @@ def test_the_first_wallet_has_the_default_controls_and_comes_first(agent: Agent)
     assert controls == {
         "daily_limit_usd": 100, "weekly_limit_usd": 500, "monthly_limit_usd": 1000, "per_tx_limit_usd": 50,
         "allowed_addresses": [], "allowed_domains": [], "locked": False,
+        "approval_threshold_usd": None, "approve_new_recipients": False, "approve_new_domains": False,
     }  # fmt: skip
     assert second["spending_controls"] is None
     assert set(first) == set(second)

@@ -27,6 +27,7 @@ from app.wallets.transactions.open_transactions import OpenMovement
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import evm_chain, fund
+from tests.support.evm import chain_at, proxy, spoil
 from tests.support.owners import person
 from tests.support.payments import decoded
 from tests.support.sellers import (
@@ -100,8 +101,11 @@ def buyer(build_app: Callable[..., Flask], sqlite_url: str, node: EvmNode) -> It
 
 
 @contextmanager
-def buyer_on(build_app: Callable[..., Flask], database_url: str, node: EvmNode) -> Iterator[Buyer]:
-    chains: dict[ChainName, EvmChain] = {BASE: evm_chain(node)}
+def buyer_on(
+    build_app: Callable[..., Flask], database_url: str, node: EvmNode, *urls: str
+) -> Iterator[Buyer]:
+    """An application on a node, behind other addresses than its own when some are given."""
+    chains: dict[ChainName, EvmChain] = {BASE: chain_at(node, *urls) if urls else evm_chain(node)}
     upstream = HttpUpstream(connect_seconds=5, read_seconds=30)
     settings = {"allow_private_upstreams": True, "confirmation_wait_seconds": "5"}
     app = build_app(database_url, settings=settings, chains=chains, public_upstream=upstream)
@@ -142,6 +146,15 @@ def test_a_published_seller_is_paid_once_and_its_answer_returned(buyer: Buyer) -
     assert (row["previous_hashes"], buyer.spent()) == ([], 0.01)
     [bought] = buyer.get("/x402/purchases")["purchases"]
     assert (bought["url"], bought["amount"]) == (shop.url + "/report", "0.01")
+    whole = buyer.get(f"/x402/purchases/{bought['transaction_id']}")
+    assert (whole["body"], whole["payment"]) == (body["body"], payment)
+    assert (whole["url"], whole["method"]) == (bought["url"], "GET")
+    other = register(buyer.app.test_client())
+    for path in (
+        f"{other.wallet_url}/x402/purchases/{bought['transaction_id']}",
+        f"{other.wallet_url}/x402/purchases/1",
+    ):
+        assert refused(other.get(path), "NOT_FOUND")
 
 
 def test_terms_of_version_1_in_the_body_are_paid(build_app: Callable[..., Flask], sqlite_url: str) -> None:
@@ -449,6 +462,26 @@ def test_a_payment_in_an_orphaned_block_is_pending_again(buyer: Buyer, seller: S
     seller.settle(payments[0])
     buyer.run_workers(minutes=2)
     assert buyer.get("/transactions")["transactions"][0]["status"] == "confirmed"
+
+
+def test_a_payment_of_which_no_node_has_the_log_is_paid_without_a_hash(
+    build_app: Callable[..., Flask], sqlite_url: str, own_base_node: EvmNode
+) -> None:
+    with (
+        proxy(own_base_node.url) as forgets,
+        buyer_on(build_app, sqlite_url, own_base_node, forgets.url) as buyer,
+        scripted_seller(own_base_node) as seller,
+    ):
+        forgets.after = spoil("eth_getLogs", [])
+        assert buyer.fetch(seller.url + "/report", key="once").get_json()["payment"]["state"] == "pending"
+        buyer.expire()
+        buyer.run_workers(minutes=60)
+        [row] = buyer.get("/transactions")["transactions"]
+        assert (row["status"], row["tx_hash"], buyer.spent()) == ("confirmed", None, 0.01)
+        buyer.run_workers(minutes=120)
+        assert buyer.get("/transactions")["transactions"] == [row]
+        payment = buyer.fetch(seller.url + "/report", key="once").get_json()["payment"]
+        assert (payment["state"], payment["explorer_url"]) == ("paid", None)
 
 
 def test_the_api_key_of_the_agent_is_never_sent_to_a_seller(buyer: Buyer, seller: ScriptedSeller) -> None:

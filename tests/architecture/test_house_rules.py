@@ -122,6 +122,7 @@ def test_json_of_others_is_parsed_by_strict_json() -> None:
         "app/adapters/openapi_reader/schema_validation.py",
         "app/adapters/perpdex/exchange.py",
         "app/adapters/solana/client/rpc.py",
+        "app/approvals/execution.py",
         "app/buying/sellers.py",
         "app/catalog/services/service.py",
         "app/gateway/dialects/request/injection.py",

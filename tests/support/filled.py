@@ -51,6 +51,7 @@ _VALUES: Mapping[tuple[str, str], Callable[[int], Any]] = {
     ("transactions", "type"): lambda n: ("transfer", "funding", "trading_query")[n],
     ("transactions", "status"): lambda n: ("pending", "confirmed", "failed")[n],
     ("transactions", "quarantined_at"): lambda _: None,
+    ("approvals", "status"): lambda n: ("awaiting", "executed", "rejected")[n],
     ("purchases", "status"): lambda n: ("queued", "completed", "unknown")[n],
     ("audit_heads", "name"): lambda n: f"head {n}",
 }

@@ -13,42 +13,21 @@ from sqlalchemy import delete, event
 from sqlalchemy.orm import Session
 
 from app.credits import audit as credits_audit
-from app.credits.models import CreditAccount, CreditHold, CreditLedgerEntry, GrantBudget
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import ServiceError
-from app.events.models import Event
-from app.extensions import Model, db
+from app.extensions import db
 from app.factory import _engine_options, prepare_sqlite
-from app.identity.models import Agent, ApiKey
 from app.spending import audit as spending_audit
-from app.spending.models import SpendingAccount, SpendingControls, SpendingHold, SpendingSession
 from app.usage import audit as usage_audit
-from app.usage.models import UsageByProvider, UsageLog
 from tests.support.applications import settings_for
 from tests.support.waiting import PATIENCE_SECONDS
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
-TABLES: tuple[type[Model], ...] = (
-    Agent,
-    ApiKey,
-    CreditAccount,
-    CreditLedgerEntry,
-    CreditHold,
-    GrantBudget,
-    SpendingAccount,
-    SpendingControls,
-    SpendingHold,
-    SpendingSession,
-    UsageLog,
-    UsageByProvider,
-    Event,
-)
-
 
 def ledger_app(database_url: str) -> Flask:
-    """Create a minimal application on an empty database with the tables of these packages."""
+    """Create a minimal application on an empty database with all tables."""
     app = Flask("ledger")
     app.config["SQLALCHEMY_DATABASE_URI"] = database_url
     in_memory = database_url == "sqlite://"
@@ -57,9 +36,7 @@ def ledger_app(database_url: str) -> Flask:
     with app.app_context():
         if db.engine.dialect.name == "sqlite":
             event.listen(db.engine, "connect", prepare_sqlite)
-        db.metadata.create_all(
-            db.engine, tables=[db.metadata.tables[table.__tablename__] for table in TABLES]
-        )
+        db.create_all()
     return app
 
 
@@ -67,7 +44,7 @@ def clear() -> None:
     """Empty all tables, in the current application context."""
     # Not in a unit, which would have to keep the order of locks.
     with db.engine.begin() as connection:
-        for table in reversed(TABLES):
+        for table in reversed(db.metadata.sorted_tables):
             connection.execute(delete(table))
 
 

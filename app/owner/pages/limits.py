@@ -26,10 +26,16 @@ AMOUNT_FIELDS = {
     "weekly_limit_usd": "Per week",
     "monthly_limit_usd": "Per month",
 }
+THRESHOLD_FIELDS = {"approval_threshold_usd": "Payments above"}
+ASK_FIELDS = {
+    "approve_new_recipients": "The first payment to each recipient",
+    "approve_new_domains": "The first payment at each domain",
+}
 ALLOWLIST_FIELDS = {
     "allowed_addresses": "Allowed addresses",
     "allowed_domains": "Allowed shop and service domains",
 }
+_DOLLAR_FIELDS = (*AMOUNT_FIELDS, *THRESHOLD_FIELDS)
 _PATH = "/agents/<string:agent_id>/wallets/<string:wallet_id>/limits"
 # A comma is accepted only before three digits: in half of the world "12,50" is twelve and a half.
 _NUMBER = re.compile(r"\$?\s*((?:[0-9]{1,3}(?:[,'][0-9]{3}){1,6}|[0-9]{1,21})(?:\.[0-9]{1,9})?)", re.ASCII)
@@ -50,7 +56,7 @@ def save_limits(agent_id: str, wallet_id: str) -> Response:
     """Save the limits of a wallet; they apply to the next movement."""
     key = owner_key_of(agent_id)
     wallet = overview.owned_wallet(key, wallet_id)
-    typed = {name: request.form.get(name, "") for name in (*AMOUNT_FIELDS, *ALLOWLIST_FIELDS)}
+    typed = {name: request.form.get(name, "") for name in (*_DOLLAR_FIELDS, *ALLOWLIST_FIELDS, *ASK_FIELDS)}
     changes, problems = _parse_form(typed)
     if changes is None:
         return _render_form(agent_id, wallet_id, typed, problems=problems, status=400)
@@ -71,7 +77,9 @@ def _parse_form(typed: Mapping[str, str]) -> tuple[ControlsChange | None, dict[s
     """Validate the form as the JSON API validates a body: one set of rules for both."""
     body: dict[str, Any] = {}
     problems: dict[str, str] = {}
-    for name in AMOUNT_FIELDS:
+    for name in ASK_FIELDS:
+        body[name] = bool(typed[name])
+    for name in _DOLLAR_FIELDS:
         number = _number(typed[name])
         if number is None:
             problems[name] = (
@@ -87,6 +95,16 @@ def _parse_form(typed: Mapping[str, str]) -> tuple[ControlsChange | None, dict[s
         problems |= {name: _problem_text(of, body[name]) for name, of in error.messages_dict.items()}
         return None, problems
     return (None, problems) if problems else (ControlsChange(**values), {})
+
+
+def week_limit_of(text: str) -> int:
+    """Return the nano-dollars that an owner typed as an amount per week, 0 if it is no valid amount."""
+    try:
+        number = _number(text)
+        limit: int = ControlsBody().load({"weekly_limit_usd": number})["weekly_limit_nanos"] if number else 0
+    except ValidationError:
+        return 0
+    return limit
 
 
 def _number(text: str) -> Decimal | None:
@@ -118,9 +136,10 @@ def _problem_text(problems: Any, typed: Any) -> str:
 
 def _form_values(controls: ControlsView | None) -> dict[str, str]:
     if controls is None:
-        return dict.fromkeys((*AMOUNT_FIELDS, *ALLOWLIST_FIELDS), "")
-    amounts = {name: getattr(controls, name.replace("_usd", "_nanos")) for name in AMOUNT_FIELDS}
+        return dict.fromkeys((*_DOLLAR_FIELDS, *ALLOWLIST_FIELDS, *ASK_FIELDS), "")
+    amounts = {name: getattr(controls, name.replace("_usd", "_nanos")) for name in _DOLLAR_FIELDS}
     return {
+        **{name: "on" if getattr(controls, name) else "" for name in ASK_FIELDS},
         **{name: usd_string(nanos) if nanos else "" for name, nanos in amounts.items()},
         **{name: "\n".join(getattr(controls, name)) for name in ALLOWLIST_FIELDS},
     }
@@ -144,6 +163,8 @@ def _render_form(
         values=values,
         amounts=AMOUNT_FIELDS,
         lists=ALLOWLIST_FIELDS,
+        thresholds=THRESHOLD_FIELDS,
+        asks=ASK_FIELDS,
         problems=problems or {},
         key_error=key_error,
     )

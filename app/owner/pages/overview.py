@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from app.approvals import service as approvals
 from app.buying import records as service_purchases
 from app.core import clock
 from app.core.chains import ChainName
@@ -69,12 +70,14 @@ def agent_overview(key: OwnerKeyView, *, wallet_id: str | None) -> dict[str, Any
     with read_only_unit() as session:
         agent = identity.get_agent(session, key.agent_id)
         owned = wallets.all_of(session, agent.id)
+        waiting_approvals = approvals.count_awaiting(session, agent.id)
         by_operator = agent.is_frozen and platform.frozen_by_operator(session, agent.id)
         claim_replays = _recent_claim_replays(session, agent, key)
     chosen = _chosen_wallet(owned, wallet_id)
     return {
         "agent": agent,
         "wallets": owned,
+        "waiting_approvals": waiting_approvals,
         "locked": _locked(owned),
         # A lock gives these the default limits.
         "without_controls": [wallet for wallet in owned if wallet.spending_controls is None],

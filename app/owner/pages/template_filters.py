@@ -34,6 +34,19 @@ _REASONS = {
     "price_moved": "The price moved too far.",
     "price_deviation": "The offered price was too far from the market price.",
 }
+_APPROVALS = {
+    "transfer": "Transfer", "withdrawal": "Withdrawal", "swap": "Swap", "bridge": "Bridge", "topup": "Top-up",
+    "x402": "Payment to a web service", "purchase": "Purchase",
+}  # fmt: skip
+_APPROVAL_REASONS = {
+    "approval_threshold_usd": "It counts more than your threshold for approvals.",
+    "approve_new_recipients": "This wallet has not paid this recipient with your approval before.",
+    "approve_new_domains": "This wallet has not paid at this domain with your approval before.",
+}
+_FACTS = {
+    "to": "To", "url": "Address", "method": "Method of the request", "token": "Token", "currency": "Token",
+    "slippage_bps": "Slippage, in 1/100 %", "max_amount_usd": "At most", "max_total_usd": "Total at most",
+}  # fmt: skip
 
 
 def usd(nanos: int) -> str:
@@ -107,7 +120,25 @@ def failure_reason(code: str) -> str:
     return _REASONS.get(code, code.replace("_", " ").capitalize() + ".")
 
 
+def approval_title(kind: str) -> str:
+    """Return the display name of what an approval is for."""
+    return _APPROVALS[kind]
+
+
+def approval_reason_text(reason: str) -> str:
+    """Return why an owner is asked."""
+    return _APPROVAL_REASONS[reason]
+
+
+def fact_name(name: str) -> str:
+    """Return the display name of a fact of a request."""
+    return _FACTS.get(name, name.replace("_", " ").capitalize())
+
+
 FILTERS = (
+    approval_title,
+    approval_reason_text,
+    fact_name,
     usd,
     token_amount,
     instant,

@@ -64,6 +64,9 @@ class AuditAction(StrEnum):
     MASTER_KEY_REVOKED = "master_key.revoked"
     RETIRED_KEY_EXPORTED = "retired_key.exported"
     RETIRED_KEY_PURGED = "retired_key.purged"
+    APPROVAL_APPROVED = "approval.approved"
+    APPROVAL_REJECTED = "approval.rejected"
+    PAYEE_WITHDRAWN = "agent.payee_withdrawn"
     BRIDGE_WRITTEN_OFF = "bridge.written_off"
     ENCRYPTION_ROTATION_STARTED = "encryption.rotation_begun"
     ENCRYPTION_ROTATED = "encryption.rotated"
@@ -82,6 +85,7 @@ _SUBJECT_KINDS: Mapping[str, str] = {
     "master_key": "master_key",
     "retired_key": "wallet",
     "bridge": "transaction",
+    "approval": "approval",
 }
 
 

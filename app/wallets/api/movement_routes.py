@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from decimal import Decimal
 from types import ModuleType
 from typing import Any, TypeVar
 
 from flask import jsonify
 from marshmallow import fields
 
+from app.approvals import asking
+from app.approvals.execution import Action, ApprovedRequest
+from app.approvals.lifecycle import ApprovalKind
+from app.approvals.schemas import APPROVAL_NOTE, AwaitingApproval
 from app.errors import (
     AddressNotAllowed,
     BridgeFailed,
@@ -19,11 +24,12 @@ from app.errors import (
     WithdrawalFailed,
 )
 from app.idempotency.decorator import idempotent
+from app.idempotency.service import Claim
 from app.identity import guards
 from app.wallets.api.routes import IDEMPOTENCY_NOTE, LIMIT_ERRORS, blp
 from app.wallets.api.schemas import CHAIN, CURRENCY, SESSION_ID, LegShape
 from app.wallets.bridges import service as bridges
-from app.wallets.core import parsing
+from app.wallets.core import parsing, wallets
 from app.wallets.core.lifecycle import MovementKind, MovementStatus, TransactionType
 from app.wallets.core.parsing import BridgeOrder, MovementOrder, SwapOrder
 from app.wallets.core.wallets import WalletView
@@ -43,6 +49,10 @@ PREFER_NOTE = (
     "`respond-async` returns immediately; `wait=N` waits up to N (at most 25) seconds for confirmation."
 )
 _DRY_RUN_FIELDS = ("dry_run", "dryRun")
+_NOT_OF_ORDER = ("dry_run", "approval_note")
+_NO_WAIT = Decimal(0)
+APPROVED_ACTIONS: dict[ApprovalKind, Action] = {}
+"""What executes the approved requests of these routes."""
 
 
 def _amount(**metadata: str) -> AmountField:
@@ -62,6 +72,7 @@ class MovementBody(AcceptsCamelCase):
     amount = _amount()
     currency = Text(required=True, metadata=CURRENCY)
     session_id = SESSION_ID
+    approval_note = APPROVAL_NOTE
     dry_run = _dry_run("the transaction")
 
 
@@ -83,6 +94,7 @@ class SwapBody(AcceptsCamelCase):
             "default": 50,
         },
     )
+    approval_note = APPROVAL_NOTE
     dry_run = _dry_run("the swap")
 
 
@@ -103,6 +115,7 @@ class BridgeBody(AcceptsCamelCase):
         metadata={**CURRENCY, "description": "USDC between any two chains, ETH between Ethereum and Base."},
     )
     amount = _amount(description="The amount to send, including the fee.")
+    approval_note = APPROVAL_NOTE
     dry_run = _dry_run("the transactions")
 
 
@@ -254,13 +267,21 @@ class BridgeQuoteShape(_Quote):
     estimated_seconds = fields.Integer(required=True)
 
 
+def _order_fields(body: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if name not in _NOT_OF_ORDER}
+
+
 def _is_not_dry_run() -> bool:
     body = parsed_body(current_request())
     return not any(body.get(name) is True for name in _DRY_RUN_FIELDS)
 
 
-def rebuild_from_record(transaction_id: str) -> Any:
-    """Return a transaction in its current state, or the response of its failure."""
+def rebuild_from_record(subject_id: str) -> Any:
+    """Return a transaction in its current state, or the response of its failure, or of its approval."""
+    return asking.rebuilt(subject_id, _rebuild_transaction)
+
+
+def _rebuild_transaction(transaction_id: str) -> Any:
     view = history.current_view(transaction_id)
     if view.status == MovementStatus.FAILED:
         return error_responses.error_response(failures.recorded_failure(view))
@@ -271,6 +292,7 @@ def moves_money(
     noun: str,
     use_case: ModuleType,
     *,
+    kind: ApprovalKind,
     body: type[Schema],
     result: type[Schema],
     quote: type[Schema],
@@ -287,18 +309,29 @@ def moves_money(
     def decorate(parse: View) -> View:
         @functools.wraps(parse)
         def view(body: dict[str, Any], *, wallet: WalletView, **options: Any) -> Any:
-            is_dry_run = body.pop("dry_run")
-            order = parse(body)
-            if is_dry_run:
+            order = parse(_order_fields(body))
+            if body["dry_run"]:
                 return jsonify(quote().dump(use_case.quote(wallet, order)))
-            wait = prefer.wait_seconds()
-            return use_case.send(wallet, order, wait_seconds=wait, **options)
+            wait, claim = prefer.wait_seconds(), options["claim"]
+            return asking.or_ask(
+                kind,
+                lambda: use_case.send(wallet, order, wait_seconds=wait, claim=claim),
+                body=body,
+                claim=claim,
+            )
+
+        def execute(request: ApprovedRequest, claim: Claim) -> None:
+            order = parse(_order_fields(body().load(request.body)))
+            use_case.send(wallets.get_approved(request), order, wait_seconds=_NO_WAIT, claim=claim)
+
+        APPROVED_ACTIONS[kind] = execute
 
         decorated: Any = view
         for decorator in (
             blp.header("Prefer", PREFER_NOTE),
             blp.raises(*LIMIT_ERRORS, *errors),
             blp.doc(responses=responses),
+            blp.alt_response(asking.ACCEPTED, schema=AwaitingApproval, description=asking.DESCRIPTION),
             blp.response(200, result),
             blp.arguments(body),
             idempotent(
@@ -317,7 +350,7 @@ def moves_money(
 
 @blp.post("/<string:wallet_id>/transfer")
 @moves_money(
-    "movement", transfers, body=MovementBody, result=MovementShape, quote=QuoteShape,
+    "movement", transfers, kind=ApprovalKind.TRANSFER, body=MovementBody, result=MovementShape, quote=QuoteShape,
     errors=(AddressNotAllowed, TransferFailed),
 )  # fmt: skip
 def transfer(body: dict[str, Any]) -> MovementOrder:
@@ -327,7 +360,7 @@ def transfer(body: dict[str, Any]) -> MovementOrder:
 
 @blp.post("/<string:wallet_id>/withdraw")
 @moves_money(
-    "movement", transfers, body=MovementBody, result=MovementShape, quote=QuoteShape,
+    "movement", transfers, kind=ApprovalKind.WITHDRAWAL, body=MovementBody, result=MovementShape, quote=QuoteShape,
     errors=(AddressNotAllowed, WithdrawalFailed),
 )  # fmt: skip
 def withdraw(body: dict[str, Any]) -> MovementOrder:
@@ -336,7 +369,10 @@ def withdraw(body: dict[str, Any]) -> MovementOrder:
 
 
 @blp.post("/<string:wallet_id>/swap")
-@moves_money("swap", swaps, body=SwapBody, result=SwapShape, quote=SwapQuoteShape, errors=(SwapFailed,))
+@moves_money(
+    "swap", swaps, kind=ApprovalKind.SWAP, body=SwapBody, result=SwapShape, quote=SwapQuoteShape,
+    errors=(SwapFailed,),
+)  # fmt: skip
 def swap(body: dict[str, Any]) -> SwapOrder:
     """Swap tokens on one chain, for the wallet itself. `pending` means that it was sent and the service completes it.
 
@@ -348,8 +384,9 @@ def swap(body: dict[str, Any]) -> SwapOrder:
 
 @blp.post("/<string:wallet_id>/bridge")
 @moves_money(
-    "bridge", bridges, body=BridgeBody, result=BridgeShape, quote=BridgeQuoteShape, errors=(BridgeFailed,)
-)
+    "bridge", bridges, kind=ApprovalKind.BRIDGE, body=BridgeBody, result=BridgeShape, quote=BridgeQuoteShape,
+    errors=(BridgeFailed,),
+)  # fmt: skip
 def bridge(body: dict[str, Any]) -> BridgeOrder:
     """Move tokens to the wallet's address on another chain. Returns `pending`; the service completes the bridge.
 

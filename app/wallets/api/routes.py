@@ -9,6 +9,7 @@ from flask import request
 from app.core.pagination import Page
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import (
+    ApprovalRequired,
     BalanceFetchError,
     ControlsLocked,
     DailyLimitExceeded,
@@ -46,7 +47,7 @@ IDEMPOTENCY_NOTE = (
 )
 LIMIT_ERRORS = (
     DailyLimitExceeded, WeeklyLimitExceeded, MonthlyLimitExceeded, PerTxLimitExceeded, SessionLimitExceeded,
-    WalletFrozen, PriceUnavailable,
+    WalletFrozen, PriceUnavailable, ApprovalRequired,
 )  # fmt: skip
 """What the limits of a wallet may answer to a payment."""
 

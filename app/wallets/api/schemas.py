@@ -11,7 +11,19 @@ from marshmallow import fields
 from app.core import identifiers
 from app.core.chains import ChainName
 from app.wallets.core.lifecycle import PERPDEX_CHAIN, MovementStatus, TransactionType
-from app.web.fields import Address, AmountField, DomainField, Instant, Moment, Name, Text, Usd, UsdText
+from app.web.fields import (
+    Address,
+    AmountField,
+    DomainField,
+    Instant,
+    Moment,
+    Name,
+    StrictBoolean,
+    Text,
+    Usd,
+    UsdOrNone,
+    UsdText,
+)
 from app.web.schemas import AcceptsCamelCase, PageQuery, Schema, page_schema
 
 _ALLOWLIST_LENGTH = ma.validate.Length(max=500, error="must have at most 500 entries")
@@ -68,6 +80,16 @@ class ControlsShape(ClaimedControls):
     """A wallet's limits; 0 means unlimited, an empty list allows everything."""
 
     locked = fields.Boolean(metadata={"description": "True: the agent's own key may tighten but not loosen."})
+    approval_threshold_usd = UsdOrNone(
+        attribute="approval_threshold_nanos",
+        metadata={"description": "The owner approves payments that count more; null for none."},
+    )
+    approve_new_recipients = fields.Boolean(
+        metadata={"description": "True: the owner approves the first payment to each recipient."}
+    )
+    approve_new_domains = fields.Boolean(
+        metadata={"description": "True: the owner approves the first payment at each domain."}
+    )
 
 
 class WalletShape(Schema):
@@ -264,6 +286,12 @@ class ControlsBody(Schema):
     per_tx_limit_usd = Usd(attribute="per_tx_limit_nanos")
     allowed_addresses = fields.List(Address(), validate=_ALLOWLIST_LENGTH)
     allowed_domains = fields.List(DomainField(), validate=_ALLOWLIST_LENGTH)
+    approval_threshold_usd = UsdOrNone(
+        attribute="approval_threshold_nanos",
+        metadata={"description": "The owner approves payments that count more; null or 0 for none."},
+    )
+    approve_new_recipients = StrictBoolean()
+    approve_new_domains = StrictBoolean()
 
 
 class UpdatedControls(Schema):

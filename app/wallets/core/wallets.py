@@ -10,6 +10,7 @@ from typing import Any, Literal
 from sqlalchemy import Row, Select, bindparam, delete, func, or_, select
 from sqlalchemy.orm import Session
 
+from app.approvals.execution import ApprovedRequest
 from app.core import clock, identifiers
 from app.core.chains import ChainName
 from app.core.pagination import Page, PageRequest
@@ -26,6 +27,7 @@ from app.identity.service import AgentSnapshot
 from app.spending import accounts as spending_accounts
 from app.spending import controls as spending_controls
 from app.spending.controls import ControlsView
+from app.spending.policy import ApprovedPayment
 from app.state import app_state
 from app.wallets.core import custody
 from app.wallets.core.custody import NewWalletKey
@@ -70,6 +72,8 @@ class WalletView:
     transaction_count: int
     created_at: datetime
     spending_controls: ControlsView | None = None
+    # What its owner approved, while that is executed.
+    approved: ApprovedPayment | None = None
 
     def address_on(self, chain: ChainName) -> str:
         """Return the wallet's address on a chain."""
@@ -142,6 +146,11 @@ def get_owned(wallet_id: str, *, agent_id: str | None) -> WalletView:
         if row is not None:
             return _view(row, {})
     raise NotFound("This key has no such wallet.")
+
+
+def get_approved(request: ApprovedRequest) -> WalletView:
+    """Return the wallet of an approved request, with what its owner approved. Raises: NotFound if it was deleted."""
+    return replace(get_owned(request.wallet_id, agent_id=request.agent_id), approved=request.approved)
 
 
 def with_controls(wallet: WalletView) -> WalletView:

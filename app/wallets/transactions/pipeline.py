@@ -87,7 +87,14 @@ class Movement:
     @property
     def spending_request(self) -> SpendingRequest:
         """Return what the wallet's limits decide on."""
-        return SpendingRequest(self.value_nanos, self.payee, self.chain.family, self.domain, self.session_id)
+        return SpendingRequest(
+            self.value_nanos,
+            self.payee,
+            self.chain.family,
+            self.domain,
+            self.session_id,
+            self.wallet.approved,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

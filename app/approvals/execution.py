@@ -1,0 +1,209 @@
+"""The execution of approved payments: once, by the function that the request itself would have called.
+
+The unit that records a movement also moves its approval to `executed`, and turns its hold into the movement's. A worker
+that dies before that leaves it approved, for the next one; one that dies after it leaves a movement like any other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from http import HTTPStatus
+from typing import Any, TypeAlias
+
+import structlog
+from sqlalchemy import ColumnElement, and_, bindparam, exists, or_, select, update
+from sqlalchemy.orm import Session
+
+from app.approvals.announcements import announce
+from app.approvals.lifecycle import APPROVALS, ApprovalKind, ApprovalStatus
+from app.approvals.models import Approval
+from app.approvals.service import SEALED_REQUESTS
+from app.core import clock, strict_json
+from app.core.identifiers import new_id
+from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
+from app.errors import IdempotencyConflict, ServiceError
+from app.idempotency.service import Claim
+from app.observability import logs
+from app.ports.errors import Rejected
+from app.spending import accounts
+from app.spending import holds as spending_holds
+from app.spending.policy import ApprovedPayment
+from app.state import app_state
+
+_log = structlog.get_logger(__name__)
+_LEASE = timedelta(seconds=120)
+_RETRY_AFTER = timedelta(seconds=10)
+_PERIOD = timedelta(minutes=15)
+_BATCH = 20
+_BASIS_POINTS = 10_000
+# Of these, nothing was recorded and another attempt may succeed.
+_RETRIED_STATUSES = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
+# Their price is a market's, and moves while the owner decides.
+_MARKET_KINDS = frozenset(
+    {ApprovalKind.TRANSFER, ApprovalKind.WITHDRAWAL, ApprovalKind.SWAP, ApprovalKind.BRIDGE}
+)
+_IS_HELD = Approval.holder == bindparam("by_holder")
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovedRequest:
+    """An approved request: the parsed body, and what the owner approved."""
+
+    agent_id: str
+    wallet_id: str
+    body: Mapping[str, Any]
+    approved: ApprovedPayment
+
+
+Action: TypeAlias = Callable[[ApprovedRequest, Claim], None]
+"""Executes an approved request as its view would, binding what it records to the claim. Raises: ServiceError."""
+
+
+class ExecutionClaim(Claim):
+    """The right of one worker to execute an approval; binding a record to it ends the approval in the same unit."""
+
+    def __init__(self, approval: Approval, holder: str) -> None:
+        super().__init__()
+        self._approval, self._by = approval, holder
+
+    def bind(self, session: Session, subject_id: str) -> None:
+        """End the approval as executed. Raises: IdempotencyConflict if another worker has taken it over."""
+        after_commit(self._mark_bound)
+        moved = APPROVALS.move(
+            session, self._approval.id, ApprovalStatus.APPROVED, ApprovalStatus.EXECUTED,
+            where=_IS_HELD, parameters={"by_holder": self._by}, subject_id=subject_id,
+        )  # fmt: skip
+        if not moved:
+            raise IdempotencyConflict("This approval has been executed by another worker.")
+        announce(session, self._approval, ApprovalStatus.EXECUTED, subject_id=subject_id)
+        if self._approval.kind != ApprovalKind.PURCHASE:
+            # The movement has its own by now, or failed before it needed one; a purchase takes it with its order.
+            spending_holds.release(session, self._approval.id)
+
+
+def has_due(now: datetime) -> ColumnElement[bool]:
+    """Return the condition that an approval waits for its execution."""
+    return exists().where(_is_due(now))
+
+
+def execute_due(actions: Mapping[ApprovalKind, Action]) -> None:
+    """Execute approved payments that no other worker executes. For a worker."""
+    with read_only_unit() as session:
+        due = session.scalars(
+            select(Approval.id).where(_is_due(clock.now())).order_by(Approval.decided_at).limit(_BATCH)
+        ).all()
+    for approval_id in due:
+        try:
+            _execute(approval_id, actions)
+        except Exception:
+            # One faulty approval must not block the others; its lease expires.
+            _log.exception("approval_execution_failed", approval_id=approval_id)
+
+
+def _execute(approval_id: str, actions: Mapping[ApprovalKind, Action]) -> None:
+    holder = new_id()
+    row = _take(approval_id, holder)
+    if row is None:
+        return
+    kind = ApprovalKind(row.kind)
+    claim = ExecutionClaim(row, holder)
+    with logs.caused_by(row.request_id):
+        try:
+            if clock.now() >= _deadline(row):
+                _fail(
+                    row,
+                    holder,
+                    _error("EXPIRED", "It could not be executed within 15 minutes; nothing was paid."),
+                )
+                return
+            actions[kind](_open(row, kind), claim)
+        except ServiceError as error:
+            _on_refusal(row, holder, claim, error)
+            return
+        if not claim.is_bound:
+            _fail(row, holder, _error("NOTHING_TO_PAY", "Nothing had to be paid. Repeat the request."))
+
+
+def _on_refusal(row: Approval, holder: str, claim: ExecutionClaim, error: ServiceError) -> None:
+    if claim.is_bound:
+        # It was recorded as failed: the transaction says why.
+        _log.info("approved_payment_failed", approval_id=row.id, code=error.code.value)
+        with unit_of_work() as session:
+            session.execute(update(Approval).where(Approval.id == row.id).values(error=_shown(error)))
+        return
+    if isinstance(error, IdempotencyConflict) or error.status in _RETRIED_STATUSES:
+        _retry_later(row.id, holder)
+        return
+    _fail(row, holder, _shown(error))
+
+
+def _take(approval_id: str, holder: str) -> Approval | None:
+    now = clock.now()
+    with unit_of_work() as session:
+        taken = session.execute(
+            update(Approval)
+            .where(Approval.id == approval_id, _is_due(now))
+            .values(holder=holder, lease_until=now + _LEASE)
+            .execution_options(synchronize_session=False)
+        )
+        return session.get(Approval, approval_id) if taken.rowcount else None  # type: ignore[attr-defined]
+
+
+def _open(row: Approval, kind: ApprovalKind) -> ApprovedRequest:
+    """Return the request of an approval as it was approved. Raises: ServiceError if it was altered."""
+    try:
+        text = SEALED_REQUESTS.open(row.sealed or "", row.id)
+    except Rejected:
+        text = b""
+    if hashlib.sha256(text).hexdigest() != row.request_hash:
+        raise ServiceError("The stored request could not be opened; nothing was paid.")
+    found = json.loads(text)
+    tolerance_bps = app_state().settings.max_price_deviation_bps if kind in _MARKET_KINDS else 0
+    value_nanos = int(found["value_nanos"] or 0)
+    approved = ApprovedPayment(
+        row.id,
+        value_nanos * (_BASIS_POINTS + tolerance_bps) // _BASIS_POINTS,
+        found["recipient"],
+        found["domain"],
+    )
+    body = strict_json.parse_json(found["body"].encode())
+    return ApprovedRequest(row.agent_id, found["wallet_id"], body, approved)
+
+
+def _fail(row: Approval, holder: str, error: Mapping[str, Any]) -> None:
+    """End an approval of which certainly nothing was recorded, and release its hold."""
+    with unit_of_work() as session:
+        accounts.lock_account_of_hold(session, row.id)
+        if APPROVALS.move(
+            session, row.id, ApprovalStatus.APPROVED, ApprovalStatus.FAILED,
+            where=_IS_HELD, parameters={"by_holder": holder}, error=dict(error),
+        ):  # fmt: skip
+            spending_holds.release(session, row.id)
+            announce(session, row, ApprovalStatus.FAILED, error=str(error["code"]))
+
+
+def _retry_later(approval_id: str, holder: str) -> None:
+    is_own = and_(Approval.id == approval_id, Approval.holder == holder)
+    with unit_of_work() as session:
+        session.execute(update(Approval).where(is_own).values(lease_until=clock.now() + _RETRY_AFTER))
+
+
+def _is_due(now: datetime) -> ColumnElement[bool]:
+    is_free = or_(Approval.lease_until.is_(None), Approval.lease_until < now)
+    return and_(Approval.status == ApprovalStatus.APPROVED.value, is_free)
+
+
+def _deadline(row: Approval) -> datetime:
+    return (row.decided_at or row.created_at) + _PERIOD
+
+
+def _shown(error: ServiceError) -> dict[str, Any]:
+    return _error(error.code.value, error.message)
+
+
+def _error(code: str, message: str) -> dict[str, Any]:
+    return {"code": code, "message": message}

@@ -1,0 +1,59 @@
+"""The table of approvals."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, CheckConstraint, Index, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.db.columns import ID, UtcDateTime, partial_index
+from app.extensions import Model
+
+
+class Approval(Model):
+    """A payment that an agent requested and its owner decides on; its id is the reference of its hold."""
+
+    __tablename__ = "approvals"
+    __table_args__ = (
+        Index("ix_approvals_agent_id", "agent_id", "created_at", "id"),
+        Index("ix_approvals_created_at", "created_at", "id"),
+        partial_index(
+            "ix_approvals_open", "wallet_id", "expires_at", where="status IN ('awaiting', 'approved')"
+        ),
+        CheckConstraint("value_nanos >= 0", name="ck_approvals_value"),
+        CheckConstraint(
+            "status IN ('awaiting', 'approved', 'executed', 'rejected', 'expired', 'cancelled', 'failed')",
+            name="ck_approvals_status",
+        ),
+    )
+
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    agent_id: Mapped[str] = mapped_column(ID)
+    wallet_id: Mapped[str] = mapped_column(ID)
+    kind: Mapped[str] = mapped_column(String(16))
+    status: Mapped[str] = mapped_column(String(10))
+    reason: Mapped[str] = mapped_column(String(40))
+    value_nanos: Mapped[int] = mapped_column(BigInteger)
+    recipient: Mapped[str | None] = mapped_column(String(64))
+    domain: Mapped[str | None] = mapped_column(String(253))
+    facts: Mapped[dict[str, str]] = mapped_column(JSON)
+    # The agent's own words.
+    note: Mapped[str | None] = mapped_column(Text)
+    # SHA-256 of what is sealed: the request, its facts, and a salt, since a request may hold a password.
+    request_hash: Mapped[str] = mapped_column(String(64))
+    sealed: Mapped[str | None] = mapped_column(Text)
+    # The owner's words, and how the owner was authenticated.
+    answer: Mapped[str | None] = mapped_column(Text)
+    decided_by: Mapped[str | None] = mapped_column(String(40))
+    # The movement or purchase that was recorded.
+    subject_id: Mapped[str | None] = mapped_column(ID)
+    error: Mapped[dict[str, Any] | None] = mapped_column(JSON)
+    holder: Mapped[str | None] = mapped_column(ID)
+    lease_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    request_id: Mapped[str | None] = mapped_column(String(64))
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    decided_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

@@ -1,0 +1,46 @@
+"""`/v1/approvals`: payments that wait for the owner. Approvals of other agents are not found (404)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.approvals import schemas, service
+from app.approvals.service import ApprovalView
+from app.core.pagination import Page
+from app.identity import guards
+from app.web import prefer
+from app.web.blueprint import Blueprint
+
+blp = Blueprint(
+    "approvals",
+    guard=guards.AGENT_KEY,
+    url_prefix="/v1/approvals",
+    description="Payments that wait for the owner's decision.",
+)
+
+
+@blp.get("")
+@blp.arguments(schemas.ApprovalQuery, location="query")
+@blp.response(200, schemas.ApprovalPage)
+def list_approvals(query: dict[str, Any]) -> Page[ApprovalView]:
+    """List the agent's approvals, newest first."""
+    return service.list_of(query["page"], agent_id=guards.require_agent(), status=query["status"])
+
+
+@blp.get("/<string:approval_id>")
+@blp.response(200, schemas.ApprovalShape)
+@blp.header("Prefer", "`wait=N` waits up to N (at most 25) seconds for the decision and its execution.")
+def get_approval(approval_id: str) -> ApprovalView:
+    """Read an approval: the owner's decision, and the transaction that was executed."""
+    approval = service.get(approval_id, agent_id=guards.require_agent())
+    seconds = prefer.wait_seconds()
+    if seconds is None:
+        return approval
+    return service.wait_for_end(approval, seconds=seconds, account_id=guards.current_principal().account_id)
+
+
+@blp.post("/<string:approval_id>/cancel")
+@blp.response(200, schemas.ApprovalShape)
+def cancel_approval(approval_id: str) -> ApprovalView:
+    """Cancel a request that the owner has not decided. Read `status`: the owner may have been faster."""
+    return service.cancel(service.get(approval_id, agent_id=guards.require_agent()))

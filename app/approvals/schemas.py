@@ -1,0 +1,110 @@
+"""Schemas of approvals."""
+
+from __future__ import annotations
+
+import marshmallow as ma
+from marshmallow import fields
+
+from app.approvals.lifecycle import ApprovalKind, ApprovalStatus
+from app.spending.approval_rules import ApprovalReason
+from app.web.fields import Instant, Text, Usd
+from app.web.schemas import PageQuery, Schema, page_schema
+
+APPROVAL_NOTE = Text(
+    load_default=None,
+    allow_none=True,
+    validate=ma.validate.Length(max=500, error="must have at most 500 characters"),
+    metadata={
+        "description": "What the owner reads about this payment if it needs an approval; marked as your words.",
+    },
+)
+"""The agent's own words for the owner, in every body that may need an approval."""
+
+
+class ApprovalReference(Schema):
+    """An approval in the response to the request that needs it."""
+
+    id = fields.UUID(required=True)
+    url = fields.String(required=True, metadata={"description": "The page on which the owner decides."})
+    expires_at = Instant(required=True, metadata={"description": "After it, nothing is paid."})
+    request_hash = fields.String(
+        required=True, metadata={"description": "SHA-256 of the request, as in the audit log."}
+    )
+    reason = fields.String(
+        required=True,
+        metadata={"enum": list(ApprovalReason), "description": "The control that asks the owner."},
+    )
+
+
+class AwaitingApproval(Schema):
+    """The answer to a payment that the owner has to approve. Its value is held; nothing is paid yet."""
+
+    status = fields.String(
+        required=True,
+        metadata={
+            "description": "`awaiting_approval`; in a repetition, what became of it.",
+            "example": "awaiting_approval",
+        },
+    )
+    message = fields.String(required=True)
+    approval = fields.Nested(ApprovalReference, required=True)
+
+
+class NoticeShape(Schema):
+    """A notice of the request to the owner."""
+
+    kind = fields.String(required=True, metadata={"enum": ["webhook", "email", "web_push"]})
+    status = fields.String(required=True, metadata={"enum": ["pending", "delivered", "failed"]})
+    tries = fields.Integer(required=True)
+    delivered_at = Instant(required=True, allow_none=True)
+
+
+class ApprovalShape(ApprovalReference):
+    """A payment that waits, or waited, for its owner."""
+
+    agent_id = fields.UUID(required=True)
+    wallet_id = fields.UUID(required=True)
+    kind = fields.String(required=True, metadata={"enum": list(ApprovalKind)})
+    status = fields.String(
+        required=True,
+        metadata={
+            "enum": list(ApprovalStatus),
+            "description": "`approved` until the service has executed it; `failed`: approved, but then refused.",
+        },
+    )
+    value_usd = Usd(
+        required=True,
+        attribute="value_nanos",
+        metadata={"description": "Held against the limits while it is open."},
+    )
+    recipient = fields.String(required=True, allow_none=True)
+    domain = fields.String(required=True, allow_none=True)
+    answer = fields.String(
+        required=True, allow_none=True, metadata={"description": "What the owner wrote with the decision."}
+    )
+    transaction_id = fields.UUID(
+        required=True,
+        allow_none=True,
+        metadata={"description": "The executed transaction; read it for its outcome."},
+    )
+    purchase_id = fields.UUID(required=True, allow_none=True)
+    error = fields.Dict(
+        required=True, allow_none=True, metadata={"description": "`code` and `message` of what refused it."}
+    )
+    notified = fields.Boolean(
+        required=True,
+        metadata={"description": "Whether a notice has reached the owner; if not, tell them `url`."},
+    )
+    notices = fields.List(fields.Nested(NoticeShape), required=True)
+    created_at = Instant(required=True)
+    decided_at = Instant(required=True, allow_none=True)
+    finished_at = Instant(required=True, allow_none=True)
+
+
+ApprovalPage = page_schema("ApprovalPage", "approvals", ApprovalShape, "A page of approvals, newest first.")
+
+
+class ApprovalQuery(PageQuery):  # type: ignore[misc, valid-type]
+    """Pagination and a filter of approvals."""
+
+    status = fields.Enum(ApprovalStatus, by_value=fields.String, load_default=None)

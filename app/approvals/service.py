@@ -1,0 +1,337 @@
+"""The use cases of approvals: request, read, cancel, decide, expire. `execution` executes what was approved.
+
+The value is held from the request on. Units lock the wallet's account before the approval.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+
+import structlog
+from sqlalchemy import ColumnElement, select
+from sqlalchemy.orm import Session
+
+from app.approvals.announcements import announce, page_url
+from app.approvals.lifecycle import APPROVALS, OPEN_STATUSES, ApprovalKind, ApprovalStatus
+from app.approvals.models import Approval
+from app.core import clock, identifiers
+from app.core.pagination import Page, PageRequest
+from app.db.statements import count
+from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
+from app.errors import ApprovalRequired, LimitReached, NotFound
+from app.events import notices
+from app.events.notices import OwnerNotice
+from app.events.types import EventType
+from app.idempotency.service import Claim
+from app.jobs import JobName
+from app.observability import logs
+from app.sealing import SealedColumn
+from app.spending import accounts, approval_rules, payees
+from app.spending import holds as spending_holds
+from app.spending.policy import SpendingRequest
+from app.state import app_state
+from server.pool import ResourceUse
+
+_log = structlog.get_logger(__name__)
+
+MAX_OPEN_APPROVALS = 50
+_NOTICE_AFTER = timedelta(minutes=1)
+_MAX_COUNTED = 1000
+SEALED_REQUESTS = SealedColumn("approvals", "sealed")
+_OPEN = [status.value for status in OPEN_STATUSES]
+_EXPIRE_BATCH = 200
+_POLLS_PER_SECOND = 2
+
+
+class OwnerMethod(StrEnum):
+    """How an owner was authenticated for a decision."""
+
+    SESSION = "session"
+    OWNER_KEY = "owner_key"
+    PASSKEY = "passkey"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerProof:
+    """An owner's authentication for one decision, with what the audit log keeps of it."""
+
+    method: OwnerMethod
+    evidence: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def permits_approval(self) -> bool:
+        """Return whether money may leave on this proof; a session alone may only refuse."""
+        return self.method is not OwnerMethod.SESSION
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalView:
+    """An approval as its agent and its owner see it."""
+
+    id: str
+    agent_id: str
+    wallet_id: str
+    kind: ApprovalKind
+    status: ApprovalStatus
+    reason: str
+    value_nanos: int
+    recipient: str | None
+    domain: str | None
+    facts: Mapping[str, str]
+    note: str | None
+    request_hash: str
+    answer: str | None
+    decided_by: str | None
+    subject_id: str | None
+    error: Mapping[str, Any] | None
+    created_at: datetime
+    expires_at: datetime
+    decided_at: datetime | None
+    finished_at: datetime | None
+    notices: Sequence[OwnerNotice] = ()
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether its status will still change."""
+        return self.status in OPEN_STATUSES
+
+    @property
+    def url(self) -> str:
+        """Return the page on which the owner decides."""
+        return page_url(self.agent_id, self.id)
+
+    @property
+    def notified(self) -> bool:
+        """Return whether a notice of the request has reached the owner."""
+        return any(each.delivered_at is not None for each in self.notices)
+
+    @property
+    def transaction_id(self) -> str | None:
+        """Return the movement that was recorded, if it is one."""
+        return None if self.kind is ApprovalKind.PURCHASE else self.subject_id
+
+    @property
+    def purchase_id(self) -> str | None:
+        """Return the purchase that was queued, if it is one."""
+        return self.subject_id if self.kind is ApprovalKind.PURCHASE else None
+
+
+@dataclass(frozen=True, slots=True)
+class PaymentRequest:
+    """A request of an agent that needs an approval: its body as it came, its facts, and the agent's own words."""
+
+    kind: ApprovalKind
+    body: bytes
+    facts: Mapping[str, str]
+    note: str | None = None
+
+
+def request_approval(request: PaymentRequest, needed: ApprovalRequired, *, claim: Claim) -> ApprovalView:
+    """Hold the value of a payment and store its request for the owner's decision.
+
+    Raises: the 403 errors of refused limits; LimitReached with too many open approvals.
+    """
+    spending: SpendingRequest = needed.spending_request
+    approval_id, now = identifiers.new_id(), clock.now()
+    expires_at = now + timedelta(hours=app_state().settings.approval_expiry_hours)
+    sealed_text = json.dumps(
+        {
+            "id": approval_id, "wallet_id": needed.wallet_id, "kind": request.kind.value,
+            "value_nanos": spending.value_nanos, "recipient": spending.recipient, "domain": spending.domain,
+            "facts": dict(request.facts), "note": request.note, "body": request.body.decode(),
+            "salt": secrets.token_hex(16), "expires_at": clock.isoformat(expires_at),
+        },
+        sort_keys=True,
+    )  # fmt: skip
+    row = Approval(
+        id=approval_id, agent_id=needed.agent_id, wallet_id=needed.wallet_id, kind=request.kind.value,
+        reason=needed.reason, value_nanos=spending.value_nanos or 0, recipient=spending.recipient,
+        domain=spending.domain, facts=dict(request.facts), note=request.note,
+        request_hash=hashlib.sha256(sealed_text.encode()).hexdigest(),
+        sealed=SEALED_REQUESTS.seal(sealed_text, approval_id),
+        request_id=logs.originating_request_id(), created_at=now, expires_at=expires_at,
+    )  # fmt: skip
+    with unit_of_work() as session:
+        spending_holds.hold_for_approval(session, needed.wallet_id, spending, reference=approval_id)
+        if count(session, Approval, _is_open_of(needed.wallet_id)) >= MAX_OPEN_APPROVALS:
+            raise LimitReached(
+                f"{MAX_OPEN_APPROVALS} payments of this wallet already wait for its owner. Cancel some, or wait.",
+                details={"approvals": MAX_OPEN_APPROVALS},
+            )
+        APPROVALS.add(session, row, ApprovalStatus.AWAITING)
+        announce(session, row, ApprovalStatus.AWAITING)
+        claim.bind(session, approval_id)
+    return get(approval_id)
+
+
+def get(approval_id: str, *, agent_id: str | None = None) -> ApprovalView:
+    """Return an approval. Raises: NotFound, including for malformed ids and those of other agents."""
+    found = find(approval_id)
+    if found is None or (agent_id is not None and found.agent_id != agent_id):
+        raise _not_found()
+    return found
+
+
+def find(approval_id: str) -> ApprovalView | None:
+    """Return an approval, or None if there is none with this id."""
+    canonical = identifiers.parse_id(approval_id)
+    with read_only_unit() as session:
+        row = session.get(Approval, canonical) if canonical else None
+        return None if row is None else _views(session, [row])[0]
+
+
+def list_of(
+    page: PageRequest, *, agent_id: str | None = None, status: ApprovalStatus | None = None
+) -> Page[ApprovalView]:
+    """Return a page of the approvals of an agent, or of all, newest first."""
+    conditions: list[ColumnElement[bool]] = []
+    if agent_id is not None:
+        conditions.append(Approval.agent_id == agent_id)
+    if status is not None:
+        conditions.append(Approval.status == status.value)
+    with read_only_unit() as session:
+        rows = session.scalars(
+            select(Approval)
+            .where(*conditions)
+            .order_by(Approval.created_at.desc(), Approval.id.desc())
+            .limit(page.limit)
+            .offset(page.offset)
+        ).all()
+        return Page(_views(session, rows), count(session, Approval, *conditions), page)
+
+
+def wait_for_end(approval: ApprovalView, *, seconds: Decimal, account_id: str) -> ApprovalView:
+    """Wait for an approval to end, as long as requested and while a waiting slot is free."""
+    if seconds <= 0:
+        return approval
+    with app_state().threads.try_acquire(ResourceUse.OUTCOME, account_id) as acquired:
+        for _ in range(int(seconds) * _POLLS_PER_SECOND if acquired else 0):
+            if not approval.is_open:
+                break
+            time.sleep(1 / _POLLS_PER_SECOND)
+            approval = get(approval.id)
+    return approval
+
+
+def cancel(approval: ApprovalView) -> ApprovalView:
+    """Cancel an approval that its owner has not decided; another one is returned as it is."""
+    with unit_of_work() as session:
+        _end(session, approval, ApprovalStatus.CANCELLED)
+    return get(approval.id)
+
+
+def decide(
+    session: Session,
+    approval: ApprovalView,
+    *,
+    is_approved: bool,
+    proof: OwnerProof,
+    week_nanos: int = 0,
+    answer: str | None = None,
+) -> bool:
+    """Store the owner's decision; return whether it took effect, which it does once and only before the expiry.
+
+    `week_nanos` may then be paid to the same recipient, or else at the same domain, per week without asking again.
+    The caller has authenticated the owner of this agent, and records the decision in the audit log in this unit.
+
+    Raises: ValueError for an approval on a proof that does not permit it: a bug.
+    """
+    if is_approved and not proof.permits_approval:
+        raise ValueError("a session alone does not approve a payment")
+    if _end_if_expired(session, approval):
+        return False
+    decided: dict[str, Any] = {"decided_at": clock.now(), "decided_by": proof.method.value, "answer": answer}
+    if not is_approved:
+        return _end(session, approval, ApprovalStatus.REJECTED, **decided)
+    accounts.lock_account_of_hold(session, approval.id)
+    if not APPROVALS.move(session, approval.id, ApprovalStatus.AWAITING, ApprovalStatus.APPROVED, **decided):
+        return False
+    announce(session, approval, ApprovalStatus.APPROVED)
+    if week_nanos:
+        known = SpendingRequest(None, approval.recipient, domain=approval.domain)
+        permitted = approval_rules.payees_of(known)[:1]
+        payees.approve(session, approval.wallet_id, permitted, week_nanos=week_nanos)
+    after_commit(lambda: app_state().ports.queue.enqueue(JobName.EXECUTE_APPROVALS))
+    return True
+
+
+def expire_if_due(approval: ApprovalView) -> None:
+    """Expire an approval that was not decided in time, if it is one."""
+    if approval.status is ApprovalStatus.AWAITING and clock.now() >= approval.expires_at:
+        with unit_of_work() as session:
+            _end(session, approval, ApprovalStatus.EXPIRED)
+
+
+def expire_due(now: datetime) -> int:
+    """Expire approvals that were not decided in time and release what they hold; return how many."""
+    with read_only_unit() as session:
+        due = session.scalars(
+            select(Approval)
+            .where(Approval.status == ApprovalStatus.AWAITING.value, Approval.expires_at <= now)
+            .order_by(Approval.expires_at)
+            .limit(_EXPIRE_BATCH)
+        ).all()
+        views = _views(session, due)
+    expired = 0
+    for each in views:
+        with unit_of_work() as session:
+            expired += _end(session, each, ApprovalStatus.EXPIRED)
+    return expired
+
+
+def count_unnoticed(session: Session, now: datetime) -> dict[str, int]:
+    """Return how many approvals wait, and of how many, after a minute, no notice has reached the owner."""
+    is_awaiting = Approval.status == ApprovalStatus.AWAITING.value
+    oldest = select(Approval.id).where(is_awaiting, Approval.created_at < now - _NOTICE_AFTER)
+    waiting = session.scalars(oldest.order_by(Approval.created_at).limit(_MAX_COUNTED)).all()
+    found = notices.to_owners(session, EventType.APPROVAL_REQUESTED, waiting) if waiting else {}
+    reached = [each for each in waiting if any(one.delivered_at for one in found.get(each, ()))]
+    return {"all": count(session, Approval, is_awaiting), "unnotified": len(waiting) - len(reached)}
+
+
+def count_awaiting(session: Session, agent_id: str) -> int:
+    """Return the number of an agent's approvals that wait for a decision."""
+    is_awaiting = Approval.status == ApprovalStatus.AWAITING.value
+    return count(session, Approval, Approval.agent_id == agent_id, is_awaiting)
+
+
+def _end_if_expired(session: Session, approval: ApprovalView) -> bool:
+    return clock.now() >= approval.expires_at and _end(session, approval, ApprovalStatus.EXPIRED)
+
+
+def _end(session: Session, approval: ApprovalView, target: ApprovalStatus, **changes: Any) -> bool:
+    """End an undecided approval and release its hold, both or neither; return whether this call did it."""
+    accounts.lock_account_of_hold(session, approval.id)
+    if not APPROVALS.move(session, approval.id, ApprovalStatus.AWAITING, target, **changes):
+        return False
+    spending_holds.release(session, approval.id)
+    announce(session, approval, target, answer=changes.get("answer"))
+    return True
+
+
+def _is_open_of(wallet_id: str) -> ColumnElement[bool]:
+    return (Approval.wallet_id == wallet_id) & Approval.status.in_(_OPEN)
+
+
+def _views(session: Session, rows: Sequence[Approval]) -> list[ApprovalView]:
+    found = notices.to_owners(session, EventType.APPROVAL_REQUESTED, [row.id for row in rows]) if rows else {}
+    return [_view(row, found.get(row.id, ())) for row in rows]
+
+
+def _view(row: Approval, found: Sequence[OwnerNotice]) -> ApprovalView:
+    values = {name: getattr(row, name) for name in ApprovalView.__slots__ if name != "notices"}
+    values |= {"kind": ApprovalKind(row.kind), "status": ApprovalStatus(row.status)}
+    return ApprovalView(**values, notices=found)
+
+
+def _not_found() -> NotFound:
+    return NotFound("This key has no approval with this id.")

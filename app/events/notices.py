@@ -1,0 +1,55 @@
+"""Notices: whether an event has reached the owner of its agent, and each attempt to deliver it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.db.statements import in_list
+from app.events.models import Event, EventDelivery, EventTarget
+from app.events.targets import Audience
+from app.events.types import EventType
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerNotice:
+    """The delivery of an event to one target of an owner."""
+
+    kind: str
+    status: str
+    tries: int
+    attempts: Sequence[Mapping[str, object]]
+    delivered_at: datetime | None
+
+
+def to_owners(
+    session: Session, event_type: EventType, object_ids: Sequence[str]
+) -> Mapping[str, Sequence[OwnerNotice]]:
+    """Return the deliveries of an event of some objects to their owners; those of agents and operators do not count."""
+    rows = session.execute(
+        select(
+            Event.object_id,
+            EventTarget.kind,
+            EventDelivery.status,
+            EventDelivery.tries,
+            EventDelivery.attempts,
+            EventDelivery.delivered_at,
+        )
+        .join(EventDelivery, EventDelivery.event_id == Event.id)
+        .join(EventTarget, EventTarget.id == EventDelivery.target_id)
+        .where(
+            in_list(session, Event.object_id, object_ids),
+            Event.type == event_type.value,
+            EventTarget.audience == Audience.OWNER.value,
+        )
+        .order_by(EventDelivery.created_at, EventDelivery.id)
+    )
+    found: dict[str, list[OwnerNotice]] = defaultdict(list)
+    for object_id, *notice in rows:
+        found[object_id].append(OwnerNotice(*notice))
+    return found

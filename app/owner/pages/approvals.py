@@ -1,0 +1,182 @@
+"""The pages on which an owner decides about payments, and the decision itself, however the owner is authenticated."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from flask import Response, request, url_for
+
+from app.approvals import service as approvals
+from app.approvals.lifecycle import ApprovalStatus
+from app.approvals.service import ApprovalView, OwnerMethod, OwnerProof
+from app.core.pagination import PageRequest
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.errors import NotFound
+from app.identity.owner_keys import OwnerKeyView
+from app.owner.pages import overview
+from app.owner.pages.agent import check_owner_key
+from app.owner.pages.limits import week_limit_of
+from app.owner.session import sessions
+from app.owner.session.auth import agent_of, owner_key_of, render_page, see_other, session_pages
+from app.platform.audit_log import trail
+from app.platform.audit_log.trail import AuditAction, AuditEvent
+from app.spending import accounts as spending_accounts
+from app.spending import controls as spending_controls
+from app.spending import payees
+from app.wallets.core import wallets
+
+_LIST = "/agents/<string:agent_id>/approvals"
+_ONE = f"{_LIST}/<string:approval_id>"
+_SHOWN = PageRequest(50, 0)
+_MAX_ANSWER = 300
+
+
+class Decision(StrEnum):
+    """What an owner decides about a payment."""
+
+    ONCE = "once"
+    WEEKLY = "weekly"
+    REJECT = "reject"
+
+
+def record_decision(
+    key: OwnerKeyView,
+    approval: ApprovalView,
+    decision: Decision,
+    proof: OwnerProof,
+    *,
+    week_nanos: int = 0,
+    answer: str | None = None,
+) -> bool:
+    """Store an owner's decision with its entry in the audit log, both or neither; return whether it took effect.
+
+    A decision that comes after the expiry, or after another one, has no effect and leaves no entry.
+
+    Raises: NotFound for an approval of another agent; Unauthorized if the owner key was revoked.
+    """
+    if approval.agent_id != key.agent_id:
+        raise _not_found()
+    actor, is_approved = sessions.acting_owner(key), decision is not Decision.REJECT
+    action = AuditAction.APPROVAL_APPROVED if is_approved else AuditAction.APPROVAL_REJECTED
+    with unit_of_work() as session:
+        has_effect = approvals.decide(
+            session,
+            approval,
+            is_approved=is_approved,
+            proof=proof,
+            week_nanos=week_nanos if decision is Decision.WEEKLY else 0,
+            answer=answer,
+        )
+        if has_effect:
+            after = {
+                "request_hash": approval.request_hash, "decision": decision.value, "method": proof.method.value,
+                "wallet_id": approval.wallet_id, "week_nanos": week_nanos, **proof.evidence,
+            }  # fmt: skip
+            trail.record(session, actor, AuditEvent(action, approval.id, after=after))
+    return has_effect
+
+
+@session_pages.get(_LIST)
+def show_approvals(agent_id: str) -> Response:
+    """List the agent's payments that wait or waited, and the payees that were approved."""
+    key = owner_key_of(agent_id)
+    found = approvals.list_of(_SHOWN, agent_id=agent_id)
+    with read_only_unit() as session:
+        names = {each.id: each.name for each in wallets.all_of(session, agent_id)}
+        approved = payees.list_of(session, list(names))
+    return render_page(
+        "approvals.html",
+        agent=agent_of(key),
+        waiting=[each for each in found.items if each.status is ApprovalStatus.AWAITING],
+        decided=[each for each in found.items if each.status is not ApprovalStatus.AWAITING],
+        payees=approved,
+        wallet_names=names,
+        withdrawn=request.args.get("done") == "withdrawn",
+    )
+
+
+@session_pages.post(f"{_LIST}/payees")
+def withdraw_payee(agent_id: str) -> Response:
+    """Withdraw the approval of a payee, without asking for the owner key: the agent has to ask again."""
+    key = owner_key_of(agent_id)
+    wallet = overview.owned_wallet(key, request.form.get("wallet_id", ""))
+    payee, actor = request.form.get("payee", "")[:253], sessions.acting_owner(key)
+    with unit_of_work() as session:
+        spending_accounts.lock_account(session, wallet.id)
+        if payees.withdraw(session, wallet.id, payee):
+            event = AuditEvent(
+                AuditAction.PAYEE_WITHDRAWN, agent_id, before={"payee": payee, "wallet_id": wallet.id}
+            )
+            trail.record(session, actor, event)
+    return see_other(url_for("owner.show_approvals", agent_id=agent_id, done="withdrawn"))
+
+
+@session_pages.get(_ONE)
+def show_approval(agent_id: str, approval_id: str) -> Response:
+    """Show one payment: its facts, what is left of the limits, and the agent's own words last."""
+    return _render(owner_key_of(agent_id), approval_id)
+
+
+@session_pages.post(_ONE)
+def decide(agent_id: str, approval_id: str) -> Response:
+    """Store the decision, then show what the payment is now."""
+    key = owner_key_of(agent_id)
+    approval = _owned(key, approval_id)
+    typed = request.form.get("decision", "")
+    decision = Decision(typed) if typed in set(Decision) else None
+    if decision is None or request.form.get("request_hash") != approval.request_hash:
+        return _render(key, approval_id, error="Choose what you want to do. Nothing was decided.", status=400)
+    week_nanos, proof = 0, OwnerProof(OwnerMethod.SESSION)
+    if approval.is_open and decision is not Decision.REJECT:
+        if decision is Decision.WEEKLY:
+            week_nanos = week_limit_of(request.form.get("week_usd", ""))
+            if not week_nanos or not (approval.recipient or approval.domain):
+                error = "Enter the amount in dollars that may be paid per week. Nothing was decided."
+                return _render(key, approval_id, error=error, status=400)
+        is_owner, error = check_owner_key(key)
+        if not is_owner:
+            return _render(key, approval_id, key_error=error, status=403)
+        proof = OwnerProof(OwnerMethod.OWNER_KEY)
+    answer = _printable(request.form.get("answer", "")) if decision is Decision.REJECT else ""
+    has_effect = approval.is_open and record_decision(
+        key, approval, decision, proof, week_nanos=week_nanos, answer=answer or None
+    )
+    late = None if has_effect else "1"
+    return see_other(url_for("owner.show_approval", agent_id=agent_id, approval_id=approval_id, late=late))
+
+
+def _owned(key: OwnerKeyView, approval_id: str) -> ApprovalView:
+    found = approvals.find(approval_id)
+    if found is None or found.agent_id != key.agent_id:
+        raise _not_found()
+    return found
+
+
+def _render(
+    key: OwnerKeyView, approval_id: str, *, error: str = "", key_error: str = "", status: int = 200
+) -> Response:
+    approvals.expire_if_due(_owned(key, approval_id))
+    approval = _owned(key, approval_id)
+    try:
+        with read_only_unit() as session:
+            spending = spending_controls.status_of(session, approval.wallet_id)
+    except NotFound:
+        spending = None
+    return render_page(
+        "approval.html",
+        status=status,
+        agent=agent_of(key),
+        approval=approval,
+        spending=spending,
+        error=error,
+        key_error=key_error,
+        is_late=request.args.get("late") == "1",
+    )
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else " " for char in text).strip()[:_MAX_ANSWER]
+
+
+def _not_found() -> NotFound:
+    return NotFound("There is no page at this address.")

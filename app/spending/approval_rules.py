@@ -1,0 +1,81 @@
+"""The rules by which payments wait for an owner's approval, as pure functions. No database, no framework."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from app.core.chains import Family
+from app.spending import policy
+from app.spending.policy import Controls, SpendingRequest
+
+
+class ApprovalReason(StrEnum):
+    """The controls that make a payment wait for its owner."""
+
+    THRESHOLD = "approval_threshold_usd"
+    NEW_RECIPIENT = "approve_new_recipients"
+    NEW_DOMAIN = "approve_new_domains"
+
+
+@dataclass(frozen=True, slots=True)
+class PayeePermission:
+    """What may be paid per week to a recipient or a domain without asking its owner again, and what was."""
+
+    week_nanos: int = 0
+    counted_nanos: int = 0
+
+
+def payees_of(request: SpendingRequest) -> tuple[str, ...]:
+    """Return the recipient and the domain of a request, as far as there are any, as approved payees are compared."""
+    return tuple(map(payee_key, filter(None, (request.recipient, request.domain))))
+
+
+def approval_reason(
+    controls: Controls | None, request: SpendingRequest, known: Mapping[str, PayeePermission]
+) -> ApprovalReason | None:
+    """Return why a request that the limits allow waits for its owner, or None.
+
+    `known` has the payees that the owner approved before. A value of 0 moves nothing, and is never asked for. An
+    allowlist is the owner's: what is on it is not new.
+    """
+    if controls is None or not controls.asks or request.value_nanos == 0 or _is_approved(request):
+        return None
+
+    def is_new(payee: str | None, allowed: tuple[str, ...]) -> bool:
+        return payee is not None and not allowed and payee_key(payee) not in known
+
+    if controls.approve_new_recipients and is_new(request.recipient, controls.allowed_addresses):
+        return ApprovalReason.NEW_RECIPIENT
+    if controls.approve_new_domains and is_new(request.domain, controls.allowed_domains):
+        return ApprovalReason.NEW_DOMAIN
+    threshold = controls.approval_threshold_nanos
+    is_above = bool(threshold) and (request.value_nanos or 0) > threshold
+    return ApprovalReason.THRESHOLD if is_above and permitting_payee(request, known) is None else None
+
+
+def payee_key(payee: str) -> str:
+    """Return an address or a domain as approved payees are compared: only a Solana address has a case."""
+    is_solana = "." not in payee and policy.family_of(payee) is Family.SOLANA
+    return payee if is_solana else payee.lower().rstrip(".")
+
+
+def permitting_payee(request: SpendingRequest, known: Mapping[str, PayeePermission]) -> str | None:
+    """Return the payee of which the weekly permission covers a request, or None."""
+    value_nanos = request.value_nanos or 0
+    for payee in payees_of(request):
+        permission = known.get(payee, PayeePermission())
+        if permission.counted_nanos + value_nanos <= permission.week_nanos:
+            return payee
+    return None
+
+
+def _is_approved(request: SpendingRequest) -> bool:
+    approved = request.approved
+    return (
+        approved is not None
+        and request.value_nanos is not None
+        and request.value_nanos <= approved.max_nanos
+        and (request.recipient, request.domain) == (approved.recipient, approved.domain)
+    )

@@ -1,0 +1,239 @@
+"""The pages on which an owner decides about payments, in a browser without scripts, and attacks on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import time_machine
+from flask import Flask
+from flask.testing import FlaskClient
+from sqlalchemy import update
+
+from app.approvals.models import Approval
+from app.core import clock
+from app.db.unit_of_work import unit_of_work
+from sandbox.evm import EvmNode
+from tests.support.agents import Agent, register
+from tests.support.chains import fund
+from tests.support.operators import entries, operator
+from tests.support.owners import Owner, forms_of, person
+from workers import approvals as worker
+
+pytestmark = pytest.mark.chain
+NOTE = "<script>alert(1)</script> Your owner already agreed to this."
+
+
+@pytest.fixture
+def client(chain_app: Flask) -> Iterator[FlaskClient]:
+    with chain_app.app_context():
+        yield chain_app.test_client()
+
+
+@pytest.fixture
+def agent(client: FlaskClient, base_node: EvmNode) -> Agent:
+    """An agent with money, of which the owner approves payments above ten dollars."""
+    made = register(client)
+    fund(base_node, made.address, eth=1, dollars=100)
+    made.controls(approval_threshold_usd=10)
+    return made
+
+
+@pytest.fixture
+def owner(chain_app: Flask, agent: Agent) -> Owner:
+    return owner_of(chain_app, agent)
+
+
+def owner_of(app: Flask, agent: Agent) -> Owner:
+    someone = person(app)
+    someone.claim(agent.post("/v1/agents/claim-code").get_json())
+    return someone
+
+
+def ask(agent: Agent, amount: str = "12.5", **more: Any) -> dict[str, Any]:
+    body = {"amount": amount, "currency": "USDC", "chain": "base", "to": "0x" + "ab" * 20, **more}
+    answer = agent.post(f"{agent.wallet_url}/transfer", body)
+    assert answer.status_code == 202, answer.get_json()
+    approval: dict[str, Any] = answer.get_json()["approval"]
+    return approval
+
+
+def path_of(agent: Agent, approval: dict[str, Any]) -> str:
+    return f"/owner/agents/{agent.id}/approvals/{approval['id']}"
+
+
+def status_of(agent: Agent, approval: dict[str, Any]) -> str:
+    status: str = agent.get(f"/v1/approvals/{approval['id']}").get_json()["status"]
+    return status
+
+
+def decide(owner: Owner, agent: Agent, approval: dict[str, Any], decision: str, **fields: str) -> Any:
+    path = path_of(agent, approval)
+    page = owner.get(path)
+    return owner.send(page, path, decision=decision, **fields)
+
+
+def test_the_owner_reads_facts_first_and_the_agents_words_last_and_escaped(
+    agent: Agent, owner: Owner
+) -> None:
+    approval = ask(agent, approval_note=NOTE)
+    assert approval["url"].endswith(path_of(agent, approval))
+    assert "1 payment waits for your approval" in owner.get(f"/owner/agents/{agent.id}").text
+    listed = owner.get(f"/owner/agents/{agent.id}/approvals").text
+    assert "Transfer: $12.50" in listed
+    assert NOTE not in listed
+    page = owner.get(path_of(agent, approval)).text
+    assert "<script>alert" not in page
+    facts, words = page.index("$12.50 against the limits"), page.index("Your owner already agreed")
+    assert facts < page.index("The agent's own words") < words
+    assert "$87.50 left today" in page
+
+
+def test_an_owner_approves_with_the_owner_key_and_it_is_paid_and_in_the_audit_log(
+    agent: Agent, owner: Owner
+) -> None:
+    approval = ask(agent)
+    done = decide(owner, agent, approval, "once", owner_key=owner.key)
+    assert done.status_code == 303, done.text
+    assert "You approved it" in owner.get(done.location).text
+    worker.execute()
+    assert status_of(agent, approval) == "executed"
+    assert "it was executed" in owner.get(path_of(agent, approval)).text
+    [entry] = [each for each in entries() if each.subject_id == approval["id"]]
+    assert (entry.action, entry.after["request_hash"], entry.after["method"]) == (
+        "approval.approved",
+        approval["request_hash"],
+        "owner_key",
+    )
+
+
+@pytest.mark.parametrize("owner_key", ["", "ok_" + "a" * 43])
+def test_without_the_owner_key_nothing_is_approved(agent: Agent, owner: Owner, owner_key: str) -> None:
+    approval = ask(agent)
+    for decision in ("once", "weekly"):
+        refused = decide(owner, agent, approval, decision, owner_key=owner_key, week_usd="50")
+        assert refused.status_code == 403
+    assert status_of(agent, approval) == "awaiting"
+
+
+def test_a_refusal_needs_no_key_and_its_sentence_reaches_the_agent(agent: Agent, owner: Owner) -> None:
+    approval = ask(agent)
+    done = decide(owner, agent, approval, "reject", answer="Buy the <b>cheaper</b> one.")
+    assert "You refused it. Nothing was paid." in owner.get(done.location).text
+    found = agent.get(f"/v1/approvals/{approval['id']}").get_json()
+    assert (found["status"], found["answer"]) == ("rejected", "Buy the <b>cheaper</b> one.")
+    assert agent.spent_today() == 0
+
+
+def test_a_late_tap_shows_that_nothing_was_paid_never_that_it_was_approved(
+    agent: Agent, owner: Owner
+) -> None:
+    approval = ask(agent)
+    path = path_of(agent, approval)
+    page = owner.get(path)
+    # Later than the approval, earlier than the session.
+    with time_machine.travel(clock.now() + timedelta(hours=11), tick=True):
+        expire(approval)
+        done = owner.send(page, path, decision="once", owner_key=owner.key)
+        shown = owner.get(done.location).text
+    assert "Your decision came too late" in shown
+    assert "expired before a decision. Nothing was paid." in shown
+    assert "You approved" not in shown
+    worker.execute()
+    assert agent.history() == []
+    assert not [each for each in entries() if each.subject_id == approval["id"]]
+
+
+def test_another_owner_sees_and_decides_nothing(chain_app: Flask, client: FlaskClient, agent: Agent) -> None:
+    approval = ask(agent)
+    other_agent = register(client)
+    other = owner_of(chain_app, other_agent)
+    other_agent.controls(approval_threshold_usd=1)
+    own = f"/owner/agents/{other_agent.id}/approvals/{approval['id']}"
+    for path in (path_of(agent, approval), own):
+        assert other.get(path).status_code == 404
+    token = forms_of(other.get(f"/owner/agents/{other_agent.id}"))[f"/owner/agents/{other_agent.id}/freeze"]
+    for path in (path_of(agent, approval), own):
+        forged = {
+            **token,
+            "decision": "once",
+            "owner_key": other.key,
+            "request_hash": approval["request_hash"],
+        }
+        assert other.client.post(path, data=forged).status_code == 404
+    assert status_of(agent, approval) == "awaiting"
+
+
+def test_a_forged_or_replayed_form_decides_nothing(agent: Agent, owner: Owner) -> None:
+    first, second = ask(agent, "11"), ask(agent, "12")
+    path = path_of(agent, first)
+    form = forms_of(owner.get(path))[path]
+    decision = {"decision": "once", "owner_key": owner.key}
+    # Without the token; with the page of another request.
+    assert owner.client.post(path, data={**decision, "request_hash": form["request_hash"]}).status_code == 403
+    assert owner.client.post(path_of(agent, second), data={**form, **decision}).status_code == 400
+    assert (status_of(agent, first), status_of(agent, second)) == ("awaiting", "awaiting")
+
+    assert owner.client.post(path, data={**form, **decision}).status_code == 303
+    worker.execute()
+    replayed = owner.client.post(path, data={**form, **decision})
+    assert "Your decision came too late" in owner.get(replayed.location).text
+    worker.execute()
+    assert len(agent.history()) == 1
+
+
+def test_a_weekly_permission_ends_the_questions_up_to_its_amount_and_can_be_withdrawn(
+    agent: Agent, owner: Owner
+) -> None:
+    approval = ask(agent)
+    assert decide(owner, agent, approval, "weekly", owner_key=owner.key, week_usd="0").status_code == 400
+    decide(owner, agent, approval, "weekly", owner_key=owner.key, week_usd="30")
+    worker.execute()
+    to = "0x" + "AB" * 20
+    body = {"amount": "15", "currency": "USDC", "chain": "base", "to": to.lower()}
+    # The approved payment itself does not count against the permission; 15 + 15 do, and no more.
+    for _ in range(2):
+        assert agent.post(f"{agent.wallet_url}/transfer", body).status_code == 200
+    ask(agent, "15")
+    assert agent.post(f"{agent.wallet_url}/transfer", {**body, "to": "0x" + "cd" * 20}).status_code == 202
+
+    page = owner.get(f"/owner/agents/{agent.id}/approvals")
+    assert "up to $30.00 a week" in page.text
+    owner.send(page, f"/owner/agents/{agent.id}/approvals/payees")
+    assert "up to $30.00 a week" not in owner.get(f"/owner/agents/{agent.id}/approvals").text
+
+
+def test_the_form_of_limits_turns_approvals_on_freely_and_off_with_the_key(
+    agent: Agent, owner: Owner
+) -> None:
+    path = f"/owner/agents/{agent.id}/wallets/{agent.wallet_id}/limits"
+    typed = {
+        "per_tx_limit_usd": "50", "daily_limit_usd": "100", "weekly_limit_usd": "500", "monthly_limit_usd": "1000",
+    }  # fmt: skip
+    on = {**typed, "approval_threshold_usd": "5", "approve_new_recipients": "on"}
+    assert owner.send(owner.get(path), path, **on).status_code == 303
+    controls = agent.get(f"{agent.wallet_url}/controls").get_json()["controls"]
+    assert (controls["approval_threshold_usd"], controls["approve_new_recipients"]) == (5, True)
+    off = {**typed, "approval_threshold_usd": ""}
+    assert owner.send(owner.get(path), path, **off).status_code == 403
+    assert owner.send(owner.get(path), path, **off, owner_key=owner.key).status_code == 303
+    controls = agent.get(f"{agent.wallet_url}/controls").get_json()["controls"]
+    assert (controls["approval_threshold_usd"], controls["approve_new_recipients"]) == (None, False)
+
+
+def test_an_operator_lists_the_approvals_of_all_agents(client: FlaskClient, agent: Agent) -> None:
+    approval = ask(agent)
+    found = operator(client).get("/approvals?status=awaiting").get_json()["approvals"]
+    assert [each["id"] for each in found] == [approval["id"]]
+
+
+def expire(approval: dict[str, Any]) -> None:
+    """Let a request expire before the owner's session does."""
+    with unit_of_work() as session:
+        session.execute(
+            update(Approval)
+            .where(Approval.id == approval["id"])
+            .values(expires_at=clock.now() - timedelta(seconds=1))
+        )

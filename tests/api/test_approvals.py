@@ -1,0 +1,320 @@
+"""Payments that wait for the owner: asked for, held, decided on, and executed once, on real nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import time_machine
+from flask import Flask
+from flask.testing import FlaskClient
+from sqlalchemy import update
+from werkzeug.test import TestResponse
+
+from app.approvals import service
+from app.approvals.models import Approval
+from app.approvals.service import OwnerMethod, OwnerProof
+from app.core import clock
+from app.core.identifiers import new_id
+from app.db.unit_of_work import unit_of_work
+from app.events import sequence
+from app.spending import accounts as spending_accounts
+from sandbox.evm import EvmNode
+from tests.support.agents import Agent, register
+from tests.support.chains import RECIPIENT, fund
+from tests.support.operators import operator
+from workers import approvals as worker
+from workers import sweeps
+
+pytestmark = pytest.mark.chain
+THRESHOLD = 10
+BY_KEY = OwnerProof(OwnerMethod.OWNER_KEY)
+
+
+@pytest.fixture
+def chain_client(chain_app: Flask) -> Iterator[FlaskClient]:
+    with chain_app.app_context():
+        yield chain_app.test_client()
+
+
+@pytest.fixture
+def agent(chain_client: FlaskClient, base_node: EvmNode) -> Agent:
+    """An agent with 1 ETH and 100 USDC on Base, of which the owner approves payments above ten dollars."""
+    made = register(chain_client)
+    fund(base_node, made.address, eth=1, dollars=100)
+    made.controls(approval_threshold_usd=THRESHOLD)
+    return made
+
+
+def ask(agent: Agent, amount: str = "12.5", **options: Any) -> dict[str, Any]:
+    """Request a payment above the threshold and return its approval."""
+    answer = agent.move(amount, "USDC", **options)
+    body: dict[str, Any] = answer.get_json()
+    assert (answer.status_code, body["status"]) == (202, "awaiting_approval"), body
+    approval: dict[str, Any] = body["approval"]
+    return approval
+
+
+def read(agent: Agent, approval: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = agent.client.get(
+        f"/v1/approvals/{approval['id']}", headers=agent.headers()
+    ).get_json()
+    return found
+
+
+def decide(approval: dict[str, Any], *, is_approved: bool = True, **options: Any) -> bool:
+    waiting = service.get(approval["id"])
+    with unit_of_work() as session:
+        return service.decide(session, waiting, is_approved=is_approved, proof=BY_KEY, **options)
+
+
+def cancel(agent: Agent, approval: dict[str, Any]) -> TestResponse:
+    return agent.client.post(f"/v1/approvals/{approval['id']}/cancel", headers=agent.headers())
+
+
+def test_a_payment_above_the_threshold_waits_and_is_paid_once_after_approval(agent: Agent) -> None:
+    approval = ask(agent)
+    assert agent.spent_today() == 12.5
+    assert agent.history() == []
+    assert approval["reason"] == "approval_threshold_usd"
+    worker.execute()
+    assert agent.history() == []
+
+    assert decide(approval)
+    assert agent.spent_today() == 12.5
+    worker.execute()
+    found = read(agent, approval)
+    assert found["status"] == "executed", found
+    [row] = agent.history()
+    assert (row["id"], row["amount"], row["status"]) == (found["transaction_id"], "12.5", "pending")
+    assert agent.spent_today() == 12.5
+
+    worker.execute()
+    assert not decide(approval)
+    assert len(agent.history()) == 1
+
+
+def test_every_kind_of_movement_asks_holds_and_is_executed_by_its_own_route(agent: Agent) -> None:
+    agent.controls(approval_threshold_usd=0.000001)
+    for how in ("transfer", "withdraw"):
+        approval = ask(agent, "1", how=how)
+        decide(approval)
+        worker.execute()
+        found = read(agent, approval)
+        assert found["status"] == "executed", found
+        assert agent.transaction(found["transaction_id"])["type"] == found["kind"]
+    body = {"wallet_id": agent.wallet_id, "amount": "2", "chain": "base"}
+    asked = agent.post("/v1/credits/topup", body)
+    assert asked.status_code == 202, asked.get_json()
+    decide(asked.get_json()["approval"])
+    worker.execute()
+    found = read(agent, asked.get_json()["approval"])
+    assert (found["kind"], found["status"]) == ("topup", "executed"), found
+    assert agent.transaction(found["transaction_id"])["kind"] == "topup"
+
+
+def test_a_repeated_request_returns_the_same_approval_and_holds_once(agent: Agent) -> None:
+    first = ask(agent, Idempotency_Key="order-1")
+    again = agent.move("12.5", "USDC", Idempotency_Key="order-1")
+    assert (again.status_code, again.get_json()["approval"]["id"]) == (202, first["id"])
+    assert again.headers["Idempotent-Replayed"] == "true"
+    assert agent.spent_today() == 12.5
+
+
+def test_what_a_limit_refuses_is_not_asked_for_and_what_waits_fills_the_limit(agent: Agent) -> None:
+    agent.controls(daily_limit_usd=30)
+    assert agent.move("31", "USDC").get_json()["code"] == "DAILY_LIMIT_EXCEEDED"
+    ask(agent, "20")
+    assert agent.move("11", "USDC").get_json()["code"] == "DAILY_LIMIT_EXCEEDED"
+    assert agent.move("5", "USDC").status_code == 200
+
+
+def test_a_cancelled_or_refused_request_releases_its_hold_and_is_never_paid(agent: Agent) -> None:
+    cancelled, refused = ask(agent), ask(agent)
+    assert cancel(agent, cancelled).get_json()["status"] == "cancelled"
+    assert decide(refused, is_approved=False, answer="Too dear.")
+    assert agent.spent_today() == 0
+    assert not decide(cancelled)
+    assert read(agent, refused)["answer"] == "Too dear."
+    assert cancel(agent, refused).get_json()["status"] == "rejected"
+    worker.execute()
+    assert agent.history() == []
+
+
+def test_an_expired_request_is_not_paid_even_if_the_owner_decides_before_the_sweep(agent: Agent) -> None:
+    early, late = ask(agent), ask(agent)
+    with time_machine.travel(clock.now() + timedelta(hours=25), tick=True):
+        assert not decide(late)
+        sweeps.sweep()
+        worker.execute()
+        assert [read(agent, each)["status"] for each in (early, late)] == ["expired", "expired"]
+    assert agent.spent_today() == 0
+    assert agent.history() == []
+
+
+def test_a_client_waits_for_the_decision_and_never_longer_than_it_prefers(agent: Agent) -> None:
+    approval = ask(agent)
+    path = f"/v1/approvals/{approval['id']}"
+    waited = agent.client.get(path, headers=agent.headers(Prefer="wait=1")).get_json()
+    assert waited["status"] == "awaiting"
+    decide(approval, is_approved=False)
+    assert agent.client.get(path, headers=agent.headers(Prefer="wait=25")).get_json()["status"] == "rejected"
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"per_tx_limit_usd": 12}, "PER_TX_LIMIT_EXCEEDED"),
+        ({"daily_limit_usd": 12}, "DAILY_LIMIT_EXCEEDED"),
+        ({"allowed_addresses": ["0x" + "11" * 20]}, "ADDRESS_NOT_ALLOWED"),
+        ({}, "WALLET_FROZEN"),
+    ],
+)
+def test_what_changed_since_the_request_is_checked_again_at_its_execution(
+    agent: Agent, change: dict[str, Any], code: str
+) -> None:
+    approval = ask(agent)
+    decide(approval)
+    if change:
+        agent.controls(**change)
+    else:
+        with unit_of_work() as session:
+            spending_accounts.set_frozen(session, agent.id, frozen=True)
+    worker.execute()
+    found = read(agent, approval)
+    assert (found["status"], found["error"]["code"]) == ("failed", code)
+    assert agent.history() == []
+    assert agent.spent_today() == 0
+
+
+def test_its_own_hold_does_not_count_against_an_approved_payment(agent: Agent) -> None:
+    agent.controls(daily_limit_usd=20)
+    approval = ask(agent, "20")
+    decide(approval)
+    worker.execute()
+    assert read(agent, approval)["status"] == "executed"
+    assert agent.spent_today() == 20
+
+
+def test_a_payment_that_fails_before_signing_leaves_nothing_held(agent: Agent) -> None:
+    agent.controls(per_tx_limit_usd=500, daily_limit_usd=500)
+    approval = ask(agent, "200")
+    decide(approval)
+    worker.execute()
+    found = read(agent, approval)
+    assert (found["status"], found["error"]["code"]) == ("executed", "TRANSFER_FAILED")
+    assert [row["status"] for row in agent.history()] == ["failed"]
+    assert agent.spent_today() == 0
+
+
+def test_the_first_payment_to_each_recipient_waits_even_of_dust(
+    agent: Agent,
+) -> None:
+    agent.controls(approval_threshold_usd=None, approve_new_recipients=True)
+    approval = ask(agent, "1")
+    assert approval["reason"] == "approve_new_recipients"
+    decide(approval)
+    worker.execute()
+    # In any case of its letters, the same address; another one is new.
+    assert agent.move("1", "USDC", to=RECIPIENT.lower()).status_code == 200
+    other = "0x" + new_id().replace("-", "") + "c0ffee00"
+    assert agent.move("0.000000000000000001", "ETH", to=other).status_code == 202
+    assert agent.move("1", "USDC", to=other).status_code == 202
+
+
+def test_an_agent_with_locked_controls_cannot_turn_approvals_off_or_make_a_recipient_known(
+    agent: Agent, lock: Callable[[Agent], None]
+) -> None:
+    agent.controls(approve_new_recipients=True)
+    lock(agent)
+    for loosening in (
+        {"approval_threshold_usd": None},
+        {"approval_threshold_usd": 0},
+        {"approval_threshold_usd": 11},
+        {"approve_new_recipients": False},
+        {"allowed_addresses": [RECIPIENT]},
+    ):
+        refused = agent.put(f"{agent.wallet_url}/controls", loosening)
+        assert refused.get_json().get("code") == "CONTROLS_LOCKED", loosening
+    agent.controls(approval_threshold_usd=5, approve_new_domains=True)
+
+
+def test_approvals_of_other_agents_are_not_found(agent: Agent, chain_client: FlaskClient) -> None:
+    approval = ask(agent)
+    other = register(chain_client)
+    assert other.get(f"/v1/approvals/{approval['id']}").status_code == 404
+    assert cancel(other, approval).status_code == 404
+    assert other.get("/v1/approvals").get_json()["approvals"] == []
+    assert [each["id"] for each in agent.get("/v1/approvals").get_json()["approvals"]] == [approval["id"]]
+
+
+def test_a_dry_run_names_the_approval_and_asks_no_owner(agent: Agent) -> None:
+    body = {"amount": "12.5", "currency": "USDC", "chain": "base", "to": RECIPIENT, "dry_run": True}
+    answer = agent.post(f"{agent.wallet_url}/transfer", body)
+    assert (answer.status_code, answer.get_json()["code"]) == (403, "APPROVAL_REQUIRED")
+    assert agent.get("/v1/approvals").get_json()["approvals"] == []
+
+
+def test_an_altered_request_in_the_database_is_not_executed(agent: Agent) -> None:
+    first, second = ask(agent), ask(agent, "13")
+    for each in (first, second):
+        decide(each)
+    with unit_of_work() as session:
+        session.execute(
+            update(Approval).where(Approval.id == first["id"]).values(request_hash=second["request_hash"])
+        )
+    worker.execute()
+    assert [read(agent, each)["status"] for each in (first, second)] == ["failed", "executed"]
+    assert [row["amount"] for row in agent.history()] == ["13"]
+
+
+def test_open_requests_of_a_wallet_are_limited(agent: Agent) -> None:
+    agent.unlimited()
+    for _ in range(service.MAX_OPEN_APPROVALS):
+        ask(agent, "11")
+    assert agent.move("11", "USDC").get_json()["code"] == "LIMIT_REACHED"
+
+
+def test_each_step_is_an_event_without_the_agents_own_words(agent: Agent) -> None:
+    body = {
+        "amount": "12.5",
+        "currency": "USDC",
+        "chain": "base",
+        "to": RECIPIENT,
+        "approval_note": "secret plan",
+    }
+    approval = agent.post(f"{agent.wallet_url}/transfer", body).get_json()["approval"]
+    refused = ask(agent)
+    decide(approval)
+    worker.execute()
+    decide(refused, is_approved=False, answer="No.")
+    sequence.number_new()
+    answer = agent.get("/v1/events", types="approval.*")
+    events = answer.get_json()["events"]
+    assert [(each["type"], each["data"]["approval_id"] == approval["id"]) for each in events] == [
+        ("approval.requested", True),
+        ("approval.requested", False),
+        ("approval.approved", True),
+        ("approval.executed", True),
+        ("approval.rejected", False),
+    ]
+    assert "secret plan" not in answer.text
+    assert events[0]["data"]["url"] == approval["url"]
+
+
+def test_without_a_notice_to_the_owner_the_agent_reads_notified_false(agent: Agent) -> None:
+    found = read(agent, ask(agent))
+    assert (found["notified"], found["notices"]) == (False, [])
+
+
+@pytest.fixture
+def lock(chain_client: FlaskClient) -> Callable[[Agent], None]:
+    """Return the function by which an operator locks an agent's controls."""
+
+    def lock(agent: Agent) -> None:
+        locked = operator(chain_client).put(f"/agents/{agent.id}/controls", {"locked": True})
+        assert locked.status_code == 200, locked.get_json()
+
+    return lock

@@ -1,0 +1,90 @@
+"""Published x402 middlewares sell to wallets of this service, on a chain with the identifiers of the real one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from app.adapters.upstream_http.exchange import HttpUpstream
+from app.core.chains import ChainName
+from sandbox.evm import EvmNode
+from tests.support import compatibility
+from tests.support.agents import Agent, register
+from tests.support.chains import evm_chain, fund
+from tests.support.facilitators import http_facilitator
+from tests.support.published import serve_node, serve_python
+from tests.support.sellers import PAYEE, uses_of
+
+NETWORK = "eip155:8453"
+# The servers' environments are created first where they are missing, by one test while others wait.
+pytestmark = [pytest.mark.chain, pytest.mark.timeout(1200)]
+
+
+@pytest.fixture(scope="module")
+def base() -> Iterator[EvmNode]:
+    with EvmNode("base", network_ids="mainnet", block_time=1) as node:
+        yield node
+
+
+@pytest.fixture(scope="module")
+def facilitator(base: EvmNode) -> Iterator[str]:
+    with http_facilitator(base) as url:
+        yield url
+
+
+@pytest.fixture
+def agent(build_app: Callable[..., Flask], sqlite_url: str, base: EvmNode) -> Iterator[Agent]:
+    app = build_app(
+        sqlite_url,
+        settings={"allow_private_upstreams": True},
+        chains={ChainName.BASE: evm_chain(base)},
+        public_upstream=HttpUpstream(connect_seconds=5, read_seconds=60),
+    )
+    with app.app_context():
+        agent = register(app.test_client())
+        fund(base, agent.address, eth=0, dollars=1)
+        yield agent
+
+
+def buys_once(agent: Agent, base: EvmNode, serving: AbstractContextManager[Any], *, version: int) -> str:
+    """Buy a report twice with one key, and return the version of the seller's package."""
+    with serving as seller:
+        body = {"url": seller["url"] + "/report", "max_amount_usd": 0.05}
+        key = {"Idempotency-Key": "one report"}
+        first = agent.post(f"{agent.wallet_url}/x402/fetch", body, headers=key)
+        again = agent.post(f"{agent.wallet_url}/x402/fetch", body, headers=key)
+    found = first.get_json()
+    assert (first.status_code, found["status"]) == (200, 200), found
+    assert '"report"' in found["body"]
+    payment = found["payment"]
+    assert (payment["state"], payment["protocol"], payment["pay_to"]) == ("paid", f"x402/{version}", PAYEE), (
+        payment
+    )
+    assert again.get_json()["payment"] == payment
+    assert uses_of(base, agent.address) == 1
+    return str(seller["version"])
+
+
+def test_fastapi_s_middleware_sells_to_a_wallet(agent: Agent, base: EvmNode, facilitator: str) -> None:
+    arguments = (facilitator, NETWORK, PAYEE)
+    serving = serve_python("fastapi_seller.py", *arguments, requirements="x402-fastapi.txt")
+    version = buys_once(agent, base, serving, version=2)
+    compatibility.check("PyPI", "x402[evm,fastapi]", version, ["sell to a wallet"])
+
+
+def test_express_s_middleware_sells_to_a_wallet(agent: Agent, base: EvmNode, facilitator: str) -> None:
+    serving = serve_node("express_seller.mjs", "@x402/express", facilitator, NETWORK, PAYEE)
+    version = buys_once(agent, base, serving, version=2)
+    compatibility.check("npm", "@x402/express", version, ["sell to a wallet"])
+
+
+def test_the_legacy_middleware_of_express_sells_to_a_wallet(
+    agent: Agent, base: EvmNode, facilitator: str
+) -> None:
+    serving = serve_node("express_seller.mjs", "x402-express", facilitator, "base", PAYEE)
+    version = buys_once(agent, base, serving, version=1)
+    compatibility.check("npm", "x402-express", version, ["sell to a wallet (version 1)"])
