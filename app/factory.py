@@ -41,6 +41,8 @@ from app.gateway.providers import configured
 from app.gateway.providers.table import ProviderTable
 from app.identity.guards import SECURITY_SCHEMES
 from app.identity.key_memory import KeyMemory
+from app.mcp import routes as mcp
+from app.mcp.tool_schemas import ToolDescriptions
 from app.observability import error_reporting, logs
 from app.owner.pages import agent as agent_pages
 from app.owner.pages import approvals as approval_pages
@@ -139,6 +141,7 @@ def build_state(
         ExchangeFeed(),
         SettlementCapacityCache(),
         ServiceWallets(),
+        ToolDescriptions(document),
     )
     return AppState(
         settings=settings,
@@ -249,6 +252,7 @@ def _register_blueprints(app: Flask) -> None:
     app.register_blueprint(auth.session_pages)
     app.register_blueprint(pages.pages)
     app.register_blueprint(metrics.metrics)
+    app.register_blueprint(mcp.mcp)
 
 
 def _install_request_hooks(app: Application, settings: Settings) -> Sequence[RequestCheck]:

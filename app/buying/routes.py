@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from decimal import Decimal
 from typing import Any
 
@@ -30,7 +29,7 @@ from app.errors import (
 )
 from app.forwarding import disclosure
 from app.idempotency.decorator import idempotent
-from app.idempotency.service import Claim
+from app.idempotency.service import Claim, derived_key
 from app.identity import guards
 from app.wallets.api.routes import LIMIT_ERRORS, resolve_wallet
 from app.wallets.core import wallets
@@ -88,7 +87,7 @@ def _derived_key() -> str:
     parts = [
         str(body.get(name) or default) for name, default in (("method", "GET"), ("url", ""), ("body", ""))
     ]
-    return "derived-" + hashlib.sha256("\n".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+    return derived_key("\n".join(parts).encode("utf-8", "surrogatepass"))
 
 
 def _is_not_dry_run() -> bool:

@@ -45,7 +45,8 @@ def idempotent(
     in a crash. `on_replay` receives that id before a replay; what it raises is the response instead. `note` documents
     the header, `pattern` its values.
 
-    `derive_key` returns a key for a request without one, which is valid for ten minutes and sent back. Without
+    `derive_key` returns a key for a request without one, which is valid for ten minutes and sent back; a request that
+    `derives_idempotency_keys` has one of its body on every view. Without
     `stores_response`, every replay is rebuilt from the record, and a response without a record is no replay.
     """
 
@@ -55,11 +56,12 @@ def idempotent(
         @functools.wraps(view)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             key, lifetime = request.headers.get(HEADER), service.RETENTION
-            is_derived = key is None and derive_key is not None
-            if not applies() or (key is None and derive_key is None):
+            derive = derive_key or (_key_of_body if current_request().derives_idempotency_keys else None)
+            is_derived = key is None and derive is not None
+            if not applies() or (key is None and derive is None):
                 return _execute(view, Claim(), args, kwargs)
-            if key is None and derive_key is not None:
-                key, lifetime = derive_key(), _DERIVED_LIFETIME
+            if key is None and derive is not None:
+                key, lifetime = derive(), _DERIVED_LIFETIME
             if key is None or not _VISIBLE_ASCII.fullmatch(key):
                 raise InvalidInput.field(HEADER, "must be 1 to 255 visible ASCII characters")
             scope = KeyScope(owner(), request.method, request.path[:200], key)
@@ -77,6 +79,10 @@ def idempotent(
         return wrapper  # type: ignore[return-value]
 
     return decorate
+
+
+def _key_of_body() -> str:
+    return service.derived_key(decoded_body(current_request()))
 
 
 def _serializer_of(view: Callable[..., Any]) -> Callable[[Any], Response]:

@@ -7,6 +7,7 @@ nothing. Only this module writes `idempotency_keys`.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
@@ -162,6 +163,11 @@ def claim_key(scope: KeyScope, body: bytes, *, lifetime: timedelta = RETENTION) 
         if row.answer_status is None and row.subject_id is None:
             return _take_over(session, row, holder=holder, now=now, body_hmac=body_hmac)
         return StoredResponse(row.id, row.subject_id, row.answer_status, row.answer_sealed)
+
+
+def derived_key(content: bytes) -> str:
+    """Return the key of a request without one, by what it asks for."""
+    return "derived-" + hashlib.sha256(content).hexdigest()
 
 
 def prune(now: datetime, *, batch_size: int = _BATCH_SIZE, max_batches: int = _MAX_BATCHES) -> int:

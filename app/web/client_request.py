@@ -24,6 +24,8 @@ class ClientRequest(flask.Request):
         self.started_ns = time.perf_counter_ns()
         self.on_response: list[Callable[[int], None]] = []
         """Called with the status of the response, before it is sent."""
+        self.derives_idempotency_keys = False
+        """Whether an idempotency key that was not sent is derived from the body."""
 
     @property
     def connection(self) -> ClientSocket | None:

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
-from typing import Protocol
+from typing import Any, Protocol
 
 import brotli  # type: ignore[import-untyped]
 from backports import zstd
@@ -43,6 +43,11 @@ def raw_body(request: ClientRequest) -> bytes:
         request.environ[_RAW_KEY] = _read(request)
     body: bytes = request.environ[_RAW_KEY]
     return body
+
+
+def body_environ(body: bytes) -> dict[str, Any]:
+    """Return the part of a WSGI environment for a body that is read already."""
+    return {_RAW_KEY: body, "CONTENT_LENGTH": str(len(body)), "wsgi.input": io.BytesIO(body)}
 
 
 def decoded_body(request: ClientRequest) -> bytes:

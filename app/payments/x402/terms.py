@@ -21,6 +21,7 @@ from app.ports.facilitator import Facilitator
 from app.state import app_state
 
 REQUIRED_HEADER = "PAYMENT-REQUIRED"
+RESPONSE_HEADER = "PAYMENT-RESPONSE"
 _NANOS_PER_UNIT: int = NANOS_PER_USD // 10**USDC.decimals
 _MAX_TIMEOUT_SECONDS = 300
 # Clients take the first option that they can pay: the cheapest to settle comes first.

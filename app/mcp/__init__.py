@@ -1,0 +1,1 @@
+"""The Model Context Protocol at `/mcp`: the API's views as tools, without sessions."""

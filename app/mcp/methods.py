@@ -1,0 +1,210 @@
+"""The methods of the protocol, for all its versions that are served."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+from flask import Response
+
+from app.errors import InvalidInput
+from app.idempotency.service import HEADER
+from app.identity import guards
+from app.mcp import messages
+from app.mcp.messages import INVALID_PARAMS, METHOD_NOT_FOUND, McpError, McpMessage
+from app.mcp.service_calls import call_service
+from app.mcp.tool_schemas import ToolDescriptions
+from app.mcp.tools import REQUEST_ID, RESOURCES, TOOLS
+from app.mcp.view_calls import call_view
+from app.payments.x402 import terms
+from app.payments.x402.headers import decode_document
+from app.state import app_state
+from app.version import VERSION
+from app.web import error_responses
+from app.web.client_request import ClientRequest
+
+_LIST_TTL_MS = 300_000
+_PAYMENT_KEY = "x402/payment"
+_REQUEST_ID = re.compile(r"[!-~]{1,255}", re.ASCII)
+_INSTRUCTIONS = (
+    "Wallets with enforced spending limits. Amounts are decimal strings. Give every action that moves money a "
+    "request_id, and repeat it in retries: it is then executed once. awaiting_approval means that your owner decides: "
+    "read get_approvals, and do not repeat the action as a new one. A refusal has a code and the numbers that caused "
+    "it."
+)
+
+
+def answer(request: ClientRequest, message: McpMessage) -> dict[str, Any]:
+    """Return the result of a request. Raises: McpError; what the view of a resource refuses is one too."""
+    method = (_STATELESS if message.is_stateless else _HANDSHAKE).get(message.method)
+    if method is None:
+        status = HTTPStatus.NOT_FOUND if message.is_stateless else HTTPStatus.OK
+        raise McpError(METHOD_NOT_FOUND, "Method not found", http_status=status)
+    result = method(request, message.params)
+    if message.is_stateless:
+        result.setdefault("resultType", "complete")
+        result.setdefault("_meta", {})[messages.SERVER_INFO_KEY] = _server_info()
+    return result
+
+
+def _server_info() -> dict[str, Any]:
+    return {"name": "purser", "title": "Purser", "version": VERSION}
+
+
+def _capabilities() -> dict[str, Any]:
+    return {"tools": {}, "resources": {}}
+
+
+def _cached(result: dict[str, Any], *, ttl_ms: int = _LIST_TTL_MS) -> dict[str, Any]:
+    return {**result, "ttlMs": ttl_ms, "cacheScope": "public" if ttl_ms else "private"}
+
+
+def _initialize(_request: ClientRequest, params: Mapping[str, Any]) -> dict[str, Any]:
+    asked = params.get("protocolVersion")
+    if not isinstance(asked, str):
+        raise McpError(INVALID_PARAMS, '"protocolVersion" must be a string.')
+    return {
+        "protocolVersion": asked if asked in messages.HANDSHAKE else messages.HANDSHAKE[0],
+        "capabilities": _capabilities(),
+        "serverInfo": _server_info(),
+        "instructions": _INSTRUCTIONS,
+    }
+
+
+def _discover(_request: ClientRequest, _params: Mapping[str, Any]) -> dict[str, Any]:
+    found = {
+        "supportedVersions": list(messages.VERSIONS),
+        "capabilities": _capabilities(),
+        "instructions": _INSTRUCTIONS,
+    }
+    return _cached(found)
+
+
+def _ping(_request: ClientRequest, _params: Mapping[str, Any]) -> dict[str, Any]:
+    return {}
+
+
+def _list_tools(_request: ClientRequest, _params: Mapping[str, Any]) -> dict[str, Any]:
+    return _cached({"tools": app_state().part(ToolDescriptions).listed})
+
+
+def _call_tool(request: ClientRequest, params: Mapping[str, Any]) -> dict[str, Any]:
+    name, arguments = params.get("name"), params.get("arguments", {})
+    tool = TOOLS.get(name) if isinstance(name, str) else None
+    if tool is None:
+        raise McpError(INVALID_PARAMS, f"Unknown tool; the tools are {', '.join(TOOLS)}.")
+    if arguments is None:
+        arguments = {}
+    if not isinstance(arguments, dict):
+        raise McpError(INVALID_PARAMS, '"arguments" must be an object.')
+    known = app_state().part(ToolDescriptions).argument_names[tool.name]
+    if unknown := sorted(arguments.keys() - set(known)):
+        # A misspelt dry_run must not move money.
+        problem = f"is no argument of this tool; its arguments are {', '.join(known)}"
+        return _result_of(error_responses.error_response(InvalidInput.field(unknown[0][:64], problem)))
+    arguments = dict(arguments)
+    headers = _key_headers(request)
+    request_id = arguments.pop(REQUEST_ID, None) if tool.moves_money else None
+    if request_id is not None and not _is_request_id(request_id):
+        refusal = InvalidInput.field(REQUEST_ID, "must be a text of 1 to 255 visible ASCII characters")
+        return _result_of(error_responses.error_response(refusal))
+    target = tool.target_of(arguments)
+    if target is None:
+        payment = params.get("_meta", {}).get(_PAYMENT_KEY)
+        return _result_of(
+            call_service(request, arguments, key_headers=headers, payment=payment, request_id=request_id)
+        )
+    if request_id is not None:
+        headers[HEADER] = request_id
+    return _result_of(call_view(request, target, arguments, headers=headers, derives_key=tool.moves_money))
+
+
+def _is_request_id(value: Any) -> bool:
+    return isinstance(value, str) and _REQUEST_ID.fullmatch(value) is not None
+
+
+def _key_headers(request: ClientRequest) -> dict[str, str]:
+    keys = guards.presented_keys(request)
+    return {"X-API-Key": keys[0]} if keys else {}
+
+
+def _result_of(response: Response) -> dict[str, Any]:
+    text = response.get_data(as_text=True)
+    result: dict[str, Any] = {
+        "content": [{"type": "text", "text": text}],
+        "structuredContent": response.get_json(),
+        "isError": response.status_code >= HTTPStatus.BAD_REQUEST,
+    }
+    meta: dict[str, Any] = {"purser/status": response.status_code}
+    if "Retry-After" in response.headers:
+        meta["purser/retry_after_seconds"] = int(response.headers["Retry-After"])
+    if "Idempotent-Replayed" in response.headers:
+        meta["purser/replayed"] = True
+    if settled := response.headers.get(terms.RESPONSE_HEADER):
+        meta[f"{_PAYMENT_KEY}-response"] = decode_document(settled)
+    if required := response.headers.get(terms.REQUIRED_HEADER):
+        result |= _payment_required(response.get_json(), decode_document(required))
+    return {**result, "_meta": meta}
+
+
+def _payment_required(refusal: dict[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content that x402 defines for a tool that must be paid for, with the code of the refusal."""
+    kept: dict[str, Any] = {
+        name: refusal[name] for name in ("code", "details", "request_id") if name in refusal
+    }
+    structured = {**kept, **document}
+    return {
+        "content": [{"type": "text", "text": json.dumps(structured)}],
+        "structuredContent": structured,
+    }
+
+
+def _list_resources(_request: ClientRequest, _params: Mapping[str, Any]) -> dict[str, Any]:
+    base = app_state().settings.public_url
+    found = [
+        {
+            "uri": base + each.path,
+            "name": each.name,
+            "description": each.description,
+            "mimeType": each.media_type,
+        }
+        for each in RESOURCES.values()
+    ]
+    return _cached({"resources": found})
+
+
+def _list_templates(_request: ClientRequest, _params: Mapping[str, Any]) -> dict[str, Any]:
+    return _cached({"resourceTemplates": []})
+
+
+def _read_resource(request: ClientRequest, params: Mapping[str, Any]) -> dict[str, Any]:
+    uri = params.get("uri")
+    base = app_state().settings.public_url
+    resource = (
+        RESOURCES.get(uri.removeprefix(base)) if isinstance(uri, str) and uri.startswith(base) else None
+    )
+    if resource is None:
+        raise McpError(
+            INVALID_PARAMS, "Resource not found", data={"uri": str(uri)[:256]}, http_status=HTTPStatus.OK
+        )
+    response = call_view(request, resource.target, {}, headers=_key_headers(request))
+    text = response.get_data(as_text=True)
+    if response.status_code >= HTTPStatus.BAD_REQUEST:
+        refusal = response.get_json()
+        raise McpError(INVALID_PARAMS, refusal["error"], data=refusal, http_status=HTTPStatus.OK)
+    return _cached({"contents": [{"uri": uri, "mimeType": resource.media_type, "text": text}]}, ttl_ms=0)
+
+
+Method = Callable[[ClientRequest, Mapping[str, Any]], dict[str, Any]]
+_SHARED: dict[str, Method] = {
+    "tools/list": _list_tools,
+    "tools/call": _call_tool,
+    "resources/list": _list_resources,
+    "resources/templates/list": _list_templates,
+    "resources/read": _read_resource,
+}
+_STATELESS: dict[str, Method] = {**_SHARED, "server/discover": _discover}
+_HANDSHAKE: dict[str, Method] = {**_SHARED, "initialize": _initialize, "ping": _ping}

@@ -1,0 +1,108 @@
+"""`/mcp`: the Model Context Protocol over HTTP POST, and the metadata of the protected resource (RFC 9728)."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from flask import Blueprint, Response, jsonify
+
+from app.errors import InvalidInput, RouteNotAllowed, Unauthorized
+from app.identity import guards, service
+from app.mcp import messages, methods
+from app.mcp.messages import PARSE_ERROR, McpError
+from app.state import app_state
+from app.web.blueprint import set_cache_headers
+from app.web.client_request import ClientRequest, current_request
+from app.web.parsing import MAX_KEYLESS_VALUES, parse_json
+from app.web.request_bodies import decoded_body
+
+mcp = Blueprint("mcp", __name__)
+mcp.after_request(set_cache_headers)
+_METADATA_PATH = "/.well-known/oauth-protected-resource"
+_CALLS_OF_VIEWS = ("tools/call", "resources/read")
+
+
+@mcp.post("/mcp")
+def post_message() -> Response:
+    """Answer one message of the Model Context Protocol."""
+    request = current_request()
+    _check_origin(request)
+    _authenticate(request)
+    found: Any = None
+    try:
+        found = _parse(request)
+        message = messages.read_message(found, request.headers)
+        if message.method not in _CALLS_OF_VIEWS:
+            # The guard of the view counts these.
+            _count(request)
+        if message.id is None:
+            return Response(status=HTTPStatus.ACCEPTED)
+        result = methods.answer(request, message)
+    except McpError as error:
+        return _error(error, found)
+    return jsonify({"jsonrpc": "2.0", "id": message.id, "result": result})
+
+
+@mcp.get(_METADATA_PATH)
+@mcp.get(f"{_METADATA_PATH}/mcp")
+def resource_metadata() -> Response:
+    """Return the metadata of the protected resource: a key in the header, from registration."""
+    url = app_state().settings.public_url
+    return jsonify(
+        {
+            "resource": f"{url}/mcp",
+            "resource_name": "Purser",
+            "resource_documentation": f"{url}/llms.txt",
+            "bearer_methods_supported": ["header"],
+        }
+    )
+
+
+@mcp.after_request
+def _name_scheme(response: Response) -> Response:
+    if response.status_code == HTTPStatus.UNAUTHORIZED:
+        url = app_state().settings.public_url
+        response.headers["WWW-Authenticate"] = f'Bearer resource_metadata="{url}{_METADATA_PATH}/mcp"'
+    return response
+
+
+def _check_origin(request: ClientRequest) -> None:
+    """Refuse messages from web pages of other origins (DNS rebinding)."""
+    origin, settings = request.headers.get("Origin"), app_state().settings
+    if origin is not None and origin not in (settings.public_url, *settings.cors_allowed_origins):
+        if "*" in settings.cors_allowed_origins:
+            return
+        raise RouteNotAllowed("Web pages of this Origin may not send messages here.")
+
+
+def _authenticate(request: ClientRequest) -> None:
+    """Limit the body of a client without a key; refuse one with a key that is not valid."""
+    keys = guards.presented_keys(request)
+    if not keys:
+        guards.allow_keyless(request)
+    elif service.find_principal(keys[0]) is None:
+        raise Unauthorized
+
+
+def _count(request: ClientRequest) -> None:
+    keys = guards.presented_keys(request)
+    if keys and (principal := service.find_principal(keys[0])) is not None:
+        guards.authenticate_as(request, principal)
+
+
+def _parse(request: ClientRequest) -> Any:
+    try:
+        return parse_json(request, decoded_body(request), max_values=MAX_KEYLESS_VALUES)
+    except InvalidInput as error:
+        raise McpError(PARSE_ERROR, error.message) from None
+
+
+def _error(error: McpError, found: Any) -> Response:
+    id_ = found.get("id") if isinstance(found, dict) and messages.is_message_id(found.get("id")) else None
+    body: dict[str, Any] = {"code": error.code, "message": error.message}
+    if error.data is not None:
+        body["data"] = error.data
+    response = jsonify({"jsonrpc": "2.0", "id": id_, "error": body})
+    response.status_code = error.http_status
+    return response

@@ -1,0 +1,185 @@
+"""`call_service`: one call of a service or provider, paid with credits, or by x402's transport for MCP."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from decimal import Decimal
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+
+import marshmallow as ma
+from flask import Response, jsonify
+
+from app.catalog.proxy import routes as proxy
+from app.catalog.proxy.call import MAX_PRICE_HEADER, SESSION_HEADER, WALLET_HEADER
+from app.core import money
+from app.core.strict_json import JsonNumber
+from app.errors import InvalidInput, ServiceError
+from app.gateway import routes as gateway
+from app.gateway.providers.table import ProviderTable
+from app.idempotency import service as idempotency
+from app.idempotency.service import Claim, KeyScope, StoredResponse
+from app.identity.service import find_principal
+from app.mcp.schemas import ServiceCallBody, ServiceCallResult
+from app.mcp.tools import CALL_SERVICE
+from app.mcp.view_calls import environ_of, respond
+from app.payments.x402 import terms
+from app.payments.x402.headers import SIGNED_HEADER
+from app.state import app_state
+from app.web import error_responses, request_bodies
+from app.web.client_request import ClientRequest
+from app.web.parsing import flatten_errors
+
+_MAX_RESPONSE_BYTES = 2**20
+_CATALOG_HEADERS = {
+    "max_price_usd": MAX_PRICE_HEADER,
+    "wallet_id": WALLET_HEADER,
+    "session_id": SESSION_HEADER,
+}
+_BODY, _RESULT = ServiceCallBody(), ServiceCallResult()
+
+
+def call_service(
+    request: ClientRequest,
+    arguments: Mapping[str, Any],
+    *,
+    key_headers: Mapping[str, str],
+    payment: Any,
+    request_id: str | None,
+) -> Response:
+    """Call a service and return its response as a result, or the error that refused the call.
+
+    `payment` is a signed payment of x402. Under a `request_id`, an agent's call is made and charged once.
+    """
+    try:
+        call = _BODY.load(arguments)
+        headers = {**key_headers, **_payment_header(payment)}
+        claim = _claim(key_headers, call, request_id)
+    except ma.ValidationError as error:
+        fields = flatten_errors(error.messages)
+        name, problems = next(iter(fields.items()))
+        return error_responses.error_response(
+            InvalidInput(f"{name}: {problems[0]}", details={"fields": fields})
+        )
+    except ServiceError as error:
+        return error_responses.error_response(error)
+    if isinstance(claim, StoredResponse):
+        return _replay(claim)
+    response = _call(request, call, headers)
+    if response.status_code == HTTPStatus.OK and _may_be_charged(response.get_json()):
+        claim.store_response(response.status_code, response.get_data())
+    else:
+        claim.release()
+    return response
+
+
+def _may_be_charged(result: Mapping[str, Any]) -> bool:
+    if result["status"] < HTTPStatus.BAD_REQUEST:
+        return True
+    cost = result["cost_usd"]
+    return result["status"] < HTTPStatus.INTERNAL_SERVER_ERROR and (cost is None or Decimal(cost) > 0)
+
+
+def _claim(
+    key_headers: Mapping[str, str], call: Mapping[str, Any], request_id: str | None
+) -> Claim | StoredResponse:
+    principal = find_principal(key_headers.get("X-API-Key"))
+    if request_id is None or principal is None:
+        return Claim()
+    content = json.dumps(call, sort_keys=True).encode()
+    scope = KeyScope(principal.account_id, "POST", f"/mcp/{CALL_SERVICE}", request_id)
+    return idempotency.claim_key(scope, content)
+
+
+def _replay(stored: StoredResponse) -> Response:
+    # A call has no record that could remain without its response.
+    status, body = stored.read() or (HTTPStatus.INTERNAL_SERVER_ERROR, b"{}")
+    response = Response(body, status=status, mimetype="application/json")
+    response.headers["Idempotent-Replayed"] = "true"
+    return response
+
+
+def _payment_header(payment: Any) -> dict[str, str]:
+    if payment is None:
+        return {}
+    if not isinstance(payment, dict):
+        raise InvalidInput.field("x402/payment", "must be an object")
+    text = json.dumps(payment, default=_number_text).encode()
+    return {SIGNED_HEADER: base64.b64encode(text).decode()}
+
+
+def _number_text(value: JsonNumber) -> str:
+    return value.text
+
+
+def _call(request: ClientRequest, call: Mapping[str, Any], headers: dict[str, str]) -> Response:
+    name: str = call["service"]
+    is_provider = app_state().part(ProviderTable).has(name)
+    options = _catalog_headers(call)
+    if is_provider and options:
+        problem = "is for services of the catalog; GET /v1/providers has the prices of providers"
+        return error_responses.error_response(InvalidInput.field(next(iter(options)), problem))
+    headers |= {_CATALOG_HEADERS[field]: value for field, value in options.items()}
+    path, _, query = call["path"].partition("?")
+    prefix = (gateway.gateway if is_provider else proxy.proxy).url_prefix
+    content = (call["body"] or "").encode("utf-8", "replace")
+    environ = environ_of(
+        request,
+        call["method"],
+        f"{prefix}/{name}/{path.removeprefix('/')}",
+        query,
+        headers=headers,
+        body=request_bodies.body_environ(content),
+    )
+    environ["CONTENT_TYPE"] = "application/json"
+    serve = gateway.serve if is_provider else proxy.serve
+    return respond(request, environ, partial(_serve, serve, name), route=f"{prefix}/<name>")
+
+
+def _catalog_headers(call: Mapping[str, Any]) -> dict[str, str]:
+    """Return what only the proxy of the catalog reads, by the name of the argument."""
+    found = {name: call[name] for name in _CATALOG_HEADERS if call[name] is not None}
+    if "max_price_usd" in found:
+        found["max_price_usd"] = f"{money.usd_from_nanos(found['max_price_usd']):f}"
+    return found
+
+
+def _serve(serve: Any, name: str, inner: ClientRequest) -> Response:
+    relayed = serve(inner, name)
+    try:
+        body, is_truncated = _read(relayed)
+    finally:
+        relayed.close()
+    result = jsonify(_RESULT.dump(_result(relayed, body, is_truncated=is_truncated)))
+    if settled := relayed.headers.get(terms.RESPONSE_HEADER):
+        result.headers[terms.RESPONSE_HEADER] = settled
+    return result
+
+
+def _read(relayed: Response) -> tuple[bytes, bool]:
+    pieces, size = [], 0
+    for piece in relayed.iter_encoded():
+        pieces.append(piece)
+        size += len(piece)
+        if size > _MAX_RESPONSE_BYTES:
+            break
+    found = b"".join(pieces)
+    return found[:_MAX_RESPONSE_BYTES], size > _MAX_RESPONSE_BYTES
+
+
+def _result(relayed: Response, body: bytes, *, is_truncated: bool) -> dict[str, Any]:
+    try:
+        text, encoding = body.decode(), "text"
+    except UnicodeDecodeError:
+        text, encoding = base64.b64encode(body).decode(), "base64"
+    return {
+        "status": relayed.status_code,
+        "content_type": relayed.headers.get("Content-Type", ""),
+        "body": text,
+        "body_encoding": encoding,
+        "truncated": is_truncated,
+        "cost_usd": relayed.headers.get("X-Cost-Usd"),
+    }
