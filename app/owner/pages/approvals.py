@@ -14,8 +14,8 @@ from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import NotFound
 from app.identity.owner_keys import OwnerKeyView
 from app.owner.pages import overview
-from app.owner.pages.agent import check_owner_key
 from app.owner.pages.limits import week_limit_of
+from app.owner.passkeys import confirmation
 from app.owner.session import sessions
 from app.owner.session.auth import agent_of, owner_key_of, render_page, see_other, session_pages
 from app.platform.audit_log import trail
@@ -133,7 +133,7 @@ def decide(agent_id: str, approval_id: str) -> Response:
             if not week_nanos or not (approval.recipient or approval.domain):
                 error = "Enter the amount in dollars that may be paid per week. Nothing was decided."
                 return _render(key, approval_id, error=error, status=400)
-        is_owner, error = check_owner_key(key)
+        is_owner, error = confirmation.check_owner(key)
         if not is_owner:
             return _render(key, approval_id, key_error=error, status=403)
         proof = OwnerProof(OwnerMethod.OWNER_KEY)
