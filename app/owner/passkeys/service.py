@@ -35,7 +35,7 @@ from app.platform.audit_log.trail import AuditAction, AuditEvent
 
 MAX_PASSKEYS = 10
 MAX_NAME_CHARACTERS = 60
-_MAX_RESPONSE_CHARACTERS = 16_384
+_MAX_RESPONSE_CHARACTERS = 8_192
 # Longer than a challenge is valid; an approval is decided once in any case.
 _CHALLENGES_KEPT = timedelta(days=1)
 # What the library raises for malformed input.
