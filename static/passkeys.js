@@ -6,7 +6,7 @@ const asBase64Url = (bytes) => btoa(String.fromCharCode(...new Uint8Array(bytes)
 
 // What is signed is the request, the decision and the amount as typed: the service computes the same.
 async function challengeOf(form, decision, requestHash) {
-  const week = form.elements.week_usd ? form.elements.week_usd.value : "";
+  const week = decision === "weekly" ? form.elements.week_usd.value : "";
   const text = `purser approval\n${requestHash}\n${decision}\n${week}`;
   return asBase64Url(await crypto.subtle.digest("SHA-256", new TextEncoder().encode(text)));
 }
