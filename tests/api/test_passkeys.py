@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import html
-import json
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,19 +17,11 @@ from app.core import clock
 from app.db.unit_of_work import unit_of_work
 from app.owner.passkeys import service as passkeys
 from app.owner.passkeys.models import UsedPasskeyChallenge
-from tests.support.authenticators import SoftwareAuthenticator
+from tests.support.authenticators import SoftwareAuthenticator, prompt_of
 from tests.support.operators import entries
 from tests.support.owners import Owner, forms_of, person
 
 ORIGIN = "http://purser.test"
-_PROMPT = re.compile(r'<form\b[^>]*action="([^"]*)"[^>]*>(?:(?!</form>).)*?data-options="([^"]*)"', re.DOTALL)
-
-
-def prompt_of(page: TestResponse, path: str) -> dict[str, Any]:
-    """Return the options of the passkey prompt in the form with this action."""
-    found = {action: options for action, options in _PROMPT.findall(page.text)}
-    options: dict[str, Any] = json.loads(html.unescape(found[path]))
-    return options
 
 
 @dataclass(slots=True)
@@ -49,14 +38,7 @@ class OwnerWithDevice:
 
     def create(self, name: str = "Phone", **fields: str) -> TestResponse:
         """Add a passkey as the page asks for it."""
-        path = f"{self.page}/passkeys"
-        offered = self.browser.send(
-            self.browser.get(path), path, name=name, **{"owner_key": self.browser.key, **fields}
-        )
-        if offered.status_code != 200:
-            return offered
-        response = self.device.create(prompt_of(offered, f"{path}/create"))
-        return self.browser.send(offered, f"{path}/create", passkey=response)
+        return self.device.add_to(self.browser, self.page, name=name, **fields)
 
     def sign_in(self, browser: Owner) -> TestResponse:
         """Sign in with the passkey in some browser."""
@@ -181,9 +163,7 @@ def test_the_passkey_of_another_owner_confirms_nothing(
     assert ada.create().status_code == 403
 
 
-def test_a_signature_is_accepted_once_for_its_form_and_ten_minutes(
-    app: Flask, ada: OwnerWithDevice, new_owner: Callable[[], OwnerWithDevice]
-) -> None:
+def test_a_signature_is_accepted_once_for_its_form_and_ten_minutes(app: Flask, ada: OwnerWithDevice) -> None:
     page, path = ada.browser.get(f"{ada.page}/keys"), f"{ada.page}/keys/show"
     challenge = prompt_of(page, path)["challenge"]
     ada.device.counter = 1
@@ -283,7 +263,8 @@ def test_raising_a_limit_is_confirmed_by_a_passkey(ada: OwnerWithDevice) -> None
     assert ada.browser.send(asked, path, per_tx_limit_usd="500", passkey=signed).status_code == 303
 
 
-def test_used_challenges_are_deleted_after_they_expired(ada: OwnerWithDevice) -> None:
+@pytest.mark.usefixtures("ada")
+def test_used_challenges_are_deleted_after_they_expired() -> None:
     later = clock.now() + timedelta(days=1, minutes=1)
     with unit_of_work() as session:
         assert session.query(UsedPasskeyChallenge).count() == 1

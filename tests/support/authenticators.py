@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import json
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,8 +15,20 @@ import cbor2
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from webauthn.helpers import base64url_to_bytes, bytes_to_base64url
+from werkzeug.test import TestResponse
+
+from tests.support.owners import Owner
 
 _USER_PRESENT, _USER_VERIFIED, _CREDENTIAL_INCLUDED = 0x01, 0x04, 0x40
+
+_PROMPT = re.compile(r'<form\b[^>]*action="([^"]*)"[^>]*>(?:(?!</form>).)*?data-options="([^"]*)"', re.DOTALL)
+
+
+def prompt_of(page: TestResponse, path: str) -> dict[str, Any]:
+    """Return the options of the passkey prompt in the form with this action."""
+    found = dict(_PROMPT.findall(page.text))
+    options: dict[str, Any] = json.loads(html.unescape(found[path]))
+    return options
 
 
 @dataclass(slots=True)
@@ -28,6 +42,15 @@ class SoftwareAuthenticator:
     user_handle: str = ""
     credential_id: bytes = field(default_factory=lambda: secrets.token_bytes(32))
     key: ec.EllipticCurvePrivateKey = field(default_factory=lambda: ec.generate_private_key(ec.SECP256R1()))
+
+    def add_to(self, owner: Owner, page: str, *, name: str = "Phone", **fields: str) -> TestResponse:
+        """Add a passkey of this device to the agent of a page; return the last response."""
+        path = f"{page}/passkeys"
+        offered = owner.send(owner.get(path), path, **{"name": name, "owner_key": owner.key, **fields})
+        if offered.status_code != 200:
+            return offered
+        response = self.create(prompt_of(offered, f"{path}/create"))
+        return owner.send(offered, f"{path}/create", passkey=response)
 
     def create(self, options: Mapping[str, Any]) -> str:
         """Return the response to a prompt that creates a passkey."""

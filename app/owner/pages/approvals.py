@@ -144,7 +144,7 @@ def decide(agent_id: str, approval_id: str) -> Response:
     if decision is None or request.form.get("request_hash") != approval.request_hash:
         return _render(key, approval_id, error="Choose what you want to do. Nothing was decided.", status=400)
     week_nanos, method = 0, OwnerMethod.SESSION
-    if approval.is_open and decision is not Decision.REJECT:
+    if _waits(approval) and decision is not Decision.REJECT:
         if decision is Decision.WEEKLY:
             week_nanos = week_limit_of(request.form.get("week_usd", ""))
             if not week_nanos or not (approval.recipient or approval.domain):
@@ -159,15 +159,16 @@ def decide(agent_id: str, approval_id: str) -> Response:
             method = OwnerMethod.OWNER_KEY
     answer = _printable(request.form.get("answer", "")) if decision is Decision.REJECT else ""
     outcome = DecisionOutcome.TOO_LATE
-    if approval.is_open:
+    if _waits(approval):
         prove = partial(_proof, method, key, approval, decision)
         outcome = record_decision(
             key, approval, decision, prove, week_nanos=week_nanos, answer=answer or None
         )
-    if outcome is DecisionOutcome.NOT_PROVEN:
+    # A signature that was used a moment ago has decided: then this one is late.
+    if outcome is DecisionOutcome.NOT_PROVEN and _waits(_owned(key, approval_id)):
         error = "This passkey was not accepted. Nothing was decided."
         return _render(key, approval_id, key_error=error, status=403)
-    late = "1" if outcome is DecisionOutcome.TOO_LATE else None
+    late = None if outcome is DecisionOutcome.STORED else "1"
     return see_other(url_for("owner.show_approval", agent_id=agent_id, approval_id=approval_id, late=late))
 
 
@@ -181,6 +182,10 @@ def _proof(
     challenge = challenges.challenge_of_approval(approval.request_hash, decision.value, week_usd)
     found = passkeys.verify_assertion(session, key, challenge, request.form.get("passkey", ""))
     return None if found is None else OwnerProof(method, {"week_usd": week_usd, **found.evidence})
+
+
+def _waits(approval: ApprovalView) -> bool:
+    return approval.status is ApprovalStatus.AWAITING
 
 
 def _owned(key: OwnerKeyView, approval_id: str) -> ApprovalView:
@@ -208,7 +213,7 @@ def _render(
         spending=spending,
         error=error,
         key_error=key_error,
-        prompt=confirmation.prompt_for(key) if approval.is_open else None,
+        prompt=confirmation.prompt_for(key) if _waits(approval) else None,
         is_late=request.args.get("late") == "1",
     )
 
