@@ -177,9 +177,9 @@ def test_a_signature_is_accepted_once_for_its_form_and_ten_minutes(app: Flask, a
     again = ada.device.sign(challenge)
     assert ada.browser.send(page, path, passkey=again).status_code == 403
     token = forms_of(page)[path]["passkey_token"]
-    stranger = person(app)
-    form = stranger.get("/owner/sign-in")
-    refused = stranger.send(form, "/owner/sign-in/passkey", passkey=again, passkey_token=token)
+    other = person(app)
+    form = other.get("/owner/sign-in")
+    refused = other.send(form, "/owner/sign-in/passkey", passkey=again, passkey_token=token)
     assert refused.status_code == 403
 
 
@@ -243,7 +243,7 @@ def test_a_malformed_response_is_refused(app: Flask, ada: OwnerWithDevice, respo
     assert ada.browser.send(keys, f"{ada.page}/keys/show", passkey=response).status_code == 403
 
 
-def test_a_form_of_another_site_signs_nobody_in(app: Flask, ada: OwnerWithDevice) -> None:
+def test_a_form_of_another_site_does_not_sign_in(app: Flask, ada: OwnerWithDevice) -> None:
     victim, page = person(app), person(app).get("/owner/sign-in")
     ada.device.counter += 1
     path = "/owner/sign-in/passkey"

@@ -175,7 +175,7 @@ def decide(agent_id: str, approval_id: str) -> Response:
 def _proof(
     method: OwnerMethod, key: OwnerKeyView, approval: ApprovalView, decision: Decision, session: Session
 ) -> OwnerProof | None:
-    """Return the proof of an owner whom the form has authenticated, or whose passkey signed this decision."""
+    """Return the proof of an owner: the form's authentication, or a passkey's signature of this decision."""
     if method is not OwnerMethod.PASSKEY:
         return OwnerProof(method)
     week_usd = request.form.get("week_usd", "") if decision is Decision.WEEKLY else ""

@@ -138,7 +138,7 @@ def acting_owner(key: OwnerKeyView) -> Actor:
 
 
 def owner_as_actor(key: OwnerKeyView) -> Actor:
-    """Return the owner as the actor of a sign-in, or of a change whose unit erases the claim's result."""
+    """Return the owner as the actor of a sign-in, or of a change after which the claim's result is erased."""
     return actors.owner_actor(key.id, client_address=limits.client_address(current_request().remote_addr))
 
 
