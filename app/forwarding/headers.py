@@ -23,7 +23,7 @@ _NOT_FORWARDED = _HOP_BY_HOP | {
     # Credentials.
     "authorization", "cookie", "cookie2", "api-key", "x-api-key", "apikey", "x-auth-token", "x-access-token",
     "x-subscription-token",
-    "x-cg-pro-api-key", "x-cg-demo-api-key", "x-master-key", "x-owner-key", "x-wallet-id", "payment",
+    "x-cg-pro-api-key", "x-cg-demo-api-key", "x-master-key", "x-owner-key", "x-wallet-id", "x-session-id", "payment",
     "ocp-apim-subscription-key", "openai-organization", "openai-project", "anthropic-organization-id",
     "x-upstream-authorization", "x-max-price-usd",
     # The identity and address of the client.

@@ -47,6 +47,7 @@ _per_day = (
         SpendingHold.wallet_id.in_(select(_page.c.wallet_id)),
         SpendingHold.made_on >= bindparam("oldest_hold"),
         SpendingHold.state != SpendingHoldState.RELEASED.value,
+        SpendingHold.paid_by_credits.is_(False),
     )
     .group_by(SpendingHold.wallet_id, SpendingHold.made_on)
     .subquery()

@@ -101,7 +101,11 @@ _CONTROLS_AND_HOLD = PreparedRead(
 )
 _FIND = PreparedRead(
     select(
-        SpendingHold.amount_nanos, SpendingHold.state, SpendingHold.made_on, SpendingHold.session_id
+        SpendingHold.amount_nanos,
+        SpendingHold.state,
+        SpendingHold.made_on,
+        SpendingHold.session_id,
+        SpendingHold.paid_by_credits,
     ).where(
         SpendingHold.reference == bindparam("of_reference"), SpendingHold.wallet_id == bindparam("of_wallet")
     )
@@ -149,6 +153,26 @@ def hold_for_approval(session: Session, wallet_id: str, request: SpendingRequest
     _assert_within_session(session, wallet_id, request)
     _count(session, reference, account, request.value_nanos or 0, session_id=request.session_id)
     thresholds.announce(session, account, rules, request.value_nanos or 0)
+
+
+def charge_session(session: Session, wallet_id: str, request: SpendingRequest, *, reference: str) -> None:
+    """Count what credits pay for against the session that it names, and against no limit of the wallet.
+
+    It is spent immediately: if the process dies during the call, the session has less, and nothing has to be cleaned up.
+
+    Raises: SessionLimitExceeded; NotFound if the wallet was deleted, or has no such session.
+    """
+    account = accounts.lock_account(session, wallet_id)
+    _assert_within_session(session, wallet_id, request)
+    amount_nanos = request.value_nanos or 0
+    _count(session, reference, account, amount_nanos, session_id=request.session_id, paid_by_credits=True)
+    spend(session, reference)
+
+
+def refund_session(session: Session, reference: str) -> None:
+    """Stop counting a call against its session: nothing was charged for it."""
+    restore_hold(session, reference)
+    release(session, reference)
 
 
 def record_without_limits(session: Session, wallet_id: str, *, reference: str, value_nanos: int) -> None:
@@ -243,7 +267,7 @@ def states_of(session: Session, references: Sequence[str]) -> dict[str, Spending
 
 def _held_for(
     session: Session, account: Account, request: SpendingRequest
-) -> Row[int, str, date, str | None] | None:
+) -> Row[int, str, date, str | None, bool] | None:
     """Return what is held for a request since its owner was asked, if anything is."""
     if request.approved is None:
         return None
@@ -251,7 +275,7 @@ def _held_for(
     return found if found is not None and found.state == SpendingHoldState.HELD else None
 
 
-def _find(session: Session, account: Account, reference: str) -> Row[int, str, date, str | None] | None:
+def _find(session: Session, account: Account, reference: str) -> Row[int, str, date, str | None, bool] | None:
     return _FIND.one_or_none(session, {"of_reference": reference, "of_wallet": account.wallet_id})
 
 
@@ -263,14 +287,16 @@ def _count(
     *,
     session_id: str | None = None,
     permitted_payee: str | None = None,
+    paid_by_credits: bool = False,
 ) -> None:
-    accounts.count_amount(session, account, amount_nanos)
+    if not paid_by_credits:
+        accounts.count_amount(session, account, amount_nanos)
     if session_id is not None:
         sessions.adjust_count(session, session_id, amount_nanos)
     held = {
         "reference": reference, "wallet_id": account.wallet_id, "amount_nanos": amount_nanos,
         **HOLDS.initial(SpendingHoldState.HELD), "made_on": account.today, "session_id": session_id,
-        "permitted_payee": permitted_payee, "created_at": clock.now(),
+        "permitted_payee": permitted_payee, "paid_by_credits": paid_by_credits, "created_at": clock.now(),
     }  # fmt: skip
     _INSERT.execute(session, held)
 
@@ -292,7 +318,8 @@ def _transition(
     elif found.state == SpendingHoldState.RELEASED:
         change_nanos = found.amount_nanos
     if change_nanos:
-        accounts.adjust_count(session, account, change_nanos, made_on=found.made_on)
+        if not found.paid_by_credits:
+            accounts.adjust_count(session, account, change_nanos, made_on=found.made_on)
         if found.session_id is not None:
             sessions.adjust_count(session, found.session_id, change_nanos)
     return True

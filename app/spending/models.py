@@ -87,6 +87,8 @@ class SpendingHold(Model):
     session_id: Mapped[str | None] = mapped_column(ID)
     # The payee of which the weekly permission it counts against, if the owner was not asked because of it.
     permitted_payee: Mapped[str | None] = mapped_column(String(253))
+    # Counts against its session only: credits pay for it, and their purchase has counted against the wallet's limits.
+    paid_by_credits: Mapped[bool] = mapped_column(default=False)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 

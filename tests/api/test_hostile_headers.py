@@ -15,7 +15,8 @@ _VALUES = st.text(
     max_size=300,
 )
 _NAMES = [
-    "Idempotency-Key", "Prefer", "X-API-Key", "X-Master-Key", "Authorization", "X-Wallet-Id", "X-Max-Price-Usd",
+    "Idempotency-Key", "Prefer", "X-API-Key", "X-Master-Key", "Authorization", "X-Wallet-Id", "X-Session-Id",
+    "X-Max-Price-Usd",
     "Cookie", "X-Payment", "X-Payment-Chain", "PAYMENT-SIGNATURE", "X-Payment-Signature", "Content-Type",
     "Content-Encoding", "Accept", "X-Forwarded-For", "X-Request-Id", "Sec-Fetch-Site", "If-None-Match", "Range",
     "Content-Range", "X-Gateway-Signature", "X-Upstream-Authorization", "X-Goog-Api-Key",

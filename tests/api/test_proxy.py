@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -23,11 +24,13 @@ from app.credits.models import CreditHold
 from app.db.unit_of_work import read_only_unit
 from app.identity.service import find_principal
 from app.ports.upstream import Headers, RelayOutcome, UpstreamRequest
+from app.spending import audit as spending_audit
 from app.usage import service as usage
 from tests.support.agents import Agent, register
 from tests.support.market import PRICE_NANOS, Market, market, sell
 from tests.support.upstreams import Exchange, misbehaving_upstream
 
+UNKNOWN_SESSION = "00000000-0000-4000-8000-000000000000"
 CANARY = "canary-that-no-seller-may-see"
 
 
@@ -431,6 +434,81 @@ def test_a_price_above_the_client_maximum_is_refused(stage: Market) -> None:
     for ceiling in ("", "-1", "1e9", "NaN"):
         assert stage.call(headers={"X-Max-Price-Usd": ceiling}).status_code == 400
     stage.assert_charged(2)
+
+
+def _session(stage: Market, max_usd: float, **changes: Any) -> str:
+    body = {"max_usd": max_usd, "expires_at": clock.isoformat(clock.now() + timedelta(hours=1)), **changes}
+    return str(stage.buyer.post(f"{stage.buyer.wallet_url}/sessions", body).get_json()["id"])
+
+
+def _spent_of(stage: Market, session_id: str) -> float:
+    spent: float = stage.buyer.get(f"{stage.buyer.wallet_url}/sessions/{session_id}").get_json()["spent_usd"]
+    return spent
+
+
+def test_a_call_counts_against_the_session_that_it_names_and_not_against_the_limits(stage: Market) -> None:
+    session_id = _session(stage, 0.6)
+    named = {"X-Session-Id": session_id}
+    assert [stage.call(headers=named).status_code for _ in range(2)] == [200, 200]
+    refused = stage.call(headers=named)
+    assert (refused.status_code, refused.get_json()["code"]) == (403, "SESSION_LIMIT_EXCEEDED")
+    assert refused.get_json()["details"]["remaining_usd"] == 0.1
+    assert (_spent_of(stage, session_id), stage.buyer.spent_today()) == (0.5, 0.0)
+    assert stage.call().status_code == 200
+    assert all("x-session-id" not in dict(asked.headers) for asked in stage.upstream.asked)
+    stage.assert_charged(3)
+    with read_only_unit() as session:
+        assert spending_audit.check(session) == []
+
+
+def test_a_call_that_costs_nothing_does_not_count_against_its_session(stage: Market) -> None:
+    session_id = _session(stage, 100)
+    named = {"X-Session-Id": session_id}
+    stage.behave(lambda exchange: exchange.answer(b"", 503))
+    assert stage.call(headers=named).status_code == 503
+    stage.behave(lambda exchange: exchange.hang_up())
+    assert stage.call(headers=named).status_code == 502
+    stage.change(price_per_call_usd=11)
+    assert stage.call(headers=named).status_code == 402
+    assert _spent_of(stage, session_id) == 0.0
+    stage.assert_charged(0)
+    with read_only_unit() as session:
+        assert spending_audit.check(session) == []
+
+
+def test_concurrent_calls_do_not_exceed_their_session(stage: Market) -> None:
+    named = {"X-Session-Id": _session(stage, 0.5)}
+
+    def call(_: int) -> int:
+        return stage.call(headers=named).status_code
+
+    with ThreadPoolExecutor(8) as threads:
+        found = sorted(threads.map(call, range(16)))
+    assert found == [200] * 2 + [403] * 14
+    stage.assert_charged(2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"), [({"domains": ["api.example.com"]}, 403), ({"domains": ["127.0.0.1"]}, 200)]
+)
+def test_a_session_permits_only_services_at_its_domains(
+    stage: Market, changes: dict[str, Any], status: int
+) -> None:
+    assert stage.call(headers={"X-Session-Id": _session(stage, 1, **changes)}).status_code == status
+
+
+def test_a_session_of_another_wallet_is_refused(stage: Market) -> None:
+    session_id = _session(stage, 1)
+    second = stage.buyer.post("/v1/wallets", {}).get_json()["id"]
+    for headers, status in (
+        ({"X-Session-Id": session_id, "X-Wallet-Id": second}, 404),
+        ({"X-Session-Id": UNKNOWN_SESSION}, 404),
+        ({"X-Session-Id": "mine"}, 400),
+        ({"X-Session-Id": session_id, "X-API-Key": register(stage.buyer.client).key}, 404),
+    ):
+        assert stage.call(headers=headers).status_code == status
+    assert stage.upstream.asked == []
+    stage.assert_charged(0)
 
 
 def test_a_price_change_during_a_call_does_not_change_its_cost(stage: Market) -> None:

@@ -8,7 +8,7 @@ from app.forwarding import headers
 
 NOT_FORWARDED = [
     "Authorization", "Cookie", "X-Master-Key", "X-Owner-Key", "X-API-Key", "X-Payment", "X-Payment-Chain",
-    "X-PAYMENT-SIGNATURE", "Payment-Signature", "X-Wallet-Id", "X-Forwarded-For", "X-Forwarded-Host",
+    "X-PAYMENT-SIGNATURE", "Payment-Signature", "X-Wallet-Id", "X-Session-Id", "X-Forwarded-For", "X-Forwarded-Host",
     "X-Forwarded-Proto", "Forwarded", "Via", "X-Real-Ip", "True-Client-Ip", "Cf-Connecting-Ip", "Origin", "Referer",
     "Api-Key", "X-Auth-Token", "X-Access-Token", "X-Goog-Api-Key", "X-Goog-User-Project", "X-Goog-FieldMask",
     "X-Goog-Upload-Protocol", "X-Goog-Upload-Command", "X-Goog-Request-Params", "X-Subscription-Token",

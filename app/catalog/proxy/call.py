@@ -18,7 +18,7 @@ from app.capacity.limiter import Quota
 from app.catalog.proxy.metering import ProxyMeter
 from app.catalog.services import service as services
 from app.catalog.services.service import CallableService
-from app.core import clock, money
+from app.core import clock, identifiers, money
 from app.core.request_target import RequestTarget, path_prefix
 from app.db.unit_of_work import read_only_unit
 from app.errors import (
@@ -35,6 +35,7 @@ from app.forwarding.relay import ForwardingOptions
 from app.identity.principal import Principal
 from app.ports.upstream import UpstreamRequest, UpstreamResponse
 from app.spending import policy
+from app.spending.policy import SpendingRequest
 from app.state import app_state
 from app.wallets.core import wallets
 from app.wallets.core.wallets import WalletView
@@ -44,6 +45,7 @@ SIGNATURE_HEADER = "X-Gateway-Signature"
 TIMESTAMP_HEADER = "X-Gateway-Timestamp"
 MAX_PRICE_HEADER = "X-Max-Price-Usd"
 WALLET_HEADER = "X-Wallet-Id"
+SESSION_HEADER = "X-Session-Id"
 _WALLET_PARAMETER = "wallet_id"
 _USD = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?", re.ASCII)
 
@@ -62,8 +64,8 @@ def reject_loops(request: ClientRequest) -> None:
 def forward(request: ClientRequest, service_id: str, caller: Principal) -> Response:
     """Forward a request to a service and return its response unchanged.
 
-    Raises: NotFound, InvalidInput, DomainNotAllowed, PerTxLimitExceeded, PayloadTooLarge, InsufficientCredits,
-    Overloaded, UpstreamError, UpstreamTimeout.
+    Raises: NotFound, InvalidInput, DomainNotAllowed, PerTxLimitExceeded, SessionLimitExceeded, PayloadTooLarge,
+    InsufficientCredits, Overloaded, UpstreamError, UpstreamTimeout.
     """
     service = services.callable_service(service_id)
     wallet = _wallet(request, caller)
@@ -79,7 +81,13 @@ def forward(request: ClientRequest, service_id: str, caller: Principal) -> Respo
         request.headers["X-API-Key"], target=outgoing.target, headers=outgoing.headers, body=outgoing.body
     )
     model = f"/{path_prefix(target.path)}"
-    meter = ProxyMeter(service, caller, wallet_id=None if wallet is None else wallet.id, model=model)
+    meter = ProxyMeter(
+        service,
+        caller,
+        wallet_id=None if wallet is None else wallet.id,
+        model=model,
+        session_charge=_session_charge(request, service, wallet, url),
+    )
     options = ForwardingOptions(
         state.ports.public_upstream,
         lambda incoming: request.method != "HEAD" and _is_streamed_text(incoming),
@@ -127,6 +135,19 @@ def _check_domain(wallet: WalletView | None, url: BaseUrl) -> None:
             f"The domain {url.host} is not on this wallet's allowlist of domains.",
             details={"rule": policy.SpendingRule.DOMAIN.value, "domain": url.host},
         )
+
+
+def _session_charge(
+    request: ClientRequest, service: CallableService, wallet: WalletView | None, url: BaseUrl
+) -> SpendingRequest | None:
+    """Return what counts against the session in the request, if one is. Raises: InvalidInput, NotFound."""
+    named = request.headers.get(SESSION_HEADER)
+    if named is None:
+        return None
+    session_id = identifiers.parse_id(named)
+    if session_id is None or wallet is None:
+        raise InvalidInput.field(SESSION_HEADER, "must be the id of a session of this wallet")
+    return SpendingRequest(service.price_nanos, domain=url.host, session_id=session_id)
 
 
 def _check_price(request: ClientRequest, service: CallableService) -> None:

@@ -14,8 +14,12 @@ from sqlalchemy.orm import Session
 from app.catalog.services.service import CallableService
 from app.catalog.statistics import counts as statistics
 from app.credits.holds import HoldResult
+from app.db.unit_of_work import unit_of_work
+from app.errors import InsufficientCredits
 from app.identity.principal import Principal
 from app.ports.upstream import RelayOutcome, UpstreamRequest, UpstreamResponse
+from app.spending import holds as spending_holds
+from app.spending.policy import SpendingRequest
 from app.usage import service as usage
 from app.usage.grouped import Hold
 from app.usage.metering import MeteredCall
@@ -28,18 +32,34 @@ class ProxyMeter(MeteredCall):
     """Meters one call: `begin`; then `on_no_response`, or `on_response_head` and the methods of a relay's meter."""
 
     def __init__(
-        self, service: CallableService, caller: Principal, *, wallet_id: str | None, model: str
+        self,
+        service: CallableService,
+        caller: Principal,
+        *,
+        wallet_id: str | None,
+        model: str,
+        session_charge: SpendingRequest | None = None,
     ) -> None:
         super().__init__(caller.account_id, UsageCall(caller.key_id, f"service:{service.id}", model))
         self._service = service
         self._wallet_id = wallet_id
+        self._session_charge = session_charge
         self._sent_at = 0
         self._microseconds = 0
 
     def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
-        """Hold the price. Raises: InsufficientCredits."""
+        """Hold the price, and count it against the session. Raises: InsufficientCredits, SessionLimitExceeded."""
+        if self._session_charge is not None:
+            with unit_of_work() as session:
+                spending_holds.charge_session(
+                    session, self._wallet_id or "", self._session_charge, reference=self.id
+                )
         price_nanos = self._service.price_nanos
-        self._run(Hold(self.id, self._account_id, self._call, price_nanos, _NO_COST, self._lease))
+        try:
+            self._run(Hold(self.id, self._account_id, self._call, price_nanos, _NO_COST, self._lease))
+        except InsufficientCredits:
+            self._refund_session()
+            raise
         self._sent_at = time.monotonic_ns()
         return outgoing
 
@@ -53,6 +73,7 @@ class ProxyMeter(MeteredCall):
             return outcome
 
         self._settle(release)
+        self._refund_session()
 
     def on_response_head(self, incoming: UpstreamResponse) -> None:
         """Record the status and the latency."""
@@ -78,6 +99,17 @@ class ProxyMeter(MeteredCall):
             self._settle_answer()
         else:
             self.on_no_response(is_upstream_failure=True)
+
+    def _refund_session(self) -> None:
+        if self._session_charge is None:
+            return
+
+        # The session's wallet is locked before credits are, so this cannot be in their unit.
+        def refund() -> None:
+            with unit_of_work() as session:
+                spending_holds.refund_session(session, self.id)
+
+        self._retry(refund)
 
     def _settle_answer(self) -> None:
         if self._status >= HTTPStatus.INTERNAL_SERVER_ERROR:

@@ -15,6 +15,7 @@ from app.errors import (
     Overloaded,
     PayloadTooLarge,
     PerTxLimitExceeded,
+    SessionLimitExceeded,
     UpstreamError,
     UpstreamTimeout,
 )
@@ -65,6 +66,10 @@ _NOTES = (
         proxy_call.WALLET_HEADER,
         "The wallet of the call; its allowlist of domains applies. Default: the first.",
     ),
+    (
+        proxy_call.SESSION_HEADER,
+        "A session of this wallet that the price counts against, and not against the limits: it is paid from credits.",
+    ),
     (proxy_call.MAX_PRICE_HEADER, "Refuse the call with 403 if its price is higher, in US dollars."),
     ("X-Upstream-Authorization", "Forwarded as `Authorization`, for services that gave you a key."),
 )
@@ -77,8 +82,8 @@ for _method in DOCUMENTED_METHODS:
         headers=response_headers("X-Gateway-Request-Id", "X-Cost-Usd", "X-Credits-Remaining"),
     )(
         proxy.raises(
-            InsufficientCredits, PerTxLimitExceeded, DomainNotAllowed, PayloadTooLarge, Overloaded, UpstreamError,
-            UpstreamTimeout,
+            InsufficientCredits, PerTxLimitExceeded, SessionLimitExceeded, DomainNotAllowed, PayloadTooLarge,
+            Overloaded, UpstreamError, UpstreamTimeout,
         )(_forwarding(_method))
     )  # fmt: skip
     for _name, _note in _NOTES:
