@@ -49,6 +49,7 @@ from app.owner.pages import approvals as approval_pages
 from app.owner.pages import claim as claim_pages
 from app.owner.pages import limits as limits_form
 from app.owner.pages import template_filters
+from app.owner.passkeys import pages as passkey_pages
 from app.owner.session import auth, sign_in
 from app.payments import routes as payments
 from app.payments import topups
@@ -287,5 +288,6 @@ def _install_wsgi_middleware(app: Flask, settings: Settings) -> None:
 
 # Modules with views of another module's blueprint, and the only table that no feature imports.
 _REGISTERED_ON_IMPORT = (
-    agent_pages, approval_pages, claim_pages, leases, limits_form, movement_routes, session_routes, sign_in,
+    agent_pages, approval_pages, claim_pages, leases, limits_form, movement_routes, passkey_pages,
+    session_routes, sign_in,
 )  # fmt: skip

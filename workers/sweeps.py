@@ -25,6 +25,7 @@ from app.device import guess_limits
 from app.events import feed as event_feed
 from app.idempotency import service as idempotency
 from app.jobs import JobName
+from app.owner.passkeys import service as passkeys
 from app.owner.session import sessions
 from app.payments import audit as payments_audit
 from app.payments import jobs as payments
@@ -132,6 +133,7 @@ def _prune_claim_records(now: datetime) -> None:
         claims.erase_expired_responses(session, now)
         guess_limits.prune(session, now)
         sessions.prune(session, now)
+        passkeys.prune(session, now)
 
 
 def _retry_faucet(now: datetime) -> None:

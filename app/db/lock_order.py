@@ -22,6 +22,8 @@ class LockRank(IntEnum):
 
     AGENT = auto()
     """When its wallets are counted or named, or it is changed, frozen or deleted."""
+    PASSKEY = auto()
+    """Its counter, when an owner signs in or confirms; the confirmed change follows in the same unit."""
     SPENDING_ACCOUNT = auto()
     """The lock of a wallet: taken by every unit that deletes it, moves its tokens or settles its deposits."""
     NONCE = auto()
@@ -51,6 +53,7 @@ RANKS: Mapping[str, LockRank] = MappingProxyType(
     {
         "agents": LockRank.AGENT,
         "master_keys": LockRank.AGENT,
+        "owner_passkeys": LockRank.PASSKEY,
         "spending_accounts": LockRank.SPENDING_ACCOUNT,
         "nonces": LockRank.NONCE,
         "deposit_cursors": LockRank.DEPOSIT_CURSOR,

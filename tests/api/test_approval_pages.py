@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import time_machine
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
 from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import update
+from webauthn.helpers import bytes_to_base64url, decode_credential_public_key
+from webauthn.helpers.decode_credential_public_key import DecodedEC2PublicKey
 
 from app.approvals.models import Approval
 from app.core import clock
 from app.db.unit_of_work import unit_of_work
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
+from tests.support.authenticators import SoftwareAuthenticator, prompt_of
 from tests.support.chains import fund
 from tests.support.operators import entries, operator
 from tests.support.owners import Owner, forms_of, person
@@ -227,6 +235,118 @@ def test_an_operator_lists_the_approvals_of_all_agents(client: FlaskClient, agen
     approval = ask(agent)
     found = operator(client).get("/approvals?status=awaiting").get_json()["approvals"]
     assert [each["id"] for each in found] == [approval["id"]]
+
+
+@pytest.fixture
+def device(agent: Agent, owner: Owner) -> SoftwareAuthenticator:
+    """A device with a passkey of the owner."""
+    made = SoftwareAuthenticator("http://purser.test", "purser.test")
+    assert made.add_to(owner, f"/owner/agents/{agent.id}").status_code == 303
+    return made
+
+
+def sign(
+    device: SoftwareAuthenticator, approval: dict[str, Any], decision: str = "once", week: str = ""
+) -> dict[str, str]:
+    """Return the fields of a decision that a device has signed as the page's script asks it to."""
+    text = f"purser approval\n{approval['request_hash']}\n{decision}\n{week}"
+    device.counter += 1
+    signed = device.sign(bytes_to_base64url(hashlib.sha256(text.encode()).digest()))
+    return {"decision": decision, "passkey": signed, "week_usd": week}
+
+
+def submit(owner: Owner, agent: Agent, approval: dict[str, Any], fields: dict[str, str]) -> Any:
+    path = path_of(agent, approval)
+    return owner.send(owner.get(path), path, **fields)
+
+
+def test_a_passkey_approves_and_the_audit_log_proves_what_it_signed(
+    agent: Agent, owner: Owner, device: SoftwareAuthenticator
+) -> None:
+    approval = ask(agent)
+    done = submit(owner, agent, approval, sign(device, approval))
+    assert "You approved it" in owner.get(done.location).text
+    worker.execute()
+    assert status_of(agent, approval) == "executed"
+    [entry] = [each for each in entries() if each.subject_id == approval["id"]]
+    kept = {name: base64.b64decode(entry.after[name]) for name in (
+        "credential_id", "public_key", "authenticator_data", "client_data", "signature"
+    )}  # fmt: skip
+    assert (entry.after["method"], entry.after["decision"]) == ("passkey", "once")
+    # With the entry alone: the signature is of this request and this decision.
+    text = f"purser approval\n{entry.after['request_hash']}\nonce\n{entry.after['week_usd']}"
+    challenge = json.loads(kept["client_data"])["challenge"]
+    assert challenge == bytes_to_base64url(hashlib.sha256(text.encode()).digest())
+    assert kept["credential_id"] == device.credential_id
+    signed = kept["authenticator_data"] + hashlib.sha256(kept["client_data"]).digest()
+    point = decode_credential_public_key(kept["public_key"])
+    assert isinstance(point, DecodedEC2PublicKey)
+    numbers = ec.EllipticCurvePublicNumbers(int.from_bytes(point.x), int.from_bytes(point.y), ec.SECP256R1())
+    numbers.public_key().verify(kept["signature"], signed, ec.ECDSA(hashes.SHA256()))
+
+
+def test_a_signature_approves_no_other_request_decision_or_amount(
+    agent: Agent, owner: Owner, device: SoftwareAuthenticator
+) -> None:
+    first, second = ask(agent, "11"), ask(agent, "12")
+    once, weekly = sign(device, first), sign(device, first, "weekly", "20")
+    for approval, fields in (
+        (second, once),
+        (first, {**once, "decision": "weekly", "week_usd": "20"}),
+        (first, {**weekly, "week_usd": "2000"}),
+        (first, {**weekly, "decision": "once"}),
+        (first, {**once, "passkey": "{}"}),
+    ):
+        assert submit(owner, agent, approval, fields).status_code == 403
+    assert (status_of(agent, first), status_of(agent, second)) == ("awaiting", "awaiting")
+    # What was refused has not used up the owner's signature.
+    done = submit(owner, agent, first, weekly)
+    assert "You approved it" in owner.get(done.location).text
+
+
+def test_a_signature_for_another_form_approves_nothing(
+    agent: Agent, owner: Owner, device: SoftwareAuthenticator
+) -> None:
+    approval = ask(agent)
+    keys, path = owner.get(f"/owner/agents/{agent.id}/keys"), f"/owner/agents/{agent.id}/keys/show"
+    device.counter += 1
+    signed = device.sign(prompt_of(keys, path)["challenge"])
+    token = forms_of(keys)[path]["passkey_token"]
+    fields = {"decision": "once", "passkey": signed, "passkey_token": token}
+    assert submit(owner, agent, approval, fields).status_code == 403
+    # The other direction: an approval's signature shows no key.
+    assert owner.send(keys, path, passkey=sign(device, approval)["passkey"]).status_code == 403
+    assert status_of(agent, approval) == "awaiting"
+
+
+def test_the_passkey_of_another_agents_owner_approves_nothing(
+    chain_app: Flask, client: FlaskClient, agent: Agent, owner: Owner
+) -> None:
+    approval, other_agent = ask(agent), register(client)
+    device = SoftwareAuthenticator("http://purser.test", "purser.test")
+    device.add_to(owner_of(chain_app, other_agent), f"/owner/agents/{other_agent.id}")
+    assert submit(owner, agent, approval, sign(device, approval)).status_code == 403
+    assert status_of(agent, approval) == "awaiting"
+
+
+def test_a_signature_after_the_expiry_or_twice_pays_nothing(
+    agent: Agent, owner: Owner, device: SoftwareAuthenticator
+) -> None:
+    late, replayed = ask(agent, "11"), ask(agent, "12")
+    expire(late)
+    page = owner.get(path_of(agent, late))
+    assert "expired before a decision. Nothing was paid." in page.text
+    form, path = owner.get(path_of(agent, replayed)), path_of(agent, replayed)
+    forged = {**forms_of(form)[path], **sign(device, late), "request_hash": late["request_hash"]}
+    done = owner.client.post(path_of(agent, late), data=forged)
+    assert done.status_code == 303, done.text
+    assert "Your decision came too late" in owner.get(done.location).text
+    fields = sign(device, replayed)
+    assert owner.send(form, path, **fields).status_code == 303
+    again = owner.send(form, path, **fields)
+    assert "Your decision came too late" in owner.get(again.location).text
+    worker.execute()
+    assert len(agent.history()) == 1
 
 
 def expire(approval: dict[str, Any]) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from app.ports.shopper import (
     OrderConfirmation,
@@ -25,16 +25,23 @@ from app.ports.shopper import (
     Shopper,
     ShoppingStep,
 )
+from sandbox.cache import Cache, Package
 from shopper.flow import run as flow
 from shopper.process import browser as browsers
 from shopper.process import browser_discovery, egress
 from shopper.process.egress import EgressProxy
+from tests.support.looks import DESKTOP
 from tests.support.shops.corner import Corner, corner_shop
 from tests.support.shops.django_oscar import Oscar, oscar_shop
 
 MINIMAL = ShippingAddress("Ada Buyer", "94107")
 FULL = ShippingAddress(
     "Ada Buyer", "94107", "1 Main Street", None, "San Francisco", "California", "US", "+14155550100", None
+)
+AXE = Package(
+    "axe-core",
+    "4.14.1",
+    "sha512-FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ==",
 )
 _NO_BROWSER = "no browser: apt install chromium-headless-shell fonts-dejavu-core, or set BROWSER_EXECUTABLE"
 
@@ -189,3 +196,43 @@ def corner(_corner: Corner) -> Corner:
     """A shop of a different design, reset."""
     _corner.reset()
     return _corner
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """axe-core's accessibility rules, from a pinned package."""
+    return (Cache().files(AXE, {"axe.min.js"}) / "axe.min.js").read_text()
+
+
+@pytest.fixture
+def open_page(chromium: Browser) -> Iterator[Callable[..., Page]]:
+    """Open pages that must neither log to the console nor send requests to other hosts."""
+    opened: list[Page] = []
+    problems: list[str] = []
+
+    def open_page(
+        *, script: bool = True, width: int = DESKTOP, scheme: Literal["light", "dark"] = "light"
+    ) -> Page:
+        context = chromium.new_context(
+            java_script_enabled=script, viewport={"width": width, "height": 860}, color_scheme=scheme
+        )
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        page.on("console", lambda message: _record_message(message.type, message.text))
+        page.on("request", lambda asked: _record_request(asked.url))
+        opened.append(page)
+        return page
+
+    def _record_message(kind: str, text: str) -> None:
+        # The console reports a refusal's status; that message is the browser's.
+        if kind in ("error", "warning") and "the server responded with a status of" not in text:
+            problems.append(text)
+
+    def _record_request(url: str) -> None:
+        if not url.startswith(("http://127.0.0.1:", "http://localhost:", "data:")):
+            problems.append(url)
+
+    yield open_page
+    for page in opened:
+        page.context.close()
+    assert problems == []

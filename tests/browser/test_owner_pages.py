@@ -5,41 +5,24 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from flask import Flask
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Page
 
 from app.core.chains import ChainName
 from app.extensions import db
-from sandbox.cache import Cache, Package
 from tests.conftest import audit
 from tests.support.applications import make_app, settings_for
+from tests.support.looks import PHONE, assert_good, navigation
 from tests.support.owner_world import World, served
 
 pytestmark = pytest.mark.browser
-
-AXE = Package(
-    "axe-core",
-    "4.14.1",
-    "sha512-FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ==",
-)
-RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
-PHONE, DESKTOP = 360, 1280
-_PICTURES = os.environ.get("PURSER_SCREENSHOTS")
-
-
-@pytest.fixture(scope="session")
-def axe() -> str:
-    """axe-core's accessibility rules, from a pinned package."""
-    return (Cache().files(AXE, {"axe.min.js"}) / "axe.min.js").read_text()
 
 
 @pytest.fixture(scope="session")
@@ -57,73 +40,6 @@ def world(_sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     audit(running.app)
     with running.app.app_context():
         db.engine.dispose()
-
-
-@pytest.fixture
-def open_page(chromium: Browser) -> Iterator[Callable[..., Page]]:
-    """Open pages that must neither log to the console nor send requests to other hosts."""
-    opened: list[Page] = []
-    problems: list[str] = []
-
-    def open_page(
-        *, script: bool = True, width: int = DESKTOP, scheme: Literal["light", "dark"] = "light"
-    ) -> Page:
-        context = chromium.new_context(
-            java_script_enabled=script, viewport={"width": width, "height": 860}, color_scheme=scheme
-        )
-        page = context.new_page()
-        page.set_default_timeout(20_000)
-        page.on("console", lambda message: _record_message(message.type, message.text))
-        page.on("request", lambda asked: _record_request(asked.url))
-        opened.append(page)
-        return page
-
-    def _record_message(kind: str, text: str) -> None:
-        # The console reports a refusal's status; that message is the browser's.
-        if kind in ("error", "warning") and "the server responded with a status of" not in text:
-            problems.append(text)
-
-    def _record_request(url: str) -> None:
-        if not url.startswith(("http://127.0.0.1:", "data:")):
-            problems.append(url)
-
-    yield open_page
-    for page in opened:
-        page.context.close()
-    assert problems == []
-
-
-def assert_good(page: Page, axe: str, name: str) -> None:
-    """Check a state with axe and for horizontal scrolling: phone and desktop, light and dark."""
-    usual = page.viewport_size
-    looks = [
-        (PHONE, "light"),
-        (DESKTOP, "dark"),
-        *([(PHONE, "dark"), (DESKTOP, "light")] if _PICTURES else []),
-    ]
-    for number, (width, scheme) in enumerate(looks):
-        page.set_viewport_size({"width": width, "height": 860})
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-        if number == 0:
-            page.evaluate(axe)
-        found = page.evaluate(
-            "rules => axe.run(document, {runOnly: rules, resultTypes: ['violations']})", RULES
-        )
-        faults = [(v["id"], [node["html"] for node in v["nodes"]]) for v in found["violations"]]
-        assert faults == [], (name, width, scheme)
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (name, width)
-        if _PICTURES:
-            Path(_PICTURES).mkdir(parents=True, exist_ok=True)
-            page.screenshot(path=f"{_PICTURES}/{name}-{width}-{scheme}.png", full_page=True)
-    page.emulate_media(color_scheme="light")
-    page.set_viewport_size(usual or {"width": DESKTOP, "height": 860})
-
-
-@contextmanager
-def navigation(page: Page) -> Iterator[None]:
-    """Wait for the navigation that a click causes."""
-    with page.expect_navigation(wait_until="load"):
-        yield
 
 
 def claim(page: Page, world: World, made: dict[str, Any], email: str = "") -> str:

@@ -10,10 +10,10 @@ from typing import Any
 from flask import Response, request, url_for
 
 from app.core.pagination import PageRequest
-from app.errors import NotFound, RateLimited
-from app.identity.limits import client_network
+from app.errors import NotFound
 from app.identity.owner_keys import OwnerKeyView
 from app.owner.pages import overview
+from app.owner.passkeys import confirmation
 from app.owner.session import sessions
 from app.owner.session.auth import (
     agent_of,
@@ -45,19 +45,6 @@ _CONFIRMATIONS = {
 }
 
 
-def check_owner_key(key: OwnerKeyView) -> tuple[bool, str]:
-    """Return whether the form contains the agent's owner key, and the message if not."""
-    owner_key = request.form.get("owner_key", "").strip()
-    if not owner_key:
-        return False, "Enter your owner key to continue. Nothing was changed."
-    try:
-        if sessions.verify_owner_key(owner_key, key, network=client_network(request.remote_addr)):
-            return True, ""
-    except RateLimited:
-        return False, "Too many wrong keys were entered from your network. Wait before you try again."
-    return False, "This is not the owner key of this agent. Nothing was changed."
-
-
 def _requires_owner_key(
     operation: str,
 ) -> Callable[[Callable[[OwnerKeyView], Response]], Callable[[str], Response]]:
@@ -67,7 +54,7 @@ def _requires_owner_key(
         @functools.wraps(view)
         def wrapper(agent_id: str) -> Response:
             key = owner_key_of(agent_id)
-            is_owner, error = check_owner_key(key)
+            is_owner, error = confirmation.check_owner(key)
             if is_owner:
                 return view(key)
             return render_page(
@@ -77,6 +64,7 @@ def _requires_owner_key(
                 operation=operation,
                 error=error,
                 grace=request.form.get("grace"),
+                prompt=confirmation.prompt_for(key),
             )
 
         return wrapper
@@ -197,12 +185,20 @@ def _render_agent(key: OwnerKeyView, *, wallet_id: str | None) -> Response:
         overview=content,
         agent=content["agent"],
         selected=content["selected"],
+        prompt=confirmation.prompt_for(key),
         done=done,
     )
 
 
 def _render_keys(key: OwnerKeyView, **shown: Any) -> Response:
-    return render_page("keys.html", agent=agent_of(key), owner_key_since=key.created_at, **shown)
+    return render_page(
+        "keys.html",
+        agent=agent_of(key),
+        owner_key_since=key.created_at,
+        # A new owner key has no passkeys yet.
+        prompt=None if "owner_key" in shown else confirmation.prompt_for(key),
+        **shown,
+    )
 
 
 def _redirect_done(agent_id: str, what: str) -> Response:

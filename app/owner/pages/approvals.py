@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 
 from flask import Response, request, url_for
+from sqlalchemy.orm import Session
 
 from app.approvals import service as approvals
 from app.approvals.lifecycle import ApprovalStatus
@@ -14,8 +17,9 @@ from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import NotFound
 from app.identity.owner_keys import OwnerKeyView
 from app.owner.pages import overview
-from app.owner.pages.agent import check_owner_key
 from app.owner.pages.limits import week_limit_of
+from app.owner.passkeys import challenges, confirmation
+from app.owner.passkeys import service as passkeys
 from app.owner.session import sessions
 from app.owner.session.auth import agent_of, owner_key_of, render_page, see_other, session_pages
 from app.platform.audit_log import trail
@@ -39,18 +43,27 @@ class Decision(StrEnum):
     REJECT = "reject"
 
 
+class DecisionOutcome(StrEnum):
+    """What became of an owner's decision."""
+
+    STORED = "stored"
+    TOO_LATE = "too_late"
+    NOT_PROVEN = "not_proven"
+
+
 def record_decision(
     key: OwnerKeyView,
     approval: ApprovalView,
     decision: Decision,
-    proof: OwnerProof,
+    prove: Callable[[Session], OwnerProof | None],
     *,
     week_nanos: int = 0,
     answer: str | None = None,
-) -> bool:
-    """Store an owner's decision with its entry in the audit log, both or neither; return whether it took effect.
+) -> DecisionOutcome:
+    """Store an owner's decision with its proof and its entry in the audit log, all or nothing.
 
-    A decision that comes after the expiry, or after another one, has no effect and leaves no entry.
+    `prove` authenticates the owner in the same unit. A decision that comes after the expiry, or after another one, has
+    no effect and leaves no entry.
 
     Raises: NotFound for an approval of another agent; Unauthorized if the owner key was revoked.
     """
@@ -59,6 +72,10 @@ def record_decision(
     actor, is_approved = sessions.acting_owner(key), decision is not Decision.REJECT
     action = AuditAction.APPROVAL_APPROVED if is_approved else AuditAction.APPROVAL_REJECTED
     with unit_of_work() as session:
+        # First: a passkey is locked before the wallet's account.
+        proof = prove(session)
+        if proof is None:
+            return DecisionOutcome.NOT_PROVEN
         has_effect = approvals.decide(
             session,
             approval,
@@ -73,7 +90,7 @@ def record_decision(
                 "wallet_id": approval.wallet_id, "week_nanos": week_nanos, **proof.evidence,
             }  # fmt: skip
             trail.record(session, actor, AuditEvent(action, approval.id, after=after))
-    return has_effect
+    return DecisionOutcome.STORED if has_effect else DecisionOutcome.TOO_LATE
 
 
 @session_pages.get(_LIST)
@@ -126,23 +143,49 @@ def decide(agent_id: str, approval_id: str) -> Response:
     decision = Decision(typed) if typed in set(Decision) else None
     if decision is None or request.form.get("request_hash") != approval.request_hash:
         return _render(key, approval_id, error="Choose what you want to do. Nothing was decided.", status=400)
-    week_nanos, proof = 0, OwnerProof(OwnerMethod.SESSION)
-    if approval.is_open and decision is not Decision.REJECT:
+    week_nanos, method = 0, OwnerMethod.SESSION
+    if _waits(approval) and decision is not Decision.REJECT:
         if decision is Decision.WEEKLY:
             week_nanos = week_limit_of(request.form.get("week_usd", ""))
             if not week_nanos or not (approval.recipient or approval.domain):
                 error = "Enter the amount in dollars that may be paid per week. Nothing was decided."
                 return _render(key, approval_id, error=error, status=400)
-        is_owner, error = check_owner_key(key)
-        if not is_owner:
-            return _render(key, approval_id, key_error=error, status=403)
-        proof = OwnerProof(OwnerMethod.OWNER_KEY)
+        if request.form.get("passkey"):
+            method = OwnerMethod.PASSKEY
+        else:
+            is_owner, error = confirmation.check_owner(key)
+            if not is_owner:
+                return _render(key, approval_id, key_error=error, status=403)
+            method = OwnerMethod.OWNER_KEY
     answer = _printable(request.form.get("answer", "")) if decision is Decision.REJECT else ""
-    has_effect = approval.is_open and record_decision(
-        key, approval, decision, proof, week_nanos=week_nanos, answer=answer or None
-    )
-    late = None if has_effect else "1"
+    outcome = DecisionOutcome.TOO_LATE
+    if _waits(approval):
+        prove = partial(_proof, method, key, approval, decision)
+        outcome = record_decision(
+            key, approval, decision, prove, week_nanos=week_nanos, answer=answer or None
+        )
+    # A signature that was used a moment ago has decided: then this one is late.
+    if outcome is DecisionOutcome.NOT_PROVEN and _waits(_owned(key, approval_id)):
+        error = "This passkey was not accepted. Nothing was decided."
+        return _render(key, approval_id, key_error=error, status=403)
+    late = None if outcome is DecisionOutcome.STORED else "1"
     return see_other(url_for("owner.show_approval", agent_id=agent_id, approval_id=approval_id, late=late))
+
+
+def _proof(
+    method: OwnerMethod, key: OwnerKeyView, approval: ApprovalView, decision: Decision, session: Session
+) -> OwnerProof | None:
+    """Return the proof of an owner: the form's authentication, or a passkey's signature of this decision."""
+    if method is not OwnerMethod.PASSKEY:
+        return OwnerProof(method)
+    week_usd = request.form.get("week_usd", "") if decision is Decision.WEEKLY else ""
+    challenge = challenges.challenge_of_approval(approval.request_hash, decision.value, week_usd)
+    found = passkeys.verify_assertion(session, key, challenge, request.form.get("passkey", ""))
+    return None if found is None else OwnerProof(method, {"week_usd": week_usd, **found.evidence})
+
+
+def _waits(approval: ApprovalView) -> bool:
+    return approval.status is ApprovalStatus.AWAITING
 
 
 def _owned(key: OwnerKeyView, approval_id: str) -> ApprovalView:
@@ -170,6 +213,7 @@ def _render(
         spending=spending,
         error=error,
         key_error=key_error,
+        prompt=confirmation.prompt_for(key) if _waits(approval) else None,
         is_late=request.args.get("late") == "1",
     )
 

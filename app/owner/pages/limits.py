@@ -12,7 +12,7 @@ from marshmallow import ValidationError
 
 from app.core.money import usd_string
 from app.owner.pages import overview
-from app.owner.pages.agent import check_owner_key
+from app.owner.passkeys import confirmation
 from app.owner.session import sessions
 from app.owner.session.auth import agent_of, owner_key_of, render_page, see_other, session_pages
 from app.platform.agents import fleet
@@ -60,7 +60,7 @@ def save_limits(agent_id: str, wallet_id: str) -> Response:
     changes, problems = _parse_form(typed)
     if changes is None:
         return _render_form(agent_id, wallet_id, typed, problems=problems, status=400)
-    is_owner, error = check_owner_key(key) if request.form.get("owner_key", "").strip() else (False, "")
+    is_owner, error = confirmation.check_owner(key) if confirmation.is_filled() else (False, "")
     if error:
         return _render_form(agent_id, wallet_id, typed, key_error=error, status=403)
     try:
@@ -167,4 +167,6 @@ def _render_form(
         asks=ASK_FIELDS,
         problems=problems or {},
         key_error=key_error,
+        # Without a refusal before, saving asks for nothing: most changes need no confirmation.
+        prompt=confirmation.prompt_for(key) if key_error else None,
     )

@@ -80,10 +80,15 @@ def sign_in(owner_key: str, *, network: str, previous_token: str | None) -> tupl
     with unit_of_work() as session:
         key = _verify_key(session, owner_key, network)
         if key is not None:
-            claims.erase_response_of(session, key.agent_id)
-            _end(session, previous_token)
-            return _create_session(session, key.id), key
+            return begin_session(session, key, previous_token=previous_token), key
     raise _no_such_key()
+
+
+def begin_session(session: Session, key: OwnerKeyView, *, previous_token: str | None) -> str:
+    """Begin a session of an authenticated owner and return its token; the previous session ends."""
+    claims.erase_response_of(session, key.agent_id)
+    _end(session, previous_token)
+    return _create_session(session, key.id)
 
 
 def add_agent(current: LiveSession, owner_key: str, *, network: str) -> tuple[str, OwnerKeyView]:
@@ -129,6 +134,11 @@ def acting_owner(key: OwnerKeyView) -> Actor:
     """Return the owner as the actor of a change. From the first change on, the claim's result is not repeated."""
     with unit_of_work() as session:
         claims.erase_response_of(session, key.agent_id)
+    return owner_as_actor(key)
+
+
+def owner_as_actor(key: OwnerKeyView) -> Actor:
+    """Return the owner as the actor of a sign-in, or of a change after which the claim's result is erased."""
     return actors.owner_actor(key.id, client_address=limits.client_address(current_request().remote_addr))
 
 
@@ -143,6 +153,13 @@ def end_other_sessions(current: LiveSession) -> None:
     others = OwnerSession.id.in_(_related_session_ids(current)), OwnerSession.id != current.id
     with unit_of_work() as session:
         session.execute(delete(OwnerSession).where(*others))
+
+
+def end_sessions_of_key(session: Session, key_id: str, *, except_id: str) -> None:
+    """End every session that has an owner key but one."""
+    with_key = select(OwnerSessionKey.session_id).where(OwnerSessionKey.owner_key_id == key_id)
+    ended = OwnerSession.id.in_(with_key), OwnerSession.id != except_id
+    session.execute(delete(OwnerSession).where(*ended))
 
 
 def list_sessions(current: LiveSession) -> Sequence[Row[str, datetime, datetime]]:

@@ -9,6 +9,7 @@ from flask import Response, request, url_for
 
 from app.errors import LimitReached, RateLimited, ServiceError, Unauthorized
 from app.identity.limits import client_network
+from app.owner.passkeys import challenges
 from app.owner.session import cookies, csrf, sessions
 from app.owner.session.auth import (
     SESSION_COOKIE,
@@ -23,7 +24,9 @@ from app.owner.session.auth import (
 )
 
 # Only paths of these pages: a crafted link must not redirect a signed-in owner elsewhere.
-_RETURN_PATH = re.compile(r"/owner/agents/[0-9a-f-]{36}(?:/wallets/[0-9a-f-]{36})?(?:/[a-z]+)?", re.ASCII)
+_RETURN_PATH = re.compile(
+    r"/owner/agents/[0-9a-f-]{36}(?:/(?:wallets|approvals)/[0-9a-f-]{36})?(?:/[a-z]+)?", re.ASCII
+)
 _INVALID_KEY = "This is not a valid owner key."
 _INVALID_KEY_NEXT_STEP = (
     "Paste the whole key that you received when you claimed the agent. It begins with ok_ and has 46 characters. "
@@ -39,19 +42,19 @@ def sign_in_form() -> Response:
     """Ask for the owner key."""
     if live_session() is not None:
         return see_other(url_for("owner.show_agents"))
-    return render_page("sign_in.html", back=_safe_return_path(request.args.get("next")), error=None)
+    return _render_sign_in(safe_return_path(request.args.get("next")))
 
 
 @public_pages.post("/owner/sign-in")
 def sign_in() -> Response:
     """Begin a session with a new token."""
-    return_path = _safe_return_path(request.form.get("next"))
+    return_path = safe_return_path(request.form.get("next"))
     if not csrf.is_valid():
         error = (
             "This form has expired or was opened in another browser.",
             "You were not signed in. Submit the form again, with cookies enabled for this site.",
         )
-        return render_page("sign_in.html", status=400, back=return_path, error=error)
+        return _render_sign_in(return_path, status=400, error=error)
     try:
         token, key = sessions.sign_in(
             request.form.get("owner_key", ""),
@@ -59,7 +62,8 @@ def sign_in() -> Response:
             previous_token=session_token(),
         )
     except (Unauthorized, RateLimited) as failure:
-        return _render_refusal("sign_in.html", failure, back=return_path)
+        prompt = challenges.prompt_to_use(challenges.SIGN_IN)
+        return _render_refusal("sign_in.html", failure, back=return_path, prompt=prompt)
     return set_session_cookie(
         see_other(return_path or url_for("owner.show_agent", agent_id=key.agent_id)), token
     )
@@ -108,6 +112,16 @@ def sign_out() -> Response:
     return response
 
 
+def safe_return_path(path: str | None) -> str | None:
+    """Return a path of these pages; None for any other."""
+    return path if path and _RETURN_PATH.fullmatch(path) else None
+
+
+def _render_sign_in(back: str | None, *, status: int = 200, error: tuple[str, str] | None = None) -> Response:
+    prompt = challenges.prompt_to_use(challenges.SIGN_IN)
+    return render_page("sign_in.html", status=status, back=back, error=error, prompt=prompt)
+
+
 def _render_refusal(template: str, failure: ServiceError, **values: Any) -> Response:
     if isinstance(failure, RateLimited):
         error = ("Too many wrong keys were entered from your network.", _LOCKED_NEXT_STEP)
@@ -120,7 +134,3 @@ def _render_refusal(template: str, failure: ServiceError, **values: Any) -> Resp
     return render_page(
         template, status=status, retry_after_seconds=failure.retry_after_seconds, error=error, **values
     )
-
-
-def _safe_return_path(path: str | None) -> str | None:
-    return path if path and _RETURN_PATH.fullmatch(path) else None

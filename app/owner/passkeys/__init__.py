@@ -1,0 +1,1 @@
+"""Passkeys of owners (WebAuthn): adding, signing in, confirming an action, removing."""

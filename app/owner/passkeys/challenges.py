@@ -1,0 +1,118 @@
+"""The service as a relying party of WebAuthn: its id, its origin, and challenges.
+
+A challenge is in the form, with a signature: an anonymous client that asks for one stores nothing here.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import webauthn
+from itsdangerous import BadData, URLSafeTimedSerializer
+from webauthn.helpers.structs import (
+    AuthenticatorSelectionCriteria,
+    PublicKeyCredentialDescriptor,
+    ResidentKeyRequirement,
+    UserVerificationRequirement,
+)
+
+from app.core.loopback import is_loopback
+from app.identity.owner_keys import OwnerKeyView
+from app.state import app_state
+
+SIGN_IN = "sign in"
+_VALID_FOR_SECONDS = 600
+_TIMEOUT_MILLISECONDS = 120_000
+_CHALLENGE_BYTES = 32
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class RelyingParty:
+    """The id and the origin that authenticators sign."""
+
+    id: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class PasskeyPrompt:
+    """Options for the browser as JSON, the origin on which it can use them, and the signed challenge."""
+
+    options: str
+    origin: str
+    token: str
+
+
+def relying_party() -> RelyingParty:
+    """Return the service as a relying party, from its public URL; a loopback address becomes localhost."""
+    url = urlsplit(app_state().settings.public_url)
+    host = url.hostname or ""
+    # An IP address cannot be the id of a relying party.
+    name = "localhost" if is_loopback(host) else host
+    port = "" if url.port in (None, _DEFAULT_PORTS.get(url.scheme)) else f":{url.port}"
+    return RelyingParty(name, f"{url.scheme}://{name}{port}")
+
+
+def prompt_to_use(purpose: str, credential_ids: Sequence[bytes] = ()) -> PasskeyPrompt:
+    """Return a prompt for one of some passkeys, or for any if none is given."""
+    party, challenge = relying_party(), secrets.token_bytes(_CHALLENGE_BYTES)
+    options = webauthn.generate_authentication_options(
+        rp_id=party.id,
+        challenge=challenge,
+        timeout=_TIMEOUT_MILLISECONDS,
+        allow_credentials=[PublicKeyCredentialDescriptor(id=each) for each in credential_ids],
+        user_verification=UserVerificationRequirement.REQUIRED,
+    )
+    return PasskeyPrompt(webauthn.options_to_json(options), party.origin, _sign(purpose, challenge))
+
+
+def prompt_to_add(purpose: str, key: OwnerKeyView, name: str, existing: Sequence[bytes]) -> PasskeyPrompt:
+    """Return a prompt that creates a passkey for the agent of an owner key, on a device that has none yet."""
+    party, challenge = relying_party(), secrets.token_bytes(_CHALLENGE_BYTES)
+    options = webauthn.generate_registration_options(
+        rp_id=party.id,
+        rp_name="Purser",
+        user_id=UUID(key.id).bytes,
+        user_name=name,
+        challenge=challenge,
+        timeout=_TIMEOUT_MILLISECONDS,
+        authenticator_selection=AuthenticatorSelectionCriteria(
+            resident_key=ResidentKeyRequirement.REQUIRED,
+            user_verification=UserVerificationRequirement.REQUIRED,
+        ),
+        exclude_credentials=[PublicKeyCredentialDescriptor(id=each) for each in existing],
+    )
+    return PasskeyPrompt(webauthn.options_to_json(options), party.origin, _sign(purpose, challenge))
+
+
+def challenge_of(purpose: str, token: str) -> bytes | None:
+    """Return the challenge of a form, or None if it is forged, expired or for another purpose."""
+    try:
+        issued_for, challenge = _serializer().loads(token, max_age=_VALID_FOR_SECONDS)
+        return base64.b64decode(challenge, validate=True) if issued_for == purpose else None
+    except (BadData, ValueError, TypeError):
+        return None
+
+
+def challenge_of_approval(request_hash: str, decision: str, week_usd: str) -> bytes:
+    """Return the challenge of a decision: what is signed is the request, the decision and the amount as typed.
+
+    `static/passkeys.js` computes the same.
+    """
+    return hashlib.sha256(f"purser approval\n{request_hash}\n{decision}\n{week_usd}".encode()).digest()
+
+
+def _sign(purpose: str, challenge: bytes) -> str:
+    return _serializer().dumps([purpose, base64.b64encode(challenge).decode()])
+
+
+def _serializer() -> URLSafeTimedSerializer:
+    # The library signs with the last key and accepts all.
+    return URLSafeTimedSerializer([*reversed(app_state().settings.secret_key_list())], salt="owner-passkey")

@@ -1,0 +1,36 @@
+"""Tables of passkeys. The private keys never leave the owners' devices."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import BigInteger, ForeignKey, LargeBinary, String
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.db.columns import ID, UtcDateTime
+from app.extensions import Model
+
+
+class OwnerPasskey(Model):
+    """A passkey that opens the agent of one owner key, as long as that key is valid."""
+
+    __tablename__ = "owner_passkeys"
+
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    owner_key_id: Mapped[str] = mapped_column(ID, ForeignKey("owner_keys.id", ondelete="CASCADE"), index=True)
+    credential_digest: Mapped[str] = mapped_column(String(64), unique=True)
+    credential_id: Mapped[bytes] = mapped_column(LargeBinary)
+    public_key: Mapped[bytes] = mapped_column(LargeBinary)
+    sign_count: Mapped[int] = mapped_column(BigInteger)
+    name: Mapped[str] = mapped_column(String(60))
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    used_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class UsedPasskeyChallenge(Model):
+    """A challenge that an authenticator has signed: it is not accepted again."""
+
+    __tablename__ = "used_passkey_challenges"
+
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)

@@ -1,0 +1,248 @@
+"""Passkeys: add, list, remove, and verify what one has signed.
+
+A passkey belongs to one owner key. Replacing that key is the recovery, and ends its passkeys as well.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import webauthn
+from sqlalchemy import Row, and_, delete, or_, select, update
+from sqlalchemy.orm import Session
+from webauthn.helpers import parse_authentication_credential_json
+from webauthn.helpers.exceptions import WebAuthnException
+from webauthn.helpers.structs import AuthenticationCredential
+
+from app.core import clock, identifiers
+from app.db.statements import count, insert_into
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.errors import LimitReached, Unauthorized
+from app.identity import owner_keys
+from app.identity import service as identity
+from app.identity.owner_keys import OwnerKeyView
+from app.owner.passkeys import challenges
+from app.owner.passkeys.models import OwnerPasskey, UsedPasskeyChallenge
+from app.owner.session import sessions
+from app.platform.audit_log import trail
+from app.platform.audit_log.actors import Actor
+from app.platform.audit_log.trail import AuditAction, AuditEvent
+
+MAX_PASSKEYS = 10
+MAX_NAME_CHARACTERS = 60
+_MAX_RESPONSE_CHARACTERS = 8_192
+# Longer than a challenge is valid; an approval is decided once in any case.
+_CHALLENGES_KEPT = timedelta(days=1)
+# What the library raises for malformed input.
+_MALFORMED = (WebAuthnException, ValueError, TypeError, KeyError, IndexError, AttributeError)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedPasskey:
+    """A passkey that has signed a challenge, its owner key, and the signature with all that verifies it."""
+
+    id: str
+    owner: OwnerKeyView
+    evidence: Mapping[str, str]
+
+
+def list_passkeys(owner: OwnerKeyView) -> Sequence[Row[str, str, datetime, datetime | None]]:
+    """Return the id, name and times of an owner key's passkeys, oldest first."""
+    columns = OwnerPasskey.id, OwnerPasskey.name, OwnerPasskey.created_at, OwnerPasskey.used_at
+    with read_only_unit() as session:
+        return session.execute(
+            select(*columns)
+            .where(OwnerPasskey.owner_key_id == owner.id)
+            .order_by(OwnerPasskey.created_at, OwnerPasskey.id)
+        ).all()
+
+
+def list_credential_ids(owner: OwnerKeyView) -> list[bytes]:
+    """Return the ids by which authenticators find an owner key's passkeys."""
+    with read_only_unit() as session:
+        ids = select(OwnerPasskey.credential_id).where(OwnerPasskey.owner_key_id == owner.id)
+        return list(session.scalars(ids.order_by(OwnerPasskey.id)))
+
+
+def add_passkey(
+    actor: Actor, owner: OwnerKeyView, challenge: bytes | None, response: str, *, name: str
+) -> None:
+    """Add the passkey that a browser has created. Raises: Unauthorized, LimitReached."""
+    party = challenges.relying_party()
+    if challenge is None or len(response) > _MAX_RESPONSE_CHARACTERS:
+        raise _refused()
+    try:
+        created = webauthn.verify_registration_response(
+            credential=response,
+            expected_challenge=challenge,
+            expected_rp_id=party.id,
+            expected_origin=party.origin,
+            require_user_verification=True,
+        )
+    except _MALFORMED:
+        raise _refused() from None
+    with unit_of_work() as session:
+        identity.lock_agent(session, owner.agent_id)
+        if not owner_keys.is_valid(session, owner.id) or not _use_challenge(session, challenge):
+            raise _refused()
+        if count(session, OwnerPasskey, OwnerPasskey.owner_key_id == owner.id) >= MAX_PASSKEYS:
+            raise LimitReached(f"An agent can have at most {MAX_PASSKEYS} passkeys; remove one first.")
+        passkey_id = identifiers.new_id()
+        added = session.execute(
+            insert_into(session, OwnerPasskey)
+            .values(
+                id=passkey_id, owner_key_id=owner.id, name=name, created_at=clock.now(),
+                credential_digest=_digest(created.credential_id), credential_id=created.credential_id,
+                public_key=created.credential_public_key, sign_count=created.sign_count,
+            )
+            .on_conflict_do_nothing(index_elements=["credential_digest"])
+            .returning(OwnerPasskey.id)
+        ).first()  # fmt: skip
+        if added is None:
+            raise _refused()
+        after = {"passkey_id": passkey_id, "name": name}
+        trail.record(session, actor, AuditEvent(AuditAction.PASSKEY_ADDED, owner.agent_id, after=after))
+
+
+def remove_passkey(actor: Actor, owner: OwnerKeyView, passkey_id: str, *, current_session_id: str) -> bool:
+    """Remove a passkey and end the agent's other sessions; return whether there was one."""
+    with unit_of_work() as session:
+        removed = session.execute(
+            delete(OwnerPasskey)
+            .where(OwnerPasskey.id == passkey_id, OwnerPasskey.owner_key_id == owner.id)
+            .returning(OwnerPasskey.name)
+        ).scalar_one_or_none()
+        if removed is None:
+            return False
+        sessions.end_sessions_of_key(session, owner.id, except_id=current_session_id)
+        before = {"passkey_id": passkey_id, "name": removed}
+        trail.record(session, actor, AuditEvent(AuditAction.PASSKEY_REMOVED, owner.agent_id, before=before))
+    return True
+
+
+def verify_assertion(
+    session: Session, owner: OwnerKeyView | None, challenge: bytes | None, assertion: str
+) -> VerifiedPasskey | None:
+    """Return the passkey that signed a challenge, only one of `owner` if given; None if it is refused.
+
+    A challenge is accepted once. A unit that receives None must return, not raise: a counter that did not increase is
+    recorded in the audit log.
+    """
+    response = _parse(assertion)
+    if challenge is None or response is None:
+        return None
+    row = session.execute(
+        select(OwnerPasskey).where(OwnerPasskey.credential_digest == _digest(response.raw_id))
+    ).scalar_one_or_none()
+    if row is None or (owner is not None and owner.id != row.owner_key_id):
+        return None
+    valid = owner_keys.list_valid(session, [row.owner_key_id])
+    new_count = _verified_count(row, challenge, response) if valid else None
+    if new_count is None or not _use_challenge(session, challenge):
+        return None
+    if not _advance_counter(session, row.id, new_count):
+        after = {"passkey_id": row.id, "counter": new_count, "stored_counter": row.sign_count}
+        refused = AuditEvent(AuditAction.PASSKEY_REFUSED, valid[0].agent_id, after=after)
+        trail.record(session, sessions.owner_as_actor(valid[0]), refused)
+        return None
+    signed = {
+        "credential_id": row.credential_id,
+        "public_key": row.public_key,
+        "authenticator_data": response.response.authenticator_data,
+        "client_data": response.response.client_data_json,
+        "signature": response.response.signature,
+    }
+    evidence = {name: base64.b64encode(value).decode() for name, value in signed.items()}
+    return VerifiedPasskey(row.id, valid[0], {"passkey_id": row.id, **evidence})
+
+
+def sign_in(
+    challenge: bytes | None, assertion: str, *, previous_token: str | None
+) -> tuple[str, OwnerKeyView]:
+    """Begin a session with a passkey and return its token. Raises: Unauthorized."""
+    with unit_of_work() as session:
+        found = verify_assertion(session, None, challenge, assertion)
+        if found is not None:
+            token = sessions.begin_session(session, found.owner, previous_token=previous_token)
+            act = AuditEvent(
+                AuditAction.PASSKEY_SIGN_IN, found.owner.agent_id, after={"passkey_id": found.id}
+            )
+            trail.record(session, sessions.owner_as_actor(found.owner), act)
+            return token, found.owner
+    raise _refused()
+
+
+def confirm(owner: OwnerKeyView, challenge: bytes | None, assertion: str) -> bool:
+    """Return whether one of the owner's passkeys signed a challenge."""
+    with unit_of_work() as session:
+        found = verify_assertion(session, owner, challenge, assertion)
+    return found is not None
+
+
+def prune(session: Session, now: datetime) -> None:
+    """Delete used challenges that have expired in any case."""
+    session.execute(delete(UsedPasskeyChallenge).where(UsedPasskeyChallenge.expires_at <= now))
+
+
+def _parse(assertion: str) -> AuthenticationCredential | None:
+    if len(assertion) > _MAX_RESPONSE_CHARACTERS:
+        return None
+    try:
+        return parse_authentication_credential_json(assertion)
+    except _MALFORMED:
+        return None
+
+
+def _verified_count(row: OwnerPasskey, challenge: bytes, response: AuthenticationCredential) -> int | None:
+    party = challenges.relying_party()
+    if response.response.user_handle not in (None, UUID(row.owner_key_id).bytes):
+        return None
+    try:
+        # The counter is compared when it is stored, so that of two concurrent assertions one is refused.
+        return webauthn.verify_authentication_response(
+            credential=response,
+            expected_challenge=challenge,
+            expected_rp_id=party.id,
+            expected_origin=party.origin,
+            credential_public_key=row.public_key,
+            credential_current_sign_count=0,
+            require_user_verification=True,
+        ).new_sign_count
+    except _MALFORMED:
+        return None
+
+
+def _advance_counter(session: Session, passkey_id: str, new_count: int) -> bool:
+    # Authenticators without a counter always send 0 (WebAuthn, section 6.1.1).
+    has_none = and_(OwnerPasskey.sign_count == new_count, OwnerPasskey.sign_count == 0)
+    advanced = session.execute(
+        update(OwnerPasskey)
+        .where(OwnerPasskey.id == passkey_id, or_(OwnerPasskey.sign_count < new_count, has_none))
+        .values(sign_count=new_count, used_at=clock.now())
+        .returning(OwnerPasskey.id)
+        .execution_options(synchronize_session=False)
+    ).first()
+    return advanced is not None
+
+
+def _use_challenge(session: Session, challenge: bytes) -> bool:
+    used = session.execute(
+        insert_into(session, UsedPasskeyChallenge)
+        .values(digest=_digest(challenge), expires_at=clock.now() + _CHALLENGES_KEPT)
+        .on_conflict_do_nothing(index_elements=["digest"])
+        .returning(UsedPasskeyChallenge.digest)
+    ).first()
+    return used is not None
+
+
+def _digest(value: bytes) -> str:
+    return hashlib.sha256(value).hexdigest()
+
+
+def _refused() -> Unauthorized:
+    return Unauthorized("This passkey was not accepted.")

@@ -1,0 +1,47 @@
+"""How a page looks: accessibility rules and horizontal scrolling, on a phone and a desktop, in light and dark."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Page
+
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+PHONE, DESKTOP = 360, 1280
+_PICTURES = os.environ.get("PURSER_SCREENSHOTS")
+
+
+def assert_good(page: Page, axe: str, name: str) -> None:
+    """Check a state with axe and for horizontal scrolling: phone and desktop, light and dark."""
+    usual = page.viewport_size
+    looks = [
+        (PHONE, "light"),
+        (DESKTOP, "dark"),
+        *([(PHONE, "dark"), (DESKTOP, "light")] if _PICTURES else []),
+    ]
+    for number, (width, scheme) in enumerate(looks):
+        page.set_viewport_size({"width": width, "height": 860})
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        if number == 0:
+            page.evaluate(axe)
+        found = page.evaluate(
+            "rules => axe.run(document, {runOnly: rules, resultTypes: ['violations']})", RULES
+        )
+        faults = [(v["id"], [node["html"] for node in v["nodes"]]) for v in found["violations"]]
+        assert faults == [], (name, width, scheme)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (name, width)
+        if _PICTURES:
+            Path(_PICTURES).mkdir(parents=True, exist_ok=True)
+            page.screenshot(path=f"{_PICTURES}/{name}-{width}-{scheme}.png", full_page=True)
+    page.emulate_media(color_scheme="light")
+    page.set_viewport_size(usual or {"width": DESKTOP, "height": 860})
+
+
+@contextmanager
+def navigation(page: Page) -> Iterator[None]:
+    """Wait for the navigation that a click causes."""
+    with page.expect_navigation(wait_until="load"):
+        yield
