@@ -210,11 +210,16 @@ class EvmNode:
             sender = self._accounts[roles.FAUCET]
             tx_hash = str(self.rpc("eth_sendTransaction", {"from": sender, **transaction}))
         deadline = time.monotonic() + _MINED_SECONDS
-        while self.rpc("eth_getTransactionReceipt", tx_hash) is None and self.rpc("anvil_getAutomine"):
+        while self.rpc("eth_getTransactionReceipt", tx_hash) is None and self._is_automining():
             if time.monotonic() > deadline:
                 raise SandboxError(f"the {self.name} node did not mine {tx_hash}")
             time.sleep(0.001)
         return tx_hash
+
+    def _is_automining(self) -> bool:
+        # Not while it is only paused.
+        with self.mining_lock:
+            return bool(self.rpc("anvil_getAutomine"))
 
     def _resume(self, store: state.StateStore) -> bool:
         if not store.exists():

@@ -200,6 +200,7 @@ def test_a_confirmed_transfer_in_an_orphaned_block_is_pending_again_and_lands_ag
     assert (row["status"], row["events"][-1]["reason"]) == ("pending", "reorganised")
     assert stage.agent.spent_today() == 2
     stage.look()
+    await_mined(stage.node, body["tx_hash"])
     stage.look()
     assert stage.agent.transaction(body["transaction_id"])["status"] == "confirmed"
     assert stage.paid_to(RECIPIENT) == usdc(2)

@@ -334,6 +334,7 @@ def test_every_kind_of_job_is_due_while_the_database_does_not_answer(chain_stage
     jobs = {job for job, _ in scheduled(chain_stage)}
     assert jobs == {
         JobName.CONFIRM, JobName.FIND_DEPOSITS, JobName.STEP_BRIDGES, JobName.DELIVER, JobName.AUDIT,
+        JobName.EXECUTE_APPROVALS,
     }  # fmt: skip
     with unit_of_work() as session:
         session.execute(text("ALTER TABLE away RENAME TO bridges"))
