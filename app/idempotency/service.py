@@ -95,6 +95,12 @@ class Claim:
             # The failure before this one is the client's.
             _log.exception("idempotency_key_not_released")
 
+    def withdraw(self) -> None:
+        """Delete a key to which a call was bound that certainly had no effect, so that it may be repeated."""
+        if self._row_id is not None:
+            with unit_of_work() as session:
+                session.execute(delete(IdempotencyKey).where(self._is_held))
+
     @property
     def _is_held(self) -> ColumnElement[bool]:
         return and_(IdempotencyKey.id == self._row_id, IdempotencyKey.holder == self._holder)

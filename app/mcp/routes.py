@@ -40,6 +40,7 @@ def post_message() -> Response:
             return Response(status=HTTPStatus.ACCEPTED)
         result = methods.answer(request, message)
     except McpError as error:
+        _count(request)
         return _error(error, found)
     return jsonify({"jsonrpc": "2.0", "id": message.id, "result": result})
 

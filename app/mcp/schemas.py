@@ -48,10 +48,7 @@ class ServiceCallBody(Schema):
     max_price_usd = Usd(
         load_default=None,
         allow_none=True,
-        metadata={
-            "description": "Refuse a call of a service in the catalog with a higher price.",
-            "example": 0.01,
-        },
+        metadata={"description": "Refuse a call of a service in the catalog with a higher price."},
     )
     wallet_id = Text(
         load_default=None,

@@ -16,8 +16,10 @@ from flask import Response, jsonify
 from app.catalog.proxy import routes as proxy
 from app.catalog.proxy.call import MAX_PRICE_HEADER, SESSION_HEADER, WALLET_HEADER
 from app.core import money
+from app.core.identifiers import new_id
 from app.core.strict_json import JsonNumber
-from app.errors import InvalidInput, ServiceError
+from app.db.unit_of_work import unit_of_work
+from app.errors import IdempotencyConflict, InvalidInput, ServiceError
 from app.gateway import routes as gateway
 from app.gateway.providers.table import ProviderTable
 from app.idempotency import service as idempotency
@@ -72,7 +74,7 @@ def call_service(
     if response.status_code == HTTPStatus.OK and _may_be_charged(response.get_json()):
         claim.store_response(response.status_code, response.get_data())
     else:
-        claim.release()
+        claim.withdraw()
     return response
 
 
@@ -91,12 +93,24 @@ def _claim(
         return Claim()
     content = json.dumps(call, sort_keys=True).encode()
     scope = KeyScope(principal.account_id, "POST", f"/mcp/{CALL_SERVICE}", request_id)
-    return idempotency.claim_key(scope, content)
+    claim = idempotency.claim_key(scope, content)
+    if isinstance(claim, Claim):
+        # Bound before the call: a claim that outlives its lease is never executed again.
+        with unit_of_work() as session:
+            claim.bind(session, new_id())
+    return claim
 
 
 def _replay(stored: StoredResponse) -> Response:
-    # A call has no record that could remain without its response.
-    status, body = stored.read() or (HTTPStatus.INTERNAL_SERVER_ERROR, b"{}")
+    found = stored.read()
+    if found is None:
+        return error_responses.error_response(
+            IdempotencyConflict(
+                "The first call under this request_id is still running, or its response was lost; it may have been "
+                "charged, as get_usage shows. Use a new request_id to call again."
+            )
+        )
+    status, body = found
     response = Response(body, status=status, mimetype="application/json")
     response.headers["Idempotent-Replayed"] = "true"
     return response

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import jsonschema
 import pytest
+import time_machine
 from flask import Flask
 
 from app.adapters.evm.chain import EvmChain
+from app.core import clock
 from app.core.chains import ChainName
 from sandbox.evm import EvmNode
 from tests.support.chains import fund
@@ -17,6 +21,7 @@ from tests.support.gateway import SEARCH_NANOS, Stage, gateway_stage
 from tests.support.market import Market, market
 from tests.support.mcp import call, request_of, send
 from tests.support.payments import EvmPayer, Shop, shop
+from tests.support.upstreams import Exchange
 
 SEARCH: dict[str, Any] = {"service": "brave", "path": "web/search?q=agents"}
 
@@ -64,6 +69,25 @@ def test_a_retry_with_its_request_id_is_charged_once(stage: Stage) -> None:
     # Without one, an equal search is a new one: its results may have changed.
     search(stage)
     assert stage.spent_nanos() == 2 * SEARCH_NANOS
+
+
+def test_a_retry_of_a_call_that_still_runs_or_was_lost_is_never_charged_again(stage: Stage) -> None:
+    def behave(exchange: Exchange) -> None:
+        exchange.wait_for("answer")
+        exchange.json({"results": []})
+
+    stage.behave(behave)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(search, stage, request_id="one")
+        stage.upstream.await_asked()
+        assert search(stage, request_id="one")["structuredContent"]["code"] == "IDEMPOTENCY_CONFLICT"
+        with time_machine.travel(clock.now() + timedelta(minutes=5), tick=True):
+            late = search(stage, request_id="one")
+        stage.upstream.open("answer")
+        assert first.result()["isError"] is False
+    assert (late["isError"], late["structuredContent"]["code"]) == (True, "IDEMPOTENCY_CONFLICT")
+    assert len(stage.upstream.asked) == 1
+    assert search(stage, request_id="one")["_meta"]["purser/replayed"] is True
 
 
 def test_a_call_that_failed_and_was_not_charged_may_be_repeated(stage: Stage) -> None:

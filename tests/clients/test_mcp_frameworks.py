@@ -17,7 +17,7 @@ from tests.support.upstreams import Exchange
 pytestmark = pytest.mark.timeout(1200)
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "agents.md"
-_EXAMPLE = re.compile(r"^`([a-z-]+)`.*?```python\n(.*?)```", re.DOTALL | re.MULTILINE)
+_EXAMPLE = re.compile(r"^`([a-z-]+)`[^\n]*:\n\n```python\n(.*?)```", re.DOTALL | re.MULTILINE)
 EXAMPLES = dict(_EXAMPLE.findall(DOCUMENT.read_text()))
 
 
