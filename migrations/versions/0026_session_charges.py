@@ -1,6 +1,6 @@
 """spending_holds.paid_by_credits: calls that count against a session, not against the limits of the wallet
 
-Revision: 0026; after: 0021
+Revision: 0026; after: 0022
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0026"
-down_revision = "0021"
+down_revision = "0022"
 branch_labels = None
 depends_on = None
 
