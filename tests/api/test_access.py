@@ -130,7 +130,8 @@ TABLE: dict[str, Access] = {
     **dict.fromkeys(
         (
             "GET /", "GET /docs", "GET /llms.txt", "GET /openapi.json", "GET /metrics", "GET /device",
-            "GET /device/claim", "GET /v1/health", "GET /v1/providers",
+            "GET /device/claim", "GET /v1/health", "GET /v1/providers", "GET /.well-known/oauth-protected-resource",
+            "GET /.well-known/oauth-protected-resource/mcp",
         ),
         access(200, tuple(ClientKind)),
     ),
@@ -144,6 +145,9 @@ TABLE: dict[str, Access] = {
     ),
     "GET /owner/sign-in": access(200, tuple(ClientKind), cookie=303),
     "POST /owner/sign-out": FORM,
+    "POST /owner/sign-in/passkey": access(403, tuple(ClientKind)),
+    # Without a key, agents can register.
+    "POST /mcp": access(400, tuple(ClientKind), unknown=401, revoked=401, owner_key=401),
     # The owner has claimed its agent.
     "POST /v1/agents/claim-code": access(409, _AGENTS, other=201),
     "POST /v1/services": access(400, _AGENTS),
@@ -219,6 +223,8 @@ TABLE: dict[str, Access] = {
                     ("POST", "/keys/show"),
                     ("GET", _HELD), ("GET", f"{_HELD}/limits"), ("POST", f"{_HELD}/limits"),
                     ("GET", f"{_HELD}/transactions"), ("GET", "/approvals"), ("POST", "/approvals/payees"),
+                    ("GET", "/passkeys"), ("POST", "/passkeys"), ("POST", "/passkeys/create"),
+                    ("POST", "/passkeys/remove"),
                     ("GET", "/approvals/<string:approval_id>"), ("POST", "/approvals/<string:approval_id>"),
                 )
             ),
