@@ -39,6 +39,7 @@ ORDER = {
 }  # fmt: skip
 WRITE = {"action": "order", "symbol": "ETH", "side": "buy", "price": "3000", "amount": "0.01"}
 HOOK = {"url": "https://hooks.example.com/x", "types": ["*"]}
+PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 SWAP = {"amount": "0.001", "input_token": "ETH", "output_token": "USDC", "chain": "base"}
 
 
@@ -131,6 +132,7 @@ TABLE: dict[str, Access] = {
         (
             "GET /", "GET /docs", "GET /llms.txt", "GET /openapi.json", "GET /metrics", "GET /device",
             "GET /device/claim", "GET /v1/health", "GET /v1/providers",
+            "GET /.well-known/oauth-protected-resource", "GET /.well-known/oauth-protected-resource/mcp",
         ),
         access(200, tuple(ClientKind)),
     ),
@@ -226,6 +228,7 @@ TABLE: dict[str, Access] = {
     },
     **dict.fromkeys((f"GET {SERVICE}", f"DELETE {SERVICE}", f"GET {SERVICE}/stats"), own(200)),
     f"PUT {SERVICE}": own(400),
+    "POST /mcp": access(200, _KEYS, body=lambda _: PING, **dict.fromkeys(NOT_KEYS, 200)),
     **{
         f"{method} {PLATFORM}{path}": access(status, (ClientKind.MASTER,))
         for method, path, status in (
