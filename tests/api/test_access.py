@@ -144,7 +144,6 @@ TABLE: dict[str, Access] = {
         access(400, tuple(ClientKind)),
     ),
     "GET /owner/sign-in": access(200, tuple(ClientKind), cookie=303),
-    "POST /owner/sign-in/passkey": access(403, tuple(ClientKind)),
     "POST /owner/sign-out": FORM,
     "POST /owner/sign-in/passkey": access(403, tuple(ClientKind)),
     # Without a key, agents can register.
@@ -221,8 +220,7 @@ TABLE: dict[str, Access] = {
                 for method, page in (
                     ("GET", ""), ("POST", "/freeze"), ("POST", "/unfreeze"), ("POST", "/lock"), ("POST", "/unlock"),
                     ("GET", "/keys"), ("POST", "/keys/replace-owner-key"), ("POST", "/keys/rotate"),
-                    ("POST", "/keys/show"), ("GET", "/passkeys"), ("POST", "/passkeys"),
-                    ("POST", "/passkeys/create"), ("POST", "/passkeys/remove"),
+                    ("POST", "/keys/show"),
                     ("GET", _HELD), ("GET", f"{_HELD}/limits"), ("POST", f"{_HELD}/limits"),
                     ("GET", f"{_HELD}/transactions"), ("GET", "/approvals"), ("POST", "/approvals/payees"),
                     ("GET", "/passkeys"), ("POST", "/passkeys"), ("POST", "/passkeys/create"),
