@@ -15,8 +15,10 @@ from werkzeug.test import TestResponse
 
 from app.core import clock
 from app.db.unit_of_work import unit_of_work
+from app.owner.passkeys import challenges
 from app.owner.passkeys import service as passkeys
 from app.owner.passkeys.models import UsedPasskeyChallenge
+from tests.support.applications import change_settings
 from tests.support.authenticators import SoftwareAuthenticator, prompt_of
 from tests.support.operators import entries
 from tests.support.owners import Owner, forms_of, person
@@ -250,6 +252,21 @@ def test_a_form_of_another_site_does_not_sign_in(app: Flask, ada: OwnerWithDevic
     signed = ada.device.sign(prompt_of(page, path)["challenge"])
     sent = victim.client.post(path, data={**forms_of(page)[path], "passkey": signed})
     assert sent.status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("base_url", "rp_id", "origin"),
+    [
+        ("https://purser.test", "purser.test", "https://purser.test"),
+        ("https://purser.test:443/", "purser.test", "https://purser.test"),
+        ("https://purser.test:8443", "purser.test", "https://purser.test:8443"),
+        ("http://127.0.0.1:8000", "localhost", "http://localhost:8000"),
+        ("http://[::1]:8000", "localhost", "http://localhost:8000"),
+    ],
+)
+def test_the_relying_party_is_the_public_url(app: Flask, base_url: str, rp_id: str, origin: str) -> None:
+    change_settings(app, base_url=base_url)  # type: ignore[arg-type]
+    assert challenges.relying_party() == challenges.RelyingParty(rp_id, origin)
 
 
 def test_raising_a_limit_is_confirmed_by_a_passkey(ada: OwnerWithDevice) -> None:
