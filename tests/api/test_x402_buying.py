@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,10 +29,10 @@ from app.wallets.transactions import authorizations, open_transactions
 from app.wallets.transactions.open_transactions import OpenMovement
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
-from tests.support.chains import evm_chain, fund
+from tests.support.chains import ether, evm_chain, fund
 from tests.support.evm import chain_at, proxy, spoil
 from tests.support.owners import person
-from tests.support.payments import decoded
+from tests.support.payments import SEARCH, decoded, shop
 from tests.support.sellers import (
     CENT,
     OTHER_PAYEE,
@@ -38,6 +41,7 @@ from tests.support.sellers import (
     published_seller,
     scripted_seller,
     serve,
+    served,
     uses_of,
 )
 from tests.support.upstreams import Exchange
@@ -444,6 +448,32 @@ def test_pending_payments_are_not_available_for_others(buyer: Buyer, seller: Scr
 
 
 @_own_node
+def test_the_gateway_of_another_instance_of_this_service_is_paid_once(
+    build_app: Callable[..., Flask], sqlite_url: str, tmp_path: Path, node: EvmNode
+) -> None:
+    other_database = shutil.copy(sqlite_url.removeprefix("sqlite:///"), tmp_path / "other.sqlite")
+    with (
+        shop(
+            build_app, f"sqlite:///{other_database}", {BASE: evm_chain(node)}, base_url="http://127.0.0.1"
+        ) as other,
+        buyer_on(build_app, sqlite_url, node) as buyer,
+    ):
+        with other.app.app_context():
+            node.fund_eth(other.settler(BASE), ether(1))
+            other.expire_capacity()
+        other.upstream.behave = lambda exchange: exchange.json({"results": ["sunny"]})
+        with served(other.app) as url:
+            first, again = (buyer.fetch(url + SEARCH, key="once").get_json() for _ in range(2))
+        assert first == again, first
+        assert (first["status"], json.loads(first["body"])) == (200, {"results": ["sunny"]})
+        assert first["payment"]["state"] == "paid"
+        assert other.served() == 1
+        with other.app.app_context():
+            [paid] = other.payments()
+        assert paid.payer == buyer.agent.address
+    assert uses_of(buyer.node, buyer.agent.address) == 1
+
+
 def test_a_payment_in_an_orphaned_block_is_pending_again(buyer: Buyer, seller: ScriptedSeller) -> None:
     snapshot = buyer.node.rpc("evm_snapshot")
     payments: list[Mapping[str, Any]] = []

@@ -77,12 +77,19 @@ def published_seller(
     extensions = declare_eip2612_gas_sponsoring_extension() if by_permit2 else None
     route = RouteConfig(accepts=option, extensions=extensions)
     PaymentMiddleware(shop, {"GET /report": route}, server)
-    web = make_server("127.0.0.1", 0, shop, threaded=True)
+    with served(shop) as url:
+        seller = PublishedSeller(url)
+        yield seller
+
+
+@contextmanager
+def served(app: Flask) -> Iterator[str]:
+    """Serve an application on a port of loopback, and yield its URL."""
+    web = make_server("127.0.0.1", 0, app, threaded=True)
     thread = threading.Thread(target=web.serve_forever)
     thread.start()
-    seller = PublishedSeller(f"http://127.0.0.1:{web.server_port}")
     try:
-        yield seller
+        yield f"http://127.0.0.1:{web.server_port}"
     finally:
         web.shutdown()
         thread.join()
