@@ -24,7 +24,7 @@ from app.events import channels, outbox
 from app.events.channels.attempts import Attempt
 from app.events.fan_out import DELIVERIES, DeliveryStatus
 from app.events.models import Event, EventDelivery, EventTarget
-from app.events.targets import TARGETS, TargetStatus
+from app.events.targets import TARGETS, Audience, TargetStatus
 from app.events.types import EventType
 
 _log = structlog.get_logger(__name__)
@@ -230,7 +230,9 @@ def _record_on_target(session: Session, target_id: str, attempts: Sequence[Attem
 
 def _disable(session: Session, target: EventTarget, reason: str) -> None:
     if TARGETS.move(session, target.id, TargetStatus.ENABLED, TargetStatus.DISABLED, reason=reason):
-        data = {"webhook_id": target.id, "url": target.url, "reason": reason}
+        # The agent reads this event, and an owner's address is not its business.
+        url = None if target.audience == Audience.OWNER.value else target.url
+        data = {"webhook_id": target.id, "url": url, "reason": reason}
         outbox.record(
             session, EventType.WEBHOOK_DISABLED, agent_id=target.agent_id, object_id=target.id, data=data
         )

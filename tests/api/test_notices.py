@@ -220,6 +220,9 @@ def test_a_subscription_that_ended_is_disabled(agent: Agent) -> None:
         record(agent)
         deliver()
     assert targets.get(owner_of(agent), made.id, kind=TargetKind.WEB_PUSH).status == "disabled"
+    [notice] = agent.get("/v1/events", types="webhook.disabled").get_json()["events"]
+    assert notice["data"]["url"] is None
+    assert push_service.url not in str(agent.get("/v1/events").get_json())
 
 
 def test_an_event_that_is_too_large_for_a_push_message_is_sent_without_its_data(agent: Agent) -> None:

@@ -27,6 +27,7 @@ from tests.support.agents import Agent, register
 from tests.support.applications import RecordingQueue
 from tests.support.fake_shopper import PNG, FakeShopper, purchase_failure
 from tests.support.ledger import race
+from tests.support.webhooks import feed
 from workers import purchases
 
 BUY = "/v1/gateway/shopping/buy"
@@ -77,6 +78,16 @@ def bought(agent: Agent, **more: Any) -> dict[str, Any]:
     assert accepted.status_code == 202, accepted.text
     purchases.buy(accepted.get_json()["id"])
     return seen(agent, accepted.get_json()["id"])
+
+
+def test_each_status_of_a_purchase_is_an_event(agent: Agent) -> None:
+    purchase = bought(agent)
+    events = feed(agent, types="purchase.*")
+    assert [event["type"] for event in events] == [
+        "purchase.queued", "purchase.running", "purchase.submitting", "purchase.completed",
+    ]  # fmt: skip
+    assert {event["object_id"] for event in events} == {purchase["id"]}
+    assert "password" not in str(events)
 
 
 def seen(agent: Agent, purchase_id: str) -> dict[str, Any]:

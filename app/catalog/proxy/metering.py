@@ -1,7 +1,8 @@
 """The charge of one proxied call: held before it, captured exactly once after the response.
 
 Hold and charge are two units, so that a process that dies between them has charged nothing: the hold's lease, which
-a running call renews, expires, and the sweep releases it. Revenue and counters are written in the unit that charges.
+a running call renews, expires, and the sweep releases it; only the budget of a session stays charged. Revenue and
+counters are written in the unit that charges.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ _NOTES = (
     ),
     (
         proxy_call.SESSION_HEADER,
-        "A session of this wallet that the price counts against, and not against the limits: it is paid from credits.",
+        "A session of this wallet. The price counts against its budget, but not against the wallet's limits.",
     ),
     (proxy_call.MAX_PRICE_HEADER, "Refuse the call with 403 if its price is higher, in US dollars."),
     ("X-Upstream-Authorization", "Forwarded as `Authorization`, for services that gave you a key."),

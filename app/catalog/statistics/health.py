@@ -19,7 +19,9 @@ MIN_FAILURES_PERCENT = 50
 
 def announce_unhealthy(now: datetime) -> None:
     """Record an event for each service of which half of at least ten calls in ten minutes failed, once an hour."""
-    calls, failures = func.sum(ServiceMinute.calls), func.sum(ServiceMinute.failures)
+    # The counters have paid calls and failed ones apart.
+    failures = func.sum(ServiceMinute.failures)
+    calls = func.sum(ServiceMinute.calls) + failures
     query = (
         select(Service.id, Service.agent_id, Service.name, calls.label("calls"), failures.label("failures"))
         .join(ServiceMinute, ServiceMinute.service_id == Service.id)
