@@ -54,10 +54,10 @@ def test_a_framework_gives_the_tools_to_its_model(
     file.write_text(example)
     [wallet] = scene.service.get("/v1/wallets", scene.key)["wallets"]
     behaved, scene.upstream.behave = scene.upstream.behave, model
+    installed = "pydantic-ai-slim" if package == "pydantic-ai" else package
     try:
-        installed = "pydantic-ai-slim" if package == "pydantic-ai" else package
         ran = run_python("documented.py", str(file), installed, requirements=requirements)
     finally:
         scene.upstream.behave = behaved
     assert wallet["id"] in ran["printed"]
-    compatibility.check("PyPI", package, ran["version"], ["the example of agents.md"])
+    compatibility.check("PyPI", installed, ran["version"], ["the example of agents.md"])
