@@ -226,7 +226,7 @@ def test_form_values_are_escaped(client: FlaskClient) -> None:
 def test_assets_of_the_pages_are_served(client: FlaskClient) -> None:
     kinds = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
     addresses = re.findall(r'(?:href|src)="(/static/[^"]+)"', client.get("/device").text)
-    assert len(addresses) == 3
+    assert len(addresses) == 4
     for address in addresses:
         with client.get(address) as file:
             assert (file.status_code, file.mimetype) == (200, kinds[address.rpartition(".")[2]])
