@@ -15,7 +15,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create the tables; no wallet asks its owner until somebody turns that on."""
+    """Create the tables; no wallet asks its owner by default."""
     if op.get_context().dialect.name == "postgresql":
         # All locks in one statement: one by one, each waits while queries of the tables before it wait.
         op.execute("SET LOCAL statement_timeout = '2s'")

@@ -94,10 +94,12 @@ def _serving(command: Sequence[str]) -> Iterator[Any]:
 
 def _python(requirements: Path) -> Path:
     folder = _folder(requirements, salt=sys.version)
-    # Like the launcher: uv if available, pip behind a mirror.
+    # Like the launcher: uv where it installed the tests' own packages, pip behind a mirror.
     making = """
+        export UV_SYSTEM_CERTS=1 UV_NATIVE_TLS=1
         wanted="--require-hashes -r $2"
-        uv venv --quiet --python "$0" "$1" && uv pip install --quiet --python "$1/bin/python" $wanted && exit
+        uv venv --quiet --python "$0" "$1" &&
+            uv pip install --quiet --compile-bytecode --python "$1/bin/python" $wanted && exit
         "$0" -m venv --clear "$1" && "$1/bin/python" -m pip install --quiet --disable-pip-version-check $wanted
     """
     _made(folder, ["sh", "-c", making, sys.executable, str(folder), str(requirements)])
