@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from sqlalchemy.orm import Session
 
@@ -14,6 +14,9 @@ from app.core.money import usd_string
 from app.events import outbox
 from app.events.types import EventType
 from app.state import app_state
+
+if TYPE_CHECKING:
+    from app.approvals.service import ApprovalView
 
 _TYPES: Mapping[ApprovalStatus, EventType] = {
     ApprovalStatus.AWAITING: EventType.APPROVAL_REQUESTED,
@@ -31,9 +34,10 @@ def page_url(agent_id: str, approval_id: str) -> str:
     return f"{app_state().settings.public_url}/owner/agents/{agent_id}/approvals/{approval_id}"
 
 
-def announce(session: Session, approval: Any, status: ApprovalStatus, **more: str | None) -> None:
-    """Record the event of a status of an approval, a row or a view; without the agent's own words."""
-    row: Approval = approval
+def announce(
+    session: Session, row: Approval | ApprovalView, status: ApprovalStatus, **more: str | None
+) -> None:
+    """Record the event of a status of an approval, without the agent's own words."""
     data = {
         "approval_id": row.id, "wallet_id": row.wallet_id, "kind": str(row.kind), "status": status.value,
         "reason": row.reason, "value_usd": usd_string(row.value_nanos), "recipient": row.recipient,

@@ -113,12 +113,10 @@ def _execute(approval_id: str, actions: Mapping[ApprovalKind, Action]) -> None:
     claim = ExecutionClaim(row, holder)
     with logs.caused_by(row.request_id):
         try:
-            if clock.now() >= _deadline(row):
-                _fail(
-                    row,
-                    holder,
-                    _error("EXPIRED", "It could not be executed within 15 minutes; nothing was paid."),
-                )
+            if row.decided_at is None or clock.now() >= row.decided_at + _PERIOD:
+                minutes = _PERIOD // timedelta(minutes=1)
+                message = f"It could not be executed within {minutes} minutes; nothing was paid."
+                _fail(row, holder, _error("EXPIRED", message))
                 return
             actions[kind](_open(row, kind), claim)
         except ServiceError as error:
@@ -195,10 +193,6 @@ def _retry_later(approval_id: str, holder: str) -> None:
 def _is_due(now: datetime) -> ColumnElement[bool]:
     is_free = or_(Approval.lease_until.is_(None), Approval.lease_until < now)
     return and_(Approval.status == ApprovalStatus.APPROVED.value, is_free)
-
-
-def _deadline(row: Approval) -> datetime:
-    return (row.decided_at or row.created_at) + _PERIOD
 
 
 def _shown(error: ServiceError) -> dict[str, Any]:

@@ -65,6 +65,11 @@ class PaymentOffer:
     amount: TokenAmount
     validity_seconds: int
 
+    @property
+    def extra(self) -> Mapping[str, Any]:
+        """What the scheme adds to these terms."""
+        return self.requirements.get("extra") or {}
+
     def payment_header(self, signed: AuthorizedPayment, *, identifier: str) -> str:
         """Return the value of the header that pays; `identifier` is sent to a seller that asks for one."""
         if self.terms.version != _V2:
@@ -96,13 +101,16 @@ def header_name(version: int) -> str:
 def read_terms(answer: SellerAnswer) -> PaymentTerms:
     """Read the terms of a 402: the header of version 2, else the body. Raises: TermsNotSupported."""
     header = answer.header(REQUIRED_HEADER)
-    document: Any = None
     # They are stored with the payment, so a body is bounded as a header is.
+    if header is None and len(answer.body) > _MAX_TERMS_BYTES:
+        raise TermsNotSupported(
+            f"The terms of the web service are longer than {_MAX_TERMS_BYTES} bytes. Nothing was paid.",
+            details={"offers": []},
+        )
+    document: Any = None
     with suppress(Rejected, ValueError):
         document = (
-            decode_document(header)
-            if header is not None
-            else parse_response(answer.body[:_MAX_TERMS_BYTES], parse_float=str)
+            decode_document(header) if header is not None else parse_response(answer.body, parse_float=str)
         )
     stated: Mapping[str, Any] = document if isinstance(document, dict) else {}
     version, accepts = stated.get("x402Version"), stated.get("accepts")
@@ -159,7 +167,7 @@ def payable_offers(
 
 def _preference(offer: PaymentOffer) -> tuple[int, int, bool]:
     # Permit2 also needs an allowance.
-    by_permit2 = (offer.requirements.get("extra") or {}).get("assetTransferMethod") == "permit2"
+    by_permit2 = offer.extra.get("assetTransferMethod") == "permit2"
     return offer.amount.units, _CHAIN_ORDER.index(offer.chain), by_permit2
 
 

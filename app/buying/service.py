@@ -197,7 +197,7 @@ def _prepare(movement: Movement, offer: PaymentOffer) -> _PreparedPayment:
         authorizations.assert_affordable(session, movement, funds)
     intent = PaymentIntent(
         movement.sender, offer.recipient, offer.amount.units, offer.validity_seconds,
-        offer.requirements.get("extra") or {}, offer.terms.answerable, funds.block,
+        offer.extra, offer.terms.answerable, funds.block,
     )  # fmt: skip
     prepared = app_state().ports.payment_signers[offer.chain].prepare(intent)
     return _PreparedPayment(offer, movement, funds, intent, prepared)

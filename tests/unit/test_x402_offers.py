@@ -200,6 +200,12 @@ def test_a_402_without_readable_terms_is_refused(answer: SellerAnswer) -> None:
         offers.read_terms(answer)
 
 
+def test_terms_that_are_too_long_to_store_are_refused_as_such() -> None:
+    body = json.dumps({"x402Version": 1, "accepts": [], "error": "x" * 16_384}).encode()
+    with pytest.raises(TermsNotSupported, match="longer than 16384 bytes"):
+        offers.read_terms(SellerAnswer(402, [], body))
+
+
 @pytest.fixture
 def public_only(build_app: Callable[..., Flask], sqlite_url: str) -> Iterator[None]:
     """An application that reaches the public internet only."""
