@@ -68,8 +68,10 @@ def parse(text: str) -> BaseUrl:
     return BaseUrl(parts.scheme, _host(parts.hostname or ""), port or _PORTS[parts.scheme], path)
 
 
-def parse_public(text: str, settings: Settings) -> tuple[BaseUrl, str]:
+def parse_public(text: str, settings: Settings, *, own_paths: tuple[str, ...] = ()) -> tuple[BaseUrl, str]:
     """Parse a whole URL; return its base without a path, and the raw path and query.
+
+    Of this service's own URLs, only those with a path that begins with one of `own_paths` are accepted.
 
     Raises: ValueError with a message for the client, as `assert_public` does.
     """
@@ -84,7 +86,9 @@ def parse_public(text: str, settings: Settings) -> tuple[BaseUrl, str]:
     if "#" in text or "@" in parts.netloc:
         raise ValueError("must not have a fragment or a username")
     base = parse(f"{parts.scheme}://{parts.netloc}")
-    assert_public(base, settings)
+    is_accepted = parts.path.startswith(own_paths) and base.origin == parse(settings.public_url).origin
+    if not is_accepted:
+        assert_public(base, settings)
     return base, (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
 

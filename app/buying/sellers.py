@@ -18,6 +18,8 @@ from app.ports.upstream import UpstreamRequest
 from app.state import app_state
 
 MAX_ANSWER_BYTES = 2**20
+# What this service itself sells for a payment.
+_OWN_PATHS = ("/v1/gateway/", "/v1/proxy/")
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _MAX_HEADERS = 30
 _MAX_HEADER_LENGTH = 4096
@@ -84,7 +86,7 @@ class SellerAnswer:
 def parse_request(*, url: str, method: str, headers: Mapping[str, str], body: str | None) -> SellerRequest:
     """Parse a request. Raises: InvalidInput."""
     try:
-        base, target = base_urls.parse_public(url, app_state().settings)
+        base, target = base_urls.parse_public(url, app_state().settings, own_paths=_OWN_PATHS)
     except ValueError as error:
         raise InvalidInput.field("url", str(error)) from None
     return SellerRequest(

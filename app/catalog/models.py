@@ -20,6 +20,9 @@ from app.db.columns import ID, SERIAL, UtcDateTime, partial_index
 from app.db.state_machine import StateMachine
 from app.extensions import Model
 
+PROVIDER_PREFIX = "service:"
+"""Begins the name of a service among the providers of calls."""
+
 
 def _of_service() -> ForeignKey:
     return ForeignKey("services.id", ondelete="CASCADE")

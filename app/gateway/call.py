@@ -27,7 +27,7 @@ from app.gateway.validation.body import parse_body
 from app.gateway.validation.rules import check_fields, check_parameters
 from app.identity.guards import presented_keys
 from app.identity.principal import Principal
-from app.payments.x402 import gate, terms
+from app.payments.x402 import gate, guard, terms
 from app.payments.x402.headers import PaymentHeaders
 from app.payments.x402.terms import PayableRequest, PaymentPrice
 from app.ports.upstream import UpstreamRequest
@@ -200,15 +200,7 @@ def forward(
                 raise
             return _forward_prepaid(call, caller)
         except Unauthorized:
-            raise key_or_payment_required() from None
-
-
-def key_or_payment_required() -> Unauthorized:
-    """Return the error for a call with an invalid key and without a payment."""
-    return Unauthorized(
-        "A valid API key is required in the X-API-Key header or as Authorization: Bearer. Without any key, a call "
-        "can be paid for with USDC (x402)."
-    )
+            raise guard.key_or_payment_required() from None
 
 
 def _max_call_nanos() -> int:

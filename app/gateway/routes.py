@@ -30,7 +30,7 @@ from app.gateway.providers.table import Provider, ProviderTable
 from app.identity import guards
 from app.identity.principal import Principal
 from app.identity.service import recall_principal
-from app.payments.x402.headers import PaymentHeaders
+from app.payments.x402 import guard
 from app.state import app_state
 from app.web.blueprint import PUBLIC, Blueprint, Guard
 from app.web.client_request import ClientRequest, current_request
@@ -45,30 +45,19 @@ def _find_provider(name: str) -> Provider:
     return app_state().part(ProviderTable).find(name)
 
 
-def _require_key_or_payment(request: ClientRequest) -> Principal | None:
-    """Authenticate a request by its API key, or admit it without one, to pay or to get the terms.
-
-    An invalid key is refused unless the request has a payment. Raises: Unauthorized.
-    """
-    found = guards.find_principal_by_sdk_key(request, recall_principal)
-    if found is not None:
-        guards.authenticate_as(request, found)
-        return found
-    guards.allow_keyless(request)
-    if guards.presented_keys(request) and not PaymentHeaders.read(request.headers.get).has_payment:
-        raise call.key_or_payment_required()
-    return None
+def _authenticate(request: ClientRequest) -> Principal | None:
+    return guard.authenticate(request, guards.find_principal_by_sdk_key(request, recall_principal))
 
 
 def _authorize(request: ClientRequest) -> None:
     _find_provider((request.view_args or {})["provider"])
-    _require_key_or_payment(request)
+    _authenticate(request)
 
 
 def serve(request: ClientRequest, name: str) -> Response:
     """Serve a call of the provider with this name, as the views below do. Raises: ServiceError."""
     provider = _find_provider(name)
-    return call.forward(request, provider, _require_key_or_payment(request), provider_name=name)
+    return call.forward(request, provider, _authenticate(request), provider_name=name)
 
 
 def forwarded_route(providers: ProviderTable) -> ForwardedRoute:

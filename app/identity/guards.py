@@ -6,7 +6,6 @@ Every failure is the same 401: missing, malformed, unknown, expired and revoked 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import TypeAlias
 
 from flask import g
@@ -42,9 +41,9 @@ SECURITY_SCHEMES = {
         "in": "header",
         "name": "X-Payment",
         "description": (
-            "Instead of a key, on gateway routes: the hash of a USDC transaction (with `X-Payment-Chain`), or a signed "
-            "payment of x402, here (version 1) or in `PAYMENT-SIGNATURE` (version 2). A call without either is "
-            "answered 402 with the terms."
+            "Instead of a key, on gateway and proxy routes: the hash of a USDC transaction (with `X-Payment-Chain`), "
+            "or a signed payment of x402, here (version 1) or in `PAYMENT-SIGNATURE` (version 2). A call without "
+            "either is answered 402 with the terms."
         ),
     },
     MASTER_KEY_SCHEME: {
@@ -130,8 +129,8 @@ def presented_keys(request: ClientRequest) -> list[str]:
     return [key for key in candidates if key]
 
 
-def _check_any_key(request: ClientRequest, find: FindPrincipal = service.find_principal) -> None:
-    found = find(request.headers.get("X-API-Key"))
+def _check_any_key(request: ClientRequest) -> None:
+    found = service.find_principal(request.headers.get("X-API-Key"))
     if found is None:
         raise Unauthorized
     authenticate_as(request, found)
@@ -168,9 +167,6 @@ KEYLESS = Guard(schemes=(), check=allow_keyless)
 
 ANY_KEY = Guard(schemes=(API_KEY_SCHEME,), check=_check_any_key)
 """An agent's or a gateway-only key. On wallet routes the latter has no agent: empty lists, 404 for ids."""
-
-CHARGED_KEY = Guard(schemes=(API_KEY_SCHEME,), check=partial(_check_any_key, find=service.recall_principal))
-"""As `ANY_KEY`, where whatever the key is used for holds credits, which checks it again."""
 
 AGENT_KEY = Guard(schemes=(API_KEY_SCHEME,), check=_check_agent_key)
 """An agent's key; a gateway-only key gets a 401 that explains it."""

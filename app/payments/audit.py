@@ -28,7 +28,7 @@ def _find_wrong_grants(session: Session) -> list[str]:
         for reference in sorted(recorded.keys() | granted.keys())
         if recorded.get(reference) != granted.get(reference)
     ]
-    excessive = [row for row in closed if (row.granted_nanos or 0) > row.units * topups.NANOS_PER_UNIT]
+    excessive = [row for row in closed if (row.granted_nanos or 0) > row.units * consumed.NANOS_PER_UNIT]
     return [
         *wrong,
         *(f"top-up {row.transaction_id} granted more than was transferred" for row in excessive),

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.chains import USDC, ChainName
-from app.core.money import TokenAmount
+from app.core.money import NANOS_PER_USD, TokenAmount
 from app.core.state_machine import Transitions
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.state_machine import StateMachine
@@ -26,6 +26,8 @@ from app.observability import logs
 from app.payments.models import Payment, PaymentClaim, PaymentRestoreCutoff
 from app.state import app_state
 
+NANOS_PER_UNIT: int = NANOS_PER_USD // 10**USDC.decimals
+"""What a base unit of USDC is worth: it counts as dollars."""
 MAX_ATTEMPTS = 4
 RETRY_WINDOW = timedelta(hours=24)
 
@@ -198,14 +200,17 @@ def start_attempt(session: Session, payment_id: str) -> bool:
     return bool(moved)
 
 
-def release_attempt(session: Session, payment_id: str) -> None:
-    """End an attempt that served nothing."""
-    PAYMENTS.move(session, payment_id, PaymentStatus.SERVING, PaymentStatus.PAID)
+def release_attempt(session: Session, payment_id: str) -> bool:
+    """End an attempt that served nothing; return whether it had not ended."""
+    return bool(PAYMENTS.move(session, payment_id, PaymentStatus.SERVING, PaymentStatus.PAID))
 
 
-def mark_served(session: Session, payment_id: str) -> None:
-    """End an attempt that was served."""
-    PAYMENTS.move(session, payment_id, PaymentStatus.SERVING, PaymentStatus.SERVED, served_at=clock.now())
+def mark_served(session: Session, payment_id: str) -> bool:
+    """End an attempt that was served; return whether it had not ended."""
+    moved = PAYMENTS.move(
+        session, payment_id, PaymentStatus.SERVING, PaymentStatus.SERVED, served_at=clock.now()
+    )
+    return bool(moved)
 
 
 def reopen(session: Session, payment_id: str) -> None:
@@ -288,6 +293,16 @@ def reversed_by_chain(session: Session) -> dict[str, int]:
         .group_by(Payment.chain)
     )
     return dict(session.execute(rows).all())
+
+
+def revenue_by_provider(session: Session, *, prefix: str) -> dict[str, int]:
+    """Return what served calls cost, in nano-dollars, by provider with a name that begins with `prefix`. For audits."""
+    rows = session.execute(
+        select(Payment.provider, func.sum(Payment.required_units))
+        .where(Payment.provider.startswith(prefix, autoescape=True), Payment.served_at.is_not(None))
+        .group_by(Payment.provider)
+    )
+    return {provider: int(units) * NANOS_PER_UNIT for provider, units in rows}
 
 
 def find_without_claim(session: Session) -> list[str]:

@@ -14,7 +14,6 @@ from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.chains import USDC, ChainName
-from app.core.money import NANOS_PER_USD
 from app.credits import accounts as credit_accounts
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, TransactionInProgress
@@ -35,7 +34,6 @@ _log = structlog.get_logger(__name__)
 TOPUP_KIND = "topup"
 REFERENCE_PREFIX = "topup:"
 _GRANT_BATCH = 200
-NANOS_PER_UNIT = NANOS_PER_USD // 10**USDC.decimals
 
 
 def create_topup(
@@ -159,10 +157,15 @@ def _close_topup(transaction_id: str, final_status: MovementStatus) -> bool:
         if keys and not consumed.is_claimed(session, keys):
             consumed.claim(session, keys, transaction_id)
         credit_accounts.grant(
-            session, row.account_id, units * NANOS_PER_UNIT, reference=grant_reference(transaction_id)
+            session,
+            row.account_id,
+            units * consumed.NANOS_PER_UNIT,
+            reference=grant_reference(transaction_id),
         )
-        row.granted_nanos = units * NANOS_PER_UNIT
+        row.granted_nanos = units * consumed.NANOS_PER_UNIT
         row.closed_at = clock.now()
     with logs.caused_by(view.request_id):
-        _log.info("topup_closed", transaction_id=transaction_id, granted_nanos=units * NANOS_PER_UNIT)
+        _log.info(
+            "topup_closed", transaction_id=transaction_id, granted_nanos=units * consumed.NANOS_PER_UNIT
+        )
     return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
@@ -13,10 +13,13 @@ from sqlalchemy import select
 from werkzeug.test import TestResponse
 
 from app.adapters.upstream_http.exchange import HttpUpstream
+from app.core.chains import ChainName
 from app.credits import accounts as credit_accounts
 from app.credits.models import CreditHold
 from app.db.unit_of_work import read_only_unit
+from app.ports.chain import Chain
 from tests.support.agents import Agent, register
+from tests.support.payments import facilitator_of
 from tests.support.upstreams import Behaviour, MisbehavingUpstream, misbehaving_upstream
 
 SPEC: dict[str, Any] = {
@@ -144,14 +147,24 @@ def market(
     *,
     base_path: str = "/api",
     read_seconds: Decimal = Decimal(60),
+    chains: Mapping[ChainName, Chain] | None = None,
     **settings: Any,
 ) -> Iterator[Market]:
-    """Set everything up, in its application's context; services may be on loopback."""
+    """Set everything up, in its application's context; services may be on loopback, payments come on `chains`."""
+    paid = (
+        {
+            "chains": dict(chains),
+            "facilitators": {name: facilitator_of(each) for name, each in chains.items()},
+        }
+        if chains
+        else {}
+    )
     with misbehaving_upstream() as upstream:
         app = build_app(
             database_url,
             settings=settings,
             public_upstream=HttpUpstream(connect_seconds=Decimal(20), read_seconds=read_seconds),
+            **paid,
         )
         with app.app_context():
             client = app.test_client()

@@ -83,9 +83,9 @@ def published_seller(
 
 
 @contextmanager
-def served(app: Flask) -> Iterator[str]:
-    """Serve an application on a port of loopback, and yield its URL."""
-    web = make_server("127.0.0.1", 0, app, threaded=True)
+def served(app: Flask, *, port: int = 0) -> Iterator[str]:
+    """Serve an application on a port of loopback, any by default, and yield its URL."""
+    web = make_server("127.0.0.1", port, app, threaded=True)
     thread = threading.Thread(target=web.serve_forever)
     thread.start()
     try:

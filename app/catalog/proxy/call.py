@@ -1,4 +1,4 @@
-"""One proxied call: find the service, check the wallet and the price, hold, forward, settle.
+"""One proxied call: find the service, check the wallet and the price, hold or accept a payment, forward, settle.
 
 No credential of the client is forwarded, and only public hosts are called.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+from dataclasses import dataclass
 from decimal import Decimal
 
 from werkzeug.wrappers import Response
@@ -15,7 +16,7 @@ from werkzeug.wrappers import Response
 from app import base_urls
 from app.base_urls import BaseUrl
 from app.capacity.limiter import Quota
-from app.catalog.proxy.metering import ProxyMeter
+from app.catalog.proxy.metering import CreditsMeter, PaymentMeter, ProxyMeter
 from app.catalog.services import service as services
 from app.catalog.services.service import CallableService
 from app.core import clock, identifiers, money
@@ -23,9 +24,12 @@ from app.core.request_target import RequestTarget, path_prefix
 from app.db.unit_of_work import read_only_unit
 from app.errors import (
     DomainNotAllowed,
+    InsufficientCredits,
     InvalidInput,
     NotFound,
+    PaymentRequired,
     PerTxLimitExceeded,
+    Unauthorized,
     UpstreamError,
 )
 from app.forwarding import call, disclosure
@@ -33,12 +37,16 @@ from app.forwarding import headers as relayed_headers
 from app.forwarding.raw_target import target_under_prefix
 from app.forwarding.relay import ForwardingOptions
 from app.identity.principal import Principal
+from app.payments.x402 import gate, guard, terms
+from app.payments.x402.headers import PaymentHeaders
+from app.payments.x402.terms import PayableRequest, PaymentPrice
 from app.ports.upstream import UpstreamRequest, UpstreamResponse
 from app.spending import policy
 from app.spending.policy import SpendingRequest
 from app.state import app_state
 from app.wallets.core import wallets
 from app.wallets.core.wallets import WalletView
+from app.web import request_bodies
 from app.web.client_request import ClientRequest
 
 SIGNATURE_HEADER = "X-Gateway-Signature"
@@ -61,38 +69,105 @@ def reject_loops(request: ClientRequest) -> None:
         )
 
 
-def forward(request: ClientRequest, service_id: str, caller: Principal) -> Response:
+def forward(request: ClientRequest, service_id: str, caller: Principal | None) -> Response:
     """Forward a request to a service and return its response unchanged.
 
+    The caller's credits pay for it; without a caller, or if they do not suffice, the payment in the request.
+
     Raises: NotFound, InvalidInput, DomainNotAllowed, PerTxLimitExceeded, SessionLimitExceeded, PayloadTooLarge,
-    InsufficientCredits, Overloaded, UpstreamError, UpstreamTimeout.
+    Unauthorized, InsufficientCredits, PaymentRequired, PaymentInvalid, PaymentAlreadyUsed, Overloaded, UpstreamError,
+    UpstreamTimeout.
     """
+    proxied = _validated(request, service_id, caller)
+    has_payment = proxied.price.headers.has_payment
+    if caller is None and not has_payment:
+        raise terms.attach(proxied.price, PaymentRequired())
+    with gate.attach_terms(lambda: proxied.price):
+        if caller is None:
+            return _forward_prepaid(proxied, None)
+        try:
+            return _forward_on_credits(proxied, caller)
+        except InsufficientCredits:
+            # A payment would not count against the session that the request names.
+            if not has_payment or proxied.session_charge is not None:
+                raise
+            return _forward_prepaid(proxied, caller)
+        except Unauthorized:
+            raise guard.key_or_payment_required() from None
+
+
+@dataclass(frozen=True)
+class _ProxiedCall:
+    """A call that may be made, with its price for a payment."""
+
+    request: ClientRequest
+    service: CallableService
+    url: BaseUrl
+    target: RequestTarget
+    body: bytes
+    wallet_id: str | None
+    session_charge: SpendingRequest | None
+    price: PaymentPrice
+
+
+def _validated(request: ClientRequest, service_id: str, caller: Principal | None) -> _ProxiedCall:
     service = services.callable_service(service_id)
     wallet = _wallet(request, caller)
     target = target_under_prefix(request, "v1", "proxy", service_id).without_parameters({_WALLET_PARAMETER})
     url = base_urls.parse(service.base_url)
-    state = app_state()
-    if base_urls.is_own(url, state.settings):
+    settings = app_state().settings
+    if base_urls.is_own(url, settings):
         raise UpstreamError("The base URL of this service points to the proxy itself; it cannot be called.")
     _check_domain(wallet, url)
     _check_price(request, service)
-    outgoing = _signed_request(request, service, caller, url, target)
-    disclosure.reject_key(
-        request.headers["X-API-Key"], target=outgoing.target, headers=outgoing.headers, body=outgoing.body
+    body = call.body(request, call.MAX_BODY_BYTES if caller else request_bodies.MAX_KEYLESS_BYTES)
+    payable = PayableRequest(
+        request.method, request.raw_target, PaymentHeaders.read(request.headers.get), request.remote_addr
     )
-    model = f"/{path_prefix(target.path)}"
-    meter = ProxyMeter(
-        service,
+    price = payable.price(
+        max(service.price_nanos, money.nanos_from_usd(settings.x402_price_usd)),
+        body,
+        provider_name=service.provider,
+        description="One call of a service of this catalog",
+        unavailable_reason=None,
+    )
+    session_charge = _session_charge(request, service, wallet, url)
+    wallet_id = None if wallet is None else wallet.id
+    return _ProxiedCall(request, service, url, target, body, wallet_id, session_charge, price)
+
+
+def _forward_on_credits(proxied: _ProxiedCall, caller: Principal) -> Response:
+    meter = CreditsMeter(
+        proxied.service,
         caller,
-        wallet_id=None if wallet is None else wallet.id,
-        model=model,
-        session_charge=_session_charge(request, service, wallet, url),
+        wallet_id=proxied.wallet_id,
+        model=_model(proxied),
+        session_charge=proxied.session_charge,
     )
+    return _exchange(proxied, meter, client_id=caller.account_id)
+
+
+def _forward_prepaid(proxied: _ProxiedCall, caller: Principal | None) -> Response:
+    grant = gate.accept_payment(proxied.price, payer=caller)
+    meter = PaymentMeter(proxied.service, model=_model(proxied), grant=grant)
+    # Each payment counts as a separate client: it shares neither limits nor idempotency keys with another.
+    return _exchange(proxied, meter, client_id=grant.payment_id)
+
+
+def _model(proxied: _ProxiedCall) -> str:
+    return f"/{path_prefix(proxied.target.path)}"
+
+
+def _exchange(proxied: _ProxiedCall, meter: ProxyMeter, *, client_id: str) -> Response:
+    request = proxied.request
+    outgoing = _signed_request(proxied, client_id)
+    if key := request.headers.get("X-API-Key"):
+        disclosure.reject_key(key, target=outgoing.target, headers=outgoing.headers, body=outgoing.body)
     options = ForwardingOptions(
-        state.ports.public_upstream,
+        app_state().ports.public_upstream,
         lambda incoming: request.method != "HEAD" and _is_streamed_text(incoming),
-        account_id=caller.account_id,
-        quotas=_quotas(service, caller),
+        account_id=client_id,
+        quotas=_quotas(proxied.service, client_id),
     )
     return call.forward(request, outgoing, meter, options)
 
@@ -103,18 +178,22 @@ def _is_streamed_text(incoming: UpstreamResponse) -> bool:
     return named.get("content-type", "").startswith("text/plain") and "content-length" not in named
 
 
-def _quotas(service: CallableService, caller: Principal) -> tuple[Quota, ...]:
+def _quotas(service: CallableService, client_id: str) -> tuple[Quota, ...]:
     """Return quotas that keep permits for providers, other services and other callers if this service hangs."""
     return (
         Quota("services", 2, "to services"),
         Quota(f"service:{service.id}", 4, "to this service"),
-        Quota(f"account:{caller.account_id}", 4, "from your account"),
+        Quota(f"account:{client_id}", 4, "from your account"),
     )
 
 
-def _wallet(request: ClientRequest, caller: Principal) -> WalletView | None:
-    """Return the wallet of the call: the one in the request, or the agent's first. Raises: NotFound."""
+def _wallet(request: ClientRequest, caller: Principal | None) -> WalletView | None:
+    """Return the wallet of the call: the one in the request, or the agent's first. Raises: NotFound, Unauthorized."""
     named = request.headers.get(WALLET_HEADER) or request.args.get(_WALLET_PARAMETER)
+    if caller is None:
+        if named:
+            raise guard.key_or_payment_required()
+        return None
     if named:
         return wallets.with_controls(wallets.get_owned(named, agent_id=caller.agent_id))
     if caller.agent_id is None:
@@ -165,12 +244,10 @@ def _check_price(request: ClientRequest, service: CallableService) -> None:
         )
 
 
-def _signed_request(
-    request: ClientRequest, service: CallableService, caller: Principal, url: BaseUrl, target: RequestTarget
-) -> UpstreamRequest:
+def _signed_request(proxied: _ProxiedCall, client_id: str) -> UpstreamRequest:
     """Return the outgoing request, signed so that the service can refuse all others."""
-    body = call.body(request)
-    request_target = target.join_base(url.path)
+    request, service, body = proxied.request, proxied.service, proxied.body
+    request_target = proxied.target.join_base(proxied.url.path)
     request_target = request_target if request_target.startswith("/") else f"/{request_target}"
     timestamp = str(int(clock.now().timestamp()))
     own_headers = {
@@ -180,9 +257,9 @@ def _signed_request(
     authorization = request.headers.get("X-Upstream-Authorization")
     if authorization:
         own_headers["Authorization"] = authorization
-    own_headers |= call.idempotency_key(request, caller.account_id, service.id)
+    own_headers |= call.idempotency_key(request, client_id, service.id)
     headers = relayed_headers.for_upstream(request.headers.items(), own_headers=own_headers)
-    return UpstreamRequest(request.method, url.origin, request_target, headers, body)
+    return UpstreamRequest(request.method, proxied.url.origin, request_target, headers, body)
 
 
 def signature(secret: bytes, timestamp: str, method: str, target: str, body: bytes) -> str:

@@ -1,13 +1,16 @@
-"""The charge of one proxied call: held before it, captured exactly once after the response.
+"""The charge of one proxied call: held or paid before it, captured exactly once after the response.
 
-Hold and charge are two units, so that a process that dies between them has charged nothing: the hold's lease, which
-a running call renews, expires, and the sweep releases it; only the budget of a session stays charged. Revenue and
-counters are written in the unit that charges.
+On credits, hold and charge are two units, so that a process that dies between them has charged nothing: the hold's
+lease, which a running call renews, expires, and the sweep releases it; only the budget of a session stays charged. A
+payment that was accepted can be presented again. Revenue and counters are written in the unit that charges, or that
+records the payment as used.
 """
 
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
+from collections.abc import Collection
 from http import HTTPStatus
 
 from sqlalchemy.orm import Session
@@ -18,6 +21,7 @@ from app.credits.holds import HoldResult
 from app.db.unit_of_work import unit_of_work
 from app.errors import InsufficientCredits
 from app.identity.principal import Principal
+from app.payments.x402.gate import PaymentGrant
 from app.ports.upstream import RelayOutcome, UpstreamRequest, UpstreamResponse
 from app.spending import holds as spending_holds
 from app.spending.policy import SpendingRequest
@@ -33,6 +37,71 @@ class ProxyMeter(MeteredCall):
     """Meters one call: `begin`; then `on_no_response`, or `on_response_head` and the methods of a relay's meter."""
 
     def __init__(
+        self, service: CallableService, caller: Principal | None, *, wallet_id: str | None, model: str
+    ) -> None:
+        call = UsageCall(caller.key_id if caller else "", service.provider, model)
+        super().__init__(caller.account_id if caller else "", call)
+        self._service = service
+        self._wallet_id = wallet_id
+        self._sent_at = 0
+        self._microseconds = 0
+
+    def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
+        """Secure the price. Raises: InsufficientCredits, SessionLimitExceeded, PaymentAlreadyUsed."""
+        self._secure()
+        self._sent_at = time.monotonic_ns()
+        return outgoing
+
+    def on_response_head(self, incoming: UpstreamResponse) -> None:
+        """Record the status and the latency."""
+        super().on_response_head(incoming)
+        self._microseconds = (time.monotonic_ns() - self._sent_at) // 1000
+
+    def stream(self) -> None:
+        """Settle a streamed response: the price is due for its head."""
+        super().stream()
+        self._settle_answer()
+
+    def end(self, ending: RelayOutcome) -> None:
+        """Settle a complete response; charge nothing if it was interrupted and the client gets an error."""
+        if self._is_streaming:
+            return
+        if ending is RelayOutcome.COMPLETE:
+            self._settle_answer()
+        else:
+            self.on_no_response(is_upstream_failure=True)
+
+    @abstractmethod
+    def _secure(self) -> None:
+        """Secure the price before the call."""
+
+    @abstractmethod
+    def _capture(self) -> None:
+        """Capture the price, and count the call."""
+
+    def _settle_answer(self) -> None:
+        if self._status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            self.on_no_response(is_upstream_failure=True)
+        else:
+            self._capture()
+
+    def _count(self, session: Session, charged_nanos: int) -> None:
+        statistics.record_answered_call(
+            session,
+            self._service.id,
+            wallet_id=self._wallet_id,
+            charged_nanos=charged_nanos,
+            microseconds=self._microseconds,
+        )
+
+    def _count_failure(self, session: Session) -> None:
+        statistics.record_failed_call(session, self._service.id)
+
+
+class CreditsMeter(ProxyMeter):
+    """Meters a call that credits pay for; a session of the wallet may be charged as well."""
+
+    def __init__(
         self,
         service: CallableService,
         caller: Principal,
@@ -41,15 +110,29 @@ class ProxyMeter(MeteredCall):
         model: str,
         session_charge: SpendingRequest | None = None,
     ) -> None:
-        super().__init__(caller.account_id, UsageCall(caller.key_id, f"service:{service.id}", model))
-        self._service = service
-        self._wallet_id = wallet_id
+        super().__init__(service, caller, wallet_id=wallet_id, model=model)
         self._session_charge = session_charge
-        self._sent_at = 0
-        self._microseconds = 0
 
-    def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
-        """Hold the price, and count it against the session. Raises: InsufficientCredits, SessionLimitExceeded."""
+    def on_no_response(self, *, is_upstream_failure: bool) -> None:
+        """Release the hold; `is_upstream_failure` counts against the service's reliability."""
+
+        def release(session: Session) -> HoldResult:
+            outcome = usage.cancel(session, self.id)
+            if is_upstream_failure:
+                self._count_failure(session)
+            return outcome
+
+        self._settle(release)
+        self._refund_session()
+
+    def feed(self, piece: bytes) -> bytes:
+        """Return a piece unchanged, and renew the lease."""
+        if not self._is_streaming:
+            self._renew()
+        return piece
+
+    def _secure(self) -> None:
+        """Hold the price, and count it against the session."""
         if self._session_charge is not None:
             with unit_of_work() as session:
                 spending_holds.charge_session(
@@ -61,45 +144,15 @@ class ProxyMeter(MeteredCall):
         except InsufficientCredits:
             self._refund_session()
             raise
-        self._sent_at = time.monotonic_ns()
-        return outgoing
 
-    def on_no_response(self, *, is_upstream_failure: bool) -> None:
-        """Release the hold; `is_upstream_failure` counts against the service's reliability."""
+    def _capture(self) -> None:
+        self._settle(self._charge)
 
-        def release(session: Session) -> HoldResult:
-            outcome = usage.cancel(session, self.id)
-            if is_upstream_failure:
-                statistics.record_failed_call(session, self._service.id)
-            return outcome
-
-        self._settle(release)
-        self._refund_session()
-
-    def on_response_head(self, incoming: UpstreamResponse) -> None:
-        """Record the status and the latency."""
-        super().on_response_head(incoming)
-        self._microseconds = (time.monotonic_ns() - self._sent_at) // 1000
-
-    def feed(self, piece: bytes) -> bytes:
-        """Return a piece unchanged, and renew the lease."""
-        if not self._is_streaming:
-            self._renew()
-        return piece
-
-    def stream(self) -> None:
-        """Settle a streamed response: the price is due for its head."""
-        super().stream()
-        self._settle_answer()
-
-    def end(self, ending: RelayOutcome) -> None:
-        """Settle a complete response; release the hold if it was interrupted and the client gets an error."""
-        if self._is_streaming:
-            return
-        if ending is RelayOutcome.COMPLETE:
-            self._settle_answer()
-        else:
-            self.on_no_response(is_upstream_failure=True)
+    def _charge(self, session: Session) -> HoldResult:
+        outcome = usage.settle(session, self.id, MeteredUsage(self._service.price_nanos))
+        if not outcome.repeated:
+            self._count(session, outcome.charged_nanos)
+        return outcome
 
     def _refund_session(self) -> None:
         if self._session_charge is None:
@@ -112,20 +165,29 @@ class ProxyMeter(MeteredCall):
 
         self._retry(refund)
 
-    def _settle_answer(self) -> None:
-        if self._status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            self.on_no_response(is_upstream_failure=True)
-        else:
-            self._settle(self._charge)
 
-    def _charge(self, session: Session) -> HoldResult:
-        outcome = usage.settle(session, self.id, MeteredUsage(self._service.price_nanos))
-        if not outcome.repeated:
-            statistics.record_answered_call(
-                session,
-                self._service.id,
-                wallet_id=self._wallet_id,
-                charged_nanos=outcome.charged_nanos,
-                microseconds=self._microseconds,
-            )
-        return outcome
+class PaymentMeter(ProxyMeter):
+    """Meters a call with its own payment, which can be used again when the call fails."""
+
+    def __init__(self, service: CallableService, *, model: str, grant: PaymentGrant) -> None:
+        super().__init__(service, None, wallet_id=None, model=model)
+        self._grant = grant
+
+    def on_no_response(self, *, is_upstream_failure: bool) -> None:
+        """Release the payment for another attempt; `is_upstream_failure` counts against the service's reliability."""
+        record = self._count_failure if is_upstream_failure else None
+        self._retry(lambda: self._grant.release(record))
+
+    def headers(self) -> Collection[tuple[str, str]]:
+        """Return the headers about the settlement of the payment."""
+        return [*super().headers(), *self._grant.headers.items()]
+
+    def _secure(self) -> None:
+        """Start an attempt with the payment."""
+        self._grant.start_attempt()
+
+    def _capture(self) -> None:
+        self._retry(lambda: self._grant.mark_served(self._count_payment))
+
+    def _count_payment(self, session: Session) -> None:
+        self._count(session, self._grant.price_nanos)

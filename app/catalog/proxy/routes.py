@@ -14,24 +14,44 @@ from app.errors import (
     InsufficientCredits,
     Overloaded,
     PayloadTooLarge,
+    PaymentAlreadyUsed,
+    PaymentInvalid,
+    PaymentRequired,
     PerTxLimitExceeded,
     SessionLimitExceeded,
+    Unauthorized,
     UpstreamError,
     UpstreamTimeout,
 )
 from app.forwarding.entry import ForwardedRoute
 from app.forwarding.raw_target import DOCUMENTED_METHODS, UNDOCUMENTED_METHODS
 from app.identity import guards
-from app.web.blueprint import Blueprint
+from app.identity.principal import Principal
+from app.identity.service import recall_principal
+from app.payments.x402 import guard
+from app.web.blueprint import Blueprint, Guard
 from app.web.client_request import ClientRequest, current_request
 from app.web.openapi import response_headers
 
 _RULE = "/<service_id>/<rest:path>"
 _SHORT_RULE = "/<service_id>"
 
+
+def _authenticate(request: ClientRequest) -> Principal | None:
+    # Authorization belongs to the service, so a key is in X-API-Key only.
+    return guard.authenticate(request, recall_principal(request.headers.get("X-API-Key")))
+
+
+def _authorize(request: ClientRequest) -> None:
+    _authenticate(request)
+
+
+_GUARD = Guard(schemes=(guards.API_KEY_SCHEME, guards.PAYMENT_SCHEME), check=_authorize)
+"""An API key that pays with its credits, or a payment for this call."""
+
 proxy = Blueprint(
     "proxy",
-    guard=guards.CHARGED_KEY,
+    guard=_GUARD,
     url_prefix="/v1/proxy",
     description="Calls to services of the catalog. The service's response is returned unchanged.",
 )
@@ -39,8 +59,7 @@ proxy = Blueprint(
 
 def serve(request: ClientRequest, service_id: str) -> Response:
     """Serve a call of a service, as the views below do. Raises: ServiceError."""
-    guards.CHARGED_KEY.check(request)
-    return proxy_call.forward(request, service_id, guards.current_principal())
+    return proxy_call.forward(request, service_id, _authenticate(request))
 
 
 FORWARDED_ROUTE = ForwardedRoute(proxy.url_prefix, _RULE, lambda _: True, serve)
@@ -49,7 +68,7 @@ FORWARDED_ROUTE = ForwardedRoute(proxy.url_prefix, _RULE, lambda _: True, serve)
 def _forwarding(method: str) -> Callable[..., Response]:
     def call(service_id: str, path: str = "") -> Response:
         del path  # taken from the request line, which has not been decoded
-        return proxy_call.forward(current_request(), service_id, guards.current_principal())
+        return proxy_call.forward(current_request(), service_id, guards.find_principal())
 
     call.__name__ = f"proxy_{method.lower()}"
     call.__doc__ = f"""Forward a {method} to a service and return its response unchanged.
@@ -82,8 +101,9 @@ for _method in DOCUMENTED_METHODS:
         headers=response_headers("X-Gateway-Request-Id", "X-Cost-Usd", "X-Credits-Remaining"),
     )(
         proxy.raises(
-            InsufficientCredits, PerTxLimitExceeded, SessionLimitExceeded, DomainNotAllowed, PayloadTooLarge,
-            Overloaded, UpstreamError, UpstreamTimeout,
+            Unauthorized, InsufficientCredits, PaymentRequired, PaymentInvalid, PaymentAlreadyUsed,
+            PerTxLimitExceeded, SessionLimitExceeded, DomainNotAllowed, PayloadTooLarge, Overloaded, UpstreamError,
+            UpstreamTimeout,
         )(_forwarding(_method))
     )  # fmt: skip
     for _name, _note in _NOTES:

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from app import base_urls
 from app.catalog import subscriptions
-from app.catalog.models import SERVICES, Service, ServiceSpecification, ServiceStatus
+from app.catalog.models import PROVIDER_PREFIX, SERVICES, Service, ServiceSpecification, ServiceStatus
 from app.catalog.services import search_index
 from app.catalog.statistics import counts as statistics
 from app.core import clock, identifiers
@@ -89,6 +89,11 @@ class CallableService:
     base_url: str
     price_nanos: int
     secret: bytes = field(repr=False)
+
+    @property
+    def provider(self) -> str:
+        """Return its name among the providers of calls, in usage and payments."""
+        return f"{PROVIDER_PREFIX}{self.id}"
 
 
 COLUMNS = tuple(getattr(Service, each.name) for each in fields(ServiceView))

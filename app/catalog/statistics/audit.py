@@ -1,16 +1,16 @@
-"""Audit of the counters: revenue equals what callers were charged, and the stripes add up."""
+"""Audit of the counters: revenue equals what callers were charged or paid, and the stripes add up."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from sqlalchemy import Subquery, func, select
 from sqlalchemy.orm import Session
 
-from app.catalog.models import ServiceCaller, ServiceTotal
+from app.catalog.models import PROVIDER_PREFIX, ServiceCaller, ServiceTotal
+from app.payments import consumed
 from app.usage import service as usage
-
-_PREFIX = "service:"
 
 
 def check(session: Session) -> list[str]:
@@ -19,11 +19,12 @@ def check(session: Session) -> list[str]:
 
 
 def _find_wrong_revenue(session: Session) -> list[str]:
-    charged = {
-        provider.removeprefix(_PREFIX): nanos
-        for provider, nanos in usage.revenue_by_provider(session, prefix=_PREFIX).items()
-        if nanos
-    }
+    charged: Counter[str] = Counter()
+    for revenue in (
+        usage.revenue_by_provider(session, prefix=PROVIDER_PREFIX),
+        consumed.revenue_by_provider(session, prefix=PROVIDER_PREFIX),
+    ):
+        charged.update({provider.removeprefix(PROVIDER_PREFIX): nanos for provider, nanos in revenue.items()})
     counted = {
         service_id: int(nanos)
         for service_id, nanos in session.execute(
@@ -34,10 +35,10 @@ def _find_wrong_revenue(session: Session) -> list[str]:
         if nanos
     }
     return [
-        f"service {service_id}: callers were charged {charged.get(service_id, 0)} nano-dollars, "
+        f"service {service_id}: callers paid {charged[service_id]} nano-dollars, "
         f"but {counted.get(service_id, 0)} are counted"
         for service_id in sorted(charged.keys() | counted.keys())
-        if charged.get(service_id, 0) != counted.get(service_id, 0)
+        if charged[service_id] != counted.get(service_id, 0)
     ]
 
 

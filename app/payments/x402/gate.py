@@ -69,6 +69,7 @@ class PaymentGrant:
     """The right to one call: `start_attempt`, then `mark_served` or `release`; or `consume` alone."""
 
     payment_id: str
+    price_nanos: int
     headers: Mapping[str, str]
 
     def start_attempt(self) -> None:
@@ -84,15 +85,17 @@ class PaymentGrant:
             raise _in_use_error()
         consumed.mark_served(session, self.payment_id)
 
-    def mark_served(self) -> None:
-        """Record that the call was served."""
+    def mark_served(self, record: Callable[[Session], None] | None = None) -> None:
+        """Record that the call was served, and in the same unit what else there is to record of it, once."""
         with unit_of_work() as session:
-            consumed.mark_served(session, self.payment_id)
+            if consumed.mark_served(session, self.payment_id) and record is not None:
+                record(session)
 
-    def release(self) -> None:
-        """Record that the call was not served."""
+    def release(self, record: Callable[[Session], None] | None = None) -> None:
+        """Record that the call was not served, and in the same unit what else there is to record of it, once."""
         with unit_of_work() as session:
-            consumed.release_attempt(session, self.payment_id)
+            if consumed.release_attempt(session, self.payment_id) and record is not None:
+                record(session)
 
 
 @contextmanager
@@ -178,10 +181,11 @@ def _build_grant(payment: PaymentRow, presented: HashPayment | SignedPayment) ->
         raise _in_use_error()
     if not consumed.can_be_served(payment):
         raise Rejected(_ALREADY_USED)
+    price_nanos = payment.required_units * consumed.NANOS_PER_UNIT
     if isinstance(presented, HashPayment):
-        return PaymentGrant(payment.id, {})
+        return PaymentGrant(payment.id, price_nanos, {})
     header = _settlement_header(presented, success=True, transaction=payment.tx_hash, payer=payment.payer)
-    return PaymentGrant(payment.id, {**header, "Cache-Control": "no-store"})
+    return PaymentGrant(payment.id, price_nanos, {**header, "Cache-Control": "no-store"})
 
 
 def _refusal(error: PortError, presented: HashPayment | SignedPayment | None) -> ServiceError:

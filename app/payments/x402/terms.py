@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from app.core.chains import USDC, ChainName
-from app.core.money import NANOS_PER_USD, decimal_string
+from app.core.money import decimal_string
 from app.errors import PaymentAlreadyUsed, PaymentInvalid, ServiceError
 from app.payments import settlement_capacity, treasury
+from app.payments.consumed import NANOS_PER_UNIT
 from app.payments.x402.headers import PaymentHeaders
 from app.ports.facilitator import Facilitator
 from app.state import app_state
 
 REQUIRED_HEADER = "PAYMENT-REQUIRED"
 RESPONSE_HEADER = "PAYMENT-RESPONSE"
-_NANOS_PER_UNIT: int = NANOS_PER_USD // 10**USDC.decimals
 _MAX_TIMEOUT_SECONDS = 300
 # Clients take the first option that they can pay: the cheapest to settle comes first.
 _CHAIN_ORDER = (ChainName.BASE, ChainName.SOLANA, ChainName.ETHEREUM)
@@ -48,7 +48,7 @@ class PaymentPrice:
     @property
     def units(self) -> int:
         """Return the price in base units of USDC, rounded up."""
-        return -(-self.nanos // _NANOS_PER_UNIT)
+        return -(-self.nanos // NANOS_PER_UNIT)
 
     @property
     def amount(self) -> str:

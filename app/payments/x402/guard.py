@@ -1,0 +1,30 @@
+"""Authentication of a call that credits or a payment pay for."""
+
+from __future__ import annotations
+
+from app.errors import Unauthorized
+from app.identity import guards
+from app.identity.principal import Principal
+from app.payments.x402.headers import PaymentHeaders
+from app.web.client_request import ClientRequest
+
+
+def authenticate(request: ClientRequest, found: Principal | None) -> Principal | None:
+    """Authenticate a request as the holder of its key, or admit it without one; return the holder.
+
+    An invalid key is refused unless the request has a payment. Raises: Unauthorized, RateLimited, PayloadTooLarge.
+    """
+    if found is not None:
+        guards.authenticate_as(request, found)
+        return found
+    guards.allow_keyless(request)
+    if guards.presented_keys(request) and not PaymentHeaders.read(request.headers.get).has_payment:
+        raise key_or_payment_required()
+    return None
+
+
+def key_or_payment_required() -> Unauthorized:
+    """Return the error for a call with an invalid key and without a payment."""
+    return Unauthorized(
+        "A valid API key is required in the X-API-Key header. Without any key, a call can be paid for with USDC (x402)."
+    )
