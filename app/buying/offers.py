@@ -67,7 +67,7 @@ class PaymentOffer:
 
     @property
     def extra(self) -> Mapping[str, Any]:
-        """What the scheme adds to these terms."""
+        """Return what the scheme adds to these terms."""
         return self.requirements.get("extra") or {}
 
     def payment_header(self, signed: AuthorizedPayment, *, identifier: str) -> str:

@@ -93,7 +93,7 @@ NOT_KEYS = {"anonymous": 402, "misplaced": 402, "cookie": 402, "master": 402, "r
 PAID = access(503, _KEYS, **NOT_KEYS)
 REFUSED = access(503, _KEYS, **dict.fromkeys(NOT_KEYS, 403))
 """No route of a provider has this method: refused before a payment is asked for."""
-RELAYED = access(502, _KEYS)
+RELAYED = access(502, _KEYS, **NOT_KEYS)
 SIGN_IN = dict.fromkeys(ClientKind, 303)
 """The owner's pages redirect all clients that are not signed in, whatever key they send."""
 PAGE = Access({**SIGN_IN, ClientKind.COOKIE: 200})

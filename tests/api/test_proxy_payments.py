@@ -29,6 +29,7 @@ from sandbox.evm import EvmNode
 from tests.support.chains import ether, fund
 from tests.support.evm import sent as pay
 from tests.support.market import PRICE_NANOS, Market, market, sell
+from tests.support.mcp import call as call_tool
 from tests.support.payments import EvmPayer, by_hash, decoded, offered, person_with
 from tests.support.sellers import served
 from tests.support.servers import free_port
@@ -298,3 +299,15 @@ def test_no_other_url_of_this_service_is_fetched(reachable: Market, path: str) -
     answer = reachable.buyer.post(f"{reachable.buyer.wallet_url}/x402/fetch", body)
     assert refusal(answer) == (400, "INVALID_INPUT")
     assert "this service itself" in answer.get_json()["error"]
+
+
+def test_the_tool_of_mcp_is_paid_for_without_a_key(stage: Market, payer: EvmPayer) -> None:
+    client, wanted = stage.app.test_client(), {"service": stage.id, "path": "weather/Berlin"}
+    required = call_tool(client, "call_service", **wanted)
+    assert required["structuredContent"]["code"] == "PAYMENT_REQUIRED"
+    terms = required["structuredContent"]["accepts"][0]
+    payment = {"x402Version": 2, "accepted": terms, "payload": payer.authorize(terms)}
+    paid = call_tool(client, "call_service", meta={"x402/payment": payment}, **wanted)
+    assert paid["structuredContent"]["body"] == '{"weather": "sunny"}'
+    assert paid["_meta"]["x402/payment-response"]["success"] is True
+    assert_paid_calls(stage, 1)
