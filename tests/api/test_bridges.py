@@ -43,6 +43,7 @@ from tests.support.agents import Agent, register
 from tests.support.bridges import Workers, bridge, legs_of, running_bridges
 from tests.support.chains import ether, fund, usdc
 from tests.support.evm import await_mined
+from tests.support.mcp import call
 from tests.support.solana import fund_solana, running_solana, solana_chain
 from tests.support.waiting import wait_until
 
@@ -608,3 +609,18 @@ def test_a_mint_that_did_not_land_is_retried_with_more(
     assert budget is not None
     assert budget[1] == 50_000, row["legs"]
     assert len(minted.message.address_table_lookups) == 1
+
+
+def test_a_bridge_by_a_tool_is_made_once_however_often_it_is_retried(
+    agent: Agent, all_chains: dict[ChainName, Any], workers: Workers
+) -> None:
+    order = {
+        "wallet_id": agent.wallet_id, "source_chain": "base", "destination_chain": "ethereum", "token": "USDC",
+        "amount": "50",
+    }  # fmt: skip
+    results = [call(agent.client, "bridge", agent.key, **order, request_id="bridge-1") for _ in range(3)]
+    ids = {each["structuredContent"]["transaction_id"] for each in results}
+    assert len(ids) == 1
+    assert workers.finish(ids.pop())["status"] == "confirmed"
+    assert held(all_chains, agent, "base") == usdc(50)
+    assert usdc(149.5) < held(all_chains, agent, "ethereum") < usdc(150)

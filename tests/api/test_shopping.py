@@ -27,6 +27,7 @@ from tests.support.agents import Agent, register
 from tests.support.applications import RecordingQueue
 from tests.support.fake_shopper import PNG, FakeShopper, purchase_failure
 from tests.support.ledger import race
+from tests.support.mcp import call
 from tests.support.webhooks import feed
 from workers import purchases
 
@@ -698,3 +699,13 @@ def test_a_purchase_that_no_worker_takes_expires_and_costs_nothing(app: Flask, a
     body = seen(agent, purchase_id)
     assert (body["status"], body["error"]["code"], credits_left(agent)) == ("failed", "timeout", 10)
     assert row().sealed is None
+
+
+def test_a_tool_orders_once_however_often_it_is_retried(agent: Agent) -> None:
+    order_ = {**BODY, "request_id": "order-1"}
+    results = [call(agent.client, "buy", agent.key, **order_)["structuredContent"] for _ in range(3)]
+    assert results == [results[0]] * 3, results
+    purchases.buy(results[0]["id"])
+    found = call(agent.client, "get_purchase", agent.key, purchase_id=results[0]["id"])["structuredContent"]
+    assert found["status"] == "confirmed", found
+    assert len(agent.get("/v1/gateway/shopping/purchases").get_json()["purchases"]) == 1

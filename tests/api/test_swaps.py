@@ -28,6 +28,7 @@ from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import ether, evm_chain, fund, usdc
 from tests.support.faults import FaultyChain, FaultyExchange
+from tests.support.mcp import call
 from tests.support.swaps import move_price, router_may_take, swap
 
 pytestmark = pytest.mark.chain
@@ -465,3 +466,13 @@ def test_the_output_of_a_swap_fulfils_no_funding_request(faulty: Faulty) -> None
     faulty.node.mine(8)
     assert scanner.scan(ChainName.BASE) == 2
     assert {row["status"] for row in faulty.agent.history(type="funding")} == {"confirmed"}
+
+
+def test_a_swap_by_a_tool_is_made_once_however_often_it_is_retried(agent: Agent, base: EvmChain) -> None:
+    order = {"wallet_id": agent.wallet_id, "chain": "base", "input_token": "USDC", "output_token": "ETH"}
+    results = [
+        call(agent.client, "swap", agent.key, **order, amount="30", request_id="swap-1") for _ in range(3)
+    ]
+    assert results[0]["structuredContent"]["status"] == "confirmed", results[0]
+    assert [each["structuredContent"] for each in results] == [results[0]["structuredContent"]] * 3
+    assert base.balances(agent.address).of(USDC).units == usdc(70)

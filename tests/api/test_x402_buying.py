@@ -31,6 +31,7 @@ from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import ether, evm_chain, fund
 from tests.support.evm import chain_at, proxy, spoil
+from tests.support.mcp import call
 from tests.support.owners import person
 from tests.support.payments import SEARCH, decoded, shop
 from tests.support.sellers import (
@@ -633,3 +634,18 @@ def test_sessions_are_opened_for_a_time_in_the_future(buyer: Buyer) -> None:
     session = open_session(buyer).get_json()["id"]
     answer = other.get(f"{other.wallet_url}/sessions/{session}")
     assert answer.status_code == 404
+
+
+def test_a_tool_pays_a_web_service_once_however_often_it_is_retried(
+    buyer: Buyer, seller: ScriptedSeller
+) -> None:
+    order = {"wallet_id": buyer.agent.wallet_id, "url": seller.url + "/report", "max_amount_usd": 0.05}
+    results = [
+        call(buyer.agent.client, "fetch_and_pay", buyer.agent.key, **order, request_id="report-1")
+        for _ in range(3)
+    ]
+    assert results[0]["structuredContent"]["payment"]["state"] == "paid", results[0]
+    assert [each["structuredContent"] for each in results] == [results[0]["structuredContent"]] * 3
+    assert (uses_of(buyer.node, buyer.agent.address), buyer.spent()) == (1, 0.01)
+    above = call(buyer.agent.client, "fetch_and_pay", buyer.agent.key, **{**order, "max_amount_usd": 0.001})
+    assert (above["isError"], above["structuredContent"]["code"]) == (True, "PER_TX_LIMIT_EXCEEDED")
