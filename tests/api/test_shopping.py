@@ -707,5 +707,5 @@ def test_a_tool_orders_once_however_often_it_is_retried(agent: Agent) -> None:
     assert results == [results[0]] * 3, results
     purchases.buy(results[0]["id"])
     found = call(agent.client, "get_purchase", agent.key, purchase_id=results[0]["id"])["structuredContent"]
-    assert found["status"] == "confirmed", found
+    assert found["status"] == "completed", found
     assert len(agent.get("/v1/gateway/shopping/purchases").get_json()["purchases"]) == 1
