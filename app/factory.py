@@ -44,6 +44,7 @@ from app.identity.key_memory import KeyMemory
 from app.mcp import routes as mcp
 from app.mcp.tool_schemas import ToolDescriptions
 from app.observability import error_reporting, logs
+from app.owner.notices import pages as notice_pages
 from app.owner.pages import agent as agent_pages
 from app.owner.pages import approvals as approval_pages
 from app.owner.pages import claim as claim_pages
@@ -288,6 +289,6 @@ def _install_wsgi_middleware(app: Flask, settings: Settings) -> None:
 
 # Modules with views of another module's blueprint, and the only table that no feature imports.
 _REGISTERED_ON_IMPORT = (
-    agent_pages, approval_pages, claim_pages, leases, limits_form, movement_routes, passkey_pages,
-    session_routes, sign_in,
+    agent_pages, approval_pages, claim_pages, leases, limits_form, movement_routes, notice_pages,
+    passkey_pages, session_routes, sign_in,
 )  # fmt: skip

@@ -18,7 +18,7 @@ from app.errors import NotFound
 from app.events import fan_out, outbox, targets
 from app.events.fan_out import DELIVERIES, DeliveryStatus
 from app.events.models import Event, EventDelivery
-from app.events.targets import Subscriber
+from app.events.targets import Subscriber, TargetKind
 from app.events.types import EventType
 
 
@@ -59,10 +59,23 @@ def list_of(
         return Page(found, count(session, EventDelivery, *conditions), page)
 
 
-def send_test(subscriber: Subscriber, target_id: str) -> str:
-    """Record a test event for one webhook, and return its id; it is delivered like any other. Raises: NotFound."""
+def last_of(target_id: str) -> DeliveryView | None:
+    """Return the latest delivery to a target."""
+    with read_only_unit() as session:
+        row = session.execute(
+            select(EventDelivery, Event.type)
+            .join(Event, Event.id == EventDelivery.event_id)
+            .where(EventDelivery.target_id == target_id)
+            .order_by(EventDelivery.position.desc())
+            .limit(1)
+        ).first()
+        return None if row is None else _view(*row)
+
+
+def send_test(subscriber: Subscriber, target_id: str, *, kind: TargetKind | None = TargetKind.WEBHOOK) -> str:
+    """Record a test event for one target, and return its id; it is delivered like any other. Raises: NotFound."""
     with unit_of_work() as session:
-        target = targets.find(session, subscriber, target_id)
+        target = targets.find(session, subscriber, target_id, kind=kind)
         data = {"webhook_id": target.id, "message": "This is a test."}
         event_id = identifiers.new_id()
         outbox.record(

@@ -265,9 +265,11 @@ def secrets_of(row: EventTarget) -> list[str]:
     return found
 
 
-def find(session: Session, subscriber: Subscriber, target_id: str) -> EventTarget:
-    """Return the row of a subscriber's webhook. Raises: NotFound."""
-    return _find(session, subscriber, target_id, TargetKind.WEBHOOK)
+def find(
+    session: Session, subscriber: Subscriber, target_id: str, *, kind: TargetKind | None = TargetKind.WEBHOOK
+) -> EventTarget:
+    """Return the row of a subscriber's target of a kind, or of any kind. Raises: NotFound."""
+    return _find(session, subscriber, target_id, kind)
 
 
 def _create(
@@ -289,6 +291,9 @@ def _create(
     with unit_of_work() as session:
         if subscriber.agent_id is not None:
             identity.lock_agent(session, subscriber.agent_id)
+            same = select(EventTarget).where(*_of(subscriber, kind), EventTarget.url == url)
+            if kind is not TargetKind.WEBHOOK and (existing := session.scalars(same).first()) is not None:
+                return _view(existing)
         most = MAX_OPERATOR_TARGETS if subscriber.agent_id is None else MAX_TARGETS
         if count(session, EventTarget, *_of(subscriber, None)) >= most:
             raise LimitReached(f"There can be at most {most} webhooks and other targets; delete one first.")

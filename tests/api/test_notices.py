@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
-import http_ece
 import pytest
-from aiosmtpd.controller import Controller
-from aiosmtpd.smtp import Envelope
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from flask import Flask
 from py_vapid import Vapid02
 
@@ -29,74 +22,22 @@ from app.events.types import EventType
 from app.ports.errors import PortError, Rejected, Unreachable
 from tests.support.agents import Agent, register
 from tests.support.loopback_http import Reply
+from tests.support.notices import Browser, Mailbox, new_push_key, running_mailbox
 from tests.support.servers import free_port
 from tests.support.webhooks import deliver, receiver
 
 SENDER, OWNER = "purser@service.example", "owner@home.example"
 
 
-def encoded(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).decode().rstrip("=")
-
-
-@dataclass(slots=True)
-class Mailbox:
-    """A mail server that keeps what it accepts."""
-
-    port: int
-    refuses: bool = False
-    received: list[tuple[list[str], str]] = field(default_factory=list)
-
-    async def handle_RCPT(  # noqa: N802 - as aiosmtpd calls it
-        self, _server: object, _session: object, envelope: Envelope, address: str, _options: object
-    ) -> str:
-        if self.refuses:
-            return "550 no such user"
-        envelope.rcpt_tos.append(address)
-        return "250 OK"
-
-    async def handle_DATA(self, _server: object, _session: object, envelope: Envelope) -> str:  # noqa: N802 - see above
-        content = envelope.content
-        assert isinstance(content, bytes)
-        self.received.append((envelope.rcpt_tos, content.decode()))
-        return "250 OK"
-
-
 @pytest.fixture
 def mailbox() -> Iterator[Mailbox]:
-    box = Mailbox(free_port())
-    controller = Controller(box, hostname="127.0.0.1", port=box.port)
-    controller.start()
-    try:
+    with running_mailbox() as box:
         yield box
-    finally:
-        controller.stop()
-
-
-@dataclass(frozen=True, slots=True)
-class Browser:
-    """A subscribed browser, which can decrypt what its push service gets."""
-
-    private: ec.EllipticCurvePrivateKey = field(
-        default_factory=lambda: ec.generate_private_key(ec.SECP256R1())
-    )
-    secret: bytes = field(default_factory=lambda: os.urandom(16))
-
-    def subscription(self, endpoint: str) -> dict[str, str]:
-        point = self.private.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
-        return {"endpoint": endpoint, "p256dh": encoded(point), "auth": encoded(self.secret)}
-
-    def decrypt(self, body: bytes) -> dict[str, Any]:
-        plain = http_ece.decrypt(body, private_key=self.private, auth_secret=self.secret, version="aes128gcm")
-        found: dict[str, Any] = json.loads(plain)
-        return found
 
 
 @pytest.fixture
 def push_key() -> str:
-    key = Vapid02()
-    key.generate_keys()
-    return encoded(key.private_key.private_numbers().private_value.to_bytes(32, "big"))
+    return new_push_key()
 
 
 @pytest.fixture

@@ -708,4 +708,5 @@ def test_a_tool_orders_once_however_often_it_is_retried(agent: Agent) -> None:
     purchases.buy(results[0]["id"])
     found = call(agent.client, "get_purchase", agent.key, purchase_id=results[0]["id"])["structuredContent"]
     assert found["status"] == "completed", found
-    assert len(agent.get("/v1/gateway/shopping/purchases").get_json()["purchases"]) == 1
+    with read_only_unit() as session:
+        assert session.scalars(select(Purchase.id)).all() == [results[0]["id"]]

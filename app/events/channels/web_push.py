@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,6 +10,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from py_vapid import Vapid02
 from pywebpush import WebPusher
 
@@ -42,6 +44,17 @@ def send(endpoint: str, keys: Mapping[str, str], event: Any) -> Attempt:
     )
     # A subscription that no longer exists.
     return replace(attempt, is_gone=True) if attempt.status_code == HTTPStatus.NOT_FOUND else attempt
+
+
+def public_key() -> str | None:
+    """Return the key by which browsers subscribe, None if the service sends no push messages."""
+    private = app_state().settings.web_push_key.get_secret_value()
+    if not private:
+        return None
+    point = Vapid02.from_string(private).public_key.public_bytes(
+        Encoding.X962, PublicFormat.UncompressedPoint
+    )
+    return base64.urlsafe_b64encode(point).decode().rstrip("=")
 
 
 def _message(event: Any) -> bytes:

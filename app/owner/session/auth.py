@@ -37,7 +37,7 @@ SESSION_COOKIE = "purser_owner"
 _SESSION_KEY = "purser.owner_session"
 _CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; form-action 'self'; "
-    "frame-ancestors 'none'; base-uri 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    "frame-ancestors 'none'; base-uri 'none'; require-trusted-types-for 'script'; trusted-types push-worker"
 )
 _HEADERS = {
     "Cache-Control": "no-store",

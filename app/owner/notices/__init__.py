@@ -1,0 +1,1 @@
+"""Notices to owners by e-mail and browser."""

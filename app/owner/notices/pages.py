@@ -1,0 +1,154 @@
+"""The page of an owner's notices: e-mail addresses and browsers that are notified."""
+
+from __future__ import annotations
+
+from flask import Response, request, url_for
+from marshmallow import ValidationError
+
+from app.core.pagination import PageRequest
+from app.errors import InvalidInput, LimitReached, RateLimited
+from app.events import delivery_log, targets
+from app.events.channels import web_push
+from app.events.targets import Audience, Subscriber
+from app.events.types import EventType
+from app.identity.owner_keys import OwnerKeyView
+from app.owner.notices import addresses
+from app.owner.session.auth import agent_of, owner_key_of, render_page, see_other, session_pages
+from app.ports.errors import PortError
+from app.state import app_state
+from app.web.fields import Email
+
+NOTICE_TYPES = (
+    EventType.APPROVAL_REQUESTED, EventType.BUDGET_THRESHOLD_REACHED, EventType.CREDITS_LOW, EventType.WALLET_FROZEN,
+)  # fmt: skip
+"""What an owner is notified of."""
+_PAGE = "/agents/<string:agent_id>/notices"
+
+
+@session_pages.get(_PAGE)
+def show_notices(agent_id: str) -> Response:
+    """List an owner's targets, with the forms that add one."""
+    return _render(owner_key_of(agent_id))
+
+
+@session_pages.post(f"{_PAGE}/email")
+def send_confirmation(agent_id: str) -> Response:
+    """Send the link that confirms an address."""
+    key = owner_key_of(agent_id)
+    try:
+        address = Email(required=True).deserialize(request.form.get("email", ""))
+    except ValidationError:
+        address = None
+    if address is None:
+        return _render(key, error="This is not an email address.", status=400)
+    page = url_for("owner.confirm_form", agent_id=agent_id, token="")
+    try:
+        addresses.send_link(agent_id, address, page_url=app_state().settings.public_url + page.rstrip("/"))
+    except RateLimited as refusal:
+        return _render(
+            key, error="Too many messages were requested. Try again tomorrow.", status=refusal.status
+        )
+    except PortError:
+        return _render(key, error="The message could not be sent.", status=503)
+    return see_other(url_for("owner.show_notices", agent_id=agent_id, done="sent"))
+
+
+@session_pages.get(f"{_PAGE}/email/<string:token>")
+def confirm_form(agent_id: str, token: str) -> Response:
+    """Ask for the confirmation of an address: opening a link changes nothing, as programs open them, too."""
+    key = owner_key_of(agent_id)
+    address = addresses.address_of(agent_id, token)
+    if address is None:
+        return _render(key, error="This link has expired or belongs to another agent.", status=400)
+    return _render(key, confirming=address, token=token)
+
+
+@session_pages.post(f"{_PAGE}/email/<string:token>")
+def add_address(agent_id: str, token: str) -> Response:
+    """Add the address that a link confirms, once."""
+    key = owner_key_of(agent_id)
+    address = addresses.address_of(agent_id, token)
+    if address is None:
+        return _render(key, error="This link has expired or belongs to another agent.", status=400)
+    try:
+        targets.add_email(_subscriber(key), address, types=NOTICE_TYPES)
+    except LimitReached as failure:
+        return _render(key, error=failure.message, status=failure.status)
+    return see_other(url_for("owner.show_notices", agent_id=agent_id, done="added"))
+
+
+@session_pages.post(f"{_PAGE}/browser")
+def add_browser(agent_id: str) -> Response:
+    """Add the browser that has subscribed."""
+    key, form = owner_key_of(agent_id), request.form
+    subscription = {name: form.get(name, "")[:2000] for name in ("endpoint", "p256dh", "auth")}
+    try:
+        targets.add_browser(_subscriber(key), **subscription, types=NOTICE_TYPES, description=_browser_name())
+    except (InvalidInput, LimitReached) as failure:
+        return _render(key, error=failure.message, status=failure.status)
+    return see_other(url_for("owner.show_notices", agent_id=agent_id, done="added"))
+
+
+@session_pages.post(f"{_PAGE}/webhook")
+def add_webhook(agent_id: str) -> Response:
+    """Add a webhook, and show its secret once."""
+    key = owner_key_of(agent_id)
+    try:
+        made = targets.create_webhook(
+            _subscriber(key), url=request.form.get("url", "").strip(), types=NOTICE_TYPES, description=""
+        )
+    except (InvalidInput, LimitReached) as failure:
+        return _render(key, error=failure.message, status=failure.status)
+    return _render(key, secret=made.secret)
+
+
+@session_pages.post(f"{_PAGE}/test")
+def send_test_notice(agent_id: str) -> Response:
+    """Send a test to one target."""
+    key = owner_key_of(agent_id)
+    delivery_log.send_test(_subscriber(key), request.form.get("target_id", "")[:36], kind=None)
+    return see_other(url_for("owner.show_notices", agent_id=agent_id, done="tested"))
+
+
+@session_pages.post(f"{_PAGE}/remove")
+def remove_target(agent_id: str) -> Response:
+    """Remove a target."""
+    key = owner_key_of(agent_id)
+    targets.remove(_subscriber(key), request.form.get("target_id", "")[:36], kind=None)
+    return see_other(url_for("owner.show_notices", agent_id=agent_id, done="removed"))
+
+
+def _render(
+    key: OwnerKeyView,
+    *,
+    error: str = "",
+    status: int = 200,
+    confirming: str | None = None,
+    token: str = "",
+    secret: str | None = None,
+) -> Response:
+    page = PageRequest(targets.MAX_TARGETS, 0)
+    listed = targets.list_of(_subscriber(key), page, kind=None).items
+    return render_page(
+        "notices.html",
+        status=status,
+        agent=agent_of(key),
+        listed=[(each, delivery_log.last_of(each.id)) for each in listed],
+        limit=targets.MAX_TARGETS,
+        can_mail=app_state().ports.mailer is not None,
+        push_key=web_push.public_key(),
+        confirming=confirming,
+        token=token,
+        secret=secret,
+        error=error,
+        done=request.args.get("done"),
+    )
+
+
+def _subscriber(key: OwnerKeyView) -> Subscriber:
+    return Subscriber(Audience.OWNER, key.agent_id)
+
+
+def _browser_name() -> str:
+    typed = "".join(each if each.isprintable() else " " for each in request.form.get("name", "")).strip()
+    return typed[:60] or "Browser"

@@ -1,0 +1,24 @@
+// Shows what is pushed to an owner's browser, and opens its page.
+"use strict";
+
+const TITLES = {
+  "approval.requested": "A payment waits for your decision",
+  "budget.threshold_reached": "A limit is nearly reached",
+  "credits.low": "Credits are low",
+  "wallet.frozen": "A wallet was frozen",
+};
+
+addEventListener("push", (event) => {
+  const notice = event.data.json();
+  const { value_usd: value, recipient, url, message } = notice.data;
+  const body = [value && `${value} USD`, recipient && `to ${recipient}`, message].filter(Boolean).join(" ");
+  event.waitUntil(registration.showNotification(TITLES[notice.type] ?? "Purser", {
+    body, tag: notice.id, icon: "/static/purser.svg", data: { url: url ?? "/owner/agents" },
+  }));
+});
+
+addEventListener("notificationclick", (event) => {
+  event.notification.close();
+  const target = new URL(event.notification.data.url, location.origin);
+  if (target.origin === location.origin) event.waitUntil(clients.openWindow(target.href));
+});
