@@ -224,12 +224,18 @@ TABLE: dict[str, Access] = {
                     ("GET", _HELD), ("GET", f"{_HELD}/limits"), ("POST", f"{_HELD}/limits"),
                     ("GET", f"{_HELD}/transactions"), ("GET", "/approvals"), ("POST", "/approvals/payees"),
                     ("GET", "/passkeys"), ("POST", "/passkeys"), ("POST", "/passkeys/create"),
-                    ("POST", "/passkeys/remove"),
+                    ("POST", "/passkeys/remove"), ("GET", "/notices"),
+                    ("POST", "/notices/email"), ("POST", "/notices/email/<string:token>"), ("POST", "/notices/browser"),
+                    ("POST", "/notices/webhook"), ("POST", "/notices/test"), ("POST", "/notices/remove"),
                     ("GET", "/approvals/<string:approval_id>"), ("POST", "/approvals/<string:approval_id>"),
                 )
             ),
         )
     },
+    # Not a link that confirms an address.
+    "GET /owner/agents/<string:agent_id>/notices/email/<string:token>": Access(
+        {**SIGN_IN, ClientKind.COOKIE: 400}
+    ),
     **dict.fromkeys((f"GET {SERVICE}", f"DELETE {SERVICE}", f"GET {SERVICE}/stats"), own(200)),
     f"PUT {SERVICE}": own(400),
     **{
@@ -388,7 +394,13 @@ class _Scene:
 
     def _path(self, rule: str, owner: Agent) -> str:
         names = re.findall(r"<(?:\w+:)?(\w+)>", rule)
-        values = {"provider": "openai", "path": "models", "agent_id": owner.id, "wallet_id": owner.wallet_id}
+        values = {
+            "provider": "openai",
+            "path": "models",
+            "agent_id": owner.id,
+            "wallet_id": owner.wallet_id,
+            "token": "x",
+        }
         if "service_id" in names:
             values["service_id"] = owner.post("/v1/services", offer()).get_json()["id"]
             if "subscribe" in rule:
