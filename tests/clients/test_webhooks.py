@@ -78,5 +78,5 @@ def test_anthropic_verifies(delivery: Delivery) -> None:
 def test_npm_packages_verify(delivery: Delivery) -> None:
     secret, headers, body = delivery
     versions = run_node("webhooks.mjs", json.dumps({"secret": secret, "headers": headers, "body": body}))
-    assert set(versions) == {"openai", "standardwebhooks"}
+    assert set(versions) == {"@anthropic-ai/sdk", "openai", "standardwebhooks"}
     assert all(_is_listed("npm", package, found) for package, found in versions.items())

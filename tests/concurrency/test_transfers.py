@@ -140,6 +140,16 @@ def test_two_hundred_concurrent_transfers_never_exceed_a_limit_of_a_hundred_doll
     assert _assert_accepted_are_paid(crowd, answers) == usdc(100)
 
 
+def test_concurrent_transfers_announce_each_threshold_once(crowd: Crowd) -> None:
+    _limit(crowd, 10)
+    share = [crowd.asking("1")] * 8
+    assert _codes(crowds(crowd.service, share, share)) == {"ok": 10, "DAILY_LIMIT_EXCEEDED": 6}
+    with crowd.app.app_context():
+        events = crowd.agent.get("/v1/events", types="budget.threshold_reached").get_json()["events"]
+    # Of several that one payment reaches, the highest: the last dollar reaches 95 and 100 %.
+    assert sorted(each["data"]["percent"] for each in events) == [50, 80, 100]
+
+
 def test_concurrent_transfers_of_odd_amounts_never_exceed_a_limit_by_one_unit(crowd: Crowd) -> None:
     _limit(crowd, 10)
     amounts = [f"{0.7 + number * 0.113377:.6f}" for number in range(12)]

@@ -29,6 +29,7 @@ from tests.support.loopback_http import unused_url
 from tests.support.processes import Program
 from tests.support.servers import Postgres, free_port
 from tests.support.waiting import wait_until
+from tests.support.webhooks import add_webhook, receiver
 
 pytestmark = [pytest.mark.chain, pytest.mark.postgres, pytest.mark.redis, pytest.mark.timeout(400)]
 
@@ -83,6 +84,7 @@ def fleet(
         "solana_rpc_url": unused_url(),
         "poll_interval_seconds": "0.5",
         "rate_limit_per_key": "6000 per minute",
+        "allow_private_upstreams": "true",
     }
     program = find_program()
     assert program is not None, INSTALL_HINT
@@ -160,6 +162,28 @@ def test_workers_confirm_open_movements_and_a_flushed_redis_loses_nothing(fleet:
         client.flushall()
     _await_confirmed(agent, sent)
     assert agent.spent_today() == 4
+
+
+def test_a_redis_that_is_flushed_again_and_again_loses_no_event(fleet: Fleet, agent: Agent) -> None:
+    with receiver() as target, Redis.from_url(fleet.redis_url) as client:
+        add_webhook(agent, target.url, "transaction.*")
+        sent = []
+        for _ in range(3):
+            sent += _send(agent, *BOTH)
+            client.flushall()
+        expected = {
+            (one, status) for one in sent for status in ("transaction.pending", "transaction.confirmed")
+        }
+
+        def delivered() -> bool:
+            client.flushall()
+            return len(target.events) >= len(expected)
+
+        wait_until(delivered, SETTLED_SECONDS, interval=0.5, what="every event")
+        seen = [(each["object_id"], each["type"]) for each in target.events]
+    assert (set(seen), len(seen)) == (expected, len(expected))
+    for one in sent:
+        assert [kind for of, kind in seen if of == one] == ["transaction.pending", "transaction.confirmed"]
 
 
 def test_a_killed_worker_loses_no_work(fleet: Fleet, agent: Agent) -> None:
