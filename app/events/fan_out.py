@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import insert, or_, select, update
+from sqlalchemy import case, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock, identifiers
@@ -64,12 +64,17 @@ def create_deliveries(session: Session, events: Sequence[Any]) -> None:
 
 
 def make_due(session: Session, target_ids: Collection[str]) -> None:
-    """Note on targets that something is to be delivered to them now."""
+    """Note on targets that something is to be delivered to them now.
+
+    All are locked, also those that are due: a thread that ends its turn with one decides under the same lock whether
+    anything is left.
+    """
     now = clock.now()
+    is_due = EventTarget.due_at <= now
     session.execute(
         update(EventTarget)
-        .where(EventTarget.id.in_(target_ids), or_(EventTarget.due_at.is_(None), EventTarget.due_at > now))
-        .values(due_at=now)
+        .where(EventTarget.id.in_(target_ids))
+        .values(due_at=case((is_due, EventTarget.due_at), else_=now))
         .execution_options(synchronize_session=False)
     )
 

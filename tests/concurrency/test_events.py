@@ -9,16 +9,19 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from flask import Flask
+from sqlalchemy import select, text
 
 from app.adapters.upstream_http.exchange import HttpUpstream
 from app.core.identifiers import new_id
-from app.db.unit_of_work import unit_of_work
-from app.events import feed, outbox, sequence
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.events import deliveries, fan_out, feed, outbox, sequence
+from app.events.models import Event
 from app.events.targets import Audience, Subscriber
 from app.events.types import EventType
 from app.identity import service as identity
 from tests.support.agents import Agent, register
 from tests.support.loopback_http import Asked, Reply
+from tests.support.waiting import wait_until
 from tests.support.webhooks import OK, add_webhook, deliver, deliveries_of, receiver
 
 pytestmark = pytest.mark.postgres
@@ -154,6 +157,51 @@ def test_two_workers_send_each_event_once_and_in_order(app: Flask, agent: Agent)
         assert sorted(event["data"]["number"] for event in target.events) == list(range(EVENTS))
         of_one = [event["data"]["number"] for event in target.events if event["object_id"] == one]
         assert of_one == sorted(of_one)
+
+
+def test_an_event_that_is_added_while_a_turn_ends_is_not_overlooked(app: Flask, agent: Agent) -> None:
+    added, may_commit = threading.Event(), threading.Event()
+
+    def add_slowly() -> None:
+        with app.app_context(), unit_of_work() as session:
+            earlier = session.scalars(select(Event).order_by(Event.position).limit(1)).all()
+            fan_out.create_deliveries(session, earlier)
+            added.set()
+            assert may_commit.wait(20)
+
+    adding = threading.Thread(target=add_slowly)
+
+    def answer(_asked: Asked) -> Reply:
+        adding.start()
+        assert added.wait(20)
+        return OK
+
+    def turn() -> None:
+        with app.app_context():
+            deliveries.deliver_next()
+
+    def is_over_or_waits() -> bool:
+        with read_only_unit() as session:
+            waiting = text(
+                "SELECT count(*) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            )
+            return not delivering.is_alive() or bool(session.scalar(waiting))
+
+    delivering = threading.Thread(target=turn)
+    with receiver(answer) as target, app.app_context():
+        record(agent, 1)
+        sequence.number_all()
+        add_webhook(agent, target.url)
+        record(agent, 2)
+        sequence.number_all()
+        delivering.start()
+        assert added.wait(20)
+        wait_until(is_over_or_waits)
+        may_commit.set()
+        adding.join(20)
+        delivering.join(20)
+        assert deliveries.count_due() == 1
 
 
 def test_a_target_that_does_not_answer_delays_no_other_target(app: Flask, agent: Agent) -> None:
