@@ -1,12 +1,14 @@
-"""Events delivered to many webhooks: recorded at a rate by one process, sent by a worker's threads."""
+"""Events delivered to many webhooks: recorded at a rate by one process, sent by a worker's threads in another."""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 from flask import Flask
@@ -26,6 +28,8 @@ from tests.support.loopback_http import Asked, Reply, serve
 from workers import events
 
 _TARGETS = 100
+# Agents are divided among them.
+_RECORDERS = 4
 _EVENTS_PER_SECOND = 10_000 / 60
 _OBJECTS_PER_AGENT = 20
 _MAX_DELAY_SECONDS = 10.0
@@ -70,7 +74,8 @@ def measure(infrastructure: Infrastructure, *, seconds: float) -> list[Threshold
         agents = [_agent_with_webhook(app, f"{server.url}/{number}") for number in range(_TARGETS)]
         hanging = [_agent_with_webhook(app, f"{slow.url}/{number}") for number in range(_SLOW_TARGETS)]
         made.enter_context(_ticks(app))
-        count = _record(agents, hanging, seconds)
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as recorder:
+            count = recorder.submit(_record, environment, agents, hanging, seconds).result()
         deadline = time.monotonic() + 60
         while len(receivers.delays) < count and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -82,9 +87,9 @@ def measure(infrastructure: Infrastructure, *, seconds: float) -> list[Threshold
         f"{receivers.repeated} twice, {receivers.disordered} out of order"
     )
     return [
-        thresholds.at_least(
-            "share of 10 000 events a minute that arrived", 100 * len(delays) / count, 100, "%"
-        ),
+        # Of as many as were due; one process can be too slow to record them all.
+        thresholds.at_least("events a minute that arrived", 60 * len(delays) / seconds, rate * 0.99, ""),
+        thresholds.at_least("share of recorded events that arrived", 100 * len(delays) / count, 100, "%"),
         thresholds.at_most("95 % of events arrive within", p95, _MAX_DELAY_SECONDS, "s"),
         thresholds.at_most("events out of order", receivers.disordered, 0, ""),
     ]
@@ -105,20 +110,29 @@ def _agent_with_webhook(app: Flask, url: str) -> str:
     return agent_id
 
 
-def _record(agents: list[str], hanging: list[str], seconds: float) -> int:
+def _record(environment: Mapping[str, str], agents: list[str], hanging: list[str], seconds: float) -> int:
     """Record events at the rate, each in a unit, and now and then one for a webhook that does not answer."""
+    app = create_app(Settings(**stack.settings_of(environment)))
     objects = {
         agent: [identifiers.new_id() for _ in range(_OBJECTS_PER_AGENT)] for agent in [*agents, *hanging]
     }
-    started, count = time.monotonic(), 0
-    while (passed := time.monotonic() - started) < seconds:
-        while count < passed * _EVENTS_PER_SECOND:
-            _record_one(objects, agents[count % len(agents)], count)
-            if count % 50 == 0:
-                _record_one(objects, hanging[count // 50 % len(hanging)], count)
-            count += 1
-        time.sleep(0.005)
-    return count
+
+    def record_share(first: int) -> int:
+        """Record every fourth event, beginning with one, of agents that no other thread records events of."""
+        started, number = time.monotonic(), first
+        with app.app_context():
+            while (passed := time.monotonic() - started) < seconds:
+                if number >= passed * _EVENTS_PER_SECOND:
+                    time.sleep(0.005)
+                    continue
+                _record_one(objects, agents[number % len(agents)], number)
+                if number % 50 == 0:
+                    _record_one(objects, hanging[number // 50 % len(hanging)], number)
+                number += _RECORDERS
+        return (number - first) // _RECORDERS
+
+    with ThreadPoolExecutor(_RECORDERS) as threads:
+        return sum(threads.map(record_share, range(_RECORDERS)))
 
 
 def _record_one(objects: dict[str, list[str]], agent: str, number: int) -> None:

@@ -112,17 +112,6 @@ def replay(
         return [delivery_id]
 
 
-def notices(session: Session, event_ids: Sequence[str]) -> list[DeliveryView]:
-    """Return the deliveries of events to all targets, to find out whether anybody was notified."""
-    rows = session.execute(
-        select(EventDelivery, Event.type)
-        .join(Event, Event.id == EventDelivery.event_id)
-        .where(EventDelivery.event_id.in_(event_ids))
-        .order_by(EventDelivery.created_at)
-    ).all()
-    return [_view(row, event_type) for row, event_type in rows]
-
-
 def _event_for(session: Session, subscriber: Subscriber, event_id: str) -> Event:
     missing = NotFound("There is no such event; events are kept for 30 days.")
     canonical = identifiers.require_id(event_id, missing)

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 from flask import Flask
 from py_vapid import Vapid02
+from sqlalchemy import select
 
 from app.adapters.smtp import SmtpMailer
 from app.adapters.upstream_http.exchange import HttpUpstream
 from app.core.identifiers import new_id
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput
-from app.events import delivery_log, outbox, targets
+from app.events import outbox, targets
+from app.events.models import EventDelivery
 from app.events.targets import Audience, Subscriber, TargetKind
 from app.events.types import EventType
 from app.ports.errors import PortError, Rejected, Unreachable
@@ -71,7 +73,7 @@ def record(agent: Agent, **data: Any) -> str:
 
 def notices(event_id: str) -> list[tuple[str, object, object]]:
     with read_only_unit() as session:
-        found = delivery_log.notices(session, [event_id])
+        found = session.scalars(select(EventDelivery).where(EventDelivery.event_id == event_id)).all()
     return [(each.status, each.attempts[-1]["status_code"], each.attempts[-1]["error"]) for each in found]
 
 
