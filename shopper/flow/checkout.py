@@ -11,7 +11,7 @@ from app.ports.shopper import FailureCode, PurchaseFailed, PurchaseOutcomeUnknow
 from shopper.flow import address, extras, login, review
 from shopper.flow.address import FillAttempts
 from shopper.flow.session import BrowserSession, assert_no_human_check, preferred_button
-from shopper.page import autofill, keywords, prices
+from shopper.page import autofill, breakdown, keywords, prices
 from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
 from shopper.page.tab import PageActionFailed
 
@@ -129,7 +129,7 @@ def _advance(session: BrowserSession, snapshot: PageSnapshot, progress: _Checkou
 
 
 def _is_review(snapshot: PageSnapshot) -> bool:
-    if prices.total_of(prices.labelled_amounts(snapshot.text)) is None and _next_step_buttons(snapshot):
+    if prices.total_of(breakdown.labelled_amounts(snapshot)) is None and _next_step_buttons(snapshot):
         return False
     _assert_no_card_required(snapshot)
     return True
