@@ -10,7 +10,7 @@ from flask import Response, g, jsonify, request
 from app.approvals import asking
 from app.approvals.execution import ApprovedRequest
 from app.approvals.lifecycle import ApprovalKind
-from app.core.order_amounts import OrderAmount, adds_up
+from app.core.order_amounts import AmountRole, OrderAmount, adds_up
 from app.errors import (
     DailyLimitExceeded,
     DomainNotAllowed,
@@ -98,7 +98,9 @@ def _price_breakdown(purchase: PurchaseView) -> dict[str, Any] | None:
     stored = (purchase.outcome or {}).get("amounts")
     if not stored:
         return None
-    amounts = [OrderAmount(**amount) for amount in stored]
+    amounts = [
+        OrderAmount(AmountRole(amount["role"]), amount["label"], amount["nanos"]) for amount in stored
+    ]
     return {"amounts": amounts, "adds_up": adds_up(amounts, purchase.total_nanos or 0)}
 
 

@@ -140,7 +140,9 @@
     const tag = element.tagName;
     if (tag === "A") return element.hasAttribute("href") || element.getAttribute("role") === "button" || element.onclick;
     if (tag === "INPUT") return ["submit", "button", "image"].includes(element.type);
-    return tag === "BUTTON" || tag === "SUMMARY" || isRole(element, "button", "link", "tab");
+    // What is unfolded already would be folded.
+    if (tag === "SUMMARY") return !up(element)?.open;
+    return tag === "BUTTON" || isRole(element, "button", "link", "tab");
   }).filter(visible).slice(0, 400);
   const texts = pressable.map(words);
   const buttons = pressable.map((element, index) => {
