@@ -98,9 +98,7 @@ def _price_breakdown(purchase: PurchaseView) -> dict[str, Any] | None:
     stored = (purchase.outcome or {}).get("amounts")
     if not stored:
         return None
-    amounts = [
-        OrderAmount(AmountRole(amount["role"]), amount["label"], amount["nanos"]) for amount in stored
-    ]
+    amounts = [OrderAmount(AmountRole(amount["role"]), amount["label"], amount["nanos"]) for amount in stored]
     return {"amounts": amounts, "adds_up": adds_up(amounts, purchase.total_nanos or 0)}
 
 

@@ -98,7 +98,8 @@ def _labelled(row: AmountRow) -> list[LabelledAmount]:
     if len(found) != 1:
         # A row in one element, such as "Total (incl. tax $0.00) $17.00".
         return prices.labelled_amounts(row.text)
-    label = " ".join(prices.words_of(row.text.replace(row.amount, " ")).split())
+    before = prices.words_of(row.text.partition(row.amount)[0])
+    label = " ".join((before or prices.words_of(row.text.replace(row.amount, " "))).split())
     kind = prices.kind_of(label)
     if plain.strip() != row.amount.strip() and _SIGN.match(row.amount.strip()) and kind is AmountKind.OTHER:
         kind = AmountKind.DISCOUNT

@@ -187,13 +187,15 @@
     after_heading: !!heading && !!(heading.compareDocumentPosition(element) & Node.DOCUMENT_POSITION_FOLLOWING),
   }));
 
-  // The row of an amount is its nearest ancestor with words; the label of a <dd> is the <dt> before it.
+  // The row of an amount is its nearest ancestor with words other than a note on taxes after it; the label of a <dd> is the <dt> before it.
   const wordless = (text) => !/\p{L}/u.test(text.replace(/\b[A-Z]{3}\b|\bkr\b|zł|[A-Z]{1,3}(?=\$)/g, ""));
   const rowOf = (leaf) => {
     for (let at = leaf, steps = 0; at && at !== document.body && steps < 8; at = up(at), steps++) {
       const before = at.tagName === "DD" ? at.previousElementSibling : null;
       if (before && before.tagName === "DT") return { row: at, text: inner(before) + " " + inner(at) };
-      if (!wordless(inner(at, 400))) return { row: at, text: inner(at, 400) };
+      const text = inner(at, 400);
+      const note = text.startsWith(inner(leaf, 60)) && /^\W*(incl|inkl|excl|exkl|zzgl|dont\b|davon\b|of which\b)/i.test(text.slice(inner(leaf, 60).length));
+      if (!wordless(text) && !note) return { row: at, text: inner(at, 400) };
     }
     return null;
   };

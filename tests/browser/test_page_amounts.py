@@ -24,6 +24,9 @@ LIST = """<dl><dt>Zwischensumme</dt><dd>12,00 USD</dd><dt>Versand</dt><dd>5,00 U
   <dd>1,00 USD</dd><dt>Gesamtsumme</dt><dd>18,00 USD</dd></dl>"""
 DISCOUNTED = """<ul><li>Subtotal <s>$15.00</s> <b>$12.00</b></li><li>Discount <b>-$2.00</b></li>
   <li>Shipping <b>$5.00</b></li><li>Order total <b>$15.00</b></li></ul>"""
+NOTES = """<div role="row"><div>Ticket</div><div>$12.00</div><div><b>$12.00</b><br><small>incl. 7% VAT</small></div></div>
+  <div role="row"><b>Payment fee</b><div><b>$1.00</b><br><small>incl. 7% VAT</small></div></div>
+  <div role="row"><b>Total</b><div><b>$13.00</b><br><small>incl. $0.89 taxes</small></div></div>"""
 UNKNOWN_LANGUAGE = """<table><tr><td>Välisumma</td><td>$12.00</td></tr><tr><td>Toimitus</td><td>$5.00</td></tr>
   <tr><td>Yhteensä</td><td>$17.00</td></tr></table>"""
 STICKY = TABLE + '<div style="position:fixed;bottom:0"><span>Total</span> <b>$17.00</b></div>'
@@ -60,9 +63,10 @@ class ReadPage:
         (TABLE, {("subtotal", 12), ("shipping", 5), ("included_tax", 0), ("total", 17)}),
         (LIST, {("subtotal", 12), ("shipping", 5), ("tax", 1), ("total", 18)}),
         (DISCOUNTED, {("subtotal", 12), ("discount", 2), ("shipping", 5), ("total", 15)}),
+        (NOTES, {("item", 12), ("tax", 1), ("included_tax", 0), ("total", 13)}),
         (STICKY, {("subtotal", 12), ("shipping", 5), ("included_tax", 0), ("total", 17)}),
     ],
-    ids=["a-table", "a-german-list", "a-discount", "a-sticky-total"],
+    ids=["a-table", "a-german-list", "a-discount", "notes-on-taxes", "a-sticky-total"],
 )
 def test_each_amount_has_its_role_and_the_parts_make_the_total(
     open_page: Callable[..., Page], html: str, roles: set[tuple[str, int]]
