@@ -50,7 +50,7 @@ def labelled_amounts(snapshot: PageSnapshot) -> list[LabelledAmount]:
 
 
 def total_by_sum(snapshot: PageSnapshot, goods_nanos: int) -> PageAmount | None:
-    """Return a total whose label is in no known language: the last of rows with the goods, and the sum of the others.
+    """Return a total with a label in no known language: the last of rows with the goods, and the sum of the others.
 
     None if anything on the page costs more.
     """

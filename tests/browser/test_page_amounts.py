@@ -24,7 +24,8 @@ LIST = """<dl><dt>Zwischensumme</dt><dd>12,00 USD</dd><dt>Versand</dt><dd>5,00 U
   <dd>1,00 USD</dd><dt>Gesamtsumme</dt><dd>18,00 USD</dd></dl>"""
 DISCOUNTED = """<ul><li>Subtotal <s>$15.00</s> <b>$12.00</b></li><li>Discount <b>-$2.00</b></li>
   <li>Shipping <b>$5.00</b></li><li>Order total <b>$15.00</b></li></ul>"""
-NOTES = """<div role="row"><div>Ticket</div><div>$12.00</div><div><b>$12.00</b><br><small>incl. 7% VAT</small></div></div>
+NOTES = """<div role="row"><div>Ticket</div><div>$12.00</div>
+    <div><b>$12.00</b><br><small>incl. 7% VAT</small></div></div>
   <div role="row"><b>Payment fee</b><div><b>$1.00</b><br><small>incl. 7% VAT</small></div></div>
   <div role="row"><b>Total</b><div><b>$13.00</b><br><small>incl. $0.89 taxes</small></div></div>"""
 UNKNOWN_LANGUAGE = """<table><tr><td>Välisumma</td><td>$12.00</td></tr><tr><td>Toimitus</td><td>$5.00</td></tr>
