@@ -38,7 +38,7 @@ _PREFIX = "purser-shopper-"
 _HEARTBEAT_SECONDS = 5.0
 # Not taken from a page: redaction could damage them, as a username may be a part of them.
 _TRUSTED_FIELDS = frozenset(
-    {"kind", "code", "missing", "action", "name", "availability", "price_source", "png"}
+    {"kind", "code", "missing", "action", "name", "availability", "price_source", "png", "role"}
 )
 _NO_SANDBOX_MESSAGE = (
     "The service's browser does not start with its sandbox, so no page was opened and nothing was bought. "
@@ -158,7 +158,7 @@ class _BrowserConversation:
         raise ChildTimeoutError
 
     def _result(self, message: Mapping[str, Any]) -> OrderConfirmation | OrderReview:
-        values = {name: value for name, value in message.items() if name != "kind"}
+        values = protocol.review_values(message)
         if message["kind"] == "reviewed" and self._dry_run and not self._order_authorized:
             return OrderReview(**values)
         if message["kind"] == "confirmed" and self._order_authorized:
@@ -179,7 +179,7 @@ class _BrowserConversation:
             case "product":
                 self._reply(lambda: self._handler.on_product(Product(**values)))
             case "authorize_order":
-                self._reply(lambda: self._authorize_order(OrderReview(**values)))
+                self._reply(lambda: self._authorize_order(OrderReview(**protocol.review_values(values))))
             case "failed":
                 failure = protocol.failure_from_json(values)
                 raise (

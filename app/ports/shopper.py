@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from app.core.order_amounts import OrderAmount
+
 
 class FailureCode(StrEnum):
     """Why a purchase ended without an order. The values are part of the API."""
@@ -84,6 +86,8 @@ class OrderReview:
     payment_method: str | None
     shipping_method: str | None
     payment_pending: bool = False
+    amounts: tuple[OrderAmount, ...] = ()
+    """What the review shows, by role."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,7 @@ class OrderConfirmation:
     shipping_method: str | None
     payment_pending: bool = False
     """The shop has not been paid yet: cash on delivery, an invoice, a transfer."""
+    amounts: tuple[OrderAmount, ...] = ()
 
 
 class PurchaseFailed(Exception):

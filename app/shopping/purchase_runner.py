@@ -344,6 +344,7 @@ def _outcome(result: OrderReview | OrderConfirmation) -> dict[str, Any]:
         "payment_method": _printable(result.payment_method) if result.payment_method else None,
         "payment_pending": result.payment_pending,
         "shipping_method": _printable(result.shipping_method) if result.shipping_method else None,
+        "amounts": [{**asdict(amount), "label": _printable(amount.label)} for amount in result.amounts],
     }
 
 

@@ -10,6 +10,7 @@ from flask import Response, g, jsonify, request
 from app.approvals import asking
 from app.approvals.execution import ApprovedRequest
 from app.approvals.lifecycle import ApprovalKind
+from app.core.order_amounts import AmountRole, OrderAmount, adds_up
 from app.errors import (
     DailyLimitExceeded,
     DomainNotAllowed,
@@ -92,6 +93,15 @@ def _find_purchase() -> None:
         arguments["purchase"] = service.get_owned(arguments.pop("purchase_id"), guards.current_principal())
 
 
+def _price_breakdown(purchase: PurchaseView) -> dict[str, Any] | None:
+    # Orders of earlier releases have none.
+    stored = (purchase.outcome or {}).get("amounts")
+    if not stored:
+        return None
+    amounts = [OrderAmount(AmountRole(amount["role"]), amount["label"], amount["nanos"]) for amount in stored]
+    return {"amounts": amounts, "adds_up": adds_up(amounts, purchase.total_nanos or 0)}
+
+
 def _shape(purchase: PurchaseView) -> dict[str, Any]:
     base = f"{app_state().settings.public_url}/v1/gateway/shopping/purchases/{purchase.id}"
     token = _status_url_query(purchase.id)
@@ -107,6 +117,7 @@ def _shape(purchase: PurchaseView) -> dict[str, Any]:
                 "status": "pending" if purchase.outcome["payment_pending"] else "unknown",
             },
             "shipping_method": purchase.outcome["shipping_method"],
+            "price_breakdown": _price_breakdown(purchase),
         }
     error = (
         None if purchase.error is None else {**purchase.error, "advice": schemas.advice_on(purchase.error)}

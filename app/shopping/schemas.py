@@ -10,6 +10,7 @@ from marshmallow import fields, pre_load
 
 from app.approvals.schemas import APPROVAL_NOTE
 from app.core import money
+from app.core.order_amounts import AmountRole
 from app.error_codes import ErrorCode
 from app.ports.shopper import FailureCode
 from app.shopping.lifecycle import PurchaseStatus
@@ -173,6 +174,28 @@ class PurchasePayment(Schema):
     )
 
 
+class PriceBreakdownAmount(Schema):
+    """An amount that the shop's review shows."""
+
+    role = fields.String(required=True, metadata={"enum": [role.value for role in AmountRole]})
+    label = fields.String(required=True, metadata={"description": "The shop's text, untrusted."})
+    amount_usd = UsdString(
+        required=True, attribute="nanos", metadata={"description": "Positive, also for a discount."}
+    )
+
+
+class PriceBreakdown(Schema):
+    """What the total consists of, as the shop's review shows it before the order."""
+
+    amounts = fields.List(fields.Nested(PriceBreakdownAmount), required=True)
+    adds_up = fields.Boolean(
+        required=True,
+        metadata={
+            "description": "Whether the parts make exactly the total; false if some could not be read."
+        },
+    )
+
+
 class PlacedOrder(Schema):
     """The shop's order; for a dry run and before the order, what its review shows."""
 
@@ -182,6 +205,12 @@ class PlacedOrder(Schema):
     total_usd = UsdString(required=True, allow_none=True)
     payment = fields.Nested(PurchasePayment, required=True)
     shipping_method = fields.String(required=True, allow_none=True)
+    price_breakdown = fields.Nested(
+        PriceBreakdown,
+        required=True,
+        allow_none=True,
+        metadata={"description": "Null if the review's amounts are not known."},
+    )
 
 
 class PurchaseError(Schema):

@@ -6,7 +6,7 @@ from urllib.parse import urljoin
 
 from app.ports.shopper import FailureCode, PurchaseFailed
 from shopper.flow.session import BrowserSession, preferred_button
-from shopper.page import autofill, keywords, prices
+from shopper.page import autofill, breakdown, keywords, prices
 from shopper.page.snapshot import PageButton, PageSnapshot
 from shopper.page.tab import PageActionFailed
 
@@ -70,7 +70,7 @@ def empty_cart(session: BrowserSession) -> None:
 
 def assert_cart_matches(session: BrowserSession, snapshot: PageSnapshot, *, where: str) -> None:
     """Compare the amounts on a page with the request. Raises: PurchaseFailed(cart_mismatch)."""
-    fits = prices.goods_match(prices.labelled_amounts(snapshot.text), session.goods_nanos)
+    fits = prices.goods_match(breakdown.labelled_amounts(snapshot), session.goods_nanos)
     if fits is False:
         raise PurchaseFailed(
             FailureCode.CART_MISMATCH,
@@ -113,7 +113,7 @@ def set_quantity(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapsho
     except PageActionFailed:
         raise PurchaseFailed(FailureCode.STUCK, "The quantity could not be set in the cart.") from None
     return session.tab.wait_for(
-        lambda now: prices.goods_match(prices.labelled_amounts(now.text), session.goods_nanos) is True,
+        lambda now: prices.goods_match(breakdown.labelled_amounts(now), session.goods_nanos) is True,
         seconds=5,
     )
 

@@ -11,7 +11,7 @@ from app.ports.shopper import FailureCode, PurchaseFailed, PurchaseOutcomeUnknow
 from shopper.flow import address, extras, login, review
 from shopper.flow.address import FillAttempts
 from shopper.flow.session import BrowserSession, assert_no_human_check, preferred_button
-from shopper.page import autofill, keywords, prices
+from shopper.page import autofill, breakdown, keywords, prices
 from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
 from shopper.page.tab import PageActionFailed
 
@@ -33,10 +33,15 @@ class _CheckoutProgress:
     def candidates(self, snapshot: PageSnapshot, buttons: list[PageButton]) -> list[PageButton]:
         """Leave out what was pressed on this very page before without effect."""
         done = self.pressed.get(snapshot.fingerprint(), set())
-        return [button for button in buttons if button.text not in done]
+        return [button for button in buttons if _without_digits(button.text) not in done]
 
     def remember(self, snapshot: PageSnapshot, button: PageButton) -> None:
-        self.pressed.setdefault(snapshot.fingerprint(), set()).add(button.text)
+        self.pressed.setdefault(snapshot.fingerprint(), set()).add(_without_digits(button.text))
+
+
+def _without_digits(text: str) -> str:
+    """Return a text without its numbers: some pages show clocks."""
+    return re.sub(r"\d+", "", text)
 
 
 def go_to_review(session: BrowserSession, snapshot: PageSnapshot) -> tuple[PageSnapshot, PageButton]:
@@ -78,7 +83,7 @@ def go_to_review(session: BrowserSession, snapshot: PageSnapshot) -> tuple[PageS
 
 def _state(snapshot: PageSnapshot) -> tuple[object, ...]:
     """Return what differs once a page has advanced: its text and its usable buttons."""
-    buttons = ((re.sub(r"\d+", "", button.text), button.disabled) for button in snapshot.buttons)
+    buttons = ((_without_digits(button.text), button.disabled) for button in snapshot.buttons)
     return (snapshot.fingerprint(), tuple(buttons))
 
 
@@ -129,7 +134,7 @@ def _advance(session: BrowserSession, snapshot: PageSnapshot, progress: _Checkou
 
 
 def _is_review(snapshot: PageSnapshot) -> bool:
-    if prices.total_of(prices.labelled_amounts(snapshot.text)) is None and _next_step_buttons(snapshot):
+    if prices.total_of(breakdown.labelled_amounts(snapshot)) is None and _next_step_buttons(snapshot):
         return False
     _assert_no_card_required(snapshot)
     return True

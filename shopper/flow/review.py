@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+from app.core import money
 from app.ports.shopper import FailureCode, OrderReview, PurchaseFailed
 from shopper.flow import address, cart, extras
 from shopper.flow.session import BrowserSession
-from shopper.page import keywords, prices
+from shopper.page import breakdown, keywords, prices
 from shopper.page.snapshot import FormControl, PageSnapshot
 
 _MAX_METHOD_LENGTH = 80
+_MAX_SEEN = 8
 
 
 def read(session: BrowserSession, snapshot: PageSnapshot) -> OrderReview:
     """Check everything that can be checked and read the total. Raises: PurchaseFailed."""
     session.observe_currency(snapshot)
-    rows = prices.labelled_amounts(snapshot.text)
-    total = prices.total_of(rows)
+    rows = breakdown.labelled_amounts(snapshot)
+    total = prices.total_of(rows) or breakdown.total_by_sum(snapshot, session.goods_nanos)
     if total is None:
         raise PurchaseFailed(
-            FailureCode.PRICE_UNKNOWN, "The shop shows no total that can be read before the order."
+            FailureCode.PRICE_UNKNOWN,
+            f"The shop shows no total that can be read before the order. {_seen(rows)}",
         )
     total_nanos = session.in_usd(total, snapshot)
     _assert_one_currency(session, rows, snapshot)
+    amounts = breakdown.order_amounts(rows, total, session.goods_nanos)
+    if totals := breakdown.disagreeing_totals(rows, amounts):
+        raise PurchaseFailed(
+            FailureCode.PRICE_UNKNOWN, f"The shop shows more than one total. {_seen(totals)}"
+        )
     cart.assert_cart_matches(session, snapshot, where="order")
     if not session.goods_verified:
         raise PurchaseFailed(
@@ -41,7 +49,15 @@ def read(session: BrowserSession, snapshot: PageSnapshot) -> OrderReview:
     address.assert_address_shown(session, snapshot)
     method = payment_method(snapshot)
     pending = method is not None and bool(keywords.PAYMENT_ON_DELIVERY.search(method))
-    return OrderReview(total_nanos, method, shipping_method(snapshot), pending)
+    return OrderReview(total_nanos, method, shipping_method(snapshot), pending, amounts)
+
+
+def _seen(rows: list[prices.LabelledAmount]) -> str:
+    """Return the amounts of a page, for a message."""
+    found = dict.fromkeys(
+        f"{' '.join(row.label.split())[:60]} {money.usd_string(row.amount.nanos)}" for row in rows
+    )
+    return f"Amounts seen: {'; '.join(list(found)[:_MAX_SEEN]) or 'none'}."
 
 
 def payment_method(snapshot: PageSnapshot) -> str | None:

@@ -18,7 +18,7 @@ from app.ports.shopper import (
 )
 from shopper.flow import cart, checkout, login, product, review
 from shopper.flow.session import BrowserSession, find_same_button
-from shopper.page import keywords, prices
+from shopper.page import breakdown, keywords, prices
 from shopper.page.snapshot import PageButton, PageSnapshot
 from shopper.page.tab import BrowserTab, PageActionFailed
 
@@ -111,7 +111,7 @@ def _check_cart(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapshot
     skips_cart = (
         checkout.order_button(snapshot) is not None
         and not snapshot.passwords
-        and prices.total_of(prices.labelled_amounts(snapshot.text)) is not None
+        and prices.total_of(breakdown.labelled_amounts(snapshot)) is not None
     )
     shown = None if skips_cart or cart.find_cart_link(snapshot) is None else cart.open_cart(session)
     if shown is None:
@@ -121,7 +121,7 @@ def _check_cart(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapshot
             )
         return session.tab.take_snapshot()
     shown = session.tab.wait_for(lambda now: not keywords.EMPTY_CART.search(now.text), seconds=3)
-    if keywords.EMPTY_CART.search(shown.text) and not prices.labelled_amounts(shown.text):
+    if keywords.EMPTY_CART.search(shown.text) and not breakdown.labelled_amounts(shown):
         raise PurchaseFailed(FailureCode.CART_MISMATCH, "The product was not added to the cart.")
     session.observe_currency(shown)
     if session.quantity_in_cart:
@@ -180,6 +180,7 @@ def _place_order(
             found.payment_method,
             found.shipping_method,
             found.payment_pending,
+            found.amounts,
         )
     except PurchaseOutcomeUnknown:
         raise
@@ -205,7 +206,7 @@ def _assert_unchanged(
 
 def _confirmed_total_nanos(session: BrowserSession, snapshot: PageSnapshot) -> int:
     """Return the total of the confirmation, in US dollars; 0 if it shows none."""
-    total = prices.total_of(prices.labelled_amounts(snapshot.text))
+    total = prices.total_of(breakdown.labelled_amounts(snapshot))
     if total is None or total.nanos > _MAX_TOTAL_NANOS:
         return 0
     return (

@@ -222,6 +222,11 @@ def _sum(rows: Iterable[LabelledAmount], kind: AmountKind) -> int:
     )
 
 
+def words_of(line: str) -> str:
+    """Return a line without its amounts."""
+    return _split(line)[0]
+
+
 def _split(line: str) -> tuple[str, list[PageAmount]]:
     found = _find_amounts(line)
     money = [(amount, start, end) for amount, start, end in found if amount.currency is not None]

@@ -140,7 +140,9 @@
     const tag = element.tagName;
     if (tag === "A") return element.hasAttribute("href") || element.getAttribute("role") === "button" || element.onclick;
     if (tag === "INPUT") return ["submit", "button", "image"].includes(element.type);
-    return tag === "BUTTON" || tag === "SUMMARY" || isRole(element, "button", "link", "tab");
+    // What is unfolded already would be folded.
+    if (tag === "SUMMARY") return !up(element)?.open;
+    return tag === "BUTTON" || isRole(element, "button", "link", "tab");
   }).filter(visible).slice(0, 400);
   const texts = pressable.map(words);
   const buttons = pressable.map((element, index) => {
@@ -161,22 +163,47 @@
 
   const money = /(?:[$€£¥₹]|\b[A-Z]{3}\b|kr|zł)\s?\d|\d\s?(?:[€£¥₹$]|[A-Z]{3}\b|kr|zł)/;
   const heading = all.find((element) => /^h[12]$/i.test(element.tagName) && visible(element)) || null;
-  const prices = [];
+  const struckThrough = (element) => {
+    for (let at = element, steps = 0; at && steps < 3; at = up(at), steps++)
+      if (/^(del|s|strike)$/i.test(at.tagName) || getComputedStyle(at).textDecorationLine.includes("line-through")) return true;
+    return false;
+  };
+  const shown = (element) => {
+    for (let at = element; at && at !== document.body; at = up(at)) if (Number(getComputedStyle(at).opacity) < 0.05) return false;
+    return visible(element);
+  };
+  // The innermost elements with an amount.
+  const leaves = [];
   for (const element of all) {
-    if (prices.length >= 40) break;
+    if (leaves.length >= 120) break;
     if (element.children.length > 3 || !visible(element)) continue;
     const text = inner(element, 60);
     if (!text || text.length > 50 || !money.test(text)) continue;
     if ([...element.children].some((child) => money.test(inner(child, 60)) && visible(child))) continue;
-    let struck = false;
-    for (let at = element, steps = 0; at && steps < 3; at = up(at), steps++) {
-      struck ||= /^(del|s|strike)$/i.test(at.tagName) || getComputedStyle(at).textDecorationLine.includes("line-through");
-    }
-    prices.push({
-      text, struck, size: Math.round(parseFloat(getComputedStyle(element).fontSize) || 0),
-      after_heading: !!heading && !!(heading.compareDocumentPosition(element) & Node.DOCUMENT_POSITION_FOLLOWING),
-    });
+    leaves.push(element);
   }
+  const prices = leaves.slice(0, 40).map((element) => ({
+    text: inner(element, 60), struck: struckThrough(element), size: Math.round(parseFloat(getComputedStyle(element).fontSize) || 0),
+    after_heading: !!heading && !!(heading.compareDocumentPosition(element) & Node.DOCUMENT_POSITION_FOLLOWING),
+  }));
+
+  // The row of an amount is its nearest ancestor with words other than a note on taxes after it; the label of a <dd> is the <dt> before it.
+  const wordless = (text) => !/\p{L}/u.test(text.replace(/\b[A-Z]{3}\b|\bkr\b|zł|[A-Z]{1,3}(?=\$)/g, ""));
+  const rowOf = (leaf) => {
+    for (let at = leaf, steps = 0; at && at !== document.body && steps < 8; at = up(at), steps++) {
+      const before = at.tagName === "DD" ? at.previousElementSibling : null;
+      if (before && before.tagName === "DT") return { row: at, text: inner(before) + " " + inner(at) };
+      const text = inner(at, 400);
+      const note = text.startsWith(inner(leaf, 60)) && /^\W*(incl|inkl|excl|exkl|zzgl|dont\b|davon\b|of which\b)/i.test(text.slice(inner(leaf, 60).length));
+      if (!wordless(text) && !note) return { row: at, text: inner(at, 400) };
+    }
+    return null;
+  };
+  const found = leaves.filter(shown).map((leaf) => ({ leaf, ...rowOf(leaf) })).filter((each) => each.row);
+  const isRow = (element) => /^(tr|li|dd)$/i.test(element.tagName) || isRole(element, "row", "listitem");
+  // Columns of labels and of amounts have no rows; the text rules pair them.
+  const amounts = found.filter((each) => isRow(each.row) || found.filter((other) => other.row === each.row).length === 1)
+    .map((each) => ({ amount: inner(each.leaf, 60), text: each.text, struck: struckThrough(each.leaf), group: all.indexOf(up(each.row)) }));
 
   const said = (selector, name) => {
     const found = document.querySelector(selector);
@@ -192,7 +219,7 @@
 
   return {
     url: location.href, title: tidy(document.title), heading: inner(heading), language: document.documentElement.lang || "",
-    text: text.slice(0, TEXT), alerts: [...new Set(alerts)].slice(0, 20), controls, buttons, prices,
+    text: text.slice(0, TEXT), alerts: [...new Set(alerts)].slice(0, 20), controls, buttons, prices, amounts,
     frames: all.filter((element) => element.tagName === "IFRAME" && visible(element)).map((element) => {
       const box = element.getBoundingClientRect();
       return { address: element.src || "", title: tidy(element.title || element.name), area: Math.round(box.width * box.height) };

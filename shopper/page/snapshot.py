@@ -85,6 +85,16 @@ class PagePrice:
 
 
 @dataclass(frozen=True, slots=True)
+class AmountRow:
+    """An amount and the text of its row; rows of one table or list have the same `group`."""
+
+    amount: str
+    text: str
+    struck: bool
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
 class PageFrame:
     """A visible frame."""
 
@@ -110,6 +120,7 @@ class PageSnapshot:
     json_ld: tuple[str, ...]
     declared: Mapping[str, str]
     currencies: tuple[str, ...]
+    amounts: tuple[AmountRow, ...] = ()
 
     @property
     def host(self) -> str:
@@ -148,6 +159,7 @@ def parse_snapshot(raw: Mapping[str, Any]) -> PageSnapshot:
         json_ld=tuple(raw["json_ld"]),
         declared=dict(raw["declared"]),
         currencies=tuple(raw["currencies"]),
+        amounts=tuple(AmountRow(**item) for item in raw["amounts"]),
     )
 
 

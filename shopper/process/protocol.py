@@ -12,9 +12,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import IO, Any
 
+from app.core.order_amounts import AmountRole, OrderAmount
 from app.ports.shopper import FailureCode, PurchaseFailed, PurchaseRequest, ShippingAddress
 
 MAX_LINE = 16 * 1024 * 1024
+MAX_AMOUNTS = 20
+MAX_LABEL = 80
+MAX_NANOS = 10**18
 
 
 class PeerClosed(Exception):
@@ -62,6 +66,19 @@ def request_from_json(values: Mapping[str, Any]) -> PurchaseRequest:
     return PurchaseRequest(
         **{**values, "address": address, "allowed_domains": tuple(values["allowed_domains"])}
     )
+
+
+def review_values(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a review or a confirmation from JSON. Raises: ValueError, KeyError, TypeError."""
+    values = {name: value for name, value in message.items() if name != "kind"}
+    return {**values, "amounts": tuple(_amount(item) for item in values.get("amounts", ())[:MAX_AMOUNTS])}
+
+
+def _amount(item: Mapping[str, Any]) -> OrderAmount:
+    nanos = item["nanos"]
+    if type(nanos) is not int or not 0 <= nanos <= MAX_NANOS:
+        raise ValueError("not an amount")
+    return OrderAmount(AmountRole(item["role"]), str(item["label"])[:MAX_LABEL], nanos)
 
 
 def encode_png(png: bytes) -> str:

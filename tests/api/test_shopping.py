@@ -128,6 +128,14 @@ def test_an_accepted_purchase_is_queued_charged_and_executed_by_its_job(app: Fla
     assert done["order"] == {
         "number": "A-1", "total": "17.00", "currency": "USD", "total_usd": "17.00",
         "payment": {"method": "Pay on delivery", "status": "pending"}, "shipping_method": "Standard",
+        "price_breakdown": {
+            "adds_up": True,
+            "amounts": [
+                {"role": "subtotal", "label": "Subtotal", "amount_usd": "12.00"},
+                {"role": "shipping", "label": "Shipping", "amount_usd": "5.00"},
+                {"role": "total", "label": "Total", "amount_usd": "17.00"},
+            ],
+        },
     }  # fmt: skip
     assert done["product"]["price"] == "12.00"
     assert (done["cost_usd"], done["steps"], done["max_total_usd"]) == ("0.25", 1, None)

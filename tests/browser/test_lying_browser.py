@@ -43,6 +43,36 @@ def test_a_confirmation_without_authorization_is_an_unknown_outcome() -> None:
     assert converse(AUTHORIZE, CONFIRMED) == OrderConfirmation("A-1", 17, None, None)
 
 
+@pytest.mark.parametrize(
+    "amount",
+    [
+        {"role": "total", "label": "Total", "nanos": True},
+        {"role": "total", "label": "Total", "nanos": -1},
+        {"role": "total", "label": "Total", "nanos": 10**30},
+        {"role": "free", "label": "Total", "nanos": 1},
+    ],
+    ids=["a-truth-value", "negative", "too-large", "an-unknown-role"],
+)
+def test_an_amount_that_is_none_is_never_authorized(amount: dict[str, Any]) -> None:
+    handler = RecordingHandler()
+    with pytest.raises(PurchaseFailed):
+        converse({**AUTHORIZE, "amounts": [amount]}, handler=handler)
+    assert handler.reviews == []
+
+
+def test_a_username_that_is_the_name_of_a_role_breaks_nothing() -> None:
+    handler = RecordingHandler()
+    amounts = [{"role": "total", "label": "Total", "nanos": 17}]
+    confirmed = converse(
+        {**AUTHORIZE, "amounts": amounts},
+        {**CONFIRMED, "amounts": amounts},
+        handler=handler,
+        username="total",
+    )
+    assert isinstance(confirmed, OrderConfirmation)
+    assert [amount.role for amount in confirmed.amounts] == ["total"]
+
+
 def test_a_dry_run_is_never_authorized_and_a_purchase_never_ends_as_a_dry_run() -> None:
     handler = RecordingHandler()
     with pytest.raises(PurchaseOutcomeUnknown):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from app.core.order_amounts import AmountRole, adds_up
 from app.ports.shopper import FailureCode, PurchaseFailed, ShippingAddress
 from tests.browser.conftest import FULL, MINIMAL, RecordingHandler, SharedBrowserShopper, purchase
 from tests.support.shops.django_oscar import Ordered, Oscar
@@ -21,6 +22,9 @@ def test_a_guest_receives_exactly_the_requested_order(shopper: SharedBrowserShop
         Ordered(number, "12.50", "guest@example.com", "Blue enamel mug", 1, "94107", "1 Main Street")
     ]
     assert result.confirmation.total_nanos == 12_500_000_000
+    amounts = result.confirmation.amounts
+    assert {amount.role for amount in amounts} >= {AmountRole.SUBTOTAL, AmountRole.TOTAL}, amounts
+    assert adds_up(amounts, result.confirmation.total_nanos)
 
 
 def test_the_stored_address_is_chosen_by_name_and_postal_code_and_a_restored_cart_is_not_bought(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from app.core.order_amounts import AmountRole, OrderAmount
 from app.ports.shopper import (
     FailureCode,
     OrderConfirmation,
@@ -55,7 +56,12 @@ class FakeShopper:
             raise self.fails_before_order
         total = self.price_nanos * request.quantity + self.shipping_nanos
         self.checkpoint("review")
-        review = OrderReview(total, "Pay on delivery", "Standard", payment_pending=True)
+        amounts = (
+            OrderAmount(AmountRole.SUBTOTAL, "Subtotal", total - self.shipping_nanos),
+            OrderAmount(AmountRole.SHIPPING, "Shipping", self.shipping_nanos),
+            OrderAmount(AmountRole.TOTAL, "Total", total),
+        )
+        review = OrderReview(total, "Pay on delivery", "Standard", payment_pending=True, amounts=amounts)
         if self.orders_without_authorization:
             raise PurchaseOutcomeUnknown(
                 "The shop shows a confirmation although the order button was not pressed."
@@ -73,7 +79,12 @@ class FakeShopper:
         if self.outcome_unknown:
             raise PurchaseOutcomeUnknown(self.outcome_unknown)
         return OrderConfirmation(
-            "A-1", self.confirms_nanos or total, "Pay on delivery", "Standard", payment_pending=True
+            "A-1",
+            self.confirms_nanos or total,
+            "Pay on delivery",
+            "Standard",
+            payment_pending=True,
+            amounts=amounts,
         )
 
 

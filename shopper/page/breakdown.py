@@ -1,0 +1,106 @@
+"""The role of each amount of a page: by its row first, by arithmetic next, by the page's text last. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.core.order_amounts import AmountRole, OrderAmount, adds_up
+from shopper.page import prices
+from shopper.page.prices import AmountKind, LabelledAmount, PageAmount
+from shopper.page.snapshot import AmountRow, PageSnapshot
+
+_SIGN = re.compile(r"[-\u2212\u2013]\s?(?=\D{0,4}\d)|[()]")
+_MAX_ROWS = 20
+_MAX_LABEL_LENGTH = 80
+_ROLES = {
+    AmountKind.TOTAL: AmountRole.TOTAL,
+    AmountKind.GOODS: AmountRole.SUBTOTAL,
+    AmountKind.SHIPPING: AmountRole.SHIPPING,
+    AmountKind.TAX: AmountRole.TAX,
+    AmountKind.CONTAINED: AmountRole.INCLUDED_TAX,
+    AmountKind.DISCOUNT: AmountRole.DISCOUNT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    group: int
+    found: LabelledAmount
+
+
+def labelled_amounts(snapshot: PageSnapshot) -> list[LabelledAmount]:
+    """Return the labelled amounts of a page: those of its rows, and from its text what no row contains.
+
+    An amount that is crossed out is none.
+    """
+    rows = _rows(snapshot)
+    by_structure = [row.found for row in rows if row.found.kind is not AmountKind.OTHER]
+    known = {row.amount.nanos for row in by_structure}
+    has_total = any(row.kind is AmountKind.TOTAL for row in by_structure)
+    struck = {amount.nanos for row in snapshot.amounts if row.struck for amount in prices.amounts(row.amount)}
+    struck -= {row.found.amount.nanos for row in rows}
+    return by_structure + [
+        row
+        for row in prices.labelled_amounts(snapshot.text)
+        if row.amount.nanos not in struck
+        and (row.amount.nanos not in known or (row.kind is AmountKind.TOTAL and not has_total))
+    ]
+
+
+def total_by_sum(snapshot: PageSnapshot, goods_nanos: int) -> PageAmount | None:
+    """Return a total with a label in no known language: the last of rows with the goods, and the sum of the others.
+
+    None if anything on the page costs more.
+    """
+    rows = _rows(snapshot)
+    largest = max((row.found.amount.nanos for row in rows), default=0)
+    for group in {row.group for row in rows}:
+        *parts, last = [row.found.amount for row in rows if row.group == group]
+        sums = [part.nanos for part in parts]
+        if len(parts) > 1 and goods_nanos in sums and sum(sums) == last.nanos == largest:
+            return last
+    return None
+
+
+def order_amounts(
+    rows: Sequence[LabelledAmount], total: PageAmount, goods_nanos: int
+) -> tuple[OrderAmount, ...]:
+    """Return the amounts of an order; one without a known label is an item if it is the price of the goods."""
+    amounts = []
+    if total not in [row.amount for row in rows if row.kind is AmountKind.TOTAL]:
+        amounts.append(OrderAmount(AmountRole.TOTAL, "", total.nanos))
+    for row in rows:
+        is_item = row.kind is AmountKind.OTHER and row.amount.nanos == goods_nanos
+        role = AmountRole.ITEM if is_item else _ROLES.get(row.kind)
+        if role is not None:
+            label = "".join(char for char in row.label if char.isprintable())[:_MAX_LABEL_LENGTH]
+            amounts.append(OrderAmount(role, label.strip(" :"), row.amount.nanos))
+    return tuple(dict.fromkeys(amounts))[:_MAX_ROWS]
+
+
+def disagreeing_totals(
+    rows: Sequence[LabelledAmount], amounts: Sequence[OrderAmount]
+) -> list[LabelledAmount]:
+    """Return the totals of a page that shows several, unless the largest is what the parts add up to."""
+    totals = {row.amount.nanos: row for row in rows if row.kind is AmountKind.TOTAL}
+    return [] if len(totals) < 2 or adds_up(amounts, max(totals)) else list(totals.values())
+
+
+def _rows(snapshot: PageSnapshot) -> list[_Row]:
+    return [_Row(row.group, found) for row in snapshot.amounts if not row.struck for found in _labelled(row)]
+
+
+def _labelled(row: AmountRow) -> list[LabelledAmount]:
+    plain = _SIGN.sub("", row.amount)
+    found = prices.amounts(plain)
+    if len(found) != 1:
+        # A row in one element, such as "Total (incl. tax $0.00) $17.00".
+        return prices.labelled_amounts(row.text)
+    before = prices.words_of(row.text.partition(row.amount)[0])
+    label = " ".join((before or prices.words_of(row.text.replace(row.amount, " "))).split())
+    kind = prices.kind_of(label)
+    if plain.strip() != row.amount.strip() and _SIGN.match(row.amount.strip()) and kind is AmountKind.OTHER:
+        kind = AmountKind.DISCOUNT
+    return [LabelledAmount(label, kind, found[0])]
