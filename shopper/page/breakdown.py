@@ -67,13 +67,22 @@ def total_by_sum(snapshot: PageSnapshot, goods_nanos: int) -> PageAmount | None:
 def order_amounts(
     rows: Sequence[LabelledAmount], total: PageAmount, goods_nanos: int
 ) -> tuple[OrderAmount, ...]:
-    """Return the amounts of an order; one without a known label is an item if it is the price of the goods."""
+    """Return the amounts of an order.
+
+    One without a known label is an item if it is the price of the goods. Where nothing has the label of a subtotal, but
+    several have that of a total, such as "Cart total" and "Order total", those but the last are subtotals.
+    """
     amounts = []
-    if total not in [row.amount for row in rows if row.kind is AmountKind.TOTAL]:
+    totals = [row for row in rows if row.kind is AmountKind.TOTAL]
+    final = next((row for row in reversed(totals) if row.amount == total), None)
+    if final is None:
         amounts.append(OrderAmount(AmountRole.TOTAL, "", total.nanos))
+    has_subtotal = any(row.kind is AmountKind.GOODS for row in rows)
     for row in rows:
         is_item = row.kind is AmountKind.OTHER and row.amount.nanos == goods_nanos
         role = AmountRole.ITEM if is_item else _ROLES.get(row.kind)
+        if role is AmountRole.TOTAL and not has_subtotal and final is not None and row.label != final.label:
+            role = AmountRole.SUBTOTAL
         if role is not None:
             label = "".join(char for char in row.label if char.isprintable())[:_MAX_LABEL_LENGTH]
             amounts.append(OrderAmount(role, label.strip(" :"), row.amount.nanos))
