@@ -3,6 +3,7 @@
 
 const TITLES = {
   "approval.requested": "A payment waits for your decision",
+  "approval.failed": "A payment failed after your decision",
   "budget.threshold_reached": "A limit is nearly reached",
   "credits.low": "Credits are low",
   "wallet.frozen": "A wallet was frozen",

@@ -225,3 +225,11 @@ def test_a_service_without_mail_or_push_says_so(
         text = home.owner.get(home.page).text
     assert "SMTP_URL" in text
     assert "WEB_PUSH_KEY" in text
+
+
+def test_tests_are_limited(home: Home) -> None:
+    home.confirm(home.request_link())
+    [target_id] = set(re.findall(r'name="target_id" value="([^"]+)"', home.owner.get(home.page).text))
+    page = home.owner.get(home.page)
+    answers = [home.owner.send(page, f"{home.page}/test", target_id=target_id).status_code for _ in range(21)]
+    assert answers == [303] * 20 + [429]

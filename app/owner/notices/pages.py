@@ -19,9 +19,11 @@ from app.state import app_state
 from app.web.fields import Email
 
 NOTICE_TYPES = (
-    EventType.APPROVAL_REQUESTED, EventType.BUDGET_THRESHOLD_REACHED, EventType.CREDITS_LOW, EventType.WALLET_FROZEN,
+    EventType.APPROVAL_REQUESTED, EventType.APPROVAL_FAILED, EventType.BUDGET_THRESHOLD_REACHED, EventType.CREDITS_LOW,
+    EventType.WALLET_FROZEN,
 )  # fmt: skip
 """What an owner is notified of."""
+_TESTS_PER_AGENT = "20 per day"
 _PAGE = "/agents/<string:agent_id>/notices"
 
 
@@ -106,6 +108,7 @@ def add_webhook(agent_id: str) -> Response:
 def send_test_notice(agent_id: str) -> Response:
     """Send a test to one target."""
     key = owner_key_of(agent_id)
+    app_state().rate_limiter.count(_TESTS_PER_AGENT, "notice-test", key.agent_id)
     delivery_log.send_test(_subscriber(key), request.form.get("target_id", "")[:36], kind=None)
     return see_other(url_for("owner.show_notices", agent_id=agent_id, done="tested"))
 
