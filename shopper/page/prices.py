@@ -55,20 +55,31 @@ _NAMED_DOLLARS = re.compile(
 )
 
 _TOTAL = re.compile(
-    r"\btotal|\bamount (due|payable|to pay)|\bto(tal to)? pay\b|\byou pay\b|\bbalance due\b|\bgesamt|\bsumme\b|\bmontant\b|\bdue (now|today)\b",
+    r"\btotal|\bamount (due|payable|to pay)|\bto(tal to)? pay\b|\byou pay\b|\bbalance due\b|\bgesamt|\bsumme\b|\bmontant\b|\bdue (now|today)\b"
+    r"|\bnet à payer\b|\brechnungsbetrag|\bzu zahlen\b",
     re.IGNORECASE,
+)
+# The total of something less than the order, which none of its parts is either.
+_LESS_THAN_TOTAL = re.compile(
+    r"\be[xk][ck]l|\bwithout\b|\bbefore\b|\bohne\b|\bzzgl\b|netto|\bhors\b|\bHT\b", re.IGNORECASE
 )
 _NOT_TOTAL = re.compile(
     r"sub.?total|zwischensumme|sous-total|excl|without|before|discount|saving|saved|total items|items total|item total|goods|merchandise|products total"
-    r"|total (shipping|delivery|tax|vat|weight|quantity|discount|savings)|(shipping|delivery|tax|vat|discount) total|earn|points|per month|installment",
+    r"|total (shipping|delivery|tax|vat|weight|quantity|discount|savings)|(shipping|delivery|tax|vat|discount) total|earn|points|per month|installment"
+    r"|ersparnis|\b(montant|total|summe) (de la|des|du|der|de) (tva|taxe|frais|livraison|port\b|remise|articles|produits|artikel|steuer)",
     re.IGNORECASE,
 )
 _GOODS = re.compile(
-    r"sub.?total|zwischensumme|sous-total|items? total|total items|goods|merchandise|products? total|total (of )?(goods|products|items)",
+    r"sub.?total|zwischensumme|sous-total|items? total|total items|goods|merchandise|products? total|total (of )?(goods|products|items)"
+    r"|\bwarenwert|\bsumme der artikel|\b(montant|total) des (articles|produits)",
     re.IGNORECASE,
 )
-_SHIPPING = re.compile(r"shipping|delivery|postage|freight|handling|versand|livraison", re.IGNORECASE)
-_TAX = re.compile(r"\btax|\bvat\b|\bgst\b|\bmwst|\btva\b|\bfee", re.IGNORECASE)
+_SHIPPING = re.compile(
+    r"shipping|delivery|postage|freight|handling|versand|livraison|\bfrais de port\b|\bporto\b", re.IGNORECASE
+)
+_TAX = re.compile(
+    r"\btax|\bvat\b|\bgst\b|\bmwst|\btva\b|\bust\b|(umsatz|mehrwert|\b)steuer|\bfee", re.IGNORECASE
+)
 # "Total (including tax $0.00) $17.00": what the total contains is neither the total nor added to it.
 _CONTAINED = re.compile(r"(?<!not )\bincl|\binkl|\bof which\b|\bdavon\b|\bdont\b", re.IGNORECASE)
 _NOTE = re.compile(rf"\(\s*(?:{_CONTAINED.pattern})[^()]*\)", re.IGNORECASE)
@@ -264,8 +275,9 @@ def kind_of(label: str) -> AmountKind:
         return AmountKind.DISCOUNT
     if _GOODS.search(label):
         return AmountKind.GOODS
-    if _TOTAL.search(label) and not _NOT_TOTAL.search(label):
-        return AmountKind.TOTAL
+    is_less = _LESS_THAN_TOTAL.search(_NOTE.sub("", label))
+    if _TOTAL.search(label) and (is_less or not _NOT_TOTAL.search(label)):
+        return AmountKind.OTHER if is_less else AmountKind.TOTAL
     if _SHIPPING.search(label):
         return AmountKind.SHIPPING
     tax = AmountKind.CONTAINED if _CONTAINED.search(label) else AmountKind.TAX

@@ -7,7 +7,7 @@ import pytest
 from app.ports.shopper import ShippingAddress
 from shopper.flow import address, run
 from shopper.page import autofill, keywords, prices, regions
-from shopper.page.prices import CurrencyHints, PageAmount
+from shopper.page.prices import AmountKind, CurrencyHints, PageAmount
 from shopper.page.snapshot import FormControl
 
 _NANOS = 10**9
@@ -80,6 +80,42 @@ def test_an_amount_without_a_currency_has_none() -> None:
 def test_the_total_is_the_largest_labelled_total_and_never_a_subtotal() -> None:
     rows = prices.labelled_amounts(
         "Subtotal\t$12.00\nShipping\t$5.00\nTotal savings $900.00\nOrder total: $17.00\nTotal $5.00"
+    )
+    assert prices.total_of(rows) == PageAmount(17 * _NANOS, "$")
+
+
+@pytest.mark.parametrize(
+    ("label", "kind"),
+    [
+        ("Montant de la TVA", AmountKind.TAX),
+        ("Umsatzsteuer", AmountKind.TAX),
+        ("Montant des frais de livraison", AmountKind.SHIPPING),
+        ("Frais de port", AmountKind.SHIPPING),
+        ("Montant total des articles", AmountKind.GOODS),
+        ("Warenwert", AmountKind.GOODS),
+        ("Zwischensumme ohne Versand", AmountKind.GOODS),
+        ("Total HT", AmountKind.OTHER),
+        ("Total hors taxes", AmountKind.OTHER),
+        ("Total excl. VAT", AmountKind.OTHER),
+        ("Gesamtpreis netto", AmountKind.OTHER),
+        ("Gesamt ohne Versand", AmountKind.OTHER),
+        ("Gesamtersparnis", AmountKind.OTHER),
+        ("Montant total TTC", AmountKind.TOTAL),
+        ("Net à payer", AmountKind.TOTAL),
+        ("Total de la commande", AmountKind.TOTAL),
+        ("Total du panier", AmountKind.TOTAL),
+        ("Summe der Bestellung", AmountKind.TOTAL),
+        ("Rechnungsbetrag", AmountKind.TOTAL),
+        ("Gesamtpreis brutto", AmountKind.TOTAL),
+    ],
+)
+def test_a_part_of_an_order_in_french_or_german_is_not_its_total(label: str, kind: AmountKind) -> None:
+    assert prices.kind_of(label) is kind
+
+
+def test_a_tax_amount_next_to_a_french_total_does_not_lower_the_price_that_is_checked() -> None:
+    rows = prices.labelled_amounts(
+        "Sous-total $16.00\nRemise $1.00\nMontant de la TVA $2.00\nNet à payer $17.00"
     )
     assert prices.total_of(rows) == PageAmount(17 * _NANOS, "$")
 
