@@ -53,7 +53,7 @@ from app.owner.pages import template_filters
 from app.owner.passkeys import pages as passkey_pages
 from app.owner.session import auth, sign_in
 from app.payments import routes as payments
-from app.payments import topups
+from app.payments import sponsoring, topups
 from app.payments.settlement_capacity import SettlementCapacityCache
 from app.payments.treasury import ServiceWallets
 from app.platform import routes as platform
@@ -154,6 +154,7 @@ def build_state(
         provider_listings=(purchases.provider_listing,),
         wallet_deletion_guards=(purchases.deletion_conflict, topups.open_topup_error),
         wallet_deletion_listeners=(subscriptions.cancel_for_wallet, service_purchases.remove_rows_of),
+        gas_sponsor=sponsoring.gas_sponsor,
         balance_readers=balances.reader_threads(ports.chains),
         verified_networks=set(),
         parts={type(part): part for part in parts},

@@ -29,6 +29,7 @@ from app.ports.probes import Probe
 from app.ports.queue import JobQueue
 from app.ports.shopper import Shopper
 from app.ports.specifications import SpecificationReader
+from app.ports.sponsor import GasSponsor, TransferSponsor
 from app.ports.swaps import SwapExchange
 from app.ports.upstream import Upstream
 from app.ports.vault import Vault
@@ -48,6 +49,8 @@ class Ports:
     facilitators: Mapping[ChainName, Facilitator]
     payment_signers: Mapping[ChainName, PaymentSigner]
     """A subset of `chains`: those on which wallets can pay web services."""
+    sponsors: Mapping[ChainName, TransferSponsor]
+    """A subset of `chains`: those on which the service can pay the network fee of a transfer."""
     bridges: Mapping[BridgeRoute, tuple[BridgeProvider, ...]]
     """In the order in which they are tried."""
     vault: Vault
@@ -87,6 +90,8 @@ class AppState:
     """May refuse the deletion of a wallet, inside its unit."""
     wallet_deletion_listeners: tuple[Callable[[Session, str], None], ...]
     """Remove the rows of higher layers that depend on a deleted wallet, inside its unit."""
+    gas_sponsor: Callable[[ChainName], GasSponsor]
+    """Returns the service's wallet that pays network fees on a chain. Raises: Rejected("gas_unavailable")."""
     balance_readers: Mapping[ChainName, Executor]
     verified_networks: set[str]
     """The network that the stored keys belong to, once that was checked."""

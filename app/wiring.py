@@ -33,6 +33,7 @@ from app.adapters.evm.contracts.deployments import DEPLOYMENTS as EVM_DEPLOYMENT
 from app.adapters.evm.contracts.price_feeds import ChainlinkPrices
 from app.adapters.evm.x402.facilitator import EvmFacilitator
 from app.adapters.evm.x402.payment_signer import EvmPaymentSigner
+from app.adapters.evm.x402.sponsor import EvmTransferSponsor
 from app.adapters.faucet_http import HttpFaucet
 from app.adapters.openapi_reader.reader import OpenApiReader
 from app.adapters.perpdex.deployments import DEPLOYMENTS as PERPDEX_DEPLOYMENTS
@@ -91,6 +92,7 @@ def build(settings: Settings) -> Ports:
         swap_exchanges=MappingProxyType(exchanges),
         facilitators=MappingProxyType(_facilitators(settings, evm, solana)),
         payment_signers=MappingProxyType(_payment_signers(evm, solana)),
+        sponsors=MappingProxyType({name: EvmTransferSponsor(chain) for name, chain in evm.items()}),
         bridges=MappingProxyType(bridges_between(settings, chains)),
         vault=LocalVault(settings.encryption_key_list()),
         prices=_prices(settings, evm, jupiter),

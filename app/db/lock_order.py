@@ -26,6 +26,8 @@ class LockRank(IntEnum):
     """Its counter, when an owner signs in or confirms; the confirmed change follows in the same unit."""
     SPENDING_ACCOUNT = auto()
     """The lock of a wallet: taken by every unit that deletes it, moves its tokens or settles its deposits."""
+    SPONSORED_DAY = auto()
+    """The count of an agent's transfers, once the wallet is locked."""
     NONCE = auto()
     DEPOSIT_CURSOR = auto()
     SCAN_STATE = auto()
@@ -55,6 +57,7 @@ RANKS: Mapping[str, LockRank] = MappingProxyType(
         "master_keys": LockRank.AGENT,
         "owner_passkeys": LockRank.PASSKEY,
         "spending_accounts": LockRank.SPENDING_ACCOUNT,
+        "sponsored_days": LockRank.SPONSORED_DAY,
         "nonces": LockRank.NONCE,
         "deposit_cursors": LockRank.DEPOSIT_CURSOR,
         "deposit_marks": LockRank.SCAN_STATE,

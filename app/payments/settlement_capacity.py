@@ -27,6 +27,8 @@ _log = structlog.get_logger(__name__)
 _CACHE_TTL = timedelta(seconds=15)
 # Some submissions may be in flight already.
 _MIN_SUBMISSIONS = 5
+# Payments that were accepted must be settled: the last gas is theirs. A sponsored transfer costs about two of them.
+_MIN_SUBMISSIONS_FOR_SPONSORING = 20
 # Fees rise quickly on Ethereum; elsewhere a price that covers the highest possible fee is enough.
 _ETHEREUM_FEE_MULTIPLE = 20
 NOT_OFFERED = "chain_not_offered"
@@ -88,6 +90,12 @@ def _covers_fee(chain: ChainName, price_nanos: int, fee_units: int) -> bool:
 def covers_gas(state: SettlementCapacity) -> bool:
     """Return whether the settler holds enough gas for the next submissions."""
     return state.native_units >= _MIN_SUBMISSIONS * state.fee_units
+
+
+def covers_sponsoring(chain: ChainName) -> bool:
+    """Return whether the settler holds enough gas for transfers of others, besides the payments to settle."""
+    state = app_state().part(SettlementCapacityCache).get(chain)
+    return state is not None and _submissions(state) >= _MIN_SUBMISSIONS_FOR_SPONSORING
 
 
 def store_gas_reserve(chain: ChainName, state: SettlementCapacity) -> None:

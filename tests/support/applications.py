@@ -20,6 +20,7 @@ from werkzeug.routing import Rule
 
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.x402.payment_signer import EvmPaymentSigner
+from app.adapters.evm.x402.sponsor import EvmTransferSponsor
 from app.adapters.openapi_reader.reader import OpenApiReader
 from app.adapters.perpdex.deployments import DEPLOYMENTS as PERPDEX
 from app.adapters.perpdex.exchange import HyperliquidExchange
@@ -39,6 +40,7 @@ from app.observability import error_reporting, logs
 from app.ports.bridges import BridgeProvider, BridgeRoute
 from app.ports.chain import Chain
 from app.ports.payment_signer import PaymentSigner
+from app.ports.sponsor import TransferSponsor
 from app.ports.swaps import SwapExchange
 from app.state import Application, Ports
 from app.web.openapi_document import OpenApiDocument
@@ -144,6 +146,7 @@ def ports_for(settings: Settings, **parts: Any) -> Ports:
         "shopper": None,
         "swap_exchanges": exchanges_on(parts.get("chains", {})),
         "payment_signers": signers_on(parts.get("chains", {})),
+        "sponsors": sponsors_on(parts.get("chains", {})),
         "bridges": bridges_on(settings, parts.get("chains", {})),
         **parts,
     }
@@ -166,6 +169,12 @@ def signers_on(chains: Mapping[ChainName, Chain]) -> dict[ChainName, PaymentSign
         elif isinstance(chain, SolanaChain):
             signers[name] = SolanaPaymentSigner(chain)
     return signers
+
+
+def sponsors_on(chains: Mapping[ChainName, Chain]) -> dict[ChainName, TransferSponsor]:
+    """Return the real sponsors of chains, including chains with faults."""
+    real = {name: getattr(chain, "real", chain) for name, chain in chains.items()}
+    return {name: EvmTransferSponsor(chain) for name, chain in real.items() if isinstance(chain, EvmChain)}
 
 
 def bridges_on(

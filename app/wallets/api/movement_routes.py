@@ -27,11 +27,11 @@ from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity import guards
 from app.wallets.api.routes import IDEMPOTENCY_NOTE, LIMIT_ERRORS, blp
-from app.wallets.api.schemas import CHAIN, CURRENCY, SESSION_ID, LegShape
+from app.wallets.api.schemas import CHAIN, CURRENCY, GAS_FEE, SESSION_ID, LegShape
 from app.wallets.bridges import service as bridges
 from app.wallets.core import parsing, wallets
 from app.wallets.core.lifecycle import MovementKind, MovementStatus, TransactionType
-from app.wallets.core.parsing import BridgeOrder, MovementOrder, SwapOrder
+from app.wallets.core.parsing import BridgeOrder, GasSource, MovementOrder, SwapOrder
 from app.wallets.core.wallets import WalletView
 from app.wallets.swaps import service as swaps
 from app.wallets.transactions import failures
@@ -71,6 +71,16 @@ class MovementBody(AcceptsCamelCase):
     to = Text(required=True, metadata={"description": "The recipient's address."})
     amount = _amount()
     currency = Text(required=True, metadata=CURRENCY)
+    gas = fields.Enum(
+        GasSource,
+        by_value=True,
+        load_default=GasSource.AUTO,
+        metadata={
+            "description": "The payer of the network fee: the wallet (`own`), or the service, for a fee in USDC "
+            "(`sponsored`: USDC on Ethereum and Base). `auto` is `sponsored` where that is possible and the wallet "
+            "holds too little of the native token.",
+        },
+    )
     session_id = SESSION_ID
     approval_note = APPROVAL_NOTE
     dry_run = _dry_run("the transaction")
@@ -137,6 +147,7 @@ class MovementShape(_MovementState):
     chain = fields.String(required=True)
     type = fields.String(required=True, metadata={"enum": ["transfer", "withdrawal"]})
     kind = fields.String(allow_none=True, metadata={"description": "The purpose of a transfer: `topup`."})
+    gas_fee = fields.String(required=True, allow_none=True, metadata=GAS_FEE)
 
 
 class SwapShape(_MovementState):
@@ -231,6 +242,7 @@ class QuoteShape(_Quote):
     amount = fields.String(required=True, attribute="movement.amount")
     currency = fields.String(required=True, attribute="movement.amount.token.symbol")
     chain = fields.String(required=True, attribute="movement.chain")
+    gas_fee = fields.String(required=True, allow_none=True, metadata=GAS_FEE)
     value_usd = _value()
 
 

@@ -41,6 +41,10 @@ class SessionId(Text):
         return canonical
 
 
+GAS_FEE = {
+    "description": "The fee in USDC of a transfer that the service submits, `0` if it is free; null if the wallet pays "
+    "the network itself."
+}
 SESSION_ID = SessionId(
     load_default=None,
     allow_none=True,
@@ -201,6 +205,7 @@ class TransactionShape(Schema):
     )
     output_currency = fields.String(metadata={"description": "Swaps only."})
     minimum_output_amount = fields.String(allow_none=True, metadata={"description": "Swaps only."})
+    gas_fee = fields.String(required=True, allow_none=True, metadata=GAS_FEE)
     tx_hash = fields.String(required=True, allow_none=True)
     previous_hashes = fields.List(fields.String(), required=True)
     status = fields.String(required=True, metadata={"enum": list(MovementStatus)})

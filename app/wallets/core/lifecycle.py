@@ -56,6 +56,8 @@ class MovementKind(StrEnum):
     """One transaction of a bridge; agents see it only among the bridge's legs."""
     X402 = "x402"
     """A payment to a web service by the x402 protocol."""
+    GAS = "gas"
+    """The fee of a transfer that the service submits."""
 
 
 PERPDEX_CHAIN = "perpdex"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 
 from sqlalchemy import (
     JSON,
     BigInteger,
     CheckConstraint,
+    Date,
     Index,
     LargeBinary,
     String,
@@ -126,6 +127,9 @@ class Transaction(Model):
     output_minimum_units: Mapped[int | None] = mapped_column(Units)
     output_units: Mapped[int | None] = mapped_column(Units)
 
+    # In USDC, of a transfer that the service submits: 0 if it is free, NULL if the wallet pays the network itself.
+    gas_fee_units: Mapped[int | None] = mapped_column(Units)
+
     nonce: Mapped[int | None] = mapped_column(BigInteger)
     expires_at_height: Mapped[int | None] = mapped_column(BigInteger)
     fee_cap_units: Mapped[int | None] = mapped_column(Units)
@@ -147,6 +151,16 @@ class Transaction(Model):
     checks: Mapped[int] = mapped_column(default=0)
     # The HTTP request that created it, for the logs of workers.
     request_id: Mapped[str | None] = mapped_column(String(40))
+
+
+class SponsoredDay(Model):
+    """How many transfers of an agent the service has submitted on a day."""
+
+    __tablename__ = "sponsored_days"
+
+    agent_id: Mapped[str] = mapped_column(ID, primary_key=True)
+    day: Mapped[date] = mapped_column(Date, primary_key=True)
+    transfers: Mapped[int]
 
 
 class Bridge(Model):

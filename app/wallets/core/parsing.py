@@ -7,13 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from app.core import addresses
-from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Token, tokens
+from app.core.chains import TOKENS_BY_SYMBOL, USDC, ChainName, Token, tokens
 from app.core.money import AmountError, TokenAmount, parse_amount
 from app.errors import InvalidInput
 from app.state import app_state
 from app.wallets.core.lifecycle import TransactionType
+
+
+class GasSource(StrEnum):
+    """The payer of the network fee, as on the wire."""
+
+    AUTO = "auto"
+    """The wallet, or the service if the wallet holds too little of the native token."""
+    OWN = "own"
+    SPONSORED = "sponsored"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +38,7 @@ class MovementOrder:
     # False for payments to the service itself.
     needs_allowlist: bool = True
     session_id: str | None = None
+    gas: GasSource = GasSource.AUTO
 
 
 _INVALID_RECIPIENT_MESSAGES: Mapping[str, str] = {
@@ -68,7 +79,14 @@ def parse_deposit(*, chain: str, amount: str, currency: str) -> tuple[ChainName,
 
 
 def parse_movement(
-    type_: TransactionType, *, chain: str, to: str, amount: str, currency: str, session_id: str | None = None
+    type_: TransactionType,
+    *,
+    chain: str,
+    to: str,
+    amount: str,
+    currency: str,
+    session_id: str | None = None,
+    gas: GasSource = GasSource.AUTO,
 ) -> MovementOrder:
     """Parse a transfer or withdrawal. Raises: InvalidInput with every invalid field."""
     problems: dict[str, list[str]] = {}
@@ -84,9 +102,13 @@ def parse_movement(
         refusal = app_state().ports.chains[name].recipient_rejection(recipient, parsed.token)
         if refusal:
             problems["to"] = [refusal]
+    if gas is GasSource.SPONSORED and name is not None and parsed is not None:
+        sponsors = app_state().ports.sponsors
+        if parsed.token != USDC or name not in sponsors:
+            problems["gas"] = [f"can be sponsored for USDC on {', '.join(sponsors) or 'no chain'}"]
     if problems or name is None or recipient is None or parsed is None:
         raise invalid_fields(problems)
-    return MovementOrder(type_, name, recipient, parsed, session_id=session_id)
+    return MovementOrder(type_, name, recipient, parsed, session_id=session_id, gas=gas)
 
 
 def parse_swap(

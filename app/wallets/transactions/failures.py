@@ -17,6 +17,11 @@ _FAILURES: Mapping[TransactionType, type[ServiceError]] = {
 _MESSAGES: Mapping[str, str] = {
     "insufficient_funds": "The wallet does not hold enough of this token.",
     "insufficient_gas": "The wallet does not hold enough of the chain's native token to pay the network fee.",
+    "gas_unavailable": "The service cannot pay network fees on this chain at the moment; nothing was sent.",
+    "gas_price_unknown": "The price of the network fee in USDC is not known at the moment; nothing was sent.",
+    "gas_fee_too_high": "The fee for the network would exceed the amount; nothing was sent.",
+    "sponsored_limit": "The service has submitted all transfers that it submits for an agent in a day; nothing was"
+    " sent. Try again after midnight UTC, or deposit some of the native token.",
     "leaves_dust": "It would leave less than the chain's minimum balance of an account: send less, or all of it.",
     "simulation_failed": "The simulation failed: the chain would reject this transaction.",
     "chain_unreachable": "The chain cannot be reached at the moment; nothing was sent.",

@@ -15,7 +15,7 @@ import structlog
 from sqlalchemy.orm import Session
 
 from app.core import clock
-from app.core.chains import ChainName, Token, native
+from app.core.chains import USDC, ChainName, Token, native
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount, decimal_string
 from app.db.unit_of_work import read_only_unit, unit_of_work
@@ -78,6 +78,8 @@ class Movement:
     kind: str | None = None
     domain: str | None = None
     session_id: str | None = None
+    gas_fee_units: int | None = None
+    """What a transfer that the service submits costs in USDC; None if the wallet pays the network itself."""
 
     @property
     def sender(self) -> str:
@@ -104,6 +106,12 @@ class MovementQuote:
     movement: Movement
     fee_units: int
     dry_run: bool = True
+
+    @property
+    def gas_fee(self) -> TokenAmount | None:
+        """Return the fee of a transfer that the service submits; None if the wallet pays the network itself."""
+        units = self.movement.gas_fee_units
+        return None if units is None else TokenAmount(units, USDC)
 
     @property
     def network_fee(self) -> TokenAmount:
@@ -154,10 +162,12 @@ def execute(
     wait_seconds: Decimal | None,
     claim: Claim,
     on_recorded: RecordedCallback | None = None,
+    without_gas: Callable[[], history.TransactionView] | None = None,
 ) -> history.TransactionView:
     """Prepare, record and broadcast a movement, and wait for its outcome up to `wait_seconds`.
 
-    Returns a `confirmed` or `pending` transaction. `on_recorded` runs in the unit that records it.
+    Returns a `confirmed` or `pending` transaction. `on_recorded` runs in the unit that records it. `without_gas`
+    replaces all of it for a wallet with too little of the native token.
 
     Raises: the 403 errors of refused limits; the error of the movement's type if it is known not to have happened.
     """
@@ -169,6 +179,8 @@ def execute(
     try:
         recorded, signed = _retry_after_settling_pending(movement, lambda: draft(signer), commit)
     except PortError as error:
+        if error.reason == "insufficient_gas" and without_gas is not None:
+            return without_gas()
         raise record_failed(movement, error.reason, error.details, claim=claim) from None
     view = broadcast_and_wait(
         app_state().ports.chains[movement.chain],
@@ -320,5 +332,6 @@ def new_transaction(transaction_id: str, movement: Movement) -> Transaction:
         output_currency=output.token.symbol if output else None,
         output_quoted_units=output.quoted_units if output else None,
         output_minimum_units=output.minimum_units if output else None,
+        gas_fee_units=movement.gas_fee_units,
         cost_nanos=movement.value_nanos or 0, created_at=clock.now(), checks=0,
     )  # fmt: skip

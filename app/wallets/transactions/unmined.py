@@ -31,12 +31,11 @@ def _unmined_where(condition: ColumnElement[bool]) -> PreparedRead:
 
 
 _UNMINED_SINCE_NONCE = _unmined_where(
-    # A payment without a nonce is submitted by its recipient, at any time.
+    # What has no nonce is submitted by another party, at any time.
     (Transaction.nonce >= _SINCE)
     | and_(
         Transaction.nonce.is_(None),
         Transaction.block_number.is_(None),
-        Transaction.type == TransactionType.PAYMENT.value,
         Transaction.status == MovementStatus.PENDING.value,
     )
 )

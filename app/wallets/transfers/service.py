@@ -6,16 +6,18 @@ from decimal import Decimal
 
 from sqlalchemy.orm import Session
 
+from app.errors import ServiceError
 from app.idempotency.service import Claim
 from app.ports.chain import SignedTransaction, TransactionDraft, TransferIntent
 from app.ports.errors import Rejected
 from app.ports.vault import Signer
 from app.state import app_state
 from app.wallets.core import network_fees, parsing
-from app.wallets.core.parsing import MovementOrder
+from app.wallets.core.parsing import GasSource, MovementOrder
 from app.wallets.core.wallets import WalletView
 from app.wallets.transactions import pipeline
 from app.wallets.transactions.pipeline import Movement, MovementQuote, RecordedCallback
+from app.wallets.transfers import sponsored
 from app.wallets.views import history
 
 
@@ -23,7 +25,14 @@ def quote(wallet: WalletView, order: MovementOrder) -> MovementQuote:
     """Check limits and simulate like `send`, without signing. Raises: what `send` raises before signing."""
     movement = _movement(wallet, order)
     pipeline.assert_allowed(movement)
-    draft = pipeline.dry_run(movement, lambda _signer: _draft(movement))
+    if order.gas is GasSource.SPONSORED:
+        return sponsored.quote(movement)
+    try:
+        draft = pipeline.dry_run(movement, lambda _signer: _draft(movement))
+    except ServiceError as error:
+        if error.details.get("reason") == "insufficient_gas" and _may_be_sponsored(movement, order):
+            return sponsored.quote(movement)
+        raise
     return MovementQuote(movement=movement, fee_units=draft.fee_units)
 
 
@@ -47,6 +56,12 @@ def send(
     # Checked without a lock first: a refused request costs no call to the chain.
     pipeline.assert_allowed(movement)
 
+    def sponsor() -> history.TransactionView:
+        return sponsored.execute(movement, wait_seconds=wait_seconds, claim=claim, on_recorded=on_recorded)
+
+    if order.gas is GasSource.SPONSORED:
+        return sponsor()
+
     def sign(
         _session: Session, draft: TransactionDraft, signer: Signer, nonce: int | None
     ) -> SignedTransaction:
@@ -59,7 +74,12 @@ def send(
         wait_seconds=wait_seconds,
         claim=claim,
         on_recorded=on_recorded,
+        without_gas=sponsor if _may_be_sponsored(movement, order) else None,
     )
+
+
+def _may_be_sponsored(movement: Movement, order: MovementOrder) -> bool:
+    return order.gas is not GasSource.OWN and sponsored.is_available(movement)
 
 
 def _movement(wallet: WalletView, order: MovementOrder) -> Movement:

@@ -11,7 +11,7 @@ from sqlalchemy import BigInteger, ColumnElement, Row, Select, bindparam, func, 
 from sqlalchemy.orm import Session
 
 from app.core import identifiers
-from app.core.chains import TOKENS_BY_SYMBOL
+from app.core.chains import TOKENS_BY_SYMBOL, USDC
 from app.core.money import TokenAmount
 from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedRead
@@ -33,7 +33,7 @@ _COPIED = (
     "status", "error", "cost_nanos", "created_at", "confirmed_at", "request_id",
 )  # fmt: skip
 _PAGE_COLUMNS = (
-    *_COPIED, "amount_units", "nonce", "output_units", "output_quoted_units", "output_minimum_units",
+    *_COPIED, "amount_units", "nonce", "output_units", "output_quoted_units", "output_minimum_units", "gas_fee_units",
 )  # fmt: skip
 
 
@@ -86,6 +86,7 @@ class TransactionView:
     output_amount: str | None
     output_currency: str | None
     minimum_output_amount: str | None
+    gas_fee: str | None
     tx_hash: str | None
     previous_hashes: tuple[str, ...]
     status: str
@@ -175,6 +176,7 @@ def _view(
         amount=str(TokenAmount(row.amount_units, TOKENS_BY_SYMBOL[row.currency])),
         output_amount=_output(row, _current_output_units(row)),
         minimum_output_amount=_output(row, row.output_minimum_units),
+        gas_fee=None if row.gas_fee_units is None else str(TokenAmount(row.gas_fee_units, USDC)),
         previous_hashes=tuple(tx_hash for tx_hash in hashes if tx_hash != row.tx_hash),
         explorer_url=None
         if row.chain == PERPDEX_CHAIN

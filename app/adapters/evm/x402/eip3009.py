@@ -36,6 +36,8 @@ _TRANSFER_STRUCT = (
     "(address from,address to,uint256 value,uint256 validAfter,uint256 validBefore,bytes32 nonce)"
 )
 METHOD = "eip3009"
+SAMPLE_CALL = hashlib.shake_128(b"transferWithAuthorization").digest(4 + 9 * 32)
+"""As long as a submission with v, r and s, of bytes that do not compress: to estimate its L1 data fee."""
 _DOMAIN_VERSION = "2"
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 _NONCE = re.compile(r"0x[0-9a-fA-F]{64}", re.ASCII)

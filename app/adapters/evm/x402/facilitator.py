@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
@@ -37,8 +36,6 @@ _HASH = re.compile(r"0x[0-9a-fA-F]{64}", re.ASCII)
 _SUBMISSION_GAS = 130_000
 # The gas limit of a usual submission: a quarter more than it uses.
 _TYPICAL_GAS_LIMIT = 110_000
-# `transferWithAuthorization` with v, r and s, as bytes that do not compress: the basis of the L1 data fee's estimate.
-_SUBMISSION_DATA = hashlib.shake_128(b"transferWithAuthorization").digest(4 + 9 * 32)
 # The highest gas limits of a submission: enough for an account's code that checks a signature, and no more.
 _MAX_GAS = 200_000
 _MAX_CONTRACT_GAS = 400_000
@@ -128,7 +125,7 @@ class EvmFacilitator:
 
     def settlement_capacity(self, settler: str, recipient: str) -> SettlementCapacity:  # noqa: ARG002 - any address receives USDC
         """Read the settlement address's ether and a submission's cost with its L1 data fee. Raises: Unreachable."""
-        submission = CallTarget(self._usdc, 0, _SUBMISSION_DATA)
+        submission = CallTarget(self._usdc, 0, eip3009.SAMPLE_CALL)
         readings = self._drafter.read(settler, submission, estimates=False)
         price, l1_fee_units = readings.price, readings.l1_fee_units
         most = FeeTerms(_TYPICAL_GAS_LIMIT, price, l1_fee_units).max_units

@@ -1,0 +1,293 @@
+"""Transfers of USDC from wallets without ether: the service submits them, each amount and each fee at most once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import time_machine
+from flask import Flask
+from sqlalchemy import select
+
+from app.adapters.evm.contracts import calls as contracts
+from app.core import clock
+from app.core.chains import ChainName
+from app.core.identifiers import new_id
+from app.db.statements import count
+from app.db.unit_of_work import read_only_unit
+from app.payments import treasury
+from app.payments.settlement_capacity import SettlementCapacityCache
+from app.ports.errors import Unreachable
+from app.state import app_state
+from app.wallets.core.models import SignedAttempt, Transaction
+from app.wallets.transfers.sponsored import SUBMISSION_KIND
+from sandbox.evm import EvmNode
+from tests.support.agents import Agent, register
+from tests.support.chains import ether, evm_chain, fund, reader, usdc
+from tests.support.evm import await_mined
+from tests.support.faults import FaultyChain
+from tests.support.payments import facilitator_of
+from workers import confirmations
+
+pytestmark = pytest.mark.chain
+BASE = ChainName.BASE
+_own_node = pytest.mark.parametrize("node", ["own_base_node"], indirect=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Sponsored:
+    """An agent with 100 USDC and no ether on Base, and the service that submits its transfers."""
+
+    agent: Agent
+    node: EvmNode
+    chain: FaultyChain
+
+    def order(self, amount: str, **body: Any) -> dict[str, Any]:
+        return {"amount": amount, "currency": "USDC", "chain": "base", "to": fresh_address(), **body}
+
+    def send(self, amount: str, *, key: str | None = None, **body: Any) -> Any:
+        headers = {} if key is None else {"Idempotency_Key": key}
+        return self.agent.post(f"{self.agent.wallet_url}/transfer", self.order(amount, **body), **headers)
+
+    def refusal(self, amount: str, **body: Any) -> dict[str, Any]:
+        """Return the details of a refused transfer, of which nothing was signed."""
+        answer = self.send(amount, **body)
+        assert answer.get_json()["code"] == "TRANSFER_FAILED", answer.get_json()
+        with read_only_unit() as session:
+            assert count(session, SignedAttempt) == 0
+        assert self.agent.spent_today() == 0
+        found: dict[str, Any] = answer.get_json()["details"]
+        return found
+
+    def dollars(self, address: str) -> int:
+        return reader(self.chain.real, address)()[1]
+
+    def fees_received(self) -> int:
+        return self.dollars(treasury.recipient(BASE))
+
+    def lose_broadcasts(self) -> None:
+        """Let the node miss what is broadcast from now on, but not what workers broadcast again."""
+        self.chain.raising("broadcast", "before", Unreachable("node_down"), times=100)
+
+    def submission_calls(self) -> list[bytes]:
+        """Return the calls of the only submission, as anyone can read them once it was broadcast."""
+        with read_only_unit() as session:
+            terms = session.scalars(
+                select(SignedAttempt.terms)
+                .join(Transaction, Transaction.id == SignedAttempt.transaction_id)
+                .where(Transaction.kind == SUBMISSION_KIND)
+            ).one()
+        (inner,) = contracts.AGGREGATE.decode(bytes.fromhex(terms["call_data"]))
+        return [data for _target, _may_fail, data in inner]
+
+    def submit_alone(self, call: bytes) -> None:
+        """Submit one authorization without the other, as a front-runner does."""
+        rich = self.node.rpc("eth_accounts")[1]
+        sent = {"from": rich, "to": self.node.deployment.usdc, "data": "0x" + call.hex(), "gas": hex(200_000)}
+        await_mined(self.node, str(self.node.rpc("eth_sendTransaction", sent)))
+
+    def run_workers(self, *, minutes: int = 1) -> None:
+        with time_machine.travel(clock.now().timestamp() + 60 * minutes, tick=True):
+            confirmations.confirm("base")
+
+    def expire(self) -> None:
+        """Let the authorizations expire, in a finalized block."""
+        self.node.rpc("evm_increaseTime", 700)
+        self.node.mine(80)
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        return {row["type"]: row for row in self.agent.history()}
+
+
+def fresh_address() -> str:
+    return "0x" + new_id().replace("-", "") + "c0ffee00"
+
+
+@pytest.fixture
+def node(request: pytest.FixtureRequest) -> EvmNode:
+    """The shared node, or one of its own for a test that moves its time."""
+    found: EvmNode = request.getfixturevalue(getattr(request, "param", "base_node"))
+    return found
+
+
+@pytest.fixture
+def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return {"confirmation_wait_seconds": "3", **getattr(request, "param", {})}
+
+
+@pytest.fixture
+def sponsored(
+    build_app: Callable[..., Flask], sqlite_url: str, node: EvmNode, settings: dict[str, Any]
+) -> Iterator[Sponsored]:
+    chain = FaultyChain(evm_chain(node))
+    facilitators = {BASE: facilitator_of(chain)}
+    app = build_app(sqlite_url, settings=settings, chains={BASE: chain}, facilitators=facilitators)
+    with app.app_context():
+        fund(node, treasury.settler(BASE), eth=1)
+        agent = register(app.test_client())
+        fund(node, agent.address, eth=0, dollars=100)
+        yield Sponsored(agent, node, chain)
+
+
+def test_a_wallet_without_ether_transfers_usdc_and_pays_the_fee_in_usdc(sponsored: Sponsored) -> None:
+    to = fresh_address()
+    quoted = sponsored.send("12.5", to=to, dry_run=True).get_json()
+    answer = sponsored.send("12.5", to=to)
+    body = answer.get_json()
+    assert (answer.status_code, body["status"]) == (200, "confirmed"), body
+    sponsored.run_workers()
+    fee = usdc(float(body["gas_fee"]))
+    assert 0 < fee < usdc(0.1)
+    assert fee == pytest.approx(usdc(float(quoted["gas_fee"])), rel=0.5)
+    assert float(quoted["network_fee"]) == 0
+    assert sponsored.dollars(to) == usdc(12.5)
+    assert sponsored.fees_received() == fee
+    assert sponsored.dollars(sponsored.agent.address) == usdc(87.5) - fee
+    assert sponsored.agent.spent_today() == pytest.approx(12.5 + fee / 10**6)
+    rows = sponsored.rows()
+    assert rows["transfer"]["tx_hash"] == rows["payment"]["tx_hash"] == body["tx_hash"]
+    assert (rows["payment"]["kind"], rows["payment"]["status"]) == ("gas", "confirmed")
+    assert rows["payment"]["amount"] == rows["transfer"]["gas_fee"] == body["gas_fee"]
+
+
+def test_a_top_up_and_a_withdrawal_need_no_ether(sponsored: Sponsored) -> None:
+    withdrawn = sponsored.agent.post(
+        f"{sponsored.agent.wallet_url}/withdraw", sponsored.order("5")
+    ).get_json()
+    assert (withdrawn["status"], withdrawn["type"]) == ("confirmed", "withdrawal"), withdrawn
+    body = {"wallet_id": sponsored.agent.wallet_id, "chain": "base", "amount": "7"}
+    topped_up = sponsored.agent.post("/v1/credits/topup", body).get_json()
+    assert topped_up["status"] == "confirmed", topped_up
+    assert sponsored.fees_received() > usdc(7)
+
+
+@pytest.mark.parametrize("settings", [{"sponsored_free_per_day": 1}], indirect=True)
+def test_the_first_transfers_of_a_day_are_free(sponsored: Sponsored) -> None:
+    first, second = sponsored.send("1").get_json(), sponsored.send("1").get_json()
+    assert first["gas_fee"] == "0"
+    assert float(second["gas_fee"]) > 0
+    assert sponsored.fees_received() == usdc(float(second["gas_fee"]))
+
+
+@pytest.mark.parametrize("settings", [{"sponsored_per_day": 2}], indirect=True)
+def test_the_service_submits_no_more_than_its_transfers_of_a_day(sponsored: Sponsored) -> None:
+    for _ in range(2):
+        assert sponsored.send("1").status_code == 200
+    refused = sponsored.send("1").get_json()
+    assert refused["details"]["reason"] == "sponsored_limit"
+    assert sponsored.send("1", dry_run=True).get_json()["details"]["reason"] == "sponsored_limit"
+    # The other way is not closed.
+    fund(sponsored.node, sponsored.agent.address, eth=1)
+    own = sponsored.send("1").get_json()
+    assert (own["status"], own["gas_fee"]) == ("confirmed", None)
+
+
+def test_the_wallet_pays_the_network_itself_when_it_can_or_is_asked_to(sponsored: Sponsored) -> None:
+    assert sponsored.refusal("1", gas="own")["reason"] == "insufficient_gas"
+    fund(sponsored.node, sponsored.agent.address, eth=1)
+    assert sponsored.send("1").get_json()["gas_fee"] is None
+    assert float(sponsored.send("1", gas="sponsored").get_json()["gas_fee"]) > 0
+    invalid = sponsored.send("0.1", gas="sponsored", currency="ETH")
+    assert (invalid.status_code, list(invalid.get_json()["details"]["fields"])) == (400, ["gas"])
+    assert sponsored.send("1", gas="free").status_code == 400
+
+
+def test_a_sponsor_with_little_ether_refuses_before_anything_is_signed(sponsored: Sponsored) -> None:
+    settler, rich = treasury.settler(BASE), ether(0.000001)
+    sponsored.node.rpc("anvil_setBalance", settler, hex(rich))
+    app_state().part(SettlementCapacityCache).clear()
+    assert sponsored.refusal("1")["reason"] == "gas_unavailable"
+
+
+def test_a_fee_that_exceeds_the_amount_or_the_balance_is_refused(sponsored: Sponsored) -> None:
+    sponsored.agent.unlimited()
+    details = sponsored.refusal("0.000001")
+    assert details["reason"] == "gas_fee_too_high"
+    assert float(details["fee"]) > float(details["amount"])
+    details = sponsored.refusal("100")
+    assert (details["reason"], details["available"]) == ("insufficient_funds", "100")
+
+
+def test_the_fee_counts_against_the_limits(sponsored: Sponsored) -> None:
+    sponsored.agent.controls(daily_limit_usd=10)
+    assert sponsored.send("10").get_json()["code"] == "DAILY_LIMIT_EXCEEDED"
+    assert sponsored.send("9.5").status_code == 200
+
+
+def test_a_retry_gets_the_same_transfer(sponsored: Sponsored) -> None:
+    to = fresh_address()
+    first, second = (sponsored.send("3", to=to, key="one").get_json() for _ in range(2))
+    assert first["transaction_id"] == second["transaction_id"]
+    assert sponsored.dollars(to) == usdc(3)
+    assert len(sponsored.agent.history()) == 2
+
+
+def test_a_submission_that_was_lost_is_broadcast_again_and_pays_once(sponsored: Sponsored) -> None:
+    to = fresh_address()
+    sponsored.agent.unlimited()
+    sponsored.lose_broadcasts()
+    answer = sponsored.send("3", to=to)
+    assert answer.get_json()["status"] == "pending"
+    # What is held is not available for another one.
+    assert sponsored.send("98").get_json()["details"]["reason"] == "insufficient_funds"
+    sponsored.run_workers()
+    sponsored.run_workers(minutes=3)
+    assert {row["status"] for row in sponsored.rows().values() if row["amount"] != "98"} == {"confirmed"}
+    assert sponsored.dollars(to) == usdc(3)
+
+
+@_own_node
+def test_a_front_runner_who_takes_the_fee_alone_does_not_prevent_the_transfer(sponsored: Sponsored) -> None:
+    to = fresh_address()
+    sponsored.lose_broadcasts()
+    sponsored.send("3", to=to)
+    _transfer, fee = sponsored.submission_calls()
+    sponsored.submit_alone(fee)
+    sponsored.run_workers()
+    sponsored.run_workers(minutes=3)
+    rows = sponsored.rows()
+    assert (rows["transfer"]["status"], rows["payment"]["status"]) == ("confirmed", "confirmed")
+    assert rows["transfer"]["tx_hash"] != rows["payment"]["tx_hash"]
+    assert sponsored.dollars(to) == usdc(3)
+    assert sponsored.fees_received() == usdc(float(rows["payment"]["amount"]))
+
+
+@_own_node
+def test_a_front_runner_who_submits_the_transfer_alone_pays_it_once_and_frees_the_fee(
+    sponsored: Sponsored,
+) -> None:
+    to = fresh_address()
+    sponsored.lose_broadcasts()
+    sponsored.send("3", to=to)
+    transfer, _fee = sponsored.submission_calls()
+    sponsored.submit_alone(transfer)
+    sponsored.run_workers()
+    sponsored.run_workers(minutes=3)
+    rows = sponsored.rows()
+    assert (rows["transfer"]["status"], rows["payment"]["status"]) == ("confirmed", "pending")
+    sponsored.expire()
+    sponsored.run_workers(minutes=20)
+    rows = sponsored.rows()
+    assert (rows["transfer"]["status"], rows["payment"]["error"]) == ("confirmed", "expired")
+    assert sponsored.dollars(to) == usdc(3)
+    assert sponsored.fees_received() == 0
+    assert sponsored.agent.spent_today() == 3
+
+
+@_own_node
+def test_what_is_never_submitted_is_held_until_it_certainly_never_will_be(sponsored: Sponsored) -> None:
+    sponsored.lose_broadcasts()
+    sponsored.chain.raising("rebroadcast", "before", Unreachable("node_down"), times=100)
+    sponsored.send("3")
+    sponsored.node.rpc("evm_increaseTime", 700)
+    sponsored.node.mine(1)
+    sponsored.run_workers(minutes=20)
+    # A reorg could still put it into a block from before its end.
+    assert {row["status"] for row in sponsored.rows().values()} == {"pending"}
+    assert sponsored.agent.spent_today() > 3
+    sponsored.expire()
+    sponsored.run_workers(minutes=40)
+    assert {row["error"] for row in sponsored.rows().values()} == {"expired"}
+    assert sponsored.agent.spent_today() == 0
