@@ -81,7 +81,7 @@ def test_a_request_has_the_documented_fields_and_is_listed_in_the_history(agent:
     assert entry == {
         "id": request_id, "wallet_id": agent.wallet_id, "type": "funding", "kind": None, "chain": "base",
         "from_address": None, "to_address": agent.address, "amount": "12.5", "currency": "USDC", "tx_hash": None,
-        "previous_hashes": [], "status": "pending", "error": None, "cost_usd": 0, "explorer_url": None,
+        "previous_hashes": [], "status": "pending", "error": None, "cost_usd": 0, "gas_fee": None, "explorer_url": None,
         "confirmed_at": None,
     }  # fmt: skip
     assert agent.get(agent.wallet_url).get_json()["transaction_count"] == 1

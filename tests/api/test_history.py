@@ -101,7 +101,7 @@ def test_a_transaction_has_the_documented_fields_alone_and_in_the_list(agent: Ag
         "id": transaction_id, "wallet_id": agent.wallet_id, "type": "transfer", "kind": None, "chain": "base",
         "from_address": agent.address, "to_address": RECIPIENT, "amount": "1.5", "currency": "USDC",
         "tx_hash": _HASH, "previous_hashes": [], "status": "confirmed", "error": None, "cost_usd": 1.5,
-        "explorer_url": None, "confirmed_at": None,
+        "gas_fee": None, "explorer_url": None, "confirmed_at": None,
     }  # fmt: skip
     assert [(event["status"], event["reason"]) for event in events] == [
         ("pending", None),

@@ -146,7 +146,7 @@ def ports_for(settings: Settings, **parts: Any) -> Ports:
         "shopper": None,
         "swap_exchanges": exchanges_on(parts.get("chains", {})),
         "payment_signers": signers_on(parts.get("chains", {})),
-        "sponsors": sponsors_on(parts.get("chains", {})),
+        "sponsors": sponsors_on(parts.get("chains", {})) if "facilitators" in parts else {},
         "bridges": bridges_on(settings, parts.get("chains", {})),
         **parts,
     }

@@ -77,10 +77,11 @@ def test_what_is_unmined_leaves_the_balance_of_one_address_on_one_chain() -> Non
     added(nonce=7, from_address=OTHER)
     added(nonce=7, chain="ethereum")
     added(nonce=10, fee_cap_units=None)
-    added()
-    assert outflows(nonce=7) == ({"USDC": 5, "ETH": 5}, 9)
-    assert outflows(nonce=8) == ({"ETH": 5}, 6)
-    assert outflows(nonce=11) == ({}, 0)
+    # Another party may submit it at any time.
+    added(fee_cap_units=0)
+    assert outflows(nonce=7) == ({"USDC": 10, "ETH": 5}, 9)
+    assert outflows(nonce=8) == ({"USDC": 5, "ETH": 5}, 6)
+    assert outflows(nonce=11) == ({"USDC": 5}, 0)
 
 
 def test_without_nonces_what_is_pending_or_landed_later_is_unmined() -> None:

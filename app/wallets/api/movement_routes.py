@@ -27,11 +27,11 @@ from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity import guards
 from app.wallets.api.routes import IDEMPOTENCY_NOTE, LIMIT_ERRORS, blp
-from app.wallets.api.schemas import CHAIN, CURRENCY, GAS_FEE, SESSION_ID, LegShape
+from app.wallets.api.schemas import CHAIN, CURRENCY, GAS, GAS_FEE, SESSION_ID, LegShape
 from app.wallets.bridges import service as bridges
 from app.wallets.core import parsing, wallets
 from app.wallets.core.lifecycle import MovementKind, MovementStatus, TransactionType
-from app.wallets.core.parsing import BridgeOrder, GasSource, MovementOrder, SwapOrder
+from app.wallets.core.parsing import BridgeOrder, MovementOrder, SwapOrder
 from app.wallets.core.wallets import WalletView
 from app.wallets.swaps import service as swaps
 from app.wallets.transactions import failures
@@ -71,16 +71,7 @@ class MovementBody(AcceptsCamelCase):
     to = Text(required=True, metadata={"description": "The recipient's address."})
     amount = _amount()
     currency = Text(required=True, metadata=CURRENCY)
-    gas = fields.Enum(
-        GasSource,
-        by_value=True,
-        load_default=GasSource.AUTO,
-        metadata={
-            "description": "The payer of the network fee: the wallet (`own`), or the service, for a fee in USDC "
-            "(`sponsored`: USDC on Ethereum and Base). `auto` is `sponsored` where that is possible and the wallet "
-            "holds too little of the native token.",
-        },
-    )
+    gas = GAS
     session_id = SESSION_ID
     approval_note = APPROVAL_NOTE
     dry_run = _dry_run("the transaction")

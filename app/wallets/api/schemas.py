@@ -11,6 +11,7 @@ from marshmallow import fields
 from app.core import identifiers
 from app.core.chains import ChainName
 from app.wallets.core.lifecycle import PERPDEX_CHAIN, MovementStatus, TransactionType
+from app.wallets.core.parsing import GasSource
 from app.web.fields import (
     Address,
     AmountField,
@@ -41,6 +42,16 @@ class SessionId(Text):
         return canonical
 
 
+GAS = fields.Enum(
+    GasSource,
+    by_value=True,
+    load_default=GasSource.AUTO,
+    metadata={
+        "description": "The payer of the network fee: the wallet (`own`), or the service, for a fee in USDC "
+        "(`sponsored`: USDC on Ethereum and Base). `auto` is `sponsored` where that is possible and the wallet "
+        "holds too little of the native token.",
+    },
+)
 GAS_FEE = {
     "description": "The fee in USDC of a transfer that the service submits, `0` if it is free; null if the wallet pays "
     "the network itself."

@@ -162,7 +162,7 @@ def execute(
     wait_seconds: Decimal | None,
     claim: Claim,
     on_recorded: RecordedCallback | None = None,
-    without_gas: Callable[[], history.TransactionView] | None = None,
+    without_gas: Callable[[PortError], history.TransactionView] | None = None,
 ) -> history.TransactionView:
     """Prepare, record and broadcast a movement, and wait for its outcome up to `wait_seconds`.
 
@@ -180,7 +180,7 @@ def execute(
         recorded, signed = _retry_after_settling_pending(movement, lambda: draft(signer), commit)
     except PortError as error:
         if error.reason == "insufficient_gas" and without_gas is not None:
-            return without_gas()
+            return without_gas(error)
         raise record_failed(movement, error.reason, error.details, claim=claim) from None
     view = broadcast_and_wait(
         app_state().ports.chains[movement.chain],

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from app.errors import ServiceError
 from app.idempotency.service import Claim
 from app.ports.chain import SignedTransaction, TransactionDraft, TransferIntent
-from app.ports.errors import Rejected
+from app.ports.errors import PortError, Rejected
 from app.ports.vault import Signer
 from app.state import app_state
 from app.wallets.core import network_fees, parsing
@@ -31,7 +31,7 @@ def quote(wallet: WalletView, order: MovementOrder) -> MovementQuote:
         draft = pipeline.dry_run(movement, lambda _signer: _draft(movement))
     except ServiceError as error:
         if error.details.get("reason") == "insufficient_gas" and _may_be_sponsored(movement, order):
-            return sponsored.quote(movement)
+            return sponsored.quote(movement, without_gas=error)
         raise
     return MovementQuote(movement=movement, fee_units=draft.fee_units)
 
@@ -56,8 +56,14 @@ def send(
     # Checked without a lock first: a refused request costs no call to the chain.
     pipeline.assert_allowed(movement)
 
-    def sponsor() -> history.TransactionView:
-        return sponsored.execute(movement, wait_seconds=wait_seconds, claim=claim, on_recorded=on_recorded)
+    def sponsor(without_gas: PortError | None = None) -> history.TransactionView:
+        return sponsored.execute(
+            movement,
+            wait_seconds=wait_seconds,
+            claim=claim,
+            on_recorded=on_recorded,
+            without_gas=without_gas,
+        )
 
     if order.gas is GasSource.SPONSORED:
         return sponsor()

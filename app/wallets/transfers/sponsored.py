@@ -1,7 +1,7 @@
 """Transfers of USDC that the wallet authorizes and the service submits, for a fee in USDC.
 
 One unit counts the transfer, holds amount and fee, signs both authorizations and their submission, and stores them:
-nothing that was signed is known to anyone before. The chain then decides on each authorization, whoever submits it, and
+nothing that was signed is known to anyone before. The chain then decides on each authorization, by any submitter, and
 on the submission, which is a transaction of the service's own wallet.
 """
 
@@ -20,6 +20,7 @@ from app.core.money import TokenAmount
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
 from app.db.statements import table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.errors import ServiceError
 from app.idempotency.service import Claim
 from app.ports.chain import SignedTransaction
 from app.ports.errors import PortError, Rejected, Unreachable
@@ -35,6 +36,7 @@ from app.wallets.transactions.pipeline import Movement, MovementQuote, NotAfford
 from app.wallets.views import history
 from app.wallets.views.history import TransactionView
 
+UNAVAILABLE = "gas_unavailable"
 SUBMISSION_KIND = "sponsored"
 # USDC counts as one dollar everywhere.
 _NANOS_PER_UNIT = 10**9 // 10**USDC.decimals
@@ -50,7 +52,7 @@ _COUNT_TODAY = PreparedStatement(
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _SponsoredPlan:
     """A sponsored transfer that the chain would execute; `cost_units` is its fee in USDC if it is not free."""
 
     draft: SponsoredDraft
@@ -65,7 +67,7 @@ def is_available(movement: Movement) -> bool:
     return is_usdc and state.settings.sponsored_per_day > 0
 
 
-def quote(movement: Movement) -> MovementQuote:
+def quote(movement: Movement, *, without_gas: ServiceError | None = None) -> MovementQuote:
     """Check limits and simulate like `execute`, without signing. Raises: what `execute` raises before signing."""
     pipeline.assert_allowed(movement)
     try:
@@ -79,6 +81,8 @@ def quote(movement: Movement) -> MovementQuote:
                 spending_holds.check(session, movement.wallet.id, each.spending_request)
             _assert_affordable(session, priced, plan.draft)
     except PortError as error:
+        if without_gas is not None and error.reason == UNAVAILABLE:
+            raise without_gas from None
         raise failures.failure(movement.type, error.reason, error.details) from None
     return MovementQuote(movement=priced, fee_units=0)
 
@@ -89,10 +93,12 @@ def execute(
     wait_seconds: Decimal | None,
     claim: Claim,
     on_recorded: RecordedCallback | None = None,
+    without_gas: PortError | None = None,
 ) -> TransactionView:
     """Have a transfer submitted by the service, and wait for its outcome up to `wait_seconds`.
 
-    Returns a `confirmed` or `pending` transaction.
+    Returns a `confirmed` or `pending` transaction. `without_gas` is why the wallet could not pay the network itself; it
+    is reported if the service cannot either.
 
     Raises: the 403 errors of refused limits; the error of the movement's type if it is known not to have happened.
     """
@@ -100,7 +106,8 @@ def execute(
         plan = _plan(movement)
         recorded, submission, signed = _record(movement, plan, claim=claim, on_recorded=on_recorded)
     except PortError as error:
-        raise pipeline.record_failed(movement, error.reason, error.details, claim=claim) from None
+        reported = without_gas if without_gas and error.reason == UNAVAILABLE else error
+        raise pipeline.record_failed(movement, reported.reason, reported.details, claim=claim) from None
     chain, account_id = app_state().ports.chains[movement.chain], movement.wallet.agent_id
     submitted = pipeline.broadcast_and_wait(
         chain, submission, signed, wait_seconds=wait_seconds, account_id=account_id
@@ -114,7 +121,7 @@ def execute(
     return view
 
 
-def _plan(movement: Movement) -> _Plan:
+def _plan(movement: Movement) -> _SponsoredPlan:
     """Read the chain and the price. Raises: Rejected."""
     state = app_state()
     sponsor = state.gas_sponsor(movement.chain)
@@ -130,10 +137,10 @@ def _plan(movement: Movement) -> _Plan:
         raise Rejected("gas_price_unknown")
     percent = 100 + state.settings.sponsored_margin_percent
     cost_units = -(-cost_nanos * percent // (100 * _NANOS_PER_UNIT))
-    return _Plan(draft, wallets.get_with_controls(sponsor.wallet_id), cost_units)
+    return _SponsoredPlan(draft, wallets.get_with_controls(sponsor.wallet_id), cost_units)
 
 
-def _with_fee(movement: Movement, plan: _Plan, number: int) -> tuple[Movement, Movement | None]:
+def _with_fee(movement: Movement, plan: _SponsoredPlan, number: int) -> tuple[Movement, Movement | None]:
     """Return a movement with its fee, and the movement that pays the fee: none for the first ones of a day.
 
     Raises: Rejected("gas_fee_too_high") if the fee exceeds the amount.
@@ -157,7 +164,7 @@ def _with_fee(movement: Movement, plan: _Plan, number: int) -> tuple[Movement, M
 
 
 def _record(
-    movement: Movement, plan: _Plan, *, claim: Claim, on_recorded: RecordedCallback | None
+    movement: Movement, plan: _SponsoredPlan, *, claim: Claim, on_recorded: RecordedCallback | None
 ) -> tuple[TransactionView, TransactionView, SignedTransaction]:
     """Count, hold, sign and store, in one unit; return the transfer, and the submission with its bytes.
 
