@@ -26,7 +26,6 @@ MAX_QUESTIONS = 5
 _TIMEOUT_SECONDS = 20
 # Models that reason spend most of it before the answer.
 _MAX_TOKENS_OUT = 1_000
-_MAX_ANSWER = 200
 _INSTRUCTIONS = (
     "A program is buying a product in a web shop. It has to get from the cart to the page on which the order can be "
     "reviewed, and does not recognize which element leads to the next step. The user message is JSON with texts of the "
@@ -48,11 +47,20 @@ class Advice:
 class ModelAdviser:
     """The model for one purchase: asked a few times at most, within a maximum of US dollars."""
 
-    def __init__(self, purchase_id: str, payer: Principal, model: str, *, max_nanos: int) -> None:
+    def __init__(
+        self,
+        purchase_id: str,
+        payer: Principal,
+        model: str,
+        *,
+        max_nanos: int,
+        timeout_seconds: int = _TIMEOUT_SECONDS,
+    ) -> None:
         self._purchase_id = purchase_id
         self._payer = payer
         self._model = model
         self._left_nanos = max_nanos
+        self._timeout_seconds = timeout_seconds
         self._left_questions = MAX_QUESTIONS
 
     def choose(self, question: ElementQuestion) -> Advice:
@@ -66,7 +74,7 @@ class ModelAdviser:
                 self._model,
                 _body(question),
                 max_cost_nanos=self._left_nanos,
-                timeout_seconds=_TIMEOUT_SECONDS,
+                timeout_seconds=self._timeout_seconds,
             )
         except ServiceError as refusal:
             _log.info("shopper_model_not_asked", purchase_id=self._purchase_id, code=refusal.code.value)
@@ -98,7 +106,7 @@ def parse_choice(body: bytes, count: int) -> int | None:
     """Return the index that a chat completion chose among so many, None unless it is exactly `{"choice": n}`."""
     try:
         content = parse_response(body)["choices"][0]["message"]["content"]
-        answer = parse_response(content[:_MAX_ANSWER].encode())
+        answer = parse_response(content.encode())
     except (ValueError, LookupError, TypeError, AttributeError):
         return None
     chosen = answer.get("choice") if isinstance(answer, dict) and len(answer) == 1 else None
@@ -111,4 +119,5 @@ def _body(question: ElementQuestion) -> dict[str, Any]:
     return {
         "messages": [{"role": "system", "content": _INSTRUCTIONS}, {"role": "user", "content": content}],
         "max_completion_tokens": _MAX_TOKENS_OUT,
+        "response_format": {"type": "json_object"},
     }

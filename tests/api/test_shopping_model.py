@@ -1,4 +1,4 @@
-"""A language model that chooses between elements of a page: a real call through the gateway, with a scripted upstream."""
+"""A language model that chooses an element of a page: real calls through the gateway to a scripted upstream."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from typing import Any
 
 import pytest
 from flask import Flask
+from sqlalchemy import update
 
+from app.core import clock
 from app.db import heartbeats
 from app.db.heartbeats import ProcessKind
+from app.db.unit_of_work import unit_of_work
+from app.identity.models import ApiKey
+from app.identity.service import find_principal
 from app.ports.shopper import FailureCode
-from app.shopping.page_choices import MAX_QUESTIONS
+from app.shopping.page_choices import MAX_QUESTIONS, Advice, ModelAdviser
 from tests.support.agents import Agent, register
-from tests.support.fake_shopper import FakeShopper, purchase_failure
+from tests.support.fake_shopper import QUESTION, FakeShopper, purchase_failure
 from tests.support.gateway import Stage, provider_settings
 from tests.support.upstreams import Behaviour, Exchange, misbehaving_upstream
 from workers import purchases
@@ -57,7 +62,7 @@ def stage(
     sqlite_url: str, build_app: Callable[..., Flask], shopper: FakeShopper, settings: dict[str, Any]
 ) -> Iterator[Stage]:
     with misbehaving_upstream(answering('{"choice": 1}')) as upstream:
-        app = build_app(sqlite_url, shopper=shopper, **provider_settings(upstream.url), **settings)
+        app = build_app(sqlite_url, settings={**provider_settings(upstream.url), **settings}, shopper=shopper)
         with app.app_context():
             heartbeats.record(ProcessKind.SHOPPER)
             yield Stage(upstream, app, register(app.test_client()))
@@ -91,7 +96,7 @@ def test_the_model_gets_the_texts_of_the_elements_as_data_and_nothing_else_of_th
     buy(stage.agent)
     [asked] = stage.upstream.asked
     body = asked.json()
-    assert sorted(body) == ["max_completion_tokens", "messages", "model"]
+    assert sorted(body) == ["max_completion_tokens", "messages", "model", "response_format"]
     assert [message["role"] for message in body["messages"]] == ["system", "user"]
     assert json.loads(body["messages"][1]["content"]) == {
         "page": "Trolley",
@@ -146,6 +151,16 @@ def test_a_model_that_fails_leaves_the_purchase_to_the_rules(
     stage.assert_nothing_held()
 
 
+def test_a_slow_model_is_not_waited_for(stage: Stage) -> None:
+    payer = find_principal(stage.agent.key)
+    assert payer is not None
+    stage.behave(lambda exchange: exchange.wait_for("the end"))
+    adviser = ModelAdviser("purchase", payer, "openai/gpt-5-mini", max_nanos=10**9, timeout_seconds=1)
+    assert adviser.choose(QUESTION) == Advice(None, 0)
+    assert len(stage.upstream.asked) == 1
+    stage.assert_nothing_held()
+
+
 def test_a_purchase_asks_a_few_times_at_most(stage: Stage, shopper: FakeShopper) -> None:
     shopper.asks = MAX_QUESTIONS + 2
     buy(stage.agent)
@@ -166,8 +181,8 @@ def test_a_purchase_never_asks_for_more_than_its_maximum(stage: Stage, shopper: 
 
 def test_a_revoked_key_pays_for_no_further_choice(stage: Stage, shopper: FakeShopper) -> None:
     accepted = stage.agent.post(BUY, BODY).get_json()
-    other = stage.agent.post("/v1/agents/me/rotate-key", {})
-    assert other.status_code == 200, other.text
+    with unit_of_work() as session:
+        session.execute(update(ApiKey).values(revoked_at=clock.now()))
     purchases.buy(accepted["id"])
     assert (shopper.choices, stage.upstream.asked) == ([None], [])
 
