@@ -59,7 +59,8 @@ class PipePurchaseHandler:
         answer = protocol.read(self._reader)
         if answer["kind"] != "choice":
             raise protocol.PeerClosed
-        return protocol.choice_from_json(answer, len(question.candidates))
+        index: int | None = answer["index"]
+        return index
 
     def on_step(self, step: ShoppingStep) -> None:
         """Send `step`."""

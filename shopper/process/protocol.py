@@ -104,12 +104,6 @@ def question_from_json(values: Mapping[str, Any]) -> ElementQuestion:
     return ElementQuestion(values["page"], candidates)
 
 
-def choice_from_json(values: Mapping[str, Any], count: int) -> int | None:
-    """Return which of so many candidates was chosen, None if none was."""
-    index = values["index"]
-    return index if type(index) is int and 0 <= index < count else None
-
-
 def encode_png(png: bytes) -> str:
     """Return an image as base64."""
     return base64.b64encode(png).decode()

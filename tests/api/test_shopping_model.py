@@ -169,14 +169,25 @@ def test_a_purchase_asks_a_few_times_at_most(stage: Stage, shopper: FakeShopper)
 
 
 @pytest.mark.parametrize(
-    "settings", [{"shopper_model": "openai/gpt-5-mini", "shopper_model_max_usd": "0.0021"}]
+    "settings", [{"shopper_model": "openai/gpt-5-mini", "shopper_model_max_usd": "0.007"}], ids=["0.007"]
 )
-def test_a_purchase_never_asks_for_more_than_its_maximum(stage: Stage, shopper: FakeShopper) -> None:
-    shopper.asks = 3
+def test_a_purchase_makes_no_call_that_could_exceed_its_maximum(stage: Stage, shopper: FakeShopper) -> None:
+    answer = completion('{"choice": 1}')
+    answer["usage"] = {"prompt_tokens": 0, "completion_tokens": 1000, "total_tokens": 1000}
+    stage.behave(lambda exchange: exchange.json(answer))
+    shopper.asks = MAX_QUESTIONS
     purchase = buy(stage.agent)
-    # A call may cost more than 0.002 dollars for its output alone, so that few of the calls are made.
-    assert None in shopper.choices
-    assert float(purchase["cost_usd"]) - 0.25 <= 0.0021
+    # Each costs 0.002 dollars: after the third, 0.001 are left.
+    assert (purchase["cost_usd"], shopper.choices) == ("0.256", [0, 0, 0, None, None])
+    assert len(stage.upstream.asked) == 3
+
+
+def test_nothing_is_asked_before_the_first_page_because_a_purchase_without_one_is_free(
+    stage: Stage, shopper: FakeShopper
+) -> None:
+    shopper.asks, shopper.asks_before_page = 0, True
+    buy(stage.agent)
+    assert (shopper.choices, stage.upstream.asked) == ([None], [])
 
 
 def test_a_revoked_key_pays_for_no_further_choice(stage: Stage, shopper: FakeShopper) -> None:

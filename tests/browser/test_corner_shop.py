@@ -121,16 +121,14 @@ def test_a_defect_at_the_checkout_prevents_the_order_and_leaves_an_empty_cart(
     assert "end" in result.handler.pictures
 
 
-def test_a_checkout_that_no_rule_continues_is_continued_by_a_language_model_and_only_by_one(
-    browser: str, shopper: SharedBrowserShopper, corner: Corner
+def test_a_checkout_that_no_rule_continues_is_continued_by_a_choice_and_only_by_one(
+    shopper: SharedBrowserShopper, corner: Corner
 ) -> None:
     corner.behaviour = Behaviour(checkout_word="Off we go")
     result = purchase(shopper, corner.product)
     assert (result.failure_code, corner.orders) == ("stuck", [])
-    # In a separate process, as in production.
     handler = RecordingHandler(chooses=lambda _question: 0)
-    alone = BrowserShopper(browser, private=True, sandbox_required=False)
-    result = purchase(alone, corner.product, handler=handler)
+    result = purchase(shopper, corner.product, handler=handler)
     assert result.confirmation is not None, result.failed
     assert [len(corner.orders), len(handler.reviews)] == [1, 1]
     [question] = handler.questions

@@ -44,6 +44,7 @@ class FakeShopper:
     ignores_dry_run: bool = False
     confirms_nanos: int | None = None
     asks: int = 0
+    asks_before_page: bool = False
     choices: list[int | None] = field(default_factory=list)
     sandboxed: bool = True
     checkpoint: Callable[[str], None] = lambda _where: None
@@ -56,6 +57,8 @@ class FakeShopper:
         if self.fails_before_page:
             raise self.fails_before_page
         self.checkpoint("start")
+        if self.asks_before_page:
+            self.choices.append(handler.choose(QUESTION))
         handler.on_first_page()
         handler.on_step(ShoppingStep("open", "Pen", "/p/1"))
         handler.on_product(Product("Pen", self.price_nanos, "in_stock", "text"))
