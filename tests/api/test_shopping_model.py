@@ -154,10 +154,16 @@ def test_a_model_that_fails_leaves_the_purchase_to_the_rules(
 def test_a_slow_model_is_not_waited_for(stage: Stage) -> None:
     payer = find_principal(stage.agent.key)
     assert payer is not None
-    stage.behave(lambda exchange: exchange.wait_for("the end"))
+    ended = []
+
+    def answer_late(exchange: Exchange) -> None:
+        exchange.wait_for("the end")
+        ended.append(exchange)
+
+    stage.behave(answer_late)
     adviser = ModelAdviser("purchase", payer, "openai/gpt-5-mini", max_nanos=10**9, timeout_seconds=1)
     assert adviser.choose(QUESTION) == Advice(None, 0)
-    assert len(stage.upstream.asked) == 1
+    assert (len(stage.upstream.asked), ended) == (1, [])
     stage.assert_nothing_held()
 
 
