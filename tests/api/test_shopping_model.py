@@ -151,6 +151,7 @@ def test_a_model_that_fails_leaves_the_purchase_to_the_rules(
     stage.assert_nothing_held()
 
 
+@pytest.mark.parametrize("settings", [{"upstream_read_timeout_seconds": "300"}], ids=["a-patient-gateway"])
 def test_a_slow_model_is_not_waited_for(stage: Stage) -> None:
     payer = find_principal(stage.agent.key)
     assert payer is not None
