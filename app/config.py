@@ -180,6 +180,8 @@ class Settings(_UpstreamSettings):
     browser_executable: str = ""
     browser_without_sandbox: bool = False
     shopping_price_usd: Decimal = Field(Decimal("0.25"), ge=0, le=1000)
+    shopper_model: str = Field("", pattern=r"^$|^[a-z0-9_-]+/\S+$")
+    shopper_model_max_usd: Decimal = Field(Decimal("0.05"), ge=0, le=1000)
 
     smtp_url: SecretStr = SecretStr("")
     mail_from: str = ""

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 from playwright.sync_api import Browser
 
 from app.ports.shopper import (
+    ElementQuestion,
     FailureCode,
     OrderConfirmation,
     OrderReview,
@@ -51,6 +52,15 @@ class PipePurchaseHandler:
     def authorize_order(self, review: OrderReview) -> None:
         """Send `authorize_order` and wait for the decision. Raises: PurchaseFailed."""
         self._request_decision("authorize_order", asdict(review))
+
+    def choose(self, question: ElementQuestion) -> int | None:
+        """Send `choose` and wait for the `choice`."""
+        protocol.write(self._writer, "choose", **asdict(question))
+        answer = protocol.read(self._reader)
+        if answer["kind"] != "choice":
+            raise protocol.PeerClosed
+        index: int | None = answer["index"]
+        return index
 
     def on_step(self, step: ShoppingStep) -> None:
         """Send `step`."""

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from app.adapters import child_process
 from app.adapters.child_process import ChildEndedError, ChildProcess, ChildTimeoutError
 from app.db.unit_of_work import assert_no_unit
 from app.ports.shopper import (
+    ElementQuestion,
     FailureCode,
     OrderConfirmation,
     OrderReview,
@@ -31,7 +33,7 @@ from app.ports.shopper import (
     ShoppingStep,
 )
 from shopper.process import protocol
-from shopper.process.redaction import CredentialRedactor
+from shopper.process.redaction import CredentialRedactor, PersonalDataRedactor
 from shopper.process.unprivileged_user import find_unprivileged_user
 
 _PREFIX = "purser-shopper-"
@@ -130,6 +132,7 @@ class _BrowserConversation:
         self._order_authorized = False
         self._deadline = 0.0
         self._redactor = CredentialRedactor(request.password, request.username)
+        self._personal_data = PersonalDataRedactor(request)
 
     def failure_after_loss(self, code: FailureCode, message: str) -> PurchaseFailed | PurchaseOutcomeUnknown:
         """Return the failure for an end that the child has not announced."""
@@ -170,16 +173,14 @@ class _BrowserConversation:
     def _dispatch(self, message: Mapping[str, Any]) -> None:
         values = {name: value for name, value in message.items() if name != "kind"}
         match message["kind"]:
-            case "first_page":
-                self._handler.on_first_page()
-            case "step":
-                self._handler.on_step(ShoppingStep(**values))
-            case "screenshot":
-                self._handler.on_screenshot(str(values["name"]), protocol.decode_png(values["png"]))
+            case "first_page" | "step" | "screenshot":
+                self._record(message["kind"], values)
             case "product":
                 self._reply(lambda: self._handler.on_product(Product(**values)))
             case "authorize_order":
                 self._reply(lambda: self._authorize_order(OrderReview(**protocol.review_values(values))))
+            case "choose":
+                self._choose(protocol.question_from_json(values))
             case "failed":
                 failure = protocol.failure_from_json(values)
                 raise (
@@ -197,6 +198,15 @@ class _BrowserConversation:
             case _:
                 raise ValueError("unknown message")
 
+    def _record(self, kind: str, values: Mapping[str, Any]) -> None:
+        match kind:
+            case "first_page":
+                self._handler.on_first_page()
+            case "step":
+                self._handler.on_step(ShoppingStep(**values))
+            case _:
+                self._handler.on_screenshot(str(values["name"]), protocol.decode_png(values["png"]))
+
     def _authorize_order(self, review: OrderReview) -> None:
         if self._order_authorized or self._dry_run:
             raise PurchaseFailed(
@@ -204,6 +214,16 @@ class _BrowserConversation:
             )
         self._handler.authorize_order(review)
         self._order_authorized = True
+
+    def _choose(self, question: ElementQuestion) -> None:
+        if self._order_authorized:
+            raise ValueError("nothing is left to choose")
+        redact = self._personal_data.redact
+        candidates = tuple(
+            replace(item, name=redact(item.name), text=redact(item.text)) for item in question.candidates
+        )
+        index = self._handler.choose(ElementQuestion(redact(question.page), candidates))
+        self._child.write(protocol.encode("choice", index=index), deadline=self._deadline)
 
     def _reply(self, decide: Any) -> None:
         try:

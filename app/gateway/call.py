@@ -82,6 +82,8 @@ class GatewayCall:
     provider_name: str
     payable: PayableRequest
     max_bytes: int
+    timeout_seconds: int | None = None
+    """The time limit of the whole response; None for clients, who may disconnect."""
 
     @cached_property
     def validated(self) -> ValidatedRequest:
@@ -194,7 +196,7 @@ def forward(
         if caller is None:
             return _forward_prepaid(call, None)
         try:
-            return _forward_on_credits(call, caller)
+            return forward_on_credits(call, caller)
         except InsufficientCredits:
             if not has_payment:
                 raise
@@ -207,7 +209,8 @@ def _max_call_nanos() -> int:
     return money.nanos_from_usd(app_state().settings.gateway_max_call_usd)
 
 
-def _forward_on_credits(call: GatewayCall, caller: Principal) -> Response:
+def forward_on_credits(call: GatewayCall, caller: Principal) -> Response:
+    """Forward a call that an account's credits pay for. Raises: as `forward`, without a payment."""
     kind = FixedPriceMeter if call.quote.rule is None else HoldMeter
     meter = kind(call.provider.slug, caller, call.quote, call.validated.params)
     return _exchange(call, meter, client_id=caller.account_id)
@@ -233,7 +236,12 @@ def _exchange(call: GatewayCall, meter: GatewayMeter, *, client_id: str) -> Resp
         own_headers["Content-Type"] = "application/json"
     headers = _forwarded_headers(request, own_headers, provider.default_headers)
     outgoing = UpstreamRequest(
-        request.method, validated.location.origin, validated.location.target, headers, body
+        request.method,
+        validated.location.origin,
+        validated.location.target,
+        headers,
+        body,
+        call.timeout_seconds,
     )
     options = ForwardingOptions(
         app_state().ports.upstream,

@@ -112,6 +112,23 @@ class OrderConfirmation:
     amounts: tuple[OrderAmount, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class ElementCandidate:
+    """A button or link that the shopper may press: its role, its name, and text of the page around it."""
+
+    role: str
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ElementQuestion:
+    """Which element continues a checkout, if the rules find none. All texts are the shop's, without personal data."""
+
+    page: str
+    candidates: tuple[ElementCandidate, ...]
+
+
 class PurchaseFailed(Exception):
     """Nothing was ordered. Never raised after `authorize_order` has returned; see `PurchaseOutcomeUnknown`."""
 
@@ -149,6 +166,9 @@ class PurchaseHandler(Protocol):
 
     def authorize_order(self, review: OrderReview) -> None:
         """Authorize one press of the order button by returning."""
+
+    def choose(self, question: ElementQuestion) -> int | None:
+        """Return the index of the candidate to press, or None. Never decides about money."""
 
     def on_step(self, step: ShoppingStep) -> None:
         """Record a step."""

@@ -6,6 +6,7 @@ import ipaddress
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from app.core.identifiers import keyed_digests
@@ -54,20 +55,29 @@ class PurchaseOrder:
         """Return a digest that purchases with the same shop account share; guest purchases share none."""
         return _digests("shop-account", self.host, self.username or purchase_id)[0]
 
-    def seal(self, purchase_id: str) -> str:
-        """Return credentials, address, options and spending session, sealed for the purchase's row."""
+    def seal(self, purchase_id: str, *, key_id: str) -> str:
+        """Return credentials, address, options, spending session and API key's id, sealed for the purchase's row."""
         secret = {
             "address": asdict(self.address),
             "username": self.username,
             "password": self.password,
             "options": dict(self.options),
             "session_id": self.session_id,
+            "key_id": key_id,
         }
         return _SEALED.seal(json.dumps(secret), purchase_id)
 
 
-def unseal(purchase: Purchase) -> tuple[PurchaseRequest, str | None]:
-    """Open what `PurchaseOrder.seal` has sealed: the order, and its spending session. Raises: Rejected."""
+class UnsealedOrder(NamedTuple):
+    """What `PurchaseOrder.seal` has sealed. Orders of an earlier version have no `key_id`."""
+
+    request: PurchaseRequest
+    session_id: str | None
+    key_id: str | None
+
+
+def unseal(purchase: Purchase) -> UnsealedOrder:
+    """Open a sealed order. Raises: Rejected."""
     with read_only_unit() as session:
         wallet_ids = [purchase.wallet_id] if purchase.wallet_id else []
         controls = spending_controls.controls_of(session, wallet_ids).get(purchase.wallet_id or "")
@@ -82,7 +92,7 @@ def unseal(purchase: Purchase) -> tuple[PurchaseRequest, str | None]:
         dry_run=purchase.dry_run,
         allowed_domains=controls.allowed_domains if controls else (),
     )
-    return request, secret.get("session_id")
+    return UnsealedOrder(request, secret.get("session_id"), secret.get("key_id"))
 
 
 def parse_url(text: str) -> tuple[str, str]:

@@ -24,6 +24,7 @@ from app.errors import ServiceError
 from app.observability import logs
 from app.ports.errors import Rejected
 from app.ports.shopper import (
+    ElementQuestion,
     FailureCode,
     OrderConfirmation,
     OrderReview,
@@ -34,9 +35,10 @@ from app.ports.shopper import (
     Shopper,
     ShoppingStep,
 )
-from app.shopping import orders, service
+from app.shopping import orders, page_choices, service
 from app.shopping.lifecycle import PURCHASES, PurchaseStatus
 from app.shopping.models import Purchase, PurchaseEvidence, PurchaseStep
+from app.shopping.page_choices import ModelAdviser
 from app.spending import accounts as spending_accounts
 from app.spending import holds as spending_holds
 from app.spending.policy import ApprovedPayment, SpendingRequest
@@ -69,11 +71,13 @@ def run_purchase(purchase_id: str) -> None:
     with logs.caused_by(claimed.request_id):
         session = PurchaseSession(claimed, holder)
         try:
-            request, session.spending_session_id = orders.unseal(claimed)
+            order = orders.unseal(claimed)
         except (Rejected, ValueError, KeyError, TypeError):
             session.fail(PurchaseFailed(FailureCode.BROWSER_ERROR, "The sealed order could not be opened."))
             return
-        _execute(shopper, request, session)
+        session.spending_session_id = order.session_id
+        session.adviser = page_choices.adviser(claimed, order.key_id)
+        _execute(shopper, order.request, session)
 
 
 def _execute(shopper: Shopper, request: PurchaseRequest, session: PurchaseSession) -> None:
@@ -103,6 +107,8 @@ class PurchaseSession:
         self._dry_run = purchase.dry_run
         self._max_total_nanos = purchase.max_total_nanos
         self.spending_session_id: str | None = None
+        self.adviser: ModelAdviser | None = None
+        self._has_first_page = False
         self._approved = (
             None
             if purchase.approval_id is None
@@ -121,6 +127,7 @@ class PurchaseSession:
     def on_first_page(self) -> None:
         """Record that the shop was read: from here on the price is not refunded."""
         self._update(first_page=True)
+        self._has_first_page = True
 
     def on_product(self, product: Product) -> None:
         """Record the product, and refuse it if its price alone exceeds a limit. Raises: PurchaseFailed."""
@@ -147,6 +154,16 @@ class PurchaseSession:
                     )
         except ServiceError as refusal:
             raise self._limit_failure(refusal) from None
+
+    def choose(self, question: ElementQuestion) -> int | None:
+        """Ask the language model, and add what it costs to the purchase."""
+        # Before the first page, the whole cost of a failed purchase is refunded.
+        if self.adviser is None or not self._has_first_page:
+            return None
+        self.heartbeat()
+        advice = self.adviser.choose(question)
+        self._update(cost_nanos=Purchase.cost_nanos + advice.cost_nanos)
+        return advice.index
 
     def on_step(self, step: ShoppingStep) -> None:
         """Record a step."""

@@ -276,7 +276,7 @@ class PurchaseShape(Schema):
     cost_usd = UsdString(
         required=True,
         attribute="purchase.cost_nanos",
-        metadata={"description": "Cost of the purchase in credits."},
+        metadata={"description": "Cost of the purchase in credits, with that of calls to a language model."},
     )
     created_at = Instant(required=True, attribute="purchase.created_at")
     finished_at = Instant(required=True, allow_none=True, attribute="purchase.finished_at")

@@ -109,7 +109,7 @@ def buy(
     """
     wallet_id = orders.assert_allowed(caller, order)
     purchase_id, now = identifiers.new_id(), clock.now()
-    sealed = order.seal(purchase_id)
+    sealed = order.seal(purchase_id, key_id=caller.key_id)
     cost_nanos = price_nanos()
     with unit_of_work() as session:
         if fund is not None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NoReturn
 
 from app.ports.shopper import FailureCode, PurchaseFailed, PurchaseOutcomeUnknown
-from shopper.flow import address, extras, login, review
+from shopper.flow import address, advice, extras, login, review
 from shopper.flow.address import FillAttempts
 from shopper.flow.session import BrowserSession, assert_no_human_check, preferred_button
 from shopper.page import autofill, breakdown, keywords, prices
@@ -71,10 +70,11 @@ def go_to_review(session: BrowserSession, snapshot: PageSnapshot) -> tuple[PageS
         if target is None:
             before = _state(snapshot)
             later = session.tab.wait_for(_differs(snapshot), seconds=_STALL_SECONDS)
-            if _state(later) == before:
-                _raise_stuck(session, snapshot)
+            if _state(later) != before:
+                snapshot = later
+                continue
+            target = _advised_button(session, later, progress)
             snapshot = later
-            continue
         progress.remember(snapshot, target)
         session.press(target, "continue")
         snapshot = session.tab.wait_for(_differs(snapshot), seconds=_RESPONSE_SECONDS)
@@ -264,6 +264,22 @@ def _next_button(snapshot: PageSnapshot, progress: _CheckoutProgress) -> PageBut
     return None
 
 
+def _advised_button(
+    session: BrowserSession, snapshot: PageSnapshot, progress: _CheckoutProgress
+) -> PageButton:
+    """Return the button that a language model chooses where no rule does. Raises: PurchaseFailed."""
+    _assert_nothing_missing(session, snapshot)
+    is_untouched = not progress.filling.attempts and not session.zip_entered and not session.address_chosen
+    buttons = progress.candidates(snapshot, list(snapshot.buttons))
+    chosen = advice.ask(session, snapshot, buttons, is_untouched=is_untouched)
+    if chosen is not None:
+        return chosen
+    alerts = next((line for line in snapshot.alerts if len(line) < 200), "")
+    raise PurchaseFailed(
+        FailureCode.STUCK, f"The checkout does not continue{': ' + alerts if alerts else ''}."
+    )
+
+
 def _usable(snapshot: PageSnapshot) -> list[PageButton]:
     return [
         button
@@ -283,8 +299,8 @@ def _next_step_buttons(snapshot: PageSnapshot) -> list[PageButton]:
     ]
 
 
-def _raise_stuck(session: BrowserSession, snapshot: PageSnapshot) -> NoReturn:
-    """Raise the failure that explains why there is nothing left to press."""
+def _assert_nothing_missing(session: BrowserSession, snapshot: PageSnapshot) -> None:
+    """Raise the failure that explains why there is nothing left to press, if there is one."""
     _assert_no_card_required(snapshot)
     missing = address.empty_fields(session, snapshot)
     if missing and not session.address_chosen:
@@ -293,7 +309,3 @@ def _raise_stuck(session: BrowserSession, snapshot: PageSnapshot) -> NoReturn:
         raise PurchaseFailed(
             FailureCode.LOGIN_FAILED, "The shop asks to sign in with a form that could not be understood."
         )
-    alerts = next((line for line in snapshot.alerts if len(line) < 200), "")
-    raise PurchaseFailed(
-        FailureCode.STUCK, f"The checkout does not continue{': ' + alerts if alerts else ''}."
-    )

@@ -13,12 +13,22 @@ from dataclasses import asdict
 from typing import IO, Any
 
 from app.core.order_amounts import AmountRole, OrderAmount
-from app.ports.shopper import FailureCode, PurchaseFailed, PurchaseRequest, ShippingAddress
+from app.ports.shopper import (
+    ElementCandidate,
+    ElementQuestion,
+    FailureCode,
+    PurchaseFailed,
+    PurchaseRequest,
+    ShippingAddress,
+)
 
 MAX_LINE = 16 * 1024 * 1024
 MAX_AMOUNTS = 20
 MAX_LABEL = 80
 MAX_NANOS = 10**18
+MAX_CANDIDATES = 12
+MAX_CANDIDATE_TEXT = 200
+_ROLES = frozenset({"button", "link"})
 
 
 class PeerClosed(Exception):
@@ -79,6 +89,19 @@ def _amount(item: Mapping[str, Any]) -> OrderAmount:
     if type(nanos) is not int or not 0 <= nanos <= MAX_NANOS:
         raise ValueError("not an amount")
     return OrderAmount(AmountRole(item["role"]), str(item["label"])[:MAX_LABEL], nanos)
+
+
+def question_from_json(values: Mapping[str, Any]) -> ElementQuestion:
+    """Return a question from JSON. Raises: ValueError, KeyError, TypeError."""
+    candidates = tuple(ElementCandidate(**item) for item in values["candidates"])
+    texts = [values["page"], *(text for item in candidates for text in (item.name, item.text))]
+    if (
+        not 0 < len(candidates) <= MAX_CANDIDATES
+        or not all(isinstance(text, str) and len(text) <= MAX_CANDIDATE_TEXT for text in texts)
+        or not all(item.role in _ROLES for item in candidates)
+    ):
+        raise ValueError("not a question")
+    return ElementQuestion(values["page"], candidates)
 
 
 def encode_png(png: bytes) -> str:

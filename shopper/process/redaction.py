@@ -1,13 +1,21 @@
-"""Removing credentials from texts that a page may have echoed, however it spelled or cut them. No I/O."""
+"""Removing credentials and personal data from texts that a page may have echoed, however it spelled or cut them.
+
+No I/O.
+"""
 
 from __future__ import annotations
 
 import re
 from urllib.parse import quote, quote_plus
 
+from app.ports.shopper import PurchaseRequest
+
 _REDACTED = "…"
 _MIN_FRAGMENT = 4
 _MIN_TRUNCATED = 40
+_MIN_WORD = 3
+# Addresses of email; and numbers of cards, phones, houses and orders, however they are grouped.
+_PERSONAL = re.compile(r"\S+@\S+|[+(]?\d(?:[ ()•*-]{0,2}\d){3,}")
 
 
 class CredentialRedactor:
@@ -37,6 +45,24 @@ class CredentialRedactor:
                 if lowered.endswith(form[:length].lower()):
                     return hidden[:-length] + _REDACTED
         return hidden
+
+
+class PersonalDataRedactor:
+    """The credentials and the recipient of one purchase, and what looks like a number of a person."""
+
+    def __init__(self, request: PurchaseRequest) -> None:
+        address = request.address
+        parts = (
+            address.name, address.zip, address.line1, address.line2, address.city, address.state, address.phone,
+            address.email,
+        )  # fmt: skip
+        words = {word for part in parts if part for word in (part, *re.findall(r"\w+", part))}
+        self._names = CredentialRedactor(*(word for word in words if len(word) >= _MIN_WORD))
+        self._credentials = CredentialRedactor(request.username, request.password)
+
+    def redact(self, text: str) -> str:
+        """Return a text without them."""
+        return _PERSONAL.sub(_REDACTED, self._names.redact(self._credentials.redact(text)))
 
 
 def _plain(text: str) -> str:

@@ -14,6 +14,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from app.ports.shopper import (
+    ElementQuestion,
     OrderConfirmation,
     OrderReview,
     Product,
@@ -57,6 +58,8 @@ class RecordingHandler:
     reviews: list[OrderReview] = field(default_factory=list)
     steps: list[ShoppingStep] = field(default_factory=list)
     pictures: dict[str, bytes] = field(default_factory=dict)
+    questions: list[ElementQuestion] = field(default_factory=list)
+    chooses: Callable[[ElementQuestion], int | None] = lambda _question: None
 
     def on_first_page(self) -> None:
         self.pages += 1
@@ -70,6 +73,10 @@ class RecordingHandler:
         self.reviews.append(review)
         if self.refuses_order:
             raise self.refuses_order
+
+    def choose(self, question: ElementQuestion) -> int | None:
+        self.questions.append(question)
+        return self.chooses(question)
 
     def on_step(self, step: ShoppingStep) -> None:
         self.steps.append(step)

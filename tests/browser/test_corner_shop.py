@@ -121,6 +121,41 @@ def test_a_defect_at_the_checkout_prevents_the_order_and_leaves_an_empty_cart(
     assert "end" in result.handler.pictures
 
 
+def test_a_checkout_that_no_rule_continues_is_continued_by_a_choice_and_only_by_one(
+    shopper: SharedBrowserShopper, corner: Corner
+) -> None:
+    corner.behaviour = Behaviour(checkout_word="Off we go")
+    result = purchase(shopper, corner.product)
+    assert (result.failure_code, corner.orders) == ("stuck", [])
+    handler = RecordingHandler(chooses=lambda _question: 0)
+    result = purchase(shopper, corner.product, handler=handler)
+    assert result.confirmation is not None, result.failed
+    assert [len(corner.orders), len(handler.reviews)] == [1, 1]
+    [question] = handler.questions
+    assert [(item.role, item.name) for item in question.candidates] == [("button", "Off we go")]
+    assert [step.text for step in handler.steps if step.action == "ask_model"] == ["Off we go"]
+
+
+@pytest.mark.parametrize("index", [None, 1, -1, 10**30], ids=["none", "one-too-many", "negative", "huge"])
+def test_a_bad_choice_of_a_language_model_ends_as_without_one(
+    shopper: SharedBrowserShopper, corner: Corner, index: int | None
+) -> None:
+    corner.behaviour = Behaviour(checkout_word="Off we go")
+    result = purchase(shopper, corner.product, handler=RecordingHandler(chooses=lambda _question: index))
+    assert (result.failure_code, corner.orders, result.handler.reviews) == ("stuck", [], [])
+
+
+@pytest.mark.parametrize("word", ["Yes, I want it", "Go!", "Pay $17.00"])
+def test_a_button_that_may_be_the_order_button_is_never_offered_to_a_language_model(
+    shopper: SharedBrowserShopper, corner: Corner, word: str
+) -> None:
+    corner.behaviour = Behaviour(order_word=word)
+    result = purchase(
+        shopper, corner.product, handler=RecordingHandler(chooses=lambda _question: 0), dry_run=True
+    )
+    assert (result.handler.questions, corner.orders) == ([], [])
+
+
 def test_missing_address_fields_are_named(shopper: SharedBrowserShopper, corner: Corner) -> None:
     result = purchase(shopper, corner.product, address=MINIMAL)
     assert result.failure_code == "address_incomplete"

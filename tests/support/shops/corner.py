@@ -57,6 +57,10 @@ class Behaviour:
     """The checkout's text about the next delivery."""
     recalculates: bool = False
     """The checkout recalculates and shows its total every second."""
+    checkout_word: str = "Go to checkout"
+    """The text of the button that leads from the cart to the checkout."""
+    order_word: str = ""
+    """The text of the order button, instead of the shop's own."""
     response_delay: float = 0.0
     """Seconds that every response takes once something is in the cart."""
 
@@ -109,7 +113,8 @@ class Corner:
             "prefilled": odd.prefilled_name, "guests": odd.offers_guests_after_refusal, "several": odd.several_products,
             "cookies": odd.cookie_banner, "user": session.user, "cart": sum(session.cart.values()),
             "echo": session.password if odd.echoes_password else "", "insured": odd.adds_insurance,
-            "again": odd.recurring, "live": odd.recalculates,
+            "again": odd.recurring, "live": odd.recalculates, "onward": odd.checkout_word,
+            "order": odd.order_word,
         }  # fmt: skip
 
     def quote(self, session: Session, insured: Decimal = Decimal(0)) -> dict[str, Any]:

@@ -1,0 +1,85 @@
+"""Questions to the service's language model, for a checkout that the rules cannot continue.
+
+It chooses among elements that cannot order, sign in, pay or leave the shop; the page may be hostile, and so its answer.
+"""
+
+from __future__ import annotations
+
+import re
+
+from app.ports.shopper import ElementCandidate, ElementQuestion
+from shopper.flow.session import BrowserSession, find_same_button
+from shopper.page import autofill, keywords, prices
+from shopper.page.snapshot import PageButton, PageSnapshot
+from shopper.process.protocol import MAX_CANDIDATE_TEXT, MAX_CANDIDATES
+
+_NEVER = (
+    keywords.PLACE_ORDER, keywords.EXTERNAL_PAYMENT, keywords.ADD_TO_CART, keywords.NOT_NEXT, keywords.REMOVE,
+    keywords.EXTRAS, keywords.RECURRING,
+    # Words of an order that no rule knows as one.
+    re.compile(
+        r"order|\bbuy|\bpay|purchas|confirm|submit|complet|finish|finali|\bbook|agree|accept|kauf|bestell|zahl|"
+        r"command|achet|valider|subscrib|\btrial",
+        re.IGNORECASE,
+    ),
+)  # fmt: skip
+
+_REGIONS = frozenset({"header", "nav", "footer", "aside", "banner", "navigation", "contentinfo"})
+
+
+def ask(
+    session: BrowserSession, snapshot: PageSnapshot, buttons: list[PageButton], *, is_untouched: bool
+) -> PageButton | None:
+    """Return the button that the model chose, as it is on the page now; None if there is none.
+
+    `is_untouched` means that nothing was entered in this checkout.
+    """
+
+    def is_harmless(page: PageSnapshot, button: PageButton) -> bool:
+        may_order = _may_order(session, page, is_untouched=is_untouched)
+        return not may_order and _is_harmless(session, page, button)
+
+    offered = [button for button in buttons if is_harmless(snapshot, button)]
+    offered.sort(key=lambda button: (button.dialog, button.tag != "a", button.area), reverse=True)
+    del offered[MAX_CANDIDATES:]
+    if not offered:
+        return None
+    question = ElementQuestion(
+        (snapshot.heading or snapshot.title)[:MAX_CANDIDATE_TEXT],
+        tuple(_candidate(button) for button in offered),
+    )
+    index = session.handler.choose(question)
+    chosen = offered[index] if index is not None and 0 <= index < len(offered) else None
+    session.record_step("ask_model", "" if chosen is None else chosen.text, snapshot.path)
+    if chosen is None:
+        return None
+    # The page may have changed since.
+    now = session.tab.take_snapshot()
+    found = find_same_button(chosen, now)
+    return found if found is not None and is_harmless(now, found) else None
+
+
+def _may_order(session: BrowserSession, snapshot: PageSnapshot, *, is_untouched: bool) -> bool:
+    """Return whether a button of this page could be the order button, although no rule knows it as one.
+
+    No honest shop takes an order from a page without an amount, or from a guest who has entered nothing.
+    """
+    return not (session.is_guest and is_untouched) and bool(prices.amounts(snapshot.text) or snapshot.amounts)
+
+
+def _is_harmless(session: BrowserSession, snapshot: PageSnapshot, button: PageButton) -> bool:
+    if not button.text.strip() or button.disabled or button.region in _REGIONS:
+        return False
+    if any(pattern.search(button.text) for pattern in _NEVER) or prices.amounts(button.text):
+        return False
+    if button.href and not session.tab.is_allowed(button.href):
+        return False
+    return not any(
+        control.form == button.form and (control.type == "password" or autofill.is_of_card(control))
+        for control in snapshot.controls
+    )
+
+
+def _candidate(button: PageButton) -> ElementCandidate:
+    role = "link" if button.tag == "a" else "button"
+    return ElementCandidate(role, button.text[:MAX_CANDIDATE_TEXT], button.card[:MAX_CANDIDATE_TEXT])

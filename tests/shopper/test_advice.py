@@ -1,0 +1,163 @@
+"""What a language model may choose from: nothing with which a hostile page could order, pay, sign in or lead away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import pytest
+
+from app.ports.shopper import ElementQuestion, PurchaseRequest, ShippingAddress
+from shopper.flow import advice
+from shopper.flow.session import BrowserSession
+from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
+from shopper.page.tab import BrowserTab, is_allowed_url
+from shopper.process.redaction import PersonalDataRedactor
+from tests.browser.conftest import RecordingHandler
+
+START = "https://shop.example/p/1"
+ADDRESS = ShippingAddress(
+    "Ada Buyer",
+    "94107",
+    "1 Main Street",
+    None,
+    "San Francisco",
+    "CA",
+    "US",
+    "+14155550100",
+    "ada@mail.example",
+)
+BUTTON = PageButton(
+    number=1, text="Off we go", tag="button", href="", disabled=False, form=0, submits=False, dialog=False, region="",
+    area=100, card="", around="", trail="main>button",
+)  # fmt: skip
+CONTROL = FormControl(
+    number=2, type="text", name="", id="", autocomplete="", placeholder="", label="", value="", filled=False,
+    checked=False, required=False, disabled=False, problem="", form=0, group="", card="", dialog=False, options=(),
+)  # fmt: skip
+
+
+def page(*buttons: PageButton, text: str = "", controls: tuple[FormControl, ...] = ()) -> PageSnapshot:
+    return PageSnapshot(
+        url="https://shop.example/cart", title="", heading="Cart", language="", text=text, alerts=(), controls=controls,
+        buttons=buttons, prices=(), frames=(), json_ld=(), declared={}, currencies=(),
+    )  # fmt: skip
+
+
+@dataclass
+class StillTab:
+    """A tab that shows one page."""
+
+    now: PageSnapshot
+
+    def take_snapshot(self) -> PageSnapshot:
+        return self.now
+
+    def is_allowed(self, url: str) -> bool:
+        return is_allowed_url(url, start=START, allowed=())
+
+
+def ask(
+    snapshot: PageSnapshot,
+    *,
+    later: PageSnapshot | None = None,
+    untouched: bool = False,
+    chooses: Callable[[ElementQuestion], int | None] = lambda _question: 0,
+    **request: Any,
+) -> tuple[PageButton | None, RecordingHandler]:
+    """Return what is pressed after the question, and the handler that was asked."""
+    handler = RecordingHandler(chooses=chooses)
+    tab = cast("BrowserTab", StillTab(later or snapshot))
+    session = BrowserSession(tab, PurchaseRequest(START, ADDRESS, **request), handler)
+    return advice.ask(session, snapshot, list(snapshot.buttons), is_untouched=untouched), handler
+
+
+def test_a_harmless_element_is_offered_with_its_role_and_the_chosen_one_is_returned() -> None:
+    link = replace(BUTTON, number=3, tag="a", href="https://shop.example/pay", text="Onwards", card="x" * 900)
+    pressed, handler = ask(page(BUTTON, link), chooses=lambda _question: 1)
+    assert pressed == link
+    [question] = handler.questions
+    assert [(item.role, item.name, len(item.text)) for item in question.candidates] == [
+        ("button", "Off we go", 0),
+        ("link", "Onwards", 200),
+    ]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"text": "Place order"}, {"text": "Yes, order it"}, {"text": "Buy with one click"}, {"text": "Pay"},
+        {"text": "Jetzt kostenpflichtig bestellen"}, {"text": "I agree"}, {"text": "Start my trial"},
+        {"text": "PayPal"}, {"text": "Go, $17.00"}, {"text": "Add gift wrap"}, {"text": "Remove"},
+        {"text": "Sign in"}, {"text": "Create account"}, {"text": " "}, {"disabled": True},
+        {"region": "nav"}, {"region": "contentinfo"},
+        {"tag": "a", "href": "https://other.example/"}, {"tag": "a", "href": "http://shop.example/"},
+        {"tag": "a", "href": "javascript:order()"}, {"tag": "a", "href": "mailto:a@shop.example"},
+    ],
+)  # fmt: skip
+def test_an_element_that_could_do_harm_is_not_offered(change: dict[str, Any]) -> None:
+    pressed, handler = ask(page(replace(BUTTON, **change)))
+    assert (pressed, handler.questions) == (None, [])
+
+
+@pytest.mark.parametrize("change", [{"type": "password"}, {"autocomplete": "cc-number"}])
+def test_the_button_of_a_form_with_a_secret_is_not_offered(change: dict[str, Any]) -> None:
+    _, handler = ask(page(BUTTON, controls=(replace(CONTROL, **change),)))
+    assert handler.questions == []
+    _, handler = ask(page(BUTTON, controls=(replace(CONTROL, **change, form=1),)))
+    assert len(handler.questions) == 1
+
+
+@pytest.mark.parametrize(
+    ("untouched", "username", "is_asked"),
+    [(True, None, True), (False, None, False), (True, "ada", False)],
+    ids=["an-untouched-guest", "after-an-entry", "an-account"],
+)
+def test_a_page_with_an_amount_may_order_once_the_shop_has_a_recipient(
+    *, untouched: bool, username: str | None, is_asked: bool
+) -> None:
+    _, handler = ask(page(BUTTON, text="Total $17.00"), untouched=untouched, username=username)
+    assert bool(handler.questions) is is_asked
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        page(replace(BUTTON, text="Place order")),
+        page(replace(BUTTON, disabled=True)),
+        page(BUTTON, text="Total $17.00"),
+        page(BUTTON, controls=(replace(CONTROL, type="password"),)),
+        page(),
+    ],
+    ids=["order-button", "disabled", "amount", "password", "gone"],
+)
+def test_a_page_that_changes_while_the_model_thinks_is_not_pressed(later: PageSnapshot) -> None:
+    pressed, handler = ask(page(BUTTON), later=later)
+    assert (pressed, len(handler.questions)) == (None, 1)
+
+
+def test_a_page_full_of_buttons_asks_about_twelve() -> None:
+    _, handler = ask(page(*(replace(BUTTON, number=number, text=f"Go {number}") for number in range(300))))
+    assert len(handler.questions[0].candidates) == 12
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Ship to ada buyer", "BUYER", "1 Main Street", "Street", "94107", "San Francisco",
+        "415 555 0100", "+1 (415) 5550100",
+        "ada@mail.example", "other@mail.example", "4242 4242 4242 4242", "•••• 4242", "4242", "hunter2!", "customer-7",
+        "hun\u200bter2!",
+    ],
+)  # fmt: skip
+def test_texts_for_a_model_contain_nothing_of_a_person(text: str) -> None:
+    redactor = PersonalDataRedactor(
+        PurchaseRequest(START, ADDRESS, username="customer-7", password="hunter2!")
+    )
+    redacted = redactor.redact(f"[{text}] Off we go, $17.00")
+    assert redacted.endswith("Off we go, $17.00")
+    assert not any(
+        word in redacted.lower()
+        for word in ("buyer", "street", "francisco", "94107", "0100", "4242", "mail", "hunter", "customer")
+    )
