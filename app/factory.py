@@ -197,7 +197,8 @@ def _engine_options(settings: Settings) -> dict[str, Any]:
     # Nor may a server that disappears keep all connections of the pool until then, which is a quarter of an hour.
     detection = {"keepalives_idle": 15, "keepalives_interval": 5, "tcp_user_timeout": 30_000}
     return {
-        "connect_args": {"options": limits, "connect_timeout": 5, **detection},
+        # Constant statements are prepared by `app.db.libpq`.
+        "connect_args": {"options": limits, "connect_timeout": 5, "prepare_threshold": None, **detection},
         "pool_size": settings.database_pool_size,
         "max_overflow": settings.database_pool_overflow,
         "pool_timeout": 15,

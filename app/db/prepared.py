@@ -15,9 +15,12 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import DBAPIError, MultipleResultsFound, NoResultFound
 from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.pool import PoolProxiedConnection
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.schema import ScalarElementColumnDefault
 
+from app.db import libpq
+from app.db.libpq import PreparedStatements
 from app.db.statements import table_of
 from app.db.unit_of_work import ReadOnlySession, UnitError, driver_connection, is_unit_open, only_reads
 from app.extensions import Base
@@ -81,11 +84,11 @@ class PreparedStatement:
         converted = compiled.convert(parameters)
         for check in pooled.engine.dialect.dispatch.do_execute:
             check(None, compiled.sql, converted, None)
-        connection: Any = pooled.connection.driver_connection
+        connection: Any = pooled.connection
         try:
-            return compiled.execute(connection, converted)
+            return compiled.execute(connection, converted, in_transaction=True)
         except pooled.dialect.loaded_dbapi.Error as error:
-            is_lost = pooled.dialect.is_disconnect(error, connection, None)
+            is_lost = pooled.dialect.is_disconnect(error, connection.driver_connection, None)
             if is_lost:
                 pooled.invalidate(error)
             raise compiled.error(error, is_lost=is_lost) from error
@@ -112,7 +115,7 @@ class PreparedRead(PreparedStatement):
         converted = compiled.convert(parameters)
         try:
             with driver_connection(engine) as connection:
-                rows, _ = compiled.execute(connection, converted)
+                rows, _ = compiled.execute(connection, converted, in_transaction=False)
         except engine.dialect.loaded_dbapi.Error as error:
             raise compiled.error(error, is_lost=True) from error
         return rows
@@ -196,14 +199,15 @@ class _CompiledStatement:
             assert isinstance(rendered, SQLCompiler)  # noqa: S101
             compiled = rendered
         self.sql = compiled.string
+        if dialect.name == "postgresql":
+            self.sql, names = libpq.numbered(compiled.string)
+        else:
+            names = list(compiled.positiontup or ())
         if any(bind.expanding for bind in compiled.binds.values()):
             raise UnitError("a prepared statement has constant SQL")
         self._dialect = dialect
-        self._is_positional = compiled.positional
-        names = compiled.positiontup if compiled.positional else compiled.binds
         self._conversions: list[tuple[str, _Conversion]] = [
-            (name, compiled.binds[name].type.dialect_impl(dialect).bind_processor(dialect))
-            for name in names or ()
+            (name, compiled.binds[name].type.dialect_impl(dialect).bind_processor(dialect)) for name in names
         ]
         self._constants = {name: bind.value for name, bind in compiled.binds.items() if name not in required}
         self._size = len(compiled.binds)
@@ -213,27 +217,35 @@ class _CompiledStatement:
         row_type: Any = namedtuple("Row", tuple(column.key for column in columns), rename=True)  # type: ignore[misc]  # noqa: PYI024
         self._make_row: Callable[..., Any] = row_type._make
 
-    def convert(self, parameters: Mapping[str, Any]) -> Any:
+    def convert(self, parameters: Mapping[str, Any]) -> Sequence[Any]:
         """Return parameters for the driver. Raises: KeyError for a missing or unknown one."""
         values = {**self._constants, **parameters}
         if len(values) > self._size:
             raise KeyError(*sorted(set(parameters).difference(name for name, _ in self._conversions)))
-        converted = [
-            (name, values[name] if convert is None else convert(values[name]))
-            for name, convert in self._conversions
+        return [
+            values[name] if convert is None else convert(values[name]) for name, convert in self._conversions
         ]
-        return [value for _, value in converted] if self._is_positional else dict(converted)
 
-    def execute(self, connection: Any, converted: Any) -> tuple[Sequence[Any], int]:
+    def execute(
+        self, pooled: PoolProxiedConnection, converted: Sequence[Any], *, in_transaction: bool
+    ) -> tuple[Sequence[Any], int]:
         """Return the rows, if the statement has any, and their number, or that of the rows that it matched."""
-        cursor = connection.execute(self.sql, converted)
+        driver: Any = pooled.driver_connection
+        rows: Sequence[Any]
+        types: Sequence[Any]
+        if self._dialect.name == "postgresql":
+            prepared = PreparedStatements.of(driver, pooled.info)
+            rows, types, count = prepared.execute(self.sql, converted, in_transaction=in_transaction)
+        else:
+            cursor = driver.execute(self.sql, converted)
+            rows, count = cursor.fetchall(), cursor.rowcount
+            types = [column[1] for column in cursor.description or ()]
         if not self._types:
-            return (), cursor.rowcount
-        rows = cursor.fetchall()
+            return (), count
         if self._columns is None:  # chosen when the driver has named the types of columns
             self._columns = [
-                of.result_processor(self._dialect, column[1])
-                for of, column in zip(self._types, cursor.description, strict=True)
+                of.result_processor(self._dialect, column)
+                for of, column in zip(self._types, types, strict=True)
             ]
         columns = self._columns
         return [

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 import structlog
 from sqlalchemy import event
@@ -20,6 +20,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as SqlTimeoutError
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import PoolProxiedConnection
 
 from app.db import lock_order
 from app.db.lock_order import LockRank
@@ -112,21 +113,14 @@ def _autocommit(engine: Engine) -> Engine:
 
 
 @contextmanager
-def driver_connection(engine: Engine) -> Iterator[Any]:
-    """Borrow the driver's connection from the pool; PostgreSQL's is in autocommit, and begins no transaction.
+def driver_connection(engine: Engine) -> Iterator[PoolProxiedConnection]:
+    """Borrow a connection from the pool for statements without a transaction.
 
-    SQLAlchemy's execution of a small statement costs several times what the driver's does. After an exception, the
-    connection is closed: it may be lost, interrupted within a response, in autocommit or in a transaction.
+    After an exception it is closed: it may be lost, interrupted within a response, or in a transaction.
     """
     pooled = engine.raw_connection()
-    connection: Any = pooled.driver_connection
-    is_postgresql = engine.dialect.name == "postgresql"
     try:
-        if is_postgresql:
-            connection.autocommit = True
-        yield connection
-        if is_postgresql:
-            connection.autocommit = False
+        yield pooled
     except BaseException:
         pooled.invalidate()
         raise

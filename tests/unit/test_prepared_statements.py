@@ -248,3 +248,15 @@ def test_a_connection_lost_in_a_prepared_write_fails_its_unit_as_unavailable_and
             end_own_backend.execute(session, {})
         assert caught.value.connection_invalidated
         assert names_now() == ["kept"]
+
+
+@pytest.mark.usefixtures("database")
+def test_statements_stay_prepared_after_rollbacks() -> None:
+    beat("a")
+    for _ in range(3):
+        with suppress(KeyError), unit_of_work() as session:
+            for _ in range(8):  # psycopg would prepare this statement itself, and then deallocate everything
+                session.execute(select(func.count()).select_from(BEATS))
+            assert [row.name for row in NAMES.all(session, {})] == ["a"]
+            raise KeyError
+    assert names_now() == ["a"]
