@@ -20,7 +20,8 @@ _MAX_STEPS = 30
 _RESPONSE_SECONDS = 4
 _STALL_SECONDS = 6
 _NOT_PLACE_ORDER = re.compile(
-    r"histor|track|view|cancel|re-?order|my orders|all orders|return|gift|coupon|code|how to|terms|summary|edit|change",
+    r"histor|track|view|cancel|re-?order|my orders|all orders|return|gift|coupon|code|how to|terms|summary|edit|change"
+    r"|re-?send|e-?mail|receipt|invoice",
     re.IGNORECASE,
 )
 
@@ -53,9 +54,7 @@ def go_to_review(session: BrowserSession, snapshot: PageSnapshot) -> tuple[PageS
     for _ in range(_MAX_STEPS):
         assert_no_human_check(snapshot)
         if is_order_confirmed(snapshot) and order_button(snapshot) is None:
-            raise PurchaseOutcomeUnknown(
-                "The shop shows a confirmation although the order button was not pressed."
-            )
+            raise _unexpected_confirmation()
         try:
             if _advance(session, snapshot, progress):
                 snapshot = session.tab.take_snapshot()
@@ -69,15 +68,18 @@ def go_to_review(session: BrowserSession, snapshot: PageSnapshot) -> tuple[PageS
             return snapshot, place
         target = _next_button(snapshot, progress)
         if target is None:
-            before = _state(snapshot)
             later = session.tab.wait_for(_differs(snapshot), seconds=_STALL_SECONDS)
-            if _state(later) == before:
+            if _state(later) == _state(snapshot):
                 _raise_stuck(session, snapshot)
             snapshot = later
             continue
         progress.remember(snapshot, target)
         session.press(target, "continue")
-        snapshot = session.tab.wait_for(_differs(snapshot), seconds=_RESPONSE_SECONDS)
+        before = snapshot
+        snapshot = session.tab.wait_for(_differs(before), seconds=_RESPONSE_SECONDS)
+        # A list of the steps to come may have the words of the last one.
+        if confirms_order(before, snapshot) and not _next_step_buttons(snapshot):
+            raise _unexpected_confirmation()
     raise PurchaseFailed(FailureCode.STUCK, "The checkout did not reach its review.")
 
 
@@ -93,7 +95,7 @@ def _differs(before: PageSnapshot) -> Callable[[PageSnapshot], bool]:
 
 
 def order_button(snapshot: PageSnapshot) -> PageButton | None:
-    """Return the order button, if the page has a usable one."""
+    """Return the order button, if the page has a usable one: by its words, or else by the step that it ends."""
     found = [
         button
         for button in snapshot.buttons
@@ -103,7 +105,26 @@ def order_button(snapshot: PageSnapshot) -> PageButton | None:
         and button.region not in {"header", "nav", "footer"}
         and not button.href.rstrip("#").startswith("http")
     ]
-    return preferred_button(found)
+    return preferred_button(found) or _unnamed_order_button(snapshot)
+
+
+def _unnamed_order_button(snapshot: PageSnapshot) -> PageButton | None:
+    """Return the button of a step that only confirms: its form has no fields, and the page a total and an address.
+
+    Some shops call it "Next" like all the others. Whatever it is called, it is not pressed without authorization.
+    """
+    if not (keywords.REVIEW_STEP.search(f"{snapshot.heading}\n{snapshot.title}")):
+        return None
+    if not keywords.DELIVERY.search(snapshot.text):
+        return None
+    fields = {control.form for control in snapshot.controls if not control.disabled}
+    found = [
+        button
+        for button in _next_step_buttons(snapshot)
+        if button.submits and button.form >= 0 and button.form not in fields
+    ]
+    has_total = bool(found) and prices.total_of(breakdown.labelled_amounts(snapshot)) is not None
+    return preferred_button(found) if has_total else None
 
 
 def is_order_confirmed(snapshot: PageSnapshot) -> bool:
@@ -112,6 +133,22 @@ def is_order_confirmed(snapshot: PageSnapshot) -> bool:
         keywords.ORDER_CONFIRMED.search(f"{snapshot.heading}\n{snapshot.title}")
         and not keywords.ORDER_REJECTED.search(snapshot.heading)
     )
+
+
+def confirms_order(before: PageSnapshot, now: PageSnapshot) -> bool:
+    """Return whether a page confirms the order: thanks that were not there before, and no order button."""
+    new_lines = "\n".join(line for line in now.text.splitlines() if line not in set(before.text.splitlines()))
+    if keywords.ORDER_REJECTED.search(new_lines) or order_button(now) is not None:
+        return False
+    return bool(
+        keywords.ORDER_CONFIRMED.search(
+            f"{new_lines}\n{now.heading if now.heading != before.heading else ''}"
+        )
+    )
+
+
+def _unexpected_confirmation() -> PurchaseOutcomeUnknown:
+    return PurchaseOutcomeUnknown("The shop shows a confirmation although the order button was not pressed.")
 
 
 def _advance(session: BrowserSession, snapshot: PageSnapshot, progress: _CheckoutProgress) -> bool:
