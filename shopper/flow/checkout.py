@@ -19,6 +19,8 @@ _MAX_STEPS = 30
 # How long a press may take to show an effect, and a page to offer its next step: shops are slow.
 _RESPONSE_SECONDS = 4
 _STALL_SECONDS = 6
+_MAX_SEEN = 8
+_MAX_SEEN_LENGTH = 40
 _NOT_PLACE_ORDER = re.compile(
     r"histor|track|view|cancel|re-?order|my orders|all orders|return|gift|coupon|code|how to|terms|summary|edit|change"
     r"|re-?send|e-?mail|receipt|invoice",
@@ -332,5 +334,22 @@ def _raise_stuck(session: BrowserSession, snapshot: PageSnapshot) -> NoReturn:
         )
     alerts = next((line for line in snapshot.alerts if len(line) < 200), "")
     raise PurchaseFailed(
-        FailureCode.STUCK, f"The checkout does not continue{': ' + alerts if alerts else ''}."
+        FailureCode.STUCK,
+        f"The checkout does not continue{': ' + alerts if alerts else ''}. {_seen(snapshot)}",
+    )
+
+
+def _seen(snapshot: PageSnapshot) -> str:
+    """Return what was looked for on a page and what it has instead, for a person who finishes the purchase."""
+    texts = dict.fromkeys(" ".join(button.text.split())[:_MAX_SEEN_LENGTH] for button in _usable(snapshot))
+    buttons = "; ".join([text for text in texts if text][:_MAX_SEEN]) or "none"
+    fields = dict.fromkeys(
+        (control.label or control.name)[:_MAX_SEEN_LENGTH]
+        for control in snapshot.controls
+        if control.type in autofill.TYPEABLE and not control.filled and not control.disabled
+    )
+    empty = "; ".join([name for name in fields if name][:_MAX_SEEN]) or "none"
+    return (
+        f'Looked on "{(snapshot.heading or snapshot.title)[:_MAX_SEEN_LENGTH]}" for a button to the next step or the '
+        f"order. Buttons seen: {buttons}. Empty fields: {empty}."
     )

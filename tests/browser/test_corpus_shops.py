@@ -96,3 +96,15 @@ def test_a_ticket_beyond_the_limit_is_not_ordered(shopper: SharedBrowserShopper,
     result = purchase(shopper, pretix.urls["concert"], address=ADDRESS, handler=refusing)
     assert (result.failure_code, pretix.orders()) == ("limit_exceeded", before)
     assert [review.total_nanos for review in refusing.reviews] == [13 * 10**9]
+
+
+def test_a_checkout_that_does_not_continue_reports_where_it_ended_and_what_the_page_has(
+    shopper: SharedBrowserShopper, pretix: CorpusShop
+) -> None:
+    result = purchase(shopper, pretix.urls["unpayable"], address=ADDRESS)
+    assert result.failed is not None
+    assert result.failed.code is FailureCode.STUCK
+    assert result.handler.steps[-1].path.endswith("/checkout/payment/")
+    for part in ("select a payment method", "An evening (unpayable)", "Buttons seen: ", "Go back; Continue"):
+        assert part in result.failed.message
+    assert "end" in result.handler.pictures

@@ -28,11 +28,13 @@ NOTES = """<div role="row"><div>Ticket</div><div>$12.00</div>
     <div><b>$12.00</b><br><small>incl. 7% VAT</small></div></div>
   <div role="row"><b>Payment fee</b><div><b>$1.00</b><br><small>incl. 7% VAT</small></div></div>
   <div role="row"><b>Total</b><div><b>$13.00</b><br><small>incl. $0.89 taxes</small></div></div>"""
-ONE_LINE_NOTES = """<p>Mug</p><p>$12.00 incl. 7% VAT</p><p>Total before discount: $14.00</p><p>Discount: -$2.00</p>
-  <p>Total: $12.00</p>"""
-CODES = """<div><div><label>Sub total:</label> <span>$12.00</span></div><div><label>VAT (8%):</label> <span>$1.00</span></div>
+ONE_LINE_NOTES = """<p>Mug</p><p>$12.00 incl. 7% VAT</p><p>Total before discount: $14.00</p>
+  <p>Discount: -$2.00</p><p>Total: $12.00</p>"""
+CODES = """<div><div><label>Sub total:</label> <span>$12.00</span></div>
+  <div><label>VAT (8%):</label> <span>$1.00</span></div>
   <div class="total"><label>Total:</label> <span>$13.00</span></div></div>"""
-UNIT_PRICES = """<div role="row"><b>Ticket</b><div>1</div><div>$12.00</div><div><b>$12.00</b><br>incl. 7% VAT</div></div>
+UNIT_PRICES = """<div role="row"><b>Ticket</b><div>1</div><div>$12.00</div>
+    <div><b>$12.00</b><br>incl. 7% VAT</div></div>
   <div role="row"><b>Fee</b> <b>$1.00</b></div><div role="row"><b>Total</b> <b>$13.00</b></div>"""
 UNKNOWN_LANGUAGE = """<table><tr><td>Välisumma</td><td>$12.00</td></tr><tr><td>Toimitus</td><td>$5.00</td></tr>
   <tr><td>Yhteensä</td><td>$17.00</td></tr></table>"""

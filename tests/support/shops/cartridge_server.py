@@ -74,7 +74,6 @@ def configure(folder: Path, *, card: bool) -> None:
 def stock(base: str) -> dict[str, Any]:
     """Create a shirt in two sizes and a mug; return their URLs."""
     from cartridge.shop.models import Product, ProductOption, ProductVariation  # noqa: PLC0415
-
     from django.contrib.sites.models import Site  # noqa: PLC0415
 
     Site.objects.update_or_create(

@@ -14,16 +14,16 @@ from typing import Any
 FOLDER = sys.argv[1]
 os.environ["DJANGO_SETTINGS_MODULE"] = "pretix.testutils.settings"
 
-import django
-from django.conf import settings
-from django_server import serve
+import django  # noqa: E402 - it reads which settings to use
+from django.conf import settings  # noqa: E402
+from django_server import serve  # noqa: E402
 
 PLUGINS = "pretix.plugins.banktransfer"
-EVENTS = (("concert", "USD", 500), ("late", "USD", 0), ("euro", "EUR", 500))
+EVENTS = (("concert", "USD", 500), ("late", "USD", 0), ("euro", "EUR", 500), ("unpayable", "USD", 500))
 
 
 def stock(base: str) -> dict[str, Any]:
-    """Create an event in dollars with taxes and a fee, one that is sold out and one in euros; return their URLs."""
+    """Create events: with taxes and a fee, sold out, in euros, and without a way to pay; return their URLs."""
     from django.utils.timezone import now  # noqa: PLC0415 - after Django's setup
     from django_scopes import scopes_disabled  # noqa: PLC0415
     from pretix.base.models import Event, Organizer  # noqa: PLC0415
@@ -41,7 +41,7 @@ def stock(base: str) -> dict[str, Any]:
                 live=True,
                 plugins=PLUGINS,
             )
-            event.settings.payment_banktransfer__enabled = True
+            event.settings.payment_banktransfer__enabled = slug != "unpayable"
             event.settings.payment_banktransfer_bank_details_type = "other"
             event.settings.payment_banktransfer_bank_details = "Loopback Bank, account 1"
             event.settings.payment_banktransfer__fee_abs = Decimal("1.00")
