@@ -1,4 +1,4 @@
-"""Runs pretix as its package ships it, on loopback, with tickets that nobody delivers: no postal address is asked.
+"""Runs pretix as its package ships it, on loopback, with tickets, for which no postal address is asked.
 
 Gets a folder, prints one line of JSON when it listens. Started by `tests.support.shops.corpus`.
 """
