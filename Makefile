@@ -43,6 +43,6 @@ lock: environment ## compile the requirements: pins and hashes for every platfor
 	$(BIN)/python -m pip install --quiet --require-hashes -r launcher/uv.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header requirements.in -o requirements.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header requirements-dev.in -c requirements.txt -o requirements-dev.txt
-	for client in tests/clients/published/*.in; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+	for client in tests/clients/published/*.in tests/support/shops/*.in; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 		$$client -o $${client%.in}.txt; done
 	cd tests/clients/published && npm install --package-lock-only --ignore-scripts --no-audit --no-fund --omit-lockfile-registry-resolved

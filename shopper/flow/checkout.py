@@ -18,8 +18,11 @@ _MAX_STEPS = 30
 # How long a press may take to show an effect, and a page to offer its next step: shops are slow.
 _RESPONSE_SECONDS = 4
 _STALL_SECONDS = 6
+_MAX_SEEN = 8
+_MAX_SEEN_LENGTH = 40
 _NOT_PLACE_ORDER = re.compile(
-    r"histor|track|view|cancel|re-?order|my orders|all orders|return|gift|coupon|code|how to|terms|summary|edit|change",
+    r"histor|track|view|cancel|re-?order|my orders|all orders|return|gift|coupon|code|how to|terms|summary|edit|change"
+    r"|re-?send|e-?mail|receipt|invoice",
     re.IGNORECASE,
 )
 
@@ -52,9 +55,7 @@ def go_to_review(session: BrowserSession, snapshot: PageSnapshot) -> tuple[PageS
     for _ in range(_MAX_STEPS):
         assert_no_human_check(snapshot)
         if is_order_confirmed(snapshot) and order_button(snapshot) is None:
-            raise PurchaseOutcomeUnknown(
-                "The shop shows a confirmation although the order button was not pressed."
-            )
+            raise _unexpected_confirmation()
         try:
             if _advance(session, snapshot, progress):
                 snapshot = session.tab.take_snapshot()
@@ -68,16 +69,19 @@ def go_to_review(session: BrowserSession, snapshot: PageSnapshot) -> tuple[PageS
             return snapshot, place
         target = _next_button(snapshot, progress)
         if target is None:
-            before = _state(snapshot)
             later = session.tab.wait_for(_differs(snapshot), seconds=_STALL_SECONDS)
-            if _state(later) != before:
+            if _state(later) != _state(snapshot):
                 snapshot = later
                 continue
             target = _advised_button(session, later, progress)
             snapshot = later
         progress.remember(snapshot, target)
         session.press(target, "continue")
-        snapshot = session.tab.wait_for(_differs(snapshot), seconds=_RESPONSE_SECONDS)
+        before = snapshot
+        snapshot = session.tab.wait_for(_differs(before), seconds=_RESPONSE_SECONDS)
+        # A list of the steps to come may have the words of the last one.
+        if confirms_order(before, snapshot) and not _next_step_buttons(snapshot):
+            raise _unexpected_confirmation()
     raise PurchaseFailed(FailureCode.STUCK, "The checkout did not reach its review.")
 
 
@@ -93,7 +97,7 @@ def _differs(before: PageSnapshot) -> Callable[[PageSnapshot], bool]:
 
 
 def order_button(snapshot: PageSnapshot) -> PageButton | None:
-    """Return the order button, if the page has a usable one."""
+    """Return the order button, if the page has a usable one: by its words, or else by the step that it ends."""
     found = [
         button
         for button in snapshot.buttons
@@ -103,7 +107,26 @@ def order_button(snapshot: PageSnapshot) -> PageButton | None:
         and button.region not in {"header", "nav", "footer"}
         and not button.href.rstrip("#").startswith("http")
     ]
-    return preferred_button(found)
+    return preferred_button(found) or _unnamed_order_button(snapshot)
+
+
+def _unnamed_order_button(snapshot: PageSnapshot) -> PageButton | None:
+    """Return the button of a step that only confirms: its form has no fields, and the page a total and an address.
+
+    Some shops call it "Next" like all the others. Whatever it is called, it is not pressed without authorization.
+    """
+    if not (keywords.REVIEW_STEP.search(f"{snapshot.heading}\n{snapshot.title}")):
+        return None
+    if not keywords.DELIVERY.search(snapshot.text):
+        return None
+    fields = {control.form for control in snapshot.controls if not control.disabled}
+    found = [
+        button
+        for button in _next_step_buttons(snapshot)
+        if button.submits and button.form >= 0 and button.form not in fields
+    ]
+    has_total = bool(found) and prices.total_of(breakdown.labelled_amounts(snapshot)) is not None
+    return preferred_button(found) if has_total else None
 
 
 def is_order_confirmed(snapshot: PageSnapshot) -> bool:
@@ -112,6 +135,22 @@ def is_order_confirmed(snapshot: PageSnapshot) -> bool:
         keywords.ORDER_CONFIRMED.search(f"{snapshot.heading}\n{snapshot.title}")
         and not keywords.ORDER_REJECTED.search(snapshot.heading)
     )
+
+
+def confirms_order(before: PageSnapshot, now: PageSnapshot) -> bool:
+    """Return whether a page confirms the order: thanks that were not there before, and no order button."""
+    new_lines = "\n".join(line for line in now.text.splitlines() if line not in set(before.text.splitlines()))
+    if keywords.ORDER_REJECTED.search(new_lines) or order_button(now) is not None:
+        return False
+    return bool(
+        keywords.ORDER_CONFIRMED.search(
+            f"{new_lines}\n{now.heading if now.heading != before.heading else ''}"
+        )
+    )
+
+
+def _unexpected_confirmation() -> PurchaseOutcomeUnknown:
+    return PurchaseOutcomeUnknown("The shop shows a confirmation although the order button was not pressed.")
 
 
 def _advance(session: BrowserSession, snapshot: PageSnapshot, progress: _CheckoutProgress) -> bool:
@@ -276,7 +315,8 @@ def _advised_button(
         return chosen
     alerts = next((line for line in snapshot.alerts if len(line) < 200), "")
     raise PurchaseFailed(
-        FailureCode.STUCK, f"The checkout does not continue{': ' + alerts if alerts else ''}."
+        FailureCode.STUCK,
+        f"The checkout does not continue{': ' + alerts if alerts else ''}. {_seen(snapshot)}",
     )
 
 
@@ -309,3 +349,19 @@ def _assert_nothing_missing(session: BrowserSession, snapshot: PageSnapshot) -> 
         raise PurchaseFailed(
             FailureCode.LOGIN_FAILED, "The shop asks to sign in with a form that could not be understood."
         )
+
+
+def _seen(snapshot: PageSnapshot) -> str:
+    """Return what was looked for on a page and what it has instead, for a person who finishes the purchase."""
+    texts = dict.fromkeys(" ".join(button.text.split())[:_MAX_SEEN_LENGTH] for button in _usable(snapshot))
+    buttons = "; ".join([text for text in texts if text][:_MAX_SEEN]) or "none"
+    fields = dict.fromkeys(
+        (control.label or control.name)[:_MAX_SEEN_LENGTH]
+        for control in snapshot.controls
+        if control.type in autofill.TYPEABLE and not control.filled and not control.disabled
+    )
+    empty = "; ".join([name for name in fields if name][:_MAX_SEEN]) or "none"
+    return (
+        f'Looked on "{(snapshot.heading or snapshot.title)[:_MAX_SEEN_LENGTH]}" for a button to the next step or the '
+        f"order. Buttons seen: {buttons}. Empty fields: {empty}."
+    )

@@ -169,7 +169,7 @@ def _place_order(
         session.tab.press_once(ready)
         session.record_step("order", button.text, before.path)
         snapshot = session.tab.wait_for(
-            lambda now: _is_confirmation(before, now), seconds=confirmation_seconds
+            lambda now: checkout.confirms_order(before, now), seconds=confirmation_seconds
         )
         session.tab.settle()
         session.capture("confirmation")
@@ -215,7 +215,7 @@ def _confirmed_total_nanos(session: BrowserSession, snapshot: PageSnapshot) -> i
 
 
 def _assert_confirmed(before: PageSnapshot, now: PageSnapshot) -> None:
-    if not _is_confirmation(before, now):
+    if not checkout.confirms_order(before, now):
         raise PurchaseOutcomeUnknown("The order button was pressed, and the shop did not confirm the order.")
 
 
@@ -226,18 +226,6 @@ def order_number(text: str) -> str | None:
             if not re.fullmatch(r"(19|20)\d\d-\d\d-\d\d", match["number"]):
                 return match["number"]
     return None
-
-
-def _is_confirmation(before: PageSnapshot, now: PageSnapshot) -> bool:
-    """Return whether a page confirms the order: thanks that were not there before, and no order button."""
-    new_lines = "\n".join(line for line in now.text.splitlines() if line not in set(before.text.splitlines()))
-    if keywords.ORDER_REJECTED.search(new_lines) or checkout.order_button(now) is not None:
-        return False
-    return bool(
-        keywords.ORDER_CONFIRMED.search(
-            f"{new_lines}\n{now.heading if now.heading != before.heading else ''}"
-        )
-    )
 
 
 def _empty_cart_after_failure(session: BrowserSession) -> None:

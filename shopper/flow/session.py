@@ -34,6 +34,7 @@ class BrowserSession:
     sign_in_attempted: bool = False
     zip_entered: bool = False
     address_chosen: bool = False
+    address_asked: bool = False
     goods_verified: bool = False
     quantity_in_cart: bool = False
 

@@ -72,14 +72,19 @@ def order_amounts(
     One without a known label is an item if it is the price of the goods. Where nothing has the label of a subtotal, but
     several have that of a total, such as "Cart total" and "Order total", those but the last are subtotals.
     """
-    amounts = []
+    amounts: list[OrderAmount] = []
     totals = [row for row in rows if row.kind is AmountKind.TOTAL]
     final = next((row for row in reversed(totals) if row.amount == total), None)
     if final is None:
         amounts.append(OrderAmount(AmountRole.TOTAL, "", total.nanos))
     has_subtotal = any(row.kind is AmountKind.GOODS for row in rows)
     for row in rows:
-        is_item = row.kind is AmountKind.OTHER and row.amount.nanos == goods_nanos
+        # The price of one unit, of the line and without taxes may be the same: the goods count once.
+        is_item = (
+            row.kind is AmountKind.OTHER
+            and row.amount.nanos == goods_nanos
+            and not any(amount.role is AmountRole.ITEM for amount in amounts)
+        )
         role = AmountRole.ITEM if is_item else _ROLES.get(row.kind)
         if role is AmountRole.TOTAL and not has_subtotal and final is not None and row.label != final.label:
             role = AmountRole.SUBTOTAL

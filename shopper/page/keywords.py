@@ -78,6 +78,17 @@ PLACE_ORDER = _pattern(
     r"\b(zahlungspflichtig|kostenpflichtig) bestellen\b", r"\bjetzt (kaufen|bestellen|bezahlen)\b",
     r"\b(valider|confirmer) (ma |la )?commande\b", r"\bpayer\b",
 )  # fmt: skip
+# The step before the order, by the heading of its page.
+REVIEW_STEP = _pattern(
+    r"\bconfirm(ation)?\b",
+    r"\b(review|summary|overview)\b",
+    r"\b(übersicht|überprüfen|récapitulatif|vérification)\b",
+)
+# Words of a page about an order that is sent somewhere.
+DELIVERY = _pattern(
+    r"\bship(ping|ment|ped|s)?\b", r"\bdeliver(y|ed|s)?\b", r"\b(postal|street|home) address\b", r"\bpostage\b",
+    r"versand|liefer|livraison",
+)  # fmt: skip
 NEXT = _pattern(
     r"\bcontinue\b", r"\bnext\b", r"\bproceed\b", r"\bship (it )?(here|to (this|that) address)\b",
     r"\buse (this|that) address\b", r"\bdeliver (it )?(here|to this address)\b", r"\bsave (and|&) continue\b",

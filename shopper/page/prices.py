@@ -178,6 +178,9 @@ def labelled_amounts(text: str) -> list[LabelledAmount]:
                 found += [LabelledAmount(note[0], AmountKind.CONTAINED, amount) for amount in inside]
                 line = line.replace(note[0], " ")
         words, inside = _split(line)
+        if len(inside) == 1 and _CONTAINED.match(words) and not _CONTAINED.match(line.strip()):
+            # "$12.00 incl. 7% VAT": a note after an amount is not its label.
+            words = ""
         if inside and words:
             found += _paired(labels, values)
             labels, values = [], []
@@ -271,8 +274,9 @@ def kind_of(label: str) -> AmountKind:
     """Return what a label says about its amount."""
     if not label or len(label) > _MAX_LABEL_LENGTH:
         return AmountKind.OTHER
-    if _DISCOUNT.search(label):
-        return AmountKind.DISCOUNT
+    if discount := _DISCOUNT.search(label):
+        # "Total before discount" is neither.
+        return AmountKind.OTHER if _LESS_THAN_TOTAL.search(label[: discount.start()]) else AmountKind.DISCOUNT
     if _GOODS.search(label):
         return AmountKind.GOODS
     is_less = _LESS_THAN_TOTAL.search(_NOTE.sub("", label))

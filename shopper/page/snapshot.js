@@ -188,7 +188,7 @@
   }));
 
   // The row of an amount is its nearest ancestor with words other than a note on taxes after it; the label of a <dd> is the <dt> before it.
-  const wordless = (text) => !/\p{L}/u.test(text.replace(/\b[A-Z]{3}\b|\bkr\b|zł|[A-Z]{1,3}(?=\$)/g, ""));
+  const wordless = (text) => !/\p{L}/u.test(text.replace(/\b[A-Z]{3}\b(?=\s?\d)|(?<=\d\s?)\b[A-Z]{3}\b|\bkr\b|zł|[A-Z]{1,3}(?=\$)/g, ""));
   const rowOf = (leaf) => {
     for (let at = leaf, steps = 0; at && at !== document.body && steps < 8; at = up(at), steps++) {
       const before = at.tagName === "DD" ? at.previousElementSibling : null;

@@ -198,7 +198,11 @@ def test_a_sponsor_with_little_ether_refuses_before_anything_is_signed(sponsored
     settler, rich = treasury.settler(BASE), ether(0.000001)
     sponsored.node.rpc("anvil_setBalance", settler, hex(rich))
     app_state().part(SettlementCapacityCache).clear()
-    assert sponsored.refusal("1")["reason"] == "gas_unavailable"
+    assert sponsored.refusal("1", gas="sponsored")["reason"] == "gas_unavailable"
+    # Otherwise the wallet learns what it lacks to pay itself.
+    details = sponsored.refusal("1")
+    assert (details["reason"], details["currency"]) == ("insufficient_gas", "ETH")
+    assert sponsored.send("1", dry_run=True).get_json()["details"]["reason"] == "insufficient_gas"
 
 
 def test_a_fee_that_exceeds_the_amount_or_the_balance_is_refused(sponsored: Sponsored) -> None:

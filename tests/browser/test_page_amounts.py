@@ -28,6 +28,14 @@ NOTES = """<div role="row"><div>Ticket</div><div>$12.00</div>
     <div><b>$12.00</b><br><small>incl. 7% VAT</small></div></div>
   <div role="row"><b>Payment fee</b><div><b>$1.00</b><br><small>incl. 7% VAT</small></div></div>
   <div role="row"><b>Total</b><div><b>$13.00</b><br><small>incl. $0.89 taxes</small></div></div>"""
+ONE_LINE_NOTES = """<p>Mug</p><p>$12.00 incl. 7% VAT</p><p>Total before discount: $14.00</p>
+  <p>Discount: -$2.00</p><p>Total: $12.00</p>"""
+CODES = """<div><div><label>Sub total:</label> <span>$12.00</span></div>
+  <div><label>VAT (8%):</label> <span>$1.00</span></div>
+  <div class="total"><label>Total:</label> <span>$13.00</span></div></div>"""
+UNIT_PRICES = """<div role="row"><b>Ticket</b><div>1</div><div>$12.00</div>
+    <div><b>$12.00</b><br>incl. 7% VAT</div></div>
+  <div role="row"><b>Fee</b> <b>$1.00</b></div><div role="row"><b>Total</b> <b>$13.00</b></div>"""
 UNKNOWN_LANGUAGE = """<table><tr><td>Välisumma</td><td>$12.00</td></tr><tr><td>Toimitus</td><td>$5.00</td></tr>
   <tr><td>Yhteensä</td><td>$17.00</td></tr></table>"""
 STICKY = TABLE + '<div style="position:fixed;bottom:0"><span>Total</span> <b>$17.00</b></div>'
@@ -65,9 +73,19 @@ class ReadPage:
         (LIST, {("subtotal", 12), ("shipping", 5), ("tax", 1), ("total", 18)}),
         (DISCOUNTED, {("subtotal", 12), ("discount", 2), ("shipping", 5), ("total", 15)}),
         (NOTES, {("item", 12), ("tax", 1), ("included_tax", 0), ("total", 13)}),
+        (UNIT_PRICES, {("item", 12), ("tax", 1), ("total", 13)}),
+        (CODES, {("subtotal", 12), ("tax", 1), ("total", 13)}),
         (STICKY, {("subtotal", 12), ("shipping", 5), ("included_tax", 0), ("total", 17)}),
     ],
-    ids=["a-table", "a-german-list", "a-discount", "notes-on-taxes", "a-sticky-total"],
+    ids=[
+        "a-table",
+        "a-german-list",
+        "a-discount",
+        "notes-on-taxes",
+        "unit-prices",
+        "an-abbreviation",
+        "a-sticky-total",
+    ],
 )
 def test_each_amount_has_its_role_and_the_parts_make_the_total(
     open_page: Callable[..., Page], html: str, roles: set[tuple[str, int]]
@@ -76,6 +94,15 @@ def test_each_amount_has_its_role_and_the_parts_make_the_total(
     assert (page.roles, page.is_refused) == (roles, False)
     assert page.total is not None
     assert adds_up(page.amounts, page.total.nanos)
+
+
+def test_a_note_after_an_amount_and_a_total_before_the_discount_have_no_role(
+    open_page: Callable[..., Page],
+) -> None:
+    page = ReadPage(open_page(), ONE_LINE_NOTES)
+    assert {role for role, _ in page.roles} <= {"item", "discount", "total"}
+    assert page.total is not None
+    assert page.total.nanos == 12 * _NANOS
 
 
 def test_a_total_in_an_unknown_language_is_the_sum_of_the_rows_before_it(

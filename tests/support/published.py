@@ -33,9 +33,9 @@ def run_python(program: str, *arguments: str, requirements: str | None = None) -
     return _run([python, str(PROGRAMS / program), *arguments])
 
 
-def make_python(requirements: str) -> None:
-    """Create the environment with these requirements where it is missing."""
-    _python(PROGRAMS / requirements)
+def make_python(requirements: str | Path) -> Path:
+    """Create the environment with these requirements where it is missing, and return its interpreter."""
+    return _python(PROGRAMS / requirements)
 
 
 def run_node(program: str, *arguments: str) -> Any:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import sqlite3
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.servers import _tie_to_the_tests
-
-_SERVER = Path(__file__).with_name("oscar_server.py")
+from tests.support.shops.started import HERE, started_shop
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +72,6 @@ class Oscar:
 @contextmanager
 def oscar_shop(*options: str) -> Iterator[Oscar]:
     """Run the shop until the block ends."""
-    folder = Path(tempfile.mkdtemp(prefix="purser-test-oscar-"))
-    command = [*_tie_to_the_tests(), sys.executable, "-W", "ignore", str(_SERVER), str(folder), *options]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the shop did not start:\n{(folder / 'log').read_text()[-2000:]}")
-        yield Oscar(folder, **json.loads(line))
-    finally:
-        process.kill()
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-        shutil.rmtree(folder, ignore_errors=True)
+    program = (sys.executable, "-W", "ignore", HERE / "oscar_server.py")
+    with started_shop(program, *options) as (folder, stocked):
+        yield Oscar(folder, **stocked)

@@ -6,20 +6,18 @@ Prints one line of JSON when it listens. Started by `tests.support.shops.django_
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 import types
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from pathlib import Path
-from socketserver import ThreadingMixIn
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import django
 from django.apps import apps
 from django.conf import settings
+from django_server import NoMigrations, serve
 
 URLS = "oscar_urls_in_memory"
 PASSWORD = "correct-horse-battery-9"
@@ -33,16 +31,6 @@ ARTICLES = {
     "lamp": ("Sold-out lamp", "20.00", 0),
 }
 CUSTOMERS = 8
-
-
-class NoMigrations:
-    """Reports to Django that no application has migrations."""
-
-    def __contains__(self, _name: str) -> bool:
-        return True
-
-    def __getitem__(self, _name: str) -> None:
-        return None
 
 
 def configure(folder: Path, *, guests: bool, currency: str) -> None:
@@ -88,7 +76,6 @@ def configure(folder: Path, *, guests: bool, currency: str) -> None:
                 "OPTIONS": {"timeout": 20},
             }
         },
-        # The tables alone: running a hundred migrations takes longer than all tests.
         "MIGRATION_MODULES": NoMigrations(),
         "MIDDLEWARE": list(middleware),
         "TEMPLATES": [
@@ -201,20 +188,6 @@ def slow(application: Callable[..., Any], folder: Path) -> Callable[..., Any]:
     return serve
 
 
-class Server(ThreadingMixIn, WSGIServer):
-    """Serves requests concurrently."""
-
-    daemon_threads = True
-    request_queue_size = 64
-
-
-class Quiet(WSGIRequestHandler):
-    """Writes no log."""
-
-    def log_message(self, *_arguments: object) -> None:
-        """Write nothing."""
-
-
 def main() -> None:
     """Serve until killed."""
     parser = argparse.ArgumentParser()
@@ -235,10 +208,8 @@ def main() -> None:
     ]
     sys.modules[URLS] = urls
     call_command("migrate", verbosity=0, interactive=False, run_syncdb=True)
-    with make_server("127.0.0.1", 0, slow(get_wsgi_application(), options.folder), Server, Quiet) as server:
-        base = f"http://127.0.0.1:{server.server_port}"
-        print(json.dumps(stock(base, currency=options.currency)), flush=True)  # noqa: T201 - what the tests wait for
-        server.serve_forever()
+    application = slow(get_wsgi_application(), options.folder)
+    serve(application, lambda base: stock(base, currency=options.currency))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,110 @@
+"""Purchases in shop systems that the rules were not written for, checked against their own databases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from app.core.order_amounts import AmountRole, adds_up
+from app.ports.shopper import FailureCode, PurchaseFailed
+from tests.browser.conftest import FULL, RecordingHandler, SharedBrowserShopper, purchase
+from tests.support.shops.corpus import CorpusShop, corpus_shop
+
+pytestmark = pytest.mark.browser
+
+ADDRESS = replace(FULL, email="guest@example.com")
+TOO_DEAR = PurchaseFailed(FailureCode.LIMIT_EXCEEDED, "Too dear.")
+
+
+@pytest.fixture(scope="module")
+def pretix(browser: str) -> Iterator[CorpusShop]:
+    """Tickets, with a fee and taxes inside the prices; nothing is delivered."""
+    del browser
+    with corpus_shop("pretix") as shop:
+        yield shop
+
+
+@pytest.fixture(scope="module")
+def cartridge(browser: str) -> Iterator[CorpusShop]:
+    """Goods, with taxes and shipping on top; the last step before the order has a button called "Next"."""
+    del browser
+    with corpus_shop("cartridge") as shop:
+        yield shop
+
+
+def test_a_ticket_is_bought_without_a_postal_address(
+    shopper: SharedBrowserShopper, pretix: CorpusShop
+) -> None:
+    before = pretix.orders()
+    result = purchase(shopper, pretix.urls["concert"], address=ADDRESS)
+    assert result.confirmation is not None, result.failed
+    assert pretix.orders() == [*before, ("13.00", "guest@example.com")]
+    amounts = result.confirmation.amounts
+    assert adds_up(amounts, 13 * 10**9), amounts
+    included = [amount.nanos for amount in amounts if amount.role is AmountRole.INCLUDED_TAX]
+    assert included == [790_000_000]
+
+
+def test_an_order_is_not_placed_by_the_last_button_called_next_before_it_is_authorized(
+    shopper: SharedBrowserShopper, cartridge: CorpusShop
+) -> None:
+    before = cartridge.orders()
+    refused = purchase(
+        shopper, cartridge.urls["mug"], address=ADDRESS, handler=RecordingHandler(refuses_order=TOO_DEAR)
+    )
+    assert (refused.failure_code, cartridge.orders()) == ("limit_exceeded", before)
+    dry = purchase(shopper, cartridge.urls["mug"], address=ADDRESS, dry_run=True)
+    assert dry.review is not None, dry.failed
+    assert (dry.review.total_nanos, cartridge.orders()) == (23_500_000_000, before)
+
+
+def test_goods_with_taxes_and_shipping_on_top_are_bought_at_the_sum(
+    shopper: SharedBrowserShopper, cartridge: CorpusShop
+) -> None:
+    before = cartridge.orders()
+    result = purchase(shopper, cartridge.urls["shirt"], address=ADDRESS, options={"Size": "Large"})
+    assert result.confirmation is not None, result.failed
+    assert cartridge.orders() == [*before, ("53.20", "94107")]
+    roles = {(amount.role, amount.nanos // 10**7) for amount in result.confirmation.amounts}
+    assert roles == {
+        (AmountRole.SUBTOTAL, 4000),
+        (AmountRole.TAX, 320),
+        (AmountRole.SHIPPING, 1000),
+        (AmountRole.TOTAL, 5320),
+    }
+    assert adds_up(result.confirmation.amounts, 53_200_000_000)
+
+
+@pytest.mark.parametrize(
+    ("product", "code"),
+    [("late", "out_of_stock"), ("euro", "currency_unsupported")],
+    ids=["sold-out", "euro"],
+)
+def test_tickets_that_cannot_be_bought_are_refused_before_the_cart(
+    shopper: SharedBrowserShopper, pretix: CorpusShop, product: str, code: str
+) -> None:
+    before = pretix.orders()
+    result = purchase(shopper, pretix.urls[product], address=ADDRESS)
+    assert (result.failure_code, pretix.orders()) == (code, before)
+
+
+def test_a_ticket_beyond_the_limit_is_not_ordered(shopper: SharedBrowserShopper, pretix: CorpusShop) -> None:
+    before = pretix.orders()
+    refusing = RecordingHandler(refuses_order=TOO_DEAR)
+    result = purchase(shopper, pretix.urls["concert"], address=ADDRESS, handler=refusing)
+    assert (result.failure_code, pretix.orders()) == ("limit_exceeded", before)
+    assert [review.total_nanos for review in refusing.reviews] == [13 * 10**9]
+
+
+def test_a_checkout_that_does_not_continue_reports_where_it_ended_and_what_the_page_has(
+    shopper: SharedBrowserShopper, pretix: CorpusShop
+) -> None:
+    result = purchase(shopper, pretix.urls["unpayable"], address=ADDRESS)
+    assert result.failed is not None
+    assert result.failed.code is FailureCode.STUCK
+    assert result.handler.steps[-1].path.endswith("/checkout/payment/")
+    for part in ("select a payment method", "An evening (unpayable)", "Buttons seen: ", "Go back; Continue"):
+        assert part in result.failed.message
+    assert "end" in result.handler.pictures
