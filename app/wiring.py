@@ -52,6 +52,7 @@ from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
 from app.adapters.solana.x402.facilitator import SolanaFacilitator
 from app.adapters.solana.x402.payment_signer import SolanaPaymentSigner
+from app.adapters.solana.x402.sponsor import SolanaTransferSponsor
 from app.adapters.swaps.jupiter.exchange import JupiterExchange
 from app.adapters.swaps.uniswap.exchange import UniswapExchange
 from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
@@ -69,6 +70,7 @@ from app.ports.payment_signer import PaymentSigner
 from app.ports.prices import PriceFeed
 from app.ports.probes import Probe
 from app.ports.shopper import Shopper
+from app.ports.sponsor import TransferSponsor
 from app.ports.swaps import SwapExchange
 from app.state import Ports
 from shopper.process import browser_discovery
@@ -92,7 +94,7 @@ def build(settings: Settings) -> Ports:
         swap_exchanges=MappingProxyType(exchanges),
         facilitators=MappingProxyType(_facilitators(settings, evm, solana)),
         payment_signers=MappingProxyType(_payment_signers(evm, solana)),
-        sponsors=MappingProxyType({name: EvmTransferSponsor(chain) for name, chain in evm.items()}),
+        sponsors=MappingProxyType(_sponsors(evm, solana)),
         bridges=MappingProxyType(bridges_between(settings, chains)),
         vault=LocalVault(settings.encryption_key_list()),
         prices=_prices(settings, evm, jupiter),
@@ -256,6 +258,13 @@ def _payment_signers(
 ) -> dict[ChainName, PaymentSigner]:
     signers: dict[ChainName, PaymentSigner] = {name: EvmPaymentSigner(chain) for name, chain in evm.items()}
     return {**signers, ChainName.SOLANA: SolanaPaymentSigner(solana)}
+
+
+def _sponsors(evm: Mapping[ChainName, EvmChain], solana: SolanaChain) -> dict[ChainName, TransferSponsor]:
+    sponsors: dict[ChainName, TransferSponsor] = {
+        name: EvmTransferSponsor(chain) for name, chain in evm.items()
+    }
+    return {**sponsors, ChainName.SOLANA: SolanaTransferSponsor(solana)}
 
 
 def _payment_confirmations(settings: Settings) -> Mapping[ChainName, int]:

@@ -46,6 +46,8 @@ class SponsoredDraft:
     sequence: int | None
     since_block: int
     submission: TransactionDraft
+    creates_account: bool = False
+    """Whether the sponsor pays for an account of the recipient, which the recipient could close for its rent."""
 
 
 @dataclass(frozen=True, slots=True)

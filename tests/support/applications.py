@@ -27,6 +27,7 @@ from app.adapters.perpdex.exchange import HyperliquidExchange
 from app.adapters.prices.market import MarketPriceFeed
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.x402.payment_signer import SolanaPaymentSigner
+from app.adapters.solana.x402.sponsor import SolanaTransferSponsor
 from app.adapters.swaps.uniswap.exchange import UniswapExchange
 from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
 from app.adapters.vault.local import LocalVault
@@ -174,7 +175,13 @@ def signers_on(chains: Mapping[ChainName, Chain]) -> dict[ChainName, PaymentSign
 def sponsors_on(chains: Mapping[ChainName, Chain]) -> dict[ChainName, TransferSponsor]:
     """Return the real sponsors of chains, including chains with faults."""
     real = {name: getattr(chain, "real", chain) for name, chain in chains.items()}
-    return {name: EvmTransferSponsor(chain) for name, chain in real.items() if isinstance(chain, EvmChain)}
+    sponsors: dict[ChainName, TransferSponsor] = {}
+    for name, chain in real.items():
+        if isinstance(chain, EvmChain):
+            sponsors[name] = EvmTransferSponsor(chain)
+        elif isinstance(chain, SolanaChain):
+            sponsors[name] = SolanaTransferSponsor(chain)
+    return sponsors
 
 
 def bridges_on(

@@ -48,7 +48,7 @@ GAS = fields.Enum(
     load_default=GasSource.AUTO,
     metadata={
         "description": "The payer of the network fee: the wallet (`own`), or the service, for a fee in USDC "
-        "(`sponsored`: USDC on Ethereum and Base). `auto` is `sponsored` where that is possible and the wallet "
+        "(`sponsored`: USDC only). `auto` is `sponsored` where that is possible and the wallet "
         "holds too little of the native token.",
     },
 )

@@ -27,7 +27,7 @@ from app.ports.errors import PortError, Rejected, Unreachable
 from app.ports.sponsor import AuthorizedTransfer, SponsoredDraft, SponsoredTransfer
 from app.spending import holds as spending_holds
 from app.state import app_state
-from app.wallets.core import custody, lifecycle, network_fees, wallets
+from app.wallets.core import custody, lifecycle, network_fees, parsing, wallets
 from app.wallets.core.lifecycle import MovementKind, MovementStatus, TransactionType
 from app.wallets.core.models import SponsoredDay
 from app.wallets.core.wallets import WalletView
@@ -103,8 +103,12 @@ def execute(
     Raises: the 403 errors of refused limits; the error of the movement's type if it is known not to have happened.
     """
     try:
-        plan = _plan(movement)
-        recorded, submission, signed = _record(movement, plan, claim=claim, on_recorded=on_recorded)
+        recorded, submission, signed = pipeline.retry_after_settling_pending(
+            movement,
+            lambda: _plan(movement),
+            lambda plan: _record(movement, plan, claim=claim, on_recorded=on_recorded),
+            sequence=lambda plan: plan.draft.sequence,
+        )
     except PortError as error:
         reported = without_gas if without_gas and error.reason == UNAVAILABLE else error
         raise pipeline.record_failed(movement, reported.reason, reported.details, claim=claim) from None
@@ -122,7 +126,7 @@ def execute(
 
 
 def _plan(movement: Movement) -> _SponsoredPlan:
-    """Read the chain and the price. Raises: Rejected."""
+    """Read the chain and the price. Raises: Rejected, InvalidInput."""
     state = app_state()
     sponsor = state.gas_sponsor(movement.chain)
     transfer = SponsoredTransfer(movement.sender, movement.recipient, movement.amount.units, sponsor)
@@ -130,6 +134,8 @@ def _plan(movement: Movement) -> _SponsoredPlan:
         draft = state.ports.sponsors[movement.chain].draft(transfer)
     except Unreachable as error:
         raise Rejected("chain_unreachable", details=error.details) from None
+    except Rejected as error:
+        raise parsing.invalid_input_from(error.reason, error.details) or error from None
     if not network_fees.is_within_cap(movement.chain, draft.submission.fee_units):
         raise Rejected("network_fee_too_high")
     cost_nanos = network_fees.usd_value_nanos(draft.cost)
@@ -145,7 +151,8 @@ def _with_fee(movement: Movement, plan: _SponsoredPlan, number: int) -> tuple[Mo
 
     Raises: Rejected("gas_fee_too_high") if the fee exceeds the amount.
     """
-    units = 0 if number <= app_state().settings.sponsored_free_per_day else plan.cost_units
+    is_free = number <= app_state().settings.sponsored_free_per_day and not plan.draft.creates_account
+    units = 0 if is_free else plan.cost_units
     if units > movement.amount.units:
         details = {
             "fee": str(TokenAmount(units, USDC)),

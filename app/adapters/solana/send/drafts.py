@@ -23,8 +23,8 @@ _NO_BLOCKHASH = str(Hash.default())
 
 
 @dataclass(frozen=True, slots=True)
-class _Parties:
-    """The accounts of a movement's sender and recipient, and their token accounts."""
+class TransferParties:
+    """The accounts of a transfer's sender and recipient, and their token accounts."""
 
     sender: AccountState | None
     recipient: AccountState | None
@@ -56,8 +56,8 @@ class SolanaDrafter:
     def draft(self, intent: TransferIntent, *, least_price: int = 0) -> TransactionDraft:
         reference = transactions.new_reference()
         readings = self._simulate(intent, reference)
-        parties = _Parties(*readings.before)
-        self._assert_valid_recipient(intent, parties, readings.empty_rent)
+        parties = TransferParties(*readings.before)
+        assert_valid_recipient(intent, parties, readings.empty_rent, mint=self._mint)
         creates_account = (
             intent.amount.token == USDC and tokens.read_account(parties.recipient_tokens) is None
         )
@@ -83,7 +83,7 @@ class SolanaDrafter:
     def _assert_affordable(
         self, intent: TransferIntent, readings: SimulatedTransaction, plan: TransactionPlan, fee_units: int
     ) -> TransactionDraft:
-        amount, parties = intent.amount, _Parties(*readings.before)
+        amount, parties = intent.amount, TransferParties(*readings.before)
         lamports = parties.lamports
         token_units = tokens.units_of(
             parties.sender_tokens, owner=Pubkey.from_string(intent.sender), mint=self._mint
@@ -108,25 +108,6 @@ class SolanaDrafter:
             as_of=readings.slot,
         )
 
-    def _assert_valid_recipient(self, intent: TransferIntent, parties: _Parties, empty_rent: int) -> None:
-        """Refuse recipients that could not use the money. Raises: Rejected."""
-        sender, recipient = Pubkey.from_string(intent.sender), Pubkey.from_string(intent.recipient)
-        if recipient == tokens.account_of(sender, self._mint):
-            raise _invalid("token_account_or_mint")
-        kind = refusals.account_refusal(parties.recipient)
-        if kind is not None:
-            raise _invalid(kind)
-        if intent.amount.token != USDC:
-            _assert_recipient_rent_exempt(intent, parties.recipient, empty_rent)
-            return
-        # Programs own addresses off the curve, as multi-signature vaults do. An empty one is as likely a token
-        # account that was not created yet, and tokens of such an owner are lost.
-        if parties.recipient is None and not recipient.is_on_curve():
-            raise _invalid("no_wallet")
-        account_found = tokens.read_account(parties.recipient_tokens)
-        if account_found is not None and (account_found.owner, account_found.mint) != (recipient, self._mint):
-            raise _invalid("given_away")
-
     def _simulate(self, intent: TransferIntent, reference: str) -> SimulatedTransaction:
         """Simulate a movement, and read the accounts of its parties."""
         sender, recipient = Pubkey.from_string(intent.sender), Pubkey.from_string(intent.recipient)
@@ -138,6 +119,28 @@ class SolanaDrafter:
         )
         message = transactions.transfer_message(intent, unsimulated, mint=self._mint)
         return simulate(self._rpc, self._level, message, keys)
+
+
+def assert_valid_recipient(
+    intent: TransferIntent, parties: TransferParties, empty_rent: int, *, mint: Pubkey
+) -> None:
+    """Refuse recipients that could not use the money. Raises: Rejected."""
+    sender, recipient = Pubkey.from_string(intent.sender), Pubkey.from_string(intent.recipient)
+    if recipient == tokens.account_of(sender, mint):
+        raise _invalid("token_account_or_mint")
+    kind = refusals.account_refusal(parties.recipient)
+    if kind is not None:
+        raise _invalid(kind)
+    if intent.amount.token != USDC:
+        _assert_recipient_rent_exempt(intent, parties.recipient, empty_rent)
+        return
+    # Programs own addresses off the curve, as multi-signature vaults do. An empty one is as likely a token
+    # account that was not created yet, and tokens of such an owner are lost.
+    if parties.recipient is None and not recipient.is_on_curve():
+        raise _invalid("no_wallet")
+    account_found = tokens.read_account(parties.recipient_tokens)
+    if account_found is not None and (account_found.owner, account_found.mint) != (recipient, mint):
+        raise _invalid("given_away")
 
 
 def _lacks_only_fee(

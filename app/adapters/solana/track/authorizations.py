@@ -36,6 +36,8 @@ _OTHER_VERSION = -32015
 """Agave `custom_error.rs`: UNSUPPORTED_TRANSACTION_VERSION. Ours have version 0, which is requested."""
 _MAX_KNOWN = 20_000
 _MARK = "payment_blockhash_slot"
+FEE_SUFFIX = ":fee"
+"""After our signature in the identity of a fee that it authorizes together with a transfer."""
 
 _log = structlog.get_logger(__name__)
 
@@ -79,7 +81,9 @@ class OpenPayment:
     def of(cls, query: TransactionQuery) -> OpenPayment | None:
         """Return the payment that a query asks for; None for a transaction of our own."""
         transfer = OpenTransfer.from_terms(query.terms)
-        return None if transfer is None else cls(query.key, query.sender, query.tx_hashes[0], transfer)
+        if transfer is None:
+            return None
+        return cls(query.key, query.sender, query.tx_hashes[0].removesuffix(FEE_SUFFIX), transfer)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,144 @@
+"""The `TransferSponsor` port for Solana: one transaction has a transfer and its fee; the sponsor pays the network.
+
+The wallet signs it first; only the sponsor can complete it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from solders.compute_budget import set_compute_unit_limit, set_compute_unit_price
+from solders.hash import Hash
+from solders.instruction import Instruction
+from solders.message import MessageV0, to_bytes_versioned
+from solders.pubkey import Pubkey
+from solders.signature import Signature
+from solders.transaction import VersionedTransaction
+from spl.token.instructions import create_idempotent_associated_token_account
+
+from app.adapters.funds import require
+from app.adapters.solana.chain import SolanaChain
+from app.adapters.solana.client.wire import Blockhash
+from app.adapters.solana.send import drafts, fees, tokens, transactions
+from app.adapters.solana.send.drafts import TransferParties
+from app.adapters.solana.send.simulation import SimulatedTransaction, simulate
+from app.adapters.solana.send.transactions import TransactionPlan
+from app.adapters.solana.track.authorizations import FEE_SUFFIX, OpenTransfer
+from app.core.chains import SOL, USDC
+from app.core.money import TokenAmount
+from app.ports.chain import TransactionDraft, TransferIntent
+from app.ports.errors import Rejected
+from app.ports.sponsor import AuthorizedTransfer, SignedPart, SponsoredDraft, SponsoredTransfer
+from app.ports.vault import Signer
+
+# What the simulation charges: any fee, whose size is not known yet.
+_SAMPLE_FEE = 1
+
+
+class SolanaTransferSponsor:
+    """Sponsored transfers on one cluster."""
+
+    def __init__(self, chain: SolanaChain) -> None:
+        """Store the chain and its mint of USDC."""
+        self._chain = chain
+        self._mint = Pubkey.from_string(chain.deployment.usdc_mint)
+
+    def draft(self, transfer: SponsoredTransfer) -> SponsoredDraft:
+        trial = TransactionPlan(
+            str(Hash.default()),
+            0,
+            0,
+            fees.MAX_COMPUTE_UNITS,
+            0,
+            transactions.new_reference(),
+            creates_account=True,
+        )
+        owners = [Pubkey.from_string(each) for each in (transfer.sender, transfer.recipient)]
+        submitter = Pubkey.from_string(transfer.sponsor.submitter)
+        keys = [*owners, *(tokens.account_of(owner, self._mint) for owner in owners), submitter]
+        message = self._message(transfer, trial, _SAMPLE_FEE)
+        readings = simulate(self._chain.rpc, self._chain.level, message, keys)
+        parties = TransferParties(*readings.before[:4])
+        intent = TransferIntent(transfer.sender, transfer.recipient, TokenAmount(transfer.units, USDC))
+        drafts.assert_valid_recipient(intent, parties, readings.empty_rent, mint=self._mint)
+        token_units = tokens.units_of(parties.sender_tokens, owner=owners[0], mint=self._mint)
+        require(USDC, "insufficient_funds", token_units, transfer.units)
+        readings.assert_succeeded()
+        creates_account = tokens.read_account(parties.recipient_tokens) is None
+        plan = replace(
+            trial,
+            blockhash=readings.latest.blockhash,
+            blockhash_slot=readings.latest.slot,
+            last_valid_block_height=readings.latest.last_valid_block_height,
+            compute_units=fees.compute_unit_limit(readings.simulation.compute_units),
+            micro_lamports_per_unit=readings.price,
+            creates_account=creates_account,
+        )
+        cost = self._cost(plan, readings, parties)
+        lamports = readings.before[4].lamports if readings.before[4] else 0
+        if lamports < cost + readings.empty_rent:
+            raise Rejected("gas_unavailable")
+        submission = TransactionDraft(
+            intent=TransferIntent(
+                transfer.sponsor.submitter, self._chain.deployment.usdc_mint, TokenAmount(0, SOL)
+            ),
+            fee_units=cost,
+            native_units=lamports,
+            token_units=lamports,
+            sequence=None,
+            terms=plan.as_terms(),
+            as_of=readings.slot,
+        )
+        return SponsoredDraft(
+            transfer, TokenAmount(cost, SOL), token_units, None, readings.slot, submission, creates_account
+        )
+
+    def authorize(
+        self,
+        draft: SponsoredDraft,
+        *,
+        fee_units: int,
+        signer: Signer,
+        now: int,  # noqa: ARG002 - the blockhash expires instead
+    ) -> AuthorizedTransfer:
+        plan = TransactionPlan.from_terms(draft.submission.terms)
+        message = self._message(draft.transfer, plan, fee_units)
+        signature = Signature.from_bytes(signer.sign_message(to_bytes_versioned(message)))
+        partial = VersionedTransaction.populate(message, [Signature.default(), signature])
+        latest = Blockhash(plan.blockhash_slot, plan.blockhash, plan.last_valid_block_height)
+        submission = replace(draft.submission, terms=transactions.transaction_terms(partial, latest))
+        opened = OpenTransfer(plan.blockhash_slot, plan.last_valid_block_height)
+        paid = SignedPart(str(signature), opened.as_terms())
+        # One signature is over both.
+        fee = SignedPart(f"{signature}{FEE_SUFFIX}", opened.as_terms()) if fee_units else None
+        return AuthorizedTransfer(paid, fee, submission)
+
+    def _message(self, transfer: SponsoredTransfer, plan: TransactionPlan, fee_units: int) -> MessageV0:
+        sender, submitter = (
+            Pubkey.from_string(transfer.sender),
+            Pubkey.from_string(transfer.sponsor.submitter),
+        )
+        recipient = Pubkey.from_string(transfer.recipient)
+        creating = create_idempotent_associated_token_account(submitter, recipient, self._mint)
+        paying = self._payment(sender, recipient, transfer.units)
+        charging = self._payment(sender, Pubkey.from_string(transfer.sponsor.fee_recipient), fee_units)
+        instructions: Sequence[Instruction] = [
+            set_compute_unit_limit(plan.compute_units),
+            set_compute_unit_price(plan.micro_lamports_per_unit),
+            *([creating] if plan.creates_account else []),
+            transactions.with_reference(paying, plan.reference),
+            *([charging] if fee_units else []),
+        ]
+        return MessageV0.try_compile(submitter, instructions, [], Hash.from_string(plan.blockhash))
+
+    def _payment(self, sender: Pubkey, recipient: Pubkey, units: int) -> Instruction:
+        return tokens.transfer_checked(sender, recipient, self._mint, units=units, decimals=USDC.decimals)
+
+    def _cost(self, plan: TransactionPlan, readings: SimulatedTransaction, parties: TransferParties) -> int:
+        """Return the network's charge for two signatures, and the rent of an account that is created."""
+        cost = fees.fee_lamports(plan.compute_units, plan.micro_lamports_per_unit) + fees.BASE_FEE_LAMPORTS
+        if plan.creates_account:
+            existing = parties.recipient_tokens.lamports if parties.recipient_tokens else 0
+            cost += max(readings.token_rent - existing, 0)
+        return cost
