@@ -32,7 +32,7 @@ from app.ports.errors import Rejected
 from app.ports.sponsor import AuthorizedTransfer, SignedPart, SponsoredDraft, SponsoredTransfer
 from app.ports.vault import Signer
 
-# What the simulation charges: any fee, whose size is not known yet.
+# The simulated fee: its size does not matter.
 _SAMPLE_FEE = 1
 
 
