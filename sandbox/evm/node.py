@@ -29,7 +29,7 @@ from sandbox.evm.l1_fee_proxy import L1FeeProxy
 from sandbox.evm.rpc import NodeClient, NodeDown
 from sandbox.evm.snapshot import snapshot_file
 
-_START_SECONDS = 90
+_START_SECONDS = 45
 _PORT_ATTEMPTS = 20
 _OWN_PORTS = range(20_000, 32_000)
 """Below the ephemeral ports, so that a restarted node finds its port free."""
@@ -41,6 +41,10 @@ _STATES_KEPT = 128  # like public nodes; more would cost memory and disk
 
 class _NodeExited(SandboxError):
     """The node ended before its first response."""
+
+
+class _NodeHangs(SandboxError):
+    """The node runs and does not answer, which is no fault of the chain that it was to load."""
 
 
 class EvmNode:
@@ -268,19 +272,17 @@ class EvmNode:
 
     def _launch(self, *, load: Path | None) -> None:
         program = str(binary.find(self._cache))
+        failure: Exception = _NodeExited(f"the {self.name} node was not started")
         for _ in range(1 if self._chosen_port else _PORT_ATTEMPTS):
             self._port = usable_port(self._port if self._chosen_port else 0)
             try:
                 self._launch_once(program, load)
-            except _NodeExited:
-                continue
-            except OSError:
-                # Another program took the port meanwhile.
-                if self._chosen_port:
-                    raise
+            except (_NodeExited, _NodeHangs, OSError) as error:
+                # Another program took the port meanwhile, or the node hangs, which it rarely does at its start.
+                failure = error
                 continue
             return
-        raise _NodeExited(f"the {self.name} node ended as soon as it was started")
+        raise failure
 
     def _launch_once(self, program: str, load: Path | None) -> None:
         oracle = self.deployment.gas_price_oracle
@@ -315,7 +317,7 @@ class EvmNode:
             except NodeDown:
                 if time.monotonic() > deadline:
                     processes.kill(process)
-                    raise SandboxError(f"the {self.name} node did not answer at {self.url}") from None
+                    raise _NodeHangs(f"the {self.name} node did not answer at {self.url}") from None
                 time.sleep(0.005)
                 continue
             if answered == self.chain_id and process.poll() is None:
