@@ -252,6 +252,16 @@ class TransactionInProgress(ServiceError):
     code = ErrorCode.TRANSACTION_IN_PROGRESS
 
 
+class GasPending(ServiceError):
+    """The wallet has paid for its network fee in USDC, and the native token has not arrived; states when to retry."""
+
+    code = ErrorCode.GAS_PENDING
+    default_message = (
+        "The wallet has paid for its network fee in USDC, and the native token has not arrived yet; nothing else was"
+        " done. Repeat the same request shortly, with the same Idempotency-Key."
+    )
+
+
 class PurchaseInProgress(ServiceError):
     """The same purchase is in progress, has an unknown outcome, or can no longer be cancelled."""
 

@@ -90,7 +90,7 @@ class AppState:
     """May refuse the deletion of a wallet, inside its unit."""
     wallet_deletion_listeners: tuple[Callable[[Session, str], None], ...]
     """Remove the rows of higher layers that depend on a deleted wallet, inside its unit."""
-    gas_sponsor: Callable[[ChainName], GasSponsor]
+    gas_sponsor: Callable[[ChainName, int], GasSponsor]
     """Returns the service's wallet that pays network fees on a chain. Raises: Rejected("gas_unavailable")."""
     balance_readers: Mapping[ChainName, Executor]
     verified_networks: set[str]

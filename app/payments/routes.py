@@ -19,7 +19,8 @@ from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity import guards
 from app.payments import topups
-from app.wallets.api.movement_routes import MovementShape, rebuild_from_record
+from app.wallets.api.movement_routes import rebuild_from_record
+from app.wallets.api.movement_schemas import MovementShape
 from app.wallets.api.routes import LIMIT_ERRORS
 from app.wallets.core import wallets
 from app.wallets.core.wallets import WalletView

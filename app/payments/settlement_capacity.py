@@ -6,6 +6,7 @@ The capacity is read from the chains periodically, not for every request for the
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import structlog
@@ -92,10 +93,13 @@ def covers_gas(state: SettlementCapacity) -> bool:
     return state.native_units >= _MIN_SUBMISSIONS * state.fee_units
 
 
-def covers_sponsoring(chain: ChainName) -> bool:
-    """Return whether the settler holds enough gas for transfers of others, besides the payments to settle."""
+def covers_sponsoring(chain: ChainName, sold_units: int) -> bool:
+    """Return whether the settler, after it sold some of its gas, holds enough for others besides the payments."""
     state = app_state().part(SettlementCapacityCache).get(chain)
-    return state is not None and _submissions(state) >= _MIN_SUBMISSIONS_FOR_SPONSORING
+    if state is None:
+        return False
+    remaining = replace(state, native_units=state.native_units - sold_units)
+    return _submissions(remaining) >= _MIN_SUBMISSIONS_FOR_SPONSORING
 
 
 def store_gas_reserve(chain: ChainName, state: SettlementCapacity) -> None:

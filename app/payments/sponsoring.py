@@ -9,12 +9,12 @@ from app.ports.errors import Rejected
 from app.ports.sponsor import GasSponsor
 
 
-def gas_sponsor(chain: ChainName) -> GasSponsor:
-    """Return who submits transfers on a chain.
+def gas_sponsor(chain: ChainName, sold_units: int = 0) -> GasSponsor:
+    """Return who submits transfers on a chain, and sells `sold_units` of its native token.
 
     Raises: Rejected("gas_unavailable") if that would leave too little gas for settling payments.
     """
-    if not settlement_capacity.covers_sponsoring(chain):
+    if not settlement_capacity.covers_sponsoring(chain, sold_units):
         raise Rejected("gas_unavailable")
     wallet = treasury.wallet(WalletRole.SETTLEMENT, chain)
     return GasSponsor(wallet.id, wallet.address_on(chain), treasury.recipient(chain))

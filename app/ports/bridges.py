@@ -48,7 +48,8 @@ class BridgeRequest:
 class BridgeOffer:
     """The terms of a bridge now: at most `fee_units` of the token are deducted; `terms` belong to the adapter.
 
-    `is_refundable`: a payment on the source chain can return what does not arrive.
+    `is_refundable`: a payment on the source chain can return what does not arrive. `shortage`: what the wallet lacks
+    for its transaction on the destination chain, as the details of "insufficient_gas" with that `chain`.
     """
 
     request: BridgeRequest
@@ -57,6 +58,7 @@ class BridgeOffer:
     seconds: int
     terms: Terms
     is_refundable: bool = False
+    shortage: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,9 @@ def approval_reason(
     `known` has the payees that the owner approved before. A value of 0 moves nothing, and is never asked for. An
     allowlist is the owner's: what is on it is not new.
     """
-    if controls is None or not controls.asks or request.value_nanos == 0 or _is_approved(request):
+    if controls is None or not controls.asks or request.value_nanos == 0:
+        return None
+    if request.is_network_fee or _is_approved(request):
         return None
 
     def is_new(payee: str | None, allowed: tuple[str, ...]) -> bool:

@@ -115,7 +115,7 @@ class SpendingRequest:
 
     A value of None means that no price is known: it counts 0, and is refused if a dollar limit applies. Without a
     recipient or a domain, that allowlist does not apply. `session_id` names a session that narrows the limits;
-    `approved` is what its owner approved.
+    `approved` is what its owner approved; a network fee in USDC needs no approval, like one in the native token.
     """
 
     value_nanos: int | None
@@ -124,6 +124,7 @@ class SpendingRequest:
     domain: str | None = None
     session_id: str | None = None
     approved: ApprovedPayment | None = None
+    is_network_fee: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from app.payments.settlement_capacity import SettlementCapacityCache
 from app.ports.errors import Unreachable
 from app.state import app_state
 from app.wallets.core.models import SignedAttempt, Transaction
-from app.wallets.transfers.sponsored import SUBMISSION_KIND
+from app.wallets.gas.submissions import SUBMISSION_KIND
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import ether, evm_chain, fund, reader, usdc

@@ -52,9 +52,18 @@ GAS = fields.Enum(
         "holds too little of the native token.",
     },
 )
+GAS_PURCHASE = fields.Enum(
+    GasSource,
+    by_value=True,
+    load_default=GasSource.AUTO,
+    metadata={
+        "description": "What happens if the wallet holds too little of a native token: `auto` and `sponsored` buy it "
+        "from the service for USDC first, as a payment of its own (`kind` is `gas`); `own` refuses.",
+    },
+)
 GAS_FEE = {
-    "description": "The fee in USDC of a transfer that the service submits, `0` if it is free; null if the wallet pays "
-    "the network itself."
+    "description": "What the wallet pays the service in USDC for the network: the fee of a transfer that the service "
+    "submits, `0` if it is free, or the price of the native token that it buys; null if it needs neither."
 }
 SESSION_ID = SessionId(
     load_default=None,

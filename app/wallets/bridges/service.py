@@ -6,7 +6,7 @@ then on `advance` completes the bridge, identified by the hash of the source tra
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TypeVar
@@ -14,9 +14,9 @@ from typing import TypeVar
 import structlog
 
 from app.core import clock
-from app.core.chains import ChainName
+from app.core.chains import ChainName, native
 from app.core.identifiers import new_id
-from app.core.money import TokenAmount
+from app.core.money import TokenAmount, parse_amount
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.idempotency.service import Claim
 from app.ports.bridges import BridgeOffer, BridgeProvider, BridgeRequest, BridgeStep
@@ -33,6 +33,7 @@ from app.wallets.core import models as tables
 from app.wallets.core.lifecycle import MovementKind, MovementStatus, TransactionType
 from app.wallets.core.parsing import BridgeOrder
 from app.wallets.core.wallets import WalletView
+from app.wallets.gas import purchases
 from app.wallets.transactions import failures, outcome_polling, pipeline, settlement
 from app.wallets.transactions.pipeline import Movement, MovementQuote
 from app.wallets.views import history
@@ -54,6 +55,14 @@ class BridgeQuote(MovementQuote):
     route: str
     fee: TokenAmount
     estimated_seconds: int
+
+
+class _GasShortage(Rejected):
+    """A planned bridge that the wallet cannot pay the networks for, with what it lacks on each chain."""
+
+    def __init__(self, movement: Movement, offer: BridgeOffer, shortages: Sequence[Rejected]) -> None:
+        super().__init__(purchases.SHORTAGE, details=shortages[0].details)
+        self.movement, self.offer, self.shortages = movement, offer, shortages
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +87,17 @@ def quote(wallet: WalletView, order: BridgeOrder) -> BridgeQuote:
     try:
         plan = _retry_after_settling_pending(wallet, order, assert_possible)
     except PortError as error:
-        raise failures.failure(
+        refusal = failures.failure(
             TransactionType.TRANSFER, error.reason, error.details, kind=MovementKind.BRIDGE
-        ) from None
-    return BridgeQuote(
-        movement=plan.movement,
-        fee_units=sum(step.draft.fee_units for step in plan.steps),
-        destination_chain=order.destination,
-        route=plan.offer.route,
-        fee=TokenAmount(plan.offer.fee_units, order.amount.token),
-        estimated_seconds=plan.offer.seconds,
+        )
+        if not isinstance(error, _GasShortage) or not purchases.are_available(order.gas, order.source):
+            raise refusal from None
+        movement = purchases.quote(
+            error.movement, [each.details for each in error.shortages], without=refusal
+        )
+        return _quote(order, movement, error.offer, fee_units=_required_on_source(order, error.shortages))
+    return _quote(
+        order, plan.movement, plan.offer, fee_units=sum(step.draft.fee_units for step in plan.steps)
     )
 
 
@@ -105,8 +115,12 @@ def send(
     pipeline.assert_allowed(unpriced)
     signer = custody.signer_of(wallet.id)
     try:
-        recorded, sent = _retry_after_settling_pending(
-            wallet, order, lambda plan: _record_signed(plan, signer, claim)
+        recorded, sent = _with_gas(
+            unpriced,
+            order,
+            lambda: _retry_after_settling_pending(
+                wallet, order, lambda plan: _record_signed(plan, signer, claim)
+            ),
         )
     except PortError as error:
         raise pipeline.record_failed(unpriced, error.reason, error.details, claim=claim) from None
@@ -114,6 +128,39 @@ def send(
     if view.status == MovementStatus.FAILED:
         raise failures.recorded_failure(view)
     return view
+
+
+def _with_gas(movement: Movement, order: BridgeOrder, action: Callable[[], ResultT]) -> ResultT:
+    """Apply `action`; if the wallet lacks native tokens and may buy them, buy them and apply it again."""
+    started_at = clock.now()
+    try:
+        return action()
+    except Rejected as error:
+        if error.reason != purchases.SHORTAGE or not purchases.are_available(order.gas, order.source):
+            raise
+        shortages = error.shortages if isinstance(error, _GasShortage) else [error]
+        purchases.buy(movement, shortages, since=started_at)
+    return action()
+
+
+def _quote(order: BridgeOrder, movement: Movement, offer: BridgeOffer, *, fee_units: int) -> BridgeQuote:
+    return BridgeQuote(
+        movement=movement,
+        fee_units=fee_units,
+        destination_chain=order.destination,
+        route=offer.route,
+        fee=TokenAmount(offer.fee_units, order.amount.token),
+        estimated_seconds=offer.seconds,
+    )
+
+
+def _required_on_source(order: BridgeOrder, shortages: Sequence[Rejected]) -> int:
+    """Return the network fee on the source chain, if that is among what the wallet lacks; otherwise 0."""
+    return sum(
+        parse_amount(each.details["required"], native(order.source)).units
+        for each in shortages
+        if each.details.get("chain", order.source) == order.source
+    )
 
 
 def _retry_after_settling_pending(
@@ -159,11 +206,25 @@ def _plan_with(wallet: WalletView, order: BridgeOrder, adapter: BridgeProvider) 
     value_nanos = network_fees.usd_value_nanos(fee) if fee.units else 0
     movement = _movement(wallet, order, value_nanos=value_nanos)
     pipeline.assert_allowed(movement)
-    steps = adapter.prepare(offer)
+    steps = _prepare(adapter, offer, movement)
     for step in steps:
         if not network_fees.is_within_cap(step.chain, step.draft.fee_units):
             raise Rejected("network_fee_too_high")
     return _Plan(adapter, offer, steps, movement)
+
+
+def _prepare(adapter: BridgeProvider, offer: BridgeOffer, movement: Movement) -> tuple[BridgeStep, ...]:
+    """Draft the transactions of the source chain. Raises: _GasShortage, Rejected, Unreachable."""
+    shortages = [] if offer.shortage is None else [Rejected(purchases.SHORTAGE, details=offer.shortage)]
+    try:
+        steps = adapter.prepare(offer)
+    except Rejected as error:
+        if error.reason != purchases.SHORTAGE:
+            raise
+        raise _GasShortage(movement, offer, [error, *shortages]) from None
+    if shortages:
+        raise _GasShortage(movement, offer, shortages)
+    return steps
 
 
 def _record_signed(

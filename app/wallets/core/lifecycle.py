@@ -57,7 +57,9 @@ class MovementKind(StrEnum):
     X402 = "x402"
     """A payment to a web service by the x402 protocol."""
     GAS = "gas"
-    """The fee of a transfer that the service submits."""
+    """What a wallet pays the service in USDC for the network."""
+    GAS_SALE = "gas_sale"
+    """The native token that the service sends for such a payment."""
 
 
 PERPDEX_CHAIN = "perpdex"

@@ -21,9 +21,10 @@ class GasSource(StrEnum):
     """The payer of the network fee, as on the wire."""
 
     AUTO = "auto"
-    """The wallet, or the service if the wallet holds too little of the native token."""
+    """The wallet; for a fee in USDC, the service if the wallet holds too little of the native token."""
     OWN = "own"
     SPONSORED = "sponsored"
+    """The service, for a fee in USDC; as `AUTO` where the wallet itself has to send."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class SwapOrder:
     input_amount: TokenAmount
     output_token: Token
     slippage_bps: int
+    gas: GasSource = GasSource.AUTO
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class BridgeOrder:
     source: ChainName
     destination: ChainName
     amount: TokenAmount
+    gas: GasSource = GasSource.AUTO
 
 
 def parse_deposit(*, chain: str, amount: str, currency: str) -> tuple[ChainName, TokenAmount]:
@@ -112,7 +115,13 @@ def parse_movement(
 
 
 def parse_swap(
-    *, chain: str, amount: str, input_token: str, output_token: str, slippage_bps: int
+    *,
+    chain: str,
+    amount: str,
+    input_token: str,
+    output_token: str,
+    slippage_bps: int,
+    gas: GasSource = GasSource.AUTO,
 ) -> SwapOrder:
     """Parse a swap. Raises: InvalidInput with every invalid field."""
     problems: dict[str, list[str]] = {}
@@ -127,10 +136,17 @@ def parse_swap(
         problems["slippage_bps"] = [f"must be from 0 to {max_bps}"]
     if problems or name is None or input_amount is None or parsed_output is None:
         raise invalid_fields(problems)
-    return SwapOrder(name, input_amount, parsed_output, slippage_bps)
+    return SwapOrder(name, input_amount, parsed_output, slippage_bps, gas)
 
 
-def parse_bridge(*, source_chain: str, destination_chain: str, token: str, amount: str) -> BridgeOrder:
+def parse_bridge(
+    *,
+    source_chain: str,
+    destination_chain: str,
+    token: str,
+    amount: str,
+    gas: GasSource = GasSource.AUTO,
+) -> BridgeOrder:
     """Parse a bridge. Raises: InvalidInput with every invalid field and the possible routes."""
     problems: dict[str, list[str]] = {}
     routes = app_state().ports.bridges
@@ -154,7 +170,7 @@ def parse_bridge(*, source_chain: str, destination_chain: str, token: str, amoun
         ]
         refusal = invalid_fields(problems)
         raise InvalidInput(refusal.message, details={**refusal.details, "possible": possible})
-    return BridgeOrder(source, destination, parsed)
+    return BridgeOrder(source, destination, parsed, gas)
 
 
 def invalid_input_from(reason: str, details: Mapping[str, str]) -> InvalidInput | None:

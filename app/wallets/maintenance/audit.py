@@ -27,6 +27,8 @@ _MOVEMENT_TYPES = (
     TransactionType.SWAP.value,
     TransactionType.PAYMENT.value,
 )
+# Legs are covered by their bridge's; what the service sells, it was paid for.
+_KINDS_WITHOUT_HOLD = (MovementKind.BRIDGE_LEG.value, MovementKind.GAS_SALE.value)
 _ROWS_PER_FETCH = 1000
 
 
@@ -47,7 +49,7 @@ def _wrong_holds(session: Session, since: datetime) -> Iterator[str]:
             Transaction.amount_units,
         ).where(
             Transaction.type.in_(_MOVEMENT_TYPES),
-            func.coalesce(Transaction.kind, "") != MovementKind.BRIDGE_LEG.value,
+            func.coalesce(Transaction.kind, "").not_in(_KINDS_WITHOUT_HOLD),
             or_(Transaction.status == MovementStatus.PENDING.value, Transaction.created_at >= since),
         ),
         execution_options={"yield_per": _ROWS_PER_FETCH},

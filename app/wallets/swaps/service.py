@@ -6,14 +6,15 @@ the market price is refused, whatever slippage the request allows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from sqlalchemy.orm import Session
 
+from app.core import clock
 from app.core.chains import native
-from app.core.money import TokenAmount
-from app.errors import PriceUnavailable
+from app.core.money import TokenAmount, parse_amount
+from app.errors import PriceUnavailable, ServiceError
 from app.idempotency.service import Claim
 from app.ports.chain import SignedTransaction, TransactionDraft
 from app.ports.errors import PortError, Rejected, Unreachable
@@ -21,8 +22,9 @@ from app.ports.swaps import ConcurrentOutflows, SwapExchange, SwapOffer, SwapReq
 from app.ports.vault import Signer
 from app.state import app_state
 from app.wallets.core.lifecycle import TransactionType
-from app.wallets.core.parsing import SwapOrder
+from app.wallets.core.parsing import GasSource, SwapOrder
 from app.wallets.core.wallets import WalletView
+from app.wallets.gas import purchases
 from app.wallets.swaps import slippage
 from app.wallets.transactions import failures, pipeline, unmined
 from app.wallets.transactions.pipeline import ExpectedOutput, Movement, MovementQuote
@@ -48,12 +50,20 @@ def quote(wallet: WalletView, order: SwapOrder) -> SwapQuote:
         raise failures.failure(TransactionType.SWAP, error.reason, error.details) from None
     pipeline.assert_allowed(movement)
     exchange = _exchange(order)
-    draft = pipeline.dry_run(
-        movement, lambda signer: exchange.draft(offer, minimum_units=minimum.units, signer=signer)
-    )
+    try:
+        fee_units = pipeline.dry_run(
+            movement, lambda signer: exchange.draft(offer, minimum_units=minimum.units, signer=signer)
+        ).fee_units
+    except ServiceError as error:
+        if error.details.get("reason") != purchases.SHORTAGE or not purchases.are_available(
+            order.gas, order.chain
+        ):
+            raise
+        movement = purchases.quote(movement, [error.details], without=error)
+        fee_units = parse_amount(error.details["required"], native(order.chain)).units
     output = TokenAmount(offer.output_units, order.output_token)
     return SwapQuote(
-        movement=movement, fee_units=draft.fee_units, output=output, minimum=minimum,
+        movement=movement, fee_units=fee_units, output=output, minimum=minimum,
         slippage_bps=order.slippage_bps, route=offer.route,
     )  # fmt: skip
 
@@ -67,6 +77,7 @@ def send(
 
     Raises: the 403 errors of refused limits; PriceUnavailable; SwapFailed if it is known not to have happened.
     """
+    started_at = clock.now()
     # Checked without a price first: a frozen agent costs no call to the exchange.
     pipeline.assert_allowed(_unpriced(wallet, order))
     try:
@@ -91,7 +102,22 @@ def send(
             concurrent=_concurrent_outflows(session, movement, drafted, nonce),
         )
 
-    return pipeline.execute(movement, draft, sign, wait_seconds=wait_seconds, claim=claim)
+    def buy_gas(shortage: PortError) -> history.TransactionView:
+        try:
+            purchases.buy(movement, [shortage], since=started_at)
+        except PortError as error:
+            raise pipeline.record_failed(movement, error.reason, error.details, claim=claim) from None
+        return send(wallet, replace(order, gas=GasSource.OWN), wait_seconds=wait_seconds, claim=claim)
+
+    may_buy = purchases.are_available(order.gas, order.chain)
+    return pipeline.execute(
+        movement,
+        draft,
+        sign,
+        wait_seconds=wait_seconds,
+        claim=claim,
+        without_gas=buy_gas if may_buy else None,
+    )
 
 
 def _bounded_offer(wallet: WalletView, order: SwapOrder) -> tuple[Movement, SwapOffer, TokenAmount]:

@@ -29,7 +29,7 @@ from app.spending import holds as spending_holds
 from app.spending.policy import SpendingRequest
 from app.state import app_state
 from app.wallets.core import custody, lifecycle, network_fees
-from app.wallets.core.lifecycle import MovementStatus, TransactionType
+from app.wallets.core.lifecycle import MovementKind, MovementStatus, TransactionType
 from app.wallets.core.models import Transaction
 from app.wallets.core.wallets import WalletView
 from app.wallets.transactions import confirmation, failures, outcome_polling, settlement, unmined
@@ -89,13 +89,15 @@ class Movement:
     @property
     def spending_request(self) -> SpendingRequest:
         """Return what the wallet's limits decide on."""
+        is_fee = self.kind == MovementKind.GAS
         return SpendingRequest(
             self.value_nanos,
             self.payee,
             self.chain.family,
             self.domain,
             self.session_id,
-            self.wallet.approved,
+            approved=None if is_fee else self.wallet.approved,
+            is_network_fee=is_fee,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
@@ -71,8 +72,7 @@ class CctpBridge:
     def quote(self, request: BridgeRequest) -> BridgeOffer:
         """Choose finality and who mints: fast if its fee is small, Circle if the wallet should not or cannot.
 
-        Raises: Rejected("quote_unavailable", "quote_rate_limited", "amount_too_small", "insufficient_gas");
-        Unreachable.
+        Raises: Rejected("quote_unavailable", "quote_rate_limited", "amount_too_small"); Unreachable.
         """
         try:
             fees = self._attestations.fees(
@@ -84,7 +84,7 @@ class CctpBridge:
         except Unreachable as failure:
             raise no_quote(failure) from None
         fast_units = self._fast_fee_units(fees, request)
-        forward_units = self._forwarding_fee_units(fees, request, fast_units or 0)
+        forward_units, shortage = self._forwarding(fees, request, fast_units or 0)
         fee_units = (fast_units or 0) + (forward_units or 0)
         finality = messages.STANDARD if fast_units is None else messages.FAST
         if fee_units >= request.amount.units:
@@ -97,6 +97,7 @@ class CctpBridge:
             + ("" if forward_units is None else ", forwarded"),
             fee_units=fee_units,
             seconds=seconds + _FAST_SECONDS[self._destination.name],
+            shortage=shortage,
             terms={
                 "most_fee": str(fee_units),
                 "finality": finality,
@@ -218,33 +219,29 @@ class CctpBridge:
         limit = -int(-(fee_units * _HEADROOM) // 1)
         return limit if limit < request.amount.units and self._is_fee_small(limit, request) else None
 
-    def _forwarding_fee_units(self, fees: BurnFees, request: BridgeRequest, other_units: int) -> int | None:
-        """Return the forwarder's fee, or None if the wallet mints itself.
-
-        Raises: Rejected("insufficient_gas") if neither is possible, Unreachable.
-        """
+    def _forwarding(
+        self, fees: BurnFees, request: BridgeRequest, other_units: int
+    ) -> tuple[int | None, Mapping[str, str] | None]:
+        """Return the forwarder's fee, or None and what the wallet lacks to mint itself. Raises: Unreachable."""
         units = fees.forward_units
         if self._destination.name.family is not Family.EVM or units is None:
-            self._assert_can_mint(request)
-            return None
+            return None, self._mint_shortage(request)
         value = value_nanos(TokenAmount(units, USDC), _USDC_NANOS)
         is_payable = units + other_units < request.amount.units and value <= self._fee_limits.forward_nanos
         if is_payable and self._is_fee_small(units, request):
-            return units
-        try:
-            self._assert_can_mint(request)
-        except Rejected:
-            if is_payable:
-                return units
-            raise
-        return None
+            return units, None
+        shortage = self._mint_shortage(request)
+        return (units, None) if shortage is not None and is_payable else (None, shortage)
 
-    def _assert_can_mint(self, request: BridgeRequest) -> None:
+    def _mint_shortage(self, request: BridgeRequest) -> Mapping[str, str] | None:
+        """Return what the wallet lacks to mint, or None. Raises: Rejected for any other obstacle, Unreachable."""
         try:
             self._destination.assert_can_mint(request.recipient)
         except Rejected as refusal:
-            details = {**refusal.details, "chain": self._destination.name.value}
-            raise Rejected(refusal.reason, details=details) from None
+            if refusal.reason != "insufficient_gas":
+                raise
+            return {**refusal.details, "chain": self._destination.name.value}
+        return None
 
     def _is_fee_small(self, fee_units: int, request: BridgeRequest) -> bool:
         return fee_units * _BPS_PER_UNIT <= request.amount.units * self._fee_limits.fee_bps

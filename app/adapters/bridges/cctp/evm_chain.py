@@ -57,7 +57,9 @@ class EvmCctpChain:
         approval = CallTarget(usdc, 0, _APPROVE.encode(messenger, request.amount.units))
         burning = CallTarget(messenger, 0, _burn_data(request.amount.units, usdc, order))
         no_amount = TransferIntent(request.sender, messenger, TokenAmount(0, USDC))
-        first = self._chain.draft_call(no_amount, ContractCall(approval), gas=_APPROVE_GAS, simulates=False)
+        first = self._chain.draft_call(
+            no_amount, ContractCall(approval), gas=_APPROVE_GAS, simulates=False, next_gas=_BURN_GAS
+        )
         second = self._chain.draft_call(
             TransferIntent(request.sender, messenger, request.amount),
             ContractCall(burning),

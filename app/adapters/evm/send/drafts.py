@@ -60,11 +60,19 @@ class EvmDrafter:
         return self._draft_new(intent, target, fallback_gas=usual, simulates=True, terms={})
 
     def draft_call(
-        self, intent: TransferIntent, call: ContractCall, *, gas: int, simulates: bool
+        self, intent: TransferIntent, call: ContractCall, *, gas: int, simulates: bool, next_gas: int = 0
     ) -> TransactionDraft:
-        """Draft a call that takes the intent's amount from the sender. Raises: Rejected, Unreachable."""
+        """Draft a call that takes the intent's amount from the sender, who must also afford a next call with its gas.
+
+        Raises: Rejected, Unreachable.
+        """
         return self._draft_new(
-            intent, call.target, fallback_gas=gas, simulates=simulates, terms=call.as_terms()
+            intent,
+            call.target,
+            fallback_gas=gas,
+            simulates=simulates,
+            terms=call.as_terms(),
+            next_gas=next_gas,
         )
 
     def draft_submission(self, sender: str, call: ContractCall) -> TransactionDraft:
@@ -98,12 +106,23 @@ class EvmDrafter:
         return self._redraft(no_amount, CallTarget(sender, 0, b""), previous, gas=fees.TRANSFER_GAS, terms={})
 
     def _draft_new(
-        self, intent: TransferIntent, target: CallTarget, *, fallback_gas: int, simulates: bool, terms: Terms
+        self,
+        intent: TransferIntent,
+        target: CallTarget,
+        *,
+        fallback_gas: int,
+        simulates: bool,
+        terms: Terms,
+        next_gas: int = 0,
     ) -> TransactionDraft:
         readings = self.read(intent.sender, target, estimates=simulates)
         gas = fallback_gas if readings.gas is None else fees.gas_limit(readings.gas)
         # Insufficient funds are checked first: they make the simulation fail too, with a less specific error.
         fee_terms = FeeTerms(gas, readings.price, readings.l1_fee_units)
+        if next_gas:
+            # The data of the next call may be larger.
+            both = FeeTerms(gas + next_gas, readings.price, 3 * readings.l1_fee_units)
+            require(self._native, "insufficient_gas", readings.native_units, both.max_units)
         draft = self._assert_affordable(intent, readings, fee_terms, terms)
         if readings.revert is not None:
             raise Rejected("simulation_failed", details={"revert": readings.revert})

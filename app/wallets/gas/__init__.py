@@ -1,0 +1,1 @@
+"""Network fees that a wallet pays to the service in USDC."""

@@ -1,0 +1,121 @@
+"""Payments of USDC that the service submits: what they cost it, how many of an agent a day, and what covers them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import BigInteger, bindparam, select, update
+from sqlalchemy.orm import Session
+
+from app.core import clock
+from app.core.chains import USDC, ChainName
+from app.core.money import TokenAmount
+from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
+from app.db.statements import table_of
+from app.ports.errors import Rejected, Unreachable
+from app.ports.sponsor import SponsoredDraft, SponsoredTransfer
+from app.state import app_state
+from app.wallets.core import network_fees, parsing, wallets
+from app.wallets.core.models import SponsoredDay
+from app.wallets.core.wallets import WalletView
+from app.wallets.transactions import unmined
+from app.wallets.transactions.pipeline import Movement, NotAffordable
+
+UNAVAILABLE = "gas_unavailable"
+SUBMISSION_KIND = "sponsored"
+# USDC counts as one dollar everywhere.
+NANOS_PER_UNIT = 10**9 // 10**USDC.decimals
+_OF_TODAY = (SponsoredDay.agent_id == bindparam("of_agent")) & (SponsoredDay.day == bindparam("today"))
+_USED_TODAY = PreparedRead(select(SponsoredDay.transfers).where(_OF_TODAY))
+_INSERT_DAY = PreparedInsert(SponsoredDay, unique=[SponsoredDay.agent_id, SponsoredDay.day])
+_COUNT_TODAY = PreparedStatement(
+    update(table_of(SponsoredDay))
+    .where(_OF_TODAY, SponsoredDay.transfers < bindparam("maximum", type_=BigInteger))
+    .values({SponsoredDay.transfers: SponsoredDay.transfers + 1})
+    .returning(SponsoredDay.transfers)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionPlan:
+    """A payment that the chain would execute; `cost_nanos` is what its submission is likely to cost the service."""
+
+    draft: SponsoredDraft
+    sponsor_wallet: WalletView
+    cost_nanos: int
+
+
+def is_available(chain: ChainName) -> bool:
+    """Return whether the service submits payments of USDC on a chain at all."""
+    state = app_state()
+    return chain in state.ports.sponsors and state.settings.sponsored_per_day > 0
+
+
+def plan(chain: ChainName, sender: str, recipient: str | None, units: int) -> SubmissionPlan:
+    """Read the chain and the price; without a recipient, it is the service. Raises: Rejected, InvalidInput."""
+    state = app_state()
+    sponsor = state.gas_sponsor(chain, 0)
+    transfer = SponsoredTransfer(sender, recipient or sponsor.fee_recipient, units, sponsor)
+    try:
+        draft = state.ports.sponsors[chain].draft(transfer)
+    except Unreachable as error:
+        raise Rejected("chain_unreachable", details=error.details) from None
+    except Rejected as error:
+        raise parsing.invalid_input_from(error.reason, error.details) or error from None
+    if not network_fees.is_within_cap(chain, draft.submission.fee_units):
+        raise Rejected("network_fee_too_high")
+    return SubmissionPlan(draft, wallets.get_with_controls(sponsor.wallet_id), value_nanos(draft.cost))
+
+
+def value_nanos(cost: TokenAmount) -> int:
+    """Return the dollar value of a cost in a native token. Raises: Rejected("gas_price_unknown")."""
+    found = network_fees.usd_value_nanos(cost)
+    if found is None:
+        raise Rejected("gas_price_unknown")
+    return found
+
+
+def price_units(cost_nanos: int) -> int:
+    """Return what the service takes for a cost, in USDC: with the operator's margin, rounded up."""
+    percent = 100 + app_state().settings.sponsored_margin_percent
+    units: int = -(-cost_nanos * percent // (100 * NANOS_PER_UNIT))
+    return units
+
+
+def assert_fee_below(fee_units: int, amount: TokenAmount) -> None:
+    """Check that a fee in USDC does not exceed what it is paid for. Raises: Rejected("gas_fee_too_high")."""
+    if fee_units > amount.units:
+        details = {"fee": str(TokenAmount(fee_units, USDC)), "amount": str(amount), "currency": USDC.symbol}
+        raise Rejected("gas_fee_too_high", details=details)
+
+
+def assert_affordable(session: Session, movement: Movement, draft: SponsoredDraft, *, units: int) -> None:
+    """Check that the balance covers units of USDC after all unmined movements. Raises: NotAffordable."""
+    unmined_units, _fees = unmined.outflows(
+        session, movement.sender, movement.chain, since_sequence=draft.sequence, since_block=draft.since_block
+    )
+    needed = units + unmined_units.get(USDC, 0)
+    if needed > draft.token_units:
+        raise NotAffordable("insufficient_funds", USDC, available=draft.token_units, required=needed)
+
+
+def next_number_today(session: Session, agent_id: str) -> int:
+    """Return the number that an agent's next submission today has. Raises: Rejected("sponsored_limit")."""
+    row = _USED_TODAY.one_or_none(session, {"of_agent": agent_id, "today": clock.now().date()})
+    number = 1 if row is None else int(row.transfers) + 1
+    if number > app_state().settings.sponsored_per_day:
+        raise Rejected("sponsored_limit")
+    return number
+
+
+def count_today(session: Session, agent_id: str) -> int:
+    """Count one more submission of an agent today; return its number. Raises: Rejected("sponsored_limit")."""
+    today = {"of_agent": agent_id, "today": clock.now().date()}
+    maximum = {"maximum": app_state().settings.sponsored_per_day}
+    number = _COUNT_TODAY.scalar(session, {**today, **maximum})
+    if number is None:
+        _INSERT_DAY.execute(session, {"agent_id": agent_id, "day": today["today"], "transfers": 0})
+        number = _COUNT_TODAY.scalar(session, {**today, **maximum})
+    if number is None:
+        raise Rejected("sponsored_limit")
+    return int(number)

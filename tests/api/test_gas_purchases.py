@@ -1,0 +1,268 @@
+"""Swaps and bridges of wallets that hold USDC alone: they buy the native token from the service first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import time_machine
+from flask import Flask
+
+from app.adapters.swaps.jupiter.exchange import JupiterExchange
+from app.adapters.swaps.uniswap.exchange import UniswapExchange
+from app.core import clock
+from app.core.chains import ETH, SOL, USDC, ChainName, native
+from app.core.money import parse_amount
+from app.payments import treasury
+from app.payments.settlement_capacity import SettlementCapacityCache
+from app.ports.errors import Unreachable
+from app.state import app_state
+from sandbox.bridges import BridgeServer
+from sandbox.evm import EvmNode
+from sandbox.jupiter import JupiterServer
+from solana_node import SolanaNode
+from tests.support.agents import Agent, register
+from tests.support.bridges import Workers, bridge, running_bridges
+from tests.support.chains import evm_chain, fund, usdc
+from tests.support.faults import FaultyChain
+from tests.support.payments import facilitator_of
+from tests.support.solana import fund_solana, running_solana, solana_chain
+from tests.support.swaps import swap
+from workers import confirmations
+
+pytestmark = pytest.mark.chain
+BASE, ETHEREUM, SOLANA = ChainName.BASE, ChainName.ETHEREUM, ChainName.SOLANA
+PRICES = {ETH: 3000, SOL: 150}
+
+
+@pytest.fixture(scope="module")
+def solana_node() -> Iterator[SolanaNode]:
+    """A node with short slots; tests use their own addresses."""
+    with running_solana(slot_ms=20) as node:
+        yield node
+
+
+@pytest.fixture(scope="module")
+def services(ethereum_node: EvmNode, base_node: EvmNode, solana_node: SolanaNode) -> Iterator[BridgeServer]:
+    urls = {"ethereum": ethereum_node.url, "base": base_node.url, "solana": solana_node.url}
+    with running_bridges(**urls) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def jupiter(solana_node: SolanaNode) -> Iterator[JupiterServer]:
+    server = JupiterServer(solana_node.url)
+    server.start()
+    yield server
+    server.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class Market:
+    """An agent without any native token, and the service that sells it some."""
+
+    agent: Agent
+    chains: dict[ChainName, FaultyChain]
+    nodes: dict[ChainName, Any]
+
+    def address(self, chain: ChainName) -> str:
+        return self.agent.solana_address if chain is SOLANA else self.agent.address
+
+    def fund(self, chain: ChainName, *, dollars: float, native: float = 0) -> None:
+        if chain is SOLANA:
+            fund_solana(self.nodes[chain], self.address(chain), sol=native, dollars=dollars)
+        else:
+            fund(self.nodes[chain], self.address(chain), eth=native, dollars=dollars)
+
+    def held(self, chain: ChainName, address: str | None = None) -> tuple[int, int]:
+        """Return units of the native token, and of USDC."""
+        found = self.chains[chain].real.balances(address or self.address(chain))
+        return found.of(native(chain)).units, found.of(USDC).units
+
+    def sold_usd(self, chain: ChainName, before: int) -> float:
+        """Return the value that the settlement wallet has spent since it held `before` units."""
+        token = native(chain)
+        spent = before - self.held(chain, treasury.settler(chain))[0]
+        return spent * PRICES[token] / 10**token.decimals
+
+    def purchases(self) -> list[dict[str, Any]]:
+        return [row for row in self.agent.history() if row["kind"] == "gas"]
+
+    def lose_broadcasts(self, chain: ChainName) -> None:
+        """Let the node miss what is broadcast from now on, but not what workers broadcast again."""
+        self.chains[chain].raising("broadcast", "before", Unreachable("node_down"), times=100)
+
+    def run_workers(self, *, minutes: int = 1) -> None:
+        with time_machine.travel(clock.now().timestamp() + 60 * minutes, tick=True):
+            for chain in self.chains:
+                confirmations.confirm(chain.value)
+
+
+@pytest.fixture
+def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return {"confirmation_wait_seconds": "5", **getattr(request, "param", {})}
+
+
+@pytest.fixture
+def market(
+    build_app: Callable[..., Flask],
+    sqlite_url: str,
+    ethereum_node: EvmNode,
+    base_node: EvmNode,
+    solana_node: SolanaNode,
+    services: BridgeServer,
+    jupiter: JupiterServer,
+    settings: dict[str, Any],
+) -> Iterator[Market]:
+    real: dict[ChainName, Any] = {
+        ETHEREUM: evm_chain(ethereum_node), BASE: evm_chain(base_node), SOLANA: solana_chain(solana_node)
+    }  # fmt: skip
+    chains = {name: FaultyChain(chain) for name, chain in real.items()}
+    exchanges = {BASE: UniswapExchange(real[BASE]), SOLANA: JupiterExchange(real[SOLANA], jupiter.url)}
+    app = build_app(
+        sqlite_url,
+        settings={"cctp_attestation_url": services.url, **settings},
+        chains=chains,
+        facilitators={name: facilitator_of(chain) for name, chain in chains.items()},
+        swap_exchanges=exchanges,
+    )
+    nodes = {ETHEREUM: ethereum_node, BASE: base_node, SOLANA: solana_node}
+    with app.app_context():
+        for name in (ETHEREUM, BASE):
+            fund(nodes[name], treasury.settler(name), eth=1)
+        fund_solana(solana_node, treasury.settler(SOLANA), sol=1)
+        fund_solana(solana_node, treasury.recipient(SOLANA), sol=0, dollars=1)
+        yield Market(register(app.test_client()), chains, nodes)
+
+
+@pytest.mark.parametrize(("chain", "token"), [(BASE, "ETH"), (SOLANA, "SOL")])
+def test_a_swap_buys_what_it_lacks_and_pays_for_it_in_usdc(
+    market: Market, chain: ChainName, token: str
+) -> None:
+    market.fund(chain, dollars=100)
+    treasury_before = market.held(chain, treasury.recipient(chain))[1]
+    settler_before = market.held(chain, treasury.settler(chain))[0]
+    quoted = swap(market.agent, "USDC", token, "30", chain=chain.value, dry_run=True).get_json()
+    answer = swap(market.agent, "USDC", token, "30", chain=chain.value)
+    assert answer.get_json().get("status") == "confirmed", answer.get_json()
+    market.run_workers()
+    (purchase,) = market.purchases()
+    assert (purchase["type"], purchase["status"], purchase["currency"]) == ("payment", "confirmed", "USDC")
+    price = usdc(float(purchase["amount"]))
+    assert price == pytest.approx(usdc(float(quoted["gas_fee"])), rel=0.5)
+    assert market.held(chain, treasury.recipient(chain))[1] - treasury_before == price
+    native_units, dollars = market.held(chain)
+    assert dollars == usdc(70) - price
+    output = parse_amount(answer.get_json()["output_amount"], native(chain)).units
+    assert native_units > output * 0.99
+    # The price covers what the service has spent, and not much more.
+    spent = market.sold_usd(chain, settler_before)
+    assert 0 < spent <= price / 10**6 <= spent * 1.5 + 0.01
+    counted = market.agent.spent_today()
+    assert counted == pytest.approx(answer_cost(market, answer) + price / 10**6)
+
+
+def answer_cost(market: Market, answer: Any) -> float:
+    cost: float = market.agent.transaction(answer.get_json()["transaction_id"])["cost_usd"]
+    return cost
+
+
+@pytest.mark.parametrize(
+    ("source", "destination"), [(a, b) for a in ChainName for b in ChainName if a is not b]
+)
+def test_a_wallet_with_usdc_on_one_chain_alone_bridges_it_to_any_other(
+    market: Market, source: ChainName, destination: ChainName
+) -> None:
+    market.fund(source, dollars=100)
+    quoted = bridge(market.agent, source.value, destination.value, "50", dry_run=True).get_json()
+    answer = bridge(market.agent, source.value, destination.value, "50")
+    assert answer.status_code == 200, answer.get_json()
+    row = Workers(market.agent, *ChainName).finish(answer.get_json()["transaction_id"])
+    assert row["status"] == "confirmed", row
+    purchases = market.purchases()
+    price = sum(usdc(float(each["amount"])) for each in purchases)
+    assert {each["status"] for each in purchases} == {"confirmed"}
+    assert price == pytest.approx(usdc(float(quoted["gas_fee"])), rel=0.5)
+    assert market.held(source)[1] == usdc(50) - price
+    assert market.held(destination)[1] == parse_amount(row["received_amount"], USDC).units > usdc(49)
+
+
+def test_nothing_is_bought_with_enough_gas_or_if_the_wallet_shall_pay_itself(market: Market) -> None:
+    market.fund(BASE, dollars=100)
+    refused = swap(market.agent, "USDC", "ETH", "30", gas="own").get_json()
+    assert refused["details"]["reason"] == "insufficient_gas"
+    refused = bridge(market.agent, "base", "ethereum", "30", gas="own").get_json()
+    assert refused["details"]["reason"] == "insufficient_gas"
+    market.fund(BASE, dollars=100, native=1)
+    for gas in ("auto", "sponsored"):
+        quoted = swap(market.agent, "USDC", "ETH", "30", gas=gas, dry_run=True).get_json()
+        assert quoted["gas_fee"] is None
+        assert swap(market.agent, "USDC", "ETH", "30", gas=gas).get_json()["status"] == "confirmed"
+    assert market.purchases() == []
+    assert swap(market.agent, "USDC", "ETH", "30", gas="free").status_code == 400
+
+
+def test_a_purchase_that_has_not_arrived_is_answered_503_and_is_made_once(market: Market) -> None:
+    market.fund(BASE, dollars=100)
+    market.lose_broadcasts(BASE)
+    key = {"Idempotency_Key": "one"}
+    for _ in range(2):
+        answer = swap(market.agent, "USDC", "ETH", "30", **key)
+        body = answer.get_json()
+        assert (answer.status_code, body["code"]) == (503, "GAS_PENDING"), body
+        assert int(answer.headers["Retry-After"]) >= 1
+    assert [row["status"] for row in market.agent.history()] == ["pending"]
+    market.run_workers()
+    market.run_workers(minutes=3)
+    market.chains[BASE].faults.clear()
+    done = swap(market.agent, "USDC", "ETH", "30", **key).get_json()
+    assert done["status"] == "confirmed", done
+    (purchase,) = market.purchases()
+    assert market.held(BASE)[1] == usdc(70) - usdc(float(purchase["amount"]))
+
+
+def test_limits_funds_and_the_number_per_day_are_checked_before_anything_is_bought(market: Market) -> None:
+    market.fund(BASE, dollars=30)
+    refused = swap(market.agent, "USDC", "ETH", "30").get_json()
+    assert refused["details"]["reason"] == "insufficient_funds"
+    market.fund(BASE, dollars=100)
+    market.agent.controls(daily_limit_usd=0.01)
+    assert swap(market.agent, "USDC", "ETH", "30").get_json()["code"] == "DAILY_LIMIT_EXCEEDED"
+    market.agent.controls(daily_limit_usd=100)
+    too_small = swap(market.agent, "USDC", "ETH", "0.001").get_json()
+    assert too_small["details"]["reason"] == "gas_fee_too_high"
+    assert market.purchases() == []
+    assert market.agent.spent_today() == 0
+
+
+@pytest.mark.parametrize("settings", [{"sponsored_per_day": 0}, {"sponsored_per_day": 1}], indirect=True)
+def test_an_operator_limits_or_ends_the_sale(market: Market) -> None:
+    per_day = app_state().settings.sponsored_per_day
+    for number, chain in enumerate((BASE, ETHEREUM)):
+        market.fund(chain, dollars=100)
+        destination = ETHEREUM if chain is BASE else BASE
+        answer = bridge(market.agent, chain.value, destination.value, "30").get_json()
+        if number < per_day:
+            assert answer["status"] == "pending", answer
+        else:
+            reason = "sponsored_limit" if per_day else "insufficient_gas"
+            assert answer["details"]["reason"] == reason
+
+
+def test_a_seller_keeps_what_it_needs_to_settle_payments(market: Market) -> None:
+    market.fund(BASE, dollars=100)
+    settler = treasury.settler(BASE)
+    capacity = app_state().part(SettlementCapacityCache)
+    found = capacity.get(BASE)
+    assert found is not None
+    # Enough for twenty submissions, but not for a sale besides.
+    market.nodes[BASE].rpc("anvil_setBalance", settler, hex(found.fee_units * 20 + 1))
+    capacity.clear()
+    refused = swap(market.agent, "USDC", "ETH", "30").get_json()
+    assert refused["details"]["reason"] == "insufficient_gas"
+    assert swap(market.agent, "USDC", "ETH", "30", dry_run=True).get_json()["details"]["reason"] == (
+        "insufficient_gas"
+    )
+    assert market.purchases() == []
