@@ -37,6 +37,7 @@ _VARYING = re.compile(
     r"|(?P<time>[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z)"
     r"|(?P<block>(?<=\"result\":\")0x[0-9a-f]{1,4}(?=\"))"
     r"|(?P<latency>(?<=\"median_latency_ms\": )[0-9]+)"
+    r"|(?P<fee>(?<=\"gas_fee\": \")0\.[0-9]+)"
     r"|(?P<base58>\b[1-9A-HJ-NP-Za-km-z]{32,90}\b)"
 )
 

@@ -221,7 +221,7 @@ def _prepare(adapter: BridgeProvider, offer: BridgeOffer, movement: Movement) ->
     except Rejected as error:
         if error.reason != purchases.SHORTAGE:
             raise
-        raise _GasShortage(movement, offer, [error, *shortages]) from None
+        raise _GasShortage(movement, offer, [*shortages, error]) from None
     if shortages:
         raise _GasShortage(movement, offer, shortages)
     return steps
