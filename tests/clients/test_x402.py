@@ -123,21 +123,18 @@ class SafeSigner:
         return bytes.fromhex(self._payer.signature(digest_of(encoded))[2:])
 
 
+# Its price exceeds the cost of deploying a wallet.
+_CHAT = {"model": "gpt-5", "max_completion_tokens": 20_000, "messages": [{"role": "user", "content": "Hi"}]}
+_CHATS = "/v1/gateway/openai/chat/completions"
+
+
 def test_requests_pays_with_a_smart_wallet_and_is_served(mainnet: Scene) -> None:
-    # The price exceeds the cost of deploying a wallet.
-    chat = {
-        "model": "gpt-5",
-        "max_completion_tokens": 20_000,
-        "messages": [{"role": "user", "content": "Hi"}],
-    }
     for is_deployed in (True, False):
         payer = SafePayer(mainnet.base, is_deployed=is_deployed)
         client = x402ClientSync()
         register_exact_evm_client(client, SafeSigner(payer))
         with x402_requests(client) as session:
-            answer = session.post(
-                mainnet.service.url + "/v1/gateway/openai/chat/completions", json=chat, timeout=60
-            )
+            answer = session.post(mainnet.service.url + _CHATS, json=_CHAT, timeout=60)
         assert answer.status_code == 200, answer.text
         settled = json.loads(base64.b64decode(answer.headers["PAYMENT-RESPONSE"]))
         assert (settled["success"], settled["payer"]) == (True, payer.address)
@@ -183,6 +180,21 @@ def test_x402_fetch_pays_and_is_served(mainnet: Scene) -> None:
     assert (paid["status"], paid["body"]) == (200, {"results": []})
     assert (paid["settled"]["success"], paid["settled"]["network"]) == (True, "base")
     compatibility.check("npm", "x402-fetch", paid["version"], ["pay on Base (version 1)"])
+
+
+def test_fetch_pays_with_a_smart_wallet_and_is_served(mainnet: Scene) -> None:
+    for is_deployed in (True, False):
+        payer = SafePayer(mainnet.base, is_deployed=is_deployed)
+        made_by = [] if is_deployed else [payer.factory, "0x" + payer.deployment.hex()]
+        owner = "0x" + payer.account.key.hex()
+        paid = run_node(
+            "fetch_safe.mjs", mainnet.service.url + _CHATS, json.dumps(_CHAT), owner, payer.address, *made_by
+        )
+        assert paid["status"] == 200, paid
+        assert (paid["settled"]["success"], paid["settled"]["payer"]) == (True, payer.address)
+    compatibility.check(
+        "npm", "@x402/fetch with a Safe", paid["version"], ["pay on Base", "pay before it is deployed"]
+    )
 
 
 def test_the_python_client_pays_on_solana_and_is_served(mainnet: Scene) -> None:

@@ -52,7 +52,7 @@ class SafePayer(EvmPayer):
     ) -> None:
         self.node = node
         self.account = Account.create()
-        self._factory = factory
+        self.factory = factory
         self.is_wrapped = not is_deployed
         place_safe(node, factory=factory)
         setup = _call(
@@ -71,7 +71,7 @@ class SafePayer(EvmPayer):
 
     def deploy(self) -> None:
         sender = self.node.rpc("eth_accounts")[0]
-        call = {"from": sender, "to": self._factory, "data": "0x" + self.deployment.hex()}
+        call = {"from": sender, "to": self.factory, "data": "0x" + self.deployment.hex()}
         await_mined(self.node, self.node.rpc("eth_sendTransaction", call))
 
     def sign(self, authorization: Mapping[str, Any]) -> str:
@@ -85,7 +85,7 @@ class SafePayer(EvmPayer):
         inner = bytes(signed.signature)
         if not self.is_wrapped:
             return "0x" + inner.hex()
-        wrapped = encode(["address", "bytes", "bytes"], [self._factory, self.deployment, inner])
+        wrapped = encode(["address", "bytes", "bytes"], [self.factory, self.deployment, inner])
         return f"0x{wrapped.hex()}{_MAGIC}"
 
     def change_owner(self) -> None:
