@@ -295,3 +295,21 @@ def test_what_is_never_submitted_is_held_until_it_certainly_never_will_be(sponso
     sponsored.run_workers(minutes=40)
     assert {row["error"] for row in sponsored.rows().values()} == {"expired"}
     assert sponsored.agent.spent_today() == 0
+
+
+@_own_node
+def test_a_reorg_of_the_submission_pays_amount_and_fee_once(sponsored: Sponsored) -> None:
+    to = fresh_address()
+    # What was funded stays.
+    sponsored.node.mine(5)
+    fee = usdc(float(sponsored.send("3", to=to).get_json()["gas_fee"]))
+    sponsored.node.reorg(3)
+    assert sponsored.dollars(to) == 0
+    sponsored.run_workers()
+    assert {row["status"] for row in sponsored.rows().values()} == {"pending"}
+    sponsored.run_workers(minutes=3)
+    sponsored.run_workers(minutes=6)
+    assert {row["status"] for row in sponsored.rows().values()} == {"confirmed"}
+    assert sponsored.dollars(to) == usdc(3)
+    assert sponsored.fees_received() == fee
+    assert sponsored.agent.spent_today() == pytest.approx(3 + fee / 10**6)

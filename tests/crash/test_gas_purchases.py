@@ -8,7 +8,7 @@ from app.core.chains import ChainName
 from app.payments import treasury
 from tests.crash.conftest import EvmScene, counted_usd
 from tests.support.chains import fund, usdc
-from tests.support.processes import COMMIT, Point
+from tests.support.processes import COMMIT, Point, Scenario
 
 pytestmark = pytest.mark.chain
 BASE = ChainName.BASE
@@ -25,34 +25,60 @@ POINTS = [
 ]
 
 
-@pytest.mark.parametrize("point", POINTS, ids=str)
-@pytest.mark.parametrize(
-    "database_url", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
-)
-def test_ether_is_bought_once_and_swapped_once_whatever_is_killed(scene: EvmScene, point: Point) -> None:
+@pytest.fixture
+def wallets(scene: EvmScene) -> tuple[str, str]:
+    """The treasury, and the settlement wallet, which has ether; the agent's wallet has none."""
     with scene.app.app_context():
         treasury_address, settler = treasury.recipient(BASE), treasury.settler(BASE)
     fund(scene.node, settler, eth=1)
     scene.node.rpc("anvil_setBalance", scene.agent.address, "0x0")
-    swap = scene.asking(
+    return treasury_address, settler
+
+
+def _swap(scene: EvmScene) -> Scenario:
+    return scene.asking(
         "swap", {"chain": "base", "input_token": "USDC", "output_token": "ETH", "amount": "10"}
     )
-    assert scene.in_child(swap, point).killed
-    scene.restart()
-    status, answer = scene.run_here(swap)
-    assert status == 200 or answer["code"] in ("IDEMPOTENCY_CONFLICT", "GAS_PENDING"), answer
-    scene.recover()
-    # The claim of the killed process has expired.
-    scene.now += scene.patience
-    status, answer = scene.run_here(swap)
-    scene.recover()
-    status, answer = scene.run_here(swap)
-    assert (status, answer["status"]) == (200, "confirmed"), answer
-    rows = {row["kind"]: row for row in scene.history() if row["type"] != "deposit"}
+
+
+def _assert_bought_and_swapped_once(scene: EvmScene, treasury_address: str) -> None:
+    rows = {row["kind"]: row for row in scene.history()}
     assert set(rows) == {None, "gas"}
     assert len(scene.history()) == 2
-    assert {row["status"] for row in rows.values()} == {"confirmed"}
+    assert {row["status"] for row in rows.values()} == {"confirmed"}, rows
     price = usdc(float(rows["gas"]["amount"]))
     assert scene.held_by(treasury_address) == price > 0
     assert scene.held_by(scene.agent.address) == usdc(40) - price
     assert counted_usd(scene.app) == pytest.approx(rows[None]["cost_usd"] + price / 10**6)
+
+
+@pytest.mark.parametrize("point", POINTS, ids=str)
+@pytest.mark.parametrize(
+    "database_url", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
+)
+def test_ether_is_bought_once_and_swapped_once_whatever_is_killed(
+    scene: EvmScene, wallets: tuple[str, str], point: Point
+) -> None:
+    assert scene.in_child(_swap(scene), point).killed
+    scene.restart()
+    status, answer = scene.run_here(_swap(scene))
+    assert status == 200 or answer["code"] in ("IDEMPOTENCY_CONFLICT", "GAS_PENDING"), answer
+    scene.recover()
+    # The claim of the killed process has expired.
+    scene.now += scene.patience
+    scene.run_here(_swap(scene))
+    scene.recover()
+    status, answer = scene.run_here(_swap(scene))
+    assert (status, answer["status"]) == (200, "confirmed"), answer
+    _assert_bought_and_swapped_once(scene, wallets[0])
+
+
+def test_a_reorg_of_purchase_and_swap_repeats_neither(scene: EvmScene, wallets: tuple[str, str]) -> None:
+    # What was funded stays.
+    scene.node.mine(5)
+    assert scene.run_here(_swap(scene))[1]["status"] == "confirmed"
+    scene.node.reorg(4)
+    assert scene.held_by(wallets[0]) == 0
+    scene.recover()
+    scene.recover()
+    _assert_bought_and_swapped_once(scene, wallets[0])
