@@ -21,6 +21,7 @@ from app.core.money import usd_from_nanos
 from app.db.unit_of_work import read_only_unit
 from app.extensions import db
 from app.jobs import JobName
+from app.payments import treasury
 from app.spending.holds import SpendingHoldState
 from app.spending.models import SpendingHold
 from sandbox.evm import EvmNode
@@ -237,6 +238,18 @@ def solana_scene(
         recipient=solana_address(),
     )  # fmt: skip
     node.faults()
+
+
+@pytest.fixture
+def scene_without_sol(solana_scene: SolanaScene) -> SolanaScene:
+    """An agent with 50 USDC and no SOL, and a service that submits for it."""
+    scene = solana_scene
+    with scene.app.app_context():
+        scene.agent = register(scene.app.test_client())
+        fund_solana(scene.node, treasury.settler(scene.on), sol=1)
+        fund_solana(scene.node, treasury.recipient(scene.on), sol=0, dollars=0.000001)
+    fund_solana(scene.node, scene.agent.solana_address, sol=0, dollars=50)
+    return scene
 
 
 @pytest.fixture

@@ -6,9 +6,10 @@ import pytest
 
 from app.core.chains import ChainName
 from app.payments import treasury
-from tests.crash.conftest import EvmScene, counted_usd
+from tests.crash.conftest import EvmScene, Scene, SolanaScene, counted_usd
 from tests.support.chains import fund, usdc
 from tests.support.processes import COMMIT, Point, Scenario
+from tests.support.solana import passing
 
 pytestmark = pytest.mark.chain
 BASE = ChainName.BASE
@@ -35,10 +36,10 @@ def wallets(scene: EvmScene) -> tuple[str, str]:
     return treasury_address, settler
 
 
-def _swap(scene: EvmScene) -> Scenario:
-    return scene.asking(
-        "swap", {"chain": "base", "input_token": "USDC", "output_token": "ETH", "amount": "10"}
-    )
+def _swap(scene: Scene) -> Scenario:
+    bought = "SOL" if isinstance(scene, SolanaScene) else "ETH"
+    body = {"chain": scene.on.value, "input_token": "USDC", "output_token": bought, "amount": "10"}
+    return scene.asking("swap", body)
 
 
 def _assert_bought_and_swapped_once(scene: EvmScene, treasury_address: str) -> None:
@@ -82,3 +83,25 @@ def test_a_reorg_of_purchase_and_swap_repeats_neither(scene: EvmScene, wallets: 
     scene.recover()
     scene.recover()
     _assert_bought_and_swapped_once(scene, wallets[0])
+
+
+@pytest.mark.parametrize("point", [Point(COMMIT, "after", 2), Point("broadcast", "after", 2)], ids=str)
+def test_on_solana_too_sol_is_bought_and_swapped_once(scene_without_sol: SolanaScene, point: Point) -> None:
+    scene = scene_without_sol
+    with scene.app.app_context():
+        treasury_address = treasury.recipient(scene.on)
+    before = scene.held_by(treasury_address)
+    with passing(scene.node):
+        assert scene.in_child(_swap(scene), point).killed
+        scene.restart()
+        scene.recover()
+        scene.now += scene.patience
+        status, answer = scene.run_here(_swap(scene))
+        assert (status, answer["status"]) == (200, "confirmed"), answer
+        scene.recover()
+    purchases = [row for row in scene.history() if row["kind"] == "gas"]
+    # One that was signed and never sent has expired, and another one was made.
+    assert sorted(row["status"] for row in purchases) in (["confirmed"], ["confirmed", "failed"])
+    price = sum(usdc(float(row["amount"])) for row in purchases if row["status"] == "confirmed")
+    assert scene.held_by(treasury_address) - before == price
+    assert scene.held_by(scene.agent.solana_address) == usdc(40) - price

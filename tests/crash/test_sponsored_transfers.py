@@ -6,9 +6,10 @@ import pytest
 
 from app.core.chains import ChainName
 from app.payments import treasury
-from tests.crash.conftest import EvmScene, counted_usd
+from tests.crash.conftest import EvmScene, SolanaScene, counted_usd
 from tests.support.chains import fund, usdc
 from tests.support.processes import COMMIT, Point
+from tests.support.solana import passing
 
 pytestmark = pytest.mark.chain
 BASE = ChainName.BASE
@@ -53,3 +54,39 @@ def test_amount_and_fee_of_a_killed_process_are_paid_once(scene: EvmScene, point
     assert scene.held_by(scene.recipient) == usdc(2)
     assert scene.held_by(treasury_address) == fee
     assert counted_usd(scene.app) == pytest.approx(2 + fee / 10**6)
+
+
+@pytest.mark.parametrize(
+    "point", [Point(COMMIT, "before", 2), Point(COMMIT, "after", 2), Point("broadcast", "after")], ids=str
+)
+def test_on_solana_a_killed_process_pays_amount_and_fee_together_or_neither(
+    scene_without_sol: SolanaScene, point: Point
+) -> None:
+    scene = scene_without_sol
+    with scene.app.app_context():
+        treasury_address = treasury.recipient(scene.on)
+    before = scene.held_by(treasury_address)
+    body = {"amount": "2", "currency": "USDC", "chain": "solana", "to": scene.recipient}
+    transfer = scene.asking("transfer", body)
+    with passing(scene.node):
+        assert scene.in_child(transfer, point).killed
+        scene.restart()
+        recorded = {row["id"] for row in scene.history()}
+        scene.recover()
+        # The claim of the killed process has expired.
+        scene.now += scene.patience
+        status, answer = scene.run_here(transfer)
+    scene.recover()
+    rows = scene.history()
+    assert len(rows) == 2
+    assert recorded in (set(), {row["id"] for row in rows})
+    [outcome] = {row["status"] for row in rows}
+    fee = usdc(float(next(row for row in rows if row["type"] == "transfer")["gas_fee"]))
+    paid = (scene.held_by(scene.recipient), scene.held_by(treasury_address) - before)
+    if outcome == "failed":
+        # Signed, never sent, and expired.
+        assert (status, {row["error"] for row in rows}, paid) == (500, {"expired"}, (0, 0)), answer
+        assert counted_usd(scene.app) == 0
+    else:
+        assert (outcome, paid) == ("confirmed", (usdc(2), fee))
+        assert counted_usd(scene.app) == pytest.approx(2 + fee / 10**6)
