@@ -12,9 +12,12 @@ from flask import Flask
 
 from app.adapters.swaps.jupiter.exchange import JupiterExchange
 from app.adapters.swaps.uniswap.exchange import UniswapExchange
+from app.approvals import service as approvals
+from app.approvals.service import OwnerMethod, OwnerProof
 from app.core import clock
 from app.core.chains import ETH, SOL, USDC, ChainName, native
 from app.core.money import parse_amount
+from app.db.unit_of_work import unit_of_work
 from app.payments import treasury
 from app.payments.settlement_capacity import SettlementCapacityCache
 from app.ports.errors import Unreachable
@@ -30,6 +33,7 @@ from tests.support.faults import FaultyChain
 from tests.support.payments import facilitator_of
 from tests.support.solana import fund_solana, running_solana, solana_chain
 from tests.support.swaps import swap
+from workers import approvals as approved_payments
 from workers import confirmations
 
 pytestmark = pytest.mark.chain
@@ -266,3 +270,27 @@ def test_a_seller_keeps_what_it_needs_to_settle_payments(market: Market) -> None
         "insufficient_gas"
     )
     assert market.purchases() == []
+
+
+def test_the_owner_approves_what_is_paid_and_not_its_network_fee(market: Market) -> None:
+    market.fund(BASE, dollars=100)
+    market.agent.controls(approval_threshold_usd=0.000001)
+    to = "0x" + "c0ffee00" * 5
+    asked = [
+        market.agent.move("2", "USDC", to=to),
+        swap(market.agent, "USDC", "ETH", "30"),
+    ]
+    for answer in asked:
+        assert answer.status_code == 202, answer.get_json()
+        approval_id = answer.get_json()["approval"]["id"]
+        waiting, proof = approvals.get(approval_id), OwnerProof(OwnerMethod.OWNER_KEY)
+        with unit_of_work() as session:
+            assert approvals.decide(session, waiting, is_approved=True, proof=proof)
+        approved_payments.execute()
+        found = market.agent.get(f"/v1/approvals/{approval_id}").get_json()
+        assert found["status"] == "executed", found
+    market.run_workers()
+    rows = {(row["type"], row["kind"]): row["status"] for row in market.agent.history()}
+    expected = [("transfer", None), ("payment", "gas"), ("swap", None)]
+    assert rows == dict.fromkeys(expected, "confirmed")
+    assert len(market.purchases()) == 2
