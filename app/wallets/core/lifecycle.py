@@ -215,8 +215,7 @@ def allocate_nonce(session: Session, chain: ChainName, address: str, *, floor: i
     of_address = {"of_chain": chain.value, "of_address": address, "floor": floor}
     allocated_next = _ALLOCATE_NONCE.scalar(session, of_address)
     if allocated_next is None:
-        new = insert_into(session, Nonce).values(chain=chain.value, address=address, next_nonce=0)
-        session.execute(new.on_conflict_do_nothing())
+        lock_nonces(session, chain, address)
         allocated_next = _ALLOCATE_NONCE.scalar(session, of_address)
     if allocated_next is None:
         # Only this service has the keys: a chain that counts far more than was allocated is not trusted. A database
@@ -233,6 +232,20 @@ def allocate_nonce(session: Session, chain: ChainName, address: str, *, floor: i
         following = {"following": max(newest, nonce + 1)}
         _SET_NONCE.execute(session, {"of_chain": chain.value, "of_address": address, **following})
     return nonce
+
+
+def lock_nonces(session: Session, chain: ChainName, address: str) -> None:
+    """Lock the nonces of an address on a chain until the unit ends.
+
+    A unit that records transactions on several chains locks all of them first, in the order of the chains: recording
+    one locks the rows of its wallet, which rank after nonces.
+    """
+    new = insert_into(session, Nonce).values(chain=chain.value, address=address, next_nonce=0)
+    session.execute(
+        new.on_conflict_do_update(
+            index_elements=[Nonce.chain, Nonce.address], set_={"next_nonce": Nonce.next_nonce}
+        ).execution_options(synchronize_session=False)
+    )
 
 
 def advance_nonce(session: Session, chain: ChainName, address: str, *, used: int) -> None:

@@ -176,10 +176,13 @@ def _record(
             ),
             "delivery": (plan.chain, plan.seller, plan.delivery, seller, MovementKind.GAS_SALE),
         }  # fmt: skip
-        # By chain, because each locks the nonces of the service's wallet on it.
+        by_chain = sorted(steps.items(), key=lambda step: step[1][0])
+        for _name, (chain, _wallet, draft, _key, _kind) in by_chain:
+            if draft.sequence is not None:
+                lifecycle.lock_nonces(session, chain, draft.intent.sender)
         recorded = {
             name: relayed.record_submission(session, state.ports.chains[chain], wallet, draft, key, kind=kind)
-            for name, (chain, wallet, draft, key, kind) in sorted(steps.items(), key=lambda step: step[1][0])
+            for name, (chain, wallet, draft, key, kind) in by_chain
         }
         lifecycle.record_authorization(
             session, pipeline.new_transaction(payment_id, payment),
