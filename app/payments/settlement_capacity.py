@@ -6,7 +6,6 @@ The capacity is read from the chains periodically, not for every request for the
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 import structlog
@@ -93,13 +92,13 @@ def covers_gas(state: SettlementCapacity) -> bool:
     return state.native_units >= _MIN_SUBMISSIONS * state.fee_units
 
 
-def covers_sponsoring(chain: ChainName, sold_units: int) -> bool:
-    """Return whether the settler, after it sold some of its gas, holds enough for others besides the payments."""
+def reserve_for_payments(chain: ChainName, sold_units: int) -> int | None:
+    """Return the gas that sponsoring must leave the settler; None if it has less, after it sold some."""
     state = app_state().part(SettlementCapacityCache).get(chain)
     if state is None:
-        return False
-    remaining = replace(state, native_units=state.native_units - sold_units)
-    return _submissions(remaining) >= _MIN_SUBMISSIONS_FOR_SPONSORING
+        return None
+    reserve_units = _MIN_SUBMISSIONS_FOR_SPONSORING * max(state.fee_units, 1)
+    return reserve_units if state.native_units - sold_units >= reserve_units else None
 
 
 def store_gas_reserve(chain: ChainName, state: SettlementCapacity) -> None:

@@ -14,7 +14,8 @@ def gas_sponsor(chain: ChainName, sold_units: int = 0) -> GasSponsor:
 
     Raises: Rejected("gas_unavailable") if that would leave too little gas for settling payments.
     """
-    if not settlement_capacity.covers_sponsoring(chain, sold_units):
+    reserve_units = settlement_capacity.reserve_for_payments(chain, sold_units)
+    if reserve_units is None:
         raise Rejected("gas_unavailable")
     wallet = treasury.wallet(WalletRole.SETTLEMENT, chain)
-    return GasSponsor(wallet.id, wallet.address_on(chain), treasury.recipient(chain))
+    return GasSponsor(wallet.id, wallet.address_on(chain), treasury.recipient(chain), reserve_units)

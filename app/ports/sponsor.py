@@ -15,11 +15,15 @@ from app.ports.vault import Signer
 
 @dataclass(frozen=True, slots=True)
 class GasSponsor:
-    """The service's wallet that submits on a chain, its address there, and the address that fees are paid to."""
+    """The service's wallet that submits on a chain, its address there, and the address that fees are paid to.
+
+    `reserve_units` of the native token must stay in the wallet.
+    """
 
     wallet_id: str
     submitter: str
     fee_recipient: str
+    reserve_units: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -272,6 +272,73 @@ def test_a_seller_keeps_what_it_needs_to_settle_payments(market: Market) -> None
     assert market.purchases() == []
 
 
+def test_sales_to_many_agents_never_take_what_settling_payments_needs(market: Market) -> None:
+    settler = treasury.settler(BASE)
+    market.fund(BASE, dollars=100)
+    before = market.held(BASE, settler)[0]
+    assert swap(market.agent, "USDC", "ETH", "30").get_json()["status"] == "confirmed"
+    cost = before - market.held(BASE, settler)[0]
+    # All of them read the capacity from the same cache, which is as it was before the first sale.
+    capacity = app_state().part(SettlementCapacityCache)
+    capacity.clear()
+    found = capacity.get(BASE)
+    assert found is not None
+    reserve = 20 * found.fee_units
+    market.nodes[BASE].rpc("anvil_setBalance", settler, hex(reserve + 4 * cost))
+    capacity.clear()
+    outcomes = []
+    for _ in range(8):
+        agent = register(market.agent.client)
+        fund(market.nodes[BASE], agent.address, eth=0, dollars=100)
+        answer = swap(agent, "USDC", "ETH", "30").get_json()
+        outcomes.append(answer.get("status") or answer["details"]["reason"])
+    assert set(outcomes) == {"confirmed", "insufficient_gas"}
+    assert market.held(BASE, settler)[0] >= reserve
+
+
+def test_a_bridge_that_cannot_pay_for_both_chains_buys_nothing_on_either(market: Market) -> None:
+    market.fund(BASE, dollars=100)
+    of_both, of_source = (
+        float(bridge(market.agent, "base", to, "50", dry_run=True).get_json()["gas_fee"])
+        for to in ("solana", "ethereum")
+    )
+    market = replace(market, agent=register(market.agent.client))
+    # Enough for what it lacks on Solana, and for half of what it lacks on Base.
+    market.fund(BASE, dollars=round(50 + of_both - of_source / 2, 6))
+    before = market.held(BASE)
+    for more in ({"dry_run": True}, {}):
+        refused = bridge(market.agent, "base", "solana", "50", **more).get_json()
+        assert refused["details"]["reason"] == "insufficient_funds", refused
+    assert market.purchases() == []
+    assert market.held(BASE) == before
+
+
+def test_a_wallet_that_lacks_little_buys_enough_for_a_rise_of_fees(market: Market) -> None:
+    market.fund(BASE, dollars=100)
+    node = market.nodes[BASE]
+    refused = swap(market.agent, "USDC", "ETH", "30", gas="own").get_json()
+    required = parse_amount(refused["details"]["required"], ETH).units
+    node.rpc("anvil_setBalance", market.address(BASE), hex(required * 9 // 10))
+    base_fee = int(node.rpc("eth_feeHistory", "0x1", "latest", [])["baseFeePerGas"][-1], 16)
+    market.chains[BASE].fail(
+        "broadcast", "before", lambda: node.rpc("anvil_setNextBlockBaseFeePerGas", hex(base_fee * 5 // 4))
+    )
+    answer = swap(market.agent, "USDC", "ETH", "30").get_json()
+    assert answer.get("status") == "confirmed", answer
+    assert len(market.purchases()) == 1
+
+
+def test_a_client_that_prefers_not_to_wait_does_not_wait_for_the_ether_either(market: Market) -> None:
+    market.fund(BASE, dollars=100)
+    answer = swap(market.agent, "USDC", "ETH", "30", Prefer="respond-async")
+    assert answer.get_json()["code"] == "GAS_PENDING"
+    assert "outcomes" not in market.chains[BASE].calls
+    market.run_workers()
+    done = swap(market.agent, "USDC", "ETH", "30", Prefer="respond-async").get_json()
+    assert done["status"] == "pending"
+    assert len(market.purchases()) == 1
+
+
 def test_the_owner_approves_what_is_paid_and_not_its_network_fee(market: Market) -> None:
     market.fund(BASE, dollars=100)
     market.agent.controls(approval_threshold_usd=0.000001)
@@ -287,6 +354,10 @@ def test_the_owner_approves_what_is_paid_and_not_its_network_fee(market: Market)
         with unit_of_work() as session:
             assert approvals.decide(session, waiting, is_approved=True, proof=proof)
         approved_payments.execute()
+        # A worker does not wait for the ether: it executes the swap when it is due again.
+        with time_machine.travel(clock.now().timestamp() + 30, tick=True):
+            confirmations.confirm(BASE.value)
+            approved_payments.execute()
         found = market.agent.get(f"/v1/approvals/{approval_id}").get_json()
         assert found["status"] == "executed", found
     market.run_workers()

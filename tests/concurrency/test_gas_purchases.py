@@ -87,7 +87,9 @@ def test_a_purchase_across_chains_and_a_submission_on_one_of_them_do_not_deadloc
         wallet=wallet, type=TransactionType.TRANSFER, kind=MovementKind.BRIDGE, chain=BASE, recipient=buyer.address,
         payee=None, amount=TokenAmount(usdc(50), USDC), value_nanos=0,
     )  # fmt: skip
-    shortage = Rejected("insufficient_gas", details={"missing": "0.0001", "chain": "ethereum"})
+    shortage = Rejected(
+        "insufficient_gas", details={"missing": "0.0001", "required": "0.0001", "chain": "ethereum"}
+    )
 
     def transfer() -> str:
         answer = sender.move("5", "USDC", chain="ethereum", to=wallet.address_on(ETHEREUM))
@@ -95,14 +97,17 @@ def test_a_purchase_across_chains_and_a_submission_on_one_of_them_do_not_deadloc
 
     def buy() -> None:
         with app.app_context():
-            purchases.buy(bridged, [shortage], since=clock.now())
+            purchases.buy(bridged, [shortage], since=clock.now(), wait_seconds=None)
 
     chains[ETHEREUM].fail("sign", "before", wait_in_unit)
-    with ThreadPoolExecutor(2) as threads, psycopg.connect(postgres_url.replace("+psycopg", ""), autocommit=True) as outsider:
+    url = postgres_url.replace("+psycopg", "")
+    with ThreadPoolExecutor(2) as threads, psycopg.connect(url, autocommit=True) as outsider:
         transferred = threads.submit(transfer)
         assert has_nonce.wait(PATIENCE_SECONDS)
         bought = threads.submit(buy)
-        waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        waiting = (
+            "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
         wait_until(lambda: outsider.execute(waiting).fetchall(), what="the purchase waits")
         may_sign.set()
         assert transferred.result(PATIENCE_SECONDS) in ("confirmed", "pending")

@@ -121,6 +121,7 @@ def send(
             lambda: _retry_after_settling_pending(
                 wallet, order, lambda plan: _record_signed(plan, signer, claim)
             ),
+            wait_seconds=wait_seconds,
         )
     except PortError as error:
         raise pipeline.record_failed(unpriced, error.reason, error.details, claim=claim) from None
@@ -130,7 +131,9 @@ def send(
     return view
 
 
-def _with_gas(movement: Movement, order: BridgeOrder, action: Callable[[], ResultT]) -> ResultT:
+def _with_gas(
+    movement: Movement, order: BridgeOrder, action: Callable[[], ResultT], *, wait_seconds: Decimal | None
+) -> ResultT:
     """Apply `action`; if the wallet lacks native tokens and may buy them, buy them and apply it again."""
     started_at = clock.now()
     try:
@@ -139,7 +142,7 @@ def _with_gas(movement: Movement, order: BridgeOrder, action: Callable[[], Resul
         if error.reason != purchases.SHORTAGE or not purchases.are_available(order.gas, order.source):
             raise
         shortages = error.shortages if isinstance(error, _GasShortage) else [error]
-        purchases.buy(movement, shortages, since=started_at)
+        purchases.buy(movement, shortages, since=started_at, wait_seconds=wait_seconds)
     return action()
 
 

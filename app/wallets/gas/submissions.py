@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import BigInteger, bindparam, select, update
 from sqlalchemy.orm import Session
@@ -12,14 +12,17 @@ from app.core.chains import USDC, ChainName
 from app.core.money import TokenAmount
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
 from app.db.statements import table_of
+from app.ports.chain import SignedTransaction, TransactionDraft
 from app.ports.errors import Rejected, Unreachable
-from app.ports.sponsor import SponsoredDraft, SponsoredTransfer
+from app.ports.sponsor import AuthorizedTransfer, GasSponsor, SponsoredDraft, SponsoredTransfer
+from app.ports.vault import Signer
 from app.state import app_state
 from app.wallets.core import network_fees, parsing, wallets
 from app.wallets.core.models import SponsoredDay
 from app.wallets.core.wallets import WalletView
-from app.wallets.transactions import unmined
+from app.wallets.transactions import relayed, unmined
 from app.wallets.transactions.pipeline import Movement, NotAffordable
+from app.wallets.views.history import TransactionView
 
 UNAVAILABLE = "gas_unavailable"
 SUBMISSION_KIND = "sponsored"
@@ -37,12 +40,28 @@ _COUNT_TODAY = PreparedStatement(
 
 
 @dataclass(frozen=True, slots=True)
+class SponsorTransaction:
+    """A transaction of the service's wallet: it submits a payment, or delivers a native token."""
+
+    chain: ChainName
+    draft: TransactionDraft
+    sponsor: GasSponsor
+    wallet: WalletView
+
+
+@dataclass(frozen=True, slots=True)
 class SubmissionPlan:
     """A payment that the chain would execute; `cost_nanos` is what its submission is likely to cost the service."""
 
+    chain: ChainName
     draft: SponsoredDraft
     sponsor_wallet: WalletView
     cost_nanos: int
+
+    def submission(self, authorized: AuthorizedTransfer) -> SponsorTransaction:
+        """Return the submission of the payment once it is signed."""
+        sponsor = self.draft.transfer.sponsor
+        return SponsorTransaction(self.chain, authorized.submission, sponsor, self.sponsor_wallet)
 
 
 def is_available(chain: ChainName) -> bool:
@@ -64,7 +83,7 @@ def plan(chain: ChainName, sender: str, recipient: str | None, units: int) -> Su
         raise parsing.invalid_input_from(error.reason, error.details) or error from None
     if not network_fees.is_within_cap(chain, draft.submission.fee_units):
         raise Rejected("network_fee_too_high")
-    return SubmissionPlan(draft, wallets.get_with_controls(sponsor.wallet_id), value_nanos(draft.cost))
+    return SubmissionPlan(chain, draft, wallets.get_with_controls(sponsor.wallet_id), value_nanos(draft.cost))
 
 
 def value_nanos(cost: TokenAmount) -> int:
@@ -119,3 +138,20 @@ def count_today(session: Session, agent_id: str) -> int:
     if number is None:
         raise Rejected("sponsored_limit")
     return int(number)
+
+
+def record(
+    session: Session, transaction: SponsorTransaction, signer: Signer, *, kind: str = SUBMISSION_KIND
+) -> tuple[TransactionView, SignedTransaction]:
+    """Sign a transaction that leaves the service's wallet the gas that payments need, and record it as pending.
+
+    Raises: Rejected("gas_unavailable"), also for what concurrent requests have spent since the balance was read.
+    """
+    chain, draft = app_state().ports.chains[transaction.chain], transaction.draft
+    spendable = replace(draft, native_units=draft.native_units - transaction.sponsor.reserve_units)
+    try:
+        return relayed.record_submission(session, chain, transaction.wallet, spendable, signer, kind=kind)
+    except Rejected as error:
+        if error.reason != "insufficient_gas":
+            raise
+        raise Rejected(UNAVAILABLE) from None

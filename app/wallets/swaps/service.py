@@ -104,7 +104,7 @@ def send(
 
     def buy_gas(shortage: PortError) -> history.TransactionView:
         try:
-            purchases.buy(movement, [shortage], since=started_at)
+            purchases.buy(movement, [shortage], since=started_at, wait_seconds=wait_seconds)
         except PortError as error:
             raise pipeline.record_failed(movement, error.reason, error.details, claim=claim) from None
         return send(wallet, replace(order, gas=GasSource.OWN), wait_seconds=wait_seconds, claim=claim)

@@ -28,7 +28,7 @@ from app.wallets.core import custody, lifecycle
 from app.wallets.core.lifecycle import MovementKind, MovementStatus, TransactionType
 from app.wallets.gas import submissions
 from app.wallets.gas.submissions import SubmissionPlan
-from app.wallets.transactions import authorizations, failures, pipeline, relayed
+from app.wallets.transactions import authorizations, failures, pipeline
 from app.wallets.transactions.pipeline import Movement, MovementQuote, RecordedCallback
 from app.wallets.views import history
 from app.wallets.views.history import TransactionView
@@ -125,7 +125,7 @@ def _record(
     Raises: Rejected, and the 403 errors of refused limits.
     """
     signer, submitter = custody.signer_of(movement.wallet.id), custody.signer_of(plan.sponsor_wallet.id)
-    chain, sponsor = app_state().ports.chains[movement.chain], app_state().ports.sponsors[movement.chain]
+    sponsor = app_state().ports.sponsors[movement.chain]
     transfer_id, fee_id = new_id(), new_id()
     with unit_of_work() as session:
         spending_holds.hold(session, movement.wallet.id, movement.spending_request, reference=transfer_id)
@@ -140,14 +140,7 @@ def _record(
             now=int(clock.now().timestamp()),
         )
         # First, because it locks the nonces of the service's wallet.
-        submission, signed = relayed.record_submission(
-            session,
-            chain,
-            plan.sponsor_wallet,
-            authorized.submission,
-            submitter,
-            kind=submissions.SUBMISSION_KIND,
-        )
+        submission, signed = submissions.record(session, plan.submission(authorized), submitter)
         recorded = _record_authorizations(session, (transfer_id, priced), (fee_id, fee), authorized)
         claim.bind(session, transfer_id)
         if on_recorded is not None:
