@@ -22,6 +22,8 @@ _ROLES = {
     AmountKind.CONTAINED: AmountRole.INCLUDED_TAX,
     AmountKind.DISCOUNT: AmountRole.DISCOUNT,
 }
+# What an option can cost. A total or a subtotal counts wherever it is.
+_KINDS_OF_OPTIONS = frozenset((AmountKind.SHIPPING, AmountKind.TAX, AmountKind.OTHER))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +35,20 @@ class _Row:
 def labelled_amounts(snapshot: PageSnapshot) -> list[LabelledAmount]:
     """Return the labelled amounts of a page: those of its rows, and from its text what no row contains.
 
-    An amount that is crossed out is none.
+    An amount that is crossed out is none, and the price of an option only if it is chosen and in no row of its own.
     """
     rows = _rows(snapshot)
     by_structure = [row.found for row in rows if row.found.kind is not AmountKind.OTHER]
     known = {row.amount.nanos for row in by_structure}
     has_total = any(row.kind is AmountKind.TOTAL for row in by_structure)
     struck = {amount.nanos for row in snapshot.amounts if row.struck for amount in prices.amounts(row.amount)}
-    struck -= {row.found.amount.nanos for row in rows}
+    options = {amount.nanos for row in snapshot.amounts if row.option for amount in prices.amounts(row.amount)}
+    shown = {row.found.amount.nanos for row in rows}
     return by_structure + [
         row
         for row in prices.labelled_amounts(snapshot.text)
-        if row.amount.nanos not in struck
+        if row.amount.nanos not in struck - shown
+        and not (row.kind in _KINDS_OF_OPTIONS and row.amount.nanos in options - shown)
         and (row.amount.nanos not in known or (row.kind is AmountKind.TOTAL and not has_total))
     ]
 
@@ -103,7 +107,15 @@ def disagreeing_totals(
 
 
 def _rows(snapshot: PageSnapshot) -> list[_Row]:
-    return [_Row(row.group, found) for row in snapshot.amounts if not row.struck for found in _labelled(row)]
+    read = [(row, found) for row in snapshot.amounts if not row.struck for found in _labelled(row)]
+    counted = {(found.kind, found.amount.nanos) for row, found in read if not row.option}
+    return [
+        _Row(row.group, found)
+        for row, found in read
+        if not row.option
+        or found.kind not in _KINDS_OF_OPTIONS
+        or (row.option == "chosen" and (found.kind, found.amount.nanos) not in counted)
+    ]
 
 
 def _labelled(row: AmountRow) -> list[LabelledAmount]:
@@ -113,8 +125,14 @@ def _labelled(row: AmountRow) -> list[LabelledAmount]:
         # A row in one element, such as "Total (incl. tax $0.00) $17.00".
         return prices.labelled_amounts(row.text)
     before = prices.words_of(row.text.partition(row.amount)[0])
-    label = " ".join((before or prices.words_of(row.text.replace(row.amount, " "))).split())
+    label = " ".join((before or prices.words_of(row.text.replace(row.amount, " ")) or _label_within(row)).split())
     kind = prices.kind_of(label)
     if plain.strip() != row.amount.strip() and _SIGN.match(row.amount.strip()) and kind is AmountKind.OTHER:
         kind = AmountKind.DISCOUNT
     return [LabelledAmount(label, kind, found[0])]
+
+
+def _label_within(row: AmountRow) -> str:
+    """Return the label of an amount that is a text beside it, such as `<div><span>Subtotal</span>$12.00</div>`."""
+    words = prices.words_of(row.amount)
+    return words if row.amount.startswith(words.partition(" ")[0]) else ""

@@ -200,10 +200,19 @@
     return null;
   };
   const found = leaves.filter(shown).map((leaf) => ({ leaf, ...rowOf(leaf) })).filter((each) => each.row);
+  // Whether an amount is the price of an option, such as a delivery method: "chosen", "unchosen", or "" for none.
+  const optionOf = ({ leaf, row }) => {
+    const OPTION = "input[type=radio],[role=radio]";
+    const named = closest(leaf, "label");
+    const inside = row.querySelectorAll(OPTION);
+    const option = closest(leaf, OPTION) || (named && named.control && named.control.matches(OPTION) ? named.control : inside.length === 1 ? inside[0] : null);
+    if (!option) return "";
+    return option.checked === true || option.getAttribute("aria-checked") === "true" ? "chosen" : "unchosen";
+  };
   const isRow = (element) => /^(tr|li|dd)$/i.test(element.tagName) || isRole(element, "row", "listitem");
   // Columns of labels and of amounts have no rows; the text rules pair them.
   const amounts = found.filter((each) => isRow(each.row) || found.filter((other) => other.row === each.row).length === 1)
-    .map((each) => ({ amount: inner(each.leaf, 60), text: each.text, struck: struckThrough(each.leaf), group: all.indexOf(up(each.row)) }));
+    .map((each) => ({ amount: inner(each.leaf, 60), text: each.text, struck: struckThrough(each.leaf), group: all.indexOf(up(each.row)), option: optionOf(each) }));
 
   const said = (selector, name) => {
     const found = document.querySelector(selector);

@@ -86,12 +86,16 @@ class PagePrice:
 
 @dataclass(frozen=True, slots=True)
 class AmountRow:
-    """An amount and the text of its row; rows of one table or list have the same `group`."""
+    """An amount and the text of its row; rows of one table or list have the same `group`.
+
+    `option` is `chosen` or `unchosen` for the price of an option, such as a delivery method, and otherwise empty.
+    """
 
     amount: str
     text: str
     struck: bool
     group: int
+    option: str = ""
 
 
 @dataclass(frozen=True, slots=True)
