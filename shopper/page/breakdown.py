@@ -126,7 +126,8 @@ def _labelled(row: AmountRow) -> list[LabelledAmount]:
         return prices.labelled_amounts(row.text)
     before = prices.words_of(row.text.partition(row.amount)[0])
     label = " ".join((before or prices.words_of(row.text.replace(row.amount, " ")) or _label_within(row)).split())
-    kind = prices.kind_of(label)
+    # A long label begins with what the amount is: "Shipping: by post, free from $200.00".
+    kind = prices.kind_of(label if len(label) <= prices.MAX_LABEL_LENGTH else label.partition(":")[0])
     if plain.strip() != row.amount.strip() and _SIGN.match(row.amount.strip()) and kind is AmountKind.OTHER:
         kind = AmountKind.DISCOUNT
     return [LabelledAmount(label, kind, found[0])]

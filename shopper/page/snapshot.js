@@ -199,7 +199,17 @@
     }
     return null;
   };
-  const found = leaves.filter(shown).map((leaf) => ({ leaf, ...rowOf(leaf) })).filter((each) => each.row);
+  // A row of a table whose currency has a cell of its own, or whose label contains other amounts: its last cells are the amount.
+  const cellsOf = (row) => [...row.children].filter((cell) => (/^T[DH]$/.test(cell.tagName) || isRole(cell, "cell", "gridcell", "rowheader")) && inner(cell));
+  const tableRows = all.filter((element) => (element.tagName === "TR" || isRole(element, "row")) && shown(element)).map((row) => {
+    const [label, ...cells] = cellsOf(row);
+    const last = cells.slice(-2).map((cell) => inner(cell, 60));
+    const amount = [last.slice(-1).join(), last.join(" ")].find((text) => money.test(text) && wordless(text));
+    const isRead = leaves.some((leaf) => leaf === row || cells.some((cell) => cell.contains(leaf)));
+    return amount && !isRead ? { leaf: cells.at(-1), row, amount, text: inner(label) + " " + amount } : null;
+  }).filter(Boolean);
+  const found = leaves.filter(shown).map((leaf) => ({ leaf, amount: inner(leaf, 60), ...rowOf(leaf) }))
+    .filter((each) => each.row && !tableRows.some(({ row }) => row.contains(each.leaf))).concat(tableRows);
   // Whether an amount is the price of an option, such as a delivery method: "chosen", "unchosen", or "" for none.
   const optionOf = ({ leaf, row }) => {
     const OPTION = "input[type=radio],[role=radio]";
@@ -212,7 +222,7 @@
   const isRow = (element) => /^(tr|li|dd)$/i.test(element.tagName) || isRole(element, "row", "listitem");
   // Columns of labels and of amounts have no rows; the text rules pair them.
   const amounts = found.filter((each) => isRow(each.row) || found.filter((other) => other.row === each.row).length === 1)
-    .map((each) => ({ amount: inner(each.leaf, 60), text: each.text, struck: struckThrough(each.leaf), group: all.indexOf(up(each.row)), option: optionOf(each) }));
+    .map((each) => ({ amount: each.amount, text: each.text, struck: struckThrough(each.leaf), group: all.indexOf(up(each.row)), option: optionOf(each) }));
 
   const said = (selector, name) => {
     const found = document.querySelector(selector);

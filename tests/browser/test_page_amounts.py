@@ -44,6 +44,10 @@ LABELS_BESIDE_AMOUNTS = """<ul role="radiogroup"><li><button role="radio" aria-c
 OPTIONS = """<label><input type="radio" name="s">Express delivery $12.00</label>
   <label><input type="radio" name="s" checked>Standard delivery $5.00</label>
   <table><tr><td>Subtotal</td><td>$12.00</td></tr><tr><td>Total</td><td>$17.00</td></tr></table>"""
+CELLS_OF_CURRENCY = """<table><tr><td>Net</td><td>$</td><td>10.00</td></tr><tr><td>VAT</td><td>$</td><td>2.00</td></tr>
+  <tr><td>Shipping: by post, from 6,- $, free if the gross price of the purchase is above <b>$200</b>:</td><td>$</td>
+    <td>6.00</td></tr>
+  <tr><td>Total</td><td>$</td><td>18.00</td></tr></table><p>1 mug <b>$12.00</b></p>"""
 UNKNOWN_LANGUAGE = """<table><tr><td>Välisumma</td><td>$12.00</td></tr><tr><td>Toimitus</td><td>$5.00</td></tr>
   <tr><td>Yhteensä</td><td>$17.00</td></tr></table>"""
 STICKY = TABLE + '<div style="position:fixed;bottom:0"><span>Total</span> <b>$17.00</b></div>'
@@ -86,6 +90,7 @@ class ReadPage:
         (STICKY, {("subtotal", 12), ("shipping", 5), ("included_tax", 0), ("total", 17)}),
         (LABELS_BESIDE_AMOUNTS, {("subtotal", 12), ("shipping", 5), ("included_tax", 0), ("total", 17)}),
         (OPTIONS, {("subtotal", 12), ("shipping", 5), ("total", 17)}),
+        (CELLS_OF_CURRENCY, {("item", 12), ("tax", 2), ("shipping", 6), ("total", 18)}),
     ],
     ids=[
         "a-table",
@@ -97,6 +102,7 @@ class ReadPage:
         "a-sticky-total",
         "labels-beside-amounts",
         "prices-of-options",
+        "cells-of-the-currency",
     ],
 )
 def test_each_amount_has_its_role_and_the_parts_make_the_total(
