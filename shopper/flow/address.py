@@ -114,6 +114,7 @@ def fill(session: BrowserSession, snapshot: PageSnapshot, attempts: FillAttempts
         if not attempts.allow(control):
             continue
         typed = _fill_field(session, control, token, value) or typed
+        session.recipient_entered = session.recipient_entered or typed
         session.record_step("fill", token, snapshot.path)
         if control.type in {"select", "combobox"}:
             # Other fields depend on a country or a state: read them again before filling them.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from urllib.parse import urljoin
 
+from app.core import money
 from app.ports.shopper import FailureCode, PurchaseFailed
 from shopper.flow.session import BrowserSession, preferred_button
 from shopper.page import autofill, breakdown, keywords, prices
+from shopper.page.prices import LabelledAmount
 from shopper.page.snapshot import PageButton, PageSnapshot
 from shopper.page.tab import PageActionFailed
 
@@ -68,13 +70,14 @@ def empty_cart(session: BrowserSession) -> None:
             snapshot = session.press(confirm[0], "empty_cart")
 
 
-def assert_cart_matches(session: BrowserSession, snapshot: PageSnapshot, *, where: str) -> None:
-    """Compare the amounts on a page with the request. Raises: PurchaseFailed(cart_mismatch)."""
-    fits = prices.goods_match(breakdown.labelled_amounts(snapshot), session.goods_nanos)
+def assert_goods_match(session: BrowserSession, rows: list[LabelledAmount], *, where: str) -> None:
+    """Compare the amounts on a page with the product's price. Raises: PurchaseFailed(cart_mismatch)."""
+    fits = prices.goods_match(rows, session.goods_nanos)
     if fits is False:
         raise PurchaseFailed(
             FailureCode.CART_MISMATCH,
-            f"The {where} does not match the product's price and quantity; the cart may contain something else.",
+            f"The {where} does not match the product's price: {session.request.quantity} of it cost "
+            f"{money.usd_string(session.goods_nanos)}. {breakdown.describe(rows)} The cart may contain something else.",
         )
     session.goods_verified = session.goods_verified or fits is True
 

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from app.ports.shopper import FailureCode, PurchaseFailed, PurchaseOutcomeUnknown
-from shopper.flow import address, advice, extras, login, review
+from shopper.flow import address, advice, extras, login, review, steps
 from shopper.flow.address import FillAttempts
 from shopper.flow.session import BrowserSession, assert_no_human_check, preferred_button
+from shopper.flow.steps import NextPress
 from shopper.page import autofill, breakdown, keywords, prices
 from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
 from shopper.page.tab import PageActionFailed
@@ -64,10 +65,10 @@ def go_to_review(session: BrowserSession, snapshot: PageSnapshot) -> tuple[PageS
             session.tab.settle()
             snapshot = session.tab.take_snapshot()
             continue
-        place = order_button(snapshot)
-        if place is not None and _is_review(snapshot):
-            return snapshot, place
-        target = _next_button(snapshot, progress)
+        last = _last_button(session, snapshot, progress)
+        if last is not None:
+            return snapshot, last
+        target = _onward_button(snapshot, progress)
         if target is None:
             later = session.tab.wait_for(_differs(snapshot), seconds=_STALL_SECONDS)
             if _state(later) != _state(snapshot):
@@ -76,6 +77,7 @@ def go_to_review(session: BrowserSession, snapshot: PageSnapshot) -> tuple[PageS
             target = _advised_button(session, later, progress)
             snapshot = later
         progress.remember(snapshot, target)
+        session.payment_sent = session.payment_sent or steps.sends_payment(snapshot, target)
         session.press(target, "continue")
         before = snapshot
         snapshot = session.tab.wait_for(_differs(before), seconds=_RESPONSE_SECONDS)
@@ -83,6 +85,32 @@ def go_to_review(session: BrowserSession, snapshot: PageSnapshot) -> tuple[PageS
         if confirms_order(before, snapshot) and not _next_step_buttons(snapshot):
             raise _unexpected_confirmation()
     raise PurchaseFailed(FailureCode.STUCK, "The checkout did not reach its review.")
+
+
+def _last_button(
+    session: BrowserSession, snapshot: PageSnapshot, progress: _CheckoutProgress
+) -> PageButton | None:
+    """Return the button that orders, whatever its name. Raises: PurchaseFailed if one may order or lead on."""
+    place = order_button(snapshot)
+    if place is not None and _is_review(snapshot):
+        return place
+    target = _onward_button(snapshot, progress)
+    press = NextPress.LEADS_ON if target is None else steps.consequence(session, snapshot, target)
+    if target is None or press is NextPress.LEADS_ON:
+        return None
+    _assert_no_card_required(snapshot)
+    if press is NextPress.MAY_ORDER:
+        return target
+    raise PurchaseFailed(
+        FailureCode.STUCK,
+        f'"{target.text[:_MAX_SEEN_LENGTH]}" may order, or lead to another step: the page asks for a payment, shows a '
+        "total, and neither its words nor its steps tell. It was not pressed, because the order was not authorized.",
+    )
+
+
+def _onward_button(snapshot: PageSnapshot, progress: _CheckoutProgress) -> PageButton | None:
+    by_words = _next_button(snapshot, progress)
+    return by_words or steps.onward_button(snapshot, progress.candidates(snapshot, list(snapshot.buttons)))
 
 
 def _state(snapshot: PageSnapshot) -> tuple[object, ...]:
@@ -97,41 +125,22 @@ def _differs(before: PageSnapshot) -> Callable[[PageSnapshot], bool]:
 
 
 def order_button(snapshot: PageSnapshot) -> PageButton | None:
-    """Return the order button, if the page has a usable one: by its words, or else by the step that it ends."""
+    """Return the button that says, in its text or its accessible name, that it orders; None without a usable one."""
     found = [
         button
         for button in snapshot.buttons
-        if keywords.PLACE_ORDER.search(button.text)
+        if any(keywords.PLACE_ORDER.search(name) for name in (button.text, button.label))
         and not _NOT_PLACE_ORDER.search(button.text)
         and not keywords.EXTERNAL_PAYMENT.search(button.text)
         and button.region not in {"header", "nav", "footer"}
         and not button.href.rstrip("#").startswith("http")
     ]
-    return preferred_button(found) or _unnamed_order_button(snapshot)
-
-
-def _unnamed_order_button(snapshot: PageSnapshot) -> PageButton | None:
-    """Return the button of a step that only confirms: its form has no fields, and the page a total and an address.
-
-    Some shops call it "Next" like all the others. Whatever it is called, it is not pressed without authorization.
-    """
-    if not (keywords.REVIEW_STEP.search(f"{snapshot.heading}\n{snapshot.title}")):
-        return None
-    if not keywords.DELIVERY.search(snapshot.text):
-        return None
-    fields = {control.form for control in snapshot.controls if not control.disabled}
-    found = [
-        button
-        for button in _next_step_buttons(snapshot)
-        if button.submits and button.form >= 0 and button.form not in fields
-    ]
-    has_total = bool(found) and prices.total_of(breakdown.labelled_amounts(snapshot)) is not None
-    return preferred_button(found) if has_total else None
+    return preferred_button(found)
 
 
 def is_order_confirmed(snapshot: PageSnapshot) -> bool:
     """Return whether a page confirms an order."""
-    return bool(
+    return steps.describes_order(snapshot) or bool(
         keywords.ORDER_CONFIRMED.search(f"{snapshot.heading}\n{snapshot.title}")
         and not keywords.ORDER_REJECTED.search(snapshot.heading)
     )
@@ -142,7 +151,7 @@ def confirms_order(before: PageSnapshot, now: PageSnapshot) -> bool:
     new_lines = "\n".join(line for line in now.text.splitlines() if line not in set(before.text.splitlines()))
     if keywords.ORDER_REJECTED.search(new_lines) or order_button(now) is not None:
         return False
-    return bool(
+    return steps.confirms_by_structure(before, now) or bool(
         keywords.ORDER_CONFIRMED.search(
             f"{new_lines}\n{now.heading if now.heading != before.heading else ''}"
         )
@@ -208,7 +217,13 @@ def _choose_defaults(session: BrowserSession, snapshot: PageSnapshot, progress: 
         usable = [control for control in members if not keywords.EXTERNAL_PAYMENT.search(control.label)]
         if pays:
             safe = [control for control in usable if keywords.OFFLINE_PAYMENT.search(control.label)]
-            usable = safe or ([] if chosen is not None else usable)
+            # One that asks for no card number, whatever it is called.
+            others = [
+                control
+                for control in usable
+                if control is not chosen and not keywords.CARD.search(control.label)
+            ]
+            usable = safe or (usable if chosen is None else others)
         target = next((control for control in usable if progress.filling.allow(control)), None)
         if target is not None and target is not chosen:
             session.tab.check(target)
@@ -335,7 +350,7 @@ def _next_step_buttons(snapshot: PageSnapshot) -> list[PageButton]:
         for button in _usable(snapshot)
         if keywords.NEXT.search(button.text)
         and not keywords.NOT_NEXT.search(button.text)
-        and not keywords.PLACE_ORDER.search(button.text)
+        and not any(keywords.PLACE_ORDER.search(name) for name in (button.text, button.label))
     ]
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 from app.ports.shopper import FailureCode, Product, PurchaseFailed
 from shopper.flow import extras
 from shopper.flow.session import BrowserSession, assert_no_human_check
-from shopper.page import autofill, keywords
+from shopper.page import autofill, keywords, structured
 from shopper.page import prices as money
 from shopper.page.prices import PageAmount
 from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
@@ -39,7 +37,7 @@ def open_page(session: BrowserSession) -> PageSnapshot:
 def read(session: BrowserSession, snapshot: PageSnapshot) -> Product:
     """Read title, price and availability. Raises: PurchaseFailed."""
     session.observe_currency(snapshot)
-    offers = list(_offers(snapshot))
+    offers = structured.offers(snapshot)
     for offer in offers:
         if code := str(offer.get("priceCurrency") or "").upper():
             session.declared.add(code)
@@ -75,7 +73,7 @@ def read(session: BrowserSession, snapshot: PageSnapshot) -> Product:
 
 
 def add_button(snapshot: PageSnapshot) -> PageButton | None:
-    """Return the button that adds the product to the cart."""
+    """Return the button that adds the product to the cart: by its words, or as the only one of the product's form."""
     found = [
         button
         for button in snapshot.buttons
@@ -87,9 +85,25 @@ def add_button(snapshot: PageSnapshot) -> PageButton | None:
     preferred = [button for button in found if _CART_WORD.search(button.text)]
     buttons = [button for button in (preferred or found) if not button.disabled]
     if not buttons:
-        return None
+        return _add_button_by_form(snapshot)
     in_forms = [button for button in buttons if button.tag != "a"]
     return (in_forms or buttons)[0]
+
+
+def _add_button_by_form(snapshot: PageSnapshot) -> PageButton | None:
+    """Return the only button of the form that asks for a quantity or is sent to the cart, on a page with an offer."""
+    if not structured.offers(snapshot) and not snapshot.declared.get("price"):
+        return None
+    with_quantity = {control.form for control in snapshot.controls if control.type == "number"}
+    found = [
+        button
+        for button in snapshot.buttons
+        if button.submits
+        and (button.form in with_quantity or keywords.CART_PATH.search(button.action))
+        and not (button.region or button.in_list or button.toggles)
+        and not any(words.search(button.text) for words in (keywords.NOT_ADD_TO_CART, keywords.PLACE_ORDER))
+    ]
+    return found[0] if len(found) == 1 and not found[0].disabled else None
 
 
 def is_listing(snapshot: PageSnapshot, add: PageButton) -> bool:
@@ -247,13 +261,17 @@ def _choices(snapshot: PageSnapshot) -> tuple[str, ...]:
 
 
 def _quantities(snapshot: PageSnapshot) -> list[FormControl]:
-    return [
+    usable = [
         control
         for control in snapshot.controls
-        if control.type in {"number", "text", "select"}
-        and autofill.token_of(control) == autofill.QUANTITY
-        and not control.disabled
+        if control.type in {"number", "text", "select"} and not control.disabled
     ]
+    named = [control for control in usable if autofill.token_of(control) == autofill.QUANTITY]
+    add = add_button(snapshot)
+    beside = [
+        control for control in usable if add and control.type == "number" and control.form == add.form >= 0
+    ]
+    return named or (beside if len(beside) == 1 else [])
 
 
 def _set_quantity(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapshot:
@@ -331,27 +349,3 @@ def _visible_price(snapshot: PageSnapshot) -> PageAmount | None:
             if found:
                 return found[0]
     return None
-
-
-def _offers(snapshot: PageSnapshot) -> Iterator[dict[str, Any]]:
-    for text in snapshot.json_ld:
-        try:
-            parsed = json.loads(text)
-        except ValueError:
-            continue
-        yield from _offers_in(parsed, depth=0)
-
-
-def _offers_in(node: Any, *, depth: int) -> Iterator[dict[str, Any]]:
-    if depth > 8:
-        return
-    if isinstance(node, list):
-        for inner in node:
-            yield from _offers_in(inner, depth=depth + 1)
-    elif isinstance(node, dict):
-        if str(node.get("@type")) == "Offer" or ("price" in node and "priceCurrency" in node):
-            yield node
-        else:
-            for name in ("@graph", "offers", "mainEntity", "hasVariant"):
-                if name in node:
-                    yield from _offers_in(node[name], depth=depth + 1)

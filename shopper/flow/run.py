@@ -18,7 +18,7 @@ from app.ports.shopper import (
 )
 from shopper.flow import cart, checkout, login, product, review
 from shopper.flow.session import BrowserSession, find_same_button
-from shopper.page import breakdown, keywords, prices
+from shopper.page import breakdown, keywords, prices, structured
 from shopper.page.snapshot import PageButton, PageSnapshot
 from shopper.page.tab import BrowserTab, PageActionFailed
 
@@ -126,7 +126,7 @@ def _check_cart(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapshot
     session.observe_currency(shown)
     if session.quantity_in_cart:
         shown = cart.set_quantity(session, shown)
-    cart.assert_cart_matches(session, shown, where="cart")
+    cart.assert_goods_match(session, breakdown.labelled_amounts(shown), where="cart")
     return shown
 
 
@@ -138,7 +138,7 @@ def _stable_review(
     for _ in range(3):
         session.tab.settle()
         again = session.tab.take_snapshot()
-        next_button = checkout.order_button(again)
+        next_button = checkout.order_button(again) or find_same_button(button, again)
         if next_button is None:
             raise PageActionFailed
         button, second = next_button, review.read(session, again)
@@ -175,7 +175,7 @@ def _place_order(
         session.capture("confirmation")
         _assert_confirmed(before, snapshot)
         return OrderConfirmation(
-            order_number(snapshot.text),
+            structured.order_number(snapshot) or order_number(snapshot.text),
             max(found.total_nanos, _confirmed_total_nanos(session, snapshot)),
             found.payment_method,
             found.shipping_method,

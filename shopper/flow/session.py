@@ -35,6 +35,8 @@ class BrowserSession:
     zip_entered: bool = False
     address_chosen: bool = False
     address_asked: bool = False
+    recipient_entered: bool = False
+    payment_sent: bool = False
     goods_verified: bool = False
     quantity_in_cart: bool = False
 

@@ -78,12 +78,6 @@ PLACE_ORDER = _pattern(
     r"\b(zahlungspflichtig|kostenpflichtig) bestellen\b", r"\bjetzt (kaufen|bestellen|bezahlen)\b",
     r"\b(valider|confirmer) (ma |la )?commande\b", r"\bpayer\b",
 )  # fmt: skip
-# The step before the order, by the heading of its page.
-REVIEW_STEP = _pattern(
-    r"\bconfirm(ation)?\b",
-    r"\b(review|summary|overview)\b",
-    r"\b(übersicht|überprüfen|récapitulatif|vérification)\b",
-)
 # Words of a page about an order that is sent somewhere.
 DELIVERY = _pattern(
     r"\bship(ping|ment|ped|s)?\b", r"\bdeliver(y|ed|s)?\b", r"\b(postal|street|home) address\b", r"\bpostage\b",
@@ -94,6 +88,12 @@ NEXT = _pattern(
     r"\buse (this|that) address\b", r"\bdeliver (it )?(here|to this address)\b", r"\bsave (and|&) continue\b",
     r"\bgo (on|to (payment|shipping|delivery|review))\b", r"\breview( my| your| the)? order\b", r"\bsave address\b",
     r"\bsave\b", r"\bselect\b", r"\bweiter\b", r"\bfortfahren\b", r"\bcontinuer\b", r"\bsuivant\b", r"\bto (payment|shipping|delivery|review)\b",
+)  # fmt: skip
+# The name of the next step, or of the choice that a press makes.
+NAMED_STEP = _pattern(
+    r"\bto (the )?(payment|shipping|delivery|address|review|summary|overview)\b", r"\breview( my| your| the)? order\b",
+    r"\bship (it )?(here|to)\b", r"\bdeliver (it )?(here|to)\b", r"\buse (this|that) address\b", r"\bsave address\b", r"\bselect\b",
+    r"\b(zur|zum) (zahlung|versand|lieferung|übersicht|prüfung)\b", r"\bvers (le paiement|la livraison|le récapitulatif)\b",
 )  # fmt: skip
 NOT_NEXT = _pattern(
     r"continue (shopping|browsing)|keep shopping|back|return|cancel|edit|change|remove|delete|apply|coupon|voucher|promo",

@@ -99,6 +99,8 @@ class AmountKind(StrEnum):
     CONTAINED = "contained"
     """In the total already, such as the tax of prices that include it."""
     DISCOUNT = "discount"
+    PART = "part"
+    """Of the total by its sum, with a label in no known language."""
     OTHER = "other"
 
 

@@ -66,6 +66,14 @@ class PageButton:
     card: str
     around: str
     trail: str
+    label: str = ""
+    """The accessible name that the page sets, which may differ from the text."""
+    action: str = ""
+    """The path that the form is sent to."""
+    toggles: bool = False
+    """Opens or selects something, by its ARIA state."""
+    in_list: bool = False
+    """Belongs to one entry of a list or a table."""
 
     @property
     def path(self) -> str:
@@ -125,6 +133,8 @@ class PageSnapshot:
     declared: Mapping[str, str]
     currencies: tuple[str, ...]
     amounts: tuple[AmountRow, ...] = ()
+    steps_after: int = -1
+    """How many steps follow the current one in a list of steps; -1 without such a list."""
 
     @property
     def host(self) -> str:
@@ -164,6 +174,7 @@ def parse_snapshot(raw: Mapping[str, Any]) -> PageSnapshot:
         declared=dict(raw["declared"]),
         currencies=tuple(raw["currencies"]),
         amounts=tuple(AmountRow(**item) for item in raw["amounts"]),
+        steps_after=int(raw["steps_after"]),
     )
 
 

@@ -124,7 +124,7 @@ def test_a_defect_at_the_checkout_prevents_the_order_and_leaves_an_empty_cart(
 def test_a_checkout_that_no_rule_continues_is_continued_by_a_choice_and_only_by_one(
     shopper: SharedBrowserShopper, corner: Corner
 ) -> None:
-    corner.behaviour = Behaviour(checkout_word="Off we go")
+    corner.behaviour = Behaviour(checkout_word="Off we go", other_word="Leave it")
     result = purchase(shopper, corner.product)
     assert (result.failure_code, corner.orders) == ("stuck", [])
     handler = RecordingHandler(chooses=lambda _question: 0)
@@ -132,15 +132,18 @@ def test_a_checkout_that_no_rule_continues_is_continued_by_a_choice_and_only_by_
     assert result.confirmation is not None, result.failed
     assert [len(corner.orders), len(handler.reviews)] == [1, 1]
     [question] = handler.questions
-    assert [(item.role, item.name) for item in question.candidates] == [("button", "Off we go")]
+    assert [(item.role, item.name) for item in question.candidates] == [
+        ("button", "Off we go"),
+        ("button", "Leave it"),
+    ]
     assert [step.text for step in handler.steps if step.action == "ask_model"] == ["Off we go"]
 
 
-@pytest.mark.parametrize("index", [None, 1, -1, 10**30], ids=["none", "one-too-many", "negative", "huge"])
+@pytest.mark.parametrize("index", [None, 2, -1, 10**30], ids=["none", "one-too-many", "negative", "huge"])
 def test_a_bad_choice_of_a_language_model_ends_as_without_one(
     shopper: SharedBrowserShopper, corner: Corner, index: int | None
 ) -> None:
-    corner.behaviour = Behaviour(checkout_word="Off we go")
+    corner.behaviour = Behaviour(checkout_word="Off we go", other_word="Leave it")
     result = purchase(shopper, corner.product, handler=RecordingHandler(chooses=lambda _question: index))
     assert (result.failure_code, corner.orders, result.handler.reviews) == ("stuck", [], [])
 

@@ -61,8 +61,8 @@ class ReadPage:
         page.set_content(f"<main>{html}</main>")
         raw: dict[str, Any] = page.evaluate(SCRIPT)
         self.snapshot = parse_snapshot(raw)
-        self.rows = breakdown.labelled_amounts(self.snapshot)
-        self.total = prices.total_of(self.rows) or breakdown.total_by_sum(self.snapshot, _GOODS)
+        self.rows = breakdown.order_rows(self.snapshot, _GOODS)
+        self.total = prices.total_of(self.rows)
 
     @property
     def amounts(self) -> tuple[OrderAmount, ...]:
