@@ -53,6 +53,9 @@ def open_cart(session: BrowserSession) -> PageSnapshot | None:
 def empty_cart(session: BrowserSession) -> None:
     """Remove everything from the cart. What stays is found by the comparison before the order."""
     snapshot = open_cart(session)
+    if snapshot is not None and not (_remove_buttons(snapshot) or keywords.EMPTY_CART.search(snapshot.text)):
+        # What opened over the page may only lead to the cart.
+        snapshot = open_cart(session)
     if snapshot is None:
         return
     for _ in range(_MAX_LINES):

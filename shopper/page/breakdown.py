@@ -169,6 +169,6 @@ def _labelled(row: AmountRow) -> list[LabelledAmount]:
 
 
 def _label_within(row: AmountRow) -> str:
-    """Return the label of an amount that is a text beside it, such as `<div><span>Subtotal</span>$12.00</div>`."""
+    """Return the label of an amount that is a text next to it, such as `<div><span>Subtotal</span>$12.00</div>`."""
     words = prices.words_of(row.amount)
     return words if row.amount.startswith(words.partition(" ")[0]) else ""

@@ -61,6 +61,11 @@
         text = inner(before, 80);
     }
     if (!text) {
+      // A label without a `for`, before the block that has only this field.
+      const block = up(element), before = block && block.previousElementSibling;
+      if (before && before.tagName === "LABEL" && !before.control && block.querySelectorAll("input,select,textarea").length === 1) text = inner(before, 80);
+    }
+    if (!text) {
       const cell = closest(element, "td,dd");
       if (cell && cell.previousElementSibling) text = inner(cell.previousElementSibling, 80);
     }
@@ -214,7 +219,7 @@
     }
     return null;
   };
-  // A row of a table whose currency has a cell of its own, or whose label contains other amounts: its last cells are the amount.
+  // A row of a table with a cell for the currency, or with other amounts in its label: its last cells are the amount.
   const cellsOf = (row) => [...row.children].filter((cell) => (/^T[DH]$/.test(cell.tagName) || isRole(cell, "cell", "gridcell", "rowheader")) && inner(cell));
   const tableRows = all.filter((element) => (element.tagName === "TR" || isRole(element, "row")) && shown(element)).map((row) => {
     const [label, ...cells] = cellsOf(row);

@@ -36,7 +36,7 @@ CODES = """<div><div><label>Sub total:</label> <span>$12.00</span></div>
 UNIT_PRICES = """<div role="row"><b>Ticket</b><div>1</div><div>$12.00</div>
     <div><b>$12.00</b><br>incl. 7% VAT</div></div>
   <div role="row"><b>Fee</b> <b>$1.00</b></div><div role="row"><b>Total</b> <b>$13.00</b></div>"""
-LABELS_BESIDE_AMOUNTS = """<ul role="radiogroup"><li><button role="radio" aria-checked="true">x</button>
+LABELS_NEXT_TO_AMOUNTS = """<ul role="radiogroup"><li><button role="radio" aria-checked="true">x</button>
     <label>Standard delivery</label> <b>$5.00</b></li><li><button role="radio" aria-checked="false">x</button>
     <label>Express delivery</label> <b>$12.00</b></li></ul>
   <div><div><div>Subtotal</div>$12.00</div><div><p>Shipping</p><p>$5.00</p></div>
@@ -88,7 +88,7 @@ class ReadPage:
         (UNIT_PRICES, {("item", 12), ("tax", 1), ("total", 13)}),
         (CODES, {("subtotal", 12), ("tax", 1), ("total", 13)}),
         (STICKY, {("subtotal", 12), ("shipping", 5), ("included_tax", 0), ("total", 17)}),
-        (LABELS_BESIDE_AMOUNTS, {("subtotal", 12), ("shipping", 5), ("included_tax", 0), ("total", 17)}),
+        (LABELS_NEXT_TO_AMOUNTS, {("subtotal", 12), ("shipping", 5), ("included_tax", 0), ("total", 17)}),
         (OPTIONS, {("subtotal", 12), ("shipping", 5), ("total", 17)}),
         (CELLS_OF_CURRENCY, {("item", 12), ("tax", 2), ("shipping", 6), ("total", 18)}),
     ],
@@ -100,7 +100,7 @@ class ReadPage:
         "unit-prices",
         "an-abbreviation",
         "a-sticky-total",
-        "labels-beside-amounts",
+        "labels-next-to-amounts",
         "prices-of-options",
         "cells-of-the-currency",
     ],
