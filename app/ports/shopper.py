@@ -176,6 +176,9 @@ class PurchaseHandler(Protocol):
     def on_screenshot(self, name: str, png: bytes) -> None:
         """Store a screenshot as evidence."""
 
+    def on_page(self, document: str) -> None:
+        """Store the page on which the purchase failed: HTML without scripts, what was typed, and persons."""
+
     def heartbeat(self) -> None:
         """Renew the worker's lease; called every few seconds."""
 

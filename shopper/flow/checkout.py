@@ -108,6 +108,14 @@ def _last_button(
     )
 
 
+def next_press(
+    session: BrowserSession, snapshot: PageSnapshot
+) -> tuple[PageButton | None, PageButton | None]:
+    """Return the button that orders and the one that leads on, without pressing. Raises: PurchaseFailed."""
+    progress = _CheckoutProgress()
+    return _last_button(session, snapshot, progress), _onward_button(snapshot, progress)
+
+
 def _onward_button(snapshot: PageSnapshot, progress: _CheckoutProgress) -> PageButton | None:
     by_words = _next_button(snapshot, progress)
     return by_words or steps.onward_button(snapshot, progress.candidates(snapshot, list(snapshot.buttons)))

@@ -268,10 +268,10 @@ def _quantities(snapshot: PageSnapshot) -> list[FormControl]:
     ]
     named = [control for control in usable if autofill.token_of(control) == autofill.QUANTITY]
     add = add_button(snapshot)
-    beside = [
+    adjacent = [
         control for control in usable if add and control.type == "number" and control.form == add.form >= 0
     ]
-    return named or (beside if len(beside) == 1 else [])
+    return named or (adjacent if len(adjacent) == 1 else [])
 
 
 def _set_quantity(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapshot:

@@ -77,17 +77,17 @@ def run(
             return found
         button = _wait_until_pressable(session, button)
     except PageActionFailed:
-        session.capture("end")
+        session.capture_failure("end")
         if in_cart:
             _empty_cart_after_failure(session)
         raise PurchaseFailed(FailureCode.STUCK, "The shop's page changed while it was being used.") from None
     except PurchaseFailed as failure:
-        session.capture("end")
+        session.capture_failure("end")
         if in_cart and failure.code is not FailureCode.LEFT_DOMAIN:
             _empty_cart_after_failure(session)
         raise
     except PurchaseOutcomeUnknown:
-        session.capture("end")
+        session.capture_failure("end")
         raise
     try:
         handler.authorize_order(found)
@@ -172,7 +172,10 @@ def _place_order(
             lambda now: checkout.confirms_order(before, now), seconds=confirmation_seconds
         )
         session.tab.settle()
-        session.capture("confirmation")
+        if checkout.confirms_order(before, snapshot):
+            session.capture("confirmation")
+        else:
+            session.capture_failure("confirmation")
         _assert_confirmed(before, snapshot)
         return OrderConfirmation(
             structured.order_number(snapshot) or order_number(snapshot.text),
@@ -187,7 +190,7 @@ def _place_order(
     except Exception:
         # Whatever fails here, the button may have been pressed.
         with contextlib.suppress(Exception):
-            session.capture("confirmation")
+            session.capture_failure("confirmation")
         raise PurchaseOutcomeUnknown("The order button was pressed, and then the browser failed.") from None
 
 
