@@ -40,7 +40,19 @@ _PREFIX = "purser-shopper-"
 _HEARTBEAT_SECONDS = 5.0
 # Not taken from a page: redaction could damage them, as a username may be a part of them. A document is sanitized.
 _TRUSTED_FIELDS = frozenset(
-    {"kind", "code", "missing", "action", "name", "availability", "price_source", "png", "role", "document"}
+    {
+        "kind",
+        "code",
+        "missing",
+        "action",
+        "name",
+        "availability",
+        "price_source",
+        "png",
+        "role",
+        "purpose",
+        "document",
+    }
 )
 _NO_SANDBOX_MESSAGE = (
     "The service's browser does not start with its sandbox, so no page was opened and nothing was bought. "
@@ -225,7 +237,7 @@ class _BrowserConversation:
         candidates = tuple(
             replace(item, name=redact(item.name), text=redact(item.text)) for item in question.candidates
         )
-        index = self._handler.choose(ElementQuestion(redact(question.page), candidates))
+        index = self._handler.choose(replace(question, page=redact(question.page), candidates=candidates))
         self._child.write(protocol.encode("choice", index=index), deadline=self._deadline)
 
     def _reply(self, decide: Any) -> None:

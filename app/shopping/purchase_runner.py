@@ -46,6 +46,7 @@ from app.state import app_state
 
 LEASE = timedelta(seconds=60)
 _MAX_EVIDENCE = 6
+_MAX_MESSAGE = 1_500
 _MAX_EVIDENCE_BYTES = 4 * 1024 * 1024
 _ACTION_REQUIRED_CODES = frozenset(
     {
@@ -341,7 +342,7 @@ def stored_error(
     return {
         "code": failure.code.value,
         "limit_code": limit_code,
-        "message": _printable(failure.message, 600),
+        "message": _printable(failure.message, _MAX_MESSAGE),
         "step": None if step is None else step.action,
         "missing": list(failure.missing),
         "choices": [_printable(choice) for choice in failure.choices],

@@ -47,7 +47,9 @@ def labelled_amounts(snapshot: PageSnapshot) -> list[LabelledAmount]:
     known = {row.amount.nanos for row in by_structure}
     has_total = any(row.kind is AmountKind.TOTAL for row in by_structure)
     struck = {amount.nanos for row in snapshot.amounts if row.struck for amount in prices.amounts(row.amount)}
-    options = {amount.nanos for row in snapshot.amounts if row.option for amount in prices.amounts(row.amount)}
+    options = {
+        amount.nanos for row in snapshot.amounts if row.option for amount in prices.amounts(row.amount)
+    }
     shown = {row.found.amount.nanos for row in rows}
     return by_structure + [
         row
@@ -160,7 +162,9 @@ def _labelled(row: AmountRow) -> list[LabelledAmount]:
         # A row in one element, such as "Total (incl. tax $0.00) $17.00".
         return prices.labelled_amounts(row.text)
     before = prices.words_of(row.text.partition(row.amount)[0])
-    label = " ".join((before or prices.words_of(row.text.replace(row.amount, " ")) or _label_within(row)).split())
+    label = " ".join(
+        (before or prices.words_of(row.text.replace(row.amount, " ")) or _label_within(row)).split()
+    )
     # A long label begins with what the amount is: "Shipping: by post, free from $200.00".
     kind = prices.kind_of(label if len(label) <= prices.MAX_LABEL_LENGTH else label.partition(":")[0])
     if plain.strip() != row.amount.strip() and _SIGN.match(row.amount.strip()) and kind is AmountKind.OTHER:

@@ -40,6 +40,8 @@ class Wording:
     offer_price: str = "12.00"
     """In the structured data of the product."""
     visible_price: str = "12.00 $"
+    before_add: str = ""
+    """Markup before the button that adds the product to the cart."""
     extra: str = ""
     """Markup in every step of the checkout."""
     describes_order: bool = True
@@ -117,7 +119,8 @@ class Foreign:
         return self._frame(
             "Kuppi",
             f"<p>{self.wording.visible_price}</p><form method=post action=/ostoskori/lisaa>"
-            f"<label>Määrä <input name=maara type=number value=1 min=1></label><button>Lisää koriin</button></form>"
+            f"<label>Määrä <input name=maara type=number value=1 min=1></label>{self.wording.before_add}"
+            "<button>Lisää koriin</button></form>"
             f'<script type="application/ld+json">{json.dumps(data)}</script>',
         )
 
