@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from app.ports.shopper import ChoicePurpose, FailureCode, Product, PurchaseFailed
-from shopper.flow import advice, extras
+from shopper.flow import advice, cart, extras
 from shopper.flow.session import BrowserSession, assert_no_human_check, find_same_button
 from shopper.page import autofill, keywords, structured
 from shopper.page import prices as money
@@ -161,6 +161,7 @@ def add_to_cart(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapshot
         snapshot = session.tab.wait_for(functools.partial(_page_changed, before), seconds=6)
         problem = _requires_options(before, snapshot)
         if problem is None:
+            session.cart_link = cart.counting_link(before, snapshot)
             return snapshot
         chosen = _choose_by_title(session, snapshot)
         if chosen is None:

@@ -133,7 +133,7 @@ def _check_cart(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapshot
         and not snapshot.passwords
         and prices.total_of(breakdown.labelled_amounts(snapshot)) is not None
     )
-    shown = None if skips_cart or cart.find_cart_link(snapshot) is None else cart.open_cart(session)
+    shown = None if skips_cart or cart.find_cart_link(session, snapshot) is None else cart.open_cart(session)
     if shown is None:
         if session.quantity_in_cart:
             raise PurchaseFailed(

@@ -39,6 +39,8 @@ class BrowserSession:
     address_asked: bool = False
     recipient_entered: bool = False
     payment_sent: bool = False
+    cart_link: PageButton | None = None
+    """The link that counts what is in the cart."""
     cart_button: PageButton | None = None
     """The button that a language model chose to add the product."""
     goods_verified: bool = False

@@ -53,6 +53,24 @@ def test_a_shop_without_a_known_word_is_bought_from_by_its_structure(
     assert AmountRole.OTHER in {amount.role for amount in review.amounts}
 
 
+def test_the_cart_is_found_by_its_count_and_the_confirmation_by_its_path(
+    shopper: SharedBrowserShopper, foreign: Foreign
+) -> None:
+    foreign.wording = Wording(stays_on_product=True, describes_order=False, done_path="/order-confirmation")
+    result = purchase(shopper, foreign.product, address=ADDRESS)
+    assert result.confirmation is not None, (result.failed, result.outcome_unknown)
+    assert (len(foreign.orders), result.confirmation.order_number) == (1, None)
+
+
+def test_an_account_is_signed_in_by_autofill_tokens_and_paths(
+    shopper: SharedBrowserShopper, foreign: Foreign
+) -> None:
+    foreign.wording = Wording(offers_sign_in=True)
+    result = purchase(shopper, foreign.product, address=ADDRESS, username="ada", password="tulip-harbour")
+    assert result.confirmation is not None, (result.failed, result.outcome_unknown)
+    assert [(order["user"], order["secret"]) for order in foreign.orders] == [("ada", "tulip-harbour")]
+
+
 @pytest.mark.parametrize(
     ("wording", "code"),
     [
