@@ -1,4 +1,4 @@
-"""What a page shows where a purchase ends, for a person who finishes it by hand."""
+"""Descriptions of pages on which purchases end, for a person who finishes them by hand."""
 
 from __future__ import annotations
 
