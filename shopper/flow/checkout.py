@@ -19,7 +19,6 @@ _MAX_STEPS = 30
 # How long a press may take to show an effect, and a page to offer its next step: shops are slow.
 _RESPONSE_SECONDS = 4
 _STALL_SECONDS = 6
-_MAX_SEEN = 8
 _MAX_SEEN_LENGTH = 40
 _NOT_PLACE_ORDER = re.compile(
     r"histor|track|view|cancel|re-?order|my orders|all orders|return|gift|coupon|code|how to|terms|summary|edit|change"
@@ -32,6 +31,7 @@ _NOT_PLACE_ORDER = re.compile(
 class _CheckoutProgress:
     pressed: dict[object, set[str]] = field(default_factory=dict)
     filling: FillAttempts = field(default_factory=FillAttempts)
+    asked_payment: bool = False
 
     def candidates(self, snapshot: PageSnapshot, buttons: list[PageButton]) -> list[PageButton]:
         """Leave out what was pressed on this very page before without effect."""
@@ -106,6 +106,14 @@ def _last_button(
         f'"{target.text[:_MAX_SEEN_LENGTH]}" may order, or lead to another step: the page asks for a payment, shows a '
         "total, and neither its words nor its steps tell. It was not pressed, because the order was not authorized.",
     )
+
+
+def next_press(
+    session: BrowserSession, snapshot: PageSnapshot
+) -> tuple[PageButton | None, PageButton | None]:
+    """Return the button that orders and the one that leads on, without pressing. Raises: PurchaseFailed."""
+    progress = _CheckoutProgress()
+    return _last_button(session, snapshot, progress), _onward_button(snapshot, progress)
 
 
 def _onward_button(snapshot: PageSnapshot, progress: _CheckoutProgress) -> PageButton | None:
@@ -224,6 +232,10 @@ def _choose_defaults(session: BrowserSession, snapshot: PageSnapshot, progress: 
                 if control is not chosen and not keywords.CARD.search(control.label)
             ]
             usable = safe or (usable if chosen is None else others)
+            if not safe and chosen is None and not progress.asked_payment:
+                progress.asked_payment = True
+                advised = advice.ask_payment(session, snapshot, others)
+                usable = [advised] if advised is not None else usable
         target = next((control for control in usable if progress.filling.allow(control)), None)
         if target is not None and target is not chosen:
             session.tab.check(target)
@@ -328,10 +340,9 @@ def _advised_button(
     chosen = advice.ask(session, snapshot, buttons, is_untouched=is_untouched)
     if chosen is not None:
         return chosen
-    alerts = next((line for line in snapshot.alerts if len(line) < 200), "")
     raise PurchaseFailed(
         FailureCode.STUCK,
-        f"The checkout does not continue{': ' + alerts if alerts else ''}. {_seen(snapshot)}",
+        "The checkout does not continue: no button to the next step or to the order was found.",
     )
 
 
@@ -364,19 +375,3 @@ def _assert_nothing_missing(session: BrowserSession, snapshot: PageSnapshot) -> 
         raise PurchaseFailed(
             FailureCode.LOGIN_FAILED, "The shop asks to sign in with a form that could not be understood."
         )
-
-
-def _seen(snapshot: PageSnapshot) -> str:
-    """Return what was looked for on a page and what it has instead, for a person who finishes the purchase."""
-    texts = dict.fromkeys(" ".join(button.text.split())[:_MAX_SEEN_LENGTH] for button in _usable(snapshot))
-    buttons = "; ".join([text for text in texts if text][:_MAX_SEEN]) or "none"
-    fields = dict.fromkeys(
-        (control.label or control.name)[:_MAX_SEEN_LENGTH]
-        for control in snapshot.controls
-        if control.type in autofill.TYPEABLE and not control.filled and not control.disabled
-    )
-    empty = "; ".join([name for name in fields if name][:_MAX_SEEN]) or "none"
-    return (
-        f'Looked on "{(snapshot.heading or snapshot.title)[:_MAX_SEEN_LENGTH]}" for a button to the next step or the '
-        f"order. Buttons seen: {buttons}. Empty fields: {empty}."
-    )

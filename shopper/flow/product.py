@@ -6,9 +6,9 @@ import functools
 import re
 from typing import Any
 
-from app.ports.shopper import FailureCode, Product, PurchaseFailed
-from shopper.flow import extras
-from shopper.flow.session import BrowserSession, assert_no_human_check
+from app.ports.shopper import ChoicePurpose, FailureCode, Product, PurchaseFailed
+from shopper.flow import advice, cart, extras
+from shopper.flow.session import BrowserSession, assert_no_human_check, find_same_button
 from shopper.page import autofill, keywords, structured
 from shopper.page import prices as money
 from shopper.page.prices import PageAmount
@@ -42,12 +42,14 @@ def read(session: BrowserSession, snapshot: PageSnapshot) -> Product:
         if code := str(offer.get("priceCurrency") or "").upper():
             session.declared.add(code)
     availability = _availability(snapshot, offers)
-    add = add_button(snapshot)
+    add = _find_add_button(session, snapshot)
     if availability == "out_of_stock":
         raise PurchaseFailed(FailureCode.OUT_OF_STOCK, "The product is sold out.")
     if add is None:
         if keywords.SOLD_OUT.search(snapshot.text):
             raise PurchaseFailed(FailureCode.OUT_OF_STOCK, "The product is sold out.")
+        add = session.cart_button = _advised_add_button(session, snapshot)
+    if add is None:
         raise PurchaseFailed(
             FailureCode.NOT_A_PRODUCT,
             "The page has nothing to add to a cart; send the URL of one product's page.",
@@ -90,9 +92,32 @@ def add_button(snapshot: PageSnapshot) -> PageButton | None:
     return (in_forms or buttons)[0]
 
 
+def _find_add_button(session: BrowserSession, snapshot: PageSnapshot) -> PageButton | None:
+    found = add_button(snapshot)
+    if found is None and session.cart_button is not None:
+        return find_same_button(session.cart_button, snapshot)
+    return found
+
+
+def _advised_add_button(session: BrowserSession, snapshot: PageSnapshot) -> PageButton | None:
+    """Return the button that a language model chooses. Without an account none of them can order."""
+    if not session.is_guest or not _has_offer(snapshot):
+        return None
+    buttons = [
+        button
+        for button in snapshot.buttons
+        if button.tag != "a" and not (button.region or button.in_list or button.toggles)
+    ]
+    return advice.ask(session, snapshot, buttons, is_untouched=True, purpose=ChoicePurpose.ADD_TO_CART)
+
+
+def _has_offer(snapshot: PageSnapshot) -> bool:
+    return bool(structured.offers(snapshot) or snapshot.declared.get("price"))
+
+
 def _add_button_by_form(snapshot: PageSnapshot) -> PageButton | None:
     """Return the only button of the form that asks for a quantity or is sent to the cart, on a page with an offer."""
-    if not structured.offers(snapshot) and not snapshot.declared.get("price"):
+    if not _has_offer(snapshot):
         return None
     with_quantity = {control.form for control in snapshot.controls if control.type == "number"}
     found = [
@@ -125,7 +150,7 @@ def add_to_cart(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapshot
     snapshot = extras.choose_one_time_purchase(session, snapshot)
     snapshot = _set_quantity(session, snapshot)
     for _attempt in range(2):
-        button = add_button(snapshot)
+        button = _find_add_button(session, snapshot)
         if button is None:
             raise PurchaseFailed(FailureCode.OUT_OF_STOCK, "With these options the product is not available.")
         # The chosen options may change the price.
@@ -136,6 +161,7 @@ def add_to_cart(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapshot
         snapshot = session.tab.wait_for(functools.partial(_page_changed, before), seconds=6)
         problem = _requires_options(before, snapshot)
         if problem is None:
+            session.cart_link = cart.counting_link(before, snapshot)
             return snapshot
         chosen = _choose_by_title(session, snapshot)
         if chosen is None:
@@ -268,10 +294,10 @@ def _quantities(snapshot: PageSnapshot) -> list[FormControl]:
     ]
     named = [control for control in usable if autofill.token_of(control) == autofill.QUANTITY]
     add = add_button(snapshot)
-    beside = [
+    adjacent = [
         control for control in usable if add and control.type == "number" and control.form == add.form >= 0
     ]
-    return named or (beside if len(beside) == 1 else [])
+    return named or (adjacent if len(adjacent) == 1 else [])
 
 
 def _set_quantity(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapshot:

@@ -40,7 +40,7 @@ def consequence(session: BrowserSession, snapshot: PageSnapshot, button: PageBut
     """Return what pressing a button of the checkout that is not called an order button may do.
 
     No honest shop orders from a page without the price, without a recipient, or while two more steps follow. A page
-    that asks for nothing any more, for everything at once, or again after the payment was chosen, may order.
+    that asks for nothing any more, for everything together, or again after the payment was chosen, may order.
     """
     named = f"{button.text} {button.label}"
     leads_on = (

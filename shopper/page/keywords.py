@@ -112,6 +112,7 @@ LOGIN = _pattern(
     r"^\W*((member|customer|account) )?(log|sign) ?-?(in|on)\b.{0,25}$", r"^\W*(anmelden|einloggen)\b.{0,20}$",
     r"^\W*(se connecter|connexion|s.identifier)\W*$", r"\b(log|sign) ?-?in\b.{0,20}$",
 )  # fmt: skip
+LOGIN_PATH = _pattern(r"/(log-?in|sign-?in)(/|$|\.|\?|#)")
 NOT_LOGIN = _pattern(
     r"google|facebook|apple|amazon|paypal|twitter|github|microsoft|with (a )?code|passkey|magic"
 )

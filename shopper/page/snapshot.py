@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 SCRIPT = (Path(__file__).parent / "snapshot.js").read_text()
+DOCUMENT_SCRIPT = (Path(__file__).parent / "document.js").read_text()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,10 @@ It is code, not text: the same in every language. It may lie, so nothing that co
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
-from shopper.page import prices
+from shopper.page import json_ld, prices
 from shopper.page.snapshot import PageSnapshot
 
 _MAX_DEPTH = 8
@@ -51,11 +50,7 @@ def _is_a(node: dict[str, Any], name: str) -> bool:
 
 def _nodes(snapshot: PageSnapshot) -> Iterator[dict[str, Any]]:
     for text in snapshot.json_ld:
-        try:
-            parsed = json.loads(text)
-        except (ValueError, RecursionError):
-            continue
-        yield from _within(parsed, depth=0)
+        yield from _within(json_ld.parse(text), depth=0)
 
 
 def _within(node: Any, *, depth: int) -> Iterator[dict[str, Any]]:

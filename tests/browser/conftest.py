@@ -58,6 +58,7 @@ class RecordingHandler:
     reviews: list[OrderReview] = field(default_factory=list)
     steps: list[ShoppingStep] = field(default_factory=list)
     pictures: dict[str, bytes] = field(default_factory=dict)
+    documents: list[str] = field(default_factory=list)
     questions: list[ElementQuestion] = field(default_factory=list)
     chooses: Callable[[ElementQuestion], int | None] = lambda _question: None
 
@@ -83,6 +84,9 @@ class RecordingHandler:
 
     def on_screenshot(self, name: str, png: bytes) -> None:
         self.pictures[name] = png
+
+    def on_page(self, document: str) -> None:
+        self.documents.append(document)
 
     def heartbeat(self) -> None:
         """Ignore it."""

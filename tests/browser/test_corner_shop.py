@@ -116,6 +116,11 @@ def test_a_defect_at_the_checkout_prevents_the_order_and_leaves_an_empty_cart(
     corner.behaviour = behaviour
     result = purchase(shopper, corner.product)
     assert result.failure_code == failure_code, result.failed
+    assert result.failed is not None
+    # A person who finishes by hand reads where it ended, and what the page offers.
+    for part in ('Page "Your details" (/pay).', "Buttons seen: ", "Empty fields: Voucher"):
+        assert part in result.failed.message or failure_code == "cart_mismatch", result.failed.message
+    assert 'Page "' in result.failed.message
     assert (corner.orders, result.handler.reviews) == ([], [])
     assert all(not session.cart for session in corner.sessions.values())
     assert "end" in result.handler.pictures

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from app.core.order_amounts import AmountRole, adds_up
-from app.ports.shopper import FailureCode, PurchaseFailed
+from app.ports.shopper import ChoicePurpose, ElementQuestion, FailureCode, PurchaseFailed
 from tests.browser.conftest import FULL, RecordingHandler, SharedBrowserShopper, purchase
 from tests.support.shops.foreign import Foreign, Wording, foreign_shop
 
@@ -51,6 +51,24 @@ def test_a_shop_without_a_known_word_is_bought_from_by_its_structure(
     assert result.confirmation.total_nanos == review.total_nanos
     assert adds_up(review.amounts, review.total_nanos)
     assert AmountRole.OTHER in {amount.role for amount in review.amounts}
+
+
+def test_the_cart_is_found_by_its_count_and_the_confirmation_by_its_path(
+    shopper: SharedBrowserShopper, foreign: Foreign
+) -> None:
+    foreign.wording = Wording(stays_on_product=True, describes_order=False, done_path="/order-confirmation")
+    result = purchase(shopper, foreign.product, address=ADDRESS)
+    assert result.confirmation is not None, (result.failed, result.outcome_unknown)
+    assert (len(foreign.orders), result.confirmation.order_number) == (1, None)
+
+
+def test_an_account_is_signed_in_by_autofill_tokens_and_paths(
+    shopper: SharedBrowserShopper, foreign: Foreign
+) -> None:
+    foreign.wording = Wording(offers_sign_in=True)
+    result = purchase(shopper, foreign.product, address=ADDRESS, username="ada", password="tulip-harbour")
+    assert result.confirmation is not None, (result.failed, result.outcome_unknown)
+    assert [(order["user"], order["secret"]) for order in foreign.orders] == [("ada", "tulip-harbour")]
 
 
 @pytest.mark.parametrize(
@@ -129,3 +147,31 @@ def test_an_order_without_a_word_or_data_that_confirms_it_is_unknown(
     foreign.wording = Wording(describes_order=False)
     result = purchase(shopper, foreign.product, address=ADDRESS)
     assert (result.outcome_unknown is not None, len(foreign.orders)) == (True, 1)
+
+
+def test_a_language_model_chooses_among_buttons_that_may_add_the_product_and_among_payments(
+    shopper: SharedBrowserShopper, foreign: Foreign
+) -> None:
+    foreign.wording = Wording(before_add="<button formaction=/ostoskori/lista>Muistiin</button>")
+    without = purchase(shopper, foreign.product, address=ADDRESS)
+    assert (without.failure_code, foreign.orders) == ("not_a_product", [])
+    wanted = {ChoicePurpose.ADD_TO_CART: "Lisää koriin", ChoicePurpose.PAYMENT: "Lasku"}
+
+    def choose(question: ElementQuestion) -> int:
+        return [item.name for item in question.candidates].index(wanted[question.purpose])
+
+    result = purchase(shopper, foreign.product, address=ADDRESS, handler=RecordingHandler(chooses=choose))
+    assert result.confirmation is not None, result.failed
+    assert [question.purpose for question in result.handler.questions] == list(wanted)
+    chosen = [step.text for step in result.handler.steps if step.action == "choose"]
+    assert (len(foreign.orders), chosen[-1], "Kortti" in chosen) == (1, "Lasku", False)
+
+
+def test_bad_advice_on_the_product_and_the_payment_orders_nothing_without_authorization(
+    shopper: SharedBrowserShopper, foreign: Foreign
+) -> None:
+    foreign.wording = Wording(before_add="<button formaction=/ostoskori/lista>Muistiin</button>")
+    refusing = RecordingHandler(refuses_order=TOO_DEAR, chooses=lambda _question: 0)
+    result = purchase(shopper, foreign.product, address=ADDRESS, handler=refusing)
+    assert result.failed is not None
+    assert (foreign.orders, refusing.questions[0].purpose) == ([], ChoicePurpose.ADD_TO_CART)

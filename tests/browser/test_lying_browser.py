@@ -26,7 +26,7 @@ CONFIRMED = {"kind": "confirmed", "order_number": "A-1", **REVIEW}
 AUTHORIZE = {"kind": "authorize_order", **REVIEW}
 STUCK = {"kind": "failed", "code": "stuck", "message": "Ed is stuck", "missing": [], "choices": []}
 BUTTON = {"role": "button", "name": "Go, customer-7", "text": "hunter2! at Buyer"}
-ASK = {"kind": "choose", "page": "Hello Ada", "candidates": [BUTTON]}
+ASK = {"kind": "choose", "page": "Hello Ada", "candidates": [BUTTON], "purpose": "continue"}
 _CHILD_SCRIPT = """
 import json, sys
 for line in json.loads(sys.argv[1]):

@@ -40,8 +40,14 @@ class Wording:
     offer_price: str = "12.00"
     """In the structured data of the product."""
     visible_price: str = "12.00 $"
+    before_add: str = ""
+    """Markup before the button that adds the product to the cart."""
     extra: str = ""
     """Markup in every step of the checkout."""
+    stays_on_product: bool = False
+    """Adding to the cart changes nothing but the number in the header, which the link of the cart has no path for."""
+    offers_sign_in: bool = False
+    done_path: str = "/kiitos"
     describes_order: bool = True
     """The confirmation has the order as structured data."""
     orders_at_payment: bool = False
@@ -74,41 +80,47 @@ class Foreign:
         if path == "/ostoskori/poista":
             visit.pop("maara", None)
             return "/ostoskori"
+        if path == "/login":
+            return "/tuote/kuppi"
         if path == "/checkout/maksu" and (sent.get("payment") == "Kortti" or "payment" not in sent):
             return "/checkout/maksu"
         follow = {
-            "/ostoskori/lisaa": "/ostoskori", "/checkout/osoite": "/checkout/toimitus",
+            "/ostoskori/lisaa": "/tuote/kuppi" if self.wording.stays_on_product else "/ostoskori",
+            "/checkout/osoite": "/checkout/toimitus",
             "/checkout/toimitus": "/checkout/maksu", "/checkout/maksu": "/checkout/yhteenveto",
         }  # fmt: skip
         if path == "/checkout/yhteenveto" or (path == "/checkout/maksu" and self.wording.orders_at_payment):
             self.orders.append(dict(visit))
-            return "/kiitos"
+            return self.wording.done_path
         return follow.get(path, "/ostoskori")
 
     def page(self, path: str, visit: dict[str, str]) -> str | None:
         pages = {
             "/tuote/kuppi": self._product, "/ostoskori": self._cart, "/checkout/osoite": self._address,
             "/checkout/toimitus": self._delivery, "/checkout/maksu": self._payment,
-            "/checkout/yhteenveto": self._review, "/kiitos": self._done,
+            "/checkout/yhteenveto": self._review, self.wording.done_path: self._done, "/login": self._sign_in,
         }  # fmt: skip
         return pages[path](visit) if path in pages else None
 
-    def _frame(self, heading: str, body: str, *, step: int = -1) -> str:
+    def _frame(self, heading: str, body: str, visit: dict[str, str], *, step: int = -1) -> str:
         steps = "".join(
             f"<li{' aria-current=step' if number == step else ''}>{name}</li>"
             for number, name in enumerate(STEPS)
         )
         shown = f"<ol>{steps}</ol>" if step >= 0 and self.wording.shows_steps else ""
         extra = self.wording.extra if step >= 0 else ""
+        sign_in = (
+            "<a href=/login>Tunnukset</a>" if self.wording.offers_sign_in and "user" not in visit else ""
+        )
         return (
             f"<!doctype html><html lang=fi><title>Kauppa</title>"
-            f"<header><a href=/>Etusivu</a> <a href=/ostoskori>Kori</a>"
+            f"<header><a href=/>Etusivu</a> <a href=/ostoskori>Kori {visit.get('maara', 0)}</a>{sign_in}"
             f"<form role=search><input type=search aria-label=Haku><button>Hae</button></form></header>"
             f"<main>{shown}<h1>{heading}</h1>{extra}{body}</main>"
             f"<footer><form><input type=email aria-label=Uutiskirje><button>Tilaa uutiskirje</button></form></footer>"
         )
 
-    def _product(self, _visit: dict[str, str]) -> str:
+    def _product(self, visit: dict[str, str]) -> str:
         offer = {
             "@type": "Offer", "price": self.wording.offer_price, "priceCurrency": "USD",
             "availability": "https://schema.org/InStock",
@@ -117,19 +129,31 @@ class Foreign:
         return self._frame(
             "Kuppi",
             f"<p>{self.wording.visible_price}</p><form method=post action=/ostoskori/lisaa>"
-            f"<label>Määrä <input name=maara type=number value=1 min=1></label><button>Lisää koriin</button></form>"
+            f"<label>Määrä <input name=maara type=number value=1 min=1></label>{self.wording.before_add}"
+            "<button>Lisää koriin</button></form>"
             f'<script type="application/ld+json">{json.dumps(data)}</script>',
+            visit,
         )
 
     def _cart(self, visit: dict[str, str]) -> str:
         if "maara" not in visit:
-            return self._frame("Kori", "<p>Kori on tyhjä.</p>")
+            return self._frame("Kori", "<p>Kori on tyhjä.</p>", visit)
         return self._frame(
             "Kori",
             f"<table><tr><td>Kuppi</td><td>{12 * int(visit['maara'])}.00 $</td><td>"
             "<form method=post action=/ostoskori/poista>"
             "<button>Poista</button></form></td></tr></table><a href=/tuote/kuppi>Lisää ostoksia</a> "
             "<a href=/checkout/osoite>Kassalle</a>",
+            visit,
+        )
+
+    def _sign_in(self, visit: dict[str, str]) -> str:
+        return self._frame(
+            "Tunnukset",
+            "<form method=post action=/login><label>Tunnus <input name=user autocomplete=username></label>"
+            "<label>Salasana <input type=password name=secret autocomplete=current-password></label>"
+            "<button>Sisään</button></form>",
+            visit,
         )
 
     def _totals(self, visit: dict[str, str]) -> str:
@@ -143,7 +167,7 @@ class Foreign:
         named = f' aria-label="{html.escape(label)}"' if label else ""
         return f"<form method=post action=/checkout/{path}>{inside}<button{named}>{button}</button></form>"
 
-    def _address(self, _visit: dict[str, str]) -> str:
+    def _address(self, visit: dict[str, str]) -> str:
         inside = "".join(
             f'<p><label>{label} <input name={name} autocomplete="{token}" required></label></p>'
             for name, label, token in _FIELDS
@@ -152,7 +176,7 @@ class Foreign:
             '<p><label>Maa <select name=s6 autocomplete="shipping country" required><option value="">-'
             "<option value=FI>Suomi<option value=US>Yhdysvallat</select></label></p>"
         )
-        return self._frame("Osoite", self._form(0, inside, self.wording.onward), step=0)
+        return self._frame("Osoite", self._form(0, inside, self.wording.onward), visit, step=0)
 
     def _choices(self, title: str, name: str, choices: tuple[str, ...]) -> str:
         return (
@@ -167,7 +191,7 @@ class Foreign:
     def _delivery(self, visit: dict[str, str]) -> str:
         inside = self._choices("Toimitus", "toimitus", _DELIVERIES)
         return self._frame(
-            "Toimitus", self._form(1, inside, self.wording.onward) + self._totals(visit), step=1
+            "Toimitus", self._form(1, inside, self.wording.onward) + self._totals(visit), visit, step=1
         )
 
     def _payment(self, visit: dict[str, str]) -> str:
@@ -178,7 +202,7 @@ class Foreign:
             "document.getElementById('kortti').hidden = choice.value !== 'Kortti'; });</script>"
         )
         return self._frame(
-            "Maksu", self._form(2, inside, self.wording.onward) + self._totals(visit) + script, step=2
+            "Maksu", self._form(2, inside, self.wording.onward) + self._totals(visit) + script, visit, step=2
         )
 
     def _review(self, visit: dict[str, str]) -> str:
@@ -190,13 +214,13 @@ class Foreign:
             else ""
         )
         order = self._form(3, inside, self.wording.order, label=self.wording.order_label)
-        return self._frame(self.wording.review, f"<p>{who}</p>{self._totals(visit)}{order}", step=3)
+        return self._frame(self.wording.review, f"<p>{who}</p>{self._totals(visit)}{order}", visit, step=3)
 
-    def _done(self, _visit: dict[str, str]) -> str:
+    def _done(self, visit: dict[str, str]) -> str:
         data = {"@context": "https://schema.org", "@type": "Order", "orderNumber": "FI-2041"}
         shown = json.dumps(data) if self.wording.describes_order else "{}"
         return self._frame(
-            "Valmis", f'<p>Kiva juttu.</p><script type="application/ld+json">{shown}</script>', step=4
+            "Valmis", f'<p>Kiva juttu.</p><script type="application/ld+json">{shown}</script>', visit, step=4
         )
 
 
