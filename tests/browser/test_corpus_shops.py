@@ -141,7 +141,9 @@ def test_a_customer_of_a_react_shop_orders_within_the_limit_only(
     options = {"Color": "White"}
     refusing = RecordingHandler(refuses_order=TOO_DEAR)
     url = evershop.urls["PEN-002-WHT"]
-    refused = purchase(shopper, url, address=ADDRESS, options=options, quantity=3, handler=refusing, **account)
+    refused = purchase(
+        shopper, url, address=ADDRESS, options=options, quantity=3, handler=refusing, **account
+    )
     assert (refused.failure_code, evershop.orders_of("ada@example.com")) == ("limit_exceeded", [])
     assert [review.total_nanos for review in refusing.reviews] == [41 * 10**9]
     result = purchase(shopper, url, address=ADDRESS, options=options, quantity=2, **account)
