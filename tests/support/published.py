@@ -41,7 +41,7 @@ def make_python(requirements: str | Path) -> Path:
 
 
 def make_node(sources: Path, program: str) -> Path:
-    """Install the packages of a `package-lock.json` where they are missing, run a program there once, and return the folder."""
+    """Install locked packages where they are missing, run a program in their folder once, and return the folder."""
     folder = _folder(
         sources / "package-lock.json",
         salt=(sources / "package.json").read_text() + (sources / program).read_text(),

@@ -16,7 +16,8 @@ from tests.support.shops.started import started_shop
 _SOURCES = Path(__file__).parent
 _ORDERS = """
     select o.grand_total, a.postcode, i.product_sku, i.qty from "order" o
-    join order_address a on a.order_address_id = o.shipping_address_id join order_item i on i.order_item_order_id = o.order_id
+    join order_address a on a.order_address_id = o.shipping_address_id
+    join order_item i on i.order_item_order_id = o.order_id
     where o.customer_email = %s order by o.order_id, i.order_item_id
 """
 
