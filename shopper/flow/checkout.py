@@ -141,7 +141,7 @@ def order_button(snapshot: PageSnapshot) -> PageButton | None:
         and not _NOT_PLACE_ORDER.search(button.text)
         and not keywords.EXTERNAL_PAYMENT.search(button.text)
         and button.region not in {"header", "nav", "footer"}
-        and not button.href.rstrip("#").startswith("http")
+        and not snapshot.is_left_by(button)
     ]
     return preferred_button(found)
 

@@ -22,6 +22,7 @@ _CONFIRMED_PATH = re.compile(
     r"(^|[/_-])(thank-?you|thanks|success|order-?(confirm(ed|ation)|received|complete[d]?|placed)|confirmed|receipt)([/_.-]|$)",
     re.IGNORECASE,
 )
+_DECIMAL = re.compile(r"(?<![\d.,])\d{1,9}[.,]\d\d(?![\d.,]*\d)")
 _NEVER_ONWARD = (
     keywords.NOT_NEXT, keywords.REMOVE, keywords.UPDATE, keywords.EXTRAS, keywords.RECURRING, keywords.EXTERNAL_PAYMENT,
     keywords.ADD_TO_CART, keywords.ACCEPT_COOKIES,
@@ -39,15 +40,17 @@ class NextPress(Enum):
 def consequence(session: BrowserSession, snapshot: PageSnapshot, button: PageButton) -> NextPress:
     """Return what pressing a button of the checkout that is not called an order button may do.
 
-    No honest shop orders from a page without the price, without a recipient, or while two more steps follow. A page
-    that asks for nothing any more, for everything together, or again after the payment was chosen, may order.
+    No honest shop orders from a page without the price, without a recipient, while two more steps follow, or before
+    its disabled order button can be pressed. A page that asks for nothing any more, for everything together, or for
+    something else after the payment was chosen, may order.
     """
     named = f"{button.text} {button.label}"
     leads_on = (
-        button.href.startswith("http")
+        snapshot.is_left_by(button)
         or not _is_recipient_known(session, snapshot)
         or not _shows_price(session, snapshot)
         or snapshot.steps_after > 1
+        or any(_is_order_button_to_come(other) for other in snapshot.buttons)
         or keywords.NAMED_STEP.search(named)
         or keywords.CHECKOUT.search(named)
     )
@@ -56,7 +59,7 @@ def consequence(session: BrowserSession, snapshot: PageSnapshot, button: PageBut
     asked = [control for control in snapshot.controls if _is_asked(control, button)]
     pays = any(review.is_payment(control) for control in asked)
     places = any(autofill.token_of(control) in _PLACE_TOKENS for control in asked)
-    if not asked or session.payment_sent or (pays and (places or snapshot.steps_after == 0)):
+    if not asked or (session.payment_sent and not pays) or (pays and (places or snapshot.steps_after == 0)):
         return NextPress.MAY_ORDER
     if not pays or keywords.NEXT.search(named):
         return NextPress.LEADS_ON
@@ -134,4 +137,12 @@ def _is_recipient_known(session: BrowserSession, snapshot: PageSnapshot) -> bool
 
 def _shows_price(session: BrowserSession, snapshot: PageSnapshot) -> bool:
     texts = [snapshot.text, *(row.amount for row in snapshot.amounts)]
-    return any(amount.nanos >= session.goods_nanos for text in texts for amount in prices.amounts(text))
+    shown = [amount.nanos for text in texts for amount in prices.amounts(text)]
+    # Amounts without a currency are no prices, but a page that shows them may order.
+    shown += [prices.parse_decimal(number) or 0 for number in _DECIMAL.findall(snapshot.text)]
+    return any(nanos >= session.goods_nanos for nanos in shown)
+
+
+def _is_order_button_to_come(button: PageButton) -> bool:
+    named = keywords.PLACE_ORDER.search(button.text) or keywords.PLACE_ORDER.search(button.label)
+    return bool(named) and button.disabled and not (button.region or button.in_list)

@@ -147,6 +147,11 @@ class PageSnapshot:
         """Return the path of the page, without its query."""
         return urlsplit(self.url).path or "/"
 
+    def is_left_by(self, button: PageButton) -> bool:
+        """Return whether a button is a link to another page; one to "#" is operated by a script."""
+        target = button.href.rstrip("#")
+        return target.startswith("http") and target not in {self.url, self.url.partition("#")[0]}
+
     @property
     def passwords(self) -> list[FormControl]:
         """Return the password fields."""

@@ -36,6 +36,7 @@ _ATTRIBUTES = frozenset(
         "shadowrootmode", "data-currency", "data-currency-code", "data-path", "slot",
     )
 )  # fmt: skip
+_CHOICES = frozenset({"radio", "checkbox", "submit", "button", "reset"})
 _PATHS = frozenset({"href", "action", "formaction", "data-path"})
 _STYLE = re.compile(
     r"(display|visibility|opacity|text-decoration|position|left|overflow|width|height):[a-z0-9-]{1,30}"
@@ -95,11 +96,13 @@ class _Sanitizer(HTMLParser):
         if self._is_data:
             self._write('<script type="application/ld+json">')
             return
+        if tag == "input" and given.get("value") and given.get("type") not in _CHOICES:
+            # What was typed.
+            given["value"] = _REDACTED
         kept = [
             f'{name}="{self._attribute(name, value)}"' if value else name
             for name, value in given.items()
             if (name in _ATTRIBUTES or re.fullmatch(r"aria-[a-z]{1,20}", name))
-            and not (name == "value" and tag == "input" and given.get("type", "") == "password")
         ]
         self._write(f"<{' '.join([tag, *kept])}>")
 

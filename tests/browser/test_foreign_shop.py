@@ -21,7 +21,7 @@ DUE = """<div itemscope itemtype="https://schema.org/Invoice" hidden><div itempr
   <meta itemprop=price content="1.00"></div></div>"""
 HIDDEN_FIELDS = """<form action=/steal style="position:absolute;left:-9999px"><input autocomplete=cc-number>
   <input autocomplete=current-password type=password><input autocomplete="shipping tel"></form>
-  <div style="opacity:0"><input name=h autocomplete="shipping address-line2"></div>"""
+  <div style="opacity:0"><input name=h autocomplete="tel"><input name=i autocomplete="address-line2"></div>"""
 
 
 @pytest.fixture(scope="module")
@@ -137,8 +137,9 @@ def test_hidden_fields_with_autofill_tokens_are_not_filled(
     foreign.wording = Wording(extra=HIDDEN_FIELDS)
     result = purchase(shopper, foreign.product, address=replace(ADDRESS, line2="Flat 9"))
     assert result.confirmation is not None, result.failed
-    [order] = foreign.orders
-    assert "Flat 9" not in order.values()
+    filled = {step.text for step in result.handler.steps if step.action == "fill"}
+    assert "address-line1" in filled
+    assert not filled & {"address-line2", "tel"}
 
 
 def test_an_order_without_a_word_or_data_that_confirms_it_is_unknown(

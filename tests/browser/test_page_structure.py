@@ -142,6 +142,22 @@ def test_an_order_in_structured_data_is_a_confirmation_unless_it_was_there_befor
     assert not steps.confirms_by_structure(before, before)
 
 
+@pytest.mark.parametrize(
+    ("html", "nanos"),
+    [
+        ('{"@type": "Order", "totalPaymentDue": {"price": "17.00"}}', 17 * 10**9),
+        ('{"@type": ["Thing", "Invoice"], "totalPaymentDue": {"value": 17}}', 17 * 10**9),
+        ('{"@type": "Offer", "totalPaymentDue": {"price": "17.00"}}', None),
+        ('{"@type": "Order", "totalPaymentDue": "17.00"}', None),
+    ],
+)
+def test_an_amount_due_is_that_of_an_order_or_an_invoice(
+    read: Callable[[str], PageSnapshot], html: str, nanos: int | None
+) -> None:
+    snapshot = read(f'<p>.</p><script type="application/ld+json">{html}</script>')
+    assert structured.order_total_nanos(snapshot) == nanos
+
+
 @pytest.mark.parametrize("data", ["[" * 100_000, '{"@type": "Offer"', "[" + "1," * 30_000 + "1]"])
 def test_structured_data_that_are_too_deep_or_too_many_or_broken_are_none(
     read: Callable[[str], PageSnapshot], data: str
