@@ -20,6 +20,18 @@ pytestmark = pytest.mark.browser
 ACCOUNT = {"username": "ada@example.com", "password": PASSWORD}
 
 
+def test_a_cart_behind_a_panel_is_emptied_before_and_after_a_purchase(
+    shopper: SharedBrowserShopper, corner: Corner
+) -> None:
+    corner.behaviour = Behaviour(opens_drawer=True)
+    corner.left_in_cart["ada@example.com"] = {"table": 1, "pen-holder": 4}
+    refusing = RecordingHandler(refuses_order=PurchaseFailed(FailureCode.LIMIT_EXCEEDED, "Too dear."))
+    refused = purchase(shopper, corner.product, quantity=3, handler=refusing, **ACCOUNT)
+    assert (refused.failure_code, corner.orders) == ("limit_exceeded", [])
+    assert [review.total_nanos for review in refusing.reviews] == [41 * 10**9]
+    assert [session.cart for session in corner.sessions.values() if session.user] == [{}]
+
+
 def test_a_restored_cart_is_emptied_first_and_an_echoed_password_is_redacted_from_all_messages(
     browser: str, corner: Corner
 ) -> None:

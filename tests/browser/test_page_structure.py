@@ -53,6 +53,16 @@ def test_a_widget_is_the_field_that_its_role_names(
     assert (control.type, control.label, control.checked) == field
 
 
+def test_a_label_without_a_reference_names_the_only_field_of_the_next_block(
+    read: Callable[[str], PageSnapshot],
+) -> None:
+    snapshot = read(
+        "<div><label>Kappaleet</label><div><input type=number value=1></div></div>"
+        "<div><label>Nimi</label><div><input><input></div></div><p>Katso</p><div><input></div>"
+    )
+    assert [control.label for control in snapshot.controls] == ["Kappaleet", "", "", ""]
+
+
 def test_the_error_of_a_field_is_the_text_that_it_refers_to(read: Callable[[str], PageSnapshot]) -> None:
     snapshot = read(
         "<input aria-label=Katu aria-invalid=true aria-errormessage=e value=x><p id=e>Katu puuttuu</p>"

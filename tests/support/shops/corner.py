@@ -63,6 +63,8 @@ class Behaviour:
     """The text of a second button in the cart, which does nothing."""
     order_word: str = ""
     """The text of the order button, instead of the shop's own."""
+    opens_drawer: bool = False
+    """The cart's button opens a panel that only leads to the cart."""
     response_delay: float = 0.0
     """Seconds that every response takes once something is in the cart."""
 
@@ -116,7 +118,7 @@ class Corner:
             "cookies": odd.cookie_banner, "user": session.user, "cart": sum(session.cart.values()),
             "echo": session.password if odd.echoes_password else "", "insured": odd.adds_insurance,
             "again": odd.recurring, "live": odd.recalculates, "onward": odd.checkout_word, "other": odd.other_word,
-            "order": odd.order_word,
+            "order": odd.order_word, "drawer": odd.opens_drawer,
         }  # fmt: skip
 
     def quote(self, session: Session, insured: Decimal = Decimal(0)) -> dict[str, Any]:
