@@ -1,4 +1,4 @@
-"""Runs bda.plone.shop, the shop of the Plone CMS, on loopback: prices with taxes, a review, orders on invoice.
+"""Runs bda.plone.shop, the shop of the Plone CMS, on loopback: prices with taxes, pickup, a review, orders on invoice.
 
 Creating the site takes half a minute: `--make` does it once. `--site` serves a copy, and prints one
 line of JSON when it listens. Started by `tests.support.shops.corpus`.
@@ -51,6 +51,7 @@ SETTINGS = {
     f"{SHOP}.IShopSettings.admin_email": "shop@example.com",
     f"{SHOP}.IShopSettings.admin_name": "Loopback Supplies",
     f"{SHOP}.IShopShippingSettings.flat_shipping_cost": Decimal("5.0"),
+    f"{SHOP}.IShopShippingSettings.available_shipping_methods": ["default_shipping", "cash_and_carry"],
     f"{SHOP}.IPaymentTextSettings.available_payment_methods": ["invoice", "cash"],
     "plone.email_from_address": "shop@example.com",
     "plone.email_from_name": "Loopback Supplies",
