@@ -111,11 +111,11 @@ class SharedBrowserShopper:
         self._browser = self._thread.submit(start).result(60)
 
     def buy(self, request: PurchaseRequest, handler: PurchaseHandler) -> OrderConfirmation | OrderReview:
-        """Make a purchase in its own profile, with a short wait for the confirmation."""
+        """Make a purchase in its own profile, with a shorter wait for the confirmation."""
 
         def run() -> OrderConfirmation | OrderReview:
             with browsers.new_context(self._browser) as context:
-                return flow.run(context, request, handler, confirmation_seconds=2)
+                return flow.run(context, request, handler, confirmation_seconds=10)
 
         return self._thread.submit(run).result(100)
 
