@@ -16,7 +16,7 @@ def choose_defaults(session: BrowserSession, snapshot: PageSnapshot, attempts: F
 
 def decline_extras(session: BrowserSession, snapshot: PageSnapshot, attempts: FillAttempts) -> bool:
     """Untick a box of an extra that was not requested; return whether there was one."""
-    for control in extras.unwanted_boxes(snapshot):
+    for control in extras.unwanted_boxes(session, snapshot):
         if attempts.allow(control):
             session.tab.uncheck(control)
             session.record_step("refuse", control.label or control.name, snapshot.path)
