@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from app.ports.shopper import FailureCode, PurchaseFailed, PurchaseOutcomeUnknown
-from shopper.flow import address, advice, extras, login, review, steps
+from shopper.flow import address, advice, choices, login, steps
 from shopper.flow.address import FillAttempts
 from shopper.flow.session import BrowserSession, assert_no_human_check, preferred_button
 from shopper.flow.steps import NextPress
 from shopper.page import autofill, breakdown, keywords, prices
-from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
+from shopper.page.snapshot import PageButton, PageSnapshot
 from shopper.page.tab import PageActionFailed
 
 _MAX_STEPS = 30
@@ -31,7 +31,6 @@ _NOT_PLACE_ORDER = re.compile(
 class _CheckoutProgress:
     pressed: dict[object, set[str]] = field(default_factory=dict)
     filling: FillAttempts = field(default_factory=FillAttempts)
-    asked_payment: bool = False
 
     def candidates(self, snapshot: PageSnapshot, buttons: list[PageButton]) -> list[PageButton]:
         """Leave out what was pressed on this very page before without effect."""
@@ -183,9 +182,9 @@ def _advance(session: BrowserSession, snapshot: PageSnapshot, progress: _Checkou
         session.tab.settle()
         return True
     return (
-        _decline_extras(session, snapshot, progress)
-        or _choose_defaults(session, snapshot, progress)
-        or _accept_terms(session, snapshot, progress)
+        choices.decline_extras(session, snapshot, progress.filling)
+        or choices.choose_defaults(session, snapshot, progress.filling)
+        or choices.accept_terms(session, snapshot, progress.filling)
     )
 
 
@@ -206,67 +205,6 @@ def _assert_no_card_required(snapshot: PageSnapshot) -> None:
             FailureCode.PAYMENT_DETAILS_REQUIRED,
             "The shop requires a card number, and the account has no stored payment method; store one in the shop.",
         )
-
-
-def _choose_defaults(session: BrowserSession, snapshot: PageSnapshot, progress: _CheckoutProgress) -> bool:
-    """Choose the first shipping method and a payment method that needs no details, if none is chosen."""
-    groups: dict[str, list[FormControl]] = {}
-    for control in snapshot.controls:
-        if control.type == "radio" and not control.disabled:
-            groups.setdefault(control.group, []).append(control)
-    wants_card = any(autofill.is_of_card(control) for control in snapshot.controls)
-    for members in groups.values():
-        chosen = next((control for control in members if control.checked), None)
-        pays = any(review.is_payment(control) for control in members)
-        if chosen is not None and not (
-            pays and wants_card and not keywords.OFFLINE_PAYMENT.search(chosen.label)
-        ):
-            continue
-        usable = [control for control in members if not keywords.EXTERNAL_PAYMENT.search(control.label)]
-        if pays:
-            safe = [control for control in usable if keywords.OFFLINE_PAYMENT.search(control.label)]
-            # One that asks for no card number, whatever it is called.
-            others = [
-                control
-                for control in usable
-                if control is not chosen and not keywords.CARD.search(control.label)
-            ]
-            usable = safe or (usable if chosen is None else others)
-            if not safe and chosen is None and not progress.asked_payment:
-                progress.asked_payment = True
-                advised = advice.ask_payment(session, snapshot, others)
-                usable = [advised] if advised is not None else usable
-        target = next((control for control in usable if progress.filling.allow(control)), None)
-        if target is not None and target is not chosen:
-            session.tab.check(target)
-            session.record_step("choose", target.label or target.value, snapshot.path)
-            return True
-    return False
-
-
-def _decline_extras(session: BrowserSession, snapshot: PageSnapshot, progress: _CheckoutProgress) -> bool:
-    for control in extras.unwanted_boxes(snapshot):
-        if progress.filling.allow(control):
-            session.tab.uncheck(control)
-            session.record_step("refuse", control.label or control.name, snapshot.path)
-            return True
-    return False
-
-
-def _accept_terms(session: BrowserSession, snapshot: PageSnapshot, progress: _CheckoutProgress) -> bool:
-    for control in snapshot.controls:
-        if control.type != "checkbox" or control.checked or control.disabled:
-            continue
-        text = f"{control.label} {control.name}"
-        if (
-            keywords.TERMS.search(text)
-            and not keywords.NOT_TERMS.search(text)
-            and progress.filling.allow(control)
-        ):
-            session.tab.check(control)
-            session.record_step("accept", control.label or control.name, snapshot.path)
-            return True
-    return False
 
 
 def _continue_as_guest(session: BrowserSession, snapshot: PageSnapshot, progress: _CheckoutProgress) -> bool:

@@ -39,6 +39,8 @@ class BrowserSession:
     address_asked: bool = False
     recipient_entered: bool = False
     payment_sent: bool = False
+    payment_asked: bool = False
+    """Whether a language model was asked for a payment."""
     cart_link: PageButton | None = None
     """The link that counts what is in the cart."""
     cart_button: PageButton | None = None

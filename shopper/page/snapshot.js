@@ -101,6 +101,7 @@
     if (tag === "INPUT") return !["hidden", "submit", "button", "image", "reset", "file"].includes(element.type);
     if (tag === "SELECT" || tag === "TEXTAREA") return true;
     if (isRole(element, "option", "menuitemradio")) return !!closest(element, "[role=listbox],[role=menu]") && !element.closest("[aria-hidden=true]");
+    if (tag === "BUTTON" && element.getAttribute("aria-haspopup") === "listbox") return true;
     return isRole(element, "combobox", "radio", "checkbox", "textbox", "switch", "spinbutton");
   }).filter((element) => {
     if (element.tagName === "INPUT" && ["radio", "checkbox"].includes(element.type)) {
@@ -125,7 +126,7 @@
   const SAME_ROLES = { option: "radio", menuitemradio: "radio", switch: "checkbox", spinbutton: "number" };
   const isOn = (element) => ["aria-checked", "aria-selected"].some((name) => element.getAttribute(name) === "true");
   const controls = fields.slice(0, 300).map((element) => {
-    const given = element.getAttribute("role"), role = SAME_ROLES[given] || given;
+    const given = element.getAttribute("role") || (element.tagName === "BUTTON" ? "combobox" : null), role = SAME_ROLES[given] || given;
     const type = element.tagName === "SELECT" ? "select" : element.tagName === "TEXTAREA" ? "textarea"
       : role && role !== "button" && (element.tagName !== "INPUT" || role === "combobox") ? role : element.type || "text";
     const choice = type === "radio" || type === "checkbox";

@@ -96,7 +96,6 @@ class SharedBrowserShopper:
     """Makes purchases as the browser process does, all in one browser, in a thread that Playwright owns."""
 
     def __init__(self, executable: str, folder: Path) -> None:
-        self.confirmation_seconds = 2.0
         self._stack = ExitStack()
         self._thread = ThreadPoolExecutor(1)
         environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder)}
@@ -112,11 +111,11 @@ class SharedBrowserShopper:
         self._browser = self._thread.submit(start).result(60)
 
     def buy(self, request: PurchaseRequest, handler: PurchaseHandler) -> OrderConfirmation | OrderReview:
-        """Make a purchase in its own profile, with a short wait for the confirmation."""
+        """Make a purchase in its own profile, with a shorter wait for the confirmation."""
 
         def run() -> OrderConfirmation | OrderReview:
             with browsers.new_context(self._browser) as context:
-                return flow.run(context, request, handler, confirmation_seconds=self.confirmation_seconds)
+                return flow.run(context, request, handler, confirmation_seconds=10)
 
         return self._thread.submit(run).result(100)
 

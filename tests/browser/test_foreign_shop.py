@@ -62,6 +62,24 @@ def test_the_cart_is_found_by_its_count_and_the_confirmation_by_its_path(
     assert (len(foreign.orders), result.confirmation.order_number) == (1, None)
 
 
+def test_a_required_list_and_a_required_consent_are_answered(
+    shopper: SharedBrowserShopper, foreign: Foreign
+) -> None:
+    foreign.wording = Wording(lists=True)
+    result = purchase(shopper, foreign.product, address=ADDRESS)
+    assert result.confirmation is not None, result.failed and result.failed.message
+    assert [(order["toimitus"], order["ok"]) for order in foreign.orders] == [("Nouto", "on")]
+
+
+def test_a_box_with_a_price_of_its_own_is_unticked_and_nothing_is_ordered_if_it_stays(
+    shopper: SharedBrowserShopper, foreign: Foreign
+) -> None:
+    foreign.wording = Wording(extra="<label><input type=checkbox name=v checked>Vakuutus 2.99 $</label>")
+    result = purchase(shopper, foreign.product, address=ADDRESS)
+    assert (result.failure_code, foreign.orders, result.handler.reviews) == ("cart_mismatch", [], [])
+    assert "Vakuutus 2.99 $" in [step.text for step in result.handler.steps if step.action == "refuse"]
+
+
 def test_an_account_is_signed_in_by_autofill_tokens_and_paths(
     shopper: SharedBrowserShopper, foreign: Foreign
 ) -> None:

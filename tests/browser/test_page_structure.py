@@ -39,12 +39,16 @@ def read(open_page: Callable[..., Page]) -> Callable[[str], PageSnapshot]:
             ("radio", "Iso", False),
         ),
         (
+            "<p id=l>Maa</p><button aria-haspopup=listbox aria-labelledby=l>Suomi</button>",
+            ("combobox", "Maa", False),
+        ),
+        (
             "<div role=switch aria-checked=true aria-label=Vakuutus>.....</div>",
             ("checkbox", "Vakuutus", True),
         ),
         ("<div role=spinbutton aria-label=Määrä contenteditable>1....</div>", ("number", "Määrä", False)),
     ],
-    ids=["an-option", "a-menu-item", "a-switch", "a-spin-button"],
+    ids=["an-option", "a-menu-item", "a-list-button", "a-switch", "a-spin-button"],
 )
 def test_a_widget_is_the_field_that_its_role_names(
     read: Callable[[str], PageSnapshot], html: str, field: tuple[str, str, bool]

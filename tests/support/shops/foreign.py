@@ -47,6 +47,8 @@ class Wording:
     stays_on_product: bool = False
     """Adding to the cart changes nothing but the number in the header, which the link of the cart has no path for."""
     offers_sign_in: bool = False
+    lists: bool = False
+    """Delivery is a list, and the review requires a consent."""
     done_path: str = "/kiitos"
     describes_order: bool = True
     """The confirmation has the order as structured data."""
@@ -190,6 +192,9 @@ class Foreign:
 
     def _delivery(self, visit: dict[str, str]) -> str:
         inside = self._choices("Toimitus", "toimitus", _DELIVERIES)
+        if self.wording.lists:
+            options = "".join(f"<option>{delivery}</option>" for delivery in _DELIVERIES)
+            inside = f"<label>Tapa <select name=toimitus required><option value=''>-</option>{options}</select></label>"
         return self._frame(
             "Toimitus", self._form(1, inside, self.wording.onward) + self._totals(visit), visit, step=1
         )
@@ -213,6 +218,8 @@ class Foreign:
             if self.wording.reviews_with_fields
             else ""
         )
+        if self.wording.lists:
+            inside += "<label><input type=checkbox name=ok required>Hyväksyn</label>"
         order = self._form(3, inside, self.wording.order, label=self.wording.order_label)
         return self._frame(self.wording.review, f"<p>{who}</p>{self._totals(visit)}{order}", visit, step=3)
 
