@@ -295,7 +295,12 @@ def _quantities(snapshot: PageSnapshot) -> list[FormControl]:
     named = [control for control in usable if autofill.token_of(control) == autofill.QUANTITY]
     add = add_button(snapshot)
     adjacent = [
-        control for control in usable if add and control.type == "number" and control.form == add.form >= 0
+        control
+        for control in usable
+        if add
+        and control.type == "number"
+        and control.form == add.form
+        and (add.form >= 0 or control.value == "1")
     ]
     return named or (adjacent if len(adjacent) == 1 else [])
 

@@ -163,14 +163,15 @@ ACCEPT_COOKIES = _pattern(
     r"\b(accept|agree|allow|got it|ok(ay)?|understood|dismiss|close|akzeptieren|accepter)\b"
 )
 TERMS = _pattern(
-    r"\b(terms|conditions|agb|privacy policy|withdrawal|cgv|i (have read|agree|accept|confirm))\b"
+    r"\b(terms|conditions|agb|privacy policy|withdrawal|cgv|i (have read|agree|accept|confirm))\b",
+    r"geschäftsbedingungen|datenschutz|widerruf|\bich (habe|stimme|akzeptiere|bestätige)\b|\bj.(ai lu|accepte)\b",
 )
 NOT_TERMS = _pattern(
     r"newsletter|marketing|offers|news|subscri|e-?mails from|save (my|this)|remember|insur|gift|donat|protection|warranty|updates"
 )
 OFFLINE_PAYMENT = _pattern(
     r"cash on delivery|pay on delivery|\bcod\b|on account|invoice|bank transfer|wire|direct debit on file|saved (card|payment)|card on file|ending in",
-    r"store credit|account balance|gift balance|wallet balance|no payment|pay (later|at|in store|on)|cheque|check\b|money order|rechnung|vorkasse|nachnahme|virement",
+    r"store credit|account balance|gift balance|wallet balance|no payment|pay (later|at|in store|on)|cheque|check\b|money order|rechnung\b|vorkasse|nachnahme|virement",
 )  # fmt: skip
 EXTERNAL_PAYMENT = _pattern(
     r"paypal|google pay|apple pay|amazon pay|shop pay|klarna|afterpay|crypto|bitcoin|venmo|affirm|alipay|wechat"
@@ -186,7 +187,7 @@ SHIPPING = _pattern(
     r"\bship(ping|ment)?\b|\bdeliver(y|ed)?\b|\bpostage\b|\bfreight\b|\bversand|\blivraison\b|\bcourier\b|\bpick.?up\b"
 )
 PAYMENT_ON_DELIVERY = _pattern(
-    r"cash on|pay on delivery|\bcod\b|invoice|transfer|wire|cheque|check\b|money order|pay (later|at|in)|rechnung|vorkasse|nachnahme|virement|on account"
+    r"cash on|pay on delivery|\bcod\b|invoice|transfer|wire|cheque|check\b|money order|pay (later|at|in)|rechnung\b|vorkasse|nachnahme|virement|on account"
 )
 
 HUMAN_CHECK_HOSTS = re.compile(

@@ -40,6 +40,14 @@ def make_python(requirements: str | Path) -> Path:
     return _python(PROGRAMS / requirements)
 
 
+def make_data(program: Path, *options: str, requirements: Path) -> Path:
+    """Run a program once in the environment with these requirements, and return the folder that it filled."""
+    folder = _folder(requirements, salt=f"{program.read_text()} {options}")
+    command = [str(make_python(requirements)), "-W", "ignore", str(program), str(folder), *options]
+    _made(folder, ["mkdir", "-p", str(folder)], command)
+    return folder
+
+
 def make_node(sources: Path, program: str) -> Path:
     """Install locked packages where they are missing, run a program in their folder once, and return the folder."""
     folder = _folder(
