@@ -96,6 +96,7 @@ class SharedBrowserShopper:
     """Makes purchases as the browser process does, all in one browser, in a thread that Playwright owns."""
 
     def __init__(self, executable: str, folder: Path) -> None:
+        self.confirmation_seconds = 2.0
         self._stack = ExitStack()
         self._thread = ThreadPoolExecutor(1)
         environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder)}
@@ -115,7 +116,7 @@ class SharedBrowserShopper:
 
         def run() -> OrderConfirmation | OrderReview:
             with browsers.new_context(self._browser) as context:
-                return flow.run(context, request, handler, confirmation_seconds=10)
+                return flow.run(context, request, handler, confirmation_seconds=self.confirmation_seconds)
 
         return self._thread.submit(run).result(100)
 

@@ -22,6 +22,14 @@ AUSTRIA = ShippingAddress(
 TOO_DEAR = PurchaseFailed(FailureCode.LIMIT_EXCEEDED, "Too dear.")
 
 
+@pytest.fixture(autouse=True)
+def _patience(shopper: SharedBrowserShopper) -> Iterator[None]:
+    """Wait for slow confirmations: real shops write their first order slowly."""
+    usual, shopper.confirmation_seconds = shopper.confirmation_seconds, 20.0
+    yield
+    shopper.confirmation_seconds = usual
+
+
 @pytest.fixture(scope="module")
 def pretix(browser: str) -> Iterator[CorpusShop]:
     """Tickets, with a fee and taxes inside the prices; nothing is delivered."""
