@@ -16,6 +16,7 @@ from app.platform import cli as platform
 from app.platform import keys as platform_keys
 from app.platform.audit_log import actors, trail
 from app.platform.audit_log.trail import AuditAction, AuditEvent
+from app.shopping import cli as shopping
 from app.state import app_state
 from app.status.cli import doctor
 from app.web.openapi_document import OpenApiDocument
@@ -33,6 +34,7 @@ def register(app: Flask) -> None:
     gateway.register(app)
     payments.register(app)
     platform.register(app)
+    shopping.register(app)
 
 
 @keys.command("rotate")

@@ -70,6 +70,10 @@ class PipePurchaseHandler:
         """Send `screenshot`."""
         protocol.write(self._writer, "screenshot", name=name, png=protocol.encode_png(png))
 
+    def on_page(self, document: str) -> None:
+        """Send `page`."""
+        protocol.write(self._writer, "page", document=document)
+
     def heartbeat(self) -> None:
         """Send nothing: the parent sees that this process lives."""
 

@@ -32,15 +32,27 @@ from app.ports.shopper import (
     PurchaseRequest,
     ShoppingStep,
 )
-from shopper.process import protocol
+from shopper.process import protocol, recorded_page
 from shopper.process.redaction import CredentialRedactor, PersonalDataRedactor
 from shopper.process.unprivileged_user import find_unprivileged_user
 
 _PREFIX = "purser-shopper-"
 _HEARTBEAT_SECONDS = 5.0
-# Not taken from a page: redaction could damage them, as a username may be a part of them.
+# Not taken from a page: redaction could damage them, as a username may be a part of them. A document is sanitized.
 _TRUSTED_FIELDS = frozenset(
-    {"kind", "code", "missing", "action", "name", "availability", "price_source", "png", "role"}
+    {
+        "kind",
+        "code",
+        "missing",
+        "action",
+        "name",
+        "availability",
+        "price_source",
+        "png",
+        "role",
+        "purpose",
+        "document",
+    }
 )
 _NO_SANDBOX_MESSAGE = (
     "The service's browser does not start with its sandbox, so no page was opened and nothing was bought. "
@@ -173,7 +185,7 @@ class _BrowserConversation:
     def _dispatch(self, message: Mapping[str, Any]) -> None:
         values = {name: value for name, value in message.items() if name != "kind"}
         match message["kind"]:
-            case "first_page" | "step" | "screenshot":
+            case "first_page" | "step" | "screenshot" | "page":
                 self._record(message["kind"], values)
             case "product":
                 self._reply(lambda: self._handler.on_product(Product(**values)))
@@ -204,6 +216,9 @@ class _BrowserConversation:
                 self._handler.on_first_page()
             case "step":
                 self._handler.on_step(ShoppingStep(**values))
+            case "page":
+                document = recorded_page.sanitize(str(values["document"]), self._personal_data.redact)
+                self._handler.on_page(document)
             case _:
                 self._handler.on_screenshot(str(values["name"]), protocol.decode_png(values["png"]))
 
@@ -222,7 +237,7 @@ class _BrowserConversation:
         candidates = tuple(
             replace(item, name=redact(item.name), text=redact(item.text)) for item in question.candidates
         )
-        index = self._handler.choose(ElementQuestion(redact(question.page), candidates))
+        index = self._handler.choose(replace(question, page=redact(question.page), candidates=candidates))
         self._child.write(protocol.encode("choice", index=index), deadline=self._deadline)
 
     def _reply(self, decide: Any) -> None:

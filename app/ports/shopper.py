@@ -114,19 +114,28 @@ class OrderConfirmation:
 
 @dataclass(frozen=True, slots=True)
 class ElementCandidate:
-    """A button or link that the shopper may press: its role, its name, and text of the page around it."""
+    """A button, a link or an option that the shopper may choose: its role, its name, and text around it."""
 
     role: str
     name: str
     text: str
 
 
+class ChoicePurpose(StrEnum):
+    """What an element is chosen for."""
+
+    CONTINUE = "continue"
+    ADD_TO_CART = "add_to_cart"
+    PAYMENT = "payment"
+
+
 @dataclass(frozen=True, slots=True)
 class ElementQuestion:
-    """Which element continues a checkout, if the rules find none. All texts are the shop's, without personal data."""
+    """Which element to choose, if the rules find none. All texts are the shop's, without personal data."""
 
     page: str
     candidates: tuple[ElementCandidate, ...]
+    purpose: ChoicePurpose = ChoicePurpose.CONTINUE
 
 
 class PurchaseFailed(Exception):
@@ -175,6 +184,9 @@ class PurchaseHandler(Protocol):
 
     def on_screenshot(self, name: str, png: bytes) -> None:
         """Store a screenshot as evidence."""
+
+    def on_page(self, document: str) -> None:
+        """Store the page on which the purchase failed: HTML without scripts, what was typed, and persons."""
 
     def heartbeat(self) -> None:
         """Renew the worker's lease; called every few seconds."""

@@ -11,6 +11,9 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app.db.columns import ID, UtcDateTime, partial_index
 from app.extensions import Model
 
+SCREENSHOT_TYPE = "image/png"
+PAGE_TYPE = "text/html"
+
 
 class Purchase(Model):
     """One purchase. `sealed` holds credentials and address until it ends; a worker owns the row by `holder`.
@@ -90,7 +93,7 @@ class PurchaseStep(Model):
 
 
 class PurchaseEvidence(Model):
-    """A screenshot, shown to the purchase's owner for thirty days."""
+    """A screenshot, shown to the purchase's owner for thirty days, or the document of a page, for the operator."""
 
     __tablename__ = "purchase_evidence"
     __table_args__ = (
@@ -101,5 +104,6 @@ class PurchaseEvidence(Model):
     id: Mapped[str] = mapped_column(ID, primary_key=True)
     purchase_id: Mapped[str] = mapped_column(ID)
     name: Mapped[str] = mapped_column(String(40))
-    png: Mapped[bytes] = mapped_column(LargeBinary)
+    media_type: Mapped[str] = mapped_column(String(40), server_default=SCREENSHOT_TYPE)
+    content: Mapped[bytes] = mapped_column("png", LargeBinary)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)

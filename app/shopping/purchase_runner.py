@@ -37,7 +37,7 @@ from app.ports.shopper import (
 )
 from app.shopping import orders, page_choices, service
 from app.shopping.lifecycle import PURCHASES, PurchaseStatus
-from app.shopping.models import Purchase, PurchaseEvidence, PurchaseStep
+from app.shopping.models import PAGE_TYPE, SCREENSHOT_TYPE, Purchase, PurchaseEvidence, PurchaseStep
 from app.shopping.page_choices import ModelAdviser
 from app.spending import accounts as spending_accounts
 from app.spending import holds as spending_holds
@@ -46,6 +46,7 @@ from app.state import app_state
 
 LEASE = timedelta(seconds=60)
 _MAX_EVIDENCE = 6
+_MAX_MESSAGE = 1_500
 _MAX_EVIDENCE_BYTES = 4 * 1024 * 1024
 _ACTION_REQUIRED_CODES = frozenset(
     {
@@ -120,7 +121,7 @@ class PurchaseSession:
         self._row = and_(Purchase.id == purchase.id, Purchase.holder == holder)
         self._goods_nanos: int | None = None
         self._step: ShoppingStep | None = None
-        self._screenshots = 0
+        self._evidence = 0
         # Kept here: a refusal comes back through the browser's process, which is not trusted.
         self._refusal: ServiceError | None = None
 
@@ -179,16 +180,11 @@ class PurchaseSession:
 
     def on_screenshot(self, name: str, png: bytes) -> None:
         """Store a screenshot."""
-        self._screenshots += 1
-        if self._screenshots > _MAX_EVIDENCE or len(png) > _MAX_EVIDENCE_BYTES:
-            return
-        with unit_of_work() as session:
-            session.add(
-                PurchaseEvidence(
-                    id=new_id(), purchase_id=self.purchase_id, name=name[:40], png=png, created_at=clock.now()
-                )
-            )
-            self._renew_lease(session)
+        self._store_evidence(name, SCREENSHOT_TYPE, png)
+
+    def on_page(self, document: str) -> None:
+        """Store the document of the page on which the purchase failed."""
+        self._store_evidence("page", PAGE_TYPE, document.encode(errors="replace"))
 
     def heartbeat(self) -> None:
         """Renew the worker's lease, and show that the worker is alive."""
@@ -290,6 +286,19 @@ class PurchaseSession:
                 f"{subject} costs {value:f} USD, more than max_total_usd, {cap:f} USD.",
             )
 
+    def _store_evidence(self, name: str, media_type: str, content: bytes) -> None:
+        self._evidence += 1
+        if self._evidence > _MAX_EVIDENCE or len(content) > _MAX_EVIDENCE_BYTES:
+            return
+        with unit_of_work() as session:
+            session.add(
+                PurchaseEvidence(
+                    id=new_id(), purchase_id=self.purchase_id, name=name[:40], media_type=media_type,
+                    content=content, created_at=clock.now(),
+                )
+            )  # fmt: skip
+            self._renew_lease(session)
+
     def _update(self, **values: Any) -> None:
         with unit_of_work() as session:
             self._renew_lease(session, **values)
@@ -333,7 +342,7 @@ def stored_error(
     return {
         "code": failure.code.value,
         "limit_code": limit_code,
-        "message": _printable(failure.message, 600),
+        "message": _printable(failure.message, _MAX_MESSAGE),
         "step": None if step is None else step.action,
         "missing": list(failure.missing),
         "choices": [_printable(choice) for choice in failure.choices],

@@ -226,7 +226,12 @@ class PurchaseError(Schema):
             "description": "For `limit_exceeded`: the code of the wallet's limit; null if it was `max_total_usd`.",
         },
     )
-    message = fields.String(required=True)
+    message = fields.String(
+        required=True,
+        metadata={
+            "description": "What happened, and what the page of the shop shows: its errors, buttons and empty fields."
+        },
+    )
     advice = fields.String(required=True, metadata={"description": "What the client can do."})
     step = fields.String(required=True, allow_none=True, metadata={"description": "The last step."})
     missing = fields.List(

@@ -24,7 +24,7 @@ from app.observability import logs
 from app.payments import consumed
 from app.shopping import orders
 from app.shopping.lifecycle import OPEN_STATUSES, PURCHASES, PurchaseStatus
-from app.shopping.models import Purchase, PurchaseEvidence, PurchaseStep
+from app.shopping.models import PAGE_TYPE, SCREENSHOT_TYPE, Purchase, PurchaseEvidence, PurchaseStep
 from app.shopping.orders import PurchaseOrder
 from app.state import app_state
 from app.usage import service as usage
@@ -212,9 +212,21 @@ def evidence(purchase: PurchaseView, evidence_id: str) -> bytes:
     with read_only_unit() as session:
         canonical = identifiers.parse_id(evidence_id)
         found = session.get(PurchaseEvidence, canonical) if canonical else None
-        if found is None or found.purchase_id != purchase.id:
+        if found is None or found.purchase_id != purchase.id or found.media_type != SCREENSHOT_TYPE:
             raise NotFound("This purchase has no such screenshot; screenshots are kept for 30 days.")
-        return found.png
+        return found.content
+
+
+def failed_page(purchase_id: str) -> str | None:
+    """Return the document of the page on which a purchase failed, if it was recorded and is still kept."""
+    with read_only_unit() as session:
+        content = session.scalar(
+            select(PurchaseEvidence.content)
+            .where(PurchaseEvidence.purchase_id == purchase_id, PurchaseEvidence.media_type == PAGE_TYPE)
+            .order_by(PurchaseEvidence.created_at.desc())
+            .limit(1)
+        )
+        return None if content is None else content.decode()
 
 
 def deletion_conflict(session: Session, wallet_id: str) -> TransactionInProgress | None:
@@ -291,7 +303,7 @@ def _view(session: Session, purchase: Purchase) -> PurchaseView:
     ).all()
     screenshots = session.execute(
         select(PurchaseEvidence.id, PurchaseEvidence.name)
-        .where(PurchaseEvidence.purchase_id == purchase.id)
+        .where(PurchaseEvidence.purchase_id == purchase.id, PurchaseEvidence.media_type == SCREENSHOT_TYPE)
         .order_by(PurchaseEvidence.created_at, PurchaseEvidence.id)
     ).all()
     return PurchaseView(

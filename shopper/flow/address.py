@@ -90,11 +90,9 @@ def fill(session: BrowserSession, snapshot: PageSnapshot, attempts: FillAttempts
     """
     if session.address_chosen:
         return False
-    groups = _groups(session, snapshot)
     typed = False
     missing: list[str] = []
-    for control in groups:
-        token = autofill.token_of(control)
+    for control, token in autofill.tokens_of(_groups(session, snapshot)):
         session.address_asked = session.address_asked or token in _PLACE_TOKENS
         if (
             token is None
@@ -114,6 +112,7 @@ def fill(session: BrowserSession, snapshot: PageSnapshot, attempts: FillAttempts
         if not attempts.allow(control):
             continue
         typed = _fill_field(session, control, token, value) or typed
+        session.recipient_entered = session.recipient_entered or typed
         session.record_step("fill", token, snapshot.path)
         if control.type in {"select", "combobox"}:
             # Other fields depend on a country or a state: read them again before filling them.
@@ -136,8 +135,7 @@ def incomplete_address_failure(missing: Iterable[str]) -> PurchaseFailed:
 def empty_fields(session: BrowserSession, snapshot: PageSnapshot) -> list[str]:
     """Return the tokens of empty address fields for which nothing was sent."""
     found = []
-    for control in _groups(session, snapshot):
-        token = autofill.token_of(control)
+    for control, token in autofill.tokens_of(_groups(session, snapshot)):
         if (
             token in _ADDRESS_TOKENS | {"address-level1", "email"}
             and not _has_value(control)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 
-from app.ports.shopper import ElementCandidate, ElementQuestion
+from app.ports.shopper import ChoicePurpose, ElementCandidate, ElementQuestion
 from shopper.flow.session import BrowserSession, find_same_button
 from shopper.page import autofill, keywords, prices
-from shopper.page.snapshot import PageButton, PageSnapshot
+from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
 from shopper.process.protocol import MAX_CANDIDATE_TEXT, MAX_CANDIDATES
 
 _NEVER = (
@@ -28,7 +28,12 @@ _REGIONS = frozenset({"header", "nav", "footer", "aside", "banner", "navigation"
 
 
 def ask(
-    session: BrowserSession, snapshot: PageSnapshot, buttons: list[PageButton], *, is_untouched: bool
+    session: BrowserSession,
+    snapshot: PageSnapshot,
+    buttons: list[PageButton],
+    *,
+    is_untouched: bool,
+    purpose: ChoicePurpose = ChoicePurpose.CONTINUE,
 ) -> PageButton | None:
     """Return the button that the model chose, as it is on the page now; None if there is none.
 
@@ -44,33 +49,65 @@ def ask(
     del offered[MAX_CANDIDATES:]
     if not offered:
         return None
-    question = ElementQuestion(
-        (snapshot.heading or snapshot.title)[:MAX_CANDIDATE_TEXT],
-        tuple(_candidate(button) for button in offered),
-    )
-    index = session.handler.choose(question)
-    chosen = offered[index] if index is not None and 0 <= index < len(offered) else None
-    session.record_step("ask_model", "" if chosen is None else chosen.text, snapshot.path)
-    if chosen is None:
+    index = _index(session, snapshot, [_candidate(button) for button in offered], purpose)
+    if index is None:
         return None
+    chosen = offered[index]
     # The page may have changed since.
     now = session.tab.take_snapshot()
     found = find_same_button(chosen, now)
     return found if found is not None and is_harmless(now, found) else None
 
 
+def ask_payment(
+    session: BrowserSession, snapshot: PageSnapshot, options: list[FormControl]
+) -> FormControl | None:
+    """Return the way to pay that the model chose, as it is on the page now; None if there is none."""
+    offered = [option for option in options if option.label][:MAX_CANDIDATES]
+    if len(offered) < 2:
+        return None
+    candidates = [ElementCandidate("option", _cut(option.label), _cut(option.card)) for option in offered]
+    index = _index(session, snapshot, candidates, ChoicePurpose.PAYMENT)
+    if index is None:
+        return None
+    now = session.tab.take_snapshot().controls
+    return next((option for option in now if option == offered[index]), None)
+
+
+def _index(
+    session: BrowserSession,
+    snapshot: PageSnapshot,
+    candidates: list[ElementCandidate],
+    purpose: ChoicePurpose,
+) -> int | None:
+    question = ElementQuestion(_cut(snapshot.heading or snapshot.title), tuple(candidates), purpose)
+    index = session.handler.choose(question)
+    chosen = index if index is not None and 0 <= index < len(candidates) else None
+    session.record_step("ask_model", "" if chosen is None else candidates[chosen].name, snapshot.path)
+    return chosen
+
+
+def _cut(text: str) -> str:
+    return text[:MAX_CANDIDATE_TEXT]
+
+
 def _may_order(session: BrowserSession, snapshot: PageSnapshot, *, is_untouched: bool) -> bool:
     """Return whether a button of this page could be the order button, although no rule knows it as one.
 
-    No honest shop takes an order from a page without an amount, or from a guest who has entered nothing.
+    No honest shop takes an order from a page without an amount, from a guest who has entered nothing, or while more
+    than one step follows.
     """
-    return not (session.is_guest and is_untouched) and bool(prices.amounts(snapshot.text) or snapshot.amounts)
+    if (session.is_guest and is_untouched) or snapshot.steps_after > 1:
+        return False
+    return bool(prices.amounts(snapshot.text) or snapshot.amounts)
 
 
 def _is_harmless(session: BrowserSession, snapshot: PageSnapshot, button: PageButton) -> bool:
     if not button.text.strip() or button.disabled or button.region in _REGIONS:
         return False
-    if any(pattern.search(button.text) for pattern in _NEVER) or prices.amounts(button.text):
+    if any(
+        pattern.search(name) for pattern in _NEVER for name in (button.text, button.label)
+    ) or prices.amounts(button.text):
         return False
     if button.href and not session.tab.is_allowed(button.href):
         return False
@@ -82,4 +119,4 @@ def _is_harmless(session: BrowserSession, snapshot: PageSnapshot, button: PageBu
 
 def _candidate(button: PageButton) -> ElementCandidate:
     role = "link" if button.tag == "a" else "button"
-    return ElementCandidate(role, button.text[:MAX_CANDIDATE_TEXT], button.card[:MAX_CANDIDATE_TEXT])
+    return ElementCandidate(role, _cut(button.text), _cut(button.card))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import urljoin
 
+from app.core import money
 from app.ports.shopper import FailureCode, PurchaseFailed
-from shopper.flow.session import BrowserSession, preferred_button
+from shopper.flow.session import BrowserSession, find_same_button, preferred_button
 from shopper.page import autofill, breakdown, keywords, prices
+from shopper.page.prices import LabelledAmount
 from shopper.page.snapshot import PageButton, PageSnapshot
 from shopper.page.tab import PageActionFailed
 
@@ -15,8 +18,8 @@ _PATHS = ("/cart", "/basket", "/bag", "/checkout/cart")
 _ERROR_STATUS = 400
 
 
-def find_cart_link(snapshot: PageSnapshot) -> PageButton | None:
-    """Return the link or button that leads to the cart."""
+def find_cart_link(session: BrowserSession, snapshot: PageSnapshot) -> PageButton | None:
+    """Return the link or button that leads to the cart: by its path, its words, or its count of what is in it."""
     links = [button for button in snapshot.buttons if button.href and keywords.CART_PATH.search(button.path)]
     links = [
         button
@@ -28,13 +31,30 @@ def find_cart_link(snapshot: PageSnapshot) -> PageButton | None:
         for button in snapshot.buttons
         if keywords.VIEW_CART.search(button.text) and not keywords.ADD_TO_CART.search(button.text)
     ]
-    return preferred_button(links) or preferred_button(named)
+    counting = find_same_button(session.cart_link, snapshot) if session.cart_link else None
+    return preferred_button(links) or preferred_button(named) or counting
+
+
+def counting_link(before: PageSnapshot, now: PageSnapshot) -> PageButton | None:
+    """Return the only link of which nothing but the number changed when something was added to the cart."""
+    known = {(button.trail, _uncounted(button)): (button.text, button.label) for button in before.buttons}
+    changed = [
+        button
+        for button in now.buttons
+        if known.get((button.trail, _uncounted(button)), (button.text, button.label))
+        != (button.text, button.label)
+    ]
+    return changed[0] if len(changed) == 1 else None
+
+
+def _uncounted(button: PageButton) -> str:
+    return re.sub(r"\d+", "", f"{button.text} {button.label} {button.href}")
 
 
 def open_cart(session: BrowserSession) -> PageSnapshot | None:
     """Open the cart; return None if the shop shows none."""
     snapshot = session.tab.take_snapshot()
-    target = find_cart_link(snapshot)
+    target = find_cart_link(session, snapshot)
     if target is not None:
         try:
             return session.press(target, "open_cart")
@@ -51,6 +71,9 @@ def open_cart(session: BrowserSession) -> PageSnapshot | None:
 def empty_cart(session: BrowserSession) -> None:
     """Remove everything from the cart. What stays is found by the comparison before the order."""
     snapshot = open_cart(session)
+    if snapshot is not None and not (_remove_buttons(snapshot) or keywords.EMPTY_CART.search(snapshot.text)):
+        # What opened over the page may only lead to the cart.
+        snapshot = open_cart(session)
     if snapshot is None:
         return
     for _ in range(_MAX_LINES):
@@ -68,13 +91,14 @@ def empty_cart(session: BrowserSession) -> None:
             snapshot = session.press(confirm[0], "empty_cart")
 
 
-def assert_cart_matches(session: BrowserSession, snapshot: PageSnapshot, *, where: str) -> None:
-    """Compare the amounts on a page with the request. Raises: PurchaseFailed(cart_mismatch)."""
-    fits = prices.goods_match(breakdown.labelled_amounts(snapshot), session.goods_nanos)
+def assert_goods_match(session: BrowserSession, rows: list[LabelledAmount], *, where: str) -> None:
+    """Compare the amounts on a page with the product's price. Raises: PurchaseFailed(cart_mismatch)."""
+    fits = prices.goods_match(rows, session.goods_nanos)
     if fits is False:
         raise PurchaseFailed(
             FailureCode.CART_MISMATCH,
-            f"The {where} does not match the product's price and quantity; the cart may contain something else.",
+            f"The {where} does not match the product's price: {session.request.quantity} of it cost "
+            f"{money.usd_string(session.goods_nanos)}. {breakdown.describe(rows)} The cart may contain something else.",
         )
     session.goods_verified = session.goods_verified or fits is True
 

@@ -7,18 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from app.ports.shopper import FailureCode, PurchaseFailed, PurchaseOutcomeUnknown
-from shopper.flow import address, advice, extras, login, review
+from shopper.flow import address, advice, choices, login, steps
 from shopper.flow.address import FillAttempts
 from shopper.flow.session import BrowserSession, assert_no_human_check, preferred_button
+from shopper.flow.steps import NextPress
 from shopper.page import autofill, breakdown, keywords, prices
-from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
+from shopper.page.snapshot import PageButton, PageSnapshot
 from shopper.page.tab import PageActionFailed
 
 _MAX_STEPS = 30
 # How long a press may take to show an effect, and a page to offer its next step: shops are slow.
 _RESPONSE_SECONDS = 4
 _STALL_SECONDS = 6
-_MAX_SEEN = 8
 _MAX_SEEN_LENGTH = 40
 _NOT_PLACE_ORDER = re.compile(
     r"histor|track|view|cancel|re-?order|my orders|all orders|return|gift|coupon|code|how to|terms|summary|edit|change"
@@ -64,10 +64,10 @@ def go_to_review(session: BrowserSession, snapshot: PageSnapshot) -> tuple[PageS
             session.tab.settle()
             snapshot = session.tab.take_snapshot()
             continue
-        place = order_button(snapshot)
-        if place is not None and _is_review(snapshot):
-            return snapshot, place
-        target = _next_button(snapshot, progress)
+        last = _last_button(session, snapshot, progress)
+        if last is not None:
+            return snapshot, last
+        target = _onward_button(snapshot, progress)
         if target is None:
             later = session.tab.wait_for(_differs(snapshot), seconds=_STALL_SECONDS)
             if _state(later) != _state(snapshot):
@@ -76,6 +76,7 @@ def go_to_review(session: BrowserSession, snapshot: PageSnapshot) -> tuple[PageS
             target = _advised_button(session, later, progress)
             snapshot = later
         progress.remember(snapshot, target)
+        session.payment_sent = session.payment_sent or steps.sends_payment(snapshot, target)
         session.press(target, "continue")
         before = snapshot
         snapshot = session.tab.wait_for(_differs(before), seconds=_RESPONSE_SECONDS)
@@ -83,6 +84,40 @@ def go_to_review(session: BrowserSession, snapshot: PageSnapshot) -> tuple[PageS
         if confirms_order(before, snapshot) and not _next_step_buttons(snapshot):
             raise _unexpected_confirmation()
     raise PurchaseFailed(FailureCode.STUCK, "The checkout did not reach its review.")
+
+
+def _last_button(
+    session: BrowserSession, snapshot: PageSnapshot, progress: _CheckoutProgress
+) -> PageButton | None:
+    """Return the button that orders, whatever its name. Raises: PurchaseFailed if one may order or lead on."""
+    place = order_button(snapshot)
+    if place is not None and _is_review(snapshot):
+        return place
+    target = _onward_button(snapshot, progress)
+    press = NextPress.LEADS_ON if target is None else steps.consequence(session, snapshot, target)
+    if target is None or press is NextPress.LEADS_ON:
+        return None
+    _assert_no_card_required(snapshot)
+    if press is NextPress.MAY_ORDER:
+        return target
+    raise PurchaseFailed(
+        FailureCode.STUCK,
+        f'"{target.text[:_MAX_SEEN_LENGTH]}" may order, or lead to another step: the page asks for a payment, shows a '
+        "total, and neither its words nor its steps tell. It was not pressed, because the order was not authorized.",
+    )
+
+
+def next_press(
+    session: BrowserSession, snapshot: PageSnapshot
+) -> tuple[PageButton | None, PageButton | None]:
+    """Return the button that orders and the one that leads on, without pressing. Raises: PurchaseFailed."""
+    progress = _CheckoutProgress()
+    return _last_button(session, snapshot, progress), _onward_button(snapshot, progress)
+
+
+def _onward_button(snapshot: PageSnapshot, progress: _CheckoutProgress) -> PageButton | None:
+    by_words = _next_button(snapshot, progress)
+    return by_words or steps.onward_button(snapshot, progress.candidates(snapshot, list(snapshot.buttons)))
 
 
 def _state(snapshot: PageSnapshot) -> tuple[object, ...]:
@@ -97,41 +132,22 @@ def _differs(before: PageSnapshot) -> Callable[[PageSnapshot], bool]:
 
 
 def order_button(snapshot: PageSnapshot) -> PageButton | None:
-    """Return the order button, if the page has a usable one: by its words, or else by the step that it ends."""
+    """Return the button that says, in its text or its accessible name, that it orders; None without a usable one."""
     found = [
         button
         for button in snapshot.buttons
-        if keywords.PLACE_ORDER.search(button.text)
+        if any(keywords.PLACE_ORDER.search(name) for name in (button.text, button.label))
         and not _NOT_PLACE_ORDER.search(button.text)
         and not keywords.EXTERNAL_PAYMENT.search(button.text)
         and button.region not in {"header", "nav", "footer"}
-        and not button.href.rstrip("#").startswith("http")
+        and not snapshot.is_left_by(button)
     ]
-    return preferred_button(found) or _unnamed_order_button(snapshot)
-
-
-def _unnamed_order_button(snapshot: PageSnapshot) -> PageButton | None:
-    """Return the button of a step that only confirms: its form has no fields, and the page a total and an address.
-
-    Some shops call it "Next" like all the others. Whatever it is called, it is not pressed without authorization.
-    """
-    if not (keywords.REVIEW_STEP.search(f"{snapshot.heading}\n{snapshot.title}")):
-        return None
-    if not keywords.DELIVERY.search(snapshot.text):
-        return None
-    fields = {control.form for control in snapshot.controls if not control.disabled}
-    found = [
-        button
-        for button in _next_step_buttons(snapshot)
-        if button.submits and button.form >= 0 and button.form not in fields
-    ]
-    has_total = bool(found) and prices.total_of(breakdown.labelled_amounts(snapshot)) is not None
-    return preferred_button(found) if has_total else None
+    return preferred_button(found)
 
 
 def is_order_confirmed(snapshot: PageSnapshot) -> bool:
     """Return whether a page confirms an order."""
-    return bool(
+    return steps.describes_order(snapshot) or bool(
         keywords.ORDER_CONFIRMED.search(f"{snapshot.heading}\n{snapshot.title}")
         and not keywords.ORDER_REJECTED.search(snapshot.heading)
     )
@@ -142,7 +158,7 @@ def confirms_order(before: PageSnapshot, now: PageSnapshot) -> bool:
     new_lines = "\n".join(line for line in now.text.splitlines() if line not in set(before.text.splitlines()))
     if keywords.ORDER_REJECTED.search(new_lines) or order_button(now) is not None:
         return False
-    return bool(
+    return steps.confirms_by_structure(before, now) or bool(
         keywords.ORDER_CONFIRMED.search(
             f"{new_lines}\n{now.heading if now.heading != before.heading else ''}"
         )
@@ -166,9 +182,9 @@ def _advance(session: BrowserSession, snapshot: PageSnapshot, progress: _Checkou
         session.tab.settle()
         return True
     return (
-        _decline_extras(session, snapshot, progress)
-        or _choose_defaults(session, snapshot, progress)
-        or _accept_terms(session, snapshot, progress)
+        choices.decline_extras(session, snapshot, progress.filling)
+        or choices.choose_defaults(session, snapshot, progress.filling)
+        or choices.accept_terms(session, snapshot, progress.filling)
     )
 
 
@@ -189,57 +205,6 @@ def _assert_no_card_required(snapshot: PageSnapshot) -> None:
             FailureCode.PAYMENT_DETAILS_REQUIRED,
             "The shop requires a card number, and the account has no stored payment method; store one in the shop.",
         )
-
-
-def _choose_defaults(session: BrowserSession, snapshot: PageSnapshot, progress: _CheckoutProgress) -> bool:
-    """Choose the first shipping method and a payment method that needs no details, if none is chosen."""
-    groups: dict[str, list[FormControl]] = {}
-    for control in snapshot.controls:
-        if control.type == "radio" and not control.disabled:
-            groups.setdefault(control.group, []).append(control)
-    wants_card = any(autofill.is_of_card(control) for control in snapshot.controls)
-    for members in groups.values():
-        chosen = next((control for control in members if control.checked), None)
-        pays = any(review.is_payment(control) for control in members)
-        if chosen is not None and not (
-            pays and wants_card and not keywords.OFFLINE_PAYMENT.search(chosen.label)
-        ):
-            continue
-        usable = [control for control in members if not keywords.EXTERNAL_PAYMENT.search(control.label)]
-        if pays:
-            safe = [control for control in usable if keywords.OFFLINE_PAYMENT.search(control.label)]
-            usable = safe or ([] if chosen is not None else usable)
-        target = next((control for control in usable if progress.filling.allow(control)), None)
-        if target is not None and target is not chosen:
-            session.tab.check(target)
-            session.record_step("choose", target.label or target.value, snapshot.path)
-            return True
-    return False
-
-
-def _decline_extras(session: BrowserSession, snapshot: PageSnapshot, progress: _CheckoutProgress) -> bool:
-    for control in extras.unwanted_boxes(snapshot):
-        if progress.filling.allow(control):
-            session.tab.uncheck(control)
-            session.record_step("refuse", control.label or control.name, snapshot.path)
-            return True
-    return False
-
-
-def _accept_terms(session: BrowserSession, snapshot: PageSnapshot, progress: _CheckoutProgress) -> bool:
-    for control in snapshot.controls:
-        if control.type != "checkbox" or control.checked or control.disabled:
-            continue
-        text = f"{control.label} {control.name}"
-        if (
-            keywords.TERMS.search(text)
-            and not keywords.NOT_TERMS.search(text)
-            and progress.filling.allow(control)
-        ):
-            session.tab.check(control)
-            session.record_step("accept", control.label or control.name, snapshot.path)
-            return True
-    return False
 
 
 def _continue_as_guest(session: BrowserSession, snapshot: PageSnapshot, progress: _CheckoutProgress) -> bool:
@@ -313,10 +278,9 @@ def _advised_button(
     chosen = advice.ask(session, snapshot, buttons, is_untouched=is_untouched)
     if chosen is not None:
         return chosen
-    alerts = next((line for line in snapshot.alerts if len(line) < 200), "")
     raise PurchaseFailed(
         FailureCode.STUCK,
-        f"The checkout does not continue{': ' + alerts if alerts else ''}. {_seen(snapshot)}",
+        "The checkout does not continue: no button to the next step or to the order was found.",
     )
 
 
@@ -335,7 +299,7 @@ def _next_step_buttons(snapshot: PageSnapshot) -> list[PageButton]:
         for button in _usable(snapshot)
         if keywords.NEXT.search(button.text)
         and not keywords.NOT_NEXT.search(button.text)
-        and not keywords.PLACE_ORDER.search(button.text)
+        and not any(keywords.PLACE_ORDER.search(name) for name in (button.text, button.label))
     ]
 
 
@@ -349,19 +313,3 @@ def _assert_nothing_missing(session: BrowserSession, snapshot: PageSnapshot) -> 
         raise PurchaseFailed(
             FailureCode.LOGIN_FAILED, "The shop asks to sign in with a form that could not be understood."
         )
-
-
-def _seen(snapshot: PageSnapshot) -> str:
-    """Return what was looked for on a page and what it has instead, for a person who finishes the purchase."""
-    texts = dict.fromkeys(" ".join(button.text.split())[:_MAX_SEEN_LENGTH] for button in _usable(snapshot))
-    buttons = "; ".join([text for text in texts if text][:_MAX_SEEN]) or "none"
-    fields = dict.fromkeys(
-        (control.label or control.name)[:_MAX_SEEN_LENGTH]
-        for control in snapshot.controls
-        if control.type in autofill.TYPEABLE and not control.filled and not control.disabled
-    )
-    empty = "; ".join([name for name in fields if name][:_MAX_SEEN]) or "none"
-    return (
-        f'Looked on "{(snapshot.heading or snapshot.title)[:_MAX_SEEN_LENGTH]}" for a button to the next step or the '
-        f"order. Buttons seen: {buttons}. Empty fields: {empty}."
-    )

@@ -34,15 +34,19 @@ def choose_one_time_purchase(session: BrowserSession, snapshot: PageSnapshot) ->
     return snapshot
 
 
-def unwanted_boxes(snapshot: PageSnapshot) -> list[FormControl]:
-    """Return the ticked boxes for extras that were not requested."""
+def unwanted_boxes(session: BrowserSession, snapshot: PageSnapshot) -> list[FormControl]:
+    """Return the ticked boxes for extras that were not requested: with a price of their own, or by their words."""
+    own_prices = {session.goods_nanos, session.product.price_nanos if session.product else 0}
     return [
         control
         for control in snapshot.controls
         if control.type == "checkbox"
         and control.checked
         and not control.disabled
-        and keywords.EXTRAS.search(f"{control.label} {control.name}")
+        and (
+            keywords.EXTRAS.search(f"{control.label} {control.name}")
+            or any(amount.nanos not in own_prices for amount in prices.amounts(control.label))
+        )
         and not (control.required or keywords.TERMS.search(control.label))
     ]
 
@@ -51,7 +55,7 @@ def assert_no_extras(session: BrowserSession, snapshot: PageSnapshot) -> None:
     """Check that the order neither recurs nor contains extras. Raises: PurchaseFailed(cart_mismatch)."""
     if _is_requested(session):
         return
-    if any(prices.amounts(control.label) for control in unwanted_boxes(snapshot)):
+    if any(prices.amounts(control.label) for control in unwanted_boxes(session, snapshot)):
         raise PurchaseFailed(
             FailureCode.CART_MISMATCH, "The shop adds something to the order that cannot be removed."
         )

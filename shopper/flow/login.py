@@ -99,7 +99,11 @@ def _login_link(snapshot: PageSnapshot) -> PageButton | None:
         and not keywords.NOT_LOGIN.search(button.text)
         and len(button.text) < 40
     ]
-    links = links or [button for button in snapshot.buttons if keywords.ACCOUNT.search(button.text)]
+    links = links or [
+        button
+        for button in snapshot.buttons
+        if keywords.ACCOUNT.search(button.text) or keywords.LOGIN_PATH.search(button.path)
+    ]
     return preferred_button(links)
 
 

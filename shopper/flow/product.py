@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
-from app.ports.shopper import FailureCode, Product, PurchaseFailed
-from shopper.flow import extras
-from shopper.flow.session import BrowserSession, assert_no_human_check
-from shopper.page import autofill, keywords
+from app.ports.shopper import ChoicePurpose, FailureCode, Product, PurchaseFailed
+from shopper.flow import advice, cart, extras
+from shopper.flow.session import BrowserSession, assert_no_human_check, find_same_button
+from shopper.page import autofill, keywords, structured
 from shopper.page import prices as money
 from shopper.page.prices import PageAmount
 from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
@@ -39,17 +37,19 @@ def open_page(session: BrowserSession) -> PageSnapshot:
 def read(session: BrowserSession, snapshot: PageSnapshot) -> Product:
     """Read title, price and availability. Raises: PurchaseFailed."""
     session.observe_currency(snapshot)
-    offers = list(_offers(snapshot))
+    offers = structured.offers(snapshot)
     for offer in offers:
         if code := str(offer.get("priceCurrency") or "").upper():
             session.declared.add(code)
     availability = _availability(snapshot, offers)
-    add = add_button(snapshot)
+    add = _find_add_button(session, snapshot)
     if availability == "out_of_stock":
         raise PurchaseFailed(FailureCode.OUT_OF_STOCK, "The product is sold out.")
     if add is None:
         if keywords.SOLD_OUT.search(snapshot.text):
             raise PurchaseFailed(FailureCode.OUT_OF_STOCK, "The product is sold out.")
+        add = session.cart_button = _advised_add_button(session, snapshot)
+    if add is None:
         raise PurchaseFailed(
             FailureCode.NOT_A_PRODUCT,
             "The page has nothing to add to a cart; send the URL of one product's page.",
@@ -75,7 +75,7 @@ def read(session: BrowserSession, snapshot: PageSnapshot) -> Product:
 
 
 def add_button(snapshot: PageSnapshot) -> PageButton | None:
-    """Return the button that adds the product to the cart."""
+    """Return the button that adds the product to the cart: by its words, or as the only one of the product's form."""
     found = [
         button
         for button in snapshot.buttons
@@ -87,9 +87,48 @@ def add_button(snapshot: PageSnapshot) -> PageButton | None:
     preferred = [button for button in found if _CART_WORD.search(button.text)]
     buttons = [button for button in (preferred or found) if not button.disabled]
     if not buttons:
-        return None
+        return _add_button_by_form(snapshot)
     in_forms = [button for button in buttons if button.tag != "a"]
     return (in_forms or buttons)[0]
+
+
+def _find_add_button(session: BrowserSession, snapshot: PageSnapshot) -> PageButton | None:
+    found = add_button(snapshot)
+    if found is None and session.cart_button is not None:
+        return find_same_button(session.cart_button, snapshot)
+    return found
+
+
+def _advised_add_button(session: BrowserSession, snapshot: PageSnapshot) -> PageButton | None:
+    """Return the button that a language model chooses. Without an account none of them can order."""
+    if not session.is_guest or not _has_offer(snapshot):
+        return None
+    buttons = [
+        button
+        for button in snapshot.buttons
+        if button.tag != "a" and not (button.region or button.in_list or button.toggles)
+    ]
+    return advice.ask(session, snapshot, buttons, is_untouched=True, purpose=ChoicePurpose.ADD_TO_CART)
+
+
+def _has_offer(snapshot: PageSnapshot) -> bool:
+    return bool(structured.offers(snapshot) or snapshot.declared.get("price"))
+
+
+def _add_button_by_form(snapshot: PageSnapshot) -> PageButton | None:
+    """Return the only button of the form that asks for a quantity or is sent to the cart, on a page with an offer."""
+    if not _has_offer(snapshot):
+        return None
+    with_quantity = {control.form for control in snapshot.controls if control.type == "number"}
+    found = [
+        button
+        for button in snapshot.buttons
+        if button.submits
+        and (button.form in with_quantity or keywords.CART_PATH.search(button.action))
+        and not (button.region or button.in_list or button.toggles)
+        and not any(words.search(button.text) for words in (keywords.NOT_ADD_TO_CART, keywords.PLACE_ORDER))
+    ]
+    return found[0] if len(found) == 1 and not found[0].disabled else None
 
 
 def is_listing(snapshot: PageSnapshot, add: PageButton) -> bool:
@@ -111,7 +150,7 @@ def add_to_cart(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapshot
     snapshot = extras.choose_one_time_purchase(session, snapshot)
     snapshot = _set_quantity(session, snapshot)
     for _attempt in range(2):
-        button = add_button(snapshot)
+        button = _find_add_button(session, snapshot)
         if button is None:
             raise PurchaseFailed(FailureCode.OUT_OF_STOCK, "With these options the product is not available.")
         # The chosen options may change the price.
@@ -122,6 +161,7 @@ def add_to_cart(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapshot
         snapshot = session.tab.wait_for(functools.partial(_page_changed, before), seconds=6)
         problem = _requires_options(before, snapshot)
         if problem is None:
+            session.cart_link = cart.counting_link(before, snapshot)
             return snapshot
         chosen = _choose_by_title(session, snapshot)
         if chosen is None:
@@ -247,13 +287,22 @@ def _choices(snapshot: PageSnapshot) -> tuple[str, ...]:
 
 
 def _quantities(snapshot: PageSnapshot) -> list[FormControl]:
-    return [
+    usable = [
         control
         for control in snapshot.controls
-        if control.type in {"number", "text", "select"}
-        and autofill.token_of(control) == autofill.QUANTITY
-        and not control.disabled
+        if control.type in {"number", "text", "select"} and not control.disabled
     ]
+    named = [control for control in usable if autofill.token_of(control) == autofill.QUANTITY]
+    add = add_button(snapshot)
+    adjacent = [
+        control
+        for control in usable
+        if add
+        and control.type == "number"
+        and control.form == add.form
+        and (add.form >= 0 or control.value == "1")
+    ]
+    return named or (adjacent if len(adjacent) == 1 else [])
 
 
 def _set_quantity(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapshot:
@@ -331,27 +380,3 @@ def _visible_price(snapshot: PageSnapshot) -> PageAmount | None:
             if found:
                 return found[0]
     return None
-
-
-def _offers(snapshot: PageSnapshot) -> Iterator[dict[str, Any]]:
-    for text in snapshot.json_ld:
-        try:
-            parsed = json.loads(text)
-        except ValueError:
-            continue
-        yield from _offers_in(parsed, depth=0)
-
-
-def _offers_in(node: Any, *, depth: int) -> Iterator[dict[str, Any]]:
-    if depth > 8:
-        return
-    if isinstance(node, list):
-        for inner in node:
-            yield from _offers_in(inner, depth=depth + 1)
-    elif isinstance(node, dict):
-        if str(node.get("@type")) == "Offer" or ("price" in node and "priceCurrency" in node):
-            yield node
-        else:
-            for name in ("@graph", "offers", "mainEntity", "hasVariant"):
-                if name in node:
-                    yield from _offers_in(node[name], depth=depth + 1)

@@ -6,31 +6,38 @@ from app.core import money
 from app.ports.shopper import FailureCode, OrderReview, PurchaseFailed
 from shopper.flow import address, cart, extras
 from shopper.flow.session import BrowserSession
-from shopper.page import breakdown, keywords, prices
+from shopper.page import breakdown, keywords, prices, structured
 from shopper.page.snapshot import FormControl, PageSnapshot
 
 _MAX_METHOD_LENGTH = 80
-_MAX_SEEN = 8
 
 
 def read(session: BrowserSession, snapshot: PageSnapshot) -> OrderReview:
     """Check everything that can be checked and read the total. Raises: PurchaseFailed."""
     session.observe_currency(snapshot)
-    rows = breakdown.labelled_amounts(snapshot)
-    total = prices.total_of(rows) or breakdown.total_by_sum(snapshot, session.goods_nanos)
+    rows = breakdown.order_rows(snapshot, session.goods_nanos)
+    total = prices.total_of(rows)
     if total is None:
         raise PurchaseFailed(
             FailureCode.PRICE_UNKNOWN,
-            f"The shop shows no total that can be read before the order. {_seen(rows)}",
+            "The shop shows no total that can be read before the order, and none that the product's price, "
+            f"{money.usd_string(session.goods_nanos)}, is a part of. {breakdown.describe(rows)}",
         )
     total_nanos = session.in_usd(total, snapshot)
     _assert_one_currency(session, rows, snapshot)
     amounts = breakdown.order_amounts(rows, total, session.goods_nanos)
     if totals := breakdown.disagreeing_totals(rows, amounts):
         raise PurchaseFailed(
-            FailureCode.PRICE_UNKNOWN, f"The shop shows more than one total. {_seen(totals)}"
+            FailureCode.PRICE_UNKNOWN, f"The shop shows more than one total. {breakdown.describe(totals)}"
         )
-    cart.assert_cart_matches(session, snapshot, where="order")
+    due_nanos = structured.order_total_nanos(snapshot)
+    if due_nanos not in {None, total_nanos}:
+        raise PurchaseFailed(
+            FailureCode.PRICE_UNKNOWN,
+            f"The shop's structured data name another amount due, {money.usd_string(due_nanos or 0)}. "
+            f"{breakdown.describe(rows)}",
+        )
+    cart.assert_goods_match(session, rows, where="order")
     if not session.goods_verified:
         raise PurchaseFailed(
             FailureCode.CART_MISMATCH,
@@ -50,14 +57,6 @@ def read(session: BrowserSession, snapshot: PageSnapshot) -> OrderReview:
     method = payment_method(snapshot)
     pending = method is not None and bool(keywords.PAYMENT_ON_DELIVERY.search(method))
     return OrderReview(total_nanos, method, shipping_method(snapshot), pending, amounts)
-
-
-def _seen(rows: list[prices.LabelledAmount]) -> str:
-    """Return the amounts of a page, for a message."""
-    found = dict.fromkeys(
-        f"{' '.join(row.label.split())[:60]} {money.usd_string(row.amount.nanos)}" for row in rows
-    )
-    return f"Amounts seen: {'; '.join(list(found)[:_MAX_SEEN]) or 'none'}."
 
 
 def payment_method(snapshot: PageSnapshot) -> str | None:

@@ -16,13 +16,21 @@ from app.ports.shopper import (
     PurchaseOutcomeUnknown,
     PurchaseRequest,
 )
-from shopper.flow import cart, checkout, login, product, review
+from shopper.flow import cart, checkout, login, product, review, seen
 from shopper.flow.session import BrowserSession, find_same_button
-from shopper.page import breakdown, keywords, prices
+from shopper.page import breakdown, keywords, prices, structured
 from shopper.page.snapshot import PageButton, PageSnapshot
 from shopper.page.tab import BrowserTab, PageActionFailed
 
 _CONFIRMATION_SECONDS = 30.0
+_NOT_OF_A_PAGE = frozenset(
+    {
+        FailureCode.LIMIT_EXCEEDED,
+        FailureCode.LEFT_DOMAIN,
+        FailureCode.SHOP_UNREACHABLE,
+        FailureCode.PRODUCT_NOT_FOUND,
+    }
+)
 _READY_ATTEMPTS = 4
 # A billion dollars: a greater amount is not a total.
 _MAX_TOTAL_NANOS = 10**18
@@ -77,17 +85,19 @@ def run(
             return found
         button = _wait_until_pressable(session, button)
     except PageActionFailed:
-        session.capture("end")
+        session.capture_failure("end")
+        failure = _located(session, FailureCode.STUCK, "The shop's page changed while it was being used.")
         if in_cart:
             _empty_cart_after_failure(session)
-        raise PurchaseFailed(FailureCode.STUCK, "The shop's page changed while it was being used.") from None
-    except PurchaseFailed as failure:
-        session.capture("end")
-        if in_cart and failure.code is not FailureCode.LEFT_DOMAIN:
+        raise failure from None
+    except PurchaseFailed as ended:
+        session.capture_failure("end")
+        failure = _located(session, ended.code, ended.message, missing=ended.missing, choices=ended.choices)
+        if in_cart and ended.code is not FailureCode.LEFT_DOMAIN:
             _empty_cart_after_failure(session)
-        raise
+        raise failure from None
     except PurchaseOutcomeUnknown:
-        session.capture("end")
+        session.capture_failure("end")
         raise
     try:
         handler.authorize_order(found)
@@ -95,6 +105,16 @@ def run(
         _empty_cart_after_failure(session)
         raise
     return _place_order(session, button, found, confirmation_seconds=confirmation_seconds)
+
+
+def _located(
+    session: BrowserSession, code: FailureCode, message: str, **details: tuple[str, ...]
+) -> PurchaseFailed:
+    """Return a failure with what the page shows, unless the page has nothing to do with it."""
+    if code not in _NOT_OF_A_PAGE:
+        with contextlib.suppress(PurchaseFailed, PageActionFailed):
+            message = f"{message} {seen.describe(session.tab.take_snapshot())}"
+    return PurchaseFailed(code, message, **details)
 
 
 def _sign_in_and_empty(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapshot:
@@ -113,7 +133,7 @@ def _check_cart(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapshot
         and not snapshot.passwords
         and prices.total_of(breakdown.labelled_amounts(snapshot)) is not None
     )
-    shown = None if skips_cart or cart.find_cart_link(snapshot) is None else cart.open_cart(session)
+    shown = None if skips_cart or cart.find_cart_link(session, snapshot) is None else cart.open_cart(session)
     if shown is None:
         if session.quantity_in_cart:
             raise PurchaseFailed(
@@ -126,7 +146,7 @@ def _check_cart(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapshot
     session.observe_currency(shown)
     if session.quantity_in_cart:
         shown = cart.set_quantity(session, shown)
-    cart.assert_cart_matches(session, shown, where="cart")
+    cart.assert_goods_match(session, breakdown.labelled_amounts(shown), where="cart")
     return shown
 
 
@@ -138,7 +158,7 @@ def _stable_review(
     for _ in range(3):
         session.tab.settle()
         again = session.tab.take_snapshot()
-        next_button = checkout.order_button(again)
+        next_button = checkout.order_button(again) or find_same_button(button, again)
         if next_button is None:
             raise PageActionFailed
         button, second = next_button, review.read(session, again)
@@ -172,10 +192,13 @@ def _place_order(
             lambda now: checkout.confirms_order(before, now), seconds=confirmation_seconds
         )
         session.tab.settle()
-        session.capture("confirmation")
+        if checkout.confirms_order(before, snapshot):
+            session.capture("confirmation")
+        else:
+            session.capture_failure("confirmation")
         _assert_confirmed(before, snapshot)
         return OrderConfirmation(
-            order_number(snapshot.text),
+            structured.order_number(snapshot) or order_number(snapshot.text),
             max(found.total_nanos, _confirmed_total_nanos(session, snapshot)),
             found.payment_method,
             found.shipping_method,
@@ -187,7 +210,7 @@ def _place_order(
     except Exception:
         # Whatever fails here, the button may have been pressed.
         with contextlib.suppress(Exception):
-            session.capture("confirmation")
+            session.capture_failure("confirmation")
         raise PurchaseOutcomeUnknown("The order button was pressed, and then the browser failed.") from None
 
 
@@ -216,7 +239,9 @@ def _confirmed_total_nanos(session: BrowserSession, snapshot: PageSnapshot) -> i
 
 def _assert_confirmed(before: PageSnapshot, now: PageSnapshot) -> None:
     if not checkout.confirms_order(before, now):
-        raise PurchaseOutcomeUnknown("The order button was pressed, and the shop did not confirm the order.")
+        raise PurchaseOutcomeUnknown(
+            f"The order button was pressed, and the shop did not confirm the order. {seen.describe(now)}"
+        )
 
 
 def order_number(text: str) -> str | None:

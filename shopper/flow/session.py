@@ -16,6 +16,8 @@ from shopper.page import keywords, prices
 from shopper.page.prices import CurrencyHints
 from shopper.page.snapshot import PageButton, PageSnapshot
 from shopper.page.tab import BrowserTab, PageActionFailed
+from shopper.process import recorded_page
+from shopper.process.redaction import PersonalDataRedactor
 
 _MAX_STEP_LENGTH = 80
 
@@ -35,6 +37,14 @@ class BrowserSession:
     zip_entered: bool = False
     address_chosen: bool = False
     address_asked: bool = False
+    recipient_entered: bool = False
+    payment_sent: bool = False
+    payment_asked: bool = False
+    """Whether a language model was asked for a payment."""
+    cart_link: PageButton | None = None
+    """The link that counts what is in the cart."""
+    cart_button: PageButton | None = None
+    """The button that a language model chose to add the product."""
     goods_verified: bool = False
     quantity_in_cart: bool = False
 
@@ -71,6 +81,13 @@ class BrowserSession:
         png = self.tab.screenshot()
         if png is not None:
             self.handler.on_screenshot(name, png)
+
+    def capture_failure(self, name: str) -> None:
+        """Take a screenshot, and record the page's document without what was typed and without persons."""
+        self.capture(name)
+        document = self.tab.document()
+        if document is not None:
+            self.handler.on_page(recorded_page.sanitize(document, PersonalDataRedactor(self.request).redact))
 
     def observe_currency(self, snapshot: PageSnapshot) -> None:
         """Record what a page declares about its currency; it counts for the whole purchase."""

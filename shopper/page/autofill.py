@@ -7,7 +7,7 @@ markup, for `line4` may be labelled "City".
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from app.ports.shopper import ShippingAddress
 from shopper.page import regions
@@ -102,6 +102,14 @@ def token_of(control: FormControl) -> str | None:
         if token is not None:
             return token
     return {"email": "email", "tel": "tel"}.get(control.type)
+
+
+def tokens_of(controls: Sequence[FormControl]) -> list[tuple[FormControl, str | None]]:
+    """Return the fields of a form with their tokens. Where one is for the first name, "Name" is the last name."""
+    found = [(control, token_of(control)) for control in controls]
+    if not any(token == "given-name" for _, token in found):  # noqa: S105
+        return found
+    return [(control, "family-name" if token == "name" else token) for control, token in found]  # noqa: S105
 
 
 def is_of_card(control: FormControl) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
 
+from app.core import money
 from app.core.order_amounts import AmountRole, OrderAmount, adds_up
 from shopper.page import prices
 from shopper.page.prices import AmountKind, LabelledAmount, PageAmount
@@ -13,6 +15,8 @@ from shopper.page.snapshot import AmountRow, PageSnapshot
 
 _SIGN = re.compile(r"[-\u2212\u2013]\s?(?=\D{0,4}\d)|[()]")
 _MAX_ROWS = 20
+_MAX_PARTS = 8
+_MAX_SEEN = 8
 _MAX_LABEL_LENGTH = 80
 _ROLES = {
     AmountKind.TOTAL: AmountRole.TOTAL,
@@ -21,7 +25,10 @@ _ROLES = {
     AmountKind.TAX: AmountRole.TAX,
     AmountKind.CONTAINED: AmountRole.INCLUDED_TAX,
     AmountKind.DISCOUNT: AmountRole.DISCOUNT,
+    AmountKind.PART: AmountRole.OTHER,
 }
+# What an option can cost. A total or a subtotal counts wherever it is.
+_KINDS_OF_OPTIONS = frozenset((AmountKind.SHIPPING, AmountKind.TAX, AmountKind.OTHER))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,35 +40,61 @@ class _Row:
 def labelled_amounts(snapshot: PageSnapshot) -> list[LabelledAmount]:
     """Return the labelled amounts of a page: those of its rows, and from its text what no row contains.
 
-    An amount that is crossed out is none.
+    An amount that is crossed out is none, and the price of an option only if it is chosen and in no row of its own.
     """
     rows = _rows(snapshot)
     by_structure = [row.found for row in rows if row.found.kind is not AmountKind.OTHER]
     known = {row.amount.nanos for row in by_structure}
     has_total = any(row.kind is AmountKind.TOTAL for row in by_structure)
     struck = {amount.nanos for row in snapshot.amounts if row.struck for amount in prices.amounts(row.amount)}
-    struck -= {row.found.amount.nanos for row in rows}
+    options = {
+        amount.nanos for row in snapshot.amounts if row.option for amount in prices.amounts(row.amount)
+    }
+    shown = {row.found.amount.nanos for row in rows}
     return by_structure + [
         row
         for row in prices.labelled_amounts(snapshot.text)
-        if row.amount.nanos not in struck
+        if row.amount.nanos not in struck - shown
+        and not (row.kind in _KINDS_OF_OPTIONS and row.amount.nanos in options - shown)
         and (row.amount.nanos not in known or (row.kind is AmountKind.TOTAL and not has_total))
     ]
 
 
-def total_by_sum(snapshot: PageSnapshot, goods_nanos: int) -> PageAmount | None:
-    """Return a total with a label in no known language: the last of rows with the goods, and the sum of the others.
+def order_rows(snapshot: PageSnapshot, goods_nanos: int) -> list[LabelledAmount]:
+    """Return the labelled amounts of an order; without a known label of a total, those of which one is the sum.
 
-    None if anything on the page costs more.
+    They are in one table or list with the price of the goods, and nothing on the page costs more.
     """
-    rows = _rows(snapshot)
-    largest = max((row.found.amount.nanos for row in rows), default=0)
-    for group in {row.group for row in rows}:
-        *parts, last = [row.found.amount for row in rows if row.group == group]
-        sums = [part.nanos for part in parts]
-        if len(parts) > 1 and goods_nanos in sums and sum(sums) == last.nanos == largest:
-            return last
-    return None
+    rows = labelled_amounts(snapshot)
+    if prices.total_of(rows) is not None:
+        return rows
+    structured = _rows(snapshot)
+    struck = {amount.nanos for row in snapshot.amounts if row.struck for amount in prices.amounts(row.amount)}
+    shown = {amount.nanos for amount in prices.amounts(snapshot.text)} - struck
+    largest = max(shown | {row.found.amount.nanos for row in structured}, default=0)
+    for group in dict.fromkeys(row.group for row in structured):
+        summed = _sum_of([row.found for row in structured if row.group == group], goods_nanos)
+        if summed and summed[-1].amount.nanos == largest:
+            return summed
+    return rows
+
+
+def _sum_of(rows: Sequence[LabelledAmount], goods_nanos: int) -> list[LabelledAmount]:
+    """Return the goods, the parts that are added to them and their sum, which is the last row; empty if it is none."""
+    *parts, last = rows
+    goods = next((row for row in parts if row.amount.nanos == goods_nanos), None)
+    others = [row for row in parts if row.amount.nanos != goods_nanos][:_MAX_PARTS]
+    for size in range(len(others), 0, -1):
+        for chosen in combinations(others if goods is not None else [], size):
+            signs = [-1 if row.kind is AmountKind.DISCOUNT else 1 for row in chosen]
+            added = sum(sign * row.amount.nanos for sign, row in zip(signs, chosen, strict=True))
+            if goods is not None and goods_nanos + added == last.amount.nanos:
+                known = [
+                    replace(row, kind=AmountKind.PART) if row.kind is AmountKind.OTHER else row
+                    for row in chosen
+                ]
+                return [replace(goods, kind=AmountKind.GOODS), *known, replace(last, kind=AmountKind.TOTAL)]
+    return []
 
 
 def order_amounts(
@@ -102,8 +135,24 @@ def disagreeing_totals(
     return [] if len(totals) < 2 or adds_up(amounts, max(totals)) else list(totals.values())
 
 
+def describe(rows: Iterable[LabelledAmount]) -> str:
+    """Return the amounts of a page, for a message."""
+    found = dict.fromkeys(
+        f"{' '.join(row.label.split())[:60]} {money.usd_string(row.amount.nanos)}" for row in rows
+    )
+    return f"Amounts seen: {'; '.join(list(found)[:_MAX_SEEN]) or 'none'}."
+
+
 def _rows(snapshot: PageSnapshot) -> list[_Row]:
-    return [_Row(row.group, found) for row in snapshot.amounts if not row.struck for found in _labelled(row)]
+    read = [(row, found) for row in snapshot.amounts if not row.struck for found in _labelled(row)]
+    counted = {(found.kind, found.amount.nanos) for row, found in read if not row.option}
+    return [
+        _Row(row.group, found)
+        for row, found in read
+        if not row.option
+        or found.kind not in _KINDS_OF_OPTIONS
+        or (row.option == "chosen" and (found.kind, found.amount.nanos) not in counted)
+    ]
 
 
 def _labelled(row: AmountRow) -> list[LabelledAmount]:
@@ -113,8 +162,17 @@ def _labelled(row: AmountRow) -> list[LabelledAmount]:
         # A row in one element, such as "Total (incl. tax $0.00) $17.00".
         return prices.labelled_amounts(row.text)
     before = prices.words_of(row.text.partition(row.amount)[0])
-    label = " ".join((before or prices.words_of(row.text.replace(row.amount, " "))).split())
-    kind = prices.kind_of(label)
+    label = " ".join(
+        (before or prices.words_of(row.text.replace(row.amount, " ")) or _label_within(row)).split()
+    )
+    # A long label begins with what the amount is: "Shipping: by post, free from $200.00".
+    kind = prices.kind_of(label if len(label) <= prices.MAX_LABEL_LENGTH else label.partition(":")[0])
     if plain.strip() != row.amount.strip() and _SIGN.match(row.amount.strip()) and kind is AmountKind.OTHER:
         kind = AmountKind.DISCOUNT
     return [LabelledAmount(label, kind, found[0])]
+
+
+def _label_within(row: AmountRow) -> str:
+    """Return the label of an amount that is a text next to it, such as `<div><span>Subtotal</span>$12.00</div>`."""
+    words = prices.words_of(row.amount)
+    return words if row.amount.startswith(words.partition(" ")[0]) else ""

@@ -78,12 +78,6 @@ PLACE_ORDER = _pattern(
     r"\b(zahlungspflichtig|kostenpflichtig) bestellen\b", r"\bjetzt (kaufen|bestellen|bezahlen)\b",
     r"\b(valider|confirmer) (ma |la )?commande\b", r"\bpayer\b",
 )  # fmt: skip
-# The step before the order, by the heading of its page.
-REVIEW_STEP = _pattern(
-    r"\bconfirm(ation)?\b",
-    r"\b(review|summary|overview)\b",
-    r"\b(übersicht|überprüfen|récapitulatif|vérification)\b",
-)
 # Words of a page about an order that is sent somewhere.
 DELIVERY = _pattern(
     r"\bship(ping|ment|ped|s)?\b", r"\bdeliver(y|ed|s)?\b", r"\b(postal|street|home) address\b", r"\bpostage\b",
@@ -94,6 +88,12 @@ NEXT = _pattern(
     r"\buse (this|that) address\b", r"\bdeliver (it )?(here|to this address)\b", r"\bsave (and|&) continue\b",
     r"\bgo (on|to (payment|shipping|delivery|review))\b", r"\breview( my| your| the)? order\b", r"\bsave address\b",
     r"\bsave\b", r"\bselect\b", r"\bweiter\b", r"\bfortfahren\b", r"\bcontinuer\b", r"\bsuivant\b", r"\bto (payment|shipping|delivery|review)\b",
+)  # fmt: skip
+# The name of the next step, or of the choice that a press makes.
+NAMED_STEP = _pattern(
+    r"\bto (the )?(payment|shipping|delivery|address|review|summary|overview)\b", r"\breview( my| your| the)? order\b",
+    r"\bship (it )?(here|to)\b", r"\bdeliver (it )?(here|to)\b", r"\buse (this|that) address\b", r"\bsave address\b", r"\bselect\b",
+    r"\b(zur|zum) (zahlung|versand|lieferung|übersicht|prüfung)\b", r"\bvers (le paiement|la livraison|le récapitulatif)\b",
 )  # fmt: skip
 NOT_NEXT = _pattern(
     r"continue (shopping|browsing)|keep shopping|back|return|cancel|edit|change|remove|delete|apply|coupon|voucher|promo",
@@ -112,6 +112,7 @@ LOGIN = _pattern(
     r"^\W*((member|customer|account) )?(log|sign) ?-?(in|on)\b.{0,25}$", r"^\W*(anmelden|einloggen)\b.{0,20}$",
     r"^\W*(se connecter|connexion|s.identifier)\W*$", r"\b(log|sign) ?-?in\b.{0,20}$",
 )  # fmt: skip
+LOGIN_PATH = _pattern(r"/(log-?in|sign-?in)(/|$|\.|\?|#)")
 NOT_LOGIN = _pattern(
     r"google|facebook|apple|amazon|paypal|twitter|github|microsoft|with (a )?code|passkey|magic"
 )
@@ -162,14 +163,15 @@ ACCEPT_COOKIES = _pattern(
     r"\b(accept|agree|allow|got it|ok(ay)?|understood|dismiss|close|akzeptieren|accepter)\b"
 )
 TERMS = _pattern(
-    r"\b(terms|conditions|agb|privacy policy|withdrawal|cgv|i (have read|agree|accept|confirm))\b"
+    r"\b(terms|conditions|agb|privacy policy|withdrawal|cgv|i (have read|agree|accept|confirm))\b",
+    r"geschäftsbedingungen|datenschutz|widerruf|\bich (habe|stimme|akzeptiere|bestätige)\b|\bj.(ai lu|accepte)\b",
 )
 NOT_TERMS = _pattern(
     r"newsletter|marketing|offers|news|subscri|e-?mails from|save (my|this)|remember|insur|gift|donat|protection|warranty|updates"
 )
 OFFLINE_PAYMENT = _pattern(
     r"cash on delivery|pay on delivery|\bcod\b|on account|invoice|bank transfer|wire|direct debit on file|saved (card|payment)|card on file|ending in",
-    r"store credit|account balance|gift balance|wallet balance|no payment|pay (later|at|in store|on)|cheque|check\b|money order|rechnung|vorkasse|nachnahme|virement",
+    r"store credit|account balance|gift balance|wallet balance|no payment|pay (later|at|in store|on)|cheque|check\b|money order|rechnung\b|vorkasse|nachnahme|virement",
 )  # fmt: skip
 EXTERNAL_PAYMENT = _pattern(
     r"paypal|google pay|apple pay|amazon pay|shop pay|klarna|afterpay|crypto|bitcoin|venmo|affirm|alipay|wechat"
@@ -185,7 +187,7 @@ SHIPPING = _pattern(
     r"\bship(ping|ment)?\b|\bdeliver(y|ed)?\b|\bpostage\b|\bfreight\b|\bversand|\blivraison\b|\bcourier\b|\bpick.?up\b"
 )
 PAYMENT_ON_DELIVERY = _pattern(
-    r"cash on|pay on delivery|\bcod\b|invoice|transfer|wire|cheque|check\b|money order|pay (later|at|in)|rechnung|vorkasse|nachnahme|virement|on account"
+    r"cash on|pay on delivery|\bcod\b|invoice|transfer|wire|cheque|check\b|money order|pay (later|at|in)|rechnung\b|vorkasse|nachnahme|virement|on account"
 )
 
 HUMAN_CHECK_HOSTS = re.compile(

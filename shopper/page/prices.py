@@ -86,7 +86,7 @@ _NOTE = re.compile(rf"\(\s*(?:{_CONTAINED.pattern})[^()]*\)", re.IGNORECASE)
 _DISCOUNT = re.compile(r"discount|promo|saving|coupon|voucher|rabatt|remise", re.IGNORECASE)
 _FREE = re.compile(r"\bfree\b|\bkostenlos\b|\bgratuit", re.IGNORECASE)
 _NO_LABEL = re.compile(r"[\s:.·|*()\[\]-]*")
-_MAX_LABEL_LENGTH = 70
+MAX_LABEL_LENGTH = 70
 
 
 class AmountKind(StrEnum):
@@ -99,6 +99,8 @@ class AmountKind(StrEnum):
     CONTAINED = "contained"
     """In the total already, such as the tax of prices that include it."""
     DISCOUNT = "discount"
+    PART = "part"
+    """Of the total by its sum, with a label in no known language."""
     OTHER = "other"
 
 
@@ -272,7 +274,7 @@ def _label(words: str, amount: PageAmount) -> LabelledAmount:
 
 def kind_of(label: str) -> AmountKind:
     """Return what a label says about its amount."""
-    if not label or len(label) > _MAX_LABEL_LENGTH:
+    if not label or len(label) > MAX_LABEL_LENGTH:
         return AmountKind.OTHER
     if discount := _DISCOUNT.search(label):
         # "Total before discount" is neither.

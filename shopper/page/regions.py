@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gettext
 import re
 
 import pycountry
@@ -62,5 +63,15 @@ def matches(option: str, names: tuple[str, ...]) -> bool:
 
 
 def _names_of(country: object) -> tuple[str, ...]:
-    names = (getattr(country, name, None) for name in ("name", "official_name", "common_name"))
-    return tuple(str(name).lower() for name in names if name)
+    names = [getattr(country, name, None) for name in ("name", "official_name", "common_name")]
+    known = [str(name) for name in names if name]
+    translated = [language.gettext(name) for language in _languages() for name in known]
+    return tuple(name.lower() for name in (*known, *translated))
+
+
+@functools.cache
+def _languages() -> tuple[gettext.NullTranslations, ...]:
+    """Return the names of countries in the other languages of `keywords`. Those of all languages are ambiguous."""
+    return tuple(
+        gettext.translation("iso3166-1", pycountry.LOCALES_DIR, [language]) for language in ("de", "fr")
+    )

@@ -28,6 +28,10 @@
   const inner = (element, length) => tidy(element ? element.innerText || "" : "", length);
   const forms = [...document.forms];
   const up = (element) => element.parentElement || (element.getRootNode() || {}).host || null;
+  const shown = (element) => {
+    for (let at = element; at && at !== document.body; at = up(at)) if (Number(getComputedStyle(at).opacity) < 0.05) return false;
+    return visible(element);
+  };
   const trailOf = (element) => {
     const names = [];
     for (let at = element; at && at !== document.body; at = up(at)) names.push(at.tagName.toLowerCase());
@@ -57,6 +61,11 @@
         text = inner(before, 80);
     }
     if (!text) {
+      // A label without a `for`, before the block that has only this field.
+      const block = up(element), before = block && block.previousElementSibling;
+      if (before && before.tagName === "LABEL" && !before.control && block.querySelectorAll("input,select,textarea").length === 1) text = inner(before, 80);
+    }
+    if (!text) {
       const cell = closest(element, "td,dd");
       if (cell && cell.previousElementSibling) text = inner(cell.previousElementSibling, 80);
     }
@@ -73,6 +82,11 @@
     return inner(card, 600);
   };
 
+  const problemOf = (element) => {
+    if (element.type !== "password" && element.matches(":invalid") && element.validationMessage) return tidy(element.validationMessage);
+    if (element.getAttribute("aria-invalid") !== "true") return "";
+    return tidy(byIds(element, "aria-errormessage")) || tidy(byIds(element, "aria-describedby")) || "invalid";
+  };
   const mark = (element) => {
     if (!kept.numbers.has(element)) kept.numbers.set(element, ++kept.next);
     const number = kept.numbers.get(element);
@@ -86,7 +100,9 @@
     const tag = element.tagName;
     if (tag === "INPUT") return !["hidden", "submit", "button", "image", "reset", "file"].includes(element.type);
     if (tag === "SELECT" || tag === "TEXTAREA") return true;
-    return isRole(element, "combobox", "radio", "checkbox", "textbox");
+    if (isRole(element, "option", "menuitemradio")) return !!closest(element, "[role=listbox],[role=menu]") && !element.closest("[aria-hidden=true]");
+    if (tag === "BUTTON" && element.getAttribute("aria-haspopup") === "listbox") return true;
+    return isRole(element, "combobox", "radio", "checkbox", "textbox", "switch", "spinbutton");
   }).filter((element) => {
     if (element.tagName === "INPUT" && ["radio", "checkbox"].includes(element.type)) {
       if (closest(element, "[role=radio],[role=checkbox]") && !visible(element)) return false;
@@ -94,21 +110,23 @@
     }
     // A combobox with an input inside is one field.
     if (element.tagName !== "INPUT" && element.querySelector("input,select,textarea") && !isRole(element, "radio", "checkbox")) return false;
-    return visible(element) && !element.closest("[aria-hidden=true]");
+    return shown(element) && !element.closest("[aria-hidden=true]");
   });
   const radioGroup = (element) => {
-    if (element.type !== "radio" && !isRole(element, "radio")) return "";
-    const set = closest(element, "[role=radiogroup],fieldset");
+    if (element.type !== "radio" && !isRole(element, "radio", "option", "menuitemradio")) return "";
+    const set = closest(element, "[role=radiogroup],[role=listbox],[role=menu],fieldset");
     return element.name || (set ? "group " + all.indexOf(set) : "radios");
   };
   const titleOf = (element) => {
-    const set = closest(element, "fieldset,[role=radiogroup]");
+    const set = closest(element, "fieldset,[role=radiogroup],[role=listbox],[role=menu]");
     if (!set) return "";
     const legend = set.querySelector("legend");
     return tidy([legend ? inner(legend) : "", byIds(set, "aria-labelledby"), set.getAttribute("aria-label") || ""].join(" "), 120);
   };
+  const SAME_ROLES = { option: "radio", menuitemradio: "radio", switch: "checkbox", spinbutton: "number" };
+  const isOn = (element) => ["aria-checked", "aria-selected"].some((name) => element.getAttribute(name) === "true");
   const controls = fields.slice(0, 300).map((element) => {
-    const role = element.getAttribute("role");
+    const given = element.getAttribute("role") || (element.tagName === "BUTTON" ? "combobox" : null), role = SAME_ROLES[given] || given;
     const type = element.tagName === "SELECT" ? "select" : element.tagName === "TEXTAREA" ? "textarea"
       : role && role !== "button" && (element.tagName !== "INPUT" || role === "combobox") ? role : element.type || "text";
     const choice = type === "radio" || type === "checkbox";
@@ -120,11 +138,10 @@
       autocomplete: element.getAttribute("autocomplete") || "", placeholder: tidy(element.getAttribute("placeholder")),
       label: labelOf(element) || (choice ? inner(element) : ""),
       value: secret ? "" : String(element.value ?? element.innerText ?? "").slice(0, 300), filled: !!(element.value || "").length,
-      checked: choice ? element.checked === true || element.getAttribute("aria-checked") === "true" : false,
+      checked: choice ? element.checked === true || isOn(element) : false,
       required: element.required === true || element.getAttribute("aria-required") === "true" || /\*\s*$/.test(labelOf(element)),
       disabled: element.disabled === true || element.readOnly === true || element.getAttribute("aria-disabled") === "true",
-      problem: !secret && element.matches(":invalid") && element.validationMessage ? tidy(element.validationMessage)
-        : element.getAttribute("aria-invalid") === "true" ? "invalid" : "",
+      problem: problemOf(element),
       form: element.form ? forms.indexOf(element.form) : -1,
       group: group ? group + (titleOf(element) ? " " + titleOf(element) : "") : "",
       card: type === "radio" ? cardOf(element, peers) : "", dialog: inDialog(element),
@@ -133,6 +150,9 @@
     };
   });
 
+  const pathOf = (address) => {
+    try { return new URL(address, location.href).pathname; } catch { return ""; }
+  };
   const words = (element) => tidy(element.innerText || "") || tidy(element.tagName === "INPUT" ? element.value || element.alt : "")
     || tidy(element.getAttribute("aria-label")) || tidy(element.getAttribute("title"))
     || tidy((element.querySelector("img[alt]") || { alt: "" }).alt) || tidy((element.querySelector("svg title") || { textContent: "" }).textContent);
@@ -149,12 +169,17 @@
     const box = element.getBoundingClientRect();
     const peers = pressable.filter((_, other) => texts[other].toLowerCase() === texts[index].toLowerCase());
     const around = closest(up(element) || element, "li,tr,article,section,form,fieldset,dialog,[role=dialog],div");
-    const label = tidy(element.getAttribute("aria-label"));
+    const label = tidy(byIds(element, "aria-labelledby")) || tidy(element.getAttribute("aria-label"));
+    const form = element.form || element.closest("form");
     return {
       number: mark(element), text: label && (texts[index].match(/\p{L}/gu) || []).length < 2 ? label : texts[index], tag: element.tagName.toLowerCase(),
       href: element.tagName === "A" ? element.href : "",
-      disabled: element.disabled === true || element.getAttribute("aria-disabled") === "true",
-      form: element.form ? forms.indexOf(element.form) : element.closest("form") ? forms.indexOf(element.closest("form")) : -1,
+      label,
+      disabled: element.disabled === true || ["aria-disabled", "aria-busy"].some((name) => element.getAttribute(name) === "true"),
+      form: form ? forms.indexOf(form) : -1,
+      action: form ? pathOf(element.getAttribute("formaction") || form.getAttribute("action") || "") : "",
+      toggles: ["aria-expanded", "aria-pressed", "aria-haspopup", "aria-selected"].some((name) => element.hasAttribute(name)),
+      in_list: !!closest(up(element), "li,tr,dd,[role=listitem],[role=row],[role=toolbar]"),
       submits: (element.tagName === "BUTTON" && element.type === "submit" && !!element.form) || (element.tagName === "INPUT" && element.type !== "button"),
       dialog: inDialog(element), region: region(element), area: Math.round(box.width * box.height),
       card: cardOf(element, peers), around: inner(around, 300), trail: trailOf(element),
@@ -167,10 +192,6 @@
     for (let at = element, steps = 0; at && steps < 3; at = up(at), steps++)
       if (/^(del|s|strike)$/i.test(at.tagName) || getComputedStyle(at).textDecorationLine.includes("line-through")) return true;
     return false;
-  };
-  const shown = (element) => {
-    for (let at = element; at && at !== document.body; at = up(at)) if (Number(getComputedStyle(at).opacity) < 0.05) return false;
-    return visible(element);
   };
   // The innermost elements with an amount.
   const leaves = [];
@@ -199,11 +220,43 @@
     }
     return null;
   };
-  const found = leaves.filter(shown).map((leaf) => ({ leaf, ...rowOf(leaf) })).filter((each) => each.row);
+  // A row of a table with a cell for the currency, or with other amounts in its label: its last cells are the amount.
+  const cellsOf = (row) => [...row.children].filter((cell) => (/^T[DH]$/.test(cell.tagName) || isRole(cell, "cell", "gridcell", "rowheader")) && inner(cell));
+  const tableRows = all.filter((element) => (element.tagName === "TR" || isRole(element, "row")) && shown(element)).map((row) => {
+    const [label, ...cells] = cellsOf(row);
+    const last = cells.slice(-2).map((cell) => inner(cell, 60));
+    const amount = [last.slice(-1).join(), last.join(" ")].find((text) => money.test(text) && wordless(text));
+    const isRead = leaves.some((leaf) => leaf === row || cells.some((cell) => cell.contains(leaf)));
+    return amount && !isRead ? { leaf: cells.at(-1), row, amount, text: inner(label) + " " + amount } : null;
+  }).filter(Boolean);
+  const found = leaves.filter(shown).map((leaf) => ({ leaf, amount: inner(leaf, 60), ...rowOf(leaf) }))
+    .filter((each) => each.row && !tableRows.some(({ row }) => row.contains(each.leaf))).concat(tableRows);
+  // Whether an amount is the price of an option, such as a delivery method: "chosen", "unchosen", or "" for none.
+  const optionOf = ({ leaf, row }) => {
+    const OPTION = "input[type=radio],[role=radio]";
+    const named = closest(leaf, "label");
+    const inside = row.querySelectorAll(OPTION);
+    const option = closest(leaf, OPTION) || (named && named.control && named.control.matches(OPTION) ? named.control : inside.length === 1 ? inside[0] : null);
+    if (!option) return "";
+    return option.checked === true || option.getAttribute("aria-checked") === "true" ? "chosen" : "unchosen";
+  };
   const isRow = (element) => /^(tr|li|dd)$/i.test(element.tagName) || isRole(element, "row", "listitem");
   // Columns of labels and of amounts have no rows; the text rules pair them.
   const amounts = found.filter((each) => isRow(each.row) || found.filter((other) => other.row === each.row).length === 1)
-    .map((each) => ({ amount: inner(each.leaf, 60), text: each.text, struck: struckThrough(each.leaf), group: all.indexOf(up(each.row)) }));
+    .map((each) => ({ amount: each.amount, text: each.text, struck: struckThrough(each.leaf), group: all.indexOf(closest(up(each.row), "table,dl,[role=table],[role=grid]") || up(each.row)), option: optionOf(each) }));
+
+  // How many steps follow the current one, in a list of steps; -1 without one.
+  const stepsAfter = () => {
+    for (const list of all.filter((element) => /^(OL|UL|NAV)$/.test(element.tagName) || isRole(element, "list"))) {
+      const steps = [...list.children].filter((step) => inner(step, 80));
+      const marks = (step) => step.matches("[aria-current=step]") || !!step.querySelector("[aria-current=step]")
+        || (list.tagName === "OL" && /(^|[\s_-])(active|current)([\s_-]|$)/i.test(step.getAttribute("class") || ""));
+      const current = steps.filter(marks);
+      if (steps.length > 2 && current.length === 1 && visible(list) && !steps.some((step) => money.test(inner(step))))
+        return steps.length - 1 - steps.indexOf(current[0]);
+    }
+    return -1;
+  };
 
   const said = (selector, name) => {
     const found = document.querySelector(selector);
@@ -220,15 +273,18 @@
   return {
     url: location.href, title: tidy(document.title), heading: inner(heading), language: document.documentElement.lang || "",
     text: text.slice(0, TEXT), alerts: [...new Set(alerts)].slice(0, 20), controls, buttons, prices, amounts,
+    steps_after: stepsAfter(),
     frames: all.filter((element) => element.tagName === "IFRAME" && visible(element)).map((element) => {
       const box = element.getBoundingClientRect();
       return { address: element.src || "", title: tidy(element.title || element.name), area: Math.round(box.width * box.height) };
     }),
     json_ld: [...document.querySelectorAll('script[type="application/ld+json"]')].slice(0, 10).map((script) => (script.textContent || "").slice(0, 100000)),
     declared: {
-      price: said('meta[property="product:price:amount"],meta[property="og:price:amount"],[itemprop=price]', "content"),
-      currency: said('meta[property="product:price:currency"],meta[property="og:price:currency"],[itemprop=priceCurrency]', "content"),
-      availability: said('meta[property="product:availability"],[itemprop=availability]', "content"),
+      price: said('meta[property="product:price:amount"],meta[property="og:price:amount"],[itemprop=price],[property=price],[property="schema:price"]', "content"),
+      currency: said('meta[property="product:price:currency"],meta[property="og:price:currency"],[itemprop=priceCurrency],[property=priceCurrency],[property="schema:priceCurrency"]', "content"),
+      availability: said('meta[property="product:availability"],[itemprop=availability],[property$="schema:availability"]', "content"),
+      order_number: said("[itemprop=orderNumber],[property$=orderNumber]", "content"),
+      total: said("[itemprop=totalPaymentDue] [itemprop=price],[property$=totalPaymentDue] [property$=price]", "content"),
     },
     currencies: [...document.querySelectorAll("[data-currency],[data-currency-code]")].slice(0, 10)
       .map((element) => tidy(element.getAttribute("data-currency") || element.getAttribute("data-currency-code"), 3)).filter(Boolean),

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 SCRIPT = (Path(__file__).parent / "snapshot.js").read_text()
+DOCUMENT_SCRIPT = (Path(__file__).parent / "document.js").read_text()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,14 @@ class PageButton:
     card: str
     around: str
     trail: str
+    label: str = ""
+    """The accessible name that the page sets, which may differ from the text."""
+    action: str = ""
+    """The path that the form is sent to."""
+    toggles: bool = False
+    """Opens or selects something, by its ARIA state."""
+    in_list: bool = False
+    """Belongs to one entry of a list or a table."""
 
     @property
     def path(self) -> str:
@@ -86,12 +95,16 @@ class PagePrice:
 
 @dataclass(frozen=True, slots=True)
 class AmountRow:
-    """An amount and the text of its row; rows of one table or list have the same `group`."""
+    """An amount and the text of its row; rows of one table or list have the same `group`.
+
+    `option` is `chosen` or `unchosen` for the price of an option, such as a delivery method, and otherwise empty.
+    """
 
     amount: str
     text: str
     struck: bool
     group: int
+    option: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +134,8 @@ class PageSnapshot:
     declared: Mapping[str, str]
     currencies: tuple[str, ...]
     amounts: tuple[AmountRow, ...] = ()
+    steps_after: int = -1
+    """How many steps follow the current one in a list of steps; -1 without such a list."""
 
     @property
     def host(self) -> str:
@@ -131,6 +146,11 @@ class PageSnapshot:
     def path(self) -> str:
         """Return the path of the page, without its query."""
         return urlsplit(self.url).path or "/"
+
+    def is_left_by(self, button: PageButton) -> bool:
+        """Return whether a button is a link to another page; one to "#" is operated by a script."""
+        target = button.href.rstrip("#")
+        return target.startswith("http") and target not in {self.url, self.url.partition("#")[0]}
 
     @property
     def passwords(self) -> list[FormControl]:
@@ -160,6 +180,7 @@ def parse_snapshot(raw: Mapping[str, Any]) -> PageSnapshot:
         declared=dict(raw["declared"]),
         currencies=tuple(raw["currencies"]),
         amounts=tuple(AmountRow(**item) for item in raw["amounts"]),
+        steps_after=int(raw["steps_after"]),
     )
 
 

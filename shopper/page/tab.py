@@ -259,6 +259,13 @@ class BrowserTab:
         except (PlaywrightError, ValueError):
             return None
 
+    def document(self) -> str | None:
+        """Return the document of the page with what was computed of its looks; None when there is none."""
+        try:
+            return str(self.page.evaluate(snapshot.DOCUMENT_SCRIPT))
+        except PlaywrightError:
+            return None
+
     def _press(self, locator: Locator) -> None:
         try:
             locator.click(timeout=4_000)

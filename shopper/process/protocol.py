@@ -14,6 +14,7 @@ from typing import IO, Any
 
 from app.core.order_amounts import AmountRole, OrderAmount
 from app.ports.shopper import (
+    ChoicePurpose,
     ElementCandidate,
     ElementQuestion,
     FailureCode,
@@ -28,7 +29,7 @@ MAX_LABEL = 80
 MAX_NANOS = 10**18
 MAX_CANDIDATES = 12
 MAX_CANDIDATE_TEXT = 200
-_ROLES = frozenset({"button", "link"})
+_ROLES = frozenset({"button", "link", "option"})
 
 
 class PeerClosed(Exception):
@@ -101,7 +102,7 @@ def question_from_json(values: Mapping[str, Any]) -> ElementQuestion:
         or not all(item.role in _ROLES for item in candidates)
     ):
         raise ValueError("not a question")
-    return ElementQuestion(values["page"], candidates)
+    return ElementQuestion(values["page"], candidates, ChoicePurpose(values["purpose"]))
 
 
 def encode_png(png: bytes) -> str:

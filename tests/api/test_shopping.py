@@ -25,7 +25,7 @@ from app.shopping.models import Purchase, PurchaseEvidence
 from app.spending import accounts as spending_accounts
 from tests.support.agents import Agent, register
 from tests.support.applications import RecordingQueue
-from tests.support.fake_shopper import PNG, FakeShopper, purchase_failure
+from tests.support.fake_shopper import PAGE, PNG, FakeShopper, purchase_failure
 from tests.support.ledger import race
 from tests.support.mcp import call
 from tests.support.webhooks import feed
@@ -586,6 +586,25 @@ def test_evidence_is_deleted_after_thirty_days(agent: Agent) -> None:
     assert seen(agent, body["id"])["evidence"] == []
     with read_only_unit() as session:
         assert session.scalars(select(PurchaseEvidence)).all() == []
+
+
+def test_the_page_of_a_failure_is_for_the_operator_alone_and_deleted_after_thirty_days(
+    agent: Agent, app: Flask, shopper: FakeShopper
+) -> None:
+    shopper.fails_before_order = purchase_failure(FailureCode.STUCK)
+    body = bought(agent)
+    with read_only_unit() as session:
+        stored = session.scalars(select(PurchaseEvidence).where(PurchaseEvidence.name == "page")).one()
+        page_id = str(stored.id)
+    assert page_id not in repr(body)
+    path = f"/v1/gateway/shopping/purchases/{body['id']}/evidence/{page_id}.png"
+    assert agent.get(path).status_code == 404
+    runner = app.test_cli_runner()
+    assert runner.invoke(args=["purchases", "page", body["id"]]).output == f"{PAGE}\n"
+    assert runner.invoke(args=["purchases", "page", "nonsense"]).exit_code == 1
+    maintenance.sweep(clock.now() + timedelta(days=31))
+    gone = runner.invoke(args=["purchases", "page", body["id"]])
+    assert (gone.exit_code, PAGE in gone.output) == (1, False)
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_json_of_others_is_parsed_by_strict_json() -> None:
         "app/catalog/services/service.py",
         "app/gateway/dialects/request/injection.py",
         "app/shopping/orders.py",
-        "shopper/flow/product.py",
+        "shopper/page/json_ld.py",
         "shopper/process/protocol.py",
         "workers/listed_jobs.py",
         "app/usage/grouped.py",

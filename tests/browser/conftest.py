@@ -58,6 +58,7 @@ class RecordingHandler:
     reviews: list[OrderReview] = field(default_factory=list)
     steps: list[ShoppingStep] = field(default_factory=list)
     pictures: dict[str, bytes] = field(default_factory=dict)
+    documents: list[str] = field(default_factory=list)
     questions: list[ElementQuestion] = field(default_factory=list)
     chooses: Callable[[ElementQuestion], int | None] = lambda _question: None
 
@@ -84,6 +85,9 @@ class RecordingHandler:
     def on_screenshot(self, name: str, png: bytes) -> None:
         self.pictures[name] = png
 
+    def on_page(self, document: str) -> None:
+        self.documents.append(document)
+
     def heartbeat(self) -> None:
         """Ignore it."""
 
@@ -92,6 +96,7 @@ class SharedBrowserShopper:
     """Makes purchases as the browser process does, all in one browser, in a thread that Playwright owns."""
 
     def __init__(self, executable: str, folder: Path) -> None:
+        self.confirmation_seconds = 2.0
         self._stack = ExitStack()
         self._thread = ThreadPoolExecutor(1)
         environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder)}
@@ -107,11 +112,11 @@ class SharedBrowserShopper:
         self._browser = self._thread.submit(start).result(60)
 
     def buy(self, request: PurchaseRequest, handler: PurchaseHandler) -> OrderConfirmation | OrderReview:
-        """Make a purchase in its own profile, with a short wait for the confirmation."""
+        """Make a purchase in its own profile, with a shorter wait for the confirmation."""
 
         def run() -> OrderConfirmation | OrderReview:
             with browsers.new_context(self._browser) as context:
-                return flow.run(context, request, handler, confirmation_seconds=2)
+                return flow.run(context, request, handler, confirmation_seconds=self.confirmation_seconds)
 
         return self._thread.submit(run).result(100)
 

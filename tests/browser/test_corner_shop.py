@@ -20,6 +20,18 @@ pytestmark = pytest.mark.browser
 ACCOUNT = {"username": "ada@example.com", "password": PASSWORD}
 
 
+def test_a_cart_behind_a_panel_is_emptied_before_and_after_a_purchase(
+    shopper: SharedBrowserShopper, corner: Corner
+) -> None:
+    corner.behaviour = Behaviour(opens_drawer=True)
+    corner.left_in_cart["ada@example.com"] = {"table": 1, "pen-holder": 4}
+    refusing = RecordingHandler(refuses_order=PurchaseFailed(FailureCode.LIMIT_EXCEEDED, "Too dear."))
+    refused = purchase(shopper, corner.product, quantity=3, handler=refusing, **ACCOUNT)
+    assert (refused.failure_code, corner.orders) == ("limit_exceeded", [])
+    assert [review.total_nanos for review in refusing.reviews] == [41 * 10**9]
+    assert [session.cart for session in corner.sessions.values() if session.user] == [{}]
+
+
 def test_a_restored_cart_is_emptied_first_and_an_echoed_password_is_redacted_from_all_messages(
     browser: str, corner: Corner
 ) -> None:
@@ -116,6 +128,11 @@ def test_a_defect_at_the_checkout_prevents_the_order_and_leaves_an_empty_cart(
     corner.behaviour = behaviour
     result = purchase(shopper, corner.product)
     assert result.failure_code == failure_code, result.failed
+    assert result.failed is not None
+    # A person who finishes by hand reads where it ended, and what the page offers.
+    for part in ('Page "Your details" (/pay).', "Buttons seen: ", "Empty fields: Voucher"):
+        assert part in result.failed.message or failure_code == "cart_mismatch", result.failed.message
+    assert 'Page "' in result.failed.message
     assert (corner.orders, result.handler.reviews) == ([], [])
     assert all(not session.cart for session in corner.sessions.values())
     assert "end" in result.handler.pictures
@@ -124,7 +141,7 @@ def test_a_defect_at_the_checkout_prevents_the_order_and_leaves_an_empty_cart(
 def test_a_checkout_that_no_rule_continues_is_continued_by_a_choice_and_only_by_one(
     shopper: SharedBrowserShopper, corner: Corner
 ) -> None:
-    corner.behaviour = Behaviour(checkout_word="Off we go")
+    corner.behaviour = Behaviour(checkout_word="Off we go", other_word="Leave it")
     result = purchase(shopper, corner.product)
     assert (result.failure_code, corner.orders) == ("stuck", [])
     handler = RecordingHandler(chooses=lambda _question: 0)
@@ -132,15 +149,18 @@ def test_a_checkout_that_no_rule_continues_is_continued_by_a_choice_and_only_by_
     assert result.confirmation is not None, result.failed
     assert [len(corner.orders), len(handler.reviews)] == [1, 1]
     [question] = handler.questions
-    assert [(item.role, item.name) for item in question.candidates] == [("button", "Off we go")]
+    assert [(item.role, item.name) for item in question.candidates] == [
+        ("button", "Off we go"),
+        ("button", "Leave it"),
+    ]
     assert [step.text for step in handler.steps if step.action == "ask_model"] == ["Off we go"]
 
 
-@pytest.mark.parametrize("index", [None, 1, -1, 10**30], ids=["none", "one-too-many", "negative", "huge"])
+@pytest.mark.parametrize("index", [None, 2, -1, 10**30], ids=["none", "one-too-many", "negative", "huge"])
 def test_a_bad_choice_of_a_language_model_ends_as_without_one(
     shopper: SharedBrowserShopper, corner: Corner, index: int | None
 ) -> None:
-    corner.behaviour = Behaviour(checkout_word="Off we go")
+    corner.behaviour = Behaviour(checkout_word="Off we go", other_word="Leave it")
     result = purchase(shopper, corner.product, handler=RecordingHandler(chooses=lambda _question: index))
     assert (result.failure_code, corner.orders, result.handler.reviews) == ("stuck", [], [])
 

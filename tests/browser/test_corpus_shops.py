@@ -8,14 +8,26 @@ from dataclasses import replace
 import pytest
 
 from app.core.order_amounts import AmountRole, adds_up
-from app.ports.shopper import FailureCode, PurchaseFailed
+from app.ports.shopper import FailureCode, PurchaseFailed, ShippingAddress
 from tests.browser.conftest import FULL, RecordingHandler, SharedBrowserShopper, purchase
-from tests.support.shops.corpus import CorpusShop, corpus_shop
+from tests.support.shops.corpus import CorpusShop, PloneShop, corpus_shop, plone_shop
+from tests.support.shops.evershop import EverShop, ever_shop
 
 pytestmark = pytest.mark.browser
 
 ADDRESS = replace(FULL, email="guest@example.com")
+AUSTRIA = ShippingAddress(
+    "Ada Buyer", "1010", "Ringstrasse 1", None, "Wien", None, "AT", "+4311234567", "guest@example.com"
+)
 TOO_DEAR = PurchaseFailed(FailureCode.LIMIT_EXCEEDED, "Too dear.")
+
+
+@pytest.fixture(autouse=True)
+def _patience(shopper: SharedBrowserShopper) -> Iterator[None]:
+    """Wait for slow confirmations: real shops write their first order slowly."""
+    usual, shopper.confirmation_seconds = shopper.confirmation_seconds, 20.0
+    yield
+    shopper.confirmation_seconds = usual
 
 
 @pytest.fixture(scope="module")
@@ -108,3 +120,97 @@ def test_a_checkout_that_does_not_continue_reports_where_it_ended_and_what_the_p
     for part in ("select a payment method", "An evening (unpayable)", "Buttons seen: ", "Go back; Continue"):
         assert part in result.failed.message
     assert "end" in result.handler.pictures
+
+
+@pytest.fixture(scope="module")
+def evershop(browser: str) -> Iterator[EverShop]:
+    """Variants, two delivery methods with prices, and a checkout on one page that React draws."""
+    del browser
+    with ever_shop() as shop:
+        yield shop
+
+
+def test_a_variant_is_bought_on_the_one_page_of_a_react_shop(
+    shopper: SharedBrowserShopper, evershop: EverShop
+) -> None:
+    result = purchase(shopper, evershop.urls["PEN-002-WHT"], address=ADDRESS, options={"Color": "Black"})
+    assert result.confirmation is not None, result.failed
+    assert evershop.orders_of("guest@example.com") == [("17.00", "94107", "PEN-002-BLK", 1)]
+    roles = {(amount.role, amount.nanos // 10**9) for amount in result.confirmation.amounts}
+    assert roles == {
+        (AmountRole.SUBTOTAL, 12),
+        (AmountRole.SHIPPING, 5),
+        (AmountRole.INCLUDED_TAX, 0),
+        (AmountRole.TOTAL, 17),
+    }
+
+
+def test_a_customer_of_a_react_shop_orders_within_the_limit_only(
+    shopper: SharedBrowserShopper, evershop: EverShop
+) -> None:
+    account = {"username": "ada@example.com", "password": "a-long-password-1"}
+    options = {"Color": "White"}
+    refusing = RecordingHandler(refuses_order=TOO_DEAR)
+    url = evershop.urls["PEN-002-WHT"]
+    refused = purchase(
+        shopper, url, address=ADDRESS, options=options, quantity=3, handler=refusing, **account
+    )
+    assert (refused.failure_code, evershop.orders_of("ada@example.com")) == ("limit_exceeded", [])
+    assert [review.total_nanos for review in refusing.reviews] == [41 * 10**9]
+    result = purchase(shopper, url, address=ADDRESS, options=options, quantity=2, **account)
+    assert result.confirmation is not None, result.failed
+    assert evershop.orders_of("ada@example.com") == [("29.00", "94107", "PEN-002-WHT", 2)]
+
+
+def test_a_sold_out_product_of_a_react_shop_is_not_ordered(
+    shopper: SharedBrowserShopper, evershop: EverShop
+) -> None:
+    assert purchase(shopper, evershop.urls["BOWL-003-WHT"], address=ADDRESS).failure_code == "out_of_stock"
+
+
+@pytest.fixture(scope="module")
+def plone(browser: str) -> Iterator[PloneShop]:
+    """A German shop: addresses in four countries, prices with taxes, consent on the review, orders on invoice."""
+    del browser
+    with plone_shop("de") as shop:
+        yield shop
+
+
+def test_a_guest_of_a_german_shop_orders_on_invoice_within_the_limit_only(
+    shopper: SharedBrowserShopper, plone: PloneShop
+) -> None:
+    before = plone.orders()
+    refusing = RecordingHandler(refuses_order=TOO_DEAR)
+    refused = purchase(shopper, plone.urls["mug"], address=AUSTRIA, handler=refusing)
+    assert (refused.failure_code, plone.orders()) == ("limit_exceeded", before)
+    assert [review.total_nanos for review in refusing.reviews] == [18 * 10**9]
+    result = purchase(shopper, plone.urls["mug"], address=AUSTRIA)
+    assert result.confirmation is not None, result.failed
+    assert plone.orders() == [*before, ("18.00", "1010", "Ada Buyer")]
+    assert result.confirmation.payment_method == "Rechnung"
+    amounts = result.confirmation.amounts
+    assert {(AmountRole.SHIPPING, 6), (AmountRole.TOTAL, 18)} <= {
+        (amount.role, amount.nanos // 10**9) for amount in amounts
+    }
+    assert adds_up(amounts, 18 * 10**9)
+
+
+def test_a_customer_of_a_german_shop_orders_two_units(
+    shopper: SharedBrowserShopper, plone: PloneShop
+) -> None:
+    before = plone.orders()
+    account = {"username": "ada", "password": "a-long-password"}
+    result = purchase(shopper, plone.urls["mug"], address=AUSTRIA, quantity=2, **account)
+    assert result.confirmation is not None, result.failed
+    assert plone.orders() == [*before, ("30.00", "1010", "Ada Buyer")]
+
+
+def test_a_german_shop_does_not_deliver_to_every_country_and_not_what_is_sold_out(
+    shopper: SharedBrowserShopper, plone: PloneShop
+) -> None:
+    before = plone.orders()
+    abroad = purchase(shopper, plone.urls["mug"], address=ADDRESS)
+    assert abroad.failed is not None
+    assert (abroad.failed.code, abroad.failed.choices[0]) == (FailureCode.ADDRESS_MISMATCH, "Österreich")
+    assert purchase(shopper, plone.urls["bowl"], address=AUSTRIA).failure_code == "out_of_stock"
+    assert plone.orders() == before

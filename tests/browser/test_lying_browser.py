@@ -26,7 +26,7 @@ CONFIRMED = {"kind": "confirmed", "order_number": "A-1", **REVIEW}
 AUTHORIZE = {"kind": "authorize_order", **REVIEW}
 STUCK = {"kind": "failed", "code": "stuck", "message": "Ed is stuck", "missing": [], "choices": []}
 BUTTON = {"role": "button", "name": "Go, customer-7", "text": "hunter2! at Buyer"}
-ASK = {"kind": "choose", "page": "Hello Ada", "candidates": [BUTTON]}
+ASK = {"kind": "choose", "page": "Hello Ada", "candidates": [BUTTON], "purpose": "continue"}
 _CHILD_SCRIPT = """
 import json, sys
 for line in json.loads(sys.argv[1]):
@@ -59,6 +59,26 @@ def test_a_question_reaches_the_handler_without_the_recipient_or_the_credentials
     assert handler.questions == [ElementQuestion("Hello …", (ElementCandidate("button", "Go, …", "… at …"),))]
 
 
+def test_a_recorded_page_reaches_the_handler_without_scripts_the_recipient_or_the_credentials() -> None:
+    handler = RecordingHandler()
+    document = (
+        "<p title='customer-7' onclick=x>Ada, hunter2!, $12.00</p><script>x</script><input value=Typed>"
+    )
+    page = {"kind": "page", "document": document}
+    with pytest.raises(PurchaseFailed):
+        converse(page, STUCK, handler=handler, username="customer-7", password="hunter2!")
+    [stored] = handler.documents
+    assert stored.endswith('<p title="…">…, …, $12.00</p><input value="…">'), stored
+
+
+@pytest.mark.parametrize("document", [None, 7, ["<p>"]])
+def test_a_recorded_page_that_is_no_text_is_not_stored_as_it_is(document: Any) -> None:
+    handler = RecordingHandler()
+    with pytest.raises(PurchaseFailed):
+        converse({"kind": "page", "document": document}, STUCK, handler=handler)
+    assert all(stored.startswith("<!doctype html><meta") for stored in handler.documents)
+
+
 @pytest.mark.parametrize(
     "changed",
     [
@@ -70,6 +90,7 @@ def test_a_question_reaches_the_handler_without_the_recipient_or_the_credentials
         {"candidates": [{**BUTTON, "instructions": "x"}]},
         {"page": "x" * 201},
         {"page": None},
+        {"purpose": "place_order"},
     ],
 )
 def test_a_malformed_question_ends_the_purchase_and_reaches_no_model(changed: dict[str, Any]) -> None:

@@ -37,7 +37,7 @@ def test_a_language_model_continues_a_checkout_and_bad_advice_orders_nothing(
     status: str,
     orders: int,
 ) -> None:
-    corner.behaviour = Behaviour(checkout_word="Off we go")
+    corner.behaviour = Behaviour(checkout_word="Off we go", other_word="Leave it")
     message = {"role": "assistant", "content": answer}
     completion = {
         "id": "c", "object": "chat.completion", "model": "gpt-5-mini",

@@ -36,6 +36,18 @@ CODES = """<div><div><label>Sub total:</label> <span>$12.00</span></div>
 UNIT_PRICES = """<div role="row"><b>Ticket</b><div>1</div><div>$12.00</div>
     <div><b>$12.00</b><br>incl. 7% VAT</div></div>
   <div role="row"><b>Fee</b> <b>$1.00</b></div><div role="row"><b>Total</b> <b>$13.00</b></div>"""
+LABELS_NEXT_TO_AMOUNTS = """<ul role="radiogroup"><li><button role="radio" aria-checked="true">x</button>
+    <label>Standard delivery</label> <b>$5.00</b></li><li><button role="radio" aria-checked="false">x</button>
+    <label>Express delivery</label> <b>$12.00</b></li></ul>
+  <div><div><div>Subtotal</div>$12.00</div><div><p>Shipping</p><p>$5.00</p></div>
+    <div><div><div>Total</div><i>(Inclusive of tax $0.00)</i></div><div>$17.00</div></div></div>"""
+OPTIONS = """<label><input type="radio" name="s">Express delivery $12.00</label>
+  <label><input type="radio" name="s" checked>Standard delivery $5.00</label>
+  <table><tr><td>Subtotal</td><td>$12.00</td></tr><tr><td>Total</td><td>$17.00</td></tr></table>"""
+CELLS_OF_CURRENCY = """<table><tr><td>Net</td><td>$</td><td>10.00</td></tr><tr><td>VAT</td><td>$</td><td>2.00</td></tr>
+  <tr><td>Shipping: by post, from 6,- $, free if the gross price of the purchase is above <b>$200</b>:</td><td>$</td>
+    <td>6.00</td></tr>
+  <tr><td>Total</td><td>$</td><td>18.00</td></tr></table><p>1 mug <b>$12.00</b></p>"""
 UNKNOWN_LANGUAGE = """<table><tr><td>Välisumma</td><td>$12.00</td></tr><tr><td>Toimitus</td><td>$5.00</td></tr>
   <tr><td>Yhteensä</td><td>$17.00</td></tr></table>"""
 STICKY = TABLE + '<div style="position:fixed;bottom:0"><span>Total</span> <b>$17.00</b></div>'
@@ -49,8 +61,8 @@ class ReadPage:
         page.set_content(f"<main>{html}</main>")
         raw: dict[str, Any] = page.evaluate(SCRIPT)
         self.snapshot = parse_snapshot(raw)
-        self.rows = breakdown.labelled_amounts(self.snapshot)
-        self.total = prices.total_of(self.rows) or breakdown.total_by_sum(self.snapshot, _GOODS)
+        self.rows = breakdown.order_rows(self.snapshot, _GOODS)
+        self.total = prices.total_of(self.rows)
 
     @property
     def amounts(self) -> tuple[OrderAmount, ...]:
@@ -76,6 +88,9 @@ class ReadPage:
         (UNIT_PRICES, {("item", 12), ("tax", 1), ("total", 13)}),
         (CODES, {("subtotal", 12), ("tax", 1), ("total", 13)}),
         (STICKY, {("subtotal", 12), ("shipping", 5), ("included_tax", 0), ("total", 17)}),
+        (LABELS_NEXT_TO_AMOUNTS, {("subtotal", 12), ("shipping", 5), ("included_tax", 0), ("total", 17)}),
+        (OPTIONS, {("subtotal", 12), ("shipping", 5), ("total", 17)}),
+        (CELLS_OF_CURRENCY, {("item", 12), ("tax", 2), ("shipping", 6), ("total", 18)}),
     ],
     ids=[
         "a-table",
@@ -85,6 +100,9 @@ class ReadPage:
         "unit-prices",
         "an-abbreviation",
         "a-sticky-total",
+        "labels-next-to-amounts",
+        "prices-of-options",
+        "cells-of-the-currency",
     ],
 )
 def test_each_amount_has_its_role_and_the_parts_make_the_total(
@@ -122,6 +140,7 @@ def test_a_total_in_an_unknown_language_is_the_sum_of_the_rows_before_it(
         TABLE + "<p>Total due today <b>$99.00</b></p>",
         TABLE.replace("$17.00", "$1.00") + '<p style="opacity:0">Total $17.50</p>',
         '<p style="opacity:0">Total $1.00</p><p>Amount due <b>$17.00</b></p>',
+        TABLE + '<label><input type="radio" name="t">Total due today $99.00</label>',
     ],
     ids=[
         "more-elsewhere",
@@ -130,6 +149,7 @@ def test_a_total_in_an_unknown_language_is_the_sum_of_the_rows_before_it(
         "a-later-total",
         "a-hidden-higher-total",
         "a-hidden-total",
+        "a-total-of-an-option",
     ],
 )
 def test_totals_that_disagree_or_do_not_add_up_are_refused(open_page: Callable[..., Page], html: str) -> None:

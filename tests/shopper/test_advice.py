@@ -90,7 +90,7 @@ def test_a_harmless_element_is_offered_with_its_role_and_the_chosen_one_is_retur
         {"text": "Place order"}, {"text": "Yes, order it"}, {"text": "Buy with one click"}, {"text": "Pay"},
         {"text": "Jetzt kostenpflichtig bestellen"}, {"text": "I agree"}, {"text": "Start my trial"},
         {"text": "PayPal"}, {"text": "Go, $17.00"}, {"text": "Add gift wrap"}, {"text": "Remove"},
-        {"text": "Sign in"}, {"text": "Create account"}, {"text": " "}, {"disabled": True},
+        {"label": "Place order"}, {"text": "Sign in"}, {"text": "Create account"}, {"text": " "}, {"disabled": True},
         {"region": "nav"}, {"region": "contentinfo"},
         {"tag": "a", "href": "https://other.example/"}, {"tag": "a", "href": "http://shop.example/"},
         {"tag": "a", "href": "javascript:order()"}, {"tag": "a", "href": "mailto:a@shop.example"},
@@ -119,6 +119,13 @@ def test_a_page_with_an_amount_may_order_once_the_shop_has_a_recipient(
 ) -> None:
     _, handler = ask(page(BUTTON, text="Total $17.00"), untouched=untouched, username=username)
     assert bool(handler.questions) is is_asked
+
+
+def test_a_page_with_an_amount_is_asked_about_while_more_than_one_step_follows() -> None:
+    _, handler = ask(replace(page(BUTTON, text="Total $17.00"), steps_after=2))
+    assert len(handler.questions) == 1
+    _, handler = ask(replace(page(BUTTON, text="Total $17.00"), steps_after=1))
+    assert handler.questions == []
 
 
 @pytest.mark.parametrize(

@@ -234,6 +234,24 @@ def test_countries_and_states_are_found_by_any_of_their_names() -> None:
     assert regions.matches("United States of America", regions.country_names("usa"))
     assert regions.matches("California", regions.state_names("CA", "US"))
     assert regions.country_names("Atlantis") == ()
+    assert regions.matches("Österreich", regions.country_names("AT"))
+    assert regions.matches("Allemagne", regions.country_names("DE"))
+
+
+def test_a_name_next_to_a_first_name_is_the_last_name() -> None:
+    first, name, city = (control(label=label) for label in ("First name", "Name", "City"))
+    assert [token for _, token in autofill.tokens_of([first, name, city])] == [
+        "given-name",
+        "family-name",
+        "address-level2",
+    ]
+    assert autofill.tokens_of([name]) == [(name, "name")]
+
+
+@pytest.mark.parametrize(("text", "pays"), [("Kauf auf Rechnung", True), ("Rechnungsadresse", False)])
+def test_an_address_for_invoices_is_no_payment(text: str, pays: bool) -> None:  # noqa: FBT001
+    assert bool(keywords.OFFLINE_PAYMENT.search(text)) is pays
+    assert bool(keywords.PAYMENT_ON_DELIVERY.search(text)) is pays
 
 
 @pytest.mark.parametrize(

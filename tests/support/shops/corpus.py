@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.published import make_python
+from tests.support.published import make_data, make_python
 from tests.support.shops.started import HERE, started_shop
 
+_PLONE = HERE / "plone_server.py"
 _ORDERS = {
     "pretix": "select total, email from pretixbase_order order by id",
     "cartridge": "select total, shipping_detail_postcode from shop_order order by id",
@@ -30,6 +33,31 @@ class CorpusShop:
         with closing(sqlite3.connect(self.folder / "shop.sqlite", timeout=20)) as database:
             rows = database.execute(_ORDERS[self.name]).fetchall()
         return [(f"{float(total):.2f}", str(address)) for total, address in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class PloneShop:
+    """A running shop of Plone: the URLs of its products by name."""
+
+    python: Path
+    folder: Path
+    urls: dict[str, str]
+
+    def orders(self) -> list[tuple[str, str, str]]:
+        """Return total, postal code and recipient of each order in the shop's database."""
+        command = [self.python, "-W", "ignore", _PLONE, self.folder]
+        ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+        return [tuple(order) for order in json.loads(ran.stdout)]
+
+
+@contextmanager
+def plone_shop(language: str) -> Iterator[PloneShop]:
+    """Run Plone's shop in a language until the block ends. Its site is created once per lock file and language."""
+    requirements = HERE / "plone.txt"
+    site = make_data(_PLONE, "--make", language, requirements=requirements)
+    python = make_python(requirements)
+    with started_shop((python, "-W", "ignore", _PLONE), "--site", str(site)) as (folder, urls):
+        yield PloneShop(python, folder, urls)
 
 
 @contextmanager

@@ -1,0 +1,44 @@
+"""Descriptions of pages on which purchases end, for a person who finishes them by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from shopper.page import autofill
+from shopper.page.snapshot import PageSnapshot
+
+_MAX_SEEN = 8
+_MAX_LENGTH = 40
+_MAX_ERROR_LENGTH = 120
+# The browser's own words for a field that has not been filled yet.
+_EMPTY = ("Please fill", "Please select", "Please check", "Please tick")
+
+
+def describe(snapshot: PageSnapshot) -> str:
+    """Return the page, its errors, its buttons and its empty fields."""
+    problems = [
+        f"{control.label or control.name}: {control.problem}"
+        for control in snapshot.controls
+        if control.problem and not control.problem.startswith(_EMPTY)
+    ]
+    buttons = [
+        button.text
+        for button in snapshot.buttons
+        if not button.disabled and button.region not in {"nav", "footer"}
+    ]
+    fields = [
+        control.label or control.name
+        for control in snapshot.controls
+        if control.type in autofill.TYPEABLE and not control.filled and not control.disabled
+    ]
+    errors = _listed([*snapshot.alerts, *problems], _MAX_ERROR_LENGTH)
+    empty = _listed(fields, _MAX_LENGTH)
+    return (
+        f'Page "{(snapshot.heading or snapshot.title)[:_MAX_LENGTH]}" ({snapshot.path[:_MAX_LENGTH]}). '
+        f"Errors shown: {errors}. Buttons seen: {_listed(buttons, _MAX_LENGTH)}. Empty fields: {empty}."
+    )
+
+
+def _listed(texts: Iterable[str], length: int) -> str:
+    found = dict.fromkeys(" ".join(text.split())[:length] for text in texts)
+    return "; ".join([text for text in found if text][:_MAX_SEEN]) or "none"

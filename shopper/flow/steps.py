@@ -1,0 +1,148 @@
+"""Which button leads on, and whether pressing it may order: by the structure of the page first, by words last.
+
+A button is pressed during the checkout only if something shows that it leads to another step. Whatever its name is, one
+that may order is pressed once, after the order was authorized.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum, auto
+
+from shopper.flow import review
+from shopper.flow.session import BrowserSession, preferred_button
+from shopper.page import autofill, keywords, prices, structured
+from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
+
+_PLACE_TOKENS = frozenset({"postal-code", "address-line1", "address-level2"})
+_ASKED_TOKENS = _PLACE_TOKENS | {"name", "given-name", "family-name", "tel", "country", "address-level1"}
+# The addresses (URLs) of shops, which are English where their pages are not.
+_CHECKOUT_PATH = re.compile(r"checkout|/kassa|/kasse|/caisse|/cassa", re.IGNORECASE)
+_CONFIRMED_PATH = re.compile(
+    r"(^|[/_-])(thank-?you|thanks|success|order-?(confirm(ed|ation)|received|complete[d]?|placed)|confirmed|receipt)([/_.-]|$)",
+    re.IGNORECASE,
+)
+_DECIMAL = re.compile(r"(?<![\d.,])\d{1,9}[.,]\d\d(?![\d.,]*\d)")
+_NEVER_ONWARD = (
+    keywords.NOT_NEXT, keywords.REMOVE, keywords.UPDATE, keywords.EXTRAS, keywords.RECURRING, keywords.EXTERNAL_PAYMENT,
+    keywords.ADD_TO_CART, keywords.ACCEPT_COOKIES,
+)  # fmt: skip
+
+
+class NextPress(Enum):
+    """What the press of a button may do."""
+
+    LEADS_ON = auto()
+    MAY_ORDER = auto()
+    UNCERTAIN = auto()
+
+
+def consequence(session: BrowserSession, snapshot: PageSnapshot, button: PageButton) -> NextPress:
+    """Return what pressing a button of the checkout that is not called an order button may do.
+
+    No honest shop orders from a page without the price, without a recipient, while two more steps follow, or before
+    its disabled order button can be pressed. A page that asks for nothing any more, for everything together, or for
+    something else after the payment was chosen, may order.
+    """
+    named = f"{button.text} {button.label}"
+    leads_on = (
+        snapshot.is_left_by(button)
+        or not _is_recipient_known(session, snapshot)
+        or not _shows_price(session, snapshot)
+        or snapshot.steps_after > 1
+        or any(_is_order_button_to_come(other) for other in snapshot.buttons)
+        or keywords.NAMED_STEP.search(named)
+        or keywords.CHECKOUT.search(named)
+    )
+    if leads_on:
+        return NextPress.LEADS_ON
+    asked = [control for control in snapshot.controls if _is_asked(control, button)]
+    pays = any(review.is_payment(control) for control in asked)
+    places = any(autofill.token_of(control) in _PLACE_TOKENS for control in asked)
+    if not asked or (session.payment_sent and not pays) or (pays and (places or snapshot.steps_after == 0)):
+        return NextPress.MAY_ORDER
+    if not pays or keywords.NEXT.search(named):
+        return NextPress.LEADS_ON
+    return NextPress.UNCERTAIN
+
+
+def sends_payment(snapshot: PageSnapshot, button: PageButton) -> bool:
+    """Return whether a button submits the choice of a payment."""
+    return any(review.is_payment(control) and _is_asked(control, button) for control in snapshot.controls)
+
+
+def onward_button(snapshot: PageSnapshot, candidates: list[PageButton]) -> PageButton | None:
+    """Return the button that leads on by structure alone, whatever its language; None if several may.
+
+    It leads to the checkout, or is the only one of the form with the fields, or the only one of the page.
+    """
+    usable = [button for button in candidates if _may_lead_on(snapshot, button)]
+    if not _CHECKOUT_PATH.search(snapshot.path):
+        entering = [b for b in usable if _CHECKOUT_PATH.search(b.action if b.submits else b.path)]
+        if entering:
+            return preferred_button(entering)
+    usable = [button for button in usable if button.tag != "a"]
+    asking = [b for b in usable if any(_is_asked(control, b) for control in snapshot.controls)]
+    found = asking if len(asking) == 1 else usable
+    return found[0] if len(found) == 1 else None
+
+
+def describes_order(snapshot: PageSnapshot) -> bool:
+    """Return whether a page is the confirmation of an order by its structured data."""
+    return structured.order_number(snapshot) is not None
+
+
+def confirms_by_structure(before: PageSnapshot, now: PageSnapshot) -> bool:
+    """Return whether a page confirms an order by its data or its address (URL), and asks for nothing any more."""
+    if describes_order(now):
+        return not describes_order(before)
+    return bool(
+        _CONFIRMED_PATH.search(now.path)
+        and not _CONFIRMED_PATH.search(before.path)
+        and not any(control.problem or control.type == "radio" for control in now.controls)
+        and not (set(now.alerts) - set(before.alerts))
+    )
+
+
+def _may_lead_on(snapshot: PageSnapshot, button: PageButton) -> bool:
+    named = f"{button.text} {button.label}"
+    if button.disabled or button.region or button.toggles or button.in_list or not named.strip():
+        return False
+    if any(pattern.search(named) for pattern in _NEVER_ONWARD):
+        return False
+    fields = [control for control in snapshot.controls if control.form == button.form >= 0]
+    ignored = [control for control in fields if autofill.token_of(control) == autofill.IGNORED]
+    return not any(control.type == "password" for control in fields) and (not fields or fields != ignored)
+
+
+def _is_asked(control: FormControl, button: PageButton) -> bool:
+    """Return whether a field belongs to a button, and is more than a consent, a code or a comment."""
+    if control.disabled or (button.form >= 0 and control.form != button.form):
+        return False
+    token = autofill.token_of(control)
+    if control.type == "radio" or token in _ASKED_TOKENS or autofill.is_of_card(control):
+        return True
+    ignored = token in {autofill.IGNORED, autofill.QUANTITY} or control.type not in autofill.TYPEABLE
+    return control.form == button.form and control.required and not ignored
+
+
+def _is_recipient_known(session: BrowserSession, snapshot: PageSnapshot) -> bool:
+    return (
+        session.zip_entered
+        or session.address_chosen
+        or session.recipient_entered
+        or (not session.is_guest and session.request.address.zip in snapshot.text)
+    )
+
+
+def _shows_price(session: BrowserSession, snapshot: PageSnapshot) -> bool:
+    texts = [snapshot.text, *(row.amount for row in snapshot.amounts)]
+    shown = [amount.nanos for text in texts for amount in prices.amounts(text)]
+    # Amounts without a currency are no prices, but a page that shows them may order.
+    shown += [prices.parse_decimal(number) or 0 for number in _DECIMAL.findall(snapshot.text)]
+    return any(nanos >= session.goods_nanos for nanos in shown)
+
+
+def _is_order_button_to_come(button: PageButton) -> bool:
+    named = keywords.PLACE_ORDER.search(button.text) or keywords.PLACE_ORDER.search(button.label)
+    return bool(named) and button.disabled and not (button.region or button.in_list)
