@@ -90,7 +90,9 @@ def quote(wallet: WalletView, order: BridgeOrder) -> BridgeQuote:
         refusal = failures.failure(
             TransactionType.TRANSFER, error.reason, error.details, kind=MovementKind.BRIDGE
         )
-        if not isinstance(error, _GasShortage) or not purchases.are_available(order.gas, order.source):
+        if not isinstance(error, _GasShortage) or not purchases.are_available(
+            order.gas, order.source, order.amount
+        ):
             raise refusal from None
         movement = purchases.quote(
             error.movement, [each.details for each in error.shortages], without=refusal
@@ -139,7 +141,9 @@ def _with_gas(
     try:
         return action()
     except Rejected as error:
-        if error.reason != purchases.SHORTAGE or not purchases.are_available(order.gas, order.source):
+        if error.reason != purchases.SHORTAGE or not purchases.are_available(
+            order.gas, order.source, order.amount
+        ):
             raise
         shortages = error.shortages if isinstance(error, _GasShortage) else [error]
         purchases.buy(movement, shortages, since=started_at, wait_seconds=wait_seconds)

@@ -55,9 +55,9 @@ class _PurchasePlan:
     deliveries: Sequence[SponsorTransaction]
 
 
-def are_available(source: GasSource, chain: ChainName) -> bool:
-    """Return whether a wallet may pay for native tokens with its USDC on a chain."""
-    return source is not GasSource.OWN and submissions.is_available(chain)
+def are_available(source: GasSource, chain: ChainName, amount: TokenAmount) -> bool:
+    """Return whether a wallet that moves an amount on a chain may pay for native tokens with the USDC that remains."""
+    return source is not GasSource.OWN and amount.token == USDC and submissions.is_available(chain)
 
 
 def quote(movement: Movement, shortages: Sequence[Mapping[str, str]], *, without: ServiceError) -> Movement:
@@ -69,7 +69,9 @@ def quote(movement: Movement, shortages: Sequence[Mapping[str, str]], *, without
         plan = _plan(movement, shortages)
         with read_only_unit() as session:
             submissions.next_number_today(session, movement.wallet.agent_id)
-            spending_holds.check(session, movement.wallet.id, plan.payment.spending_request)
+            total_nanos = (plan.payment.value_nanos or 0) + (movement.value_nanos or 0)
+            request = replace(plan.payment.spending_request, value_nanos=total_nanos)
+            spending_holds.check(session, movement.wallet.id, request)
             _assert_affordable(session, movement, plan)
     except PortError as error:
         if error.reason == submissions.UNAVAILABLE:

@@ -56,7 +56,7 @@ def quote(wallet: WalletView, order: SwapOrder) -> SwapQuote:
         ).fee_units
     except ServiceError as error:
         if error.details.get("reason") != purchases.SHORTAGE or not purchases.are_available(
-            order.gas, order.chain
+            order.gas, order.chain, order.input_amount
         ):
             raise
         movement = purchases.quote(movement, [error.details], without=error)
@@ -109,7 +109,7 @@ def send(
             raise pipeline.record_failed(movement, error.reason, error.details, claim=claim) from None
         return send(wallet, replace(order, gas=GasSource.OWN), wait_seconds=wait_seconds, claim=claim)
 
-    may_buy = purchases.are_available(order.gas, order.chain)
+    may_buy = purchases.are_available(order.gas, order.chain, order.input_amount)
     return pipeline.execute(
         movement,
         draft,
