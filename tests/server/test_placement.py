@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -34,25 +36,33 @@ def test_a_process_gets_the_processor_with_the_fewest(
     assert choose_processor(allowed, processes, taken) == expected
 
 
+@pytest.fixture
+def service(_sqlite_template: Path, tmp_path: Path) -> Iterator[WebService]:
+    """A service with as many web processes as there are processors."""
+    database = tmp_path / "own.sqlite"
+    shutil.copy(_sqlite_template, database)
+    with web_service(f"sqlite:///{database}", workers=len(os.sched_getaffinity(0)), threads=8) as running:
+        yield running
+
+
 def workers_of(service: WebService) -> list[int]:
     master = service.process.pid
     return [int(each) for each in Path(f"/proc/{master}/task/{master}/children").read_text().split()]
 
 
-def test_each_process_stays_on_a_processor_of_its_own(_sqlite_template: Path, tmp_path: Path) -> None:
-    database = tmp_path / "own.sqlite"
-    shutil.copy(_sqlite_template, database)
-    allowed = os.sched_getaffinity(0)
-    each_once = sorted([processor] for processor in allowed)
+def test_each_process_stays_on_a_processor_of_its_own(service: WebService) -> None:
+    each_once = [[processor] for processor in sorted(os.sched_getaffinity(0))]
 
-    with web_service(f"sqlite:///{database}", workers=len(allowed), threads=8) as service:
+    def are_placed(*, without: int = 0) -> bool:
+        workers = workers_of(service)
+        return (
+            without not in workers
+            and sorted(sorted(os.sched_getaffinity(each)) for each in workers) == each_once
+        )
 
-        def processors() -> list[list[int]]:
-            return sorted(sorted(os.sched_getaffinity(worker)) for worker in workers_of(service))
-
-        wait_until(lambda: processors() == each_once)
-        # Twice, so that a choice by the number of processes started so far fails once.
-        for _ in range(2):
-            replaced = workers_of(service)[-1]
-            os.kill(replaced, signal.SIGKILL)
-            wait_until(lambda gone=replaced: gone not in workers_of(service) and processors() == each_once)
+    wait_until(are_placed)
+    # Twice, so that a choice by the number of processes started so far fails once.
+    for _ in range(2):
+        replaced = workers_of(service)[-1]
+        os.kill(replaced, signal.SIGKILL)
+        wait_until(partial(are_placed, without=replaced))
