@@ -15,6 +15,7 @@ from typing import Any
 
 from app.core import host_sizes
 from app.core.process_hardening import harden
+from server.placement import allowed_processors, choose_processor, place
 
 # First of all in the master; the workers are its forks.
 harden()
@@ -110,8 +111,15 @@ def when_ready(_server: object) -> None:
     gc.set_threshold(20_000)
 
 
+def pre_fork(server: Any, worker: Any) -> None:
+    """Choose the processor of a new worker, in the master, which knows those of the others."""
+    taken = (sibling.processor for sibling in server.WORKERS.values())
+    worker.processor = choose_processor(allowed_processors(), server.num_workers, taken)
+
+
 def post_fork(_server: object, worker: Any) -> None:
     """Discard the parent's database connections, which must not be shared; start flushing counters."""
+    place(worker)
     worker.stay_ms = _stay_ms
     # Imported here: gunicorn reads this file before it validates its own settings.
     from app.extensions import db  # noqa: PLC0415

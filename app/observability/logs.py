@@ -9,10 +9,12 @@ import json
 import logging
 import re
 import sys
+import threading
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Number
-from typing import Any
+from typing import Any, TextIO
 
 import structlog
 
@@ -44,6 +46,36 @@ class _LineFormatter(structlog.stdlib.ProcessorFormatter):
         return _render(None, "", structlog.processors.format_exc_info(None, "", record.msg.copy()))
 
 
+class LineHandler(logging.StreamHandler):  # type: ignore[type-arg] # not a generic class at run time
+    """Writes the lines of concurrent threads in one of them, so that the others do not wait for its system call."""
+
+    lock: threading.RLock
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._lines: deque[str] = deque()
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Write a record, without the lock that the base class holds meanwhile."""
+        self.emit(record)
+        return True
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, or leave it to the thread that is writing."""
+        try:
+            self._lines.append(self.format(record) + self.terminator)
+            # Again, because a line may come after the last look and before the release.
+            while self._lines and self.lock.acquire(blocking=False):
+                try:
+                    while self._lines:
+                        self.stream.write(self._lines.popleft())
+                    self.flush()
+                finally:
+                    self.lock.release()
+        except Exception:
+            self.handleError(record)
+
+
 def configure(level: str) -> None:
     """Send structlog and the standard library's loggers to stdout as JSON lines, one shape for both."""
     structlog.configure(
@@ -51,7 +83,7 @@ def configure(level: str) -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stdout)
+    handler = LineHandler(sys.stdout)
     handler.setFormatter(_LineFormatter(foreign_pre_chain=_SHARED_PROCESSORS, processors=_FINAL_PROCESSORS))
     # As the library's documentation suggests: no line contains the caller's place in the code or the thread.
     logging._srcfile = None  # noqa: SLF001

@@ -287,4 +287,5 @@ def _add_to_totals(session: Session, account_id: str, provider: str, amounts: Se
 
 def _printable(text: str, length: int) -> str:
     # PostgreSQL stores no NUL and no lone surrogates; both can come from a client's JSON.
-    return "".join(letter for letter in text if letter.isprintable())[:length]
+    printable = text if text.isprintable() else "".join(letter for letter in text if letter.isprintable())
+    return printable[:length]

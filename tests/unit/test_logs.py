@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
@@ -14,6 +15,7 @@ import structlog
 
 from app.observability import logs
 from tests.support.logs import written_logs
+from tests.support.waiting import PATIENCE_SECONDS
 
 _KEY = "ak_" + "x" * 40
 _LOGGERS = [structlog.get_logger("app.test"), logging.getLogger("library")]
@@ -93,3 +95,32 @@ def test_each_line_of_concurrent_threads_is_written_in_one_piece() -> None:
     events = {json.loads(piece)["event"] for piece in stream.written if piece.endswith("\n")}
     assert events == {f"message {number}" for number in range(200)}
     assert len(stream.written) == len(events)
+
+
+class _Blocked(_Pieces):
+    """A stream that writes nothing until it is released, like a full pipe."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_writing, self.released = threading.Event(), threading.Event()
+
+    def write(self, text: str) -> None:
+        self.is_writing.set()
+        assert self.released.wait(PATIENCE_SECONDS)
+        super().write(text)
+
+
+def test_a_thread_does_not_wait_while_another_writes_and_its_line_is_written_in_order() -> None:
+    stream = _Blocked()
+    handler = logging.getLogger().handlers[0]
+    assert isinstance(handler, logging.StreamHandler)
+    handler.setStream(stream)
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(_LOGGERS[0].warning, "first")
+        assert stream.is_writing.wait(PATIENCE_SECONDS)
+        for logger in _LOGGERS:
+            logger.warning("second")
+        assert stream.written == []
+        stream.released.set()
+        first.result(PATIENCE_SECONDS)
+    assert [json.loads(each)["event"] for each in stream.written] == ["first", "second", "second"]

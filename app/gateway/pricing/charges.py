@@ -239,8 +239,10 @@ def _max_sub_call_nanos(book: RateBook, params: CostParams, call: SubCall, at: d
 
 def _billed_model(book: RateBook, params: CostParams, reading: UsageReading) -> str:
     """Return the model that responded, or the requested one if the former has no price."""
+    if not reading.model or reading.model == params.model:
+        return params.model
     names = [name for name in (reading.model, params.model) if name]
-    return next((name for name in names if book.has_model(name)), names[0] if names else "")
+    return next((name for name in names if book.has_model(name)), names[0])
 
 
 def _search_rate(params: CostParams, rates: Rates) -> Decimal:
