@@ -18,6 +18,7 @@ from app.platform.audit_log import actors, trail
 from app.platform.audit_log.trail import AuditAction, AuditEvent
 from app.state import app_state
 from app.status.cli import doctor
+from app.status.migrations import MigrationCommands
 from app.web.openapi_document import OpenApiDocument
 
 keys = AppGroup("keys", help="Encryption keys.")
@@ -30,6 +31,7 @@ def register(app: Flask) -> None:
     app.cli.add_command(documents)
     app.cli.add_command(bootstrap)
     app.cli.add_command(doctor)
+    app.cli.add_command(MigrationCommands(app))
     gateway.register(app)
     payments.register(app)
     platform.register(app)
