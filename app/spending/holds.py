@@ -217,9 +217,12 @@ def assert_approved(session: Session, wallet_id: str, request: SpendingRequest) 
     _assert_approved(session, accounts.account_from_row(row), controls.controls_from_row(row), request)
 
 
-def spend(session: Session, reference: str) -> bool:
-    """Mark a held amount as spent; return whether this call did it."""
-    return _transition(session, reference, {SpendingHoldState.HELD}, SpendingHoldState.SPENT)
+def spend(session: Session, reference: str, *, account: Account | None = None) -> bool:
+    """Mark a held amount as spent; return whether this call did it. `account` is its account, if it is locked."""
+    if account is None and accounts.lock_account_of_hold(session, reference) is None:
+        return False
+    # It counts as before, so that nothing else changes.
+    return bool(HOLDS.move(session, reference, SpendingHoldState.HELD, SpendingHoldState.SPENT))
 
 
 def release(session: Session, reference: str) -> bool:

@@ -310,7 +310,10 @@ def broadcast_and_wait(
 ) -> history.TransactionView:
     """Broadcast and wait for the outcome. An error here never becomes a 500: the recorded movement is returned."""
     try:
-        if settlement.broadcast(chain, recorded.id, signed):
+        refusal = settlement.broadcast(chain, recorded.id, signed)
+        if refusal is None and wait_seconds is not None and wait_seconds <= 0:
+            return recorded
+        if settlement.may_land(refusal):
             query = settlement.query_for(
                 recorded.id, recorded.from_address or "", signed, output_token=output_token
             )
