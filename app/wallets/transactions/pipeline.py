@@ -135,8 +135,9 @@ class NotAffordable(Rejected):
 
 def assert_allowed(movement: Movement) -> None:
     """Check the limits without locking or holding. Raises: the 403 errors, PriceUnavailable."""
+    wallet = movement.wallet
     with read_only_unit() as session:
-        spending_holds.check(session, movement.wallet.id, movement.spending_request)
+        spending_holds.check(session, wallet.id, movement.spending_request, status=wallet.spending_status)
 
 
 def dry_run(movement: Movement, draft: DraftFunction) -> TransactionDraft:
