@@ -19,6 +19,7 @@ from app.platform.audit_log.trail import AuditAction, AuditEvent
 from app.shopping import cli as shopping
 from app.state import app_state
 from app.status.cli import doctor
+from app.status.migrations import MigrationCommands
 from app.web.openapi_document import OpenApiDocument
 
 keys = AppGroup("keys", help="Encryption keys.")
@@ -31,6 +32,7 @@ def register(app: Flask) -> None:
     app.cli.add_command(documents)
     app.cli.add_command(bootstrap)
     app.cli.add_command(doctor)
+    app.cli.add_command(MigrationCommands(app))
     gateway.register(app)
     payments.register(app)
     platform.register(app)

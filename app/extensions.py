@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flask_migrate import Migrate
 from flask_smorest import Api
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy.orm import DeclarativeBase
@@ -20,5 +19,4 @@ if TYPE_CHECKING:
     Model = Base
 else:
     Model = db.Model
-migrate = Migrate()
 api = Api()

@@ -32,7 +32,7 @@ from app.config import Settings
 from app.db import leases, pool_liveness, unit_of_work
 from app.device import routes as device
 from app.events import routes as events
-from app.extensions import api, db, migrate
+from app.extensions import api, db
 from app.forwarding.entry import ForwardingEntry, RequestCheck
 from app.forwarding.raw_target import RestConverter
 from app.gateway import routes as gateway
@@ -223,7 +223,6 @@ def _bind_extensions(app: Flask, settings: Settings) -> None:
             event.listen(db.engine, "connect", prepare_sqlite)
         else:
             pool_liveness.install(db.engine)
-    migrate.init_app(app, db, directory=str(ROOT / "migrations"), render_as_batch=True, compare_type=True)
 
 
 def _register_blueprints(app: Flask) -> None:

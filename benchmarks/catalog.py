@@ -32,6 +32,7 @@ from app.core.pagination import PageRequest
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.extensions import db
 from app.factory import create_app
+from app.status import migrations
 from benchmarks import stack, thresholds
 from benchmarks.stack import Infrastructure
 from benchmarks.thresholds import Threshold
@@ -76,6 +77,7 @@ def measure(infrastructure: Infrastructure, *, service_count: int, rounds: int) 
         promises: list[Threshold] = []
         for name, chosen in (("PostgreSQL", environment), ("SQLite", on_sqlite)):
             with _application(chosen) as app, app.app_context():
+                migrations.bind(app)
                 upgrade()
                 _fill(service_count)
                 service_id = _insert_calls()

@@ -27,6 +27,7 @@ from app.payments import audit as payments_audit
 from app.platform.audit_log import verification
 from app.spending import audit as spending_audit
 from app.state import Application
+from app.status import migrations
 from app.usage import audit as usage_audit
 from app.wallets.maintenance import audit as wallets_audit
 from sandbox.evm import EvmNode
@@ -88,6 +89,7 @@ def _no_settings_from_outside() -> None:
 
 def _migrate(url: str) -> None:
     app = make_app(settings_for(url))
+    migrations.bind(app)
     with app.app_context():
         upgrade()
         db.engine.dispose()

@@ -11,8 +11,8 @@ DEFAULTS: Mapping[str, int] = {
     "web_concurrency": 2,
     "web_threads": 1100,
     "web_body_memory_mb": 96,
-    "database_pool_size": 5,
-    "database_pool_overflow": 10,
+    "database_pool_size": 15,
+    "database_pool_overflow": 0,
 }
 """The defaults of a host of unknown size, by setting."""
 _BY_SIZE: Mapping[str, Mapping[str, int]] = {
@@ -20,10 +20,10 @@ _BY_SIZE: Mapping[str, Mapping[str, int]] = {
         "web_concurrency": 1,
         "web_threads": 400,
         "web_body_memory_mb": 48,
-        "database_pool_size": 3,
-        "database_pool_overflow": 5,
+        "database_pool_size": 8,
+        "database_pool_overflow": 0,
     },
-    "1GB": {**DEFAULTS, "web_threads": 600, "web_body_memory_mb": 64, "database_pool_overflow": 5},
+    "1GB": {**DEFAULTS, "web_threads": 600, "web_body_memory_mb": 64, "database_pool_size": 10},
     "4GB": {**DEFAULTS, "web_concurrency": 4},
 }
 

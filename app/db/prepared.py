@@ -177,8 +177,9 @@ class PreparedInsert(PreparedStatement):
 
     def execute_for(self, session: Session, row: Base) -> None:
         """Insert the row that an object has the values of; the session does not get the object."""
-        values = {name: getattr(row, name) for name in self._defaults}
-        self.execute(session, {name: value for name, value in values.items() if value is not None})
+        # As a new object it has what was set, and nothing to load.
+        values = vars(row)
+        self.execute(session, {name: values[name] for name in self._defaults if values.get(name) is not None})
 
 
 class _CompiledStatement:

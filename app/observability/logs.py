@@ -92,7 +92,16 @@ def configure(level: str) -> None:
     root.handlers[:] = [handler]
     root.setLevel(level)
     # At DEBUG these log whole requests, URLs with credentials, or SQL parameters.
-    for noisy in ("urllib3", "web3", "sqlalchemy.engine", "rq", "hpack", "httpx2", "asyncio"):
+    for noisy in (
+        "urllib3",
+        "web3",
+        "sqlalchemy.engine",
+        "rq",
+        "hpack",
+        "httpx2",
+        "asyncio",
+        "alembic.runtime.plugins",
+    ):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))
 
 

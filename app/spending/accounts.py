@@ -1,6 +1,6 @@
 """Spending accounts: one row per wallet with its lock, its sums, and whether it is frozen.
 
-A no-op update locks the row on every database; a unit locks it before it touches the wallet's controls or holds.
+A row lock on PostgreSQL, a no-op update on SQLite; a unit takes it before it touches the wallet's controls or holds.
 The only writer of `spending_accounts`.
 """
 
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, bindparam, select, update
+from sqlalchemy import ClauseElement, ColumnElement, Row, bindparam, select, update
+from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import Session
 
 from app.core import clock
@@ -39,17 +40,21 @@ _TABLE = table_of(SpendingAccount)
 _INSERT = PreparedInsert(SpendingAccount)
 
 
-def _locking(wallet_id: ColumnElement[str]) -> PreparedStatement:
-    return PreparedStatement(
-        update(_TABLE)
-        .where(_TABLE.c.wallet_id == wallet_id)
-        .values(lock_version=_TABLE.c.lock_version + 1)
-        .returning(*(_TABLE.c[column.key] for column in COLUMNS))
-    )
+class _Locking(PreparedStatement):
+    """Locks a row and returns it; on PostgreSQL without a new version of the row."""
+
+    def __init__(self, wallet_id: ColumnElement[str]) -> None:
+        columns, is_meant = [_TABLE.c[column.key] for column in COLUMNS], _TABLE.c.wallet_id == wallet_id
+        touch = update(_TABLE).where(is_meant).values(lock_version=_TABLE.c.lock_version + 1)
+        super().__init__(touch.returning(*columns))
+        self._select = select(*columns).where(is_meant).with_for_update(key_share=True)
+
+    def _statement_in(self, dialect: Dialect) -> ClauseElement:
+        return self._select if dialect.name == "postgresql" else super()._statement_in(dialect)
 
 
-_LOCK = _locking(bindparam("of_wallet"))
-_LOCK_OF_HOLD = _locking(
+_LOCK = _Locking(bindparam("of_wallet"))
+_LOCK_OF_HOLD = _Locking(
     select(SpendingHold.wallet_id).where(SpendingHold.reference == bindparam("of_hold")).scalar_subquery()
 )
 _COUNT = PreparedStatement(

@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, bindparam, delete, insert, select, update
+from sqlalchemy import ColumnElement, Row, Select, Table, bindparam, delete, insert, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.db.prepared import PreparedInsert, PreparedRead
+from app.db.statements import table_of
 from app.errors import ControlsLocked, WalletFrozen
 from app.spending import accounts, policy
 from app.spending.models import (
@@ -35,6 +36,7 @@ COLUMNS = (
 _INSERT = PreparedInsert(SpendingControls)
 # Every read of a wallet executes one of them.
 _OF_WALLET = PreparedRead(select(*COLUMNS).where(SpendingControls.wallet_id == bindparam("of_wallet")))
+_CONTROLS, _ACCOUNTS = table_of(SpendingControls), table_of(SpendingAccount)
 _OF_WALLETS = select(*COLUMNS).where(SpendingControls.wallet_id.in_(bindparam("wallet_ids", expanding=True)))
 _STATUS = PreparedRead(
     select(*accounts.COLUMNS, *COLUMNS)
@@ -125,10 +127,7 @@ def controls_of(session: Session, wallet_ids: Sequence[str]) -> dict[str, Contro
 def find_controls(session: Session, wallet_id: str) -> ControlsView | None:
     """Return the controls of a wallet, or None if it has none."""
     row = _OF_WALLET.one_or_none(session, {"of_wallet": wallet_id})
-    if row is None:
-        return None
-    controls = controls_from_row(row)
-    return None if controls is None else _view(controls, row.updated_at)
+    return None if row is None else controls_view(row)
 
 
 def read_status(session: Session, wallet_id: str) -> Row[*tuple[Any, ...]]:
@@ -139,15 +138,38 @@ def read_status(session: Session, wallet_id: str) -> Row[*tuple[Any, ...]]:
     return row
 
 
+def with_status(
+    table: Table, wallet_id: ColumnElement[str], condition: ColumnElement[bool]
+) -> Select[*tuple[Any, ...]]:
+    """Return the query of rows of a table with all that `read_status` returns of the wallet of each.
+
+    Of columns that both have, the row has the table's.
+    """
+    joined = table.join(_ACCOUNTS, _ACCOUNTS.c.wallet_id == wallet_id).outerjoin(
+        _CONTROLS, _CONTROLS.c.wallet_id == wallet_id
+    )
+    return select(*table.c, *accounts.COLUMNS, *COLUMNS).select_from(joined).where(condition)
+
+
+def controls_view(row: Any) -> ControlsView | None:
+    """Return the controls in a row of `read_status`, or None if the wallet has none."""
+    found = controls_from_row(row)
+    return None if found is None else _view(found, row.updated_at)
+
+
 def status_of(session: Session, wallet_id: str) -> SpendingStatus:
     """Return the controls of a wallet and their current usage. One query, no lock. Raises: NotFound."""
-    row = read_status(session, wallet_id)
+    return status_from_row(read_status(session, wallet_id))
+
+
+def status_from_row(row: Any) -> SpendingStatus:
+    """Return the controls of a wallet and their current usage, from its row of `read_status`."""
     account = accounts.account_from_row(row)
-    found = controls_from_row(row)
+    found = controls_view(row)
     limits = found or Controls()
     windows = policy.windows(account.today)
     return SpendingStatus(
-        controls=_view(found, row.updated_at) if found else None,
+        controls=found,
         frozen=account.frozen,
         today=_window_usage(account.spent.day, limits.daily_limit_nanos, windows.day),
         week=_window_usage(account.spent.week, limits.weekly_limit_nanos, windows.week),

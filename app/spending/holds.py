@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from enum import StrEnum
+from typing import Any
 
 from sqlalchemy import Row, and_, bindparam, select, text, update
 from sqlalchemy.orm import Session
@@ -197,9 +198,12 @@ def record_without_limits(session: Session, wallet_id: str, *, reference: str, v
         )
 
 
-def check(session: Session, wallet_id: str, request: SpendingRequest) -> None:
-    """Decide as `hold` does, without locking or writing. Raises: what `hold` raises."""
-    row = controls.read_status(session, wallet_id)
+def check(session: Session, wallet_id: str, request: SpendingRequest, *, status: Any = None) -> None:
+    """Decide as `hold` does, without locking or writing. Raises: what `hold` raises.
+
+    `status` is the wallet's row of `controls.read_status`, if it was just read.
+    """
+    row = controls.read_status(session, wallet_id) if status is None else status
     account, rules = accounts.account_from_row(row), controls.controls_from_row(row)
     held = _held_for(session, account, request)
     if held is not None:
@@ -217,9 +221,12 @@ def assert_approved(session: Session, wallet_id: str, request: SpendingRequest) 
     _assert_approved(session, accounts.account_from_row(row), controls.controls_from_row(row), request)
 
 
-def spend(session: Session, reference: str) -> bool:
-    """Mark a held amount as spent; return whether this call did it."""
-    return _transition(session, reference, {SpendingHoldState.HELD}, SpendingHoldState.SPENT)
+def spend(session: Session, reference: str, *, account: Account | None = None) -> bool:
+    """Mark a held amount as spent; return whether this call did it. `account` is its account, if it is locked."""
+    if account is None and accounts.lock_account_of_hold(session, reference) is None:
+        return False
+    # It counts as before, so that nothing else changes.
+    return bool(HOLDS.move(session, reference, SpendingHoldState.HELD, SpendingHoldState.SPENT))
 
 
 def release(session: Session, reference: str) -> bool:

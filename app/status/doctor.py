@@ -14,9 +14,6 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from flask import current_app
 from sqlalchemy import func, select, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -37,6 +34,7 @@ from app.ports.prices import PriceFeed
 from app.ports.shopper import Shopper
 from app.ports.vault import Vault
 from app.state import Ports, app_state
+from app.status import migrations
 from app.wallets.core import custody
 from app.wallets.maintenance import restore_reconciliation
 from app.wallets.views import backlog
@@ -136,10 +134,13 @@ def _check_settings(settings: Settings) -> Iterator[Finding]:
 
 
 def _check_database(network: Network, vault: Vault) -> Iterator[Finding]:
+    from alembic.migration import MigrationContext  # noqa: PLC0415 - servers do not need its 9 MB
+    from alembic.script import ScriptDirectory  # noqa: PLC0415
+
     with read_only_unit() as session:
         bind = session.connection()
         yield _ok("database", f"{bind.dialect.name} responds")
-        directory = ScriptDirectory(str(current_app.extensions["migrate"].directory))
+        directory = ScriptDirectory(str(migrations.FOLDER))
         heads, stamped = set(directory.get_heads()), set(MigrationContext.configure(bind).get_current_heads())
         if heads != stamped:
             stamped_names = ", ".join(sorted(stamped)) or "nothing"

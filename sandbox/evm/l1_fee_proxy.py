@@ -18,7 +18,10 @@ from sandbox.evm.rpc import NodeClient, NodeDown, NodeError
 from solana_node.loopback_server import LoopbackHandler, LoopbackServer
 
 _RECEIPT_METHODS = (b"eth_getTransactionReceipt", b"eth_getBlockReceipts")
-_PARAMETERS = ("l1BaseFee", "blobBaseFee", "baseFeeScalar", "blobBaseFeeScalar")
+_PARAMETERS = tuple(
+    call_data(f"{name}()") for name in ("l1BaseFee", "blobBaseFee", "baseFeeScalar", "blobBaseFeeScalar")
+)
+_KNOWN_BLOCKS = 10
 _SCALE = 10**12
 _PER_BYTE = 836_500
 _INTERCEPT = 42_585_600
@@ -61,16 +64,15 @@ class L1FeeProxy(LoopbackServer):
 
     def _parameters(self, block: str) -> list[int]:
         with self._lock:
-            if block not in self._known:
-                known = [self._read(name, block) for name in _PARAMETERS]
-                if block == "latest":
-                    return known
-                self._known = {block: known}
-            return self._known[block]
-
-    def _read(self, name: str, block: str) -> int:
-        call = {"to": self._oracle, "data": call_data(f"{name}()")}
-        return int(self.node.call("eth_call", call, block), 16)
+            known = self._known.get(block)
+            if known is None:
+                calls = [({"to": self._oracle, "data": data}, block) for data in _PARAMETERS]
+                known = [int(result, 16) for result in self.node.call_each("eth_call", calls)]
+                if block != "latest":
+                    # Receipts are read soon after their block.
+                    kept = list(self._known.items())[-_KNOWN_BLOCKS:]
+                    self._known = {**dict(kept), block: known}
+            return known
 
 
 def fjord_fee(signed: bytes, parameters: Sequence[int]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -31,7 +31,6 @@ class NodeClient:
     def __init__(self, url: str) -> None:
         self.url = url
         self._path = urlsplit(url).path or "/"
-        self._ids = itertools.count(1)
         # It uses no proxy of the environment, and a third of the processor time of a session of `requests`.
         self._pool = urllib3.connection_from_url(
             url, maxsize=_IDLE_CONNECTIONS, retries=False, timeout=_TIMEOUT_SECONDS
@@ -41,14 +40,24 @@ class NodeClient:
         """Return the result of one call. Raises: NodeError, NodeDown."""
         if method == "eth_sendTransaction":
             params = ({"maxPriorityFeePerGas": hex(TIP_WEI), **params[0]}, *params[1:])
-        request = {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": list(params)}
+        [result] = self.call_each(method, [params])
+        return result
+
+    def call_each(self, method: str, each: Sequence[Sequence[Any]]) -> list[Any]:
+        """Return the results of calls with these parameters, in one request. Raises: NodeError, NodeDown."""
+        calls = [
+            {"jsonrpc": "2.0", "id": number, "method": method, "params": list(params)}
+            for number, params in enumerate(each)
+        ]
         try:
-            response = self._pool.request("POST", self._path, json=request).json()
+            found = self._pool.request("POST", self._path, json=calls if len(calls) > 1 else calls[0]).json()
         except (HTTPError, ValueError) as error:
             raise NodeDown(f"{method}: {error}") from error
-        if "error" in response:
-            raise NodeError(f"{method}: {response['error'].get('message')}")
-        return response["result"]
+        replies = sorted(found if isinstance(found, list) else [found], key=lambda reply: reply["id"] or 0)
+        for reply in replies:
+            if "error" in reply:
+                raise NodeError(f"{method}: {reply['error'].get('message')}")
+        return [reply["result"] for reply in replies]
 
     def close(self) -> None:
         """Close the connections."""

@@ -23,6 +23,7 @@ from sqlalchemy.exc import OperationalError
 
 from app.db.columns import UtcDateTime
 from app.extensions import db
+from app.status import migrations
 from app.wallets.core.models import Transaction
 from tests.support import filled
 from tests.support.applications import make_app, settings_for
@@ -35,9 +36,15 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(params=["sqlite", "postgres"])
 def empty_app(request: pytest.FixtureRequest, tmp_path: Path) -> Flask:
     if request.param == "sqlite":
-        return make_app(settings_for(f"sqlite:///{tmp_path}/empty.sqlite"))
+        return _app(f"sqlite:///{tmp_path}/empty.sqlite")
     server: Postgres = request.getfixturevalue("postgres")
-    return make_app(settings_for(server.create_database("purser_migrations")))
+    return _app(server.create_database("purser_migrations"))
+
+
+def _app(database_url: str) -> Flask:
+    app = make_app(settings_for(database_url))
+    migrations.bind(app)
+    return app
 
 
 def drift() -> list[Any]:
@@ -155,7 +162,7 @@ def test_an_upgrade_during_long_reads_delays_no_query_for_long(postgres: Postgre
 
     The limit is for all its tables: with two seconds for each, queries of the first wait for readers of the others.
     """
-    app = make_app(settings_for(postgres.create_database("purser_busy_migrations")))
+    app = _app(postgres.create_database("purser_busy_migrations"))
     with app.app_context():
         upgrade(revision="0011")
         upgraded, answered = threading.Event(), threading.Event()
@@ -224,7 +231,7 @@ def _waits_for(tables: Sequence[str], *, ms: int = 0) -> bool:
 @pytest.mark.postgres
 def test_a_migration_of_several_tables_locks_them_in_one_statement(postgres: Postgres) -> None:
     """One by one, each lock waits for readers while queries of the tables before it wait."""
-    app = make_app(settings_for(postgres.create_database("purser_migrations")))
+    app = _app(postgres.create_database("purser_migrations"))
     with app.app_context():
         said: list[str] = []
         event.listen(db.engine, "before_cursor_execute", lambda *sent: said.append(sent[2]))
@@ -249,6 +256,14 @@ def test_migrations_do_not_import_the_application() -> None:
     for path in (ROOT / "migrations" / "versions").glob("*.py"):
         assert "import app" not in path.read_text()
         assert "app." not in path.read_text()
+
+
+def test_servers_do_not_import_what_only_commands_need() -> None:
+    program = "import sys, app.factory, app.wiring, workers.__main__; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert not {"alembic", "flask_migrate", "aiohttp", "requests"}.intersection(loaded.stdout.split())
 
 
 def test_the_application_alone_registers_every_table() -> None:

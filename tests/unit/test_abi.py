@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from eth_abi.abi import encode
+from eth_abi.abi import decode, encode
+from eth_abi.exceptions import DecodingError
+from eth_utils.address import to_checksum_address
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.adapters.evm.client.wire import EventLog
 from app.adapters.evm.contracts import calls
-from app.adapters.evm.contracts.abi import ContractEvent, Function
+from app.adapters.evm.contracts.abi import ContractEvent, Function, MulticallItem
 from app.adapters.jsonrpc.replies import MalformedResponseError
 from app.ports.chain import BlockRef
 
 TOKEN = "0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913"
 PAYER = "0x70997970C51812dc3A010C7d01b50e0d17dc79C8"
 RECIPIENT = "0x3C44CdDdB6a900fa2b585dd299e03d12FA4293BC"
+AGGREGATE_TYPES = ["(address,bool,bytes)[]"]
 TRANSFER_TOPIC = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
 LIFI = (
     "startBridgeTokensViaRelayDepository"
@@ -120,3 +125,67 @@ def test_the_result_of_a_failed_call_is_never_a_number() -> None:
     ):
         with pytest.raises(MalformedResponseError):
             calls.read_aggregate(wrong, items)
+
+
+ITEMS = st.lists(
+    st.builds(
+        MulticallItem,
+        target=st.binary(min_size=20, max_size=20).map(to_checksum_address),
+        function=st.just(calls.BALANCE_OF),
+        data=st.binary(max_size=100),
+    ),
+    max_size=5,
+)
+
+
+@given(ITEMS)
+def test_a_multicall_is_encoded_as_the_library_does(items: list[MulticallItem]) -> None:
+    expected = AGGREGATE_TYPES, [[(item.target, True, item.data) for item in items]]
+    assert calls.aggregate_data(items) == calls.AGGREGATE.selector + encode(*expected)
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.binary(min_size=32, max_size=32) | st.binary(max_size=70))),
+    st.integers(0, 40),
+    st.binary(min_size=1, max_size=32),
+)
+def test_results_of_a_multicall_are_decoded_as_the_library_does(
+    results: list[tuple[bool, bytes]], position: int, change: bytes
+) -> None:
+    """Also those in which some bytes were changed."""
+    returned = encode(["(bool,bytes)[]"], [results])
+    item = MulticallItem(TOKEN, Function("raw()", returns="(uint256)"), b"", may_fail=True)
+    changed = returned[: position * 8] + change + returned[position * 8 + len(change) :]
+    items = [item] * len(results)
+    for data in (returned, changed):
+        found = outcome(calls.read_aggregate, "0x" + data.hex(), items)
+        assert found == outcome(expected_results, data, len(results))
+
+
+def expected_results(data: bytes, count: int) -> tuple[object, ...]:
+    decoded = calls.AGGREGATE.decode_result(data)
+    if len(decoded) != count:
+        raise MalformedResponseError
+    texts = [returned if succeeded else b"" for succeeded, returned in decoded]
+    return tuple(None if not text else decode_word(text) for text in texts)
+
+
+def decode_word(text: bytes) -> int:
+    try:
+        [word] = decode(["uint256"], text)
+    except DecodingError:
+        raise MalformedResponseError from None
+    return int(word)
+
+
+def outcome(read: Callable[..., object], *arguments: object) -> object:
+    try:
+        return read(*arguments)
+    except MalformedResponseError:
+        return MalformedResponseError
+
+
+@given(st.binary(min_size=20, max_size=20).map(to_checksum_address))
+def test_an_address_is_encoded_in_each_of_its_forms(address: str) -> None:
+    forms = (address, address.lower(), address[2:], bytes.fromhex(address[2:]))
+    assert {calls.BALANCE_OF.encode(form)[4:] for form in forms} == {encode(["address"], [address])}

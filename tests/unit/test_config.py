@@ -64,7 +64,7 @@ def test_a_host_s_memory_sets_defaults_that_single_settings_override(monkeypatch
     monkeypatch.setenv("DATABASE_POOL_SIZE", "9")
     sized = Settings.load()
     assert (sized.web_concurrency, sized.web_threads, sized.web_body_memory_mb) == (1, 400, 48)
-    assert (sized.database_pool_size, sized.database_pool_overflow) == (9, 5)
+    assert (sized.database_pool_size, sized.database_pool_overflow) == (9, 0)
     monkeypatch.setenv("HOST_MEMORY", "2GB")
     with pytest.raises(SystemExit, match=r"HOST_MEMORY: .*'512MB', '1GB' or '4GB'"):
         Settings.load()

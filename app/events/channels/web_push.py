@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from py_vapid import Vapid02
-from pywebpush import WebPusher
 
 from app.core import clock
 from app.events.channels.attempts import Attempt, payload
@@ -30,6 +29,8 @@ def send(endpoint: str, keys: Mapping[str, str], event: Any) -> Attempt:
     private = app_state().settings.web_push_key.get_secret_value()
     if not private:
         return Attempt(clock.now(), 0, error="no_web_push_key")
+    from pywebpush import WebPusher  # noqa: PLC0415 - it imports requests and aiohttp, which take 12 MB
+
     encrypted = WebPusher({"endpoint": endpoint, "keys": dict(keys)}).encode(_message(event))["body"]
     attempt = post(
         endpoint,

@@ -7,7 +7,7 @@ from typing import Any
 from flask import request
 
 from app.core.pagination import Page
-from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.db.unit_of_work import unit_of_work
 from app.errors import (
     ApprovalRequired,
     BalanceFetchError,
@@ -136,8 +136,7 @@ def get_transaction(transaction_id: str, wallet: WalletView) -> TransactionView:
 @blp.response(200, schemas.ControlsStanding)
 def get_controls(wallet: WalletView) -> dict[str, Any]:
     """Read the controls and their usage today, this week and this month (UTC)."""
-    with read_only_unit() as session:
-        found = spending_controls.status_of(session, wallet.id)
+    found = spending_controls.status_from_row(wallet.spending_status)
     if found.controls is None:
         message = "No spending controls are set: this wallet spends without limits. Set them with PUT."
         return {"wallet_id": wallet.id, "controls": None, "message": message}

@@ -276,7 +276,8 @@ def _broadcast_and_wait(
     try:
         all_sent = True
         for leg in sent:
-            all_sent = settlement.broadcast(chains[leg.chain], leg.transaction_id, leg.signed) and all_sent
+            refusal = settlement.broadcast(chains[leg.chain], leg.transaction_id, leg.signed)
+            all_sent = settlement.may_land(refusal) and all_sent
         if all_sent:
             source = sent[-1]
             query = settlement.query_for(source.transaction_id, source.sender, source.signed)

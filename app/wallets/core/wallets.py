@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -49,10 +49,9 @@ MAX_WALLETS_PER_AGENT = 100
 MAX_DELETED_PER_DAY = 200
 _TABLE = table_of(Wallet)
 _INSERT, _INSERT_KEY = PreparedInsert(Wallet), PreparedInsert(WalletKey)
-_OWNED = PreparedRead(
-    select(_TABLE).where(_TABLE.c.id == bindparam("wallet_id"), _TABLE.c.agent_id == bindparam("owner_id"))
-)
-
+_IS_OWNED = (_TABLE.c.id == bindparam("wallet_id")) & (_TABLE.c.agent_id == bindparam("owner_id"))
+# Most requests of a wallet need its limits, too, and the others hardly notice them.
+_OWNED = PreparedRead(spending_controls.with_status(_TABLE, _TABLE.c.id, _IS_OWNED))
 _FIRST = PreparedRead(
     select(_TABLE)
     .where(_TABLE.c.agent_id == bindparam("owner_id"))
@@ -74,6 +73,8 @@ class WalletView:
     spending_controls: ControlsView | None = None
     # What its owner approved, while that is executed.
     approved: ApprovedPayment | None = None
+    # Its row of `spending.controls.read_status`, if it was read with the wallet.
+    spending_status: Any = field(default=None, repr=False, compare=False)
 
     def address_on(self, chain: ChainName) -> str:
         """Return the wallet's address on a chain."""
@@ -144,7 +145,7 @@ def get_owned(wallet_id: str, *, agent_id: str | None) -> WalletView:
         with read_only_unit() as session:
             row = _OWNED.one_or_none(session, {"wallet_id": canonical, "owner_id": agent_id})
         if row is not None:
-            return _view(row, {})
+            return replace(_view(row, {}), spending_status=row)
     raise NotFound("This key has no such wallet.")
 
 
@@ -154,9 +155,8 @@ def get_approved(request: ApprovedRequest) -> WalletView:
 
 
 def with_controls(wallet: WalletView) -> WalletView:
-    """Return a wallet with its controls added; one query."""
-    with read_only_unit() as session:
-        return replace(wallet, spending_controls=spending_controls.find_controls(session, wallet.id))
+    """Return a wallet of `get_owned` with its controls added."""
+    return replace(wallet, spending_controls=spending_controls.controls_view(wallet.spending_status))
 
 
 def get_with_controls(wallet_id: str) -> WalletView:

@@ -137,8 +137,9 @@ class NotAffordable(Rejected):
 
 def assert_allowed(movement: Movement) -> None:
     """Check the limits without locking or holding. Raises: the 403 errors, PriceUnavailable."""
+    wallet = movement.wallet
     with read_only_unit() as session:
-        spending_holds.check(session, movement.wallet.id, movement.spending_request)
+        spending_holds.check(session, wallet.id, movement.spending_request, status=wallet.spending_status)
 
 
 def dry_run(movement: Movement, draft: DraftFunction) -> TransactionDraft:
@@ -312,7 +313,10 @@ def broadcast_and_wait(
 ) -> history.TransactionView:
     """Broadcast and wait for the outcome. An error here never becomes a 500: the recorded movement is returned."""
     try:
-        if settlement.broadcast(chain, recorded.id, signed):
+        refusal = settlement.broadcast(chain, recorded.id, signed)
+        if refusal is None and wait_seconds is not None and wait_seconds <= 0:
+            return recorded
+        if settlement.may_land(refusal):
             query = settlement.query_for(
                 recorded.id, recorded.from_address or "", signed, output_token=output_token
             )

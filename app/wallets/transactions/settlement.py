@@ -20,6 +20,7 @@ from app.ports.chain import Chain, SignedTransaction, TransactionOutcome, Transa
 from app.ports.errors import OutcomeUnknown, Rejected, Unreachable
 from app.spending import accounts as spending_accounts
 from app.spending import holds as spending_holds
+from app.spending.accounts import Account
 from app.wallets.core import lifecycle, pacing
 from app.wallets.core.lifecycle import AttemptPurpose, MovementStatus, StatusReason
 from app.wallets.core.models import SignedAttempt, Transaction
@@ -71,7 +72,7 @@ def settle(query: TransactionQuery, outcome: TransactionOutcome) -> bool:
         if transaction is None or transaction.status != MovementStatus.PENDING.value:
             return False
         # Lock order: the wallet's spending account before its transactions.
-        spending_accounts.lock_account(session, transaction.wallet_id)
+        account = spending_accounts.lock_account(session, transaction.wallet_id)
         purposes: dict[str, str] = dict(_ATTEMPTS.all(session, {"of_transaction": transaction_id}))
         if outcome.status is TransactionStatus.VOID:
             quarantined_at = select(Transaction.quarantined_at).where(Transaction.id == transaction_id)
@@ -80,7 +81,9 @@ def settle(query: TransactionQuery, outcome: TransactionOutcome) -> bool:
         purpose = purposes.get(outcome.tx_hash or "")
         target, reason = _final_status(outcome, purpose, transaction)
         changes = _outcome_changes(transaction, outcome, target)
-        moved = move(session, transaction_id, MovementStatus.PENDING, target, reason=reason, **changes)
+        moved = move(
+            session, transaction_id, MovementStatus.PENDING, target, reason=reason, account=account, **changes
+        )
         if moved and transaction.bridge_id is not None:
             lifecycle.schedule_bridge_check(session, transaction.bridge_id)
         return moved
@@ -93,18 +96,19 @@ def move(
     target: MovementStatus,
     *,
     reason: str | None,
+    account: Account | None = None,
     **changes: Any,
 ) -> bool:
     """Move a movement to a status, and its hold with it; return whether this call did it.
 
-    The unit must have locked its account.
+    The unit must have locked its account, which is `account` if it is known.
     """
     if not lifecycle.TRANSACTIONS.move(session, transaction_id, source, target, reason=reason, **changes):
         return False
     if target is MovementStatus.PENDING:
         spending_holds.restore_hold(session, transaction_id)
     elif target is MovementStatus.CONFIRMED or reason == StatusReason.WRITTEN_OFF:
-        spending_holds.spend(session, transaction_id)
+        spending_holds.spend(session, transaction_id, account=account)
     else:
         spending_holds.release(session, transaction_id)
     return True
@@ -126,7 +130,7 @@ def reopen_from(
 ) -> bool:
     """Reopen a movement that has this status; return whether this call did it. Its account must be locked."""
     undone = ("block_number", "block_hash", "confirmed_at", "fee_units", "native_out_units", "output_units")
-    changes = {**dict.fromkeys(undone), "next_check_at": clock.now(), "checks": 0}
+    changes: dict[str, Any] = {**dict.fromkeys(undone), "next_check_at": clock.now(), "checks": 0}
     moved = move(session, transaction.id, source, MovementStatus.PENDING, reason=reason, **changes)
     if moved and transaction.bridge_id is not None:
         lifecycle.schedule_bridge_check(session, transaction.bridge_id)
@@ -156,17 +160,22 @@ def record_fee(transaction_id: str, outcome: TransactionOutcome) -> bool:
         return bool(updated.rowcount)  # type: ignore[attr-defined]
 
 
-def broadcast(chain: Chain, transaction_id: str, signed: SignedTransaction) -> bool:
-    """Broadcast signed bytes; return whether an outcome can be expected. A refusal leaves the row pending."""
+def broadcast(chain: Chain, transaction_id: str, signed: SignedTransaction) -> str | None:
+    """Broadcast signed bytes; return why they were refused, if they were. A refusal leaves the row pending."""
     try:
         chain.broadcast(signed.raw)
     except Rejected as error:
         _log.warning("broadcast_refused", transaction_id=transaction_id, reason=error.reason)
         record_refusal(transaction_id, signed.tx_hash, error.reason)
-        return error.reason == "nonce_too_low"
+        return error.reason
     except (Unreachable, OutcomeUnknown) as error:
         _log.warning("broadcast_uncertain", transaction_id=transaction_id, reason=error.reason)
-    return True
+    return None
+
+
+def may_land(refusal: str | None) -> bool:
+    """Return whether an outcome can be expected after a broadcast: a used nonce may be the effect of these bytes."""
+    return refusal is None or refusal == "nonce_too_low"
 
 
 def record_refusal(transaction_id: str, tx_hash: str, reason: str | None) -> None:
