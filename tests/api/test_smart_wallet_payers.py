@@ -11,7 +11,8 @@ from flask import Flask
 from app.adapters.evm.chain import EvmChain
 from app.core.chains import ETH, USDC, ChainName
 from sandbox.evm import EvmNode
-from tests.support.chains import ether
+from tests.support.chains import ether, usdc
+from tests.support.faults import FaultyChain
 from tests.support.payments import (
     PRICE,
     EvmPayer,
@@ -140,3 +141,24 @@ def test_a_contract_that_burns_gas_is_not_submitted(open_shop: Shop, base_node: 
     base_node.rpc("anvil_setCode", payer.address, BURNS_ALL_GAS)
     assert reason(open_shop, headers) == INVALID
     assert (open_shop.claims(), received(open_shop)) == (set(), 0)
+
+
+def test_a_wallet_that_revokes_between_verification_and_settlement_is_not_served(
+    build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain], base_node: EvmNode
+) -> None:
+    chain = FaultyChain(chains[BASE])
+    with shop(build_app, sqlite_url, {BASE: chain}, prices={ETH: 500 * USD}) as made:
+        base_node.fund_eth(made.settler(BASE), ether(1))
+        made.expire_capacity()
+        payer = SafePayer(base_node, is_deployed=True)
+        headers = payer.pays(made.ask())
+        chain.fail("broadcast", "before", payer.change_owner)
+        before = chain.real.balances(made.settler(BASE)).of(ETH).units
+        answer = made.ask(headers)
+        assert answer.status_code == 402, answer.get_data(as_text=True)
+        assert made.served() == 0
+        assert chain.real.balances(payer.address).of(USDC).units == usdc(1)
+        # It costs the service the gas of one submission that reverts.
+        spent = before - chain.real.balances(made.settler(BASE)).of(ETH).units
+        price = int(base_node.rpc("eth_gasPrice"), 16)
+        assert 0 < spent < 400_000 * 2 * price

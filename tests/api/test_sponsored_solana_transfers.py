@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,10 @@ from typing import Any
 import pytest
 import time_machine
 from flask import Flask
+from solana.rpc.async_api import AsyncClient
+from solana.rpc.commitment import Confirmed
+from solders.pubkey import Pubkey
+from solders.signature import Signature
 
 from app.adapters.solana.chain import SolanaChain
 from app.core import clock
@@ -17,6 +22,7 @@ from app.payments import treasury
 from app.ports.errors import Unreachable
 from solana_node import SolanaNode
 from tests.support.agents import Agent, register
+from tests.support.coroutines import run_apart
 from tests.support.faults import FaultyChain
 from tests.support.payments import facilitator_of
 from tests.support.solana import LAMPORTS, fund_solana, held, running_solana, solana_address, solana_chain
@@ -105,6 +111,25 @@ def test_a_wallet_without_sol_transfers_usdc_and_pays_the_fee_in_usdc(
     assert {row["status"] for row in rows.values()} == {"confirmed"}
     assert rows["transfer"]["tx_hash"] == rows["payment"]["tx_hash"]
     assert sponsored.agent.spent_today() == pytest.approx(2 + fee / DOLLAR)
+
+
+def test_an_observer_sees_that_the_service_pays_and_the_wallet_never_has_sol(sponsored: Sponsored) -> None:
+    sent = sponsored.send("2", solana_address()).get_json()
+    wallet = Pubkey.from_string(sponsored.agent.solana_address)
+
+    async def observe() -> tuple[Any, int]:
+        async with AsyncClient(sponsored.node.url, Confirmed) as observer:
+            signature = Signature.from_string(sent["tx_hash"])
+            found = await observer.get_transaction(signature, max_supported_transaction_version=0)
+            return found.value, (await observer.get_balance(wallet)).value
+
+    found, lamports = run_apart(observe())
+    seen = json.loads(found.to_json())
+    keys = seen["transaction"]["message"]["accountKeys"]
+    assert (seen["meta"]["err"], keys[0]) == (None, treasury.settler(SOLANA))
+    place = keys.index(sponsored.agent.solana_address)
+    assert (seen["meta"]["preBalances"][place], seen["meta"]["postBalances"][place]) == (0, 0)
+    assert lamports == 0
 
 
 @pytest.mark.parametrize("settings", [{"sponsored_free_per_day": 5}], indirect=True)

@@ -10,6 +10,7 @@ import pytest
 import time_machine
 from flask import Flask
 from sqlalchemy import select
+from web3 import Web3
 
 from app.adapters.evm.contracts import calls as contracts
 from app.core import clock
@@ -161,6 +162,25 @@ def test_a_top_up_and_a_withdrawal_need_no_ether(sponsored: Sponsored) -> None:
     topped_up = sponsored.agent.post("/v1/credits/topup", body).get_json()
     assert topped_up["status"] == "confirmed", topped_up
     assert sponsored.fees_received() > usdc(7)
+
+
+def test_an_observer_sees_that_the_service_submits_and_the_wallet_never_has_ether(
+    sponsored: Sponsored,
+) -> None:
+    observer, to = Web3(Web3.HTTPProvider(sponsored.node.url)), fresh_address()
+    agent, sent = sponsored.agent, sponsored.send("3", to=to).get_json()
+    receipt = observer.eth.get_transaction_receipt(sent["tx_hash"])
+    assert (receipt["status"], receipt["from"]) == (1, treasury.settler(BASE))
+    moved = [
+        (log["topics"][1][-20:], log["topics"][2][-20:], int.from_bytes(log["data"]))
+        for log in receipt["logs"]
+        if log["topics"][0] == Web3.keccak(text="Transfer(address,address,uint256)")
+    ]
+    wallet, fee = bytes.fromhex(agent.address[2:]), usdc(float(sent["gas_fee"]))
+    paid_to = (bytes.fromhex(to[2:]), bytes.fromhex(treasury.recipient(BASE)[2:]))
+    assert moved == [(wallet, paid_to[0], usdc(3)), (wallet, paid_to[1], fee)]
+    address = Web3.to_checksum_address(agent.address)
+    assert (observer.eth.get_balance(address), observer.eth.get_transaction_count(address)) == (0, 0)
 
 
 @pytest.mark.parametrize("settings", [{"sponsored_free_per_day": 1}], indirect=True)
