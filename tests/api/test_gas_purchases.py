@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import time_machine
 from flask import Flask
+from sqlalchemy import select
 
 from app.adapters.swaps.jupiter.exchange import JupiterExchange
 from app.adapters.swaps.uniswap.exchange import UniswapExchange
@@ -17,11 +18,13 @@ from app.approvals.service import OwnerMethod, OwnerProof
 from app.core import clock
 from app.core.chains import ETH, SOL, USDC, ChainName, native
 from app.core.money import parse_amount
-from app.db.unit_of_work import unit_of_work
+from app.db.statements import count
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.payments import treasury
 from app.payments.settlement_capacity import SettlementCapacityCache
 from app.ports.errors import Unreachable
 from app.state import app_state
+from app.wallets.core.models import SignedAttempt, Transaction
 from sandbox.bridges import BridgeServer
 from sandbox.evm import EvmNode
 from sandbox.jupiter import JupiterServer
@@ -33,6 +36,7 @@ from tests.support.faults import FaultyChain
 from tests.support.payments import facilitator_of
 from tests.support.solana import fund_solana, running_solana, solana_chain
 from tests.support.swaps import swap
+from tests.support.waiting import wait_until
 from workers import approvals as approved_payments
 from workers import confirmations
 
@@ -365,3 +369,28 @@ def test_the_owner_approves_what_is_paid_and_not_its_network_fee(market: Market)
     expected = [("transfer", None), ("payment", "gas"), ("swap", None)]
     assert rows == dict.fromkeys(expected, "confirmed")
     assert len(market.purchases()) == 2
+
+
+def test_a_delivery_that_expires_on_solana_is_signed_until_it_arrives_and_is_paid_once(
+    market: Market,
+) -> None:
+    market.fund(BASE, dollars=100)
+    solana = market.chains[SOLANA]
+    for verb in ("broadcast", "rebroadcast"):
+        solana.raising(verb, "before", Unreachable("node_down"), times=10_000)
+    answer = bridge(market.agent, "base", "solana", "50", Prefer="wait=0.2")
+    assert answer.get_json()["code"] == "GAS_PENDING", answer.get_json()
+
+    def attempts() -> int:
+        market.run_workers()
+        with read_only_unit() as session:
+            sold = select(Transaction.id).where(Transaction.kind == "gas_sale", Transaction.chain == "solana")
+            return count(session, SignedAttempt, SignedAttempt.transaction_id.in_(sold))
+
+    wait_until(lambda: attempts() >= 3, what="two deliveries expire")
+    solana.faults.clear()
+    wait_until(lambda: attempts() and market.held(SOLANA)[0] > 0, what="one arrives")
+    answer = bridge(market.agent, "base", "solana", "50")
+    assert answer.status_code == 200, answer.get_json()
+    (purchase,) = market.purchases()
+    assert market.held(BASE)[1] == usdc(50) - usdc(float(purchase["amount"]))

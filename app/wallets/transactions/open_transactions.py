@@ -52,6 +52,7 @@ class OpenMovement:
     query: TransactionQuery
     attempts: tuple[SignedBytes, ...]
     intent: TransferIntent
+    kind: str | None = None
 
     @property
     def lacks_fee(self) -> bool:
@@ -198,4 +199,5 @@ def _movement(row: Transaction, attempts: list[SignedBytes]) -> OpenMovement:
         ),
         attempts=tuple(attempts),
         intent=TransferIntent(sender, row.to_address, TokenAmount(row.amount_units, TOKENS_BY_SYMBOL[row.currency])),
+        kind=row.kind,
     )  # fmt: skip

@@ -20,7 +20,7 @@ from app.ports.errors import PortError, Rejected, Unreachable
 from app.spending import accounts as spending_accounts
 from app.state import app_state
 from app.wallets.core import custody, lifecycle, network_fees
-from app.wallets.core.lifecycle import AttemptPurpose, MovementStatus
+from app.wallets.core.lifecycle import AttemptPurpose, MovementKind, MovementStatus
 from app.wallets.core.models import SignedAttempt, Transaction
 from app.wallets.transactions import settlement
 from app.wallets.transactions.open_transactions import OpenMovement
@@ -28,6 +28,8 @@ from app.wallets.transactions.open_transactions import OpenMovement
 _log = structlog.get_logger(__name__)
 
 _RETRY_WITHIN = timedelta(minutes=10)
+# What was sold is paid for, and is sent until it arrives, unless that takes half an hour.
+_MAX_DELIVERY_ATTEMPTS = 20
 _UNAFFORDABLE_REASONS = frozenset({"insufficient_funds", "insufficient_gas"})
 # It can only revert by now, at a fee, so its nonce is used by a cancellation.
 _EXPIRED_REASONS = frozenset({"deadline_passed"})
@@ -45,11 +47,18 @@ def retry_expired(chain: Chain, movement: OpenMovement) -> bool:
     """Sign a transfer once more, at a higher fee, after its bytes expired, and broadcast it.
 
     Returns whether it stays pending: it was sent again, or the chain could not be read. Only its first bytes, and only
-    soon after the request, so that no forgotten payment is made late. All of its hashes must have been found `VOID`.
+    soon after the request, so that no forgotten payment is made late; the delivery of what was sold, more often. All
+    of its hashes must have been found `VOID`.
     A payment to a web service is never signed again: its seller may have got the first bytes.
     """
+    if movement.is_authorization:
+        return False
     age = clock.now() - movement.attempts[0].created_at
-    if movement.is_authorization or len(movement.attempts) > 1 or age > _RETRY_WITHIN:
+    if movement.kind == MovementKind.GAS_SALE:
+        may_retry = len(movement.attempts) < _MAX_DELIVERY_ATTEMPTS
+    else:
+        may_retry = len(movement.attempts) == 1 and age <= _RETRY_WITHIN
+    if not may_retry:
         return False
     try:
         draft = chain.draft_retry(movement.attempt())
