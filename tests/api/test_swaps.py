@@ -307,8 +307,8 @@ def test_concurrent_swaps_of_one_wallet_use_consecutive_permit_nonces(agent: Age
             answer = client.post(f"{agent.wallet_url}/swap", json=body, headers=agent.headers())
             return answer.get_json()
 
-    with ThreadPoolExecutor(4) as threads:
-        answers = list(threads.map(one, range(4)))
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(one, range(8)))
     done = [answer for answer in answers if answer.get("status") == "confirmed"]
     # A swap that read the permit nonce while another was mined is certainly refused.
     others = [answer for answer in answers if answer.get("status") != "confirmed"]

@@ -68,4 +68,5 @@ def test_every_row_of_the_table_names_a_package_that_is_locked_for_these_tests()
     assert rows
     for name, registry, version in rows:
         # With an extra of the package, or what it was run with.
-        assert (name.partition("[")[0].partition(" of ")[0], version) in locked[registry]
+        package = name.partition("[")[0].partition(" of ")[0].partition(" with ")[0]
+        assert (package, version) in locked[registry]

@@ -35,7 +35,7 @@ def running_node(name: ChainName) -> Iterator[EvmNode]:
 
 def usdc(amount: float) -> int:
     """Return micro-USDC."""
-    return int(amount * 1_000_000)
+    return round(amount * 1_000_000)
 
 
 def ether(amount: float) -> int:
