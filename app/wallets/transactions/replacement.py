@@ -51,14 +51,7 @@ def retry_expired(chain: Chain, movement: OpenMovement) -> bool:
     of its hashes must have been found `VOID`.
     A payment to a web service is never signed again: its seller may have got the first bytes.
     """
-    if movement.is_authorization:
-        return False
-    age = clock.now() - movement.attempts[0].created_at
-    if movement.kind == MovementKind.GAS_SALE:
-        may_retry = len(movement.attempts) < _MAX_DELIVERY_ATTEMPTS
-    else:
-        may_retry = len(movement.attempts) == 1 and age <= _RETRY_WITHIN
-    if not may_retry:
+    if movement.is_authorization or not _may_retry(movement):
         return False
     try:
         draft = chain.draft_retry(movement.attempt())
@@ -82,6 +75,12 @@ def retry_expired(chain: Chain, movement: OpenMovement) -> bool:
     settlement.broadcast(chain, movement.id, signed)
     _log.info("movement_retried", transaction_id=movement.id, tx_hash=signed.tx_hash)
     return True
+
+
+def _may_retry(movement: OpenMovement) -> bool:
+    if movement.kind == MovementKind.GAS_SALE:
+        return len(movement.attempts) < _MAX_DELIVERY_ATTEMPTS
+    return len(movement.attempts) == 1 and clock.now() - movement.attempts[0].created_at <= _RETRY_WITHIN
 
 
 def replace_stuck(chain: Chain, movement: OpenMovement) -> bool:
