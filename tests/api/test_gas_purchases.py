@@ -394,3 +394,10 @@ def test_a_delivery_that_expires_on_solana_is_signed_until_it_arrives_and_is_pai
     assert answer.status_code == 200, answer.get_json()
     (purchase,) = market.purchases()
     assert market.held(BASE)[1] == usdc(50) - usdc(float(purchase["amount"]))
+
+
+def test_a_dry_run_quotes_the_network_fee_that_the_wallet_can_pay_itself(market: Market) -> None:
+    market.fund(BASE, dollars=100, native=1)
+    quoted = bridge(market.agent, "base", "solana", "50", dry_run=True).get_json()
+    assert (float(quoted["network_fee"]) > 0, quoted["network_fee_currency"]) == (True, "ETH"), quoted
+    assert float(quoted["gas_fee"]) > 0

@@ -58,7 +58,8 @@ GAS_PURCHASE = fields.Enum(
     load_default=GasSource.AUTO,
     metadata={
         "description": "What happens if the wallet holds too little of a native token: `auto` and `sponsored` buy it "
-        "from the service for USDC first, as a payment of its own (`kind` is `gas`); `own` refuses.",
+        "from the service for USDC first, as a payment of its own (`kind` is `gas`); `own` refuses. A dry run "
+        "cannot simulate before that: then `gas_fee` is set.",
     },
 )
 GAS_FEE = {

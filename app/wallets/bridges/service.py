@@ -58,11 +58,16 @@ class BridgeQuote(MovementQuote):
 
 
 class _GasShortage(Rejected):
-    """A planned bridge that the wallet cannot pay the networks for, with what it lacks on each chain."""
+    """A planned bridge that the wallet cannot pay the networks for, with what it lacks on each chain.
 
-    def __init__(self, movement: Movement, offer: BridgeOffer, shortages: Sequence[Rejected]) -> None:
+    `fee_units` is the network fee on the source chain.
+    """
+
+    def __init__(
+        self, movement: Movement, offer: BridgeOffer, shortages: Sequence[Rejected], *, fee_units: int
+    ) -> None:
         super().__init__(purchases.SHORTAGE, details=shortages[0].details)
-        self.movement, self.offer, self.shortages = movement, offer, shortages
+        self.movement, self.offer, self.shortages, self.fee_units = movement, offer, shortages, fee_units
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,7 @@ def quote(wallet: WalletView, order: BridgeOrder) -> BridgeQuote:
         movement = purchases.quote(
             error.movement, [each.details for each in error.shortages], without=refusal
         )
-        return _quote(order, movement, error.offer, fee_units=_required_on_source(order, error.shortages))
+        return _quote(order, movement, error.offer, fee_units=error.fee_units)
     return _quote(
         order, plan.movement, plan.offer, fee_units=sum(step.draft.fee_units for step in plan.steps)
     )
@@ -161,15 +166,6 @@ def _quote(order: BridgeOrder, movement: Movement, offer: BridgeOffer, *, fee_un
     )
 
 
-def _required_on_source(order: BridgeOrder, shortages: Sequence[Rejected]) -> int:
-    """Return the network fee on the source chain, if that is among what the wallet lacks; otherwise 0."""
-    return sum(
-        parse_amount(each.details["required"], native(order.source)).units
-        for each in shortages
-        if each.details.get("chain", order.source) == order.source
-    )
-
-
 def _retry_after_settling_pending(
     wallet: WalletView, order: BridgeOrder, action: Callable[[_Plan], ResultT]
 ) -> ResultT:
@@ -228,9 +224,10 @@ def _prepare(adapter: BridgeProvider, offer: BridgeOffer, movement: Movement) ->
     except Rejected as error:
         if error.reason != purchases.SHORTAGE:
             raise
-        raise _GasShortage(movement, offer, [*shortages, error]) from None
+        required = parse_amount(error.details["required"], native(movement.chain))
+        raise _GasShortage(movement, offer, [*shortages, error], fee_units=required.units) from None
     if shortages:
-        raise _GasShortage(movement, offer, shortages)
+        raise _GasShortage(movement, offer, shortages, fee_units=sum(step.draft.fee_units for step in steps))
     return steps
 
 
