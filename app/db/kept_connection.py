@@ -21,6 +21,7 @@ from app.db import pool_liveness
 from app.db.unit_of_work import CommitUnknownError, check_statement
 from app.extensions import db
 
+_COMPLETED = frozenset({ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK})
 _names = itertools.count()
 
 
@@ -102,7 +103,7 @@ class KeptConnection:
 
 
 def _check(pgconn: Any, result: Any) -> None:
-    if result.status in {ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK}:
+    if result.status in _COMPLETED:
         return
     message = result.get_error_message()
     if pgconn.transaction_status != TransactionStatus.IDLE:

@@ -16,7 +16,6 @@ import structlog
 from sqlalchemy.orm import Session
 
 from app.core import clock, money
-from app.credits.holds import CreditHoldView
 from app.errors import InsufficientCredits
 from app.gateway.dialects.request import injection
 from app.gateway.dialects.request.cost_params import CostParams
@@ -164,10 +163,10 @@ class HoldMeter(GatewayMeter):
         Raises: InsufficientCredits with what would be affordable.
         """
         try:
-            hold = self._hold_credits()
+            held_nanos = self._hold_credits()
         except InsufficientCredits as refusal:
             raise self._with_affordable_output(refusal) from None
-        bound = self._quote.output_bound(hold.amount_nanos)
+        bound = self._quote.output_bound(held_nanos)
         if bound is None:
             return outgoing
         try:
@@ -220,7 +219,7 @@ class HoldMeter(GatewayMeter):
             metered = replace(metered, cost_nanos=self._max_nanos)
         self._settle(Settlement(self.id, self._account_id, self._call, metered))
 
-    def _hold_credits(self) -> CreditHoldView:
+    def _hold_credits(self) -> int:
         """Hold the cost of the request as sent, its bounded worst case or what is left, in this order."""
         quote = self._quote
         limits = sorted({quote.unbounded_nanos, quote.worst_case.cost_nanos}, reverse=True)
@@ -229,7 +228,7 @@ class HoldMeter(GatewayMeter):
             Hold(self.id, self._account_id, self._call, each, quote.estimate, self._lease) for each in nanos
         ]
 
-        def alone(session: Session) -> CreditHoldView:
+        def alone(session: Session) -> int:
             for step in steps[:-1]:
                 with suppress(InsufficientCredits):
                     return step.run(session)

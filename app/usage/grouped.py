@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 from app.core import clock
 from app.credits import holds as credit_holds
 from app.credits.accounts import Balance
-from app.credits.holds import CreditHoldState, CreditHoldView, HoldResult
+from app.credits.holds import CreditHoldState, HoldResult
 from app.db.group_commit import GroupCommit, NotStartedError
 from app.db.kept_connection import KeptConnection
 from app.db.unit_of_work import CommitUnknownError, assert_no_unit
@@ -31,7 +31,7 @@ from app.identity import service as identity
 from app.usage import service as usage
 from app.usage import sqlite_steps, step_statements
 from app.usage.service import MeteredUsage, UsageCall
-from app.usage.sqlite_steps import StepResult
+from app.usage.sqlite_steps import BalanceRow
 
 _log = structlog.get_logger(__name__)
 ResultT = TypeVar("ResultT")
@@ -58,13 +58,13 @@ class Step(ABC, Generic[ResultT]):
         """Return the parameters of the statement."""
 
     @abstractmethod
-    def result(self, now: datetime, memo: Mapping[str, Any], balance: Balance) -> ResultT:
-        """Return what the function returns in the usual case."""
+    def result(self, balance: Balance) -> ResultT:
+        """Return what `run` returns in the usual case."""
 
 
 @dataclass(frozen=True, slots=True)
-class Hold(Step[CreditHoldView]):
-    """Hold credits for a call. One that costs nothing requires some credits, too."""
+class Hold(Step[int]):
+    """Hold credits for a call; returns how many. One that costs nothing requires some credits, too."""
 
     statement = step_statements.HOLD
 
@@ -72,7 +72,7 @@ class Hold(Step[CreditHoldView]):
     estimate: MeteredUsage
     lease: timedelta
 
-    def run(self, session: Session, *, minimum_nanos: int | None = None) -> CreditHoldView:
+    def run(self, session: Session, *, minimum_nanos: int | None = None) -> int:
         """Hold the credits, or at least `minimum_nanos`, as `usage.begin` does.
 
         Raises: Unauthorized, InsufficientCredits.
@@ -87,7 +87,7 @@ class Hold(Step[CreditHoldView]):
             estimate=self.estimate,
             lease=self.lease,
             minimum_nanos=minimum_nanos,
-        )
+        ).amount_nanos
 
     def parameters(self, now: datetime) -> Mapping[str, Any]:
         """Return the hold's row."""
@@ -100,9 +100,9 @@ class Hold(Step[CreditHoldView]):
             "lease_until": now + self.lease,
         }
 
-    def result(self, now: datetime, memo: Mapping[str, Any], balance: Balance) -> CreditHoldView:  # noqa: ARG002 - no part of a hold
-        """Return the hold."""
-        return CreditHoldView(self.id, self.account_id, self.nanos, now + self.lease, memo)
+    def result(self, balance: Balance) -> int:  # noqa: ARG002 - no part of a hold
+        """Return the amount."""
+        return self.nanos
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,8 @@ class _Ending(Step[HoldResult]):
             "price_version": self.metered.price_version,
         }
 
-    def result(self, now: datetime, memo: Mapping[str, Any], balance: Balance) -> HoldResult:  # noqa: ARG002
-        """Return the outcome: everything was charged."""
+    def result(self, balance: Balance) -> HoldResult:
+        """Return the outcome: everything was charged. The memo was read for the log only, and is left out."""
         return HoldResult(
             self.id,
             self.account_id,
@@ -129,7 +129,7 @@ class _Ending(Step[HoldResult]):
             CreditHoldState.SETTLED,
             self.metered.cost_nanos,
             0,
-            memo,
+            {},
             balance,
         )
 
@@ -178,7 +178,7 @@ def _assert_may_spend(session: Session, step: Hold | Charge, nanos: int) -> None
 
 
 _ON_SQLITE: Mapping[
-    type[Step[Any]], Callable[[sqlite3.Connection, Mapping[str, Any], str], StepResult | None]
+    type[Step[Any]], Callable[[sqlite3.Connection, Mapping[str, Any], str], BalanceRow | None]
 ] = {
     Hold: sqlite_steps.hold,
     Charge: sqlite_steps.charge,
@@ -236,13 +236,13 @@ def _run_on_sqlite(kept: KeptConnection, steps: Sequence[Step[Any]]) -> Sequence
     with kept.sqlite_unit() as connection:
         found = [_ON_SQLITE[type(step)](connection, step.parameters(now), at) for step in steps]
     return [
-        None if done is None else step.result(now, done[0], Balance(*done[1]))
-        for step, done in zip(steps, found, strict=True)
+        None if balance is None else step.result(Balance(*balance))
+        for step, balance in zip(steps, found, strict=True)
     ]
 
 
 def _run_statement(kept: KeptConnection, steps: Sequence[Step[Any]]) -> Sequence[Any]:
-    now, by_id, statement = clock.now(), {step.id: step for step in steps}, steps[0].statement
+    now, statement = clock.now(), steps[0].statement
     parameters = (
         _JSON.encode([step.parameters(now) for step in steps]).encode(),
         now.isoformat().encode(),
@@ -253,8 +253,5 @@ def _run_statement(kept: KeptConnection, steps: Sequence[Step[Any]]) -> Sequence
     except LockNotAvailable:
         # The steps of a locked account are left to wait alone.
         rows = kept.execute(step_statements.without_waiting(statement), types, parameters)
-    results = {
-        (step_id := found.decode()): by_id[step_id].result(now, json.loads(memo), Balance(*map(int, sums)))
-        for found, memo, *sums in rows
-    }
-    return [results.get(step.id) for step in steps]
+    balances = {step_id.decode(): Balance(*map(int, sums)) for step_id, *sums in rows}
+    return [step.result(balances[step.id]) if step.id in balances else None for step in steps]

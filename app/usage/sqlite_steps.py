@@ -1,7 +1,7 @@
 """The steps of metered calls as plain statements for SQLite, where a round trip costs nothing and the ORM most.
 
 Each function takes an open transaction, the step's parameters (`Step.parameters`) and the time as `stored`. It does
-what the functions of `app.usage.service` do in the usual case, and returns memo and balance; in any other case it
+what the functions of `app.usage.service` do in the usual case, and returns the balance; in any other case it
 returns None and changes nothing.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-StepResult: TypeAlias = tuple[Mapping[str, Any], tuple[int, int, int, int]]
+BalanceRow: TypeAlias = tuple[int, int, int, int]
 
 _VALID_KEY = """SELECT 1 FROM api_keys WHERE id = ? AND account_id = ? AND revoked_at IS NULL
   AND (expires_at IS NULL OR expires_at > ?)"""
@@ -37,7 +37,7 @@ _SUM = """INSERT INTO usage_by_provider (account_id, provider, calls, cost_nanos
   tokens_out = tokens_out + excluded.tokens_out"""
 
 
-def hold(connection: sqlite3.Connection, step: Mapping[str, Any], now: str) -> StepResult | None:
+def hold(connection: sqlite3.Connection, step: Mapping[str, Any], now: str) -> BalanceRow | None:
     """Hold credits for a call."""
     nanos, lease_until = step["nanos"], stored(step["lease_until"])
     balance = _take(connection, step, nanos, now, into="held_nanos")
@@ -45,10 +45,10 @@ def hold(connection: sqlite3.Connection, step: Mapping[str, Any], now: str) -> S
         return None
     _place(connection, step, ("held", nanos, 0), lease_until, now)
     _post(connection, step, ("hold", "hold", "available", "held", nanos), now)
-    return step["memo"], balance
+    return balance
 
 
-def charge(connection: sqlite3.Connection, step: Mapping[str, Any], now: str) -> StepResult | None:
+def charge(connection: sqlite3.Connection, step: Mapping[str, Any], now: str) -> BalanceRow | None:
     """Charge a known price."""
     cost = step["cost"]
     balance = _take(connection, step, cost, now, into="spent_nanos")
@@ -57,10 +57,10 @@ def charge(connection: sqlite3.Connection, step: Mapping[str, Any], now: str) ->
     _place(connection, step, ("settled", cost, cost), now, now)
     _post(connection, step, ("charge", "settle", "available", "revenue", cost), now)
     _log(connection, step, step["memo"], now)
-    return step["memo"], balance
+    return balance
 
 
-def settle(connection: sqlite3.Connection, step: Mapping[str, Any], now: str) -> StepResult | None:
+def settle(connection: sqlite3.Connection, step: Mapping[str, Any], now: str) -> BalanceRow | None:
     """Settle a hold at a cost that it covers."""
     cost = step["cost"]
     closed = connection.execute(_CLOSE, (_hex(step["id"]), cost)).fetchall()
@@ -68,16 +68,17 @@ def settle(connection: sqlite3.Connection, step: Mapping[str, Any], now: str) ->
         return None
     [(account, nanos, stored_memo)] = closed
     memo = json.loads(stored_memo)
+    balance: BalanceRow
     [balance] = connection.execute(_SPEND, (account, nanos, cost)).fetchall()
     _post(connection, step, ("release", "release", "held", "available", nanos - cost), now)
     _post(connection, step, ("settle", "settle", "held", "revenue", cost), now)
     _log(connection, step, memo, now)
-    return memo, balance
+    return balance
 
 
 def _take(
     connection: sqlite3.Connection, step: Mapping[str, Any], nanos: int, now: str, *, into: str
-) -> tuple[int, int, int, int] | None:
+) -> BalanceRow | None:
     """Take credits if the key is valid and they suffice; return the balance."""
     account = _hex(step["account_id"])
     # The caller's look-up may be some seconds old.

@@ -1,7 +1,7 @@
 """The steps of metered calls as statements for PostgreSQL: one for all steps of a kind in a batch.
 
 Each takes a JSON array of `Step.parameters`, and the time. It does what the functions of `app.usage.service` do
-in the usual case, and returns the steps that it did, with memo and balance; a step of any other case changes nothing.
+in the usual case, and returns the steps that it did, with the balance; a step of any other case changes nothing.
 
 Holds are locked first, then accounts, both in the order of their ids, then sums.
 
@@ -23,7 +23,7 @@ _LOCKED = """locked AS MATERIALIZED (
   SELECT id FROM credit_accounts WHERE id IN (SELECT account_id FROM wanted) ORDER BY id FOR NO KEY UPDATE
 )"""
 _BALANCE = "a.id AS account_id, a.available_nanos, a.held_nanos, a.granted_nanos, a.spent_nanos"
-_RESULTS = "SELECT id::text, memo, available_nanos, held_nanos, granted_nanos, spent_nanos FROM done"
+_RESULTS = "SELECT id::text, available_nanos, held_nanos, granted_nanos, spent_nanos FROM done"
 _LOG_AND_SUMS = """logged AS (
   INSERT INTO usage_logs (id, account_id, api_key_id, provider, model, tokens_in, tokens_out, cost_nanos,
     price_version, created_at)
