@@ -132,9 +132,10 @@ def set_cache_headers(response: ResponseT) -> ResponseT:
 
     `X-API-Key` is not `Authorization`, so RFC 9111 section 3.5 does not keep shared caches from storing a response.
     """
-    if "Cache-Control" not in response.headers:
-        response.headers["Cache-Control"] = "no-store"
-    elif "no-store" not in response.headers["Cache-Control"].lower():
+    sent = response.headers.get("Cache-Control")
+    if sent is None:
+        response.headers.add("Cache-Control", "no-store")
+    elif "no-store" not in sent.lower():
         response.headers.add("Vary", _CREDENTIALS)
     return response
 

@@ -4,15 +4,36 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, cast
 
 import flask
+from werkzeug.datastructures import EnvironHeaders
 
 from app.core.identifiers import new_id
 from server.client_socket import ClientSocket, client_socket_of
 
+_UNPREFIXED = frozenset({"CONTENT_TYPE", "CONTENT_LENGTH"})
 _ABSOLUTE = re.compile(r"\A[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
+
+
+class RequestHeaders(EnvironHeaders):
+    """The headers of a request. Most look-ups find none, for which the base class makes an exception each time."""
+
+    def get(self, key: str, default: Any = None, type: Callable[[str], Any] | None = None) -> Any:  # type: ignore[override] # noqa: A002 - the library's own signature
+        """Return the value of a header."""
+        found = self.environ.get(_variable(key))
+        return default if found is None else found if type is None else super().get(key, default, type)
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and _variable(key) in self.environ
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        for variable, value in self.environ.items():
+            name = _name(variable)
+            if name and (value or variable not in _UNPREFIXED):
+                yield name, value
 
 
 class ClientRequest(flask.Request):
@@ -20,6 +41,7 @@ class ClientRequest(flask.Request):
 
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
+        self.headers = RequestHeaders(self.environ)
         self.id = new_id()
         self.started_ns = time.perf_counter_ns()
         self.on_response: list[Callable[[int], None]] = []
@@ -37,6 +59,21 @@ class ClientRequest(flask.Request):
         """Path and query as they were sent; `path` is decoded."""
         line = request_line_target(self.environ)
         return _ABSOLUTE.sub("", line, count=1) if not line.startswith("/") else line
+
+
+@lru_cache(maxsize=1024)
+def _variable(name: str) -> str:
+    """Return the variable of the WSGI environment for a header."""
+    variable = name.upper().replace("-", "_")
+    return variable if variable in _UNPREFIXED else f"HTTP_{variable}"
+
+
+@lru_cache(maxsize=1024)
+def _name(variable: str) -> str:
+    """Return the header in a variable of the WSGI environment; nothing if that is no header."""
+    name = variable if variable in _UNPREFIXED else variable.removeprefix("HTTP_")
+    is_header = _variable(name) == variable
+    return name.replace("_", "-").title() if is_header else ""
 
 
 def request_line_target(environ: Mapping[str, Any]) -> str:

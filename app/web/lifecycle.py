@@ -31,8 +31,10 @@ def end(request: ClientRequest, response: Response, route: str | None, *, trusts
     for callback in request.on_response:
         callback(response.status_code)
     # A relayed response keeps its upstream's.
-    response.headers.setdefault("X-Request-Id", request.id)
-    response.headers.setdefault("X-Content-Type-Options", "nosniff")
+    present = {name.lower() for name, _ in response.headers}
+    for name, value in (("X-Request-Id", request.id), ("X-Content-Type-Options", "nosniff")):
+        if name.lower() not in present:
+            response.headers.add(name, value)
     microseconds = (time.perf_counter_ns() - request.started_ns) // 1000
     _log.info(
         "request", method=request.method, route=route, status=response.status_code, microseconds=microseconds
