@@ -44,8 +44,10 @@ class ResourcePool:
 
     def __init__(self, total: int, reserved: Mapping[ResourceUse, int]) -> None:
         self._total = total
-        self._reserved = dict(reserved)
-        self._used: Counter[ResourceUse] = Counter()
+        self._reserved = {use: reserved.get(use, 0) for use in ResourceUse}
+        self._used = dict.fromkeys(ResourceUse, 0)
+        # Used, or reserved and not used.
+        self._unshared = sum(self._reserved.values())
         self._used_by_account: Counter[tuple[ResourceUse, str]] = Counter()
         self._lock = threading.Lock()
 
@@ -70,7 +72,7 @@ class ResourcePool:
 
     def capacity(self, use: ResourceUse) -> int:
         """Return how much one use may have while there is no other."""
-        return self._total - self._reserved_for_others(use, Counter())
+        return self._total - sum(self._reserved.values()) + self._reserved[use]
 
     def acquire(self, use: ResourceUse, account_id: str, amount: int = 1) -> bool:
         """Take an amount for an account; return whether it was available.
@@ -79,18 +81,19 @@ class ResourcePool:
         fifths of all, the next four fifths of the rest, and so on.
         """
         with self._lock:
-            available = self._total - self._used.total() - self._reserved_for_others(use, self._used)
+            used, reserved = self._used[use], self._reserved[use]
+            available = self._total - self._unshared + max(0, reserved - used)
             held = self._used_by_account[use, account_id]
             if amount > available or held + amount > _DYNAMIC_THRESHOLD_ALPHA * (available - amount + 1):
                 return False
-            self._used[use] += amount
+            self._set_used(use, used + amount)
             self._used_by_account[use, account_id] = held + amount
             return True
 
     def release(self, use: ResourceUse, account_id: str, amount: int = 1) -> None:
         """Return an amount to the pool."""
         with self._lock:
-            self._used[use] -= amount
+            self._set_used(use, self._used[use] - amount)
             self._used_by_account[use, account_id] -= amount
             if not self._used_by_account[use, account_id]:
                 del self._used_by_account[use, account_id]
@@ -105,8 +108,7 @@ class ResourcePool:
             if acquired:
                 self.release(use, account_id)
 
-    def _reserved_for_others(self, use: ResourceUse, used: Mapping[ResourceUse, int]) -> int:
-        """Return what is reserved for other uses and not used by them."""
-        return sum(
-            max(0, reserved - used[other]) for other, reserved in self._reserved.items() if other is not use
-        )
+    def _set_used(self, use: ResourceUse, amount: int) -> None:
+        reserved = self._reserved[use]
+        self._unshared += max(amount, reserved) - max(self._used[use], reserved)
+        self._used[use] = amount

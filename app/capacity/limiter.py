@@ -43,7 +43,8 @@ class ConcurrencyLimiter:
                     raise _overloaded(f" {quota.description}")
             if not self._pool.acquire(ResourceUse.UPSTREAM, account_id):
                 raise _overloaded("")
-            self._used.update(quota.key for quota in quotas)
+            for quota in quotas:
+                self._used[quota.key] += 1
         return Permit(self, account_id, quotas)
 
     def release(self, account_id: str, quotas: Collection[Quota]) -> None:
