@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import BigInteger, ColumnElement, Row, bindparam, func, select, update
 from sqlalchemy.orm import Session
@@ -60,8 +59,7 @@ _ADJUST = PreparedStatement(
 _LOCK = PreparedStatement(update(_TABLE).where(_BY_OWNER).values({_HELD: _HELD}).returning(_AVAILABLE))
 
 
-@dataclass(frozen=True, slots=True)
-class Balance:
+class Balance(NamedTuple):
     """The balance of an account in nano-dollars; agents see `credits_nanos`."""
 
     available_nanos: int

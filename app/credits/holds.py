@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import BigInteger, Row, bindparam, case, delete, select, update
 from sqlalchemy.orm import Session
@@ -62,8 +62,7 @@ class CreditHoldView:
     memo: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class HoldResult:
+class HoldResult(NamedTuple):
     """The outcome of a hold: what was charged, and the part of the cost that the account could not pay.
 
     `previous_state` is the state before this call; it equals `state` if the call changed nothing. `balance` is the

@@ -12,8 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from flask import Response
 from werkzeug.datastructures import Headers
@@ -86,8 +85,7 @@ class Meter(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardingOptions:
+class ForwardingOptions(NamedTuple):
     """How a call is sent, and how its response is relayed.
 
     With `drain_on_disconnect`, a stream is read on for a while after its client disconnects: its end may have its cost.

@@ -216,7 +216,7 @@ class HoldMeter(GatewayMeter):
             self.cancel()
             return
         if metered.cost_nanos > self._max_nanos:
-            metered = replace(metered, cost_nanos=self._max_nanos)
+            metered = metered._replace(cost_nanos=self._max_nanos)
         self._settle(Settlement(self.id, self._account_id, self._call, metered))
 
     def _hold_credits(self) -> int:

@@ -13,7 +13,7 @@ from typing import Protocol
 Headers = Sequence[tuple[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class UpstreamRequest:
     """A request; `target` is the raw path and query. Addresses may contain a key, so none of it is ever shown."""
 

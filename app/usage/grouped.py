@@ -38,7 +38,7 @@ ResultT = TypeVar("ResultT")
 _JSON = json.JSONEncoder(default=str)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Step(ABC, Generic[ResultT]):
     """One step of a call; its id is that of the hold or charge."""
 
@@ -62,7 +62,7 @@ class Step(ABC, Generic[ResultT]):
         """Return what `run` returns in the usual case."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Hold(Step[int]):
     """Hold credits for a call; returns how many. One that costs nothing requires some credits, too."""
 
@@ -105,7 +105,7 @@ class Hold(Step[int]):
         return self.nanos
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Ending(Step[HoldResult]):
     metered: MeteredUsage
 
@@ -134,7 +134,7 @@ class _Ending(Step[HoldResult]):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Charge(_Ending):
     """Charge a known price."""
 
@@ -152,7 +152,7 @@ class Charge(_Ending):
         return {**_Ending.parameters(self, now), **key}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Settlement(_Ending):
     """Settle a hold at a cost that it covers."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 from sqlalchemy import BigInteger, Row, bindparam, delete, func, insert, select, update
@@ -64,8 +64,7 @@ _PAGE = PreparedRead(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class UsageCall:
+class UsageCall(NamedTuple):
     """The call of a provider with a key; `model` may be the client's own text and is cut to what can be stored."""
 
     api_key_id: str
@@ -73,8 +72,7 @@ class UsageCall:
     model: str
 
 
-@dataclass(frozen=True, slots=True)
-class MeteredUsage:
+class MeteredUsage(NamedTuple):
     """The tokens that a call used and its cost in nano-dollars, by a version of the price table."""
 
     cost_nanos: int
@@ -175,7 +173,7 @@ def memo_of(call: UsageCall, estimate: MeteredUsage | None = None) -> dict[str, 
         "api_key_id": call.api_key_id,
         "provider": _printable(call.provider, _MAX_PROVIDER),
         "model": _printable(call.model, _MAX_MODEL),
-        **({name: getattr(estimate, name) for name in MeteredUsage.__slots__} if estimate else {}),
+        **(estimate._asdict() if estimate else {}),
     }
 
 
@@ -239,7 +237,7 @@ def revenue_by_provider(session: Session, *, prefix: str) -> dict[str, int]:
 
 
 def _lapse(hold: CreditHoldView) -> bool:
-    estimate = MeteredUsage(**{name: hold.memo[name] for name in MeteredUsage.__slots__})
+    estimate = MeteredUsage(**{name: hold.memo[name] for name in MeteredUsage._fields})
     with unit_of_work() as session:
         outcome = credit_holds.lapse(session, hold.id, estimate.cost_nanos)
         if outcome.previous_state is not CreditHoldState.HELD or outcome.state is not CreditHoldState.LAPSED:

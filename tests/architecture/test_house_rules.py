@@ -130,7 +130,6 @@ def test_json_of_others_is_parsed_by_strict_json() -> None:
         "shopper/page/json_ld.py",
         "shopper/process/protocol.py",
         "workers/listed_jobs.py",
-        "app/usage/grouped.py",
         "app/usage/sqlite_steps.py",
     }
 

@@ -183,7 +183,7 @@ def _steps(
     """Return steps of one kind, the cheap ones first: a batch does what is possible for all before the rest."""
     steps: list[Step[Any]] = []
     for account, made, metered, place in sorted(members, key=lambda member: member[2].cost_nanos):
-        call = replace(made, api_key_id=key_id(ids[account], made.api_key_id))
+        call = made._replace(api_key_id=key_id(ids[account], made.api_key_id))
         if kind is Hold:
             steps.append(Hold(new_id(), ids[account], call, metered.cost_nanos, metered, _LEASE))
         elif kind is Charge:
@@ -196,7 +196,7 @@ def _steps(
 
 def _summary(result: Any) -> Any:
     """Return what a step returned, but for the balance, which includes the other steps of its batch, and the memo."""
-    return replace(result, balance=Balance(0, 0, 0, 0), memo={}) if isinstance(result, HoldResult) else result
+    return result._replace(balance=Balance(0, 0, 0, 0), memo={}) if isinstance(result, HoldResult) else result
 
 
 def test_a_failing_batch_leaves_each_step_to_run_alone(app: Application) -> None:

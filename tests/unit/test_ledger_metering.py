@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -123,7 +122,7 @@ def _act(verb: str, call_id: str, nanos: int) -> None:
             metered = MeteredUsage(nanos * (3 if verb == "record_more" else 1), tokens_in=nanos, tokens_out=1)
             first = unit(service.settle, call_id, metered)
             again = unit(service.settle, call_id, MeteredUsage(1))
-            assert again == replace(first, previous_state=first.state)
+            assert again == first._replace(previous_state=first.state)
         case "cancel":
             unit(service.cancel, call_id)
         case "refund":

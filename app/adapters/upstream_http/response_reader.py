@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 import socket
 import time
-from dataclasses import dataclass
 from http import HTTPStatus
+from typing import NamedTuple
 
 from app.ports.upstream import Headers
 
@@ -37,8 +37,7 @@ class MalformedResponse(Exception):
     """A response is truncated or is not HTTP."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseHead:
+class ResponseHead(NamedTuple):
     """A parsed head. Without a valid `length`, the body is chunked or ends with the connection."""
 
     status: int

@@ -9,7 +9,7 @@ import base64
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.core.chains import ChainName
 from app.core.strict_json import parse_response
@@ -54,8 +54,7 @@ class SignedPayment:
         return self.facilitator.claim_of(self.payload)
 
 
-@dataclass(frozen=True, slots=True)
-class PaymentHeaders:
+class PaymentHeaders(NamedTuple):
     """The payment headers of a request, as they were sent."""
 
     signed: str | None = None

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from app.core.chains import USDC, ChainName
 from app.core.money import decimal_string
@@ -56,8 +56,7 @@ class PaymentPrice:
         return decimal_string(self.units, USDC.decimals)
 
 
-@dataclass(frozen=True, slots=True)
-class PayableRequest:
+class PayableRequest(NamedTuple):
     """An HTTP request, as far as its payment depends on it: `target` as it was sent."""
 
     method: str

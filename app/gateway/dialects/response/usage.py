@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 WEB_SEARCH = "web_search"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Usage:
     """Tokens as billed: `tokens_in` includes cached tokens, `tokens_out` includes reasoning.
 
@@ -40,7 +40,7 @@ class Usage:
     runs: tuple[tuple[str | None, Usage], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class UsageReading:
     """The usage read from one response; `usage` is None if it reported none.
 
