@@ -26,11 +26,16 @@ def new_id() -> str:
     except IndexError:
         random = os.urandom(_BATCH_SIZE * _UUID_BYTES)
         first, *others = (
-            str(uuid.UUID(bytes=random[at : at + _UUID_BYTES], version=4))
-            for at in range(0, len(random), _UUID_BYTES)
+            _version_4(random[at : at + _UUID_BYTES]) for at in range(0, len(random), _UUID_BYTES)
         )
         _unused_ids.extend(others)
         return first
+
+
+def _version_4(random: bytes) -> str:
+    # RFC 9562 §5.4. `uuid.UUID` takes several times as long.
+    digits, variant = random.hex(), "89ab"[random[8] >> 4 & 3]
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
 def parse_id(text: object) -> str | None:
