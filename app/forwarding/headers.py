@@ -80,16 +80,14 @@ def for_upstream(
     """
     received = list(client_headers)
     excluded = {name.lower() for name in own_headers} | _connection_options(received)
-    forwarded = [
-        (name, value)
-        for name, value in received
-        if _is_forwarded(name)
-        and name.lower() not in excluded
-        and not any(secret in value for secret in secrets)
-    ]
-    present = {name.lower() for name, _ in forwarded}
+    forwarded, present = [], excluded.copy()
+    for name, value in received:
+        lower = name.lower()
+        if _is_forwarded(lower) and lower not in excluded and not any(secret in value for secret in secrets):
+            forwarded.append((name, value))
+            present.add(lower)
     missing = {"User-Agent": "purser", "Accept": "*/*", **(defaults or {})}
-    forwarded += [(name, value) for name, value in missing.items() if name.lower() not in present | excluded]
+    forwarded += [(name, value) for name, value in missing.items() if name.lower() not in present]
     # Bytes are relayed as they come, and what is metered on the way must not be compressed.
     return [*forwarded, ("Accept-Encoding", "identity"), *own_headers.items()]
 
@@ -116,8 +114,7 @@ def for_client(
 
 
 @lru_cache(maxsize=1024)
-def _is_forwarded(name: str) -> bool:
-    lower = name.lower()
+def _is_forwarded(lower: str) -> bool:
     return lower not in _NOT_FORWARDED and not lower.startswith(_NOT_FORWARDED_PREFIXES)
 
 

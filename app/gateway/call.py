@@ -258,7 +258,7 @@ def _forwarded_headers(
 ) -> list[tuple[str, str]]:
     return relayed_headers.for_upstream(
         # The body was decoded to be priced, and is sent decoded.
-        [header for header in request.headers.items() if header[0] != "Content-Encoding"],
+        [header for header in request.headers if header[0] != "Content-Encoding"],
         own_headers=own_headers,
         defaults=defaults,
         # A short value is a placeholder for a key, which may occur in any header by chance.

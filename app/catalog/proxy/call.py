@@ -258,7 +258,7 @@ def _signed_request(proxied: _ProxiedCall, client_id: str) -> UpstreamRequest:
     if authorization:
         own_headers["Authorization"] = authorization
     own_headers |= call.idempotency_key(request, client_id, service.id)
-    headers = relayed_headers.for_upstream(request.headers.items(), own_headers=own_headers)
+    headers = relayed_headers.for_upstream(request.headers, own_headers=own_headers)
     return UpstreamRequest(request.method, proxied.url.origin, request_target, headers, body)
 
 
