@@ -43,11 +43,11 @@ class ResourcePool:
     """A limited amount, part of it reserved for each use, the rest shared by dynamic thresholds per account."""
 
     def __init__(self, total: int, reserved: Mapping[ResourceUse, int]) -> None:
-        self._total = total
         self._reserved = {use: reserved.get(use, 0) for use in ResourceUse}
+        self._shared = total - sum(self._reserved.values())
         self._used = dict.fromkeys(ResourceUse, 0)
-        # Used, or reserved and not used.
-        self._unshared = sum(self._reserved.values())
+        # Of what is shared; what is reserved and not used is left besides.
+        self._left = self._shared
         self._used_by_account: Counter[tuple[ResourceUse, str]] = Counter()
         self._lock = threading.Lock()
 
@@ -72,7 +72,7 @@ class ResourcePool:
 
     def capacity(self, use: ResourceUse) -> int:
         """Return how much one use may have while there is no other."""
-        return self._total - sum(self._reserved.values()) + self._reserved[use]
+        return self._shared + self._reserved[use]
 
     def acquire(self, use: ResourceUse, account_id: str, amount: int = 1) -> bool:
         """Take an amount for an account; return whether it was available.
@@ -82,7 +82,7 @@ class ResourcePool:
         """
         with self._lock:
             used, reserved = self._used[use], self._reserved[use]
-            available = self._total - self._unshared + max(0, reserved - used)
+            available = self._left + max(0, reserved - used)
             held = self._used_by_account[use, account_id]
             if amount > available or held + amount > _DYNAMIC_THRESHOLD_ALPHA * (available - amount + 1):
                 return False
@@ -110,5 +110,5 @@ class ResourcePool:
 
     def _set_used(self, use: ResourceUse, amount: int) -> None:
         reserved = self._reserved[use]
-        self._unshared += max(amount, reserved) - max(self._used[use], reserved)
+        self._left += max(self._used[use], reserved) - max(amount, reserved)
         self._used[use] = amount
