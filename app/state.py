@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from flask import Flask, current_app, has_app_context
 from sqlalchemy.orm import Session
@@ -100,7 +100,7 @@ class AppState:
 
     def part(self, kind: type[PartT]) -> PartT:
         """Return a feature's object. Raises: KeyError."""
-        return cast("PartT", self.parts[kind])
+        return self.parts[kind]  # type: ignore[return-value]
 
 
 class Application(Flask):
@@ -113,7 +113,7 @@ class Application(Flask):
 def app_state() -> AppState:
     """Return the state of the running application."""
     # A proxy looks up each attribute, which takes several times as long.
-    return cast("Application", current_app._get_current_object()).state  # type: ignore[attr-defined]  # noqa: SLF001 - the documented way
+    return current_app._get_current_object().state  # type: ignore[attr-defined, no-any-return]  # noqa: SLF001 - the documented way
 
 
 def context_factory() -> Callable[[], AbstractContextManager[object]]:

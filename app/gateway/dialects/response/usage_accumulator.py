@@ -235,15 +235,18 @@ def _text_bytes(payload: Mapping[str, Any]) -> int:
         node_count += 1
         node = stack.pop()
         if isinstance(node, list):
-            stack.extend(each for each in node if isinstance(each, dict | list))
-        elif isinstance(node, dict):
+            stack += [each for each in node if isinstance(each, dict | list)]
+        else:
             for name, value in node.items():
                 if isinstance(value, str):
                     size += _utf8_size(value) if name in _TEXT_FIELDS else 0
-                elif name in _ARGUMENT_FIELDS and isinstance(value, dict):
-                    size += len(json.dumps(value, default=str))
-                elif isinstance(value, dict | list):
+                elif isinstance(value, list):
                     stack.append(value)
+                elif isinstance(value, dict):
+                    if name in _ARGUMENT_FIELDS:
+                        size += len(json.dumps(value, default=str))
+                    else:
+                        stack.append(value)
     return size
 
 
