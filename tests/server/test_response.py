@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from gunicorn.config import Config
 from gunicorn.http import wsgi
+from gunicorn.http.errors import InvalidResponseHeader, InvalidResponseHeaderName
 
 from server.response import Response
 
@@ -90,3 +91,44 @@ def test_the_first_event_of_a_stream_is_written_with_the_head_and_the_next_one_i
 def test_an_empty_first_piece_sends_the_head(headers: list[tuple[str, str]]) -> None:
     head, *_ = written(Response, "GET", (1, 1), "200 OK", headers, [b"", b"abcdef"])
     assert head.endswith(b"\r\n\r\n")
+
+
+_GET = ("GET", (1, 1), "200 OK")
+_OF_THE_SERVER = [
+    "Connection",
+    "keep-alive",
+    "Transfer-Encoding",
+    "DATE",
+    "Server",
+    "TE",
+    "Trailers",
+    "Upgrade",
+]
+
+
+def test_headers_are_written_as_gunicorn_writes_them() -> None:
+    headers = [
+        ("X-Text", " \t padded\tcaf\xe9 "),
+        ("X-Empty", ""),
+        ("x-twice", "1"),
+        ("X-Twice", "2"),
+        LENGTH,
+    ]
+    headers += [(name, "value") for name in _OF_THE_SERVER]
+    ours, theirs = (written(each, *_GET, headers, [b"abcdef"]) for each in (Response, wsgi.Response))
+    assert without_date(ours) == without_date(theirs)
+    assert [line for line in b"".join(ours).split(b"\r\n") if line.startswith(b"Date: ")]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        ("X-Text", "a\r\nX-Other: b"), ("X-Text", "a\n"), ("X-Text", "\0"), ("X-Text", "\u2028"), ("X-Text", b"a"),
+        ("X Y", "a"), ("", "a"), ("X-Text\n", "a"), ("X-Text:", "a"), (b"X-Text", "a"), ("Content-Length", "six"),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_headers_that_gunicorn_refuses_are_refused(header: tuple[Any, Any]) -> None:
+    for response_class in (wsgi.Response, Response):
+        with pytest.raises((InvalidResponseHeader, InvalidResponseHeaderName, TypeError, ValueError)):
+            written(response_class, *_GET, [header], [b""])
