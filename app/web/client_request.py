@@ -30,10 +30,13 @@ class RequestHeaders(EnvironHeaders):
         return isinstance(key, str) and _variable(key) in self.environ
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        for variable, value in self.environ.items():
-            name = _name(variable)
-            if name and (value or variable not in _UNPREFIXED):
-                yield name, value
+        return iter(
+            [
+                (name, value)
+                for variable, value in self.environ.items()
+                if (name := _name(variable)) and (value or variable not in _UNPREFIXED)
+            ]
+        )
 
 
 class ClientRequest(flask.Request):
@@ -48,11 +51,8 @@ class ClientRequest(flask.Request):
         """Called with the status of the response, before it is sent."""
         self.derives_idempotency_keys = False
         """Whether an idempotency key that was not sent is derived from the body."""
-
-    @property
-    def connection(self) -> ClientSocket | None:
+        self.connection: ClientSocket | None = client_socket_of(self.environ)
         """The client's connection; None in tests, which have none."""
-        return client_socket_of(self.environ)
 
     @property
     def raw_target(self) -> str:
