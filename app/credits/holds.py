@@ -65,8 +65,8 @@ class CreditHoldView:
 class HoldResult(NamedTuple):
     """The outcome of a hold: what was charged, and the part of the cost that the account could not pay.
 
-    `previous_state` is the state before this call; it equals `state` if the call changed nothing. `balance` is the
-    balance of the account afterwards.
+    `previous_state` is the state before this call; it equals `state` if the call changed nothing. `credits_nanos` are
+    the credits of the account afterwards, held ones included.
     """
 
     hold_id: str
@@ -76,7 +76,7 @@ class HoldResult(NamedTuple):
     charged_nanos: int
     unpaid_nanos: int
     memo: Mapping[str, Any]
-    balance: Balance
+    credits_nanos: int
 
     @property
     def repeated(self) -> bool:
@@ -158,7 +158,14 @@ def charge(
     entry = LedgerEntry(f"charge:{charge_id}", EntryKind.SETTLE, Bucket.AVAILABLE, Bucket.REVENUE, nanos)
     ledger_entries.append(session, owner_id, [entry], at=now)
     return HoldResult(
-        charge_id, owner_id, CreditHoldState.HELD, CreditHoldState.SETTLED, nanos, 0, charged.memo, balance
+        charge_id,
+        owner_id,
+        CreditHoldState.HELD,
+        CreditHoldState.SETTLED,
+        nanos,
+        0,
+        charged.memo,
+        balance.credits_nanos,
     )
 
 
@@ -289,7 +296,9 @@ def _close(
             LedgerEntry(f"settle:{row.id}", EntryKind.SETTLE, source, Bucket.REVENUE, covered_nanos)
         )
     ledger_entries.append(session, row.account_id, entries, at=clock.now())
-    return HoldResult(row.id, row.account_id, before, state, charged_nanos, unpaid_nanos, row.memo, balance)
+    return HoldResult(
+        row.id, row.account_id, before, state, charged_nanos, unpaid_nanos, row.memo, balance.credits_nanos
+    )
 
 
 def _insert(session: Session, new: CreditHoldView, state: CreditHoldState, at: datetime) -> bool:
@@ -350,7 +359,7 @@ def _hold_view(row: _HoldRow) -> CreditHoldView:
 
 def _result_of(session: Session, row: _HoldRow) -> HoldResult:
     state = CreditHoldState(row.state)
-    balance = accounts.balance(session, row.account_id)
+    credits_nanos = accounts.balance(session, row.account_id).credits_nanos
     return HoldResult(
-        row.id, row.account_id, state, state, row.settled_nanos, row.unpaid_nanos, row.memo, balance
+        row.id, row.account_id, state, state, row.settled_nanos, row.unpaid_nanos, row.memo, credits_nanos
     )

@@ -22,7 +22,6 @@ from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.credits import holds as credit_holds
-from app.credits.accounts import Balance
 from app.credits.holds import CreditHoldState, HoldResult
 from app.db.group_commit import GroupCommit, NotStartedError
 from app.db.kept_connection import KeptConnection
@@ -31,7 +30,6 @@ from app.identity import service as identity
 from app.usage import service as usage
 from app.usage import sqlite_steps, step_statements
 from app.usage.service import MeteredUsage, UsageCall
-from app.usage.sqlite_steps import BalanceRow
 
 _log = structlog.get_logger(__name__)
 ResultT = TypeVar("ResultT")
@@ -58,8 +56,8 @@ class Step(ABC, Generic[ResultT]):
         """Return the parameters of the statement."""
 
     @abstractmethod
-    def result(self, balance: Balance) -> ResultT:
-        """Return what `run` returns in the usual case."""
+    def result(self, credits_nanos: int) -> ResultT:
+        """Return what `run` returns in the usual case, for an account with these credits afterwards."""
 
 
 @dataclass(slots=True)
@@ -100,7 +98,7 @@ class Hold(Step[int]):
             "lease_until": now + self.lease,
         }
 
-    def result(self, balance: Balance) -> int:  # noqa: ARG002 - no part of a hold
+    def result(self, credits_nanos: int) -> int:  # noqa: ARG002 - no part of a hold
         """Return the amount."""
         return self.nanos
 
@@ -120,7 +118,7 @@ class _Ending(Step[HoldResult]):
             "price_version": self.metered.price_version,
         }
 
-    def result(self, balance: Balance) -> HoldResult:
+    def result(self, credits_nanos: int) -> HoldResult:
         """Return the outcome: everything was charged. The memo was read for the log only, and is left out."""
         return HoldResult(
             self.id,
@@ -130,7 +128,7 @@ class _Ending(Step[HoldResult]):
             self.metered.cost_nanos,
             0,
             {},
-            balance,
+            credits_nanos,
         )
 
 
@@ -177,9 +175,7 @@ def _assert_may_spend(session: Session, step: Hold | Charge, nanos: int) -> None
         usage.assert_has_credits(session, step.account_id)
 
 
-_ON_SQLITE: Mapping[
-    type[Step[Any]], Callable[[sqlite3.Connection, Mapping[str, Any], str], BalanceRow | None]
-] = {
+_ON_SQLITE: Mapping[type[Step[Any]], Callable[[sqlite3.Connection, Mapping[str, Any], str], int | None]] = {
     Hold: sqlite_steps.hold,
     Charge: sqlite_steps.charge,
     Settlement: sqlite_steps.settle,
@@ -236,8 +232,8 @@ def _run_on_sqlite(kept: KeptConnection, steps: Sequence[Step[Any]]) -> Sequence
     with kept.sqlite_unit() as connection:
         found = [_ON_SQLITE[type(step)](connection, step.parameters(now), at) for step in steps]
     return [
-        None if balance is None else step.result(Balance(*balance))
-        for step, balance in zip(steps, found, strict=True)
+        None if credits_nanos is None else step.result(credits_nanos)
+        for step, credits_nanos in zip(steps, found, strict=True)
     ]
 
 
@@ -253,5 +249,5 @@ def _run_statement(kept: KeptConnection, steps: Sequence[Step[Any]]) -> Sequence
     except LockNotAvailable:
         # The steps of a locked account are left to wait alone.
         rows = kept.execute(step_statements.without_waiting(statement), types, parameters)
-    balances = {step_id.decode(): Balance(*map(int, sums)) for step_id, *sums in rows}
-    return [step.result(balances[step.id]) if step.id in balances else None for step in steps]
+    done = {step_id.decode(): int(credits_nanos) for step_id, credits_nanos in rows}
+    return [step.result(done[step.id]) if step.id in done else None for step in steps]

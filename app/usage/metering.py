@@ -94,7 +94,7 @@ class MeteredCall(ABC):
             yield session
 
     def _record_bill(self, outcome: HoldResult) -> None:
-        self._bill = outcome.charged_nanos, outcome.balance.credits_nanos
+        self._bill = outcome.charged_nanos, outcome.credits_nanos
 
     def _run(self, step: Step[ResultT], alone: Callable[[Session], ResultT] | None = None) -> ResultT:
         """Run a step together with those of other calls; if it is not the usual case, run it, or `alone`, by itself.

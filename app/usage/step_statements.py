@@ -1,7 +1,8 @@
 """The steps of metered calls as statements for PostgreSQL: one for all steps of a kind in a batch.
 
 Each takes a JSON array of `Step.parameters`, and the time. It does what the functions of `app.usage.service` do
-in the usual case, and returns the steps that it did, with the balance; a step of any other case changes nothing.
+in the usual case, and returns the steps that it did, with the account's credits; a step of any other case changes
+nothing.
 
 Holds are locked first, then accounts, both in the order of their ids, then sums.
 
@@ -22,8 +23,8 @@ _KEY_IS_VALID = """t.api_key_id = (
 _LOCKED = """locked AS MATERIALIZED (
   SELECT id FROM credit_accounts WHERE id IN (SELECT account_id FROM wanted) ORDER BY id FOR NO KEY UPDATE
 )"""
-_BALANCE = "a.id AS account_id, a.available_nanos, a.held_nanos, a.granted_nanos, a.spent_nanos"
-_RESULTS = "SELECT id::text, available_nanos, held_nanos, granted_nanos, spent_nanos FROM done"
+_CREDITS = "a.id AS account_id, a.available_nanos + a.held_nanos AS credits_nanos"
+_RESULTS = "SELECT id::text, credits_nanos FROM done"
 _LOG_AND_SUMS = """logged AS (
   INSERT INTO usage_logs (id, account_id, api_key_id, provider, model, tokens_in, tokens_out, cost_nanos,
     price_version, created_at)
@@ -45,7 +46,7 @@ def _taken(amount: str, *, into: str) -> str:
 ), {_LOCKED}, changed AS (
   UPDATE credit_accounts a SET available_nanos = a.available_nanos - w.nanos, {into} = a.{into} + w.nanos
   FROM locked l JOIN wanted w ON w.account_id = l.id
-  WHERE a.id = l.id AND a.available_nanos > 0 AND a.available_nanos >= w.nanos RETURNING {_BALANCE}
+  WHERE a.id = l.id AND a.available_nanos > 0 AND a.available_nanos >= w.nanos RETURNING {_CREDITS}
 ), done AS (SELECT * FROM asked JOIN changed USING (account_id)
 )"""  # noqa: S608 - constants
 
@@ -103,7 +104,7 @@ WITH asked AS MATERIALIZED (
 ), changed AS (
   UPDATE credit_accounts a SET available_nanos = a.available_nanos + w.nanos - w.cost,
     held_nanos = a.held_nanos - w.nanos, spent_nanos = a.spent_nanos + w.cost
-  FROM locked l JOIN wanted w ON w.account_id = l.id WHERE a.id = l.id RETURNING {_BALANCE}
+  FROM locked l JOIN wanted w ON w.account_id = l.id WHERE a.id = l.id RETURNING {_CREDITS}
 ), done AS (SELECT * FROM closed JOIN changed USING (account_id)
 ), posted AS (
   INSERT INTO credit_postings (reference, kind, account_id, debit, credit, amount_nanos, created_at)

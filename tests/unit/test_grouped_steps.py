@@ -195,8 +195,8 @@ def _steps(
 
 
 def _summary(result: Any) -> Any:
-    """Return what a step returned, but for the balance, which includes the other steps of its batch, and the memo."""
-    return result._replace(balance=Balance(0, 0, 0, 0), memo={}) if isinstance(result, HoldResult) else result
+    """Return what a step returned, but for the credits, which other steps of its batch change, and the memo."""
+    return result._replace(credits_nanos=0, memo={}) if isinstance(result, HoldResult) else result
 
 
 def test_a_failing_batch_leaves_each_step_to_run_alone(app: Application) -> None:

@@ -59,9 +59,9 @@ def _begin(account: str, worst: int = 20, *, lease: timedelta = timedelta(0), ca
 
 
 def _settled(hold_id: str, metered: MeteredUsage) -> tuple[int, int]:
-    """Settle a call; return the charged and unpaid amounts, after checking the returned balance."""
+    """Settle a call; return the charged and unpaid amounts, after checking the returned credits."""
     receipt = unit(service.settle, hold_id, metered)
-    assert receipt.balance == read(credit_accounts.balance, _account_of(hold_id))
+    assert receipt.credits_nanos == read(credit_accounts.balance, _account_of(hold_id)).credits_nanos
     return receipt.charged_nanos, receipt.unpaid_nanos
 
 
