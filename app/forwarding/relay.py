@@ -159,9 +159,7 @@ def relay(
         headers.append(("X-Accel-Buffering", "no"))
     # None of these is relayed.
     headers += [("X-Gateway-Request-Id", request.id), *meter.headers()]
-    return RelayedResponse(
-        body, status=incoming.status, headers=Headers(headers), direct_passthrough=not is_complete
-    )
+    return RelayedResponse(body, status=incoming.status, headers=Headers(headers), direct_passthrough=True)
 
 
 def _is_bufferable(method: str, status: int, headers: Mapping[str, str]) -> bool:
