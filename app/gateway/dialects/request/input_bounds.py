@@ -7,8 +7,7 @@ spaces; every other byte is counted as one token. English text is over-counted b
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.errors import InvalidInput
 from app.gateway.dialects.request import images
@@ -38,8 +37,7 @@ _MAX_PARTS = 50_000
 _MAX_MEDIA = 4_000
 
 
-@dataclass(frozen=True, slots=True)
-class InputBound:
+class InputBound(NamedTuple):
     """What the input of a request says about its cost, as `CostParams` names it."""
 
     tokens_in: int
@@ -51,8 +49,7 @@ class InputBound:
     has_audio: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _MediaPart:
+class _MediaPart(NamedTuple):
     at_most: int
     likely: int
     is_unbounded: bool = False

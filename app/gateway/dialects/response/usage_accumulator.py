@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from app.gateway.dialects.request import hosted_tools, media_bounds, search_costs
@@ -110,8 +109,7 @@ class UsageAccumulator:
             usage = images
         elif images is not None:
             runs = usage.runs or ((None, usage),)
-            usage = replace(
-                usage,
+            usage = usage._replace(
                 tokens_in=usage.tokens_in + images.tokens_in,
                 tokens_out=usage.tokens_out + images.tokens_out,
                 runs=(*runs, (self._image_model, images)),
@@ -119,7 +117,7 @@ class UsageAccumulator:
         if usage is None:
             return None
         searches = min(self._billed_searches(usage), usage_readers.MAX_TOKENS)
-        return usage if searches == usage.searches else replace(usage, searches=searches)
+        return usage if searches == usage.searches else usage._replace(searches=searches)
 
     def _billed_searches(self, usage: Usage) -> int:
         """Return the number of billed searches: as reported, or as counted in the response."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any
 
@@ -68,8 +67,7 @@ def anthropic_usage(reported: Mapping[str, Any], *, reports_cost: bool = False) 
     """Read `usage` of a message, or of the merged events of a stream; its input count excludes the cache."""
     if _count(reported, "input_tokens") is None and _count(reported, "output_tokens") is None:
         return None
-    usage = replace(
-        _message_usage(reported),
+    usage = _message_usage(reported)._replace(
         searches=_number(_nested(reported, "server_tool_use"), "web_search_requests"),
         cost_nanos=_reported_nanos(reported) if reports_cost else None,
     )
@@ -82,8 +80,7 @@ def anthropic_usage(reported: Mapping[str, Any], *, reports_cost: bool = False) 
     if not others and len(rounds) == 1 and rounds[0].get("model") is None:
         return usage
     runs = tuple((_model(each), _message_usage(each)) for each in [*rounds, *others])
-    return replace(
-        usage,
+    return usage._replace(
         tokens_in=min(sum(run.tokens_in for _, run in runs), MAX_TOKENS),
         tokens_out=min(sum(run.tokens_out for _, run in runs), MAX_TOKENS),
         runs=runs,
@@ -115,7 +112,7 @@ def image_usage(reported: Mapping[str, Any]) -> Usage | None:
     usage = openai_usage(reported, reports_cost=False)
     if usage is None or isinstance(reported.get("output_tokens_details"), dict):
         return usage
-    return replace(usage, image_out=usage.tokens_out)
+    return usage._replace(image_out=usage.tokens_out)
 
 
 def gemini_usage(reported: Mapping[str, Any]) -> Usage | None:
