@@ -152,10 +152,9 @@ class GatewayCall:
         return self._price(0, unavailable_reason=reason)
 
     def _quote(self, params: CostParams | None) -> CallQuote:
-        location = self.validated.location
-        found = location.match.route.rule.quote(
-            PricedRequest(at=clock.now(), path=location.path, methods=self.validated.methods, params=params)
-        )
+        validated = self.validated
+        match = validated.location.match
+        found = match.route.rule.quote(PricedRequest(clock.now(), match.path, validated.methods, params))
         found.check(_max_call_nanos())
         return found
 
@@ -221,8 +220,9 @@ def _max_call_nanos() -> int:
 
 def forward_on_credits(call: GatewayCall, caller: Principal) -> Response:
     """Forward a call that an account's credits pay for. Raises: as `forward`, without a payment."""
-    kind = FixedPriceMeter if call.quote.rule is None else HoldMeter
-    meter = kind(call.provider.slug, caller, call.quote, call.validated.params)
+    quote = call.quote
+    kind = FixedPriceMeter if quote.rule is None else HoldMeter
+    meter = kind(call.provider.slug, caller, quote, call.validated.params)
     return _exchange(call, meter, client_id=caller.account_id)
 
 

@@ -153,9 +153,12 @@ def _output_bound(surface: Surface, parsed: Mapping[str, Any]) -> int | None:
 
 def _thinking_budget(surface: Surface, parsed: Mapping[str, Any]) -> int:
     """Return the largest thinking budget that a request states, 0 if it states none."""
-    configs = [place.get(name) for _, place in _generation_configs(surface, parsed) for name in _THINKING]
     budgets = [
-        config.get(name) for config in configs if isinstance(config, dict) for name in _THINKING_BUDGETS
+        config.get(name)
+        for _, place in _generation_configs(surface, parsed)
+        for field in _THINKING
+        if isinstance(config := place.get(field), dict)
+        for name in _THINKING_BUDGETS
     ]
     counts = [count for count in budgets if isinstance(count, int) and not isinstance(count, bool)]
     return min(max([0, *counts]), MAX_TOKENS_OUT)
@@ -184,9 +187,12 @@ def _image_count(parsed: Mapping[str, Any]) -> int:
 
 def _counts(surface: Surface, parsed: Mapping[str, Any], names: Sequence[str]) -> list[int]:
     """Return those of the counts that a request states."""
-    places = _generation_configs(surface, parsed)
-    named = [_count(place, name, f"{at}.{name}" if at else name) for at, place in places for name in names]
-    return [count for count in named if count is not None]
+    return [
+        count
+        for at, place in _generation_configs(surface, parsed)
+        for name in names
+        if name in place and (count := _count(place, name, f"{at}.{name}" if at else name)) is not None
+    ]
 
 
 def _generation_configs(surface: Surface, parsed: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
