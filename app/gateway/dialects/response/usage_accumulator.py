@@ -16,6 +16,7 @@ from app.gateway.dialects.response.usage import WEB_SEARCH, Usage, UsageReading
 _TEXT_FIELDS = frozenset(
     {"content", "text", "refusal", "reasoning", "reasoning_content", "thinking", "partial_json", "arguments"}
 )
+_CONTAINERS = (dict, list)
 _ARGUMENT_FIELDS = frozenset({"args", "input"})
 _MAX_NODES = 100_000
 _MAX_TOOL_CALLS = 10_000
@@ -233,14 +234,14 @@ def _text_bytes(payload: Mapping[str, Any]) -> int:
         node_count += 1
         node = stack.pop()
         if isinstance(node, list):
-            stack.extend(each for each in node if isinstance(each, dict | list))
+            stack += [each for each in node if isinstance(each, _CONTAINERS)]
         elif isinstance(node, dict):
             for name, value in node.items():
                 if isinstance(value, str):
                     size += _utf8_size(value) if name in _TEXT_FIELDS else 0
                 elif name in _ARGUMENT_FIELDS and isinstance(value, dict):
                     size += len(json.dumps(value, default=str))
-                elif isinstance(value, dict | list):
+                elif isinstance(value, _CONTAINERS):
                     stack.append(value)
     return size
 

@@ -39,25 +39,26 @@ def openai_usage(reported: Mapping[str, Any], *, reports_cost: bool) -> Usage | 
         # Where the completion count omits reasoning, the total includes it (xAI, Gemini's OpenAI surface).
         tokens_out = max(tokens_out, total - tokens_in)
     # Transcriptions use the singular.
-    within = _nested(reported, "prompt_tokens_details", "input_tokens_details", "input_token_details")
-    beyond = _nested(reported, "completion_tokens_details", "output_tokens_details")
-    by_age = _nested(within, "cache_write_tokens_details")
-    by_kind = _nested(reported, "cached_tokens_details")
+    details_in = _nested(reported, "prompt_tokens_details", "input_tokens_details", "input_token_details")
+    details_out = _nested(reported, "completion_tokens_details", "output_tokens_details")
+    within, beyond = _counts(details_in), _counts(details_out)
+    by_age = _counts(_nested(details_in, "cache_write_tokens_details"))
+    by_kind = _counts(_nested(reported, "cached_tokens_details"))
     return Usage(
         tokens_in=tokens_in,
         tokens_out=tokens_out or 0,
-        cache_read=_number(within, "cached_tokens")
+        cache_read=within.get("cached_tokens")
         or _first_count(reported, "prompt_cache_hit_tokens", "total_cached_tokens", "cached_tokens")
         or 0,
-        cache_write=_number(within, "cache_write_tokens"),
-        cache_write_1h=_number(by_age, "ttl_12h_tokens"),
-        audio_in=_number(within, "audio_tokens"),
-        audio_out=_number(beyond, "audio_tokens"),
-        image_in=_number(within, "image_tokens"),
-        image_cached=_number(by_kind, "cached_image_tokens"),
-        image_out=_number(beyond, "image_tokens"),
-        reasoning=_number(beyond, "reasoning_tokens") or _number(reported, "total_thought_tokens"),
-        is_undivided=not beyond,
+        cache_write=within.get("cache_write_tokens", 0),
+        cache_write_1h=by_age.get("ttl_12h_tokens", 0),
+        audio_in=within.get("audio_tokens", 0),
+        audio_out=beyond.get("audio_tokens", 0),
+        image_in=within.get("image_tokens", 0),
+        image_cached=by_kind.get("cached_image_tokens", 0),
+        image_out=beyond.get("image_tokens", 0),
+        reasoning=beyond.get("reasoning_tokens") or _number(reported, "total_thought_tokens"),
+        is_undivided=not details_out,
         audio_seconds=seconds or 0,
         cost_nanos=cost_nanos,
     )
@@ -217,6 +218,10 @@ def _first_count(reported: Mapping[str, Any], *names: str) -> int | None:
         if count is not None:
             return count
     return None
+
+
+def _counts(details: Mapping[str, Any]) -> Mapping[str, int]:
+    return {name: count for name in details if (count := _count(details, name)) is not None}
 
 
 def _number(reported: Mapping[str, Any], name: str) -> int:
