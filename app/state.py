@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from flask import Flask, current_app, has_app_context
 from sqlalchemy.orm import Session
@@ -95,12 +95,13 @@ class AppState:
     balance_readers: Mapping[ChainName, Executor]
     verified_networks: set[str]
     """The network that the stored keys belong to, once that was checked."""
-    parts: Mapping[type, object]
+    parts: Mapping[type, Any]
     """The objects of features by their class, which only the factory and the feature know."""
 
     def part(self, kind: type[PartT]) -> PartT:
         """Return a feature's object. Raises: KeyError."""
-        return self.parts[kind]  # type: ignore[return-value]
+        found: PartT = self.parts[kind]
+        return found
 
 
 class Application(Flask):
@@ -113,7 +114,8 @@ class Application(Flask):
 def app_state() -> AppState:
     """Return the state of the running application."""
     # A proxy looks up each attribute, which takes several times as long.
-    return current_app._get_current_object().state  # type: ignore[attr-defined, no-any-return]  # noqa: SLF001 - the documented way
+    found: Application = current_app._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001 - the documented way
+    return found.state
 
 
 def context_factory() -> Callable[[], AbstractContextManager[object]]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+from functools import lru_cache
 
 
+@lru_cache(maxsize=64)
 def is_loopback(host: str | None) -> bool:
     """Return whether a host name or address, without port or brackets, always means this machine."""
     if not host:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Collection
-from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import quote, unquote_plus, unquote_to_bytes
 
 from app.errors import InvalidInput, NotFound
@@ -25,8 +25,7 @@ def path_prefix(path: str) -> str:
     return "/".join(path.strip("/").split("/")[:_PREFIX_SEGMENTS])
 
 
-@dataclass(frozen=True, slots=True)
-class RequestTarget:
+class RequestTarget(NamedTuple):
     """A path below an upstream's base and a query: `raw_path` and `query` as sent, `path` decoded, for rules.
 
     None of the paths begins with a slash; `path` has no empty segments.

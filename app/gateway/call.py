@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from werkzeug.utils import cached_property
 from werkzeug.wrappers import Response
 
 from app.core import clock, money
+from app.core.request_target import parse_target
 from app.errors import InsufficientCredits, InvalidInput, PaymentRequired, ProviderNotConfigured, Unauthorized
 from app.forwarding import call as forwarding
 from app.forwarding import headers as relayed_headers
 from app.forwarding.call import MAX_BODY_BYTES
-from app.forwarding.raw_target import target_under_prefix
 from app.forwarding.relay import ForwardingOptions
 from app.gateway.dialects.request import injection
 from app.gateway.dialects.request.cost_params import CostParams
@@ -39,6 +39,7 @@ from app.web.parsing import parse_json
 # The output of a prepaid call that sets no bound on it.
 _DEFAULT_PREPAID_TOKENS_OUT = 4_000
 _MIN_KEY_LENGTH = 20
+_MAX_REMEMBERED_LINE = 200
 # Parameters that some upstream takes as a credential: it would override the operator's, or identify the client.
 _CREDENTIAL_PARAMETERS = frozenset({
     "key", "$key", "api_key", "apikey", "api-key", "access_token", "$access_token", "oauth_token", "bearer_token",
@@ -46,8 +47,7 @@ _CREDENTIAL_PARAMETERS = frozenset({
 })  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class ValidatedRequest:
+class ValidatedRequest(NamedTuple):
     """What the provider's rules allowed: where it goes, its body, and what that says about its cost.
 
     The parsed body is not kept: it takes many times the memory of the raw one.
@@ -92,11 +92,9 @@ class GatewayCall:
         Raises: RouteNotAllowed, InvalidInput, PayloadTooLarge above `max_bytes`.
         """
         request, provider = self.request, self.provider
-        target = target_under_prefix(request, "v1", "gateway", self.provider_name).without_parameters(
-            _CREDENTIAL_PARAMETERS
-        )
-        location = provider.locate(request.method, target)
-        check_parameters(provider.parameters, target.query)
+        line, query = request.raw_target, request.environ["QUERY_STRING"]
+        locate = _locate if query or len(line) > _MAX_REMEMBERED_LINE else _remembered_location
+        location = locate(provider, self.provider_name, request.method, line, query)
         route = location.match.route
         raw = forwarding.decoded_body(request, self.max_bytes)
         body = parse_body(route.body, raw, request.content_type, parse_json=partial(parse_json, request))
@@ -127,7 +125,7 @@ class GatewayCall:
         params, quote = self.validated.params, self.quote
         if params is not None:
             limited = injection.limit_tools(self.validated.body, params.tools.limits)
-            params = replace(params, body=limited, usage_injected=False)
+            params = params._replace(body=limited, usage_injected=False)
             if params.is_output_unbounded:
                 default_tokens = max(_DEFAULT_PREPAID_TOKENS_OUT, params.min_tokens_out)
                 affordable = quote.affordable(_max_call_nanos())
@@ -154,10 +152,9 @@ class GatewayCall:
         return self._price(0, unavailable_reason=reason)
 
     def _quote(self, params: CostParams | None) -> CallQuote:
-        location = self.validated.location
-        found = location.match.route.rule.quote(
-            PricedRequest(at=clock.now(), path=location.path, methods=self.validated.methods, params=params)
-        )
+        validated = self.validated
+        match = validated.location.match
+        found = match.route.rule.quote(PricedRequest(clock.now(), match.path, validated.methods, params))
         found.check(_max_call_nanos())
         return found
 
@@ -205,14 +202,27 @@ def forward(
             raise guard.key_or_payment_required() from None
 
 
+def _locate(provider: Provider, name: str, method: str, line: str, query: str) -> UpstreamLocation:
+    """Return where a request line goes. Raises: as `validated`."""
+    target = parse_target(line, query, "v1", "gateway", name).without_parameters(_CREDENTIAL_PARAMETERS)
+    location = provider.locate(method, target)
+    check_parameters(provider.parameters, target.query)
+    return location
+
+
+# Agents repeat the same few lines. Clients choose them, so their number and length have limits.
+_remembered_location = lru_cache(maxsize=1024)(_locate)
+
+
 def _max_call_nanos() -> int:
     return money.nanos_from_usd(app_state().settings.gateway_max_call_usd)
 
 
 def forward_on_credits(call: GatewayCall, caller: Principal) -> Response:
     """Forward a call that an account's credits pay for. Raises: as `forward`, without a payment."""
-    kind = FixedPriceMeter if call.quote.rule is None else HoldMeter
-    meter = kind(call.provider.slug, caller, call.quote, call.validated.params)
+    quote = call.quote
+    kind = FixedPriceMeter if quote.rule is None else HoldMeter
+    meter = kind(call.provider.slug, caller, quote, call.validated.params)
     return _exchange(call, meter, client_id=caller.account_id)
 
 

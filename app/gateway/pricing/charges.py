@@ -40,6 +40,19 @@ def usage_cost(usage: Usage, rates: Rates, characters: int = 0) -> Decimal:
 
     Searches are not part of it: `price_fees` charges them.
     """
+    nanos = _input_cost(usage, rates) + _output_cost(usage, rates)
+    if characters:
+        nanos += characters * (rates.character or _ZERO)
+    if usage.audio_seconds:
+        # Rounded up: the rate of an hour may not be divisible by 3600.
+        nanos += _ceil_div(usage.audio_seconds * (rates.audio_hour or _ZERO), _SECONDS_PER_HOUR)
+    return nanos
+
+
+def _input_cost(usage: Usage, rates: Rates) -> Decimal:
+    base = rates.input or _ZERO
+    if not (usage.cache_read or usage.cache_write or usage.audio_in or usage.image_in):
+        return usage.tokens_in * base
     cache_read = min(usage.cache_read, usage.tokens_in)
     cache_written = min(usage.cache_write, usage.tokens_in - cache_read)
     cache_written_1h = min(usage.cache_write_1h, cache_written)
@@ -51,35 +64,35 @@ def usage_cost(usage: Usage, rates: Rates, characters: int = 0) -> Decimal:
         max(0, usage.image_in - cached_image), usage.tokens_in - cache_read - cache_written - audio_in
     )
     uncached = usage.tokens_in - cache_read - cache_written - audio_in - image_in
-    audio_out = min(usage.audio_out, usage.tokens_out)
-    image_out = min(usage.image_out, usage.tokens_out - audio_out)
-    reasoning = min(usage.reasoning, usage.tokens_out - audio_out - image_out)
-    text_out = usage.tokens_out - audio_out - image_out - reasoning
-    base_in, base_out = rates.input or _ZERO, rates.output or _ZERO
-    text_rate = base_out
-    if usage.is_undivided:
-        # Any of it may be audio or images, which cost up to thirty times as much.
-        text_rate = max(filter(None, (base_out, rates.audio_out, rates.image_out)), default=_ZERO)
-    cache_read_rate = _rate_or(rates.cache_read, base_in)
-    cache_write_rate = _rate_or(rates.cache_write, base_in)
-    seconds = usage.audio_seconds * (rates.audio_hour or _ZERO)
+    cache_read_rate = _rate_or(rates.cache_read, base)
+    cache_write_rate = _rate_or(rates.cache_write, base)
     return (
-        uncached * base_in
+        uncached * base
         + (cache_read - cached_audio - cached_image) * cache_read_rate
         + cached_image * _rate_or(rates.image_cached, cache_read_rate)
         + cached_audio * _rate_or(rates.audio_cached, cache_read_rate)
         + (cache_written - cache_written_1h - cache_written_5m) * cache_write_rate
         + cache_written_5m * _rate_or(rates.cache_write_5m, cache_write_rate)
         + cache_written_1h * _rate_or(rates.cache_write_1h, cache_write_rate)
-        + audio_in * _rate_or(rates.audio_in, base_in)
-        + image_in * _rate_or(rates.image_in, base_in)
-        + text_out * text_rate
-        + audio_out * _rate_or(rates.audio_out, base_out)
-        + image_out * _rate_or(rates.image_out, base_out)
-        + reasoning * _rate_or(rates.reasoning, base_out)
-        + characters * (rates.character or _ZERO)
-        # Rounded up: the rate of an hour may not be divisible by 3600.
-        + _ceil_div(seconds, _SECONDS_PER_HOUR)
+        + audio_in * _rate_or(rates.audio_in, base)
+        + image_in * _rate_or(rates.image_in, base)
+    )
+
+
+def _output_cost(usage: Usage, rates: Rates) -> Decimal:
+    base = text_rate = rates.output or _ZERO
+    if usage.is_undivided:
+        # Any of it may be audio or images, which cost up to thirty times as much.
+        text_rate = max(filter(None, (base, rates.audio_out, rates.image_out)), default=_ZERO)
+    audio_out = min(usage.audio_out, usage.tokens_out)
+    image_out = min(usage.image_out, usage.tokens_out - audio_out)
+    reasoning = min(usage.reasoning, usage.tokens_out - audio_out - image_out)
+    text_out = usage.tokens_out - audio_out - image_out - reasoning
+    return (
+        text_out * text_rate
+        + audio_out * _rate_or(rates.audio_out, base)
+        + image_out * _rate_or(rates.image_out, base)
+        + reasoning * _rate_or(rates.reasoning, base)
     )
 
 
@@ -94,8 +107,7 @@ def estimate_usage(params: CostParams, reading: UsageReading) -> Usage:
         tokens_written = max(tokens_written, min(reading.tokens_unread, params.tokens_out))
     if params.is_tokens_out_set:
         tokens_written = min(tokens_written, params.tokens_out)
-    return replace(
-        reported,
+    return reported._replace(
         tokens_in=reported.tokens_in or params.tokens_in_likely,
         tokens_out=max(reported.tokens_out, tokens_written),
         runs=(),
@@ -197,7 +209,7 @@ def price_tokens(
         seconds = run.audio_seconds
         if book.table == _GROQ and seconds:
             seconds = max(seconds, _MIN_SECONDS)
-        billed = run if seconds == run.audio_seconds else replace(run, audio_seconds=seconds)
+        billed = run if seconds == run.audio_seconds else run._replace(audio_seconds=seconds)
         cost_nanos = usage_cost(billed, rates, params.characters)
         if not cost_nanos and not book.is_free(model):
             # Sold by the second or character but reported in tokens: the table does not fit the response.
@@ -233,7 +245,7 @@ def price_fees(
 def _max_sub_call_nanos(book: RateBook, params: CostParams, call: SubCall, at: datetime) -> Decimal:
     """Return the maximum cost of a call of another model: it reads all input and output and writes up to its limit."""
     rates, _ = max_rates(book, params, call.model, at)
-    input_each, output_each = max_nanos_per_token(replace(params, has_media=True), rates)
+    input_each, output_each = max_nanos_per_token(params._replace(has_media=True), rates)
     return (params.tokens_in + params.tokens_out) * input_each + call.tokens_out * output_each
 
 

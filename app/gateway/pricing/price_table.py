@@ -118,7 +118,8 @@ class TableModel:
 
     def smallest_prompt(self, tokens_in: int) -> int:
         """Return the size of the smallest prompt with the same rates as one of this size."""
-        return max((step + 1 for step in self._steps if step < tokens_in), default=0)
+        steps = self._steps
+        return max((step + 1 for step in steps if step < tokens_in), default=0) if steps else 0
 
     def has_variant(self, at: datetime, name: str, value: str) -> bool:
         """Return whether the table has separate prices for calls with this option."""

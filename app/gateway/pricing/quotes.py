@@ -7,10 +7,10 @@ nano-dollar (`charges.round_up`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal, localcontext
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from app.core import money
 from app.core.request_target import path_prefix
@@ -46,8 +46,7 @@ _SUCCESS_STATUSES = range(200, 300)
 _WITHOUT_TOKENS = frozenset({Surface.IMAGES, Surface.SPEECH, Surface.OPAQUE})
 
 
-@dataclass(frozen=True, slots=True)
-class PricedRequest:
+class PricedRequest(NamedTuple):
     """The input of a pricing rule: `path` below the upstream's base, `methods` of a JSON-RPC body."""
 
     at: datetime
@@ -63,8 +62,7 @@ class PricedRequest:
         return self.params
 
 
-@dataclass(frozen=True, slots=True)
-class CallQuote:
+class CallQuote(NamedTuple):
     """The possible cost of a call: held before it, and named in error messages."""
 
     model: str
@@ -157,12 +155,12 @@ class PerRpcMethod:
         raise not_allowed_error(method, (pattern.text for pattern, _ in self.prices))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TokenPrices(RateBook):
     """Prices of tokens and hosted tools, from one provider of the price table."""
 
     # The operator's prices of calls without tokens, by model name or prefix (`o5*`).
-    call_nanos: Mapping[str, int] = field(default_factory=dict, hash=False)
+    call_nanos: Mapping[str, int] = field(default_factory=dict)
 
     def quote(self, request: PricedRequest) -> CallQuote:
         """Return the quote of a request. Raises: LookupError without parameters, which is a bug."""
@@ -177,8 +175,7 @@ class TokenPrices(RateBook):
         if len(quotes) == 1:
             return quotes[0]
         # The most expensive model with the full output may differ from that with a lower limit.
-        return replace(
-            max(quotes, key=lambda quote: quote.worst_case.cost_nanos),
+        return max(quotes, key=lambda quote: quote.worst_case.cost_nanos)._replace(
             minimum_nanos=max(quote.minimum_nanos for quote in quotes),
             unbounded_nanos=max(quote.unbounded_nanos for quote in quotes),
             lines=tuple(line for quote in quotes for line in quote.lines),
@@ -212,7 +209,7 @@ class TokenPrices(RateBook):
     def _quote(self, params: CostParams, name: str, at: datetime) -> CallQuote:
         if params.is_input_unbounded:
             context_window = self.context_window(name) or MAX_TOKENS_IN
-            params = replace(params, tokens_in=max(params.tokens_in, context_window))
+            params = params._replace(tokens_in=max(params.tokens_in, context_window))
         rates, version = charges.max_rates(self, params, name, at)
         input_each, output_each = charges.max_nanos_per_token(params, rates)
         extra = charges.max_fees(self, params, rates, at)
@@ -286,9 +283,8 @@ class ReportedPrice:
     def quote(self, request: PricedRequest) -> CallQuote:
         """Return the list price as the maximum. Raises: LookupError without parameters, which is a bug."""
         params = request.cost_params
-        return replace(
-            _fixed_quote(path_prefix(request.path), params.max_nanos, LIST_PRICE), rule=self, params=params
-        )
+        quote = _fixed_quote(path_prefix(request.path), params.max_nanos, LIST_PRICE)
+        return quote._replace(rule=self, params=params)
 
     def settle(self, params: CostParams, reading: UsageReading, at: datetime) -> MeteredUsage:
         """Return the cost of a call."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from app.gateway.pricing import price_table
 from app.gateway.pricing.price_table import Rates, TableModel
@@ -87,8 +87,7 @@ class FallbackRates:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class PricingMode:
+class PricingMode(NamedTuple):
     """The options of a call that change its rates."""
 
     tier: str | None = None
@@ -99,14 +98,17 @@ class PricingMode:
 STANDARD_MODE = PricingMode()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RateBook:
-    """Rates of a provider's models: the operator's prices, the table's or the provider's highest, in this order."""
+    """Rates of a provider's models: the operator's prices, the table's or the provider's highest, in this order.
+
+    Compared by identity: what was read of one is remembered.
+    """
 
     table: str
     fallback: FallbackRates = field(default_factory=FallbackRates)
     # By name, or by prefix and a star.
-    models: Mapping[str, Rates] = field(default_factory=dict, hash=False)
+    models: Mapping[str, Rates] = field(default_factory=dict)
 
     def rates_for(
         self,

@@ -86,9 +86,12 @@ class Credential:
     value: str = "{key}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Provider:
-    """A row of the table. `base_url` may contain `{key}` and, with networks, `{network}`: never show it."""
+    """A row of the table. `base_url` may contain `{key}` and, with networks, `{network}`: never show it.
+
+    Compared by identity: there is one object for each row.
+    """
 
     slug: str
     kind: ProviderKind

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.core import strict_json
 from app.errors import InvalidInput
@@ -45,8 +44,7 @@ class BodyKind(StrEnum):
     EITHER = "json or form"
 
 
-@dataclass(frozen=True, slots=True)
-class RequestBody:
+class RequestBody(NamedTuple):
     """A body as it was sent, and parsed: a JSON value, or the text fields of a form by name, and its files."""
 
     raw: bytes

@@ -17,7 +17,7 @@ from urllib.parse import unquote, unquote_plus
 
 from app.errors import InvalidInput, RouteNotAllowed
 from app.gateway.dialects.request.cost_params import invalid_field
-from app.gateway.dialects.request.offered_tools import is_tool_call, iter_objects
+from app.gateway.dialects.request.offered_tools import is_tool_call, objects_in
 
 _REFERENCES = ("id", "name")
 # An item of a conversation that only refers to a stored one; OpenAI allows it without a type.
@@ -110,31 +110,41 @@ def check_fields(rules: Sequence[FieldRule], limits: Mapping[str, int], parsed: 
     _check_spelling(parsed)
     if not rules and not limits:
         return
-    refused = _by_name(tuple(rules))
-    at_most = {_normalized_name(name): most for name, most in limits.items()}
-    for name, value in _iter_members(parsed):
-        plain = _normalized_name(name)
-        if any(rule.rejects(value) for rule in refused.get(plain, ())):
-            raise RouteNotAllowed(
-                f"{name} is not forwarded: it refers to something stored with the provider, where all clients share "
-                "one account. Send what it refers to in the request itself.",
-                details={"fields": {name: ["is not forwarded"]}},
-            )
-        if plain in at_most and not _is_within(value, at_most[plain]):
-            most = at_most[plain]
-            raise InvalidInput(
-                f"{name}: must be at most {most}, because the price of the call covers no more",
-                details={"fields": {name: [f"must be at most {most}"]}},
-            )
+    checked = _by_name(tuple(rules), tuple(limits.items()))
+    for node in objects_in(parsed):
+        for name, value in node.items():
+            if (found := checked.get(_normalized_name(name))) is not None:
+                _check_field(name, value, *found)
+        if "input" in node and not is_tool_call(node):
+            refused, most = checked.get(_normalized_name(_ITEM_REFERENCE), ((), None))
+            for item in _item_references(node["input"]):
+                _check_field(_ITEM_REFERENCE, item, refused, most)
+
+
+def _check_field(name: str, value: Any, refused: Sequence[FieldRule], most: int | None) -> None:
+    if any(rule.rejects(value) for rule in refused):
+        raise RouteNotAllowed(
+            f"{name} is not forwarded: it refers to something stored with the provider, where all clients share "
+            "one account. Send what it refers to in the request itself.",
+            details={"fields": {name: ["is not forwarded"]}},
+        )
+    if most is not None and not _is_within(value, most):
+        raise InvalidInput(
+            f"{name}: must be at most {most}, because the price of the call covers no more",
+            details={"fields": {name: [f"must be at most {most}"]}},
+        )
 
 
 @lru_cache(maxsize=256)
-def _by_name(rules: tuple[FieldRule, ...]) -> Mapping[str, Sequence[FieldRule]]:
-    """Return the rules by normalized name, once for each provider: rules are compared by identity."""
-    found: dict[str, list[FieldRule]] = {}
+def _by_name(
+    rules: tuple[FieldRule, ...], limits: tuple[tuple[str, int], ...]
+) -> Mapping[str, tuple[Sequence[FieldRule], int | None]]:
+    """Return rules and limits by normalized name, once for each provider: rules are compared by identity."""
+    most = {_normalized_name(name): number for name, number in limits}
+    refused: dict[str, list[FieldRule]] = {name: [] for name in most}
     for rule in rules:
-        found.setdefault(_normalized_name(rule.name), []).append(rule)
-    return found
+        refused.setdefault(_normalized_name(rule.name), []).append(rule)
+    return {name: (found, most.get(name)) for name, found in refused.items()}
 
 
 def _normalized_name(name: str) -> str:
@@ -175,17 +185,9 @@ def _normalized_texts(value: Any) -> Iterator[str]:
             yield json.dumps(each)
 
 
-def _item_references(node: Mapping[str, Any]) -> Iterator[Any]:
-    items = node.get("input")
+def _item_references(items: Any) -> Iterator[Any]:
     for item in items if isinstance(items, list) else [items]:
         if isinstance(item, dict) and (
             item.get("type") == _ITEM_REFERENCE or not {name for name in item if item[name]} - {"id"}
         ):
             yield item.get("id")
-
-
-def _iter_members(parsed: Any) -> Iterator[tuple[str, Any]]:
-    for node in iter_objects(parsed):
-        yield from node.items()
-        for item in () if is_tool_call(node) else _item_references(node):
-            yield _ITEM_REFERENCE, item

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any, cast
@@ -114,7 +114,7 @@ def params_of(kind: str, body: bytes) -> CostParams:
     ],
 )
 def test_a_lowered_limit_changes_nothing_else_in_the_body(kind: str, body: str, forwarded: str) -> None:
-    params = replace(params_of(kind, body.encode()), body=body.encode())
+    params = params_of(kind, body.encode())._replace(body=body.encode())
     bounded = injection.limit_output(params, 700)
     assert bounded.body.decode() == forwarded
     assert (bounded.tokens_out, bounded.is_tokens_out_set, bounded.applied_max_tokens) == (700, True, 700)
@@ -132,7 +132,7 @@ def test_a_limit_is_not_lowered_below_the_thinking_budget() -> None:
 
 
 def test_unlimited_output_is_held_in_full_or_refused() -> None:
-    params = replace(params_of("chat", b"{}"), model="gpt-5", tokens_in=1000)
+    params = params_of("chat", b"{}")._replace(model="gpt-5", tokens_in=1000)
     openai = TokenPrices("openai")
     opaque = read_request(Dialect.OPENAI, "POST", "images/edits", body=b'{"max_tokens":1000,"n":3}')
     for each in (opaque, read_request(Dialect.OPENAI, "POST", "embeddings", body=b'{"input":"x"}')):
@@ -149,12 +149,12 @@ def test_the_hold_covers_each_model_that_may_answer() -> None:
     # At 30 and 60 USD a million, and at 15 and 120: which is more expensive depends on the output.
     models = ("openai/gpt-4", "openai/gpt-5-pro")
     body = json.dumps({"models": models, "max_tokens": 20_000}).encode()
-    params = replace(params_of("openrouter", body), tokens_in=50_000)
+    params = params_of("openrouter", body)._replace(tokens_in=50_000)
     rule = TokenPrices("openrouter")
     announced = rule.quote(PricedRequest(at=clock.now(), params=params))
     assert announced.output_bound(announced.minimum_nanos) == 256
     for model in models:
-        alone = replace(params, model=model, alternatives=(), tokens_out=256)
+        alone = params._replace(model=model, alternatives=(), tokens_out=256)
         assert (
             rule.quote(PricedRequest(at=clock.now(), params=alone)).worst_case.cost_nanos
             <= announced.minimum_nanos

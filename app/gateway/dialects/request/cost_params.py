@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from app.errors import InvalidInput
 
@@ -84,8 +84,7 @@ _HINTS_BY_SURFACE = {
 _DEFAULT_HINT = {"body": "asks for too much"}
 
 
-@dataclass(frozen=True, slots=True)
-class SubCall:
+class SubCall(NamedTuple):
     """Calls of another model that one request may cause: an advisor, an image, a summary of the conversation."""
 
     model: str
@@ -94,8 +93,7 @@ class SubCall:
     tokens_out: int
 
 
-@dataclass(frozen=True, slots=True)
-class ToolLimit:
+class ToolLimit(NamedTuple):
     """A number to put into the JSON of a request, in an object below these names and positions."""
 
     path: tuple[str | int, ...]
@@ -103,8 +101,7 @@ class ToolLimit:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class HostedTools:
+class HostedTools(NamedTuple):
     """The possible cost of tools that run at the provider, beyond the tokens of the requested model."""
 
     # The number of tools that add their results to the input.
@@ -129,8 +126,7 @@ class HostedTools:
 NO_TOOLS = HostedTools()
 
 
-@dataclass(frozen=True, slots=True)
-class CostParams:
+class CostParams(NamedTuple):
     """The parameters of a request that determine its cost.
 
     `tokens_in` is an upper estimate that a real tokenizer hardly exceeds; `tokens_in_likely` is the usual count of such

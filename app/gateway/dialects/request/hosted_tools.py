@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.errors import RouteNotAllowed
 from app.gateway.dialects.request import images as image_bounds
 from app.gateway.dialects.request.cost_params import (
+    NO_TOOLS,
     Dialect,
     HostedTools,
     SubCall,
@@ -26,7 +26,7 @@ from app.gateway.dialects.request.offered_tools import (
     OFFERED_TOOLS,
     OPENAI_TOOLS,
     ToolBilling,
-    iter_objects,
+    objects_in,
 )
 
 SEARCHES_PER_TOOL = 10
@@ -78,8 +78,7 @@ _DATE = re.compile(r"[0-9]{8}$")
 _SNAKE = re.compile(r"_([a-z])")
 
 
-@dataclass(frozen=True, slots=True)
-class _Tool:
+class _Tool(NamedTuple):
     kind: str
     billing: ToolBilling
     definition: Mapping[str, Any]
@@ -104,9 +103,9 @@ def read_hosted_tools(
     cost.
     """
     listed = parsed.get("tools")
-    paths = {id(each): ("tools", at) for at, each in enumerate(listed if isinstance(listed, list) else [])}
+    paths = {id(each): ("tools", at) for at, each in enumerate(listed)} if isinstance(listed, list) else {}
     found = [
-        replace(tool, path=paths.get(id(definition), ()))
+        tool._replace(path=paths.get(id(definition), ()))
         for definition in _iter_tools(parsed)
         for tool in _classify(dialect, surface, definition)
         if tool.billing is not ToolBilling.NOTHING
@@ -132,8 +131,7 @@ def read_hosted_tools(
     has_bare_servers = bool(parsed.get("mcp_servers")) and all(tool.kind != "mcp_toolset" for tool in found)
     if not found and not has_bare_servers:
         return billed
-    return replace(
-        billed,
+    return billed._replace(
         readers=billed.readers + has_bare_servers + sum(map(_reader_count, found)),
         is_unbounded=has_bare_servers or any(tool.billing is ToolBilling.UNBOUNDED for tool in found),
         limits=limits,
@@ -165,10 +163,11 @@ def compaction_calls(parsed: Mapping[str, Any], model: str, tokens_in: int) -> t
 
 def _iter_tools(parsed: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield the tools of a request, including those added by items of its conversation."""
-    for node in iter_objects(parsed, _SKIPPED_FIELDS):
-        tools = node.get("tools")
-        listed = tools if isinstance(tools, list) else [tools]
-        yield from (tool for tool in listed if isinstance(tool, dict))
+    for node in objects_in(parsed, _SKIPPED_FIELDS):
+        if "tools" in node:
+            tools = node["tools"]
+            listed = tools if isinstance(tools, list) else [tools]
+            yield from (tool for tool in listed if isinstance(tool, dict))
         if node.get("type") == "tool_definition" and isinstance(node.get("definition"), dict):
             yield node["definition"]
 
@@ -228,6 +227,8 @@ def _search_costs(
     if len(counted) < len(tools):
         searches += _max_calls(dialect, parsed, found)
     extra = plugins + is_search_model + any(each.endswith(":online") for each in models)
+    if not tools and not extra:
+        return NO_TOOLS
     searches += extra * SEARCHES_PER_TOOL
     search_nanos = None
     if dialect is Dialect.OPENAI and tools:

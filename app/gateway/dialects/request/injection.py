@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from decimal import Decimal
 from itertools import islice
 from typing import Any
@@ -38,7 +37,7 @@ def request_usage(params: CostParams, parsed: Mapping[str, Any]) -> CostParams:
         start = params.body.index(b"{") + 1
         comma = b"," if parsed else b""
         spliced = params.body[:start] + _STREAM_OPTIONS + comma + params.body[start:]
-        return replace(params, body=spliced, usage_injected=True)
+        return params._replace(body=spliced, usage_injected=True)
     if options is not None and not isinstance(options, dict):
         raise invalid_field("stream_options", "must be an object")
     stream_options = (options or {}).get("include_usage")
@@ -50,7 +49,7 @@ def request_usage(params: CostParams, parsed: Mapping[str, Any]) -> CostParams:
     start, end = _value_spans(text)["stream_options"]
     value = _with_member(text[start:end] if options else "{}", "include_usage", "true")
     spliced = (text[:start] + value + text[end:]).encode("utf-8", "surrogatepass")
-    return replace(params, body=spliced, usage_injected=True)
+    return params._replace(body=spliced, usage_injected=True)
 
 
 def limit_output(params: CostParams, tokens: int) -> CostParams:
@@ -71,8 +70,7 @@ def limit_output(params: CostParams, tokens: int) -> CostParams:
         text = _with_member(
             text, config, _with_output_limit("{}" if value == "null" else value, names, tokens)
         )
-    return replace(
-        params,
+    return params._replace(
         body=text.encode("utf-8", "surrogatepass"),
         tokens_out=min(params.tokens_out, tokens * params.candidates),
         is_tokens_out_set=True,

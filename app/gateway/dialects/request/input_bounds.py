@@ -7,8 +7,7 @@ spaces; every other byte is counted as one token. English text is over-counted b
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.errors import InvalidInput
 from app.gateway.dialects.request import images
@@ -32,14 +31,15 @@ _REMOTE_FILE_LIKELY = 10_000
 # A tool that runs at the provider adds its results to the prompt.
 _HOSTED_TOOL, _HOSTED_TOOL_LIKELY = 100_000, 5_000
 
+_CONTENT_FIELDS = ("messages", "input", "contents", "content", "requests")
+_SYSTEM_FIELDS = ("systemInstruction", "system_instruction", "system")
 _NESTED_PARTS = ("content", "parts", "output")
 # Blocks of a conversation, and images and files in it: no provider accepts as many.
 _MAX_PARTS = 50_000
 _MAX_MEDIA = 4_000
 
 
-@dataclass(frozen=True, slots=True)
-class InputBound:
+class InputBound(NamedTuple):
     """What the input of a request says about its cost, as `CostParams` names it."""
 
     tokens_in: int
@@ -51,8 +51,7 @@ class InputBound:
     has_audio: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _MediaPart:
+class _MediaPart(NamedTuple):
     at_most: int
     likely: int
     is_unbounded: bool = False
@@ -119,11 +118,8 @@ def opaque_input_bound(body: bytes) -> InputBound:
 
 def _content_blocks(parsed: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Walk the places where providers read media; the same shape elsewhere is counted as text."""
-    system = parsed.get("systemInstruction") or parsed.get("system_instruction") or parsed.get("system")
-    stack: list[Any] = [
-        parsed.get("messages"), parsed.get("input"), parsed.get("contents"), parsed.get("content"), system,
-        parsed.get("requests"),
-    ]  # fmt: skip
+    stack = [parsed[name] for name in _CONTENT_FIELDS if name in parsed]
+    stack += next(([parsed[name]] for name in _SYSTEM_FIELDS if parsed.get(name)), [])
     part_count = 0
     while stack:
         node = stack.pop()
@@ -134,7 +130,9 @@ def _content_blocks(parsed: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
             if part_count > _MAX_PARTS:
                 raise InvalidInput(f"The request has more than {_MAX_PARTS} parts: shorten it.")
             yield node
-            stack.extend(node[name] for name in _NESTED_PARTS if name in node)
+            for name in _NESTED_PARTS:
+                if name in node:
+                    stack.append(node[name])
 
 
 def _media_part(block: Mapping[str, Any], model: str) -> _MediaPart | None:

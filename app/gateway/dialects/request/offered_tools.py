@@ -5,7 +5,7 @@ A tool is offered only if its cost can be bounded before the call and charged af
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any
 
@@ -114,6 +114,7 @@ CLIENT_DEFINED_FIELDS = frozenset(
         "responseSchema", "response_schema", "responseJsonSchema", "args", "arguments", "response", "metadata",
     }
 )  # fmt: skip
+_CONTAINERS = (dict, list)
 _TOOL_CALL_TYPES = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 
 
@@ -123,22 +124,21 @@ def is_tool_call(node: Mapping[str, Any]) -> bool:
     return isinstance(kind, str) and kind in _TOOL_CALL_TYPES
 
 
-def iter_objects(
-    parsed: Any, skipped: Collection[str] = CLIENT_DEFINED_FIELDS
-) -> Iterator[Mapping[str, Any]]:
-    """Yield the objects of a body, without those below some fields and the arguments of calls."""
+def objects_in(parsed: Any, skipped: Collection[str] = CLIENT_DEFINED_FIELDS) -> Sequence[Mapping[str, Any]]:
+    """Return the objects of a body, without those below some fields and the arguments of calls."""
+    found = []
     stack = [parsed]
     while stack:
         node = stack.pop()
         if isinstance(node, list):
-            stack.extend(node)
+            stack += node
         elif isinstance(node, dict):
-            yield node
-            is_call = is_tool_call(node)
-            stack.extend(
-                value
-                for name, value in node.items()
-                if isinstance(value, dict | list)
-                and name not in skipped
-                and not (is_call and name == "input")
-            )
+            found.append(node)
+            for name, value in node.items():
+                if (
+                    isinstance(value, _CONTAINERS)
+                    and name not in skipped
+                    and not (name == "input" and is_tool_call(node))
+                ):
+                    stack.append(value)
+    return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -64,16 +63,19 @@ def read_cost_params(
     is_streamed = is_streaming_path or (
         surface is not Surface.GENERATE and _flag(parsed, "stream", is_form=is_form)
     )
-    params = CostParams(surface, dialect, body=body, is_streamed=is_streamed)
     if surface in search_costs.SEARCH_SURFACES:
-        return replace(params, max_nanos=search_costs.max_nanos(dialect, surface, parsed))
+        most = search_costs.max_nanos(dialect, surface, parsed)
+        return CostParams(surface, dialect, body=body, is_streamed=is_streamed, max_nanos=most)
     model = model or _text(parsed, "model")
     if surface in media_bounds.MEDIA_SURFACES:
         found = media_bounds.media_bound(dialect, surface, model, parsed, files)
         candidates = _candidates(surface, parsed)
-        return replace(
-            params,
-            model=model,
+        return CostParams(
+            surface,
+            dialect,
+            model,
+            body=body,
+            is_streamed=is_streamed,
             # Each image is billed separately.
             tokens_in=found.tokens_in * candidates,
             tokens_in_likely=found.tokens_in,
@@ -92,7 +94,7 @@ def read_cost_params(
     )
     if surface is Surface.MESSAGES:
         summaries = hosted_tools.compaction_calls(parsed, model, bound.tokens_in)
-        hosted = replace(hosted, sub_calls=(*hosted.sub_calls, *summaries))
+        hosted = hosted._replace(sub_calls=(*hosted.sub_calls, *summaries))
     candidates = _candidates(surface, parsed)
     explicit_tokens_out = _output_bound(surface, parsed)
     min_tokens_out = MIN_TOKENS_OUT + _thinking_budget(surface, parsed)
@@ -103,16 +105,18 @@ def read_cost_params(
         if explicit_tokens_out is None
         else explicit_tokens_out
     )
-    params = replace(
-        params,
+    params = CostParams(
+        surface,
+        dialect,
+        model,
+        alternatives,
+        is_streamed=is_streamed,
         tokens_in=bound.tokens_in,
         tokens_in_likely=bound.tokens_in_likely,
         is_input_unbounded=bound.is_input_unbounded,
         has_media=bound.has_media,
         has_audio=bound.has_audio,
         writes_cache=bound.writes_cache,
-        model=model,
-        alternatives=alternatives,
         tokens_out=each * candidates,
         is_tokens_out_set=explicit_tokens_out is not None,
         min_tokens_out=min_tokens_out,
@@ -149,9 +153,12 @@ def _output_bound(surface: Surface, parsed: Mapping[str, Any]) -> int | None:
 
 def _thinking_budget(surface: Surface, parsed: Mapping[str, Any]) -> int:
     """Return the largest thinking budget that a request states, 0 if it states none."""
-    configs = [place.get(name) for _, place in _generation_configs(surface, parsed) for name in _THINKING]
     budgets = [
-        config.get(name) for config in configs if isinstance(config, dict) for name in _THINKING_BUDGETS
+        config.get(name)
+        for _, place in _generation_configs(surface, parsed)
+        for field in _THINKING
+        if isinstance(config := place.get(field), dict)
+        for name in _THINKING_BUDGETS
     ]
     counts = [count for count in budgets if isinstance(count, int) and not isinstance(count, bool)]
     return min(max([0, *counts]), MAX_TOKENS_OUT)
@@ -180,9 +187,12 @@ def _image_count(parsed: Mapping[str, Any]) -> int:
 
 def _counts(surface: Surface, parsed: Mapping[str, Any], names: Sequence[str]) -> list[int]:
     """Return those of the counts that a request states."""
-    places = _generation_configs(surface, parsed)
-    named = [_count(place, name, f"{at}.{name}" if at else name) for at, place in places for name in names]
-    return [count for count in named if count is not None]
+    return [
+        count
+        for at, place in _generation_configs(surface, parsed)
+        for name in names
+        if name in place and (count := _count(place, name, f"{at}.{name}" if at else name)) is not None
+    ]
 
 
 def _generation_configs(surface: Surface, parsed: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:

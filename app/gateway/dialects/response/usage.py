@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 # The key of searches in `UsageReading.tool_calls`.
 WEB_SEARCH = "web_search"
 
 
-@dataclass(slots=True)
-class Usage:
+class Usage(NamedTuple):
     """Tokens as billed: `tokens_in` includes cached tokens, `tokens_out` includes reasoning.
 
     The other counts are parts of those two with their own prices. `cost_nanos` is the cost that the upstream itself
@@ -31,7 +31,7 @@ class Usage:
     image_out: int = 0
     reasoning: int = 0
     # The response does not divide its tokens into text, audio and images.
-    is_undivided: bool = field(default=False, compare=False)
+    is_undivided: bool = False
     searches: int = 0
     audio_seconds: int = 0
     cost_nanos: int | None = None
@@ -40,8 +40,7 @@ class Usage:
     runs: tuple[tuple[str | None, Usage], ...] = ()
 
 
-@dataclass(slots=True)
-class UsageReading:
+class UsageReading(NamedTuple):
     """The usage read from one response; `usage` is None if it reported none.
 
     `is_complete` is false if the response ended before its last count: then `streamed_bytes`, the content that was
@@ -62,6 +61,6 @@ class UsageReading:
     # Where inference ran, as the upstream reports it.
     region: str | None = None
     # How often the response shows each hosted tool in use.
-    tool_calls: Mapping[str, int] = field(default_factory=dict)
+    tool_calls: Mapping[str, int] = MappingProxyType({})
     # The upstream reported an error after a successful status (a stream that fails midway).
     has_failed: bool = False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from app.gateway.dialects.request import hosted_tools, media_bounds, search_costs
@@ -17,6 +16,7 @@ from app.gateway.dialects.response.usage import WEB_SEARCH, Usage, UsageReading
 _TEXT_FIELDS = frozenset(
     {"content", "text", "refusal", "reasoning", "reasoning_content", "thinking", "partial_json", "arguments"}
 )
+_CONTAINERS = (dict, list)
 _ARGUMENT_FIELDS = frozenset({"args", "input"})
 _MAX_NODES = 100_000
 _MAX_TOOL_CALLS = 10_000
@@ -110,8 +110,7 @@ class UsageAccumulator:
             usage = images
         elif images is not None:
             runs = usage.runs or ((None, usage),)
-            usage = replace(
-                usage,
+            usage = usage._replace(
                 tokens_in=usage.tokens_in + images.tokens_in,
                 tokens_out=usage.tokens_out + images.tokens_out,
                 runs=(*runs, (self._image_model, images)),
@@ -119,7 +118,7 @@ class UsageAccumulator:
         if usage is None:
             return None
         searches = min(self._billed_searches(usage), usage_readers.MAX_TOKENS)
-        return usage if searches == usage.searches else replace(usage, searches=searches)
+        return usage if searches == usage.searches else usage._replace(searches=searches)
 
     def _billed_searches(self, usage: Usage) -> int:
         """Return the number of billed searches: as reported, or as counted in the response."""
@@ -235,18 +234,15 @@ def _text_bytes(payload: Mapping[str, Any]) -> int:
         node_count += 1
         node = stack.pop()
         if isinstance(node, list):
-            stack += [each for each in node if isinstance(each, dict | list)]
-        else:
+            stack += [each for each in node if isinstance(each, _CONTAINERS)]
+        elif isinstance(node, dict):
             for name, value in node.items():
                 if isinstance(value, str):
                     size += _utf8_size(value) if name in _TEXT_FIELDS else 0
-                elif isinstance(value, list):
+                elif name in _ARGUMENT_FIELDS and isinstance(value, dict):
+                    size += len(json.dumps(value, default=str))
+                elif isinstance(value, _CONTAINERS):
                     stack.append(value)
-                elif isinstance(value, dict):
-                    if name in _ARGUMENT_FIELDS:
-                        size += len(json.dumps(value, default=str))
-                    else:
-                        stack.append(value)
     return size
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any
 
@@ -40,25 +39,26 @@ def openai_usage(reported: Mapping[str, Any], *, reports_cost: bool) -> Usage | 
         # Where the completion count omits reasoning, the total includes it (xAI, Gemini's OpenAI surface).
         tokens_out = max(tokens_out, total - tokens_in)
     # Transcriptions use the singular.
-    within = _nested(reported, "prompt_tokens_details", "input_tokens_details", "input_token_details")
-    beyond = _nested(reported, "completion_tokens_details", "output_tokens_details")
-    by_age = _nested(within, "cache_write_tokens_details")
-    by_kind = _nested(reported, "cached_tokens_details")
+    details_in = _nested(reported, "prompt_tokens_details", "input_tokens_details", "input_token_details")
+    details_out = _nested(reported, "completion_tokens_details", "output_tokens_details")
+    within, beyond = _counts(details_in), _counts(details_out)
+    by_age = _counts(_nested(details_in, "cache_write_tokens_details"))
+    by_kind = _counts(_nested(reported, "cached_tokens_details"))
     return Usage(
         tokens_in=tokens_in,
         tokens_out=tokens_out or 0,
-        cache_read=_number(within, "cached_tokens")
+        cache_read=within.get("cached_tokens")
         or _first_count(reported, "prompt_cache_hit_tokens", "total_cached_tokens", "cached_tokens")
         or 0,
-        cache_write=_number(within, "cache_write_tokens"),
-        cache_write_1h=_number(by_age, "ttl_12h_tokens"),
-        audio_in=_number(within, "audio_tokens"),
-        audio_out=_number(beyond, "audio_tokens"),
-        image_in=_number(within, "image_tokens"),
-        image_cached=_number(by_kind, "cached_image_tokens"),
-        image_out=_number(beyond, "image_tokens"),
-        reasoning=_number(beyond, "reasoning_tokens") or _number(reported, "total_thought_tokens"),
-        is_undivided=not beyond,
+        cache_write=within.get("cache_write_tokens", 0),
+        cache_write_1h=by_age.get("ttl_12h_tokens", 0),
+        audio_in=within.get("audio_tokens", 0),
+        audio_out=beyond.get("audio_tokens", 0),
+        image_in=within.get("image_tokens", 0),
+        image_cached=by_kind.get("cached_image_tokens", 0),
+        image_out=beyond.get("image_tokens", 0),
+        reasoning=beyond.get("reasoning_tokens") or _number(reported, "total_thought_tokens"),
+        is_undivided=not details_out,
         audio_seconds=seconds or 0,
         cost_nanos=cost_nanos,
     )
@@ -68,8 +68,7 @@ def anthropic_usage(reported: Mapping[str, Any], *, reports_cost: bool = False) 
     """Read `usage` of a message, or of the merged events of a stream; its input count excludes the cache."""
     if _count(reported, "input_tokens") is None and _count(reported, "output_tokens") is None:
         return None
-    usage = replace(
-        _message_usage(reported),
+    usage = _message_usage(reported)._replace(
         searches=_number(_nested(reported, "server_tool_use"), "web_search_requests"),
         cost_nanos=_reported_nanos(reported) if reports_cost else None,
     )
@@ -82,8 +81,7 @@ def anthropic_usage(reported: Mapping[str, Any], *, reports_cost: bool = False) 
     if not others and len(rounds) == 1 and rounds[0].get("model") is None:
         return usage
     runs = tuple((_model(each), _message_usage(each)) for each in [*rounds, *others])
-    return replace(
-        usage,
+    return usage._replace(
         tokens_in=min(sum(run.tokens_in for _, run in runs), MAX_TOKENS),
         tokens_out=min(sum(run.tokens_out for _, run in runs), MAX_TOKENS),
         runs=runs,
@@ -115,7 +113,7 @@ def image_usage(reported: Mapping[str, Any]) -> Usage | None:
     usage = openai_usage(reported, reports_cost=False)
     if usage is None or isinstance(reported.get("output_tokens_details"), dict):
         return usage
-    return replace(usage, image_out=usage.tokens_out)
+    return usage._replace(image_out=usage.tokens_out)
 
 
 def gemini_usage(reported: Mapping[str, Any]) -> Usage | None:
@@ -220,6 +218,10 @@ def _first_count(reported: Mapping[str, Any], *names: str) -> int | None:
         if count is not None:
             return count
     return None
+
+
+def _counts(details: Mapping[str, Any]) -> Mapping[str, int]:
+    return {name: count for name in details if (count := _count(details, name)) is not None}
 
 
 def _number(reported: Mapping[str, Any], name: str) -> int:
