@@ -81,7 +81,7 @@ def go_to_review(session: BrowserSession, snapshot: PageSnapshot) -> tuple[PageS
         before = snapshot
         snapshot = session.tab.wait_for(_differs(before), seconds=_RESPONSE_SECONDS)
         # A list of the steps to come may have the words of the last one.
-        if confirms_order(before, snapshot) and not _next_step_buttons(snapshot):
+        if confirms_order(before, snapshot) and not steps.named_onward(snapshot):
             raise _unexpected_confirmation()
     raise PurchaseFailed(FailureCode.STUCK, "The checkout did not reach its review.")
 
@@ -116,8 +116,7 @@ def next_press(
 
 
 def _onward_button(snapshot: PageSnapshot, progress: _CheckoutProgress) -> PageButton | None:
-    by_words = _next_button(snapshot, progress)
-    return by_words or steps.onward_button(snapshot, progress.candidates(snapshot, list(snapshot.buttons)))
+    return steps.onward_button(snapshot, progress.candidates(snapshot, list(snapshot.buttons)))
 
 
 def _state(snapshot: PageSnapshot) -> tuple[object, ...]:
@@ -189,7 +188,7 @@ def _advance(session: BrowserSession, snapshot: PageSnapshot, progress: _Checkou
 
 
 def _is_review(snapshot: PageSnapshot) -> bool:
-    if prices.total_of(breakdown.labelled_amounts(snapshot)) is None and _next_step_buttons(snapshot):
+    if prices.total_of(breakdown.labelled_amounts(snapshot)) is None and steps.named_onward(snapshot):
         return False
     _assert_no_card_required(snapshot)
     return True
@@ -234,40 +233,6 @@ def _continue_as_guest(session: BrowserSession, snapshot: PageSnapshot, progress
     return True
 
 
-def _next_button(snapshot: PageSnapshot, progress: _CheckoutProgress) -> PageButton | None:
-    usable = _usable(snapshot)
-    onward = _next_step_buttons(snapshot)
-    login_buttons = [
-        button
-        for button in usable
-        if keywords.CHECKOUT.search(button.text) and not keywords.NOT_NEXT.search(button.text)
-    ]
-    # "Complete checkout" orders: only `run` presses that, after authorization.
-    login_buttons = [
-        button
-        for button in login_buttons
-        if not keywords.PLACE_ORDER.search(button.text) and not keywords.EXTERNAL_PAYMENT.search(button.text)
-    ]
-    carts = [
-        button
-        for button in usable
-        if keywords.VIEW_CART.search(button.text) and not keywords.ADD_TO_CART.search(button.text)
-    ]
-    in_checkout = any(
-        autofill.token_of(control) in {"postal-code", "address-line1", "address-level2"}
-        for control in snapshot.controls
-    )
-    submits = [button for button in onward if button.submits or button.tag != "a"]
-    ranked = (
-        [submits, onward, login_buttons, carts] if in_checkout else [login_buttons, submits, onward, carts]
-    )
-    for buttons in ranked:
-        target = preferred_button(progress.candidates(snapshot, buttons))
-        if target is not None:
-            return target
-    return None
-
-
 def _advised_button(
     session: BrowserSession, snapshot: PageSnapshot, progress: _CheckoutProgress
 ) -> PageButton:
@@ -282,25 +247,6 @@ def _advised_button(
         FailureCode.STUCK,
         "The checkout does not continue: no button to the next step or to the order was found.",
     )
-
-
-def _usable(snapshot: PageSnapshot) -> list[PageButton]:
-    return [
-        button
-        for button in snapshot.buttons
-        if not button.disabled and button.region not in {"nav", "footer"}
-    ]
-
-
-def _next_step_buttons(snapshot: PageSnapshot) -> list[PageButton]:
-    """Return the buttons that lead to the next step and do not order."""
-    return [
-        button
-        for button in _usable(snapshot)
-        if keywords.NEXT.search(button.text)
-        and not keywords.NOT_NEXT.search(button.text)
-        and not any(keywords.PLACE_ORDER.search(name) for name in (button.text, button.label))
-    ]
 
 
 def _assert_nothing_missing(session: BrowserSession, snapshot: PageSnapshot) -> None:
