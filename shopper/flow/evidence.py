@@ -15,6 +15,23 @@ from shopper.page.snapshot import PageButton
 Rule = Callable[[PageButton], bool]
 
 
+def by_structure(
+    buttons: Sequence[PageButton],
+    *,
+    structure: Sequence[Rule],
+    words: Sequence[re.Pattern[str]],
+    never: Sequence[re.Pattern[str]] = (),
+) -> PageButton | None:
+    """Return the button for which the first rule holds that holds for any; of several, the one that `words` name."""
+    usable = [button for button in buttons if not button.disabled and not is_named(button, *never)]
+    for rule in structure:
+        found = [button for button in usable if rule(button)]
+        chosen = found[0] if len(found) == 1 else _named(found, words)
+        if chosen is not None:
+            return chosen
+    return None
+
+
 def best(
     buttons: Sequence[PageButton],
     *,
@@ -22,17 +39,9 @@ def best(
     words: Sequence[re.Pattern[str]],
     never: Sequence[re.Pattern[str]] = (),
 ) -> PageButton | None:
-    """Return the usable button with the strongest evidence; None if nothing tells.
-
-    The first rule of `structure` that holds for one button decides, or for several of which `words` names one.
-    """
-    usable = [button for button in buttons if not button.disabled and not is_named(button, *never)]
-    for rule in structure:
-        found = [button for button in usable if rule(button)]
-        chosen = found[0] if len(found) == 1 else _named(found, words)
-        if chosen is not None:
-            return chosen
-    return _named(usable, words)
+    """Return the button with the strongest evidence, by structure or else by words; None if nothing tells."""
+    found = by_structure(buttons, structure=structure, words=words, never=never)
+    return found or _named([button for button in buttons if not is_named(button, *never)], words)
 
 
 def is_named(button: PageButton, *words: re.Pattern[str]) -> bool:

@@ -16,8 +16,7 @@ from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
 
 _PLACE_TOKENS = frozenset({"postal-code", "address-line1", "address-level2"})
 _ASKED_TOKENS = _PLACE_TOKENS | {"name", "given-name", "family-name", "tel", "country", "address-level1"}
-# The addresses (URLs) of shops, which are English where their pages are not.
-_CHECKOUT_PATH = re.compile(r"checkout|/kassa|/kasse|/caisse|/cassa", re.IGNORECASE)
+# The addresses (URLs) of shops are English where their pages are not.
 _CONFIRMED_PATH = re.compile(
     r"(^|[/_-])(thank-?you|thanks|success|order-?(confirm(ed|ation)|received|complete[d]?|placed)|confirmed|receipt)([/_.-]|$)",
     re.IGNORECASE,
@@ -43,28 +42,38 @@ def consequence(session: BrowserSession, snapshot: PageSnapshot, button: PageBut
 
     No honest shop orders from a page without the price, without a recipient, while two more steps follow, or before
     its disabled order button can be pressed. A page that asks for nothing any more, for everything together, or for
-    something else after the payment was chosen, may order.
+    something else after the payment was chosen, may order. Once the payment was sent, neither a name nor a list of
+    steps shows that a page without questions does not order: both may lie.
     """
-    named = f"{button.text} {button.label}"
-    leads_on = (
+    if (
         snapshot.is_left_by(button)
         or not _is_recipient_known(session, snapshot)
         or not _shows_price(session, snapshot)
-        or snapshot.steps_after > 1
-        or any(_is_order_button_to_come(other) for other in snapshot.buttons)
-        or keywords.NAMED_STEP.search(named)
-        or keywords.CHECKOUT.search(named)
-    )
-    if leads_on:
+    ):
         return NextPress.LEADS_ON
     asked = [control for control in snapshot.controls if _is_asked(control, button)]
     pays = any(review.is_payment(control) for control in asked)
     places = any(autofill.token_of(control) in _PLACE_TOKENS for control in asked)
+    if session.payment_sent and not asked:
+        return NextPress.MAY_ORDER
+    if (
+        snapshot.steps_after > 1
+        or any(_is_order_button_to_come(other) for other in snapshot.buttons)
+        or evidence.is_named(button, keywords.NAMED_STEP, keywords.CHECKOUT)
+    ):
+        return NextPress.LEADS_ON
     if not asked or (session.payment_sent and not pays) or (pays and (places or snapshot.steps_after == 0)):
         return NextPress.MAY_ORDER
-    if not pays or keywords.NEXT.search(named):
-        return NextPress.LEADS_ON
-    return NextPress.UNCERTAIN
+    return NextPress.UNCERTAIN if pays else NextPress.LEADS_ON
+
+
+def enters_order(snapshot: PageSnapshot, button: PageButton) -> bool:
+    """Return whether a button of a checkout's page submits a form to the checkout."""
+    return bool(
+        button.submits
+        and keywords.CHECKOUT_PATH.search(snapshot.path)
+        and keywords.CHECKOUT_PATH.search(button.action)
+    )
 
 
 def sends_payment(snapshot: PageSnapshot, button: PageButton) -> bool:
@@ -75,19 +84,20 @@ def sends_payment(snapshot: PageSnapshot, button: PageButton) -> bool:
 def onward_button(snapshot: PageSnapshot, candidates: list[PageButton]) -> PageButton | None:
     """Return the button that leads on; None if nothing tells which.
 
-    It leads to the checkout, or belongs to what a checkout asks; else it has words of a next step; else it is the only one.
+    It leads to the checkout, or belongs to what a checkout asks; else it has words of a next step; else it is the
+    only one.
     """
     apart = {button.number for button in candidates if _may_lead_on(snapshot, button)}
 
     def enters_checkout(button: PageButton) -> bool:
         path = button.action if button.submits else button.path
-        return button.number in apart and bool(_CHECKOUT_PATH.search(path))
+        return button.number in apart and bool(keywords.CHECKOUT_PATH.search(path))
 
     def asks(button: PageButton) -> bool:
         fields = any(_is_asked(control, button) for control in snapshot.controls)
         return button.number in apart and button.tag != "a" and fields
 
-    is_entered = bool(_CHECKOUT_PATH.search(snapshot.path))
+    is_entered = bool(keywords.CHECKOUT_PATH.search(snapshot.path))
     # The form of a review of the product asks for a name, too.
     asks_recipient = any(autofill.token_of(control) in _PLACE_TOKENS for control in snapshot.controls)
     forms = [lambda button: button.submits and asks(button), asks] if is_entered or asks_recipient else []

@@ -1,4 +1,8 @@
-"""The role of each amount of a page: by its row first, by arithmetic next, by the page's text last. No I/O."""
+"""The role of each amount of a page: by rows and their sum first, by labels next, by the page's text last. No I/O.
+
+The sum decides which amount is the total: a part of it is none, whatever its label. A label that names another amount
+is a contradiction, or the total of a page without a sum.
+"""
 
 from __future__ import annotations
 
@@ -61,20 +65,21 @@ def labelled_amounts(snapshot: PageSnapshot) -> list[LabelledAmount]:
 
 
 def order_rows(snapshot: PageSnapshot, goods_nanos: int) -> list[LabelledAmount]:
-    """Return the labelled amounts of an order; without a known label of a total, those of which one is the sum.
+    """Return the amounts of an order: those of a table or list of which the last is the sum, or else the labelled ones.
 
-    They are in one table or list with the price of the goods, and nothing on the page costs more.
+    The sum contains the price of the goods, and nothing on the page costs more. Where the labels name a total that is
+    no part of it, they are returned: they agree and say what the parts are, or they contradict.
     """
     rows = labelled_amounts(snapshot)
-    if prices.total_of(rows) is not None:
-        return rows
+    labelled = prices.total_of(rows)
     structured = _rows(snapshot)
     struck = {amount.nanos for row in snapshot.amounts if row.struck for amount in prices.amounts(row.amount)}
     shown = {amount.nanos for amount in prices.amounts(snapshot.text)} - struck
     largest = max(shown | {row.found.amount.nanos for row in structured}, default=0)
     for group in dict.fromkeys(row.group for row in structured):
         summed = _sum_of([row.found for row in structured if row.group == group], goods_nanos)
-        if summed and summed[-1].amount.nanos == largest:
+        is_part = labelled is None or labelled.nanos in {row.amount.nanos for row in summed[:-1]}
+        if summed and summed[-1].amount.nanos == largest and is_part:
             return summed
     return rows
 

@@ -46,6 +46,8 @@
     const found = closest(element, "header,nav,footer,aside,[role=banner],[role=navigation],[role=contentinfo]");
     return found ? (found.getAttribute("role") || found.tagName).toLowerCase() : "";
   };
+  // The entry of a list or a table that an element belongs to.
+  const entryOf = (element) => closest(up(element), "li,tr,[role=listitem],[role=row]");
   const byIds = (element, name) =>
     (element.getAttribute(name) || "").split(/\s+/).map((id) => id && element.getRootNode().getElementById
       ? inner(element.getRootNode().getElementById(id)) : "").join(" ");
@@ -142,7 +144,7 @@
       required: element.required === true || element.getAttribute("aria-required") === "true" || /\*\s*$/.test(labelOf(element)),
       disabled: element.disabled === true || element.readOnly === true || element.getAttribute("aria-disabled") === "true",
       problem: problemOf(element),
-      form: element.form ? forms.indexOf(element.form) : -1,
+      form: element.form ? forms.indexOf(element.form) : -1, entry: all.indexOf(entryOf(element)),
       group: group ? group + (titleOf(element) ? " " + titleOf(element) : "") : "",
       card: type === "radio" ? cardOf(element, peers) : "", dialog: inDialog(element),
       options: element.tagName === "SELECT" ? [...element.options].slice(0, 400).map((option) => ({
@@ -176,7 +178,8 @@
       href: element.tagName === "A" ? element.href : "",
       label,
       disabled: element.disabled === true || ["aria-disabled", "aria-busy"].some((name) => element.getAttribute(name) === "true"),
-      form: form ? forms.indexOf(form) : -1,
+      code: tidy(["name", "id", "class", "data-action"].map((name) => element.getAttribute(name) || "").join(" ")),
+      form: form ? forms.indexOf(form) : -1, entry: all.indexOf(entryOf(element)), entry_text: inner(entryOf(element), 300),
       action: form ? pathOf(element.getAttribute("formaction") || form.getAttribute("action") || "") : "",
       toggles: ["aria-expanded", "aria-pressed", "aria-haspopup", "aria-selected"].some((name) => element.hasAttribute(name)),
       in_list: !!closest(up(element), "li,tr,dd,[role=listitem],[role=row],[role=toolbar]"),

@@ -45,6 +45,8 @@ class FormControl:
     card: str
     dialog: bool
     options: tuple[ListOption, ...]
+    entry: int = -1
+    """The entry of a list or a table that it belongs to; -1 for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +73,13 @@ class PageButton:
     """The accessible name that the page sets, which may differ from the text."""
     action: str = ""
     """The path that the form is sent to."""
+    code: str = ""
+    """The identifiers in the markup, which programmers write in English in every language."""
     toggles: bool = False
     """Opens or selects something, by its ARIA state."""
+    entry: int = -1
+    """The entry of a list or a table that it belongs to, which has the text `entry_text`; -1 for none."""
+    entry_text: str = ""
     in_list: bool = False
     """Belongs to one entry of a list or a table."""
 

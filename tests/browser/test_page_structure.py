@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Browser, Page
 
 from shopper.flow import product, seen, steps
 from shopper.page import structured
 from shopper.page.snapshot import SCRIPT, PageSnapshot, parse_snapshot
+from shopper.page.tab import BrowserTab
 
 pytestmark = pytest.mark.browser
 
@@ -178,3 +179,43 @@ def test_structured_data_that_are_too_deep_or_too_many_or_broken_are_none(
 ) -> None:
     snapshot = read(f'<p>.</p><script type="application/ld+json">{data}</script>')
     assert structured.offers(snapshot) == []
+
+
+LATER = """<section {}>Ladataan</section><script>setTimeout(() => {{
+  document.querySelector("section").outerHTML = "<section>Valmis</section>"; }}, 1200);</script>"""
+
+
+@pytest.fixture
+def tab(chromium: Browser) -> Iterator[BrowserTab]:
+    with chromium.new_context() as context:
+        yield BrowserTab(context, start="https://shop.example/", allowed_domains=())
+
+
+@pytest.mark.parametrize("state", ["aria-busy=true", "role=progressbar"])
+def test_a_region_that_is_busy_is_waited_for(tab: BrowserTab, state: str) -> None:
+    tab.page.set_content(f"<main>{LATER.format(state)}</main>")
+    tab.settle()
+    assert tab.page.inner_text("main") == "Valmis"
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<p role=progressbar aria-valuenow=40>Vielä 5 $ ilmaiseen toimitukseen</p>",
+        "<p aria-busy=true aria-hidden=true>Ladataan</p>",
+        "<p aria-busy=true hidden>Ladataan</p>",
+        "<progress value=4 max=5></progress>",
+    ],
+    ids=["a-known-progress", "not-for-readers", "hidden", "a-known-element"],
+)
+def test_what_shows_its_progress_or_is_not_shown_is_not_waited_for(tab: BrowserTab, html: str) -> None:
+    tab.page.set_content(f"<main>{html}</main>")
+    assert not tab._is_busy(gives_up=False)
+
+
+def test_a_region_that_stays_busy_is_waited_for_once(tab: BrowserTab) -> None:
+    tab.page.set_content("<main aria-busy=true>Ladataan</main>")
+    tab.settle()
+    assert not tab._is_busy(gives_up=False)
+    tab.page.set_content("<main aria-busy=true>Ladataan</main>")
+    assert tab._is_busy(gives_up=False)
