@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Any
 
 from app.ports.shopper import ChoicePurpose, FailureCode, Product, PurchaseFailed
-from shopper.flow import advice, cart, evidence, extras
+from shopper.flow import advice, cart, evidence, extras, offer
 from shopper.flow.session import BrowserSession, assert_no_human_check, find_same_button
 from shopper.page import autofill, keywords, structured
-from shopper.page import prices as money
-from shopper.page.prices import PageAmount
 from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
 from shopper.page.tab import PageActionFailed
 
@@ -39,15 +36,15 @@ def read(session: BrowserSession, snapshot: PageSnapshot) -> Product:
     """Read title, price and availability. Raises: PurchaseFailed."""
     session.observe_currency(snapshot)
     offers = structured.offers(snapshot)
-    for offer in offers:
-        if code := str(offer.get("priceCurrency") or "").upper():
+    for each in offers:
+        if code := str(each.get("priceCurrency") or "").upper():
             session.declared.add(code)
-    availability = _availability(snapshot, offers)
+    availability = offer.availability(snapshot, offers)
     add = _find_add_button(session, snapshot)
     if availability == "out_of_stock":
         raise PurchaseFailed(FailureCode.OUT_OF_STOCK, "The product is sold out.")
     if add is None:
-        if keywords.SOLD_OUT.search(snapshot.text):
+        if offer.is_sold_out_in_data(snapshot) or keywords.SOLD_OUT.search(snapshot.text):
             raise PurchaseFailed(FailureCode.OUT_OF_STOCK, "The product is sold out.")
         add = session.cart_button = _advised_add_button(session, snapshot)
     if add is None:
@@ -68,7 +65,7 @@ def read(session: BrowserSession, snapshot: PageSnapshot) -> Product:
             "The page sells several products; it is not clear which one is meant.",
             choices=choices,
         )
-    amount, source = _price(snapshot, offers)
+    amount, source = offer.price(session, snapshot, offers)
     if amount is None:
         raise PurchaseFailed(FailureCode.PRICE_UNKNOWN, "No price can be read on the product's page.")
     title = snapshot.heading or snapshot.title
@@ -344,52 +341,3 @@ def _set_quantity(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapsh
     except PageActionFailed:
         raise PurchaseFailed(FailureCode.STUCK, "The quantity could not be set.") from None
     return session.tab.take_snapshot()
-
-
-def _availability(snapshot: PageSnapshot, offers: list[dict[str, Any]]) -> str:
-    text = " ".join(
-        [str(offer.get("availability") or "") for offer in offers]
-        or [snapshot.declared.get("availability", "")]
-    )
-    if re.search(r"OutOfStock|SoldOut|Discontinued|out.of.stock", text, re.IGNORECASE):
-        return "out_of_stock"
-    return (
-        "in_stock" if re.search(r"InStock|LimitedAvailability|in.stock", text, re.IGNORECASE) else "unknown"
-    )
-
-
-def _price(snapshot: PageSnapshot, offers: list[dict[str, Any]]) -> tuple[PageAmount | None, str]:
-    """Return the price and where it was read: structured data first, then the visible text."""
-    prices = {
-        (money.parse_decimal(str(offer.get("price") or "")), str(offer.get("priceCurrency") or "").upper())
-        for offer in offers
-    }
-    prices = {(nanos, code) for nanos, code in prices if nanos is not None and code}
-    visible = _visible_price(snapshot)
-    if len(prices) == 1:
-        nanos, code = prices.pop()
-        # If the visible price differs, the visible one is paid.
-        if nanos is not None and (visible is None or visible.nanos == nanos):
-            return PageAmount(nanos, code), "json-ld"
-    declared, currency = (
-        money.parse_decimal(snapshot.declared.get("price", "")),
-        snapshot.declared.get("currency", "").upper(),
-    )
-    if declared is not None and currency and (visible is None or visible.nanos == declared):
-        return PageAmount(declared, currency), "markup"
-    return visible, "text"
-
-
-def _visible_price(snapshot: PageSnapshot) -> PageAmount | None:
-    for after_heading in (True, False):
-        for price in snapshot.prices:
-            if price.struck or price.after_heading is not after_heading:
-                continue
-            if re.search(
-                r"\b(was|rrp|save|from|shipping|delivery|over|per month|/mo)\b", price.text, re.IGNORECASE
-            ):
-                continue
-            found = money.amounts(price.text)
-            if found:
-                return found[0]
-    return None

@@ -13,7 +13,7 @@ from itertools import combinations
 
 from app.core import money
 from app.core.order_amounts import AmountRole, OrderAmount, adds_up
-from shopper.page import prices
+from shopper.page import page_data, prices, structured
 from shopper.page.prices import AmountKind, LabelledAmount, PageAmount
 from shopper.page.snapshot import AmountRow, PageSnapshot
 
@@ -68,19 +68,25 @@ def order_rows(snapshot: PageSnapshot, goods_nanos: int) -> list[LabelledAmount]
     """Return the amounts of an order: those of a table or list of which the last is the sum, or else the labelled ones.
 
     The sum contains the price of the goods, and nothing on the page costs more. Where the labels name a total that is
-    no part of it, they are returned: they agree and say what the parts are, or they contradict.
+    no part of it, they are returned: they agree and say what the parts are, or they contradict. Without a sum and
+    labels, the largest amount that is shown is the total if the page's data name it so.
     """
     rows = labelled_amounts(snapshot)
     labelled = prices.total_of(rows)
-    structured = _rows(snapshot)
+    entries = _rows(snapshot)
     struck = {amount.nanos for row in snapshot.amounts if row.struck for amount in prices.amounts(row.amount)}
     shown = {amount.nanos for amount in prices.amounts(snapshot.text)} - struck
-    largest = max(shown | {row.found.amount.nanos for row in structured}, default=0)
-    for group in dict.fromkeys(row.group for row in structured):
-        summed = _sum_of([row.found for row in structured if row.group == group], goods_nanos)
+    largest = max(shown | {row.found.amount.nanos for row in entries}, default=0)
+    for group in dict.fromkeys(row.group for row in entries):
+        summed = _sum_of([row.found for row in entries if row.group == group], goods_nanos)
         is_part = labelled is None or labelled.nanos in {row.amount.nanos for row in summed[:-1]}
         if summed and summed[-1].amount.nanos == largest and is_part:
             return summed
+    due = {structured.order_total_nanos(snapshot), *page_data.totals(snapshot)}
+    if labelled is None and largest in due and largest > goods_nanos and {largest, goods_nanos} <= shown:
+        total = next(amount for amount in prices.amounts(snapshot.text) if amount.nanos == largest)
+        goods = LabelledAmount("", AmountKind.GOODS, replace(total, nanos=goods_nanos))
+        return [goods, LabelledAmount("", AmountKind.TOTAL, total)]
     return rows
 
 

@@ -141,6 +141,10 @@ class PageSnapshot:
     declared: Mapping[str, str]
     currencies: tuple[str, ...]
     amounts: tuple[AmountRow, ...] = ()
+    data: tuple[str, ...] = ()
+    """The JSON of the shop's own scripts."""
+    machine_values: tuple[str, ...] = ()
+    """The values of amounts that their elements state for machines."""
     steps_after: int = -1
     """How many steps follow the current one in a list of steps; -1 without such a list."""
 
@@ -187,6 +191,8 @@ def parse_snapshot(raw: Mapping[str, Any]) -> PageSnapshot:
         declared=dict(raw["declared"]),
         currencies=tuple(raw["currencies"]),
         amounts=tuple(AmountRow(**item) for item in raw["amounts"]),
+        data=tuple(raw["data"]),
+        machine_values=tuple(raw["machine_values"]),
         steps_after=int(raw["steps_after"]),
     )
 

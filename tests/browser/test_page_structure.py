@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from shopper.flow import product, seen, steps
-from shopper.page import structured
+from shopper.page import page_data, structured
 from shopper.page.snapshot import SCRIPT, PageSnapshot, parse_snapshot
 from shopper.page.tab import BrowserTab
 
@@ -219,3 +219,36 @@ def test_a_region_that_stays_busy_is_waited_for_once(tab: BrowserTab) -> None:
     assert not tab._is_busy(gives_up=False)
     tab.page.set_content("<main aria-busy=true>Ladataan</main>")
     assert tab._is_busy(gives_up=False)
+
+
+@pytest.mark.parametrize(
+    ("script", "is_read"),
+    [
+        ('<script type="application/json">{"price": 12, "currency": "USD"}</script>', True),
+        ('<script>window.__STATE__ = {"price": 12, "currency": "USD"};</script>', True),
+        ('<script>var shop = {"price": 12, "currency": "USD"}</script>', True),
+        ('<script>window["a"] = {"price": 12, "currency": "USD"}; run()</script>', False),
+        ('<script>window.a = {price: 12, currency: "USD"};</script>', False),
+        ('<script type="text/template">window.a = {"price": 12, "currency": "USD"}</script>', False),
+        ('<script type="application/json">{"colour": "red"}</script>', False),
+    ],
+)
+def test_the_shops_own_data_are_those_that_are_strict_json(
+    read: Callable[[str], PageSnapshot],
+    script: str,
+    is_read: bool,  # noqa: FBT001
+) -> None:
+    found = page_data.offered(read(f"<p>.</p>{script.replace('run()', 'void 0')}"))
+    assert bool(found) is is_read
+
+
+@pytest.mark.parametrize(
+    "price",
+    ["<data itemprop=price value=12.00>\u0661\u0662</data>", "<meter itemprop=price value=12.00>12</meter>"],
+)
+def test_the_value_for_machines_is_the_price_of_an_offer(
+    read: Callable[[str], PageSnapshot], price: str
+) -> None:
+    snapshot = read(f"<div itemscope>{price}<meta itemprop=priceCurrency content=USD></div>")
+    assert snapshot.declared["price"] == "12.00"
+    assert snapshot.machine_values == ("12.00",)
