@@ -1,4 +1,4 @@
-"""What a product's page says about its price and availability: what it shows, confirmed by its data."""
+"""The price and availability on the page of a product: what it shows, confirmed by its data."""
 
 from __future__ import annotations
 
@@ -46,28 +46,29 @@ def price(
     }
     code = snapshot.declared.get("currency", "").upper()
     values = (snapshot.declared.get("price", ""), *snapshot.machine_values)
-    offered = page_data.offered(snapshot)
-    sources = {
-        "json-ld": {(nanos, code) for nanos, code in found if nanos is not None and code},
-        "markup": {
-            (nanos, code) for value in values if code and (nanos := money.parse_decimal(value)) is not None
-        },
-        "page-data": {(nanos, each.currency) for each in offered for nanos in each.nanos},
+    declared = {
+        (nanos, code) for value in values if code and (nanos := money.parse_decimal(value)) is not None
     }
+    own = {(nanos, each.currency) for each in page_data.offered(snapshot) for nanos in each.nanos}
+    sources = [
+        ("json-ld", {(nanos, code) for nanos, code in found if nanos is not None and code}),
+        ("markup", declared),
+        ("markup", own),
+    ]
     visible = _visible_prices(snapshot)
-    for source, declared in sources.items():
+    for source, offered in sources:
         for amount, size in visible:
             codes = {
                 code
-                for nanos, code in declared
+                for nanos, code in offered
                 if nanos == amount.nanos and amount.currency in {code, money.DOLLAR, None}
             }
             # A note before the price, such as the cost of delivery, is smaller than the price.
-            if codes and size >= visible[0][1]:
+            if codes and (amount is visible[0][0] or size > visible[0][1]):
                 session.declared |= codes
                 return PageAmount(amount.nanos, amount.currency if len(codes) > 1 else min(codes)), source
-        if not visible and len(declared) == 1 and source != "page-data":
-            return PageAmount(*next(iter(declared))), source
+        if not visible and len(offered) == 1 and offered is not own:
+            return PageAmount(*next(iter(offered))), source
     return (visible[0][0] if visible else None), "text"
 
 

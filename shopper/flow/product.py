@@ -75,7 +75,7 @@ def read(session: BrowserSession, snapshot: PageSnapshot) -> Product:
 def add_button(snapshot: PageSnapshot) -> PageButton | None:
     """Return the button that adds the product to the cart: of the form that asks how many, or by identifiers and words.
 
-    Words of an order, or of buying at once, are vetoes: with an account such a press may order.
+    Words of an order, or of buying with one press, are vetoes: with an account such a press may order.
     """
     with_quantity = {control.form for control in snapshot.controls if _is_quantity(control)} - {-1}
     never = [keywords.NOT_ADD_TO_CART]

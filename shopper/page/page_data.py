@@ -73,7 +73,7 @@ def _amount_of(value: Any) -> Any:
 
 
 def _values(value: Any) -> frozenset[int]:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if value is None or isinstance(value, bool | dict | list):
         return frozenset()
     nanos = prices.parse_decimal(str(value))
     if nanos is None:

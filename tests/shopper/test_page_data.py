@@ -43,7 +43,7 @@ def read(snapshot: PageSnapshot) -> Product:
 def test_the_shops_own_data_confirm_which_visible_amount_is_the_price(price: object) -> None:
     data = {"props": {"product": [{"variant": {"price": price, "currencyCode": "USD"}}]}}
     shown = page(data, shows=("4.90 $", "12.00 $"), sizes=(12, 24))
-    assert (read(shown).price_nanos, read(shown).price_source) == (12 * 10**9, "page-data")
+    assert (read(shown).price_nanos, read(shown).price_source) == (12 * 10**9, "markup")
     assert read(replace(shown, data=())).price_nanos == 4_900_000_000
 
 
@@ -53,8 +53,9 @@ def test_the_shops_own_data_confirm_which_visible_amount_is_the_price(price: obj
         ("1.00", ("12.00 $",), (24,)),
         ("1.00", ("12.00 $", "1.00 $"), (24, 12)),
         ("99.00", ("12.00 $",), (24,)),
+        ("15.00", ("12.00 $", "15.00 $"), (24, 24)),
     ],
-    ids=["lower", "lower-and-shown-small", "higher"],
+    ids=["lower", "lower-and-shown-small", "higher", "of-another-product"],
 )
 def test_a_price_of_the_data_that_the_page_does_not_show_as_its_own_changes_nothing(
     price: str, shows: tuple[str, ...], sizes: tuple[int, ...]

@@ -79,7 +79,7 @@ def test_the_form_that_asks_how_many_adds_the_product_and_not_known_words_elsewh
     assert added(decoy, own, offer=False) == "Add to basket"
 
 
-def test_a_form_that_orders_at_once_adds_nothing_and_no_button_replaces_one_that_is_disabled() -> None:
+def test_a_form_that_orders_adds_nothing_and_no_button_replaces_one_that_is_disabled() -> None:
     assert added(replace(SUBMIT, text="Pay now")) is None
     assert added(replace(SUBMIT, text="Vásárlás", label="Place order")) is None
     disabled = replace(SUBMIT, text="Add to cart", disabled=True)
