@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
 
 from app.ports.shopper import PurchaseRequest, ShippingAddress
-from shopper.flow import cart, login, product, steps
+from shopper.flow import cart, checkout, choices, login, product, steps
+from shopper.flow.address import FillAttempts
 from shopper.flow.session import BrowserSession
 from shopper.page import autofill
 from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
@@ -141,3 +143,116 @@ def test_a_field_is_what_its_type_or_its_identifier_says_before_its_label(
     field: dict[str, str], token: str
 ) -> None:
     assert autofill.token_of(replace(CONTROL, **cast("Any", field))) == token
+
+
+@dataclass
+class RecordingTab:
+    """A tab that shows one page and records what is operated."""
+
+    now: PageSnapshot
+    operated: list[str] = field(default_factory=list)
+    path: str = "/p"
+
+    def take_snapshot(self) -> PageSnapshot:
+        return self.now
+
+    def check(self, target: FormControl) -> None:
+        self.operated.append(target.label)
+
+    def press(self, target: PageButton) -> None:
+        self.operated.append(target.text)
+
+    def fill(self, target: FormControl, text: str) -> None:
+        self.operated.append(f"{target.label}={text}")
+
+    def press_enter(self, target: FormControl) -> None:
+        self.now = replace(self.now, controls=tuple(c for c in self.now.controls if c != target))
+
+    def wait_for(self, condition: Callable[[PageSnapshot], bool], *, seconds: float) -> PageSnapshot:
+        assert condition is not None
+        assert seconds > 0
+        return self.now
+
+
+def operated(snapshot: PageSnapshot, act: Callable[[BrowserSession, PageSnapshot], object]) -> list[str]:
+    tab = RecordingTab(snapshot)
+    request = PurchaseRequest("https://shop.example/p", ShippingAddress("Ada Buyer", "94107"))
+    act(BrowserSession(cast("BrowserTab", tab), request, RecordingHandler()), snapshot)
+    return tab.operated
+
+
+def test_a_payment_whose_identifier_needs_no_card_comes_before_one_with_known_words() -> None:
+    names = (("Kártya", "card"), ("Invoice by a third party", "klarna_x"), ("Számla", "payment-invoice"))
+    radios = tuple(
+        replace(
+            CONTROL, number=number, type="radio", name="payment", group="payment", label=label, value=value
+        )
+        for number, (label, value) in enumerate(names)
+    )
+    assert operated(
+        page(controls=radios), lambda session, now: choices.choose_defaults(session, now, FillAttempts())
+    ) == ["Számla"]
+
+
+def as_guest(*buttons: PageButton, controls: tuple[FormControl, ...] = ()) -> list[str]:
+    return operated(
+        page(*buttons, controls=controls),
+        lambda session, now: checkout._continue_as_guest(session, now, checkout._CheckoutProgress()),
+    )
+
+
+def test_a_guest_is_known_by_identifiers_and_paths_where_the_page_offers_a_choice() -> None:
+    choice = replace(CONTROL, type="radio", name="options", label="Vendég", value="anonymous")
+    assert as_guest(controls=(choice,)) == ["Vendég"]
+    link = replace(BUTTON, tag="a", text="Vendégként", href="https://shop.example/checkout/guest", form=-1)
+    assert as_guest(link) == ["Vendégként"]
+    coded = replace(SUBMIT, text="Tovább", code="guest-checkout-submit")
+    assert as_guest(coded, controls=(replace(CONTROL, type="password", form=7),)) == ["Tovább"]
+    # The last button of a guest's checkout has such an identifier, too.
+    assert as_guest(coded) == []
+
+
+ENTER = replace(BUTTON, tag="a", text="Tovább", href="https://shop.example/checkout", form=-1)
+ENTRY = replace(BUTTON, text="Törlés", entry=5, entry_text="Bögre 12.00 $")
+
+
+def removals(*buttons: PageButton, controls: tuple[FormControl, ...] = ()) -> list[str]:
+    return [
+        found.text if isinstance(found, PageButton) else found.label
+        for found in cart._lines(page(*buttons, controls=controls))
+    ]
+
+
+def test_the_lines_of_a_cart_are_removed_by_identifiers_or_the_only_button_of_an_entry_or_their_quantities() -> (
+    None
+):
+    number = replace(CONTROL, type="number", label="Db", value="2", entry=5)
+    coded = replace(ENTRY, text="Ki", code="cart-item__remove")
+    assert removals(ENTER, coded, replace(ENTRY, text="Remove")) == ["Ki"]
+    assert removals(ENTER, ENTRY) == ["Törlés"]
+    assert removals(ENTER, controls=(number,)) == ["Db"]
+    for other in (
+        replace(coded, code="remove-coupon"), replace(coded, entry=-1, entry_text=""),
+    ):  # fmt: skip
+        assert removals(other) == []
+    for kept in (
+        (ENTRY,),  # No page of a cart: nothing leads to the checkout.
+        (ENTER, ENTRY, replace(ENTRY, text="Később")),
+        (ENTER, replace(ENTRY, entry_text="Kosár")),
+        (ENTER, replace(ENTRY, text="Add to cart")),
+        (ENTER, replace(ENTRY, text="Update")),
+    ):
+        assert removals(*kept) == []
+    assert removals(controls=(number,)) == []
+    assert removals(ENTER, controls=(replace(number, value="0"),)) == []
+    assert removals(ENTER, controls=(replace(number, entry=-1),)) == []
+
+
+def test_a_press_that_removes_no_line_of_a_cart_is_not_repeated() -> None:
+    counted = replace(
+        BUTTON, tag="a", text="Kosár 3", href="https://shop.example/kosar", region="header", form=-1
+    )
+    assert operated(page(counted, ENTER, ENTRY), lambda session, _: cart.empty_cart(session)) == [
+        "Kosár 3",
+        "Törlés",
+    ]
