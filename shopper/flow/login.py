@@ -183,7 +183,6 @@ def _send(session: BrowserSession, control: FormControl) -> None:
 def _has_result(before: PageSnapshot, now: PageSnapshot) -> bool:
     return (
         not now.passwords
-        or bool(_new_alerts(before, now))
         or _is_rejection(before, now)
         or (now.path != before.path and _login_form(now) is None)
     )

@@ -93,7 +93,7 @@ def add_button(snapshot: PageSnapshot) -> PageButton | None:
     )
     found = evidence.by_structure(
         offered,
-        structure=[lambda button: asks_quantity(button) and _sends_to_cart(button), asks_quantity],
+        structure=[asks_quantity],
         words=[_CART_WORD, keywords.ADD_TO_CART],
     )
     if found in into_cart or (found and not any(button.form == found.form for button in into_cart)):

@@ -73,8 +73,6 @@ def _amount_of(value: Any) -> Any:
 
 
 def _values(value: Any) -> frozenset[int]:
-    if value is None or isinstance(value, bool | dict | list):
-        return frozenset()
     nanos = prices.parse_decimal(str(value))
     if nanos is None:
         return frozenset()

@@ -112,6 +112,8 @@ def test_the_largest_amount_that_is_shown_is_the_total_if_the_data_name_it_so(
 ) -> None:
     rows = breakdown.order_rows(page(data, shows=("12.00 $", "5.00 $", "17.00 $")), 12 * 10**9)
     found = prices.total_of(rows)
+    alone = breakdown.order_rows(page({"total": 12}, shows=("12.00 $",)), 12 * 10**9)
+    assert prices.total_of(alone) is None
     assert (found.nanos // 10**9 if found else None) == total
 
 
