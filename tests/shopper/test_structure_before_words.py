@@ -181,7 +181,7 @@ def operated(snapshot: PageSnapshot, act: Callable[[BrowserSession, PageSnapshot
     return tab.operated
 
 
-def test_a_payment_whose_identifier_needs_no_card_comes_before_one_with_known_words() -> None:
+def test_a_payment_with_an_identifier_of_one_without_a_card_comes_before_one_with_known_words() -> None:
     names = (("Kártya", "card"), ("Invoice by a third party", "klarna_x"), ("Számla", "payment-invoice"))
     radios = tuple(
         replace(
