@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from urllib.parse import urljoin
 
 from app.core import money
 from app.ports.shopper import FailureCode, PurchaseFailed
+from shopper.flow import evidence
 from shopper.flow.session import BrowserSession, find_same_button, preferred_button
 from shopper.page import autofill, breakdown, keywords, prices
 from shopper.page.prices import LabelledAmount
-from shopper.page.snapshot import PageButton, PageSnapshot
+from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
 from shopper.page.tab import PageActionFailed
 
 _MAX_LINES = 20
+_REMOVED_SECONDS = 4
 _PATHS = ("/cart", "/basket", "/bag", "/checkout/cart")
 _ERROR_STATUS = 400
 
 
 def find_cart_link(session: BrowserSession, snapshot: PageSnapshot) -> PageButton | None:
-    """Return the link or button that leads to the cart: by its path, its words, or its count of what is in it."""
-    links = [button for button in snapshot.buttons if button.href and keywords.CART_PATH.search(button.path)]
-    links = [
-        button
-        for button in links
-        if not keywords.ADD_TO_CART.search(button.text) and not keywords.REMOVE.search(button.text)
-    ]
-    named = [
+    """Return the link or button that leads to the cart: by its path, its count of what is in it, or its words."""
+    counting = find_same_button(session.cart_link, snapshot) if session.cart_link else None
+    leading = [
         button
         for button in snapshot.buttons
-        if keywords.VIEW_CART.search(button.text) and not keywords.ADD_TO_CART.search(button.text)
+        if not evidence.is_named(button, keywords.ADD_TO_CART, keywords.REMOVE)
     ]
-    counting = find_same_button(session.cart_link, snapshot) if session.cart_link else None
-    return preferred_button(links) or preferred_button(named) or counting
+    links = [button for button in leading if button.href and keywords.CART_PATH.search(button.path)]
+    return (
+        preferred_button(links)
+        or evidence.best(
+            leading,
+            # A panel that opened over the page covers what counts.
+            structure=[] if any(button.dialog for button in leading) else [lambda button: button == counting],
+            words=[keywords.VIEW_CART],
+        )
+        or counting
+    )
 
 
 def counting_link(before: PageSnapshot, now: PageSnapshot) -> PageButton | None:
@@ -54,7 +61,7 @@ def _uncounted(button: PageButton) -> str:
 def open_cart(session: BrowserSession) -> PageSnapshot | None:
     """Open the cart; return None if the shop shows none."""
     snapshot = session.tab.take_snapshot()
-    target = find_cart_link(session, snapshot)
+    target = find_cart_link(session, snapshot) or _numbered_link(snapshot)
     if target is not None:
         try:
             return session.press(target, "open_cart")
@@ -68,27 +75,54 @@ def open_cart(session: BrowserSession) -> PageSnapshot | None:
     return None
 
 
+def _numbered_link(snapshot: PageSnapshot) -> PageButton | None:
+    """Return the only link of the header with a number, which may be that of the articles in the cart."""
+    numbered = [
+        button
+        for button in snapshot.buttons
+        if button.region in {"header", "banner", "nav", "navigation"}
+        and button.href.startswith("http")
+        and re.fullmatch(r"\D*\d{1,3}\D*", button.text or button.label)
+    ]
+    return numbered[0] if len(numbered) == 1 else None
+
+
 def empty_cart(session: BrowserSession) -> None:
     """Remove everything from the cart. What stays is found by the comparison before the order."""
     snapshot = open_cart(session)
-    if snapshot is not None and not (_remove_buttons(snapshot) or keywords.EMPTY_CART.search(snapshot.text)):
+    if snapshot is not None and not (_lines(snapshot) or keywords.EMPTY_CART.search(snapshot.text)):
         # What opened over the page may only lead to the cart.
         snapshot = open_cart(session)
-    if snapshot is None:
-        return
     for _ in range(_MAX_LINES):
-        removals = _remove_buttons(snapshot)
-        if not removals:
+        count = len(_lines(snapshot)) if snapshot is not None else 0
+        if snapshot is None or not count:
             return
         try:
-            snapshot = session.press(removals[0], "empty_cart")
+            _remove_line(session, snapshot)
         except PageActionFailed:
             return
-        confirm = [
-            button for button in snapshot.buttons if button.dialog and keywords.REMOVE.search(button.text)
-        ]
-        if confirm:
-            snapshot = session.press(confirm[0], "empty_cart")
+        snapshot = session.tab.wait_for(functools.partial(_has_fewer_lines, count), seconds=_REMOVED_SECONDS)
+        if not _has_fewer_lines(count, snapshot):
+            # What was pressed removes nothing.
+            return
+
+
+def _has_fewer_lines(count: int, snapshot: PageSnapshot) -> bool:
+    return len(_lines(snapshot)) < count
+
+
+def _remove_line(session: BrowserSession, snapshot: PageSnapshot) -> None:
+    removals = _remove_buttons(snapshot)
+    if not removals:
+        field = _line_fields(snapshot)[0]
+        session.tab.fill(field, "0")
+        session.tab.press_enter(field)
+        session.record_step("empty_cart", "0", snapshot.path)
+        return
+    snapshot = session.press(removals[0], "empty_cart")
+    confirm = [button for button in snapshot.buttons if button.dialog and keywords.REMOVE.search(button.text)]
+    if confirm:
+        session.press(confirm[0], "empty_cart")
 
 
 def assert_goods_match(session: BrowserSession, rows: list[LabelledAmount], *, where: str) -> None:
@@ -142,14 +176,61 @@ def set_quantity(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapsho
     )
 
 
+def _lines(snapshot: PageSnapshot) -> list[PageButton | FormControl]:
+    """Return what removes the lines of a cart: their buttons, or else the fields of their quantities."""
+    return list(_remove_buttons(snapshot)) or list(_line_fields(snapshot))
+
+
 def _remove_buttons(snapshot: PageSnapshot) -> list[PageButton]:
-    return [
+    """Return the buttons that remove a line: by identifiers, else by words, else the only one of an entry."""
+    usable = [
         button
         for button in snapshot.buttons
+        if not (button.disabled or button.region in {"footer", "nav"})
+        and not keywords.NOT_REMOVE.search(f"{button.text} {button.code}")
+    ]
+    coded = [
+        button
+        for button in usable
+        if keywords.REMOVE_CODE.search(f"{button.code} {button.path} {button.action}")
+        and prices.amounts(button.entry_text or button.around)
+    ]
+    named = [
+        button
+        for button in usable
         if keywords.REMOVE.search(button.text)
-        and not keywords.NOT_REMOVE.search(button.text)
         # A mere cross also closes messages; one next to an amount removes a line.
         and (len(button.text) > 2 or prices.amounts(button.around))
-        and not button.disabled
-        and button.region not in {"footer", "nav"}
     ]
+    if coded or named or not _leads_to_checkout(snapshot):
+        return coded or named
+    entries = [button.entry for button in snapshot.buttons if button.tag != "a"]
+    return [
+        button
+        for button in usable
+        if button.tag != "a"
+        and button.entry >= 0
+        and entries.count(button.entry) == 1
+        and prices.amounts(button.entry_text)
+        and not evidence.is_named(button, keywords.UPDATE, keywords.ADD_TO_CART, keywords.PLACE_ORDER)
+    ]
+
+
+def _line_fields(snapshot: PageSnapshot) -> list[FormControl]:
+    """Return the fields of quantities in the entries of a cart."""
+    if not _leads_to_checkout(snapshot):
+        return []
+    return [
+        control
+        for control in snapshot.controls
+        if control.type == "number" and control.entry >= 0 and control.value.strip() not in {"", "0"}
+    ]
+
+
+def _leads_to_checkout(snapshot: PageSnapshot) -> bool:
+    """Return whether a page is that of a cart: it leads to the checkout outside its header."""
+    return any(
+        keywords.CHECKOUT_PATH.search(button.action if button.submits else button.path)
+        for button in snapshot.buttons
+        if not button.region
+    )

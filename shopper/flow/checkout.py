@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from app.ports.shopper import FailureCode, PurchaseFailed, PurchaseOutcomeUnknown
-from shopper.flow import address, advice, choices, login, steps
+from shopper.flow import address, advice, choices, evidence, login, review, steps
 from shopper.flow.address import FillAttempts
 from shopper.flow.session import BrowserSession, assert_no_human_check, preferred_button
 from shopper.flow.steps import NextPress
@@ -81,7 +82,7 @@ def go_to_review(session: BrowserSession, snapshot: PageSnapshot) -> tuple[PageS
         before = snapshot
         snapshot = session.tab.wait_for(_differs(before), seconds=_RESPONSE_SECONDS)
         # A list of the steps to come may have the words of the last one.
-        if confirms_order(before, snapshot) and not _next_step_buttons(snapshot):
+        if confirms_order(before, snapshot) and not steps.named_onward(snapshot):
             raise _unexpected_confirmation()
     raise PurchaseFailed(FailureCode.STUCK, "The checkout did not reach its review.")
 
@@ -97,14 +98,48 @@ def _last_button(
     press = NextPress.LEADS_ON if target is None else steps.consequence(session, snapshot, target)
     if target is None or press is NextPress.LEADS_ON:
         return None
+    if press is NextPress.UNCERTAIN and not _can_be_reviewed(session, snapshot):
+        if keywords.NEXT.search(target.text):
+            return None
+        raise _uncertain_failure(target)
     _assert_no_card_required(snapshot)
-    if press is NextPress.MAY_ORDER:
-        return target
-    raise PurchaseFailed(
+    return target
+
+
+def _can_be_reviewed(session: BrowserSession, snapshot: PageSnapshot) -> bool:
+    """Return whether a page shows all that an order needs: total, goods and recipient, and no card."""
+    with contextlib.suppress(PurchaseFailed):
+        _assert_no_card_required(snapshot)
+        review.read(session, snapshot)
+        return True
+    return False
+
+
+def _uncertain_failure(target: PageButton) -> PurchaseFailed:
+    return PurchaseFailed(
         FailureCode.STUCK,
         f'"{target.text[:_MAX_SEEN_LENGTH]}" may order, or lead to another step: the page asks for a payment, shows a '
         "total, and neither its words nor its steps tell. It was not pressed, because the order was not authorized.",
     )
+
+
+def later_order_button(before: PageSnapshot, now: PageSnapshot, pressed: PageButton) -> PageButton | None:
+    """Return the order button of the review to which the press of a button without such a name led; None otherwise.
+
+    Without a name it is the one that submits a form of the next page to the checkout.
+    """
+    if (
+        evidence.is_named(pressed, keywords.PLACE_ORDER)
+        or _is_rejected(before, now)
+        or confirms_order(before, now)
+    ):
+        return None
+    named = order_button(now)
+    if named is not None:
+        return named if order_button(before) is None else None
+    target = steps.onward_button(now, list(now.buttons))
+    is_next_page = now.path != before.path and target is not None and steps.enters_order(now, target)
+    return target if is_next_page else None
 
 
 def next_press(
@@ -116,8 +151,7 @@ def next_press(
 
 
 def _onward_button(snapshot: PageSnapshot, progress: _CheckoutProgress) -> PageButton | None:
-    by_words = _next_button(snapshot, progress)
-    return by_words or steps.onward_button(snapshot, progress.candidates(snapshot, list(snapshot.buttons)))
+    return steps.onward_button(snapshot, progress.candidates(snapshot, list(snapshot.buttons)))
 
 
 def _state(snapshot: PageSnapshot) -> tuple[object, ...]:
@@ -156,13 +190,24 @@ def is_order_confirmed(snapshot: PageSnapshot) -> bool:
 def confirms_order(before: PageSnapshot, now: PageSnapshot) -> bool:
     """Return whether a page confirms the order: thanks that were not there before, and no order button."""
     new_lines = "\n".join(line for line in now.text.splitlines() if line not in set(before.text.splitlines()))
-    if keywords.ORDER_REJECTED.search(new_lines) or order_button(now) is not None:
+    if order_button(now) is not None or _is_rejected(before, now):
+        return False
+    if steps.describes_order(now) and not steps.describes_order(before):
+        # Help on the page may have words of a failure.
+        return True
+    if keywords.ORDER_REJECTED.search(new_lines):
         return False
     return steps.confirms_by_structure(before, now) or bool(
         keywords.ORDER_CONFIRMED.search(
             f"{new_lines}\n{now.heading if now.heading != before.heading else ''}"
         )
     )
+
+
+def _is_rejected(before: PageSnapshot, now: PageSnapshot) -> bool:
+    """Return whether the heading or a new message of a page says that the order failed."""
+    messages = [alert for alert in now.alerts if alert not in before.alerts]
+    return any(keywords.ORDER_REJECTED.search(text) for text in [now.heading, *messages])
 
 
 def _unexpected_confirmation() -> PurchaseOutcomeUnknown:
@@ -189,7 +234,7 @@ def _advance(session: BrowserSession, snapshot: PageSnapshot, progress: _Checkou
 
 
 def _is_review(snapshot: PageSnapshot) -> bool:
-    if prices.total_of(breakdown.labelled_amounts(snapshot)) is None and _next_step_buttons(snapshot):
+    if prices.total_of(breakdown.labelled_amounts(snapshot)) is None and steps.named_onward(snapshot):
         return False
     _assert_no_card_required(snapshot)
     return True
@@ -208,23 +253,23 @@ def _assert_no_card_required(snapshot: PageSnapshot) -> None:
 
 
 def _continue_as_guest(session: BrowserSession, snapshot: PageSnapshot, progress: _CheckoutProgress) -> bool:
-    if not snapshot.passwords and not keywords.GUEST.search(snapshot.text):
-        return False
+
+    def leads_guests(button: PageButton) -> bool:
+        # Any button of a guest's checkout may have such an identifier; next to a password it makes the choice.
+        return bool(keywords.GUEST_CODE.search(f"{button.path} {button.code if snapshot.passwords else ''}"))
+
     for control in snapshot.controls:
-        if (
-            control.type == "radio"
-            and keywords.GUEST.search(control.label)
-            and not control.checked
-            and progress.filling.allow(control)
-        ):
+        is_guest = keywords.GUEST_CODE.search(control.value) or keywords.GUEST.search(control.label)
+        if control.type == "radio" and is_guest and not control.checked and progress.filling.allow(control):
             session.tab.check(control)
             return True
-    guest_buttons = [
-        button
-        for button in snapshot.buttons
-        if keywords.GUEST.search(button.text) and button.region not in {"nav", "footer"}
-    ]
-    target = preferred_button(progress.candidates(snapshot, guest_buttons))
+    buttons = [button for button in snapshot.buttons if button.region not in {"nav", "footer"}]
+    target = evidence.best(
+        progress.candidates(snapshot, buttons),
+        structure=[leads_guests],
+        words=[keywords.GUEST],
+        never=[keywords.PLACE_ORDER],
+    )
     if target is None:
         return False
     if address.fill(session, snapshot, progress.filling):
@@ -232,40 +277,6 @@ def _continue_as_guest(session: BrowserSession, snapshot: PageSnapshot, progress
     progress.remember(snapshot, target)
     session.press(target, "as_guest")
     return True
-
-
-def _next_button(snapshot: PageSnapshot, progress: _CheckoutProgress) -> PageButton | None:
-    usable = _usable(snapshot)
-    onward = _next_step_buttons(snapshot)
-    login_buttons = [
-        button
-        for button in usable
-        if keywords.CHECKOUT.search(button.text) and not keywords.NOT_NEXT.search(button.text)
-    ]
-    # "Complete checkout" orders: only `run` presses that, after authorization.
-    login_buttons = [
-        button
-        for button in login_buttons
-        if not keywords.PLACE_ORDER.search(button.text) and not keywords.EXTERNAL_PAYMENT.search(button.text)
-    ]
-    carts = [
-        button
-        for button in usable
-        if keywords.VIEW_CART.search(button.text) and not keywords.ADD_TO_CART.search(button.text)
-    ]
-    in_checkout = any(
-        autofill.token_of(control) in {"postal-code", "address-line1", "address-level2"}
-        for control in snapshot.controls
-    )
-    submits = [button for button in onward if button.submits or button.tag != "a"]
-    ranked = (
-        [submits, onward, login_buttons, carts] if in_checkout else [login_buttons, submits, onward, carts]
-    )
-    for buttons in ranked:
-        target = preferred_button(progress.candidates(snapshot, buttons))
-        if target is not None:
-            return target
-    return None
 
 
 def _advised_button(
@@ -282,25 +293,6 @@ def _advised_button(
         FailureCode.STUCK,
         "The checkout does not continue: no button to the next step or to the order was found.",
     )
-
-
-def _usable(snapshot: PageSnapshot) -> list[PageButton]:
-    return [
-        button
-        for button in snapshot.buttons
-        if not button.disabled and button.region not in {"nav", "footer"}
-    ]
-
-
-def _next_step_buttons(snapshot: PageSnapshot) -> list[PageButton]:
-    """Return the buttons that lead to the next step and do not order."""
-    return [
-        button
-        for button in _usable(snapshot)
-        if keywords.NEXT.search(button.text)
-        and not keywords.NOT_NEXT.search(button.text)
-        and not any(keywords.PLACE_ORDER.search(name) for name in (button.text, button.label))
-    ]
 
 
 def _assert_nothing_missing(session: BrowserSession, snapshot: PageSnapshot) -> None:

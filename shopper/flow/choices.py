@@ -55,7 +55,8 @@ def _choose_radio(session: BrowserSession, snapshot: PageSnapshot, attempts: Fil
             continue
         usable = [control for control in members if not keywords.EXTERNAL_PAYMENT.search(control.label)]
         if pays:
-            safe = [control for control in usable if keywords.OFFLINE_PAYMENT.search(control.label)]
+            coded = [control for control in usable if keywords.OFFLINE_PAYMENT_CODE.search(control.value)]
+            safe = coded or [control for control in usable if keywords.OFFLINE_PAYMENT.search(control.label)]
             # One that asks for no card number, whatever it is called.
             others = [
                 control

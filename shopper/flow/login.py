@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from app.ports.shopper import FailureCode, PurchaseFailed
+from shopper.flow import evidence
 from shopper.flow.session import BrowserSession, assert_no_human_check, preferred_button
 from shopper.page import autofill, keywords
 from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
@@ -95,33 +96,30 @@ def _login_link(snapshot: PageSnapshot) -> PageButton | None:
     links = [
         button
         for button in snapshot.buttons
-        if keywords.LOGIN.search(button.text)
-        and not keywords.NOT_LOGIN.search(button.text)
-        and len(button.text) < 40
+        if len(button.text) < 40 and not keywords.NOT_LOGIN.search(f"{button.text} {button.path}")
     ]
-    links = links or [
-        button
-        for button in snapshot.buttons
-        if keywords.ACCOUNT.search(button.text) or keywords.LOGIN_PATH.search(button.path)
-    ]
-    return preferred_button(links)
+    return preferred_button(
+        [button for button in links if keywords.LOGIN_PATH.search(button.path)]
+    ) or evidence.best(links, structure=[], words=[keywords.LOGIN, keywords.ACCOUNT])
 
 
 def _login_form(snapshot: PageSnapshot) -> tuple[FormControl | None, FormControl | None] | None:
     """Return the username and password fields of the sign-in form."""
-    candidates: list[tuple[int, FormControl | None, FormControl | None]] = []
+    candidates: list[tuple[tuple[bool, bool, bool], FormControl | None, FormControl | None]] = []
     for number in dict.fromkeys(control.form for control in snapshot.controls):
         members = [control for control in snapshot.controls if control.form == number]
         buttons = [button for button in snapshot.buttons if button.form == number]
         secrets = [control for control in members if control.type == "password"]
-        words = " ".join(button.text for button in buttons)
+        # Two passwords are those of a registration.
         if len(secrets) != 1 or secrets[0].autocomplete == "new-password":
             continue
-        says_login = bool(keywords.LOGIN.search(words) or keywords.RETURNING_CUSTOMER.search(words))
-        if keywords.REGISTER.search(words) and not any(
-            keywords.LOGIN.search(button.text) for button in buttons
-        ):
+        is_declared = secrets[0].autocomplete == "current-password"
+        is_sent_to_login = any(keywords.LOGIN_PATH.search(button.action) for button in buttons)
+        words = " ".join(button.text for button in buttons)
+        says_login = any(evidence.is_named(button, keywords.LOGIN) for button in buttons)
+        if keywords.REGISTER.search(words) and not (is_declared or is_sent_to_login or says_login):
             continue
+        says_login = says_login or bool(keywords.RETURNING_CUSTOMER.search(words))
         users = [
             control
             for control in members
@@ -129,9 +127,10 @@ def _login_form(snapshot: PageSnapshot) -> tuple[FormControl | None, FormControl
             and autofill.token_of(control) in {"email", autofill.USERNAME, "tel", "name", None}
         ]
         before = [control for control in users if members.index(control) < members.index(secrets[0])]
-        candidates.append((2 if says_login else 1, next(reversed(before or users), None), secrets[0]))
+        rank = (is_declared, is_sent_to_login, says_login)
+        candidates.append((rank, next(reversed(before or users), None), secrets[0]))
     if candidates:
-        # A form around a whole checkout may also contain a password; one labelled as a sign-in comes first.
+        # A form around a whole checkout may also contain a password; one that is a sign-in comes first.
         _, user, password = max(candidates, key=lambda found: found[0])
         return user, password
     if not snapshot.passwords and keywords.LOGIN.search(snapshot.heading):

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Any
 
 from app.ports.shopper import ChoicePurpose, FailureCode, Product, PurchaseFailed
-from shopper.flow import advice, cart, extras
+from shopper.flow import advice, cart, evidence, extras, offer
 from shopper.flow.session import BrowserSession, assert_no_human_check, find_same_button
 from shopper.page import autofill, keywords, structured
-from shopper.page import prices as money
-from shopper.page.prices import PageAmount
 from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
 from shopper.page.tab import PageActionFailed
 
@@ -19,6 +16,7 @@ _MAX_CHOICES = 20
 _MAX_LABEL = 40
 _ERROR_STATUS = 400
 _CART_WORD = re.compile(r"cart|basket|bag|trolley|korb|panier|\badd\b", re.IGNORECASE)
+_NEVER_ADDS = (keywords.PLACE_ORDER, keywords.CHECKOUT, keywords.UPDATE)
 _ADDED = re.compile(r"\badded\b|\bin (your|the) (cart|basket|bag)\b|hinzugefügt|ajouté", re.IGNORECASE)
 
 
@@ -38,15 +36,15 @@ def read(session: BrowserSession, snapshot: PageSnapshot) -> Product:
     """Read title, price and availability. Raises: PurchaseFailed."""
     session.observe_currency(snapshot)
     offers = structured.offers(snapshot)
-    for offer in offers:
-        if code := str(offer.get("priceCurrency") or "").upper():
+    for each in offers:
+        if code := str(each.get("priceCurrency") or "").upper():
             session.declared.add(code)
-    availability = _availability(snapshot, offers)
+    availability = offer.availability(snapshot, offers)
     add = _find_add_button(session, snapshot)
     if availability == "out_of_stock":
         raise PurchaseFailed(FailureCode.OUT_OF_STOCK, "The product is sold out.")
     if add is None:
-        if keywords.SOLD_OUT.search(snapshot.text):
+        if offer.is_sold_out_in_data(snapshot) or keywords.SOLD_OUT.search(snapshot.text):
             raise PurchaseFailed(FailureCode.OUT_OF_STOCK, "The product is sold out.")
         add = session.cart_button = _advised_add_button(session, snapshot)
     if add is None:
@@ -67,7 +65,7 @@ def read(session: BrowserSession, snapshot: PageSnapshot) -> Product:
             "The page sells several products; it is not clear which one is meant.",
             choices=choices,
         )
-    amount, source = _price(snapshot, offers)
+    amount, source = offer.price(session, snapshot, offers)
     if amount is None:
         raise PurchaseFailed(FailureCode.PRICE_UNKNOWN, "No price can be read on the product's page.")
     title = snapshot.heading or snapshot.title
@@ -75,21 +73,49 @@ def read(session: BrowserSession, snapshot: PageSnapshot) -> Product:
 
 
 def add_button(snapshot: PageSnapshot) -> PageButton | None:
-    """Return the button that adds the product to the cart: by its words, or as the only one of the product's form."""
-    found = [
-        button
-        for button in snapshot.buttons
-        if keywords.ADD_TO_CART.search(button.text)
-        and not keywords.NOT_ADD_TO_CART.search(button.text)
-        and button.region not in {"header", "nav", "footer"}
-    ]
+    """Return the button that adds the product to the cart: of the form that asks how many, or by identifiers and words.
+
+    Words of an order, or of buying with one press, are vetoes: with an account such a press may order.
+    """
+    with_quantity = {control.form for control in snapshot.controls if _is_quantity(control)} - {-1}
+    never = [keywords.NOT_ADD_TO_CART]
+    usable = [button for button in snapshot.buttons if not evidence.is_named(button, *never)]
+    named = [button for button in usable if _is_named_add(button)]
+    into_cart = [button for button in named if _CART_WORD.search(f"{button.text} {button.code}")]
+
+    def asks_quantity(button: PageButton) -> bool:
+        apart = not (button.region or button.in_list or button.toggles)
+        return button.submits and apart and button.form in with_quantity
+
+    unnamed = [button for button in usable if not evidence.is_named(button, *_NEVER_ADDS)]
+    offered = (
+        [button for button in usable if button in named or button in unnamed] if _has_offer(snapshot) else []
+    )
+    found = evidence.by_structure(
+        offered,
+        structure=[asks_quantity],
+        words=[_CART_WORD, keywords.ADD_TO_CART],
+    )
+    if found in into_cart or (found and not any(button.form == found.form for button in into_cart)):
+        return found
     # Other products are shown below: the first of equal buttons is the page's own.
-    preferred = [button for button in found if _CART_WORD.search(button.text)]
-    buttons = [button for button in (preferred or found) if not button.disabled]
-    if not buttons:
-        return _add_button_by_form(snapshot)
-    in_forms = [button for button in buttons if button.tag != "a"]
-    return (in_forms or buttons)[0]
+    buttons = [button for button in (into_cart or named) if not button.disabled]
+    by_name = next((button for button in buttons if button.tag != "a"), next(iter(buttons), None))
+    return by_name if named else evidence.by_structure(offered, structure=[_sends_to_cart], words=[])
+
+
+def _is_named_add(button: PageButton) -> bool:
+    named = keywords.ADD_TO_CART.search(button.text) or keywords.ADD_TO_CART_CODE.search(button.code)
+    return bool(named) and button.region not in {"header", "nav", "footer"}
+
+
+def _is_quantity(control: FormControl) -> bool:
+    return control.type == "number" or autofill.token_of(control) == autofill.QUANTITY
+
+
+def _sends_to_cart(button: PageButton) -> bool:
+    apart = not (button.region or button.in_list or button.toggles)
+    return button.submits and apart and bool(keywords.CART_PATH.search(button.action))
 
 
 def _find_add_button(session: BrowserSession, snapshot: PageSnapshot) -> PageButton | None:
@@ -115,22 +141,6 @@ def _has_offer(snapshot: PageSnapshot) -> bool:
     return bool(structured.offers(snapshot) or snapshot.declared.get("price"))
 
 
-def _add_button_by_form(snapshot: PageSnapshot) -> PageButton | None:
-    """Return the only button of the form that asks for a quantity or is sent to the cart, on a page with an offer."""
-    if not _has_offer(snapshot):
-        return None
-    with_quantity = {control.form for control in snapshot.controls if control.type == "number"}
-    found = [
-        button
-        for button in snapshot.buttons
-        if button.submits
-        and (button.form in with_quantity or keywords.CART_PATH.search(button.action))
-        and not (button.region or button.in_list or button.toggles)
-        and not any(words.search(button.text) for words in (keywords.NOT_ADD_TO_CART, keywords.PLACE_ORDER))
-    ]
-    return found[0] if len(found) == 1 and not found[0].disabled else None
-
-
 def is_listing(snapshot: PageSnapshot, add: PageButton) -> bool:
     """Return whether a page lists several products, and its heading is not this one's."""
     others = [
@@ -138,7 +148,7 @@ def is_listing(snapshot: PageSnapshot, add: PageButton) -> bool:
         for button in snapshot.buttons
         if button.number != add.number
         and button.trail == add.trail
-        and keywords.ADD_TO_CART.search(button.text)
+        and _is_named_add(button)
         and button.card != add.card
     ]
     return bool(others) and not (snapshot.heading and snapshot.heading in add.card)
@@ -331,52 +341,3 @@ def _set_quantity(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapsh
     except PageActionFailed:
         raise PurchaseFailed(FailureCode.STUCK, "The quantity could not be set.") from None
     return session.tab.take_snapshot()
-
-
-def _availability(snapshot: PageSnapshot, offers: list[dict[str, Any]]) -> str:
-    text = " ".join(
-        [str(offer.get("availability") or "") for offer in offers]
-        or [snapshot.declared.get("availability", "")]
-    )
-    if re.search(r"OutOfStock|SoldOut|Discontinued|out.of.stock", text, re.IGNORECASE):
-        return "out_of_stock"
-    return (
-        "in_stock" if re.search(r"InStock|LimitedAvailability|in.stock", text, re.IGNORECASE) else "unknown"
-    )
-
-
-def _price(snapshot: PageSnapshot, offers: list[dict[str, Any]]) -> tuple[PageAmount | None, str]:
-    """Return the price and where it was read: structured data first, then the visible text."""
-    prices = {
-        (money.parse_decimal(str(offer.get("price") or "")), str(offer.get("priceCurrency") or "").upper())
-        for offer in offers
-    }
-    prices = {(nanos, code) for nanos, code in prices if nanos is not None and code}
-    visible = _visible_price(snapshot)
-    if len(prices) == 1:
-        nanos, code = prices.pop()
-        # If the visible price differs, the visible one is paid.
-        if nanos is not None and (visible is None or visible.nanos == nanos):
-            return PageAmount(nanos, code), "json-ld"
-    declared, currency = (
-        money.parse_decimal(snapshot.declared.get("price", "")),
-        snapshot.declared.get("currency", "").upper(),
-    )
-    if declared is not None and currency and (visible is None or visible.nanos == declared):
-        return PageAmount(declared, currency), "markup"
-    return visible, "text"
-
-
-def _visible_price(snapshot: PageSnapshot) -> PageAmount | None:
-    for after_heading in (True, False):
-        for price in snapshot.prices:
-            if price.struck or price.after_heading is not after_heading:
-                continue
-            if re.search(
-                r"\b(was|rrp|save|from|shipping|delivery|over|per month|/mo)\b", price.text, re.IGNORECASE
-            ):
-                continue
-            found = money.amounts(price.text)
-            if found:
-                return found[0]
-    return None

@@ -9,15 +9,14 @@ from __future__ import annotations
 import re
 from enum import Enum, auto
 
-from shopper.flow import review
-from shopper.flow.session import BrowserSession, preferred_button
+from shopper.flow import evidence, review
+from shopper.flow.session import BrowserSession
 from shopper.page import autofill, keywords, prices, structured
 from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
 
 _PLACE_TOKENS = frozenset({"postal-code", "address-line1", "address-level2"})
 _ASKED_TOKENS = _PLACE_TOKENS | {"name", "given-name", "family-name", "tel", "country", "address-level1"}
-# The addresses (URLs) of shops, which are English where their pages are not.
-_CHECKOUT_PATH = re.compile(r"checkout|/kassa|/kasse|/caisse|/cassa", re.IGNORECASE)
+# The addresses (URLs) of shops are English where their pages are not.
 _CONFIRMED_PATH = re.compile(
     r"(^|[/_-])(thank-?you|thanks|success|order-?(confirm(ed|ation)|received|complete[d]?|placed)|confirmed|receipt)([/_.-]|$)",
     re.IGNORECASE,
@@ -27,6 +26,7 @@ _NEVER_ONWARD = (
     keywords.NOT_NEXT, keywords.REMOVE, keywords.UPDATE, keywords.EXTRAS, keywords.RECURRING, keywords.EXTERNAL_PAYMENT,
     keywords.ADD_TO_CART, keywords.ACCEPT_COOKIES,
 )  # fmt: skip
+_ONWARD_WORDS = (keywords.NEXT, keywords.CHECKOUT, keywords.VIEW_CART)
 
 
 class NextPress(Enum):
@@ -42,28 +42,38 @@ def consequence(session: BrowserSession, snapshot: PageSnapshot, button: PageBut
 
     No honest shop orders from a page without the price, without a recipient, while two more steps follow, or before
     its disabled order button can be pressed. A page that asks for nothing any more, for everything together, or for
-    something else after the payment was chosen, may order.
+    something else after the payment was chosen, may order. Once the payment was sent, neither a name nor a list of
+    steps shows that a page without questions does not order: both may lie.
     """
-    named = f"{button.text} {button.label}"
-    leads_on = (
+    if (
         snapshot.is_left_by(button)
         or not _is_recipient_known(session, snapshot)
         or not _shows_price(session, snapshot)
-        or snapshot.steps_after > 1
-        or any(_is_order_button_to_come(other) for other in snapshot.buttons)
-        or keywords.NAMED_STEP.search(named)
-        or keywords.CHECKOUT.search(named)
-    )
-    if leads_on:
+    ):
         return NextPress.LEADS_ON
     asked = [control for control in snapshot.controls if _is_asked(control, button)]
     pays = any(review.is_payment(control) for control in asked)
     places = any(autofill.token_of(control) in _PLACE_TOKENS for control in asked)
+    if session.payment_sent and not asked:
+        return NextPress.MAY_ORDER
+    if (
+        snapshot.steps_after > 1
+        or any(_is_order_button_to_come(other) for other in snapshot.buttons)
+        or evidence.is_named(button, keywords.NAMED_STEP, keywords.CHECKOUT)
+    ):
+        return NextPress.LEADS_ON
     if not asked or (session.payment_sent and not pays) or (pays and (places or snapshot.steps_after == 0)):
         return NextPress.MAY_ORDER
-    if not pays or keywords.NEXT.search(named):
-        return NextPress.LEADS_ON
-    return NextPress.UNCERTAIN
+    return NextPress.UNCERTAIN if pays else NextPress.LEADS_ON
+
+
+def enters_order(snapshot: PageSnapshot, button: PageButton) -> bool:
+    """Return whether a button of a checkout's page submits a form to the checkout."""
+    return bool(
+        button.submits
+        and keywords.CHECKOUT_PATH.search(snapshot.path)
+        and keywords.CHECKOUT_PATH.search(button.action)
+    )
 
 
 def sends_payment(snapshot: PageSnapshot, button: PageButton) -> bool:
@@ -72,19 +82,48 @@ def sends_payment(snapshot: PageSnapshot, button: PageButton) -> bool:
 
 
 def onward_button(snapshot: PageSnapshot, candidates: list[PageButton]) -> PageButton | None:
-    """Return the button that leads on by structure alone, whatever its language; None if several may.
+    """Return the button that leads on; None if nothing tells which.
 
-    It leads to the checkout, or is the only one of the form with the fields, or the only one of the page.
+    It leads to the checkout, or belongs to what a checkout asks; else it has words of a next step; else it is the
+    only one.
     """
-    usable = [button for button in candidates if _may_lead_on(snapshot, button)]
-    if not _CHECKOUT_PATH.search(snapshot.path):
-        entering = [b for b in usable if _CHECKOUT_PATH.search(b.action if b.submits else b.path)]
-        if entering:
-            return preferred_button(entering)
-    usable = [button for button in usable if button.tag != "a"]
-    asking = [b for b in usable if any(_is_asked(control, b) for control in snapshot.controls)]
-    found = asking if len(asking) == 1 else usable
-    return found[0] if len(found) == 1 else None
+    apart = {button.number for button in candidates if _may_lead_on(snapshot, button)}
+
+    def enters_checkout(button: PageButton) -> bool:
+        path = button.action if button.submits else button.path
+        return button.number in apart and bool(keywords.CHECKOUT_PATH.search(path))
+
+    def asks(button: PageButton) -> bool:
+        fields = any(_is_asked(control, button) for control in snapshot.controls)
+        return button.number in apart and button.tag != "a" and fields
+
+    is_entered = bool(keywords.CHECKOUT_PATH.search(snapshot.path))
+    # The form of a review of the product asks for a name, too.
+    asks_recipient = any(autofill.token_of(control) in _PLACE_TOKENS for control in snapshot.controls)
+    forms = [lambda button: button.submits and asks(button), asks] if is_entered or asks_recipient else []
+    named = [button for button in candidates if button.region not in {"nav", "footer"}]
+    return (
+        evidence.best(
+            [button for button in named if not _orders_by_name(snapshot, button)],
+            structure=forms if is_entered else [enters_checkout, *forms],
+            words=_ONWARD_WORDS if asks_recipient else (keywords.CHECKOUT, *_ONWARD_WORDS),
+            never=(keywords.NOT_NEXT, keywords.EXTERNAL_PAYMENT),
+        )
+        or _only([button for button in candidates if asks(button)])
+        or _only([button for button in candidates if button.number in apart and button.tag != "a"])
+    )
+
+
+def named_onward(snapshot: PageSnapshot) -> list[PageButton]:
+    """Return the buttons with words of a next step, which do not say that they order."""
+    return [
+        button
+        for button in snapshot.buttons
+        if keywords.NEXT.search(button.text)
+        and not keywords.NOT_NEXT.search(button.text)
+        and not evidence.is_named(button, keywords.PLACE_ORDER)
+        and not (button.disabled or button.region in {"nav", "footer"})
+    ]
 
 
 def describes_order(snapshot: PageSnapshot) -> bool:
@@ -104,11 +143,21 @@ def confirms_by_structure(before: PageSnapshot, now: PageSnapshot) -> bool:
     )
 
 
+def _only(buttons: list[PageButton]) -> PageButton | None:
+    return buttons[0] if len(buttons) == 1 else None
+
+
+def _orders_by_name(snapshot: PageSnapshot, button: PageButton) -> bool:
+    """Return whether a button says that it orders: such a press is never one that only leads on."""
+    return evidence.is_named(button, keywords.PLACE_ORDER) and not snapshot.is_left_by(button)
+
+
 def _may_lead_on(snapshot: PageSnapshot, button: PageButton) -> bool:
+    """Return whether a button may lead on by its structure alone."""
     named = f"{button.text} {button.label}"
     if button.disabled or button.region or button.toggles or button.in_list or not named.strip():
         return False
-    if any(pattern.search(named) for pattern in _NEVER_ONWARD):
+    if evidence.is_named(button, *_NEVER_ONWARD) or _orders_by_name(snapshot, button):
         return False
     fields = [control for control in snapshot.controls if control.form == button.form >= 0]
     ignored = [control for control in fields if autofill.token_of(control) == autofill.IGNORED]

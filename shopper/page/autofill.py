@@ -1,7 +1,8 @@
 """The purpose of a form field, as a WHATWG autofill token. No I/O.
 
-Evidence in this order: autocomplete, type, label, placeholder, name, id. A visible label beats a name in the
-markup, for `line4` may be labelled "City".
+Evidence in this order: autocomplete, a type of its own, a name or id that is such a token, label, placeholder, name, id.
+A visible label beats any other name in the markup, for `line4` may be labelled "City". A type `tel` is the last evidence,
+because it also brings up the keyboard for postal codes; words of coupons and newsletters exclude a field before its type.
 """
 
 from __future__ import annotations
@@ -90,18 +91,28 @@ def token_of(control: FormControl) -> str | None:
     for part in reversed(control.autocomplete.lower().split()):
         if part in _STANDARD:
             return _ALIAS.get(part, part)
-    if control.type == "password":
-        return PASSWORD
-    if control.type == "search":
-        return IGNORED
-    description = (control.label, control.placeholder, _last(control.name), control.id)
-    for text in description:
-        token = _token_by_keywords(
-            text.replace("_", " ").replace("-", " ") if text is not control.label else text
+    if control.type in {"password", "search"}:
+        return PASSWORD if control.type == "password" else IGNORED
+    described = [
+        _token_by_keywords(text)
+        for text in (
+            control.label,
+            *(_plain(text) for text in (control.placeholder, _last(control.name), control.id)),
         )
-        if token is not None:
-            return token
-    return {"email": "email", "tel": "tel"}.get(control.type)
+    ]
+    if IGNORED not in described:
+        if control.type == "email":
+            return "email"
+        for identifier in (_last(control.name), control.id):
+            standard = _plain(identifier.lower()).replace(" ", "-")
+            if standard in _STANDARD and "-" in standard:
+                return _ALIAS.get(standard, standard)
+    by_words = next((token for token in described if token is not None), None)
+    return by_words or ("tel" if control.type == "tel" else None)
+
+
+def _plain(identifier: str) -> str:
+    return identifier.replace("_", " ").replace("-", " ")
 
 
 def tokens_of(controls: Sequence[FormControl]) -> list[tuple[FormControl, str | None]]:

@@ -1,4 +1,8 @@
-"""The role of each amount of a page: by its row first, by arithmetic next, by the page's text last. No I/O."""
+"""The role of each amount of a page: by rows and their sum first, by labels next, by the page's text last. No I/O.
+
+The sum decides which amount is the total: a part of it is none, whatever its label. A label that names another amount
+is a contradiction, or the total of a page without a sum.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from itertools import combinations
 
 from app.core import money
 from app.core.order_amounts import AmountRole, OrderAmount, adds_up
-from shopper.page import prices
+from shopper.page import page_data, prices, structured
 from shopper.page.prices import AmountKind, LabelledAmount, PageAmount
 from shopper.page.snapshot import AmountRow, PageSnapshot
 
@@ -61,21 +65,28 @@ def labelled_amounts(snapshot: PageSnapshot) -> list[LabelledAmount]:
 
 
 def order_rows(snapshot: PageSnapshot, goods_nanos: int) -> list[LabelledAmount]:
-    """Return the labelled amounts of an order; without a known label of a total, those of which one is the sum.
+    """Return the amounts of an order: those of a table or list of which the last is the sum, or else the labelled ones.
 
-    They are in one table or list with the price of the goods, and nothing on the page costs more.
+    The sum contains the price of the goods, and nothing on the page costs more. Where the labels name a total that is
+    no part of it, they are returned: they agree and say what the parts are, or they contradict. Without a sum and
+    labels, the largest amount that is shown is the total if the page's data name it so.
     """
     rows = labelled_amounts(snapshot)
-    if prices.total_of(rows) is not None:
-        return rows
-    structured = _rows(snapshot)
+    labelled = prices.total_of(rows)
+    entries = _rows(snapshot)
     struck = {amount.nanos for row in snapshot.amounts if row.struck for amount in prices.amounts(row.amount)}
     shown = {amount.nanos for amount in prices.amounts(snapshot.text)} - struck
-    largest = max(shown | {row.found.amount.nanos for row in structured}, default=0)
-    for group in dict.fromkeys(row.group for row in structured):
-        summed = _sum_of([row.found for row in structured if row.group == group], goods_nanos)
-        if summed and summed[-1].amount.nanos == largest:
+    largest = max(shown | {row.found.amount.nanos for row in entries}, default=0)
+    for group in dict.fromkeys(row.group for row in entries):
+        summed = _sum_of([row.found for row in entries if row.group == group], goods_nanos)
+        is_part = labelled is None or labelled.nanos in {row.amount.nanos for row in summed[:-1]}
+        if summed and summed[-1].amount.nanos == largest and is_part:
             return summed
+    due = {structured.order_total_nanos(snapshot), *page_data.totals(snapshot)}
+    if labelled is None and largest in due and largest > goods_nanos and {largest, goods_nanos} <= shown:
+        total = next(amount for amount in prices.amounts(snapshot.text) if amount.nanos == largest)
+        goods = LabelledAmount("", AmountKind.GOODS, replace(total, nanos=goods_nanos))
+        return [goods, LabelledAmount("", AmountKind.TOTAL, total)]
     return rows
 
 

@@ -19,6 +19,14 @@ ADD_TO_CART = _pattern(
     r"\bbuy( it)?( now)?\b", r"\b(purchase|order|get it|reserve) now\b", r"\bpurchase\b", r"^\W*add\W*$",
     r"\bin den (warenkorb|einkaufswagen)\b", r"\bajouter au panier\b",
 )  # fmt: skip
+# Identifiers in the markup, in every language.
+ADD_TO_CART_CODE = _pattern(rf"\badd[-_]?(item[-_]?)?to[-_]?{_CART}")
+REMOVE_CODE = _pattern(r"(^|[\W_])(remove|delete|trash|discard)|(remove|delete)([\W_]|$)")
+CHECKOUT_PATH = _pattern(r"checkout|/kassa|/kasse|/caisse|/cassa")
+OFFLINE_PAYMENT_CODE = _pattern(
+    r"(^|[\W_])(cod|cash[-_]?on[-_]?delivery|invoice|bank[-_]?transfer|cheque|check[-_]?mo|bacs|prepayment)$"
+)
+GUEST_CODE = _pattern(r"\b(guest|anonymous)\b", r"/(as[-_]?)?(guest|anonymous)\b")
 # A button that buys with one press is an order button, not a cart's.
 NOT_ADD_TO_CART = _pattern(
     r"wish|compare|list|favou?rite|gift card|sold out|buying guide|how to|notify|buy again",

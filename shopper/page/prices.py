@@ -21,9 +21,9 @@ _SYMBOLS = {
     "US$": USD, "CA$": "CAD", "C$": "CAD", "CAD$": "CAD", "A$": "AUD", "AU$": "AUD", "NZ$": "NZD", "HK$": "HKD", "S$": "SGD",
     "SG$": "SGD", "MX$": "MXN", "R$": "BRL", "NT$": "TWD", "TT$": "TTD", "J$": "JMD", "BZ$": "BZD",
 }  # fmt: skip
-_DOLLAR = "$"
+DOLLAR = "$"
 _UNKNOWN = "XXX"  # ISO 4217's code for no currency
-_SYMBOL = "|".join(sorted((re.escape(symbol) for symbol in [*_SYMBOLS, _DOLLAR]), key=len, reverse=True))
+_SYMBOL = "|".join(sorted((re.escape(symbol) for symbol in [*_SYMBOLS, DOLLAR]), key=len, reverse=True))
 _CURRENCY = rf"(?:{_SYMBOL}|\b[A-Z]{{3}}\b)"
 _NUMBER = r"\d{1,3}(?:[ ,.'’\u00a0\u202f]\d{3})+(?:[.,]\d{1,2})?(?!\d)|\d+(?:[.,]\d{1,2})?(?![\d%])"
 _AMOUNT = re.compile(
@@ -141,7 +141,7 @@ def resolve(currency: str | None, hints: CurrencyHints) -> str | None:
 
     A bare dollar sign is the US dollar, unless anything on the page indicates another country's.
     """
-    if currency != _DOLLAR:
+    if currency != DOLLAR:
         return None if currency == _UNKNOWN else currency
     declared = {code.upper() for code in hints.declared if code}
     if declared:
@@ -297,11 +297,11 @@ def _find_amounts(text: str) -> list[tuple[PageAmount, int, int]]:
             continue
         currencies = {code for code in (_code(match["before"]), _code(match["after"])) if code}
         around = text[max(0, match.start() - 4) : match.end() + 4]
-        if _DOLLAR in currencies and (_LETTERED_AMOUNT.search(around) or _LABELLED_DOLLARS.search(around)):
-            currencies.discard(_DOLLAR)
+        if DOLLAR in currencies and (_LETTERED_AMOUNT.search(around) or _LABELLED_DOLLARS.search(around)):
+            currencies.discard(DOLLAR)
             currencies.add(_UNKNOWN)
         if len(currencies) > 1:
-            currencies.discard(_DOLLAR)
+            currencies.discard(DOLLAR)
         currency = currencies.pop() if len(currencies) == 1 else None
         nanos = _nanos(match["number"])
         if nanos is not None:
@@ -310,7 +310,7 @@ def _find_amounts(text: str) -> list[tuple[PageAmount, int, int]]:
 
 
 def _code(text: str | None) -> str | None:
-    if not text or text == _DOLLAR:
+    if not text or text == DOLLAR:
         return text
     if text in _SYMBOLS:
         return _SYMBOLS[text]

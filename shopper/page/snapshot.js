@@ -46,6 +46,8 @@
     const found = closest(element, "header,nav,footer,aside,[role=banner],[role=navigation],[role=contentinfo]");
     return found ? (found.getAttribute("role") || found.tagName).toLowerCase() : "";
   };
+  // The entry of a list or a table that an element belongs to.
+  const entryOf = (element) => closest(up(element), "li,tr,[role=listitem],[role=row]");
   const byIds = (element, name) =>
     (element.getAttribute(name) || "").split(/\s+/).map((id) => id && element.getRootNode().getElementById
       ? inner(element.getRootNode().getElementById(id)) : "").join(" ");
@@ -142,7 +144,7 @@
       required: element.required === true || element.getAttribute("aria-required") === "true" || /\*\s*$/.test(labelOf(element)),
       disabled: element.disabled === true || element.readOnly === true || element.getAttribute("aria-disabled") === "true",
       problem: problemOf(element),
-      form: element.form ? forms.indexOf(element.form) : -1,
+      form: element.form ? forms.indexOf(element.form) : -1, entry: all.indexOf(entryOf(element)),
       group: group ? group + (titleOf(element) ? " " + titleOf(element) : "") : "",
       card: type === "radio" ? cardOf(element, peers) : "", dialog: inDialog(element),
       options: element.tagName === "SELECT" ? [...element.options].slice(0, 400).map((option) => ({
@@ -176,7 +178,8 @@
       href: element.tagName === "A" ? element.href : "",
       label,
       disabled: element.disabled === true || ["aria-disabled", "aria-busy"].some((name) => element.getAttribute(name) === "true"),
-      form: form ? forms.indexOf(form) : -1,
+      code: tidy(["name", "id", "class", "data-action"].map((name) => element.getAttribute(name) || "").join(" ")),
+      form: form ? forms.indexOf(form) : -1, entry: all.indexOf(entryOf(element)), entry_text: inner(entryOf(element), 300),
       action: form ? pathOf(element.getAttribute("formaction") || form.getAttribute("action") || "") : "",
       toggles: ["aria-expanded", "aria-pressed", "aria-haspopup", "aria-selected"].some((name) => element.hasAttribute(name)),
       in_list: !!closest(up(element), "li,tr,dd,[role=listitem],[role=row],[role=toolbar]"),
@@ -260,8 +263,15 @@
 
   const said = (selector, name) => {
     const found = document.querySelector(selector);
-    return found ? tidy(found.getAttribute("content") || found.getAttribute("href") || (name ? found.getAttribute(name) : "") || inner(found)) : "";
+    return found ? tidy(found.getAttribute("content") || (/^(DATA|METER)$/.test(found.tagName) && found.getAttribute("value")) || found.getAttribute("href") || (name ? found.getAttribute(name) : "") || inner(found)) : "";
   };
+  // The shop's own data: JSON, or an assignment of nothing but JSON.
+  const data = [...document.scripts].map((script) => {
+    const text = (script.textContent || "").slice(0, 300000).trim();
+    if (/^application\/json$/i.test(script.type)) return text;
+    const assigned = /^(text\/javascript|module)?$/i.test(script.type) && /^(?:(?:var|let|const) |window\.|window\[")[\w$"\].]+ ?= ?(\{[\s\S]*\})\s*;?$/.exec(text);
+    return assigned ? assigned[1] : "";
+  }).filter((text) => /price|amount|total/i.test(text)).slice(0, 5);
   const alerts = all.filter((element) => visible(element) && (
     ["alert", "status", "alertdialog"].includes(element.getAttribute("role") || "") || element.getAttribute("aria-live") === "assertive"
     || /(^|[\s_-])(error|errors|errorlist|alert|invalid-feedback|warning|message|messages|toast|notice|flash)([\s_-]|$)/i.test(element.getAttribute("class") || "")))
@@ -279,6 +289,9 @@
       return { address: element.src || "", title: tidy(element.title || element.name), area: Math.round(box.width * box.height) };
     }),
     json_ld: [...document.querySelectorAll('script[type="application/ld+json"]')].slice(0, 10).map((script) => (script.textContent || "").slice(0, 100000)),
+    data,
+    machine_values: all.filter((element) => element.matches("data[value],meter[value],[itemprop=price][content]") && visible(element)).slice(0, 40)
+      .map((element) => element.getAttribute("content") || element.getAttribute("value")),
     declared: {
       price: said('meta[property="product:price:amount"],meta[property="og:price:amount"],[itemprop=price],[property=price],[property="schema:price"]', "content"),
       currency: said('meta[property="product:price:currency"],meta[property="og:price:currency"],[itemprop=priceCurrency],[property=priceCurrency],[property="schema:priceCurrency"]', "content"),

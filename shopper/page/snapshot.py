@@ -45,6 +45,8 @@ class FormControl:
     card: str
     dialog: bool
     options: tuple[ListOption, ...]
+    entry: int = -1
+    """The entry of a list or a table that it belongs to; -1 for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +73,13 @@ class PageButton:
     """The accessible name that the page sets, which may differ from the text."""
     action: str = ""
     """The path that the form is sent to."""
+    code: str = ""
+    """The identifiers in the markup, which programmers write in English in every language."""
     toggles: bool = False
     """Opens or selects something, by its ARIA state."""
+    entry: int = -1
+    """The entry of a list or a table that it belongs to, which has the text `entry_text`; -1 for none."""
+    entry_text: str = ""
     in_list: bool = False
     """Belongs to one entry of a list or a table."""
 
@@ -134,6 +141,10 @@ class PageSnapshot:
     declared: Mapping[str, str]
     currencies: tuple[str, ...]
     amounts: tuple[AmountRow, ...] = ()
+    data: tuple[str, ...] = ()
+    """The JSON of the shop's own scripts."""
+    machine_values: tuple[str, ...] = ()
+    """The values of amounts that their elements state for machines."""
     steps_after: int = -1
     """How many steps follow the current one in a list of steps; -1 without such a list."""
 
@@ -180,6 +191,8 @@ def parse_snapshot(raw: Mapping[str, Any]) -> PageSnapshot:
         declared=dict(raw["declared"]),
         currencies=tuple(raw["currencies"]),
         amounts=tuple(AmountRow(**item) for item in raw["amounts"]),
+        data=tuple(raw["data"]),
+        machine_values=tuple(raw["machine_values"]),
         steps_after=int(raw["steps_after"]),
     )
 

@@ -34,6 +34,16 @@ _WAIT_UNTIL_STILL_SCRIPT = """([quiet, most]) => new Promise((resolve) => {
   watcher.observe(document, { subtree: true, childList: true, attributes: true, characterData: true });
   function done() { clearTimeout(timer); clearTimeout(last); watcher.disconnect(); resolve(true); }
 })"""
+# Whether a visible region says that it is being changed, or shows a progress without an end. What is given up is not
+# waited for again.
+_IS_BUSY_SCRIPT = """(givesUp) => {
+  const ignored = (window[Symbol.for("data-purser-busy")] ||= new WeakSet());
+  const BUSY = "[aria-busy=true],[role=progressbar]:not([aria-valuenow]),progress:not([value])";
+  const busy = [...document.querySelectorAll(BUSY)]
+    .filter((element) => !ignored.has(element) && !element.closest("[aria-hidden=true]") && element.checkVisibility());
+  if (givesUp) busy.forEach((element) => ignored.add(element));
+  return busy.length > 0;
+}"""
 # Marks the fields that contain one of the texts, for a screenshot.
 _MASK_SCRIPT = """(secrets) => document.querySelectorAll("input,textarea").forEach((field) =>
   field.toggleAttribute("data-purser-hidden", secrets.some((secret) => (field.value || "").includes(secret))))"""
@@ -108,7 +118,7 @@ class BrowserTab:
         return is_allowed_url(url, start=self._start, allowed=self._allowed)
 
     def settle(self) -> None:
-        """Wait until the page has loaded, has no open request and is still, for a bounded time."""
+        """Wait until the page has loaded, has no open request, is still and not busy, for a bounded time."""
         deadline = time.monotonic() + _SETTLE_SECONDS
         self._wait_for_load()
         while True:
@@ -118,10 +128,11 @@ class BrowserTab:
             except PlaywrightError:
                 self._wait_for_load()
             now = time.monotonic()
+            is_over = now > deadline
+            is_busy = self._is_busy(gives_up=is_over)
             # A response that has just arrived may not have been drawn yet.
-            if now > deadline or not (
-                self._has_pending_requests() or self._last_response_at > now - _IDLE_MS / 1000
-            ):
+            has_arrived = self._last_response_at > now - _IDLE_MS / 1000
+            if is_over or not (is_busy or has_arrived or self._has_pending_requests()):
                 return
 
     def press(self, target: PageButton | FormControl) -> None:
@@ -285,6 +296,12 @@ class BrowserTab:
         except PlaywrightError:
             raise PageActionFailed from None
         raise PageActionFailed
+
+    def _is_busy(self, *, gives_up: bool) -> bool:
+        try:
+            return bool(self.page.evaluate(_IS_BUSY_SCRIPT, gives_up))
+        except PlaywrightError:
+            return False
 
     def _has_pending_requests(self) -> bool:
         since = time.monotonic() - _MAX_REQUEST_SECONDS

@@ -89,6 +89,25 @@ def test_an_account_is_signed_in_by_autofill_tokens_and_paths(
     assert [(order["user"], order["secret"]) for order in foreign.orders] == [("ada", "tulip-harbour")]
 
 
+@pytest.mark.parametrize("removes", ["a-button", "a-quantity"])
+def test_what_an_earlier_visit_left_in_the_cart_of_an_account_is_removed_first(
+    shopper: SharedBrowserShopper, foreign: Foreign, removes: str
+) -> None:
+    foreign.wording = Wording(offers_sign_in=True, left_in_cart=3, removes=removes)
+    result = purchase(shopper, foreign.product, address=ADDRESS, username="ada", password="tulip-harbour")
+    assert result.confirmation is not None, (result.failed, result.outcome_unknown)
+    assert [order["maara"] for order in foreign.orders] == ["1"]
+
+
+def test_a_cart_that_cannot_be_emptied_is_not_ordered(
+    shopper: SharedBrowserShopper, foreign: Foreign
+) -> None:
+    foreign.wording = Wording(offers_sign_in=True, left_in_cart=3, removes="nothing")
+    result = purchase(shopper, foreign.product, address=ADDRESS, username="ada", password="tulip-harbour")
+    assert (foreign.orders, result.handler.reviews) == ([], [])
+    assert result.failure_code in {"cart_mismatch", "price_unknown"}, result.failed
+
+
 @pytest.mark.parametrize(
     ("wording", "code"),
     [
@@ -96,8 +115,11 @@ def test_an_account_is_signed_in_by_autofill_tokens_and_paths(
         (replace(NEXT, reviews_with_fields=True), "limit_exceeded"),
         (Wording(order="Tilaa", order_label="Continue"), "limit_exceeded"),
         (Wording(order="Continue", order_label="Place order"), "limit_exceeded"),
-        (Wording(orders_at_payment=True, shows_steps=False), "stuck"),
-        (Wording(shows_steps=False), "stuck"),
+        (Wording(orders_at_payment=True, shows_steps=False), "limit_exceeded"),
+        (replace(NEXT, orders_at_payment=True), "limit_exceeded"),
+        (Wording(shows_steps=False), "limit_exceeded"),
+        (Wording(shows_steps=False, shows_total_at_payment=False), "stuck"),
+        (Wording(order="Continue to payment"), "limit_exceeded"),
     ],
     ids=[
         "next-without-words-of-a-review",
@@ -105,7 +127,10 @@ def test_an_account_is_signed_in_by_autofill_tokens_and_paths(
         "an-order-button-named-continue",
         "continue-that-is-named-an-order",
         "the-payment-step-orders",
+        "next-in-the-payment-step-orders",
         "unknown-words",
+        "unknown-words-and-no-total",
+        "an-order-button-named-as-a-step",
     ],
 )
 def test_no_button_of_any_name_orders_before_the_order_is_authorized(
@@ -121,13 +146,39 @@ def test_no_button_of_any_name_orders_before_the_order_is_authorized(
         assert "may order" in result.failed.message
 
 
-def test_the_last_button_called_next_orders_once_it_is_authorized(
+@pytest.mark.parametrize(
+    "wording",
+    [
+        NEXT,
+        replace(NEXT, orders_at_payment=True),
+        Wording(shows_steps=False, orders_at_payment=True),
+        Wording(shows_steps=False, order="Place order"),
+        Wording(shows_steps=False),
+    ],
+    ids=[
+        "a-review",
+        "the-payment",
+        "unknown-payment",
+        "a-named-review-after-it",
+        "an-unknown-review-after-it",
+    ],
+)
+def test_a_last_button_of_any_name_orders_once_it_is_authorized(
+    shopper: SharedBrowserShopper, foreign: Foreign, wording: Wording
+) -> None:
+    foreign.wording = wording
+    result = purchase(shopper, foreign.product, address=ADDRESS)
+    assert result.confirmation is not None, (result.failed, result.outcome_unknown)
+    assert (len(foreign.orders), len(result.handler.reviews)) == (1, 1)
+
+
+def test_a_review_that_costs_more_than_was_authorized_on_the_page_of_the_payment_is_not_ordered(
     shopper: SharedBrowserShopper, foreign: Foreign
 ) -> None:
-    foreign.wording = NEXT
+    foreign.wording = Wording(shows_steps=False, order="Place order", fee=1)
     result = purchase(shopper, foreign.product, address=ADDRESS)
-    assert result.confirmation is not None, result.failed
-    assert (len(foreign.orders), len(result.handler.reviews)) == (1, 1)
+    assert (result.outcome_unknown is not None, foreign.orders) == (True, [])
+    assert [review.total_nanos for review in result.handler.reviews] == [12 * 10**9]
 
 
 @pytest.mark.parametrize(

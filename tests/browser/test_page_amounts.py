@@ -132,6 +132,26 @@ def test_a_total_in_an_unknown_language_is_the_sum_of_the_rows_before_it(
 
 
 @pytest.mark.parametrize(
+    "labels",
+    [
+        ("Total parcial", "Gastos de envío", "Importe a pagar"),
+        ("Total bez dostawy", "Wysyłka", "Do zapłaty"),
+        ("Total", "Fee for nothing", "Alltogether"),
+    ],
+    ids=["spanish", "polish", "a-lie"],
+)
+def test_the_sum_is_the_total_although_a_part_is_called_a_total(
+    open_page: Callable[..., Page], labels: tuple[str, str, str]
+) -> None:
+    rows = zip(labels, ("12.00", "5.00", "17.00"), strict=True)
+    table = "".join(f"<tr><th>{label}</th><td>${amount}</td></tr>" for label, amount in rows)
+    page = ReadPage(open_page(), f"<table>{table}</table>")
+    assert page.total is not None
+    assert (page.total.nanos, page.is_refused) == (17 * _NANOS, False)
+    assert adds_up(page.amounts, page.total.nanos)
+
+
+@pytest.mark.parametrize(
     "html",
     [
         UNKNOWN_LANGUAGE + "<p>Maksu tänään <b>$99.00</b></p>",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Browser, Page
 
 from shopper.flow import product, seen, steps
-from shopper.page import structured
+from shopper.page import page_data, structured
 from shopper.page.snapshot import SCRIPT, PageSnapshot, parse_snapshot
+from shopper.page.tab import BrowserTab
 
 pytestmark = pytest.mark.browser
 
@@ -178,3 +179,76 @@ def test_structured_data_that_are_too_deep_or_too_many_or_broken_are_none(
 ) -> None:
     snapshot = read(f'<p>.</p><script type="application/ld+json">{data}</script>')
     assert structured.offers(snapshot) == []
+
+
+LATER = """<section {}>Ladataan</section><script>setTimeout(() => {{
+  document.querySelector("section").outerHTML = "<section>Valmis</section>"; }}, 1200);</script>"""
+
+
+@pytest.fixture
+def tab(chromium: Browser) -> Iterator[BrowserTab]:
+    with chromium.new_context() as context:
+        yield BrowserTab(context, start="https://shop.example/", allowed_domains=())
+
+
+@pytest.mark.parametrize("state", ["aria-busy=true", "role=progressbar"])
+def test_a_region_that_is_busy_is_waited_for(tab: BrowserTab, state: str) -> None:
+    tab.page.set_content(f"<main>{LATER.format(state)}</main>")
+    tab.settle()
+    assert tab.page.inner_text("main") == "Valmis"
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<p role=progressbar aria-valuenow=40>Vielä 5 $ ilmaiseen toimitukseen</p>",
+        "<p aria-busy=true aria-hidden=true>Ladataan</p>",
+        "<p aria-busy=true hidden>Ladataan</p>",
+        "<progress value=4 max=5></progress>",
+    ],
+    ids=["a-known-progress", "not-for-readers", "hidden", "a-known-element"],
+)
+def test_what_shows_its_progress_or_is_not_shown_is_not_waited_for(tab: BrowserTab, html: str) -> None:
+    tab.page.set_content(f"<main>{html}</main>")
+    assert not tab._is_busy(gives_up=False)
+
+
+def test_a_region_that_stays_busy_is_waited_for_once(tab: BrowserTab) -> None:
+    tab.page.set_content("<main aria-busy=true>Ladataan</main>")
+    tab.settle()
+    assert not tab._is_busy(gives_up=False)
+    tab.page.set_content("<main aria-busy=true>Ladataan</main>")
+    assert tab._is_busy(gives_up=False)
+
+
+@pytest.mark.parametrize(
+    ("script", "is_read"),
+    [
+        ('<script type="application/json">{"price": 12, "currency": "USD"}</script>', True),
+        ('<script>window.__STATE__ = {"price": 12, "currency": "USD"};</script>', True),
+        ('<script>var shop = {"price": 12, "currency": "USD"}</script>', True),
+        ('<script>window["a"] = {"price": 12, "currency": "USD"}; run()</script>', False),
+        ('<script>window.a = {price: 12, currency: "USD"};</script>', False),
+        ('<script type="text/template">window.a = {"price": 12, "currency": "USD"}</script>', False),
+        ('<script type="application/json">{"colour": "red"}</script>', False),
+    ],
+)
+def test_the_shops_own_data_are_those_that_are_strict_json(
+    read: Callable[[str], PageSnapshot],
+    script: str,
+    is_read: bool,  # noqa: FBT001
+) -> None:
+    found = page_data.offered(read(f"<p>.</p>{script.replace('run()', 'void 0')}"))
+    assert bool(found) is is_read
+
+
+@pytest.mark.parametrize(
+    "price",
+    ["<data itemprop=price value=12.00>\u0661\u0662</data>", "<meter itemprop=price value=12.00>12</meter>"],
+)
+def test_the_value_for_machines_is_the_price_of_an_offer(
+    read: Callable[[str], PageSnapshot], price: str
+) -> None:
+    snapshot = read(f"<div itemscope>{price}<meta itemprop=priceCurrency content=USD></div>")
+    assert snapshot.declared["price"] == "12.00"
+    assert snapshot.machine_values == ("12.00",)

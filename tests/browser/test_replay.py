@@ -77,7 +77,7 @@ def test_a_replay_shows_why_nothing_was_decided(
     shopper: SharedBrowserShopper, foreign: Foreign, chromium: Browser
 ) -> None:
     foreign.reset()
-    foreign.wording = Wording(shows_steps=False)
+    foreign.wording = Wording(shows_steps=False, shows_total_at_payment=False)
     result = purchase(shopper, foreign.product, address=ADDRESS)
     assert result.failed is not None
     [document] = result.handler.documents

@@ -11,7 +11,7 @@ from app.ports.shopper import Product, PurchaseRequest, ShippingAddress
 from shopper.flow import checkout, steps
 from shopper.flow.session import BrowserSession
 from shopper.flow.steps import NextPress
-from shopper.page.snapshot import FormControl, PageSnapshot
+from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
 from shopper.page.tab import BrowserTab
 from tests.browser.conftest import RecordingHandler
 from tests.shopper.test_advice import BUTTON, CONTROL
@@ -90,12 +90,10 @@ def test_a_press_that_nothing_shows_to_lead_on_may_order(
         ((), {"button": {"text": "Checkout"}}),
         ((STREET,), {}),
         ((DELIVERY,), {}),
-        ((PAYMENT,), {}),
-        ((PAYMENT,), {"session": {"payment_sent": True}}),
     ],
     ids=[
         "no-recipient", "no-amount", "less-than-the-goods", "two-more-steps", "another-order-button", "link",
-        "named-step", "accessible-name", "checkout", "address", "delivery", "payment", "payment-again",
+        "named-step", "accessible-name", "checkout", "address", "delivery",
     ],
 )  # fmt: skip
 def test_a_press_that_is_shown_to_lead_on_needs_no_authorization(
@@ -104,8 +102,68 @@ def test_a_press_that_is_shown_to_lead_on_needs_no_authorization(
     assert consequence(*controls, **change) is LEADS_ON
 
 
-def test_an_unknown_word_that_submits_a_payment_is_uncertain() -> None:
-    assert consequence(PAYMENT, button={"text": "Jatka"}) is UNCERTAIN
+@pytest.mark.parametrize("text", ["Jatka", "Next", "Tovább"])
+@pytest.mark.parametrize(
+    "change", [{}, {"session": {"payment_sent": True}}], ids=["payment", "payment-again"]
+)
+def test_a_page_that_asks_for_the_payment_alone_is_uncertain(text: str, change: dict[str, Any]) -> None:
+    assert consequence(PAYMENT, button={"text": text}, **change) is UNCERTAIN
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"button": {"text": "Continue to payment"}},
+        {"button": {"text": "Tovább", "label": "Checkout"}},
+        {"page": {"steps_after": 3}},
+        {"page": {"buttons": (NEXT, ORDER)}},
+    ],
+    ids=["a-step", "the-checkout", "steps-that-follow", "a-disabled-order-button"],
+)
+def test_no_name_and_no_list_of_steps_shows_that_a_page_without_questions_leads_on_after_the_payment(
+    lie: dict[str, Any],
+) -> None:
+    assert consequence(**lie) is LEADS_ON
+    assert consequence(**lie, session={"payment_sent": True}) is MAY_ORDER
+
+
+ORDER_DATA = '{"@type": "Order", "orderNumber": "HU-7"}'
+
+
+def shown(*buttons: PageButton, path: str = "/checkout/b", **change: Any) -> PageSnapshot:
+    blank = PageSnapshot(
+        url=f"https://shop.example{path}", title="", heading="", language="", text="", alerts=(), controls=(),
+        buttons=buttons, prices=(), frames=(), json_ld=(), declared={}, currencies=(),
+    )  # fmt: skip
+    return replace(blank, **change)
+
+
+def test_a_confirmation_with_an_order_number_may_have_words_of_a_failure_in_its_text_only() -> None:
+    before = shown(path="/checkout/a")
+    help_text = "Rendelés rögzítve\nWhat to do if a payment failed"
+    assert checkout.confirms_order(before, shown(text=help_text, json_ld=(ORDER_DATA,)))
+    assert not checkout.confirms_order(before, shown(text=help_text, path="/order-confirmation"))
+    for failure in ({"heading": "Payment failed"}, {"alerts": ("Your card was declined",)}):
+        assert not checkout.confirms_order(before, shown(json_ld=(ORDER_DATA,), **failure))
+    assert not checkout.confirms_order(before, shown(replace(ORDER, disabled=False), json_ld=(ORDER_DATA,)))
+
+
+def test_only_a_press_of_a_button_that_is_not_called_an_order_button_leads_to_another_press() -> None:
+    before, order = shown(NEXT, path="/checkout/a"), replace(ORDER, disabled=False)
+    assert checkout.later_order_button(before, shown(order), NEXT) == order
+    assert checkout.later_order_button(before, shown(order), order) is None
+    assert checkout.later_order_button(shown(order, NEXT), shown(order), NEXT) is None
+    assert checkout.later_order_button(before, shown(order, heading="The order failed"), NEXT) is None
+
+
+def test_without_a_name_the_later_order_button_submits_the_next_page_to_the_checkout() -> None:
+    before, send = shown(NEXT, path="/checkout/a"), replace(NEXT, text="Küldés", action="/checkout/b")
+    assert checkout.later_order_button(before, shown(send), NEXT) == send
+    assert checkout.later_order_button(before, shown(replace(send, action="/rendelesek")), NEXT) is None
+    assert checkout.later_order_button(before, shown(replace(send, submits=False)), NEXT) is None
+    assert checkout.later_order_button(before, shown(send, path="/checkout/a"), NEXT) is None
+    assert checkout.later_order_button(before, shown(send, path="/koszonjuk"), NEXT) is None
+    assert checkout.later_order_button(before, shown(send, json_ld=(ORDER_DATA,)), NEXT) is None
 
 
 def test_a_link_that_a_script_operates_can_be_the_order_button() -> None:

@@ -47,6 +47,10 @@ class Wording:
     stays_on_product: bool = False
     """Adding to the cart changes nothing but the number in the header, which the link of the cart has no path for."""
     offers_sign_in: bool = False
+    left_in_cart: int = 0
+    """How many cups an earlier visit left in the cart of the account."""
+    removes: str = "a-button"
+    """How a line of the cart is removed: `a-button`, `a-quantity`, or `nothing` although there is a button."""
     lists: bool = False
     """Delivery is a list, and the review requires a consent."""
     done_path: str = "/kiitos"
@@ -54,6 +58,9 @@ class Wording:
     """The confirmation has the order as structured data."""
     orders_at_payment: bool = False
     """There is no review: the payment's button orders."""
+    shows_total_at_payment: bool = True
+    fee: int = 0
+    """Added in the review."""
     reviews_with_fields: bool = False
     """The review asks for a comment and a consent."""
 
@@ -78,11 +85,16 @@ class Foreign:
 
     def post(self, path: str, visit: dict[str, str], sent: dict[str, str]) -> str:
         """Handle a form and return the path of the next page."""
+        if path == "/ostoskori/lisaa":
+            sent = {**sent, "maara": str(int(sent["maara"]) + int(visit.get("maara", 0)))}
         visit.update(sent)
         if path == "/ostoskori/poista":
-            visit.pop("maara", None)
+            if sent.get("maara", "0") == "0" and self.wording.removes != "nothing":
+                visit.pop("maara", None)
             return "/ostoskori"
         if path == "/login":
+            if self.wording.left_in_cart:
+                visit["maara"] = str(self.wording.left_in_cart)
             return "/tuote/kuppi"
         if path == "/checkout/maksu" and (sent.get("payment") == "Kortti" or "payment" not in sent):
             return "/checkout/maksu"
@@ -140,12 +152,14 @@ class Foreign:
     def _cart(self, visit: dict[str, str]) -> str:
         if "maara" not in visit:
             return self._frame("Kori", "<p>Kori on tyhjä.</p>", visit)
+        removal = "<button>Poista</button>"
+        if self.wording.removes == "a-quantity":
+            removal = f"<input type=number name=maara value={visit['maara']} aria-label=Kpl>"
         return self._frame(
             "Kori",
             f"<table><tr><td>Kuppi</td><td>{12 * int(visit['maara'])}.00 $</td><td>"
-            "<form method=post action=/ostoskori/poista>"
-            "<button>Poista</button></form></td></tr></table><a href=/tuote/kuppi>Lisää ostoksia</a> "
-            "<a href=/checkout/osoite>Kassalle</a>",
+            f"<form method=post action=/ostoskori/poista>{removal}</form></td></tr></table>"
+            "<a href=/tuote/kuppi>Lisää ostoksia</a> <a href=/checkout/osoite>Kassalle</a>",
             visit,
         )
 
@@ -158,10 +172,15 @@ class Foreign:
             visit,
         )
 
-    def _totals(self, visit: dict[str, str]) -> str:
+    def _totals(self, visit: dict[str, str], *, fee: int = 0) -> str:
         goods = 12 * int(visit["maara"])
         post = {"Nouto": 0, "Kuriiri": 5}.get(visit.get("toimitus", ""), 0)
-        rows = (("Kuppi", goods), ("Välisumma", goods), ("Toimituskulut", post), ("Yhteensä", goods + post))
+        rows = (
+            ("Kuppi", goods),
+            ("Välisumma", goods),
+            ("Toimituskulut", post + fee),
+            ("Yhteensä", goods + post + fee),
+        )
         return "<table>" + "".join(f"<tr><th>{name}<td>{amount}.00 $" for name, amount in rows) + "</table>"
 
     def _form(self, step: int, inside: str, button: str, *, label: str = "") -> str:
@@ -206,8 +225,9 @@ class Foreign:
             "<script>document.querySelectorAll('[name=payment]').forEach((choice) => choice.onchange = () => {"
             "document.getElementById('kortti').hidden = choice.value !== 'Kortti'; });</script>"
         )
+        totals = self._totals(visit) if self.wording.shows_total_at_payment else "<p>12.00 $</p>"
         return self._frame(
-            "Maksu", self._form(2, inside, self.wording.onward) + self._totals(visit) + script, visit, step=2
+            "Maksu", self._form(2, inside, self.wording.onward) + totals + script, visit, step=2
         )
 
     def _review(self, visit: dict[str, str]) -> str:
@@ -221,7 +241,12 @@ class Foreign:
         if self.wording.lists:
             inside += "<label><input type=checkbox name=ok required>Hyväksyn</label>"
         order = self._form(3, inside, self.wording.order, label=self.wording.order_label)
-        return self._frame(self.wording.review, f"<p>{who}</p>{self._totals(visit)}{order}", visit, step=3)
+        return self._frame(
+            self.wording.review,
+            f"<p>{who}</p>{self._totals(visit, fee=self.wording.fee)}{order}",
+            visit,
+            step=3,
+        )
 
     def _done(self, visit: dict[str, str]) -> str:
         data = {"@context": "https://schema.org", "@type": "Order", "orderNumber": "FI-2041"}
