@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from app.ports.shopper import FailureCode, PurchaseFailed, PurchaseOutcomeUnknown
-from shopper.flow import address, advice, choices, login, steps
+from shopper.flow import address, advice, choices, coupon, delivery, login, steps
 from shopper.flow.address import FillAttempts
 from shopper.flow.session import BrowserSession, assert_no_human_check, preferred_button
 from shopper.flow.steps import NextPress
@@ -66,6 +66,7 @@ def go_to_review(session: BrowserSession, snapshot: PageSnapshot) -> tuple[PageS
             continue
         last = _last_button(session, snapshot, progress)
         if last is not None:
+            delivery.assert_chosen(session, snapshot)
             return snapshot, last
         target = _onward_button(snapshot, progress)
         if target is None:
@@ -174,6 +175,8 @@ def _advance(session: BrowserSession, snapshot: PageSnapshot, progress: _Checkou
     if login.is_required(session, snapshot):
         login.sign_in(session, snapshot)
         return True
+    if coupon.enter(session, snapshot, confirms_order):
+        return True
     if session.is_guest and _continue_as_guest(session, snapshot, progress):
         return True
     if address.choose_stored(session, snapshot):
@@ -183,6 +186,7 @@ def _advance(session: BrowserSession, snapshot: PageSnapshot, progress: _Checkou
         return True
     return (
         choices.decline_extras(session, snapshot, progress.filling)
+        or delivery.choose(session, snapshot, progress.filling)
         or choices.choose_defaults(session, snapshot, progress.filling)
         or choices.accept_terms(session, snapshot, progress.filling)
     )

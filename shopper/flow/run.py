@@ -61,7 +61,7 @@ def run(
     Raises: PurchaseFailed before the order button is pressed, PurchaseOutcomeUnknown after it.
     """
     tab = BrowserTab(context, start=request.url, allowed_domains=request.allowed_domains)
-    tab.mask(request.username or "", request.password or "")
+    tab.mask(request.username or "", request.password or "", request.coupon_code or "")
     session = BrowserSession(tab, request, handler)
     in_cart = False
     try:

@@ -140,7 +140,7 @@ def _shows_price(session: BrowserSession, snapshot: PageSnapshot) -> bool:
     shown = [amount.nanos for text in texts for amount in prices.amounts(text)]
     # Amounts without a currency are no prices, but a page that shows them may order.
     shown += [prices.parse_decimal(number) or 0 for number in _DECIMAL.findall(snapshot.text)]
-    return any(nanos >= session.goods_nanos for nanos in shown)
+    return any(nanos >= session.goods_nanos - session.coupon_discount_nanos for nanos in shown)
 
 
 def _is_order_button_to_come(button: PageButton) -> bool:

@@ -153,6 +153,9 @@
   const pathOf = (address) => {
     try { return new URL(address, location.href).pathname; } catch { return ""; }
   };
+  const originOf = (address) => {
+    try { return new URL(address, location.href).origin; } catch { return ""; }
+  };
   const words = (element) => tidy(element.innerText || "") || tidy(element.tagName === "INPUT" ? element.value || element.alt : "")
     || tidy(element.getAttribute("aria-label")) || tidy(element.getAttribute("title"))
     || tidy((element.querySelector("img[alt]") || { alt: "" }).alt) || tidy((element.querySelector("svg title") || { textContent: "" }).textContent);
@@ -178,6 +181,7 @@
       disabled: element.disabled === true || ["aria-disabled", "aria-busy"].some((name) => element.getAttribute(name) === "true"),
       form: form ? forms.indexOf(form) : -1,
       action: form ? pathOf(element.getAttribute("formaction") || form.getAttribute("action") || "") : "",
+      sends_elsewhere: !!form && originOf(element.getAttribute("formaction") || form.getAttribute("action") || "") !== location.origin,
       toggles: ["aria-expanded", "aria-pressed", "aria-haspopup", "aria-selected"].some((name) => element.hasAttribute(name)),
       in_list: !!closest(up(element), "li,tr,dd,[role=listitem],[role=row],[role=toolbar]"),
       submits: (element.tagName === "BUTTON" && element.type === "submit" && !!element.form) || (element.tagName === "INPUT" && element.type !== "button"),
