@@ -21,8 +21,8 @@ _COUPON = re.compile(
     re.IGNORECASE,
 )
 _APPLY = re.compile(
-    r"^\W*((apply|redeem|use|add|activate|enter|validate|go|ok)\b|einlösen|hinzufügen|anwenden|übernehmen|appliquer|utiliser|ajouter)"
-    r"(\W+\w+){0,2}\W*$",
+    r"^\W*(apply|redeem|use|add|activate|enter|validate|go|ok|einlösen|hinzufügen|anwenden|übernehmen|appliquer|utiliser|ajouter)"
+    r"(\W+(it|now|(the |this )?code))?\W*$",
     re.IGNORECASE,
 )
 
@@ -113,13 +113,7 @@ def _apply_button(session: BrowserSession, snapshot: PageSnapshot, field: FormCo
 
 def _is_other(button: PageButton) -> bool:
     """Return whether a button orders, pays, removes something or leads to the next step."""
-    words = (
-        keywords.PLACE_ORDER,
-        keywords.EXTERNAL_PAYMENT,
-        keywords.REMOVE,
-        keywords.CHECKOUT,
-        keywords.ADD_TO_CART,
-    )
+    words = (keywords.PLACE_ORDER, keywords.EXTERNAL_PAYMENT, keywords.REMOVE, keywords.CHECKOUT)
     return any(pattern.search(text) for pattern in words for text in (button.text, button.label))
 
 

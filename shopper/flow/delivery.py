@@ -16,6 +16,8 @@ from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
 
 _MAX_CHOICES = 20
 _MAX_NAME = 80
+# "Same as shipping address" is none.
+_ADDRESS = re.compile(r"address|adresse", re.IGNORECASE)
 
 
 def choose(session: BrowserSession, snapshot: PageSnapshot, attempts: FillAttempts) -> bool:
@@ -72,7 +74,8 @@ def best_match(wanted: str, names: Sequence[str]) -> int | None:
     for matches in (str.__eq__, str.startswith, str.__contains__):
         found = [index for index, name in enumerate(spelled) if text and matches(name, text)]
         if found:
-            return found[0] if len(found) == 1 else None
+            # A widget may repeat the field that it draws.
+            return found[0] if len({spelled[index] for index in found}) == 1 else None
     return None
 
 
@@ -96,7 +99,8 @@ def _radio_groups(snapshot: PageSnapshot, wanted: str) -> list[list[FormControl]
 
 
 def _is_delivery(control: FormControl) -> bool:
-    return bool(keywords.SHIPPING.search(f"{control.group} {control.id} {control.label}".replace("_", " ")))
+    about = f"{control.group} {control.id} {control.label}".replace("_", " ").replace("-", " ")
+    return bool(keywords.SHIPPING.search(about)) and not _ADDRESS.search(control.label)
 
 
 def _is_delivery_list(control: FormControl) -> bool:
@@ -127,7 +131,7 @@ def _press_method(session: BrowserSession, snapshot: PageSnapshot, wanted: str) 
     for buttons in alike.values():
         if len(buttons) < 2 or not all(prices.amounts(button.card) for button in buttons):
             continue
-        names = [prices.words_of(button.card.replace(button.text, " ")) for button in buttons]
+        names = [" ".join(button.card.replace(button.text, " ").split()) for button in buttons]
         found = best_match(wanted, names)
         _offer(session, names)
         if found is not None and steps.consequence(session, snapshot, buttons[found]) is NextPress.LEADS_ON:

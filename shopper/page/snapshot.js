@@ -18,7 +18,8 @@
     if (element.hasAttribute(MARK) && element.getAttribute(MARK) !== String(kept.numbers.get(element))) element.removeAttribute(MARK);
 
   const visible = (element) => {
-    if (!element || !element.isConnected) return false;
+    // What a closed <details> contains keeps its box.
+    if (!element || !element.isConnected || !element.checkVisibility()) return false;
     const box = element.getBoundingClientRect();
     if (box.width < 2 || box.height < 2) return false;
     const style = getComputedStyle(element);

@@ -35,6 +35,15 @@ class EverShop:
             rows = connection.execute(_ORDERS, (email,)).fetchall()
         return [(f"{total:.2f}", code, article, quantity) for total, code, article, quantity in rows]
 
+    def terms_of(self, email: str) -> list[tuple[str | None, str, str]]:
+        """Return coupon code, discount and delivery method of each order of a customer."""
+        query = """
+            select coupon, discount_amount, shipping_method_name from "order" where customer_email = %s order by order_id
+        """
+        with psycopg.connect(self.database) as connection:
+            rows = connection.execute(query, (email,)).fetchall()
+        return [(code, f"{discount:.2f}", method) for code, discount, method in rows]
+
 
 @contextmanager
 def ever_shop() -> Iterator[EverShop]:
