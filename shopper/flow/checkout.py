@@ -54,7 +54,8 @@ def go_to_review(session: BrowserSession, snapshot: PageSnapshot) -> tuple[PageS
     progress = _CheckoutProgress()
     for _ in range(_MAX_STEPS):
         assert_no_human_check(snapshot)
-        if is_order_confirmed(snapshot) and order_button(snapshot) is None:
+        is_past = is_order_confirmed(snapshot) or steps.is_past_order(session, snapshot)
+        if is_past and order_button(snapshot) is None:
             raise _unexpected_confirmation()
         try:
             if _advance(session, snapshot, progress):
@@ -96,6 +97,8 @@ def _last_button(
         return place
     target = _onward_button(snapshot, progress)
     press = NextPress.LEADS_ON if target is None else steps.consequence(session, snapshot, target)
+    if target is not None and press is NextPress.LEADS_ON and _may_take_order(session, snapshot, target):
+        press = NextPress.UNCERTAIN
     if target is None or press is NextPress.LEADS_ON:
         return None
     _assert_no_card_required(snapshot)
@@ -142,6 +145,7 @@ def order_button(snapshot: PageSnapshot) -> PageButton | None:
         and not keywords.EXTERNAL_PAYMENT.search(button.text)
         and button.region not in {"header", "nav", "footer"}
         and not snapshot.is_left_by(button)
+        and not login.signs_in(snapshot, button)
     ]
     return preferred_button(found)
 
@@ -317,3 +321,15 @@ def _assert_nothing_missing(session: BrowserSession, snapshot: PageSnapshot) -> 
         raise PurchaseFailed(
             FailureCode.LOGIN_FAILED, "The shop asks to sign in with a form that could not be understood."
         )
+    if session.is_guest and any(login.signs_in(snapshot, button) for button in snapshot.buttons):
+        raise PurchaseFailed(
+            FailureCode.LOGIN_FAILED,
+            "The shop sells only to customers with an account; send its credentials.",
+        )
+
+
+def _may_take_order(session: BrowserSession, snapshot: PageSnapshot, button: PageButton) -> bool:
+    """Return whether a button called "checkout" may order: its form asks who orders, and a total is shown."""
+    is_known = session.recipient_entered or session.zip_entered
+    total = prices.total_of(breakdown.order_rows(snapshot, session.goods_nanos))
+    return is_known and total is not None and steps.submits_recipient(snapshot, button)

@@ -44,7 +44,7 @@ def enter(
         session.coupon_sent, session.coupon_discount_nanos = True, discount_nanos
         return False
     fields = _find_fields(session, snapshot)
-    # One beside the page's content may start another order.
+    # One outside of the page's content may start another order.
     inside = [field for field, button in fields if not button.region]
     if not inside and _open_disclosure(session, snapshot):
         return True

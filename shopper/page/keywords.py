@@ -14,11 +14,13 @@ def _pattern(*patterns: str) -> re.Pattern[str]:
 
 _CART = r"(cart|basket|bag|trolley)"
 
-ADD_TO_CART = _pattern(
+ADD_GOODS = _pattern(
     rf"\b(add|put)( item| this| it)?( to| in| into| in to)? (your |my |the )?(shopping )?({_CART}|order)\b",
-    r"\bbuy( it)?( now)?\b", r"\b(purchase|order|get it|reserve) now\b", r"\bpurchase\b", r"^\W*add\W*$",
+    r"\bbuy( it)?( now)?\b", r"\b(purchase|order|get it|reserve) now\b", r"\bpurchase\b",
     r"\bin den (warenkorb|einkaufswagen)\b", r"\bajouter au panier\b",
 )  # fmt: skip
+# An address is added, too.
+ADD_TO_CART = _pattern(ADD_GOODS.pattern, r"^\W*add\W*$")
 # A button that buys with one press is an order button, not a cart's.
 NOT_ADD_TO_CART = _pattern(
     r"wish|compare|list|favou?rite|gift card|sold out|buying guide|how to|notify|buy again",

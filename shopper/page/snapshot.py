@@ -73,10 +73,10 @@ class PageButton:
     """The path that the form is sent to."""
     toggles: bool = False
     """Opens or selects something, by its ARIA state."""
-    sends_elsewhere: bool = False
-    """Whether the form is sent to another origin than the page's."""
     in_list: bool = False
     """Belongs to one entry of a list or a table."""
+    sends_elsewhere: bool = False
+    """Whether the form is sent to another origin than the page's."""
 
     @property
     def path(self) -> str:

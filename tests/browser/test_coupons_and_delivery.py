@@ -133,7 +133,7 @@ def test_a_field_behind_a_disclosure_is_opened_first(visit: Visit, opener: str) 
     assert sent(session) == [CODE]
 
 
-def test_a_form_beside_the_page_waits_for_one_behind_a_disclosure(visit: Visit) -> None:
+def test_a_form_outside_of_the_content_waits_for_one_behind_a_disclosure(visit: Visit) -> None:
     other = "<aside><form action=/redeem><input name=voucher><button>Redeem</button></form></aside>"
     inside = f"<details><summary>Redeem a voucher</summary>{form().removeprefix(SCRIPT + TOTALS)}</details>"
     session = visit(SCRIPT + TOTALS + inside + other, coupon_code=CODE)

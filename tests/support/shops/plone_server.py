@@ -136,7 +136,7 @@ def serve(root: Any) -> None:
 
 
 def orders(folder: Path) -> list[tuple[str, str, str, str]]:
-    """Return total, postal code, recipient and delivery method of each order, as they are in the database of a running site."""
+    """Return total, postal code, recipient and delivery method of each order, as they are in the database."""
     from ZODB.DB import DB  # noqa: PLC0415
     from ZODB.FileStorage import FileStorage  # noqa: PLC0415
 

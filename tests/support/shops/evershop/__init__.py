@@ -38,7 +38,9 @@ class EverShop:
     def terms_of(self, email: str) -> list[tuple[str | None, str, str]]:
         """Return coupon code, discount and delivery method of each order of a customer."""
         query = """
-            select coupon, discount_amount, shipping_method_name from "order" where customer_email = %s order by order_id
+            select o.coupon, o.discount_amount, m.name from "order" o
+            left join core_shipping_method m on m.uuid::text = o.shipping_method_data ->> 'method_code'
+            where o.customer_email = %s order by o.order_id
         """
         with psycopg.connect(self.database) as connection:
             rows = connection.execute(query, (email,)).fetchall()
