@@ -141,14 +141,18 @@ def test_a_form_outside_of_the_content_waits_for_one_behind_a_disclosure(visit: 
     assert (sent(session), session.tab.path) == ([CODE], "/cart")
 
 
+SALE = "<tr><td>Sale discount</td><td>-$1.00</td></tr><tr><th>"
+
+
 @pytest.mark.parametrize(
     ("html", "says"),
     [
         (form(total="$12.50", discount="", says="Unknown code"), "It says: Unknown code."),
         (form(total="$15.00", discount="2.50"), "no discount is shown"),
+        (form(total="$12.50", discount="").replace("<tr><th>", SALE), "no discount is shown"),
         (form(total="$12.50", discount="0.00"), "no discount is shown"),
     ],
-    ids=["refused", "a-higher-total", "a-discount-of-nothing"],
+    ids=["refused", "a-higher-total", "a-discount-of-before", "a-discount-of-nothing"],
 )
 def test_a_code_without_a_discount_ends_the_purchase(visit: Visit, html: str, says: str) -> None:
     session = visit(html, coupon_code=CODE)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Route
 
-from app.ports.shopper import PurchaseOutcomeUnknown, PurchaseRequest
-from shopper.flow import checkout, product
+from app.ports.shopper import FailureCode, PurchaseFailed, PurchaseOutcomeUnknown, PurchaseRequest
+from shopper.flow import checkout, product, steps
 from shopper.flow.session import BrowserSession
+from shopper.page import breakdown
 from shopper.page.tab import BrowserTab
 from tests.browser.conftest import FULL, RecordingHandler
 
@@ -52,17 +54,92 @@ def test_the_price_in_a_list_is_that_of_the_chosen_option(visit: Visit, html: st
     assert product.read(session, session.tab.take_snapshot()).price_nanos == cents * 10**7
 
 
+CART = """<h1>Your cart</h1><table><tr><td>Mug</td><td>$12.50</td></tr><tr><th>Total</th><td>$12.50</td></tr></table>
+  <form action=/success><label>Full name <input name=name autocomplete=name required></label>
+  <button>{}</button></form>"""
+RECEIVED = (
+    "<h1>Checkout received</h1><p role=alert>The payment is not confirmed yet.</p><p>Order ID: ord_7</p>"
+)
+
+
 def test_the_address_of_a_confirmation_is_an_unknown_outcome_although_the_payment_is_open(
     visit: Visit,
 ) -> None:
-    session = visit(
-        cart="""<h1>Your cart</h1><table><tr><th>Total</th><td>$12.50</td></tr></table><form action=/success>
-          <label>Full name <input name=name autocomplete=name required></label>
-          <button>Continue to checkout</button></form>""",
-        success="<h1>Checkout received</h1><p role=alert>The payment is not confirmed yet.</p><p>Order ID: ord_7</p>",
-    )
+    session = visit(cart=CART.format("Continue"), success=RECEIVED)
     with pytest.raises(PurchaseOutcomeUnknown):
         checkout.go_to_review(session, session.tab.take_snapshot())
+
+
+def test_a_button_called_checkout_is_not_pressed_before_the_authorization_where_it_sends_who_orders(
+    visit: Visit,
+) -> None:
+    session = visit(cart=CART.format("Continue to checkout"), success=RECEIVED)
+    with suppress(PurchaseFailed):
+        checkout.go_to_review(session, session.tab.take_snapshot())
+    assert session.tab.path == "/cart"
+
+
+def test_a_button_called_checkout_leads_on_where_nobody_is_asked_for(visit: Visit) -> None:
+    session = visit(
+        cart=CART.format("Checkout").replace(
+            "<label>Full name <input name=name autocomplete=name required></label>", ""
+        ),
+        success="<h1>Review</h1><p>Total $12.50</p><button>Place order</button>",
+    )
+    _, button = checkout.go_to_review(session, session.tab.take_snapshot())
+    assert (button.text, session.tab.path) == ("Place order", "/success")
+
+
+def test_a_shop_that_sells_only_to_customers_says_so_and_its_sign_in_is_no_order_button(visit: Visit) -> None:
+    session = visit(
+        login="<h1>Login</h1><form><label>Username <input name=username></label>"
+        "<label>Password <input type=password name=password></label><button>Submit</button></form>"
+    )
+    snapshot = session.tab.take_snapshot()
+    assert checkout.order_button(snapshot) is None
+    with pytest.raises(PurchaseFailed) as failure:
+        checkout.go_to_review(session, snapshot)
+    assert failure.value.code is FailureCode.LOGIN_FAILED
+    assert "only to customers with an account" in failure.value.message
+
+
+def test_a_password_for_a_new_account_does_not_hide_the_order_button(visit: Visit) -> None:
+    session = visit(
+        pay="<form><label>Postal code <input name=zip></label><label>Choose a password <input type=password></label>"
+        "<button>Place order</button></form>"
+    )
+    assert checkout.order_button(session.tab.take_snapshot()) is not None
+
+
+def test_the_button_that_adds_an_address_leads_on(visit: Visit) -> None:
+    session = visit(
+        checkout="<form><label>City <input name=city required></label><label>Zip <input name=zip required></label>"
+        "<button>Add</button></form><a href='#'>Saved addresses</a>"
+    )
+    snapshot = session.tab.take_snapshot()
+    button = steps.onward_button(snapshot, list(snapshot.buttons))
+    assert button is not None
+    assert button.text == "Add"
+
+
+@pytest.mark.parametrize(
+    ("html", "found"),
+    [
+        ("<div><h5>Amount Payable ($)</h5></div><div><h5>12.5</h5></div>", [("Amount Payable", 12_500_000_000)]),
+        ("<div><div>Subtotal (USD)</div><div>40</div><div>Total (USD)</div><div>45.00</div></div>",
+         [("Subtotal", 40 * 10**9), ("Total", 45 * 10**9)]),
+        ("<div><div>Discount (%)</div><div>20</div></div>", []),
+        ("<div><div>Total (3)</div><div>45.00</div></div>", []),
+        ("<div><div>Weight (kg)</div><div>45.00</div></div>", []),
+    ],
+    ids=["blocks", "a-grid", "percent", "a-count", "a-weight"],
+)  # fmt: skip
+def test_a_label_may_have_the_currency_of_the_number_next_to_it(
+    visit: Visit, html: str, found: list[tuple[str, int]]
+) -> None:
+    session = visit(pay=html)
+    rows = breakdown.labelled_amounts(session.tab.take_snapshot())
+    assert [(row.label, row.amount.nanos) for row in rows if row.amount.currency] == found
 
 
 def test_an_address_with_the_word_of_a_confirmation_is_none_before_a_recipient_was_entered(
