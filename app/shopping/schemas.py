@@ -35,7 +35,7 @@ _ADVICE: Mapping[str, str] = {
     FailureCode.DELIVERY_METHOD_NOT_OFFERED: "Send one of `choices` as `delivery_method`, or none.",
     FailureCode.ADDRESS_INCOMPLETE: "Add the fields in `missing` to `shippingAddress`, or store it in the shop.",
     FailureCode.ADDRESS_MISMATCH: "Send the whole address, or store it in the shop under this name and postal code.",
-    FailureCode.LOGIN_FAILED: "Send or check `credentials`; sign in once by hand if the shop asks for more than a password.",
+    FailureCode.LOGIN_FAILED: "Send or check `credentials`; sign in once by hand if the shop asks for more than those.",
     FailureCode.LIMIT_EXCEEDED: "Raise `max_total_usd`.",
     FailureCode.PRICE_UNKNOWN: "This shop shows no price or total that can be read reliably; buy by hand.",
     FailureCode.CURRENCY_UNSUPPORTED: "Choose the shop's page in US dollars, if it has one.",

@@ -106,8 +106,9 @@ def _last_button(
         return target
     raise PurchaseFailed(
         FailureCode.STUCK,
-        f'"{target.text[:_MAX_SEEN_LENGTH]}" may order, or lead to another step: the page asks for a payment or a name, shows a '
-        "total, and neither its words nor its steps tell. It was not pressed, because the order was not authorized.",
+        f'"{target.text[:_MAX_SEEN_LENGTH]}" may order, or lead to another step: the page asks for a '
+        "payment or a name, shows a total, and neither its words nor its steps tell. It was not pressed, because the "
+        "order was not authorized.",
     )
 
 

@@ -248,7 +248,7 @@ def order_number(text: str) -> str | None:
     """Return the order number of a confirmation, if it can be recognized."""
     for pattern in _ORDER_NUMBER_PATTERNS:
         for match in pattern.finditer(text):
-            if not re.fullmatch(r"(19|20)\d\d-\d\d-\d\d", match["number"]):
+            if not re.fullmatch(r"(19|20)\d\d-\d\d-\d\d(T\d\d)?", match["number"]):
                 return match["number"]
     return None
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, Route
 
-from app.ports.shopper import FailureCode, PurchaseFailed, PurchaseOutcomeUnknown, PurchaseRequest
+from app.ports.shopper import FailureCode, Product, PurchaseFailed, PurchaseOutcomeUnknown, PurchaseRequest
 from shopper.flow import checkout, product, steps
 from shopper.flow.session import BrowserSession
 from shopper.page import breakdown
@@ -35,7 +35,8 @@ def visit(chromium: Browser) -> Iterator[Visit]:
         context.route("**/*", answer)
         tab = BrowserTab(context, start=SHOP, allowed_domains=())
         tab.open(SHOP + next(iter(pages)))
-        return BrowserSession(tab, PurchaseRequest(SHOP, FULL), RecordingHandler())
+        mug = Product("Mug", 12_500_000_000, "in_stock", "text")
+        return BrowserSession(tab, PurchaseRequest(SHOP, FULL), RecordingHandler(), product=mug)
 
     yield visit
     context.close()
@@ -79,7 +80,7 @@ def test_a_button_called_checkout_is_not_pressed_before_the_authorization_where_
     assert session.tab.path == "/cart"
 
 
-def test_a_button_called_checkout_leads_on_where_nobody_is_asked_for(visit: Visit) -> None:
+def test_a_button_called_checkout_leads_on_where_its_form_asks_for_no_name(visit: Visit) -> None:
     session = visit(
         cart=CART.format("Checkout").replace(
             "<label>Full name <input name=name autocomplete=name required></label>", ""
