@@ -143,7 +143,7 @@ class _BrowserConversation:
         self._dry_run = request.dry_run
         self._order_authorized = False
         self._deadline = 0.0
-        self._redactor = CredentialRedactor(request.password, request.username)
+        self._redactor = CredentialRedactor(request.password, request.username, request.coupon_code)
         self._personal_data = PersonalDataRedactor(request)
 
     def failure_after_loss(self, code: FailureCode, message: str) -> PurchaseFailed | PurchaseOutcomeUnknown:

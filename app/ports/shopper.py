@@ -21,6 +21,8 @@ class FailureCode(StrEnum):
     NOT_A_PRODUCT = "not_a_product"
     PRODUCT_NOT_FOUND = "product_not_found"
     OPTIONS_REQUIRED = "options_required"
+    COUPON_NOT_APPLIED = "coupon_not_applied"
+    DELIVERY_METHOD_NOT_OFFERED = "delivery_method_not_offered"
     ADDRESS_INCOMPLETE = "address_incomplete"
     ADDRESS_MISMATCH = "address_mismatch"
     LOGIN_FAILED = "login_failed"
@@ -64,6 +66,9 @@ class PurchaseRequest:
     quantity: int = 1
     options: Mapping[str, str] = field(default_factory=dict)
     dry_run: bool = False
+    coupon_code: str | None = field(default=None, repr=False)
+    delivery_method: str | None = None
+    """The name, or a part of the name, of one of the shop's methods."""
     allowed_domains: tuple[str, ...] = ()
     """Further hosts that the pages may lead to; the host of `url` and its subdomains always are."""
 

@@ -40,12 +40,15 @@ class PurchaseOrder:
     options: Mapping[str, str]
     max_total_nanos: int | None
     dry_run: bool
+    coupon_code: str | None = field(default=None, repr=False)
+    delivery_method: str | None = None
     session_id: str | None = None
     approved: ApprovedPayment | None = None
 
     def order_digests(self) -> list[str]:
         """Return keyed digests by which identical orders are recognized; they cannot be reversed.
 
+        Neither a coupon nor a delivery method makes an order another one: with them it would be bought twice.
         The first is stored; the others use the previous secrets that are still accepted.
         """
         options = sorted(self.options.items())
@@ -56,12 +59,14 @@ class PurchaseOrder:
         return _digests("shop-account", self.host, self.username or purchase_id)[0]
 
     def seal(self, purchase_id: str, *, key_id: str) -> str:
-        """Return credentials, address, options, spending session and API key's id, sealed for the purchase's row."""
+        """Return what the purchase's row does not show, sealed for it, and the ids of session and API key."""
         secret = {
             "address": asdict(self.address),
             "username": self.username,
             "password": self.password,
             "options": dict(self.options),
+            "coupon_code": self.coupon_code,
+            "delivery_method": self.delivery_method,
             "session_id": self.session_id,
             "key_id": key_id,
         }
@@ -69,7 +74,7 @@ class PurchaseOrder:
 
 
 class UnsealedOrder(NamedTuple):
-    """What `PurchaseOrder.seal` has sealed. Orders of an earlier version have no `key_id`."""
+    """What `PurchaseOrder.seal` has sealed. Orders of earlier versions lack some of it."""
 
     request: PurchaseRequest
     session_id: str | None
@@ -89,6 +94,8 @@ def unseal(purchase: Purchase) -> UnsealedOrder:
         password=secret["password"],
         quantity=purchase.quantity,
         options=secret["options"],
+        coupon_code=secret.get("coupon_code"),
+        delivery_method=secret.get("delivery_method"),
         dry_run=purchase.dry_run,
         allowed_domains=controls.allowed_domains if controls else (),
     )

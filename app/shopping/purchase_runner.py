@@ -52,6 +52,8 @@ _ACTION_REQUIRED_CODES = frozenset(
     {
         FailureCode.HUMAN_CHECK,
         FailureCode.OPTIONS_REQUIRED,
+        FailureCode.COUPON_NOT_APPLIED,
+        FailureCode.DELIVERY_METHOD_NOT_OFFERED,
         FailureCode.ADDRESS_INCOMPLETE,
         FailureCode.ADDRESS_MISMATCH,
         FailureCode.PAYMENT_DETAILS_REQUIRED,

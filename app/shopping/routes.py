@@ -274,6 +274,8 @@ def _order(body: dict[str, Any]) -> PurchaseOrder:
         options=body["options"],
         max_total_nanos=body["max_total_usd"],
         dry_run=body["dry_run"],
+        coupon_code=body["coupon_code"],
+        delivery_method=body["delivery_method"],
         session_id=body["session_id"],
     )
 

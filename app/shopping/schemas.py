@@ -23,15 +23,19 @@ _FIELD_ALIASES: Mapping[str, str] = {
     "shipping_address": "shippingAddress",
     "maxTotalUsd": "max_total_usd",
     "dryRun": "dry_run",
+    "couponCode": "coupon_code",
+    "deliveryMethod": "delivery_method",
 }
 _ADVICE: Mapping[str, str] = {
     FailureCode.OUT_OF_STOCK: "Choose another product, or try again later.",
     FailureCode.NOT_A_PRODUCT: "Send the URL of one product's own page.",
     FailureCode.PRODUCT_NOT_FOUND: "Check the URL; the shop does not have this page.",
     FailureCode.OPTIONS_REQUIRED: 'Send `options`, such as {"Color": "White"}, from `choices`, or quantity 1.',
+    FailureCode.COUPON_NOT_APPLIED: "Check the code and its conditions, or leave out `coupon_code`.",
+    FailureCode.DELIVERY_METHOD_NOT_OFFERED: "Send one of `choices` as `delivery_method`, or none.",
     FailureCode.ADDRESS_INCOMPLETE: "Add the fields in `missing` to `shippingAddress`, or store it in the shop.",
     FailureCode.ADDRESS_MISMATCH: "Send the whole address, or store it in the shop under this name and postal code.",
-    FailureCode.LOGIN_FAILED: "Check the credentials; sign in once by hand if the shop asks for more than a password.",
+    FailureCode.LOGIN_FAILED: "Send or check `credentials`; sign in once by hand if the shop asks for more than those.",
     FailureCode.LIMIT_EXCEEDED: "Raise `max_total_usd`.",
     FailureCode.PRICE_UNKNOWN: "This shop shows no price or total that can be read reliably; buy by hand.",
     FailureCode.CURRENCY_UNSUPPORTED: "Choose the shop's page in US dollars, if it has one.",
@@ -128,6 +132,22 @@ class BuyBody(Schema):
         keys=Text(validate=ma.validate.Length(1, 60)), values=Text(validate=ma.validate.Length(1, 100)),
         load_default=dict, validate=ma.validate.Length(max=20),
         metadata={"description": "Variants by name, such as a color."},
+    )  # fmt: skip
+    coupon_code = Text(
+        load_default=None, allow_none=True, validate=ma.validate.Length(2, 100),
+        metadata={
+            "description": "Entered once, where the shop has a field for it. If the shop then shows no discount, "
+            "nothing is ordered.",
+            "example": "SPRING20",
+        },
+    )  # fmt: skip
+    delivery_method = Text(
+        load_default=None, allow_none=True, validate=ma.validate.Length(2, 100),
+        metadata={
+            "description": "The name of one of the shop's delivery methods, or a part of it that no other has. If the "
+            "shop does not offer it, nothing is ordered. Without it, the shop's preselected or first method is used.",
+            "example": "pickup",
+        },
     )  # fmt: skip
     max_total_usd = Usd(
         load_default=None,
@@ -238,7 +258,9 @@ class PurchaseError(Schema):
         fields.String(), required=True, metadata={"description": "Address fields, as WHATWG autofill tokens."}
     )
     choices = fields.List(
-        fields.String(), required=True, metadata={"description": "The options that the page offers."}
+        fields.String(),
+        required=True,
+        metadata={"description": "The options or delivery methods that the page offers."},
     )
 
 

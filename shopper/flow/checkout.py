@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from app.ports.shopper import FailureCode, PurchaseFailed, PurchaseOutcomeUnknown
-from shopper.flow import address, advice, choices, evidence, login, review, steps
+from shopper.flow import address, advice, choices, coupon, delivery, evidence, login, review, steps
 from shopper.flow.address import FillAttempts
 from shopper.flow.session import BrowserSession, assert_no_human_check, preferred_button
 from shopper.flow.steps import NextPress
@@ -55,7 +55,8 @@ def go_to_review(session: BrowserSession, snapshot: PageSnapshot) -> tuple[PageS
     progress = _CheckoutProgress()
     for _ in range(_MAX_STEPS):
         assert_no_human_check(snapshot)
-        if is_order_confirmed(snapshot) and order_button(snapshot) is None:
+        is_past = is_order_confirmed(snapshot) or steps.is_past_order(session, snapshot)
+        if is_past and order_button(snapshot) is None:
             raise _unexpected_confirmation()
         try:
             if _advance(session, snapshot, progress):
@@ -67,6 +68,7 @@ def go_to_review(session: BrowserSession, snapshot: PageSnapshot) -> tuple[PageS
             continue
         last = _last_button(session, snapshot, progress)
         if last is not None:
+            delivery.assert_chosen(session, snapshot)
             return snapshot, last
         target = _onward_button(snapshot, progress)
         if target is None:
@@ -96,6 +98,8 @@ def _last_button(
         return place
     target = _onward_button(snapshot, progress)
     press = NextPress.LEADS_ON if target is None else steps.consequence(session, snapshot, target)
+    if target is not None and press is NextPress.LEADS_ON and _may_take_order(session, snapshot, target):
+        press = NextPress.UNCERTAIN
     if target is None or press is NextPress.LEADS_ON:
         return None
     if press is NextPress.UNCERTAIN and not _can_be_reviewed(session, snapshot):
@@ -118,8 +122,9 @@ def _can_be_reviewed(session: BrowserSession, snapshot: PageSnapshot) -> bool:
 def _uncertain_failure(target: PageButton) -> PurchaseFailed:
     return PurchaseFailed(
         FailureCode.STUCK,
-        f'"{target.text[:_MAX_SEEN_LENGTH]}" may order, or lead to another step: the page asks for a payment, shows a '
-        "total, and neither its words nor its steps tell. It was not pressed, because the order was not authorized.",
+        f'"{target.text[:_MAX_SEEN_LENGTH]}" may order, or lead to another step: the page asks for a '
+        "payment or a name, shows a total, and neither its words nor its steps tell. It was not pressed, because the "
+        "order was not authorized.",
     )
 
 
@@ -175,6 +180,7 @@ def order_button(snapshot: PageSnapshot) -> PageButton | None:
         and not keywords.EXTERNAL_PAYMENT.search(button.text)
         and button.region not in {"header", "nav", "footer"}
         and not snapshot.is_left_by(button)
+        and not login.signs_in(snapshot, button)
     ]
     return preferred_button(found)
 
@@ -219,6 +225,8 @@ def _advance(session: BrowserSession, snapshot: PageSnapshot, progress: _Checkou
     if login.is_required(session, snapshot):
         login.sign_in(session, snapshot)
         return True
+    if coupon.enter(session, snapshot, confirms_order):
+        return True
     if session.is_guest and _continue_as_guest(session, snapshot, progress):
         return True
     if address.choose_stored(session, snapshot):
@@ -228,6 +236,7 @@ def _advance(session: BrowserSession, snapshot: PageSnapshot, progress: _Checkou
         return True
     return (
         choices.decline_extras(session, snapshot, progress.filling)
+        or delivery.choose(session, snapshot, progress.filling)
         or choices.choose_defaults(session, snapshot, progress.filling)
         or choices.accept_terms(session, snapshot, progress.filling)
     )
@@ -305,3 +314,15 @@ def _assert_nothing_missing(session: BrowserSession, snapshot: PageSnapshot) -> 
         raise PurchaseFailed(
             FailureCode.LOGIN_FAILED, "The shop asks to sign in with a form that could not be understood."
         )
+    if session.is_guest and any(login.signs_in(snapshot, button) for button in snapshot.buttons):
+        raise PurchaseFailed(
+            FailureCode.LOGIN_FAILED,
+            "The shop sells only to customers with an account; send its credentials.",
+        )
+
+
+def _may_take_order(session: BrowserSession, snapshot: PageSnapshot, button: PageButton) -> bool:
+    """Return whether a button called "checkout" may order: its form asks who orders, and a total is shown."""
+    is_known = session.recipient_entered or session.zip_entered
+    total = prices.total_of(breakdown.order_rows(snapshot, session.goods_nanos))
+    return is_known and total is not None and steps.submits_recipient(snapshot, button)

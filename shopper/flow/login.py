@@ -202,3 +202,10 @@ def _login_failure(message: str) -> PurchaseFailed:
     return PurchaseFailed(
         FailureCode.LOGIN_FAILED, f"{message} Check username and password; there is no second attempt."
     )
+
+
+def signs_in(snapshot: PageSnapshot, button: PageButton) -> bool:
+    """Return whether a button belongs to a form with a password and nothing else but a name for it."""
+    fields = [control for control in snapshot.controls if control.form == button.form >= 0]
+    tokens = {autofill.token_of(control) for control in fields if control.type != "checkbox"}
+    return autofill.PASSWORD in tokens and tokens <= {autofill.PASSWORD, autofill.USERNAME, "email"}

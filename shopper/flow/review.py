@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.core import money
 from app.ports.shopper import FailureCode, OrderReview, PurchaseFailed
-from shopper.flow import address, cart, extras
+from shopper.flow import address, cart, discounts, extras
 from shopper.flow.session import BrowserSession
 from shopper.page import breakdown, keywords, prices, structured
 from shopper.page.snapshot import FormControl, PageSnapshot
@@ -23,6 +23,7 @@ def read(session: BrowserSession, snapshot: PageSnapshot) -> OrderReview:
             "The shop shows no total that can be read before the order, and none that the product's price, "
             f"{money.usd_string(session.goods_nanos)}, is a part of. {breakdown.describe(rows)}",
         )
+    rows = discounts.counted_rows(session, rows)
     total_nanos = session.in_usd(total, snapshot)
     _assert_one_currency(session, rows, snapshot)
     amounts = breakdown.order_amounts(rows, total, session.goods_nanos)
@@ -56,7 +57,8 @@ def read(session: BrowserSession, snapshot: PageSnapshot) -> OrderReview:
     address.assert_address_shown(session, snapshot)
     method = payment_method(snapshot)
     pending = method is not None and bool(keywords.PAYMENT_ON_DELIVERY.search(method))
-    return OrderReview(total_nanos, method, shipping_method(snapshot), pending, amounts)
+    shipping = shipping_method(snapshot) or session.delivery_chosen
+    return OrderReview(total_nanos, method, shipping, pending, amounts)
 
 
 def payment_method(snapshot: PageSnapshot) -> str | None:

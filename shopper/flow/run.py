@@ -61,7 +61,7 @@ def run(
     Raises: PurchaseFailed before the order button is pressed, PurchaseOutcomeUnknown after it.
     """
     tab = BrowserTab(context, start=request.url, allowed_domains=request.allowed_domains)
-    tab.mask(request.username or "", request.password or "")
+    tab.mask(request.username or "", request.password or "", request.coupon_code or "")
     session = BrowserSession(tab, request, handler)
     in_cart = False
     try:
@@ -274,7 +274,7 @@ def order_number(text: str) -> str | None:
     """Return the order number of a confirmation, if it can be recognized."""
     for pattern in _ORDER_NUMBER_PATTERNS:
         for match in pattern.finditer(text):
-            if not re.fullmatch(r"(19|20)\d\d-\d\d-\d\d", match["number"]):
+            if not re.fullmatch(r"(19|20)\d\d-\d\d-\d\d(T\d\d)?", match["number"]):
                 return match["number"]
     return None
 

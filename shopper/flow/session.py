@@ -47,6 +47,15 @@ class BrowserSession:
     """The button that a language model chose to add the product."""
     goods_verified: bool = False
     quantity_in_cart: bool = False
+    coupon_sent: bool = False
+    """Whether the coupon code was entered, or the shop has it already."""
+    coupon_discount_nanos: int = 0
+    coupon_reduction_nanos: int = 0
+    """The discount, where the shop subtracts it from the price of the goods."""
+    coupon_disclosures: set[tuple[str, str]] = field(default_factory=set)
+    delivery_chosen: str | None = None
+    delivery_offered: dict[str, None] = field(default_factory=dict)
+    """The names of the delivery methods that were offered, in their order."""
 
     @property
     def is_guest(self) -> bool:
@@ -56,7 +65,8 @@ class BrowserSession:
     @property
     def goods_nanos(self) -> int:
         """Return the expected cost of the goods."""
-        return self.product.price_nanos * self.request.quantity if self.product else 0
+        full_nanos = self.product.price_nanos * self.request.quantity if self.product else 0
+        return max(0, full_nanos - self.coupon_reduction_nanos)
 
     def press(self, button: PageButton, action: str) -> PageSnapshot:
         """Press a button, record it, and return the page after. Raises: PageActionFailed."""

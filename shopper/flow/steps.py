@@ -24,7 +24,7 @@ _CONFIRMED_PATH = re.compile(
 _DECIMAL = re.compile(r"(?<![\d.,])\d{1,9}[.,]\d\d(?![\d.,]*\d)")
 _NEVER_ONWARD = (
     keywords.NOT_NEXT, keywords.REMOVE, keywords.UPDATE, keywords.EXTRAS, keywords.RECURRING, keywords.EXTERNAL_PAYMENT,
-    keywords.ADD_TO_CART, keywords.ACCEPT_COOKIES,
+    keywords.ADD_GOODS, keywords.ACCEPT_COOKIES,
 )  # fmt: skip
 _ONWARD_WORDS = (keywords.NEXT, keywords.CHECKOUT, keywords.VIEW_CART)
 
@@ -131,6 +131,11 @@ def describes_order(snapshot: PageSnapshot) -> bool:
     return structured.order_number(snapshot) is not None
 
 
+def is_past_order(session: BrowserSession, snapshot: PageSnapshot) -> bool:
+    """Return whether a page has the address (URL) of a confirmation, whatever it says about the payment."""
+    return bool(_CONFIRMED_PATH.search(snapshot.path) and _is_recipient_known(session, snapshot))
+
+
 def confirms_by_structure(before: PageSnapshot, now: PageSnapshot) -> bool:
     """Return whether a page confirms an order by its data or its address (URL), and asks for nothing any more."""
     if describes_order(now):
@@ -189,9 +194,20 @@ def _shows_price(session: BrowserSession, snapshot: PageSnapshot) -> bool:
     shown = [amount.nanos for text in texts for amount in prices.amounts(text)]
     # Amounts without a currency are no prices, but a page that shows them may order.
     shown += [prices.parse_decimal(number) or 0 for number in _DECIMAL.findall(snapshot.text)]
-    return any(nanos >= session.goods_nanos for nanos in shown)
+    return any(nanos >= session.goods_nanos - session.coupon_discount_nanos for nanos in shown)
 
 
 def _is_order_button_to_come(button: PageButton) -> bool:
     named = keywords.PLACE_ORDER.search(button.text) or keywords.PLACE_ORDER.search(button.label)
     return bool(named) and button.disabled and not (button.region or button.in_list)
+
+
+def submits_recipient(snapshot: PageSnapshot, button: PageButton) -> bool:
+    """Return whether a button called "checkout" is not the one that leads to it: its form asks who orders."""
+    named = f"{button.text} {button.label}"
+    asks = any(
+        autofill.token_of(control) in _ASKED_TOKENS
+        for control in snapshot.controls
+        if control.form == button.form >= 0
+    )
+    return asks and bool(keywords.CHECKOUT.search(named)) and not keywords.NAMED_STEP.search(named)

@@ -14,11 +14,13 @@ def _pattern(*patterns: str) -> re.Pattern[str]:
 
 _CART = r"(cart|basket|bag|trolley)"
 
-ADD_TO_CART = _pattern(
+ADD_GOODS = _pattern(
     rf"\b(add|put)( item| this| it)?( to| in| into| in to)? (your |my |the )?(shopping )?({_CART}|order)\b",
-    r"\bbuy( it)?( now)?\b", r"\b(purchase|order|get it|reserve) now\b", r"\bpurchase\b", r"^\W*add\W*$",
+    r"\bbuy( it)?( now)?\b", r"\b(purchase|order|get it|reserve) now\b", r"\bpurchase\b",
     r"\bin den (warenkorb|einkaufswagen)\b", r"\bajouter au panier\b",
 )  # fmt: skip
+# An address is added, too.
+ADD_TO_CART = _pattern(ADD_GOODS.pattern, r"^\W*add\W*$")
 # Identifiers in the markup, in every language.
 ADD_TO_CART_CODE = _pattern(rf"\badd[-_]?(item[-_]?)?to[-_]?{_CART}")
 REMOVE_CODE = _pattern(r"(^|[\W_])(remove|delete|trash|discard)|(remove|delete)([\W_]|$)")

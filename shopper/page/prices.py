@@ -84,6 +84,11 @@ _TAX = re.compile(
 _CONTAINED = re.compile(r"(?<!not )\bincl|\binkl|\bof which\b|\bdavon\b|\bdont\b", re.IGNORECASE)
 _NOTE = re.compile(rf"\(\s*(?:{_CONTAINED.pattern})[^()]*\)", re.IGNORECASE)
 _DISCOUNT = re.compile(r"discount|promo|saving|coupon|voucher|rabatt|remise", re.IGNORECASE)
+# "Basket total (after discounts)" is a total.
+_AFTER_DISCOUNT = re.compile(
+    rf"\b(after|with|less|incl\w*|nach|abzüglich|inkl\w*|après)\s+(\w+\s+)?(?:{_DISCOUNT.pattern})\w*",
+    re.IGNORECASE,
+)
 _FREE = re.compile(r"\bfree\b|\bkostenlos\b|\bgratuit", re.IGNORECASE)
 _NO_LABEL = re.compile(r"[\s:.·|*()\[\]-]*")
 MAX_LABEL_LENGTH = 70
@@ -276,6 +281,7 @@ def kind_of(label: str) -> AmountKind:
     """Return what a label says about its amount."""
     if not label or len(label) > MAX_LABEL_LENGTH:
         return AmountKind.OTHER
+    label = _AFTER_DISCOUNT.sub("", label)
     if discount := _DISCOUNT.search(label):
         # "Total before discount" is neither.
         return AmountKind.OTHER if _LESS_THAN_TOTAL.search(label[: discount.start()]) else AmountKind.DISCOUNT

@@ -18,7 +18,8 @@
     if (element.hasAttribute(MARK) && element.getAttribute(MARK) !== String(kept.numbers.get(element))) element.removeAttribute(MARK);
 
   const visible = (element) => {
-    if (!element || !element.isConnected) return false;
+    // What a closed <details> contains keeps its box.
+    if (!element || !element.isConnected || !element.checkVisibility()) return false;
     const box = element.getBoundingClientRect();
     if (box.width < 2 || box.height < 2) return false;
     const style = getComputedStyle(element);
@@ -155,6 +156,9 @@
   const pathOf = (address) => {
     try { return new URL(address, location.href).pathname; } catch { return ""; }
   };
+  const originOf = (address) => {
+    try { return new URL(address, location.href).origin; } catch { return ""; }
+  };
   const words = (element) => tidy(element.innerText || "") || tidy(element.tagName === "INPUT" ? element.value || element.alt : "")
     || tidy(element.getAttribute("aria-label")) || tidy(element.getAttribute("title"))
     || tidy((element.querySelector("img[alt]") || { alt: "" }).alt) || tidy((element.querySelector("svg title") || { textContent: "" }).textContent);
@@ -181,6 +185,7 @@
       code: tidy(["name", "id", "class", "data-action"].map((name) => element.getAttribute(name) || "").join(" ")),
       form: form ? forms.indexOf(form) : -1, entry: all.indexOf(entryOf(element)), entry_text: inner(entryOf(element), 300),
       action: form ? pathOf(element.getAttribute("formaction") || form.getAttribute("action") || "") : "",
+      sends_elsewhere: !!form && originOf(element.getAttribute("formaction") || form.getAttribute("action") || "") !== location.origin,
       toggles: ["aria-expanded", "aria-pressed", "aria-haspopup", "aria-selected"].some((name) => element.hasAttribute(name)),
       in_list: !!closest(up(element), "li,tr,dd,[role=listitem],[role=row],[role=toolbar]"),
       submits: (element.tagName === "BUTTON" && element.type === "submit" && !!element.form) || (element.tagName === "INPUT" && element.type !== "button"),
@@ -196,23 +201,34 @@
       if (/^(del|s|strike)$/i.test(at.tagName) || getComputedStyle(at).textDecorationLine.includes("line-through")) return true;
     return false;
   };
+  const wordless = (text) => !/\p{L}/u.test(text.replace(/\b[A-Z]{3}\b(?=\s?\d)|(?<=\d\s?)\b[A-Z]{3}\b|\bkr\b|zł|[A-Z]{1,3}(?=\$)/g, ""));
+  // A list of prices shows the chosen one.
+  const priced = (element) => element.tagName === "SELECT" ? tidy(element.selectedOptions[0]?.text, 60) : inner(element, 60);
   // The innermost elements with an amount.
   const leaves = [];
   for (const element of all) {
     if (leaves.length >= 120) break;
-    if (element.children.length > 3 || !visible(element)) continue;
-    const text = inner(element, 60);
+    if ((element.children.length > 3 && element.tagName !== "SELECT") || !visible(element)) continue;
+    const text = priced(element);
     if (!text || text.length > 50 || !money.test(text)) continue;
     if ([...element.children].some((child) => money.test(inner(child, 60)) && visible(child))) continue;
     leaves.push(element);
   }
+  // "Amount due ($)" has the currency of the number next to it.
+  const bare = all.filter((element) => !element.children.length && /^\d[\d.,]*$/.test(inner(element, 20)) && visible(element)).slice(0, 40);
+  const byLabel = bare.map((leaf) => {
+    let row = leaf;
+    while (up(row) !== document.body && wordless(inner(up(row), 120))) row = up(row);
+    const label = /^(\D+)\(([$€£]|[A-Z]{3})\)$/.exec(inner(row.previousElementSibling, 120));
+    const amount = label && label[2] + " " + inner(leaf, 20);
+    return label ? { leaf, row, amount, text: label[1] + amount } : null;
+  }).filter(Boolean);
   const prices = leaves.slice(0, 40).map((element) => ({
-    text: inner(element, 60), struck: struckThrough(element), size: Math.round(parseFloat(getComputedStyle(element).fontSize) || 0),
+    text: priced(element), struck: struckThrough(element), size: Math.round(parseFloat(getComputedStyle(element).fontSize) || 0),
     after_heading: !!heading && !!(heading.compareDocumentPosition(element) & Node.DOCUMENT_POSITION_FOLLOWING),
   }));
 
   // The row of an amount is its nearest ancestor with words other than a note on taxes after it; the label of a <dd> is the <dt> before it.
-  const wordless = (text) => !/\p{L}/u.test(text.replace(/\b[A-Z]{3}\b(?=\s?\d)|(?<=\d\s?)\b[A-Z]{3}\b|\bkr\b|zł|[A-Z]{1,3}(?=\$)/g, ""));
   const rowOf = (leaf) => {
     for (let at = leaf, steps = 0; at && at !== document.body && steps < 8; at = up(at), steps++) {
       const before = at.tagName === "DD" ? at.previousElementSibling : null;
@@ -232,8 +248,8 @@
     const isRead = leaves.some((leaf) => leaf === row || cells.some((cell) => cell.contains(leaf)));
     return amount && !isRead ? { leaf: cells.at(-1), row, amount, text: inner(label) + " " + amount } : null;
   }).filter(Boolean);
-  const found = leaves.filter(shown).map((leaf) => ({ leaf, amount: inner(leaf, 60), ...rowOf(leaf) }))
-    .filter((each) => each.row && !tableRows.some(({ row }) => row.contains(each.leaf))).concat(tableRows);
+  const found = leaves.filter(shown).map((leaf) => ({ leaf, amount: priced(leaf), ...rowOf(leaf) }))
+    .filter((each) => each.row && !tableRows.some(({ row }) => row.contains(each.leaf))).concat(tableRows, byLabel);
   // Whether an amount is the price of an option, such as a delivery method: "chosen", "unchosen", or "" for none.
   const optionOf = ({ leaf, row }) => {
     const OPTION = "input[type=radio],[role=radio]";

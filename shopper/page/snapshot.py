@@ -82,6 +82,8 @@ class PageButton:
     entry_text: str = ""
     in_list: bool = False
     """Belongs to one entry of a list or a table."""
+    sends_elsewhere: bool = False
+    """Whether the form is sent to another origin than the page's."""
 
     @property
     def path(self) -> str:

@@ -48,7 +48,7 @@ class CredentialRedactor:
 
 
 class PersonalDataRedactor:
-    """The credentials and the recipient of one purchase, and what looks like a number of a person."""
+    """The credentials, the coupon and the recipient of one purchase, and what looks like a number of a person."""
 
     def __init__(self, request: PurchaseRequest) -> None:
         address = request.address
@@ -58,7 +58,7 @@ class PersonalDataRedactor:
         )  # fmt: skip
         words = {word for part in parts if part for word in (part, *re.findall(r"\w+", part))}
         self._names = CredentialRedactor(*(word for word in words if len(word) >= _MIN_WORD))
-        self._credentials = CredentialRedactor(request.username, request.password)
+        self._credentials = CredentialRedactor(request.username, request.password, request.coupon_code)
 
     def redact(self, text: str) -> str:
         """Return a text without them."""

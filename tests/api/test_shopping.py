@@ -527,6 +527,45 @@ def test_snake_case_aliases_and_further_address_fields_are_accepted(
     assert "canary-password" not in repr(request)
 
 
+@pytest.mark.parametrize("names", [("coupon_code", "delivery_method"), ("couponCode", "deliveryMethod")])
+def test_a_coupon_and_a_delivery_method_reach_the_shopper_sealed(
+    agent: Agent, shopper: FakeShopper, names: tuple[str, str]
+) -> None:
+    answer = order(agent, **dict(zip(names, ("canary-coupon", "canary-pickup"), strict=True)))
+    assert (answer.status_code, "canary" in answer.text) == (202, False)
+    stored = row()
+    assert "canary" not in str([getattr(stored, column.name) for column in Purchase.__table__.columns])
+    purchases.buy(answer.get_json()["id"])
+    request = shopper.requests[0]
+    assert (request.coupon_code, request.delivery_method) == ("canary-coupon", "canary-pickup")
+    assert "canary-coupon" not in repr(request)
+    assert "canary-coupon" not in str(seen(agent, answer.get_json()["id"]))
+
+
+def test_another_coupon_or_delivery_method_is_another_request_but_not_another_purchase(agent: Agent) -> None:
+    assert order(agent, key="k", coupon_code="SPRING20").status_code == 202
+    assert refused(order(agent, key="k", coupon_code="SUMMER20")) == (409, "IDEMPOTENCY_CONFLICT")
+    assert refused(order(agent, key="k")) == (409, "IDEMPOTENCY_CONFLICT")
+    # The goods would be bought twice.
+    assert refused(order(agent, delivery_method="pickup")) == (409, "PURCHASE_IN_PROGRESS")
+
+
+@pytest.mark.parametrize("name", ["coupon_code", "delivery_method"])
+@pytest.mark.parametrize("value", ["", "x", "x" * 101, 7])
+def test_a_coupon_or_delivery_method_that_is_none_is_refused(agent: Agent, name: str, value: object) -> None:
+    answer = order(agent, **{name: value})
+    assert refused(answer) == (400, "INVALID_INPUT")
+    assert list(answer.get_json()["details"]["fields"]) == [name]
+
+
+def test_a_dry_run_by_a_tool_takes_a_coupon_and_a_delivery_method(agent: Agent, shopper: FakeShopper) -> None:
+    wanted = {**BODY, "dry_run": True, "coupon_code": "SPRING20", "delivery_method": "pickup"}
+    accepted = call(agent.client, "buy", agent.key, **wanted)["structuredContent"]
+    purchases.buy(accepted["id"])
+    assert (shopper.requests[0].coupon_code, shopper.requests[0].delivery_method) == ("SPRING20", "pickup")
+    assert seen(agent, accepted["id"])["status"] == "preview"
+
+
 def test_waiting_returns_the_outcome_if_it_ends_in_time(app: Flask, agent: Agent) -> None:
     def work() -> None:
         with app.app_context():

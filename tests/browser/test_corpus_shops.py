@@ -214,3 +214,70 @@ def test_a_german_shop_does_not_deliver_to_every_country_and_not_what_is_sold_ou
     assert (abroad.failed.code, abroad.failed.choices[0]) == (FailureCode.ADDRESS_MISMATCH, "Österreich")
     assert purchase(shopper, plone.urls["bowl"], address=AUSTRIA).failure_code == "out_of_stock"
     assert plone.orders() == before
+
+
+def test_a_coupon_counts_once_where_the_shop_shows_a_row_for_it(
+    shopper: SharedBrowserShopper, cartridge: CorpusShop
+) -> None:
+    before = cartridge.orders()
+    result = purchase(shopper, cartridge.urls["mug"], address=ADDRESS, coupon_code="SPRING20")
+    assert result.confirmation is not None, result.failed
+    assert cartridge.orders() == [*before, ("21.00", "94107")]
+    assert cartridge.coupons()[-1] == "SPRING20"
+    amounts = result.confirmation.amounts
+    assert [amount.nanos for amount in amounts if amount.role is AmountRole.DISCOUNT] == [2_500_000_000]
+    assert adds_up(amounts, 21 * 10**9)
+
+
+def test_a_voucher_counts_where_the_shop_lowers_the_price_of_the_goods(
+    shopper: SharedBrowserShopper, pretix: CorpusShop
+) -> None:
+    before = pretix.orders()
+    result = purchase(shopper, pretix.urls["concert"], address=ADDRESS, coupon_code="SPRING20")
+    assert result.confirmation is not None, result.failed
+    assert pretix.orders() == [*before, ("10.60", "guest@example.com")]
+    assert pretix.coupons()[-1] == "SPRING20"
+    amounts = result.confirmation.amounts
+    assert [amount.nanos for amount in amounts if amount.role is AmountRole.ITEM] == [9_600_000_000]
+    assert adds_up(amounts, 10_600_000_000)
+
+
+def test_a_voucher_that_does_not_exist_orders_nothing(
+    shopper: SharedBrowserShopper, pretix: CorpusShop
+) -> None:
+    before = pretix.orders()
+    result = purchase(shopper, pretix.urls["concert"], address=ADDRESS, coupon_code="NOPE99")
+    assert result.failed is not None
+    assert (result.failure_code, pretix.orders()) == ("coupon_not_applied", before)
+    assert "not known in our database" in result.failed.message
+
+
+def test_a_coupon_and_the_requested_delivery_method_are_those_of_the_order(
+    shopper: SharedBrowserShopper, evershop: EverShop
+) -> None:
+    order = {"options": {"Color": "Black"}, "address": replace(FULL, email="express@example.com")}
+    url = evershop.urls["PEN-002-WHT"]
+    missing = purchase(shopper, url, delivery_method="pickup", **order)
+    assert missing.failed is not None
+    assert (missing.failure_code, missing.failed.choices) == (
+        "delivery_method_not_offered",
+        ("Standard delivery $5.00", "Express delivery $12.00"),
+    )
+    assert evershop.terms_of("express@example.com") == []
+    result = purchase(shopper, url, coupon_code="SPRING20", delivery_method="express", **order)
+    assert result.confirmation is not None, result.failed
+    assert evershop.orders_of("express@example.com") == [("21.60", "94107", "PEN-002-BLK", 1)]
+    assert evershop.terms_of("express@example.com") == [("SPRING20", "2.40", "Express delivery")]
+    assert result.confirmation.shipping_method == "Express delivery $12.00"
+    assert adds_up(result.confirmation.amounts, 21_600_000_000)
+
+
+def test_goods_are_picked_up_on_request_without_shipping(
+    shopper: SharedBrowserShopper, plone: PloneShop
+) -> None:
+    before = plone.orders()
+    result = purchase(shopper, plone.urls["mug"], address=AUSTRIA, delivery_method="Selbstabholung")
+    assert result.confirmation is not None, result.failed
+    assert plone.orders() == [*before, ("12.00", "1010", "Ada Buyer")]
+    assert plone.delivery_methods()[-1] == "cash_and_carry"
+    assert (result.confirmation.shipping_method or "").startswith("Selbstabholung")

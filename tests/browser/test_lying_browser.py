@@ -59,6 +59,15 @@ def test_a_question_reaches_the_handler_without_the_recipient_or_the_credentials
     assert handler.questions == [ElementQuestion("Hello …", (ElementCandidate("button", "Go, …", "… at …"),))]
 
 
+def test_a_coupon_code_is_redacted_like_the_credentials() -> None:
+    step = {"kind": "step", "action": "apply_coupon", "text": "Apply SPRING20", "path": "/cart?code=spring20"}
+    handler = RecordingHandler()
+    with pytest.raises(PurchaseFailed) as failure:
+        converse(step, {**STUCK, "message": "SPRING20 is unknown"}, handler=handler, coupon_code="SPRING20")
+    assert (handler.steps[0].text, handler.steps[0].path) == ("Apply …", "/cart?code=…")
+    assert failure.value.message == "… is unknown"
+
+
 def test_a_recorded_page_reaches_the_handler_without_scripts_the_recipient_or_the_credentials() -> None:
     handler = RecordingHandler()
     document = (

@@ -74,3 +74,30 @@ def test_a_wrong_password_and_a_sold_out_product_order_nothing(
     assert oscar.orders_of("plain2@example.com") == []
     assert purchase(shopper, oscar.lamp).failure_code == "out_of_stock"
     assert purchase(shopper, f"{oscar.base}/catalogue/").failure_code == "not_a_product"
+
+
+def test_a_coupon_is_applied_once_and_stays_applied_when_the_account_keeps_it_after_a_dry_run(
+    shopper: SharedBrowserShopper, oscar: Oscar
+) -> None:
+    customer = "stored6@example.com"
+    order = {"username": customer, "password": oscar.password, "address": MINIMAL, "coupon_code": "SPRING20"}
+    dry = purchase(shopper, oscar.mug, dry_run=True, **order)
+    assert dry.review is not None, dry.failed
+    assert (dry.review.total_nanos, oscar.orders_of(customer)) == (10_000_000_000, [])
+    discounts = [amount.nanos for amount in dry.review.amounts if amount.role is AmountRole.DISCOUNT]
+    assert discounts == [2_500_000_000]
+    assert adds_up(dry.review.amounts, dry.review.total_nanos)
+    result = purchase(shopper, oscar.mug, **order)
+    assert result.confirmation is not None, result.failed
+    assert [step.action for step in result.handler.steps].count("apply_coupon") == 0
+    assert [found.total for found in oscar.orders_of(customer)] == ["10.00"]
+    assert oscar.coupons_of(customer) == [("SPRING20", "2.50")]
+
+
+def test_a_coupon_that_the_shop_refuses_orders_nothing(shopper: SharedBrowserShopper, oscar: Oscar) -> None:
+    address = replace(FULL, email="refused@example.com")
+    result = purchase(shopper, oscar.mug, address=address, coupon_code="NOPE99")
+    assert result.failed is not None
+    assert result.failure_code == "coupon_not_applied"
+    assert "No coupon found with code" in result.failed.message
+    assert (oscar.orders_of("refused@example.com"), result.handler.reviews) == ([], [])

@@ -264,6 +264,7 @@ def test_an_address_for_invoices_is_no_payment(text: str, pays: bool) -> None:  
         ("Thank you for your order", None),
         ("Your order confirmation has been sent", None),
         ("Order date: 2026-11-21", None),
+        ("Your order: 2026-11-24T19:38:02Z", None),
     ],
 )
 def test_an_order_number_is_recognized_or_omitted(text: str, number: str | None) -> None:

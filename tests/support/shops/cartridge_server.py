@@ -73,12 +73,13 @@ def configure(folder: Path, *, card: bool) -> None:
 
 def stock(base: str) -> dict[str, Any]:
     """Create a shirt in two sizes and a mug; return their URLs."""
-    from cartridge.shop.models import Product, ProductOption, ProductVariation  # noqa: PLC0415
+    from cartridge.shop.models import DiscountCode, Product, ProductOption, ProductVariation  # noqa: PLC0415
     from django.contrib.sites.models import Site  # noqa: PLC0415
 
     Site.objects.update_or_create(
         pk=1, defaults={"domain": base.partition("//")[2], "name": "Loopback Supplies"}
     )
+    DiscountCode.objects.create(title="Spring", code="SPRING20", discount_percent=Decimal(20), active=True)
     for size in ("Small", "Large"):
         ProductOption.objects.create(type=1, name=size)
     urls = {}

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.support.published import make_data, make_python
 from tests.support.shops.started import HERE, started_shop
@@ -17,6 +18,11 @@ _PLONE = HERE / "plone_server.py"
 _ORDERS = {
     "pretix": "select total, email from pretixbase_order order by id",
     "cartridge": "select total, shipping_detail_postcode from shop_order order by id",
+}
+_COUPONS = {
+    "pretix": "select v.code from pretixbase_orderposition p left join pretixbase_voucher v on v.id = p.voucher_id "
+    "order by p.id",
+    "cartridge": "select nullif(discount_code, '') from shop_order order by id",
 }
 
 
@@ -30,9 +36,15 @@ class CorpusShop:
 
     def orders(self) -> list[tuple[str, str]]:
         """Return the total of each order in the shop's database, with the address that it is sent to."""
+        return [(f"{float(total):.2f}", str(address)) for total, address in self._read(_ORDERS[self.name])]
+
+    def coupons(self) -> list[str | None]:
+        """Return the coupon code of each order."""
+        return [code for (code,) in self._read(_COUPONS[self.name])]
+
+    def _read(self, query: str) -> list[Any]:
         with closing(sqlite3.connect(self.folder / "shop.sqlite", timeout=20)) as database:
-            rows = database.execute(_ORDERS[self.name]).fetchall()
-        return [(f"{float(total):.2f}", str(address)) for total, address in rows]
+            return database.execute(query).fetchall()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +57,17 @@ class PloneShop:
 
     def orders(self) -> list[tuple[str, str, str]]:
         """Return total, postal code and recipient of each order in the shop's database."""
+        return [(total, code, name) for total, code, name, _ in self._read()]
+
+    def delivery_methods(self) -> list[str]:
+        """Return the delivery method of each order."""
+        return [method for *_, method in self._read()]
+
+    def _read(self) -> list[list[str]]:
         command = [self.python, "-W", "ignore", _PLONE, self.folder]
         ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
-        return [tuple(order) for order in json.loads(ran.stdout)]
+        orders: list[list[str]] = json.loads(ran.stdout)
+        return orders
 
 
 @contextmanager

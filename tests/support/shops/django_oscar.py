@@ -58,6 +58,15 @@ class Oscar:
         with closing(sqlite3.connect(self.folder / "shop.sqlite", timeout=20)) as database:
             return int(database.execute(query, (customer,)).fetchone()[0])
 
+    def coupons_of(self, customer: str) -> list[tuple[str, str]]:
+        """Return coupon code and discount of each order of a customer that has one."""
+        query = """
+            select d.voucher_code, d.amount from order_orderdiscount d join order_order o on o.id = d.order_id
+            left join auth_user u on u.id = o.user_id where coalesce(u.email, o.guest_email) = ? order by o.id
+        """
+        with closing(sqlite3.connect(self.folder / "shop.sqlite", timeout=20)) as database:
+            return [(code, f"{amount:.2f}") for code, amount in database.execute(query, (customer,))]
+
     @contextmanager
     def holding_orders(self) -> Iterator[Path]:
         """Delay the responses to orders; yields the file that appears once an order was placed."""

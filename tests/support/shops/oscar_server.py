@@ -10,6 +10,7 @@ import sys
 import time
 import types
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -158,7 +159,26 @@ def stock(base: str, *, currency: str) -> dict[str, Any]:
                     )
             if kind == "leftover":
                 _leave_in_basket(user, products["table"])
+    _offer_coupon()
     return {"base": base, "password": PASSWORD, **urls}
+
+
+def _offer_coupon() -> None:
+    from django.utils.timezone import now  # noqa: PLC0415
+    from oscar.core.loading import get_model  # noqa: PLC0415
+
+    goods = get_model("offer", "Range").objects.create(name="All", includes_all_products=True)
+    offer = get_model("offer", "ConditionalOffer").objects.create(
+        name="Spring sale",
+        offer_type="Voucher",
+        condition=get_model("offer", "Condition").objects.create(range=goods, type="Count", value=1),
+        benefit=get_model("offer", "Benefit").objects.create(range=goods, type="Percentage", value=20),
+    )
+    voucher = get_model("voucher", "Voucher").objects.create(
+        name="Spring", code="SPRING20", usage="Multi-use",
+        start_datetime=now() - timedelta(days=1), end_datetime=now() + timedelta(days=30),
+    )  # fmt: skip
+    voucher.offers.add(offer)
 
 
 def _leave_in_basket(user: Any, product: Any) -> None:

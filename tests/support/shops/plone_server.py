@@ -135,8 +135,8 @@ def serve(root: Any) -> None:
     server.run()
 
 
-def orders(folder: Path) -> list[tuple[str, str, str]]:
-    """Return total, postal code and recipient of each order, as they are in the database of a running site."""
+def orders(folder: Path) -> list[tuple[str, str, str, str]]:
+    """Return total, postal code, recipient and delivery method of each order, as they are in the database."""
     from ZODB.DB import DB  # noqa: PLC0415
     from ZODB.FileStorage import FileStorage  # noqa: PLC0415
 
@@ -154,7 +154,7 @@ def orders(folder: Path) -> list[tuple[str, str, str]]:
         )
         code = order["billing_address.zip"]
         name = f"{order['personal_data.firstname']} {order['personal_data.lastname']}"
-        found.append((f"{goods + order['shipping']:.2f}", code, name))
+        found.append((f"{goods + order['shipping']:.2f}", code, name, order["shipping_method"]))
     return found
 
 

@@ -47,6 +47,7 @@ def stock(base: str) -> dict[str, Any]:
             event.settings.payment_banktransfer__fee_abs = Decimal("1.00")
             rule = event.tax_rules.create(name="VAT", rate=Decimal("7.00"))
             item = event.items.create(name="Standing ticket", default_price=Decimal("12.00"), tax_rule=rule)
+            event.vouchers.create(code="SPRING20", price_mode="percent", value=Decimal(20), max_usages=100)
             event.quotas.create(name="Hall", size=count).items.add(item)
     return {slug: f"{base}/hall/{slug}/" for slug, _, _ in EVENTS}
 

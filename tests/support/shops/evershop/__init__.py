@@ -35,6 +35,17 @@ class EverShop:
             rows = connection.execute(_ORDERS, (email,)).fetchall()
         return [(f"{total:.2f}", code, article, quantity) for total, code, article, quantity in rows]
 
+    def terms_of(self, email: str) -> list[tuple[str | None, str, str]]:
+        """Return coupon code, discount and delivery method of each order of a customer."""
+        query = """
+            select o.coupon, o.discount_amount, m.name from "order" o
+            left join core_shipping_method m on m.uuid::text = o.shipping_method_data ->> 'method_code'
+            where o.customer_email = %s order by o.order_id
+        """
+        with psycopg.connect(self.database) as connection:
+            rows = connection.execute(query, (email,)).fetchall()
+        return [(code, f"{discount:.2f}", method) for code, discount, method in rows]
+
 
 @contextmanager
 def ever_shop() -> Iterator[EverShop]:

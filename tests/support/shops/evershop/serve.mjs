@@ -71,4 +71,6 @@ await query(`
       returning core_shipping_method_id, sort_order)
   insert into core_shipping_method_rate (method_id, zone_id, cost)
     select core_shipping_method_id, shipping_zone_id, case sort_order when 1 then 5 else 12 end from method, zone`);
+await query(`insert into coupon (coupon, description, status, discount_amount, discount_type, condition, user_condition, free_shipping)
+  values ('SPRING20', 'Spring', true, 20, 'percentage_discount_to_entire_order', '{}', '{}', false)`);
 print(JSON.stringify(Object.fromEntries(products.map((product) => [product.sku, `${base}/${product.url_key}`]))) + "\n");
