@@ -631,7 +631,9 @@ def test_a_method_that_is_not_listed_is_refused_also_in_a_batch(method: str) -> 
 
 
 def test_a_rule_is_parsed_from_a_providers_file() -> None:
-    assert asdict(parse_token_prices({"type": "tokens", "table": "mistral"})) == asdict(TokenPrices("mistral"))
+    assert asdict(parse_token_prices({"type": "tokens", "table": "mistral"})) == asdict(
+        TokenPrices("mistral")
+    )
     row = {"type": "tokens", "table": "x-ai", "fallback_input_usd_per_million": "3.5", "fallback_usd": "0.02"}
     fallback = FallbackRates(input_nanos_each=3_500, call_nanos=20_000_000)
     assert asdict(parse_token_prices(row)) == asdict(TokenPrices("x-ai", fallback))
