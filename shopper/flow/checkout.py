@@ -136,7 +136,9 @@ def later_order_button(before: PageSnapshot, now: PageSnapshot, pressed: PageBut
     if (
         evidence.is_named(pressed, keywords.PLACE_ORDER)
         or _is_rejected(before, now)
-        or confirms_order(before, now)
+        # A confirmation may offer another order.
+        or _is_confirmation(before, now)
+        or steps.has_confirmed_path(now)
     ):
         return None
     named = order_button(now)
@@ -195,19 +197,25 @@ def is_order_confirmed(snapshot: PageSnapshot) -> bool:
 
 def confirms_order(before: PageSnapshot, now: PageSnapshot) -> bool:
     """Return whether a page confirms the order: thanks that were not there before, and no order button."""
-    new_lines = "\n".join(line for line in now.text.splitlines() if line not in set(before.text.splitlines()))
     if order_button(now) is not None or _is_rejected(before, now):
         return False
     if steps.describes_order(now) and not steps.describes_order(before):
         # Help on the page may have words of a failure.
         return True
-    if keywords.ORDER_REJECTED.search(new_lines):
-        return False
+    return not keywords.ORDER_REJECTED.search(_new_lines(before, now)) and _is_confirmation(before, now)
+
+
+def _is_confirmation(before: PageSnapshot, now: PageSnapshot) -> bool:
+    """Return whether a page has new thanks or new data of an order, whatever else it offers."""
+    heading = now.heading if now.heading != before.heading else ""
     return steps.confirms_by_structure(before, now) or bool(
-        keywords.ORDER_CONFIRMED.search(
-            f"{new_lines}\n{now.heading if now.heading != before.heading else ''}"
-        )
+        keywords.ORDER_CONFIRMED.search(f"{_new_lines(before, now)}\n{heading}")
     )
+
+
+def _new_lines(before: PageSnapshot, now: PageSnapshot) -> str:
+    known = set(before.text.splitlines())
+    return "\n".join(line for line in now.text.splitlines() if line not in known)
 
 
 def _is_rejected(before: PageSnapshot, now: PageSnapshot) -> bool:

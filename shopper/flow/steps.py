@@ -133,7 +133,12 @@ def describes_order(snapshot: PageSnapshot) -> bool:
 
 def is_past_order(session: BrowserSession, snapshot: PageSnapshot) -> bool:
     """Return whether a page has the address (URL) of a confirmation, whatever it says about the payment."""
-    return bool(_CONFIRMED_PATH.search(snapshot.path) and _is_recipient_known(session, snapshot))
+    return has_confirmed_path(snapshot) and _is_recipient_known(session, snapshot)
+
+
+def has_confirmed_path(snapshot: PageSnapshot) -> bool:
+    """Return whether a page has the address (URL) of a confirmation."""
+    return bool(_CONFIRMED_PATH.search(snapshot.path))
 
 
 def confirms_by_structure(before: PageSnapshot, now: PageSnapshot) -> bool:
@@ -141,8 +146,8 @@ def confirms_by_structure(before: PageSnapshot, now: PageSnapshot) -> bool:
     if describes_order(now):
         return not describes_order(before)
     return bool(
-        _CONFIRMED_PATH.search(now.path)
-        and not _CONFIRMED_PATH.search(before.path)
+        has_confirmed_path(now)
+        and not has_confirmed_path(before)
         and not any(control.problem or control.type == "radio" for control in now.controls)
         and not (set(now.alerts) - set(before.alerts))
     )

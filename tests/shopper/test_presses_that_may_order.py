@@ -156,6 +156,24 @@ def test_only_a_press_of_a_button_that_is_not_called_an_order_button_leads_to_an
     assert checkout.later_order_button(before, shown(order, heading="The order failed"), NEXT) is None
 
 
+@pytest.mark.parametrize(
+    "confirmation",
+    [
+        {"heading": "Thank you, Ada"},
+        {"text": "Your order was received.\nTell us if a delivery failed."},
+        {"json_ld": (ORDER_DATA,)},
+        {"path": "/checkout/order-received/7", "controls": (PAYMENT,)},
+    ],
+    ids=["heading", "text", "structured-data", "path"],
+)
+def test_the_order_button_of_an_offer_on_a_confirmation_is_not_a_later_one(
+    confirmation: dict[str, Any],
+) -> None:
+    before, offer = shown(NEXT, path="/checkout/a"), replace(ORDER, text="Buy now", disabled=False)
+    assert checkout.later_order_button(before, shown(offer), NEXT) == offer
+    assert checkout.later_order_button(before, shown(offer, **confirmation), NEXT) is None
+
+
 def test_without_a_name_the_later_order_button_submits_the_next_page_to_the_checkout() -> None:
     before, send = shown(NEXT, path="/checkout/a"), replace(NEXT, text="Küldés", action="/checkout/b")
     assert checkout.later_order_button(before, shown(send), NEXT) == send
