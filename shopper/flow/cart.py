@@ -61,12 +61,16 @@ def _uncounted(button: PageButton) -> str:
 def open_cart(session: BrowserSession) -> PageSnapshot | None:
     """Open the cart; return None if the shop shows none."""
     snapshot = session.tab.take_snapshot()
-    target = find_cart_link(session, snapshot) or _numbered_link(snapshot)
-    if target is not None:
+    target = find_cart_link(session, snapshot)
+    guess = target or _numbered_link(snapshot)
+    if guess is not None:
         try:
-            return session.press(target, "open_cart")
+            found = session.press(guess, "open_cart")
         except PageActionFailed:
             return None
+        # A wish list and messages are counted, too.
+        if target is not None or _leads_to_checkout(found):
+            return found
     for path in _PATHS:
         if session.tab.open(urljoin(session.request.url, path)) < _ERROR_STATUS:
             found = session.tab.take_snapshot()
@@ -82,6 +86,7 @@ def _numbered_link(snapshot: PageSnapshot) -> PageButton | None:
         for button in snapshot.buttons
         if button.region in {"header", "banner", "nav", "navigation"}
         and button.href.startswith("http")
+        and not keywords.NOT_OF_CART.search(f"{button.text} {button.label} {button.path}")
         and re.fullmatch(r"\D*\d{1,3}\D*", button.text or button.label)
     ]
     return numbered[0] if len(numbered) == 1 else None
@@ -188,6 +193,9 @@ def _remove_buttons(snapshot: PageSnapshot) -> list[PageButton]:
         for button in snapshot.buttons
         if not (button.disabled or button.region in {"footer", "nav"})
         and not keywords.NOT_REMOVE.search(f"{button.text} {button.code}")
+        and not keywords.NOT_OF_CART.search(
+            f"{button.text} {button.label} {button.code} {button.path} {button.action}"
+        )
     ]
     coded = [
         button
@@ -205,14 +213,19 @@ def _remove_buttons(snapshot: PageSnapshot) -> list[PageButton]:
     if coded or named or not _leads_to_checkout(snapshot):
         return coded or named
     entries = [button.entry for button in snapshot.buttons if button.tag != "a"]
+    # The row of a total may have the button that orders; that of an article has its link or its quantity.
+    articles = {button.entry for button in snapshot.buttons if button.href}
+    articles |= {control.entry for control in snapshot.controls}
     return [
         button
         for button in usable
         if button.tag != "a"
         and button.entry >= 0
+        and button.entry in articles
         and entries.count(button.entry) == 1
         and prices.amounts(button.entry_text)
-        and not evidence.is_named(button, keywords.UPDATE, keywords.ADD_TO_CART, keywords.PLACE_ORDER)
+        and not evidence.is_named(button, keywords.UPDATE, keywords.ADD_TO_CART)
+        and not _leads_on(button)
     ]
 
 
@@ -223,8 +236,25 @@ def _line_fields(snapshot: PageSnapshot) -> list[FormControl]:
     return [
         control
         for control in snapshot.controls
-        if control.type == "number" and control.entry >= 0 and control.value.strip() not in {"", "0"}
+        if control.type == "number"
+        and control.entry >= 0
+        and control.value.strip() not in {"", "0"}
+        and not _enters_order(snapshot, control)
     ]
+
+
+def _enters_order(snapshot: PageSnapshot, field: FormControl) -> bool:
+    """Return whether Enter in a field, which presses the first button of its form, leads on."""
+    submits = [button for button in snapshot.buttons if button.submits and button.form == field.form >= 0]
+    return bool(submits) and _leads_on(submits[0])
+
+
+def _leads_on(button: PageButton) -> bool:
+    """Return whether a button orders, or submits something to the checkout."""
+    enters = button.submits and keywords.CHECKOUT_PATH.search(button.action)
+    return evidence.is_named(button, keywords.PLACE_ORDER, keywords.CHECKOUT) or bool(
+        enters and not keywords.CART_PATH.search(button.action)
+    )
 
 
 def _leads_to_checkout(snapshot: PageSnapshot) -> bool:

@@ -74,6 +74,10 @@ REMOVE = _pattern(
     r"^\W*(remove|delete|discard|take out|entfernen|löschen|supprimer|retirer)\b.{0,60}$", r"^\W*[×✕✖xX🗑]\W*$"
 )
 NOT_REMOVE = _pattern(r"coupon|voucher|code|discount|account|address|promo|gift|notice|alert|close")
+# What a shop keeps besides a cart, which is counted and removed in the same way.
+NOT_OF_CART = _pattern(
+    r"wish|favou?rit|later\b|compare|account|addr|profile|subscri|message|notif|/orders|merkzettel|konto"
+)
 UPDATE = _pattern(r"\b(update|refresh|recalculate|aktualisieren|mettre à jour)\b")
 CHECKOUT = _pattern(
     r"\bcheck\s?-?out\b", r"\bproceed to (pay|order|purchase)", r"\bzur kasse\b", r"\bpasser (la )?commande\b",

@@ -156,6 +156,9 @@ class RecordingTab:
     def take_snapshot(self) -> PageSnapshot:
         return self.now
 
+    def open(self, url: str) -> int:
+        return 404
+
     def check(self, target: FormControl) -> None:
         self.operated.append(target.label)
 
@@ -214,6 +217,7 @@ def test_a_guest_is_known_by_identifiers_and_paths_where_the_page_offers_a_choic
 
 ENTER = replace(BUTTON, tag="a", text="Tovább", href="https://shop.example/checkout", form=-1)
 ENTRY = replace(BUTTON, text="Törlés", entry=5, entry_text="Bögre 12.00 $")
+ARTICLE = replace(BUTTON, tag="a", text="Bögre", href="https://shop.example/p/1", form=-1, entry=5)
 
 
 def removals(*buttons: PageButton, controls: tuple[FormControl, ...] = ()) -> list[str]:
@@ -229,18 +233,21 @@ def test_the_lines_of_a_cart_are_removed_by_identifiers_or_the_only_button_of_an
     number = replace(CONTROL, type="number", label="Db", value="2", entry=5)
     coded = replace(ENTRY, text="Ki", code="cart-item__remove")
     assert removals(ENTER, coded, replace(ENTRY, text="Remove")) == ["Ki"]
-    assert removals(ENTER, ENTRY) == ["Törlés"]
+    assert removals(ENTER, ARTICLE, ENTRY) == ["Törlés"]
+    assert removals(ENTER, ENTRY, controls=(replace(number, type="text"),)) == ["Törlés"]
     assert removals(ENTER, controls=(number,)) == ["Db"]
     for other in (
         replace(coded, code="remove-coupon"), replace(coded, entry=-1, entry_text=""),
     ):  # fmt: skip
         assert removals(other) == []
     for kept in (
-        (ENTRY,),  # No page of a cart: nothing leads to the checkout.
-        (ENTER, ENTRY, replace(ENTRY, text="Később")),
-        (ENTER, replace(ENTRY, entry_text="Kosár")),
-        (ENTER, replace(ENTRY, text="Add to cart")),
-        (ENTER, replace(ENTRY, text="Update")),
+        (ARTICLE, ENTRY),  # No page of a cart: nothing leads to the checkout.
+        (ENTER, ARTICLE, ENTRY, replace(ENTRY, text="Később")),
+        (ENTER, ARTICLE, replace(ENTRY, entry_text="Kosár")),
+        (ENTER, ARTICLE, replace(ENTRY, text="Add to cart")),
+        (ENTER, ARTICLE, replace(ENTRY, text="Update")),
+        (ENTER, ARTICLE, replace(ENTRY, submits=True, action="/checkout/order")),
+        (ENTER, replace(ENTRY, text="Megrendelem", entry_text="Összesen 12.00 $")),
     ):
         assert removals(*kept) == []
     assert removals(controls=(number,)) == []
@@ -248,11 +255,33 @@ def test_the_lines_of_a_cart_are_removed_by_identifiers_or_the_only_button_of_an
     assert removals(ENTER, controls=(replace(number, entry=-1),)) == []
 
 
+def test_enter_in_a_quantity_is_not_pressed_where_it_submits_the_form_to_the_checkout() -> None:
+    number = replace(CONTROL, type="number", label="Db", value="2", entry=5, form=1)
+    for first, pressed in (("/kosar", ["Db"]), ("/checkout/cart/update", ["Db"]), ("/checkout/order", [])):
+        assert removals(ENTER, replace(SUBMIT, text="Küldés", action=first), controls=(number,)) == pressed
+    assert removals(ENTER, replace(SUBMIT, text="Place order"), controls=(number,)) == []
+
+
+@pytest.mark.parametrize("kept", ["/wishlist/remove/3", "/account/addresses/delete/3", "/subscriptions/3/delete"])
+def test_what_a_shop_keeps_besides_the_cart_is_not_removed(kept: str) -> None:
+    for change in ({"action": kept}, {"tag": "a", "href": f"https://shop.example{kept}"}):
+        assert removals(ENTER, replace(ENTRY, text="Remove", **change)) == []
+
+
+def test_a_page_that_is_counted_in_the_header_and_is_no_cart_is_not_emptied() -> None:
+    counted = replace(BUTTON, tag="a", text="Lista 3", href="https://shop.example/lista", region="header", form=-1)
+    for link in (counted, replace(counted, href="https://shop.example/wishlist")):
+        pressed = operated(
+            page(link, replace(ENTRY, text="Remove")), lambda session, _: cart.empty_cart(session)
+        )
+        assert "Remove" not in pressed
+
+
 def test_a_press_that_removes_no_line_of_a_cart_is_not_repeated() -> None:
     counted = replace(
         BUTTON, tag="a", text="Kosár 3", href="https://shop.example/kosar", region="header", form=-1
     )
-    assert operated(page(counted, ENTER, ENTRY), lambda session, _: cart.empty_cart(session)) == [
+    assert operated(page(counted, ENTER, ARTICLE, ENTRY), lambda session, _: cart.empty_cart(session)) == [
         "Kosár 3",
         "Törlés",
     ]

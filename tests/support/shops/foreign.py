@@ -157,7 +157,7 @@ class Foreign:
             removal = f"<input type=number name=maara value={visit['maara']} aria-label=Kpl>"
         return self._frame(
             "Kori",
-            f"<table><tr><td>Kuppi</td><td>{12 * int(visit['maara'])}.00 $</td><td>"
+            f"<table><tr><td><a href=/tuote/kuppi>Kuppi</a></td><td>{12 * int(visit['maara'])}.00 $</td><td>"
             f"<form method=post action=/ostoskori/poista>{removal}</form></td></tr></table>"
             "<a href=/tuote/kuppi>Lisää ostoksia</a> <a href=/checkout/osoite>Kassalle</a>",
             visit,
