@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 from app.ports.shopper import FailureCode, PurchaseFailed
 from shopper.flow import evidence
 from shopper.flow.session import BrowserSession, assert_no_human_check, preferred_button
-from shopper.page import autofill, keywords
+from shopper.page import autofill, breakdown, keywords, prices
 from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
 from shopper.page.tab import PageActionFailed
 
+_SUBMIT = re.compile(r"\W*(submit|confirm|finish|complete)\W*", re.IGNORECASE)
 _RESULT_SECONDS = 20.0
 _FORM_SECONDS = 6.0
 
@@ -162,7 +165,7 @@ def _send(session: BrowserSession, control: FormControl) -> None:
         and not keywords.REGISTER.search(button.text)
         and not keywords.NOT_LOGIN.search(button.text)
     ]
-    buttons = [button for button in near if button.tag != "a"]
+    buttons = [button for button in near if button.tag != "a" and not _may_order(snapshot, button)]
     named = [
         button
         for button in buttons
@@ -176,8 +179,18 @@ def _send(session: BrowserSession, control: FormControl) -> None:
     )
     if target is not None:
         session.tab.press(target)
+    elif any(_may_order(snapshot, button) for button in near):
+        raise PageActionFailed
     else:
         session.tab.press_enter(field)
+
+
+def _may_order(snapshot: PageSnapshot, button: PageButton) -> bool:
+    """Return whether a button of a form with a password says that it orders; "Submit" alone may sign in."""
+    if not evidence.is_named(button, keywords.PLACE_ORDER):
+        return False
+    shows_total = prices.total_of(breakdown.labelled_amounts(snapshot)) is not None
+    return not _SUBMIT.fullmatch(button.text) or (shows_total and not signs_in(snapshot, button))
 
 
 def _has_result(before: PageSnapshot, now: PageSnapshot) -> bool:

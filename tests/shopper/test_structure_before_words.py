@@ -14,7 +14,7 @@ from shopper.flow.address import FillAttempts
 from shopper.flow.session import BrowserSession
 from shopper.page import autofill
 from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
-from shopper.page.tab import BrowserTab
+from shopper.page.tab import BrowserTab, PageActionFailed
 from tests.browser.conftest import RecordingHandler
 from tests.shopper.test_advice import BUTTON, CONTROL
 
@@ -57,6 +57,23 @@ def test_a_button_that_says_it_orders_never_leads_on_by_structure() -> None:
             onward(page(replace(SUBMIT, text=name["text"], label=name.get("label", "")), controls=(STREET,)))
             is None
         )
+
+
+@pytest.mark.parametrize("name", ["Place order", "Pay $17.00", "Jetzt kaufen", "Confirm"])
+def test_a_form_that_orders_is_not_sent_to_sign_in(name: str) -> None:
+    user, secret = replace(CONTROL, name="login", form=1), replace(CONTROL, type="password", name="p", form=1)
+    order = replace(SUBMIT, text=name)
+    total = {"text": "Total $17.00"}
+    snapshot = replace(page(order, controls=(STREET, user, secret)), **total)
+    with pytest.raises(PageActionFailed):
+        operated(snapshot, lambda session, _: login._send(session, secret))
+    sign_in = replace(SUBMIT, text="Sign in")
+    both = replace(page(order, sign_in, controls=(STREET, user, secret)), **total)
+    assert operated(both, lambda session, _: login._send(session, secret)) == ["Sign in"]
+    alone = replace(
+        page(replace(order, text="Submit"), controls=(replace(user, type="email"), secret)), **total
+    )
+    assert operated(alone, lambda session, _: login._send(session, secret)) == ["Submit"]
 
 
 QUANTITY = replace(CONTROL, type="number", value="1", form=1)
@@ -262,14 +279,18 @@ def test_enter_in_a_quantity_is_not_pressed_where_it_submits_the_form_to_the_che
     assert removals(ENTER, replace(SUBMIT, text="Place order"), controls=(number,)) == []
 
 
-@pytest.mark.parametrize("kept", ["/wishlist/remove/3", "/account/addresses/delete/3", "/subscriptions/3/delete"])
+@pytest.mark.parametrize(
+    "kept", ["/wishlist/remove/3", "/account/addresses/delete/3", "/subscriptions/3/delete"]
+)
 def test_what_a_shop_keeps_besides_the_cart_is_not_removed(kept: str) -> None:
     for change in ({"action": kept}, {"tag": "a", "href": f"https://shop.example{kept}"}):
         assert removals(ENTER, replace(ENTRY, text="Remove", **change)) == []
 
 
 def test_a_page_that_is_counted_in_the_header_and_is_no_cart_is_not_emptied() -> None:
-    counted = replace(BUTTON, tag="a", text="Lista 3", href="https://shop.example/lista", region="header", form=-1)
+    counted = replace(
+        BUTTON, tag="a", text="Lista 3", href="https://shop.example/lista", region="header", form=-1
+    )
     for link in (counted, replace(counted, href="https://shop.example/wishlist")):
         pressed = operated(
             page(link, replace(ENTRY, text="Remove")), lambda session, _: cart.empty_cart(session)
