@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from app.ports.shopper import PurchaseOutcomeUnknown
-from shopper.flow import discounts, steps
+from shopper.flow import discounts, evidence, steps
 from shopper.flow.session import BrowserSession
 from shopper.flow.steps import NextPress
 from shopper.page import keywords
@@ -19,6 +19,9 @@ _MAX_SHOP_WORDS = 200
 _COUPON = re.compile(
     r"coupon|voucher|promo(tion)?[ _-]?code|promo\b|discount|gutschein|rabatt|remise|code promo|réduction",
     re.IGNORECASE,
+)
+_ORDERS = re.compile(
+    r"^\W*order\b|\b(and|&|\+) (order|pay)\b|bestellen\b|kaufen\b|\b(commander|acheter)\b", re.IGNORECASE
 )
 _APPLY = re.compile(
     r"^\W*(apply|redeem|use|add|activate|enter|validate|go|ok|einlösen|hinzufügen|anwenden|übernehmen|appliquer|utiliser|ajouter)"
@@ -113,8 +116,10 @@ def _apply_button(session: BrowserSession, snapshot: PageSnapshot, field: FormCo
 
 def _is_other(button: PageButton) -> bool:
     """Return whether a button orders, pays, removes something or leads to the next step."""
-    words = (keywords.PLACE_ORDER, keywords.EXTERNAL_PAYMENT, keywords.REMOVE, keywords.CHECKOUT)
-    return any(pattern.search(text) for pattern in words for text in (button.text, button.label))
+    return evidence.is_named(
+        button, keywords.PLACE_ORDER, keywords.EXTERNAL_PAYMENT, keywords.REMOVE, keywords.CHECKOUT, keywords.ADD_GOODS,
+        keywords.EXTRAS, keywords.RECURRING, _ORDERS,
+    )  # fmt: skip
 
 
 def _open_disclosure(session: BrowserSession, snapshot: PageSnapshot) -> bool:

@@ -37,8 +37,10 @@ def choose(session: BrowserSession, snapshot: PageSnapshot, attempts: FillAttemp
             _offer(session, [option.text for option in options])
             if found is None:
                 continue
-            session.delivery_chosen = options[found].text[:_MAX_NAME]
-            if not options[found].selected and attempts.allow(control):
+            is_kept = options[found].selected
+            may_select = not is_kept and attempts.allow(control)
+            session.delivery_chosen = options[found].text[:_MAX_NAME] if is_kept or may_select else None
+            if may_select:
                 session.tab.select(control, options[found].value)
                 session.record_step("choose", options[found].text, snapshot.path)
                 return True
@@ -114,8 +116,10 @@ def _is_delivery_list(control: FormControl) -> bool:
 def _choose_radio(
     session: BrowserSession, snapshot: PageSnapshot, target: FormControl, attempts: FillAttempts
 ) -> bool:
-    session.delivery_chosen = target.label[:_MAX_NAME]
-    if target.checked or not attempts.allow(target):
+    may_check = not target.checked and attempts.allow(target)
+    # A page that does not keep the choice would deliver by another method.
+    session.delivery_chosen = target.label[:_MAX_NAME] if target.checked or may_check else None
+    if not may_check:
         return False
     session.tab.check(target)
     session.record_step("choose", target.label, snapshot.path)

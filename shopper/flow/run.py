@@ -16,7 +16,7 @@ from app.ports.shopper import (
     PurchaseOutcomeUnknown,
     PurchaseRequest,
 )
-from shopper.flow import cart, checkout, login, product, review, seen
+from shopper.flow import cart, checkout, delivery, login, product, review, seen
 from shopper.flow.session import BrowserSession, find_same_button
 from shopper.page import breakdown, keywords, prices, structured
 from shopper.page.snapshot import PageButton, PageSnapshot
@@ -235,6 +235,7 @@ def _later_order_button(
     button = checkout.later_order_button(before, now, pressed)
     if button is not None:
         with contextlib.suppress(PurchaseFailed):
+            delivery.assert_chosen(session, now)
             if review.read(session, now).total_nanos == found.total_nanos:
                 return button
     return None

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Route
 
-from app.ports.shopper import FailureCode, Product, PurchaseFailed, PurchaseOutcomeUnknown, PurchaseRequest
-from shopper.flow import checkout, coupon, delivery, discounts
+from app.ports.shopper import (
+    FailureCode,
+    OrderReview,
+    Product,
+    PurchaseFailed,
+    PurchaseOutcomeUnknown,
+    PurchaseRequest,
+)
+from shopper.flow import checkout, coupon, delivery, discounts, run
 from shopper.flow.address import FillAttempts
 from shopper.flow.session import BrowserSession
 from shopper.page.prices import AmountKind, LabelledAmount, PageAmount
@@ -169,11 +177,26 @@ def test_a_code_without_a_discount_ends_the_purchase(visit: Visit, html: str, sa
         form(button="Apply and place order"),
         form(more="aria-label='Place order'"),
         form(button="Pay $12.50"),
+        form(button="Order with discount"),
+        form(button="Mit Rabatt bestellen"),
+        form(button="Subscribe and use the code", label="Coupon"),
+        "<button type=button onclick='sent.push(1)'>Subscribe, with a discount</button>" + form(name="x"),
         form(name="newsletter", label="Your email"),
         form(more="formaction=https://codes.example/"),
         form().replace("<button >Apply", "<input name=comment><button >Continue"),
     ],
-    ids=["orders", "orders-by-its-name", "pays", "no-coupon", "another-origin", "a-step"],
+    ids=[
+        "orders",
+        "orders-by-its-name",
+        "pays",
+        "orders-with-it",
+        "orders-in-german",
+        "subscribes",
+        "disclosure",
+        "no-coupon",
+        "another-origin",
+        "a-step",
+    ],
 )
 def test_a_code_is_not_typed_where_the_button_does_something_else(visit: Visit, html: str) -> None:
     session = visit(html, coupon_code=CODE)
@@ -327,3 +350,40 @@ def test_a_method_that_the_page_changed_back_is_not_ordered(visit: Visit) -> Non
     session.tab.page.check("[value='0']")
     with pytest.raises(PurchaseFailed):
         delivery.assert_chosen(session, session.tab.take_snapshot())
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<label><input type=radio name=o id=a checked>DHL</label>"
+        "<label><input type=radio name=o onchange='a.checked = true'>Abholung</label>",
+        "<select name=shipping onchange='this.value = `a`'><option value=a>DHL</option>"
+        "<option value=b>Abholung</option></select>",
+    ],
+    ids=["radios", "a-list"],
+)
+def test_a_method_that_the_page_never_keeps_is_not_ordered(visit: Visit, html: str) -> None:
+    session, attempts = visit(html, delivery_method="abholung"), FillAttempts()
+    for _ in range(10):
+        if not delivery.choose(session, session.tab.take_snapshot(), attempts):
+            break
+    with pytest.raises(PurchaseFailed):
+        delivery.assert_chosen(session, session.tab.take_snapshot())
+
+
+@pytest.mark.parametrize(("wanted", "is_ordered"), [("courier $5", True), ("pickup", False)])
+def test_a_later_review_with_another_method_is_not_ordered(
+    visit: Visit, *, wanted: str, is_ordered: bool
+) -> None:
+    review_page = (
+        "<table><tr><td>Subtotal</td><td>$12.50</td></tr><tr><td>Shipping</td><td>$0.00</td></tr>"
+        f"<tr><td>Total</td><td>$12.50</td></tr></table><p>{FULL.name}, {FULL.line1}, {FULL.city} {FULL.zip}</p>"
+        "<button type=button>Place order</button>" + RADIOS.replace("value=0", "value=0 checked")
+    )
+    session = visit(review_page, delivery_method=wanted)
+    session.delivery_chosen, session.zip_entered = "Pick-up in store", True
+    now = session.tab.take_snapshot()
+    before = replace(now, text="", buttons=())
+    pressed = replace(now.buttons[0], text="Next")
+    found = OrderReview(12_500_000_000, None, None, False, ())
+    assert (run._later_order_button(session, before, now, pressed, found) is not None) == is_ordered
