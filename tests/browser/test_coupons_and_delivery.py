@@ -355,10 +355,10 @@ def test_a_method_that_the_page_changed_back_is_not_ordered(visit: Visit) -> Non
 @pytest.mark.parametrize(
     "html",
     [
-        "<label><input type=radio name=o id=a checked>DHL</label>"
-        "<label><input type=radio name=o onchange='a.checked = true'>Abholung</label>",
-        "<select name=shipping onchange='this.value = `a`'><option value=a>DHL</option>"
-        "<option value=b>Abholung</option></select>",
+        """<label><input type=radio name=o id=a checked>DHL</label>
+        <label><input type=radio name=o onchange='a.checked = true'>Abholung</label>""",
+        """<select name=shipping onchange='this.value = `a`'><option value=a>DHL</option>
+        <option value=b>Abholung</option></select>""",
     ],
     ids=["radios", "a-list"],
 )
@@ -385,5 +385,5 @@ def test_a_later_review_with_another_method_is_not_ordered(
     now = session.tab.take_snapshot()
     before = replace(now, text="", buttons=())
     pressed = replace(now.buttons[0], text="Next")
-    found = OrderReview(12_500_000_000, None, None, False, ())
+    found = OrderReview(12_500_000_000, None, None)
     assert (run._later_order_button(session, before, now, pressed, found) is not None) == is_ordered

@@ -174,7 +174,7 @@ class RecordingTab:
         return self.now
 
     def open(self, url: str) -> int:
-        return 404
+        return 404 if url else 200
 
     def check(self, target: FormControl) -> None:
         self.operated.append(target.label)
