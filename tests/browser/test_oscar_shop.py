@@ -79,7 +79,7 @@ def test_a_wrong_password_and_a_sold_out_product_order_nothing(
 def test_a_coupon_is_applied_once_and_stays_applied_when_the_account_keeps_it_after_a_dry_run(
     shopper: SharedBrowserShopper, oscar: Oscar
 ) -> None:
-    customer = "stored6@example.com"
+    customer = "stored5@example.com"
     order = {"username": customer, "password": oscar.password, "address": MINIMAL, "coupon_code": "SPRING20"}
     dry = purchase(shopper, oscar.mug, dry_run=True, **order)
     assert dry.review is not None, dry.failed

@@ -103,7 +103,7 @@ def test_codes_are_accepted_typed_and_pasted_in_any_form(
 ) -> None:
     page = open_page()
     page.goto(f"{world.url}/device")
-    assert page.evaluate("document.activeElement.id") == "code"
+    page.wait_for_function("document.activeElement.id === 'code'")
     page.keyboard.type("khtm4821")
     assert page.input_value("#code") == "KHTM-4821"
     page.keyboard.press("Backspace")
@@ -120,7 +120,7 @@ def test_codes_are_accepted_typed_and_pasted_in_any_form(
         page.keyboard.press("Enter")
     assert page.get_by_role("alert").get_by_text("ask the agent for a new code").is_visible()
     assert page.input_value("#code") == "WXYZ-9876"
-    assert page.evaluate("document.activeElement.id") == "code"
+    page.wait_for_function("document.activeElement.id === 'code'")
     assert_good(page, axe, "claim-1-wrong-code")
 
 

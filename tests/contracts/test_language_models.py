@@ -32,7 +32,10 @@ def _read(dialect: Dialect, surface: Surface, *bodies: Any) -> UsageReading:
         text = json.dumps(body).encode()
         reader.feed(b"data: " + text + b"\n\n" if is_streamed else text)
     reader.flush()
-    return reader.finish(is_broken=False)
+    reading = reader.finish(is_broken=False)
+    # Whether the tokens are divided by kind matters for their price only.
+    usage = None if reading.usage is None else reading.usage._replace(is_undivided=False)
+    return reading._replace(usage=usage)
 
 
 USAGES: list[tuple[str, Dialect, Surface, list[Any], Usage]] = [
