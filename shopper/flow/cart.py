@@ -197,10 +197,15 @@ def _remove_buttons(snapshot: PageSnapshot) -> list[PageButton]:
             f"{button.text} {button.label} {button.code} {button.path} {button.action}"
         )
     ]
+    sent = [(button.form, button.action) for button in snapshot.buttons if button.submits]
     coded = [
         button
         for button in usable
-        if keywords.REMOVE_CODE.search(f"{button.code} {button.path} {button.action}")
+        # The path of a form with several buttons, such as one around the whole cart, is not of one of them.
+        if keywords.REMOVE_CODE.search(
+            f"{button.code} {button.path} {button.action if sent.count((button.form, button.action)) < 2 else ''}"
+        )
+        and not evidence.is_named(button, keywords.PLACE_ORDER)
         and prices.amounts(button.entry_text or button.around)
     ]
     named = [

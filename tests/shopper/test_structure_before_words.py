@@ -272,6 +272,13 @@ def test_the_lines_of_a_cart_are_removed_by_identifiers_or_the_only_button_of_an
     assert removals(ENTER, controls=(replace(number, entry=-1),)) == []
 
 
+def test_the_path_of_a_form_removes_a_line_if_it_has_one_button_that_names_no_order() -> None:
+    sent = replace(ENTRY, submits=True, action="/kosar/remove", entry_text="Bögre 12.00 $")
+    assert removals(sent) == ["Törlés"]
+    assert removals(sent, replace(sent, text="Megrendelem")) == []
+    assert removals(replace(sent, text="Place order")) == []
+
+
 def test_enter_in_a_quantity_is_not_pressed_where_it_submits_the_form_to_the_checkout() -> None:
     number = replace(CONTROL, type="number", label="Db", value="2", entry=5, form=1)
     for first, pressed in (("/kosar", ["Db"]), ("/checkout/cart/update", ["Db"]), ("/checkout/order", [])):
