@@ -387,3 +387,12 @@ def test_a_later_review_with_another_method_is_not_ordered(
     pressed = replace(now.buttons[0], text="Next")
     found = OrderReview(12_500_000_000, None, None)
     assert (run._later_order_button(session, before, now, pressed, found) is not None) == is_ordered
+
+
+def test_a_code_that_the_shop_writes_in_capitals_is_hidden_in_screenshots(visit: Visit) -> None:
+    session = visit(f"<input value={CODE}><input value=other>")
+    session.tab.mask(CODE.lower())
+    assert session.tab.screenshot() is not None
+    assert session.tab.page.locator("[data-purser-hidden]").evaluate_all(
+        "all => all.map(each => each.value)"
+    ) == [CODE]
