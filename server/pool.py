@@ -46,7 +46,7 @@ class ResourcePool:
         self._reserved = {use: reserved.get(use, 0) for use in ResourceUse}
         self._shared = total - sum(self._reserved.values())
         self._used = dict.fromkeys(ResourceUse, 0)
-        # Of what is shared; what is reserved and not used is left besides.
+        # What is left of the shared part; unused reservations come on top.
         self._left = self._shared
         self._used_by_account: Counter[tuple[ResourceUse, str]] = Counter()
         self._lock = threading.Lock()

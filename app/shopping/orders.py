@@ -48,7 +48,8 @@ class PurchaseOrder:
     def order_digests(self) -> list[str]:
         """Return keyed digests by which identical orders are recognized; they cannot be reversed.
 
-        Neither a coupon nor a delivery method makes an order another one: with them it would be bought twice.
+        The coupon code and the delivery method are not included: an order that may have been placed is not repeated
+        because one of them changed.
         The first is stored; the others use the previous secrets that are still accepted.
         """
         options = sorted(self.options.items())
@@ -59,7 +60,7 @@ class PurchaseOrder:
         return _digests("shop-account", self.host, self.username or purchase_id)[0]
 
     def seal(self, purchase_id: str, *, key_id: str) -> str:
-        """Return what the purchase's row does not show, sealed for it, and the ids of session and API key."""
+        """Return the parts of the order that its row does not store, and two ids, sealed for that row."""
         secret = {
             "address": asdict(self.address),
             "username": self.username,

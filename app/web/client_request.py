@@ -19,7 +19,7 @@ _ABSOLUTE = re.compile(r"\A[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 
 
 class RequestHeaders(EnvironHeaders):
-    """The headers of a request. Most look-ups find none, for which the base class makes an exception each time."""
+    """The headers of a request; unlike the base class, a look-up of an absent one raises no exception internally."""
 
     def get(self, key: str, default: Any = None, type: Callable[[str], Any] | None = None) -> Any:  # type: ignore[override] # noqa: A002 - the library's own signature
         """Return the value of a header."""

@@ -177,7 +177,7 @@ def order_button(snapshot: PageSnapshot) -> PageButton | None:
     found = [
         button
         for button in snapshot.buttons
-        if any(keywords.PLACE_ORDER.search(name) for name in (button.text, button.label))
+        if evidence.is_named(button, keywords.PLACE_ORDER)
         and not _NOT_PLACE_ORDER.search(button.text)
         and not keywords.EXTERNAL_PAYMENT.search(button.text)
         and button.region not in {"header", "nav", "footer"}

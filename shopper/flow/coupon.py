@@ -89,7 +89,7 @@ def _find_fields(session: BrowserSession, snapshot: PageSnapshot) -> list[tuple[
             continue
         if _COUPON.search(f"{control.name} {control.id} {control.autocomplete} {button.action}"):
             named.append((control, button))
-        elif _COUPON.search(f"{control.label} {control.placeholder} {_name(button)}"):
+        elif _COUPON.search(f"{control.label} {control.placeholder}") or evidence.is_named(button, _COUPON):
             worded.append((control, button))
     return named + worded
 
@@ -104,8 +104,8 @@ def _apply_button(session: BrowserSession, snapshot: PageSnapshot, field: FormCo
         and not button.sends_elsewhere
         and not _is_other(button)
     ]
-    named = [button for button in own if _COUPON.search(_name(button))] or [
-        button for button in own if _APPLY.search(button.text) or _APPLY.search(button.label)
+    named = [button for button in own if evidence.is_named(button, _COUPON)] or [
+        button for button in own if evidence.is_named(button, _APPLY)
     ]
     if len(named) == 1:
         return named[0]
@@ -128,7 +128,7 @@ def _open_disclosure(session: BrowserSession, snapshot: PageSnapshot) -> bool:
     for button in snapshot.buttons:
         key = (snapshot.path, button.text)
         if (
-            _COUPON.search(_name(button))
+            evidence.is_named(button, _COUPON)
             and not (button.disabled or button.submits or _is_other(button))
             and button.region not in {"nav", "footer"}
             and (not button.href.startswith("http") or button.href.partition("#")[0] == here)
@@ -142,16 +142,15 @@ def _open_disclosure(session: BrowserSession, snapshot: PageSnapshot) -> bool:
 
 
 def _new_alerts(before: PageSnapshot, now: PageSnapshot) -> list[str]:
-    problems = [
-        control.problem for control in now.controls if _COUPON.search(f"{control.name} {control.label}")
-    ]
-    return [text for text in (*now.alerts, *problems) if text and text not in before.alerts]
+    known = _alerts(before)
+    return [text for text in _alerts(now) if text not in known]
+
+
+def _alerts(snapshot: PageSnapshot) -> list[str]:
+    fields = [control for control in snapshot.controls if _COUPON.search(f"{control.name} {control.label}")]
+    return [text for text in (*snapshot.alerts, *(field.problem for field in fields)) if text]
 
 
 def _is_own_host(session: BrowserSession, snapshot: PageSnapshot) -> bool:
     """Return whether a page is the shop's own; a code is not for the other domains that are allowed."""
     return is_allowed_url(snapshot.url, start=session.request.url, allowed=())
-
-
-def _name(button: PageButton) -> str:
-    return f"{button.text} {button.label}"

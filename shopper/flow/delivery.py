@@ -16,8 +16,6 @@ from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
 
 _MAX_CHOICES = 20
 _MAX_NAME = 80
-# "Same as shipping address" is none.
-_ADDRESS = re.compile(r"address|adresse", re.IGNORECASE)
 
 
 def choose(session: BrowserSession, snapshot: PageSnapshot, attempts: FillAttempts) -> bool:
@@ -65,7 +63,9 @@ def assert_chosen(session: BrowserSession, snapshot: PageSnapshot) -> None:
         return
     raise PurchaseFailed(
         FailureCode.DELIVERY_METHOD_NOT_OFFERED,
-        f'The shop offers no single delivery method called "{wanted}". Nothing was ordered.',
+        f'The shop offers no single delivery method called "{wanted}"'
+        + (f', and its review shows "{shown}"' if shown else "")
+        + ". Nothing was ordered.",
         choices=tuple(session.delivery_offered)[:_MAX_CHOICES],
     )
 
@@ -102,7 +102,9 @@ def _radio_groups(snapshot: PageSnapshot, wanted: str) -> list[list[FormControl]
 
 def _is_delivery(control: FormControl) -> bool:
     about = f"{control.group} {control.id} {control.label}".replace("_", " ").replace("-", " ")
-    return bool(keywords.SHIPPING.search(about)) and not _ADDRESS.search(control.label)
+    return bool(keywords.SHIPPING.search(about)) and not keywords.ADDRESS.search(
+        f"{control.group} {control.label}"
+    )
 
 
 def _is_delivery_list(control: FormControl) -> bool:
@@ -139,8 +141,8 @@ def _press_method(session: BrowserSession, snapshot: PageSnapshot, wanted: str) 
         found = best_match(wanted, names)
         _offer(session, names)
         if found is not None and steps.consequence(session, snapshot, buttons[found]) is NextPress.LEADS_ON:
-            session.delivery_chosen = names[found][:_MAX_NAME]
             session.press(buttons[found], "choose")
+            session.delivery_chosen = names[found][:_MAX_NAME]
             return True
     return False
 

@@ -37,9 +37,12 @@ def counted_rows(session: BrowserSession, rows: Sequence[LabelledAmount]) -> lis
     """
     if session.request.coupon_code is None:
         return list(rows)
-    if not session.coupon_sent:
-        raise not_applied("The shop offered no field for a coupon code up to its review.")
-    session.coupon_reduction_nanos = 0
+    if not session.coupon_discount_nanos:
+        raise not_applied(
+            "The coupon code could not be entered."
+            if session.coupon_sent
+            else "The shop offered no field for a coupon code up to its review."
+        )
     has_row = sum(_discounts(rows).values()) >= session.coupon_discount_nanos
     if has_row and prices.goods_match(rows, session.goods_nanos) is not False:
         return list(rows)

@@ -22,7 +22,7 @@ def by_structure(
     words: Sequence[re.Pattern[str]],
     never: Sequence[re.Pattern[str]] = (),
 ) -> PageButton | None:
-    """Return the button for which the first rule holds that holds for any; of several, the one that `words` name."""
+    """Return the button that the strongest rule singles out, alone or with the help of `words`; None if none does."""
     usable = [button for button in buttons if not button.disabled and not is_named(button, *never)]
     for rule in structure:
         found = [button for button in usable if rule(button)]

@@ -43,7 +43,7 @@ def sign_in(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapshot:
         before = session.tab.take_snapshot()
         _send(session, password)
     except PageActionFailed:
-        raise _login_failure("The sign-in form could not be filled.") from None
+        raise _login_failure("The sign-in form could not be filled or sent.") from None
     session.tab.wait_for(lambda now: _has_result(before, now), seconds=_RESULT_SECONDS)
     session.tab.settle()
     after = session.tab.take_snapshot()
@@ -187,10 +187,11 @@ def _send(session: BrowserSession, control: FormControl) -> None:
 
 def _may_order(snapshot: PageSnapshot, button: PageButton) -> bool:
     """Return whether a button of a form with a password says that it orders; "Submit" alone may sign in."""
-    if not evidence.is_named(button, keywords.PLACE_ORDER):
+    ordering = [name for name in (button.text, button.label) if keywords.PLACE_ORDER.search(name)]
+    if not ordering:
         return False
     shows_total = prices.total_of(breakdown.labelled_amounts(snapshot)) is not None
-    return not _SUBMIT.fullmatch(button.text) or (shows_total and not signs_in(snapshot, button))
+    return not all(map(_SUBMIT.fullmatch, ordering)) or (shows_total and not signs_in(snapshot, button))
 
 
 def _has_result(before: PageSnapshot, now: PageSnapshot) -> bool:

@@ -78,8 +78,9 @@ def add_button(snapshot: PageSnapshot) -> PageButton | None:
     Words of an order, or of buying with one press, are vetoes: with an account such a press may order.
     """
     with_quantity = {control.form for control in snapshot.controls if _is_quantity(control)} - {-1}
-    never = [keywords.NOT_ADD_TO_CART]
-    usable = [button for button in snapshot.buttons if not evidence.is_named(button, *never)]
+    usable = [
+        button for button in snapshot.buttons if not evidence.is_named(button, keywords.NOT_ADD_TO_CART)
+    ]
     named = [button for button in usable if _is_named_add(button)]
     into_cart = [button for button in named if _CART_WORD.search(f"{button.text} {button.code}")]
 
@@ -87,10 +88,8 @@ def add_button(snapshot: PageSnapshot) -> PageButton | None:
         apart = not (button.region or button.in_list or button.toggles)
         return button.submits and apart and button.form in with_quantity
 
-    unnamed = [button for button in usable if not evidence.is_named(button, *_NEVER_ADDS)]
-    offered = (
-        [button for button in usable if button in named or button in unnamed] if _has_offer(snapshot) else []
-    )
+    offered = [button for button in usable if button in named or not evidence.is_named(button, *_NEVER_ADDS)]
+    offered = offered if _has_offer(snapshot) else []
     found = evidence.by_structure(
         offered,
         structure=[asks_quantity],
@@ -105,7 +104,8 @@ def add_button(snapshot: PageSnapshot) -> PageButton | None:
 
 
 def _is_named_add(button: PageButton) -> bool:
-    named = keywords.ADD_TO_CART.search(button.text) or keywords.ADD_TO_CART_CODE.search(button.code)
+    coded = keywords.ADD_TO_CART_CODE.search(button.code) and not evidence.is_named(button, *_NEVER_ADDS)
+    named = coded or keywords.ADD_TO_CART.search(button.text)
     return bool(named) and button.region not in {"header", "nav", "footer"}
 
 

@@ -15,6 +15,8 @@ _MAX_METHOD_LENGTH = 80
 def read(session: BrowserSession, snapshot: PageSnapshot) -> OrderReview:
     """Check everything that can be checked and read the total. Raises: PurchaseFailed."""
     session.observe_currency(snapshot)
+    # A review is read on its own, whatever an earlier page showed.
+    session.coupon_reduction_nanos = 0
     rows = breakdown.order_rows(snapshot, session.goods_nanos)
     total = prices.total_of(rows)
     if total is None:
@@ -75,7 +77,9 @@ def shipping_method(snapshot: PageSnapshot) -> str | None:
     return _chosen_label(
         snapshot,
         lambda control: (
-            not is_payment(control) and bool(keywords.SHIPPING.search(f"{control.group} {control.label}"))
+            not is_payment(control)
+            and not keywords.ADDRESS.search(control.label)
+            and bool(keywords.SHIPPING.search(f"{control.group} {control.label}"))
         ),
     )
 

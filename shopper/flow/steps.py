@@ -203,16 +203,16 @@ def _shows_price(session: BrowserSession, snapshot: PageSnapshot) -> bool:
 
 
 def _is_order_button_to_come(button: PageButton) -> bool:
-    named = keywords.PLACE_ORDER.search(button.text) or keywords.PLACE_ORDER.search(button.label)
-    return bool(named) and button.disabled and not (button.region or button.in_list)
+    named = evidence.is_named(button, keywords.PLACE_ORDER)
+    return named and button.disabled and not (button.region or button.in_list)
 
 
 def submits_recipient(snapshot: PageSnapshot, button: PageButton) -> bool:
     """Return whether a button called "checkout" is not the one that leads to it: its form asks who orders."""
-    named = f"{button.text} {button.label}"
     asks = any(
         autofill.token_of(control) in _ASKED_TOKENS
         for control in snapshot.controls
         if control.form == button.form >= 0
     )
-    return asks and bool(keywords.CHECKOUT.search(named)) and not keywords.NAMED_STEP.search(named)
+    named = evidence.is_named(button, keywords.CHECKOUT)
+    return asks and named and not evidence.is_named(button, keywords.NAMED_STEP)

@@ -82,8 +82,10 @@ def order_rows(snapshot: PageSnapshot, goods_nanos: int) -> list[LabelledAmount]
         is_part = labelled is None or labelled.nanos in {row.amount.nanos for row in summed[:-1]}
         if summed and summed[-1].amount.nanos == largest and is_part:
             return summed
+    if labelled is not None:
+        return rows
     due = {structured.order_total_nanos(snapshot), *page_data.totals(snapshot)}
-    if labelled is None and largest in due and largest > goods_nanos and {largest, goods_nanos} <= shown:
+    if largest in due and largest > goods_nanos and {largest, goods_nanos} <= shown:
         total = next(amount for amount in prices.amounts(snapshot.text) if amount.nanos == largest)
         goods = LabelledAmount("", AmountKind.GOODS, replace(total, nanos=goods_nanos))
         return [goods, LabelledAmount("", AmountKind.TOTAL, total)]

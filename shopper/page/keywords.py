@@ -28,7 +28,7 @@ CHECKOUT_PATH = _pattern(r"checkout|/kassa|/kasse|/caisse|/cassa")
 OFFLINE_PAYMENT_CODE = _pattern(
     r"(^|[\W_])(cod|cash[-_]?on[-_]?delivery|invoice|bank[-_]?transfer|cheque|check[-_]?mo|bacs|prepayment)$"
 )
-GUEST_CODE = _pattern(r"\b(guest|anonymous)\b", r"/(as[-_]?)?(guest|anonymous)\b")
+GUEST_CODE = _pattern(r"\b(as_?)?(guest|anonymous)\b")
 # A button that buys with one press is an order button, not a cart's.
 NOT_ADD_TO_CART = _pattern(
     r"wish|compare|list|favou?rite|gift card|sold out|buying guide|how to|notify|buy again",
@@ -200,6 +200,8 @@ PAYMENT = _pattern(r"\bpay(ment|ing)?\b|\bzahl|\bpaiement\b")
 SHIPPING = _pattern(
     r"\bship(ping|ment)?\b|\bdeliver(y|ed)?\b|\bpostage\b|\bfreight\b|\bversand|\blivraison\b|\bcourier\b|\bpick.?up\b"
 )
+# "Same as shipping address" is no delivery method.
+ADDRESS = _pattern(r"address|adresse")
 PAYMENT_ON_DELIVERY = _pattern(
     r"cash on|pay on delivery|\bcod\b|invoice|transfer|wire|cheque|check\b|money order|pay (later|at|in)|rechnung\b|vorkasse|nachnahme|virement|on account"
 )

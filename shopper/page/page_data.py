@@ -20,7 +20,7 @@ _MAX_DEPTH = 16
 _PRICES = frozenset(
     {"price", "amount", "value", "saleprice", "finalprice", "unitprice", "currentprice", "priceamount"}
 )
-_CURRENCIES = frozenset({"currency", "currencycode", "pricecurrency"})
+_CURRENCIES = ("currencycode", "pricecurrency", "currency")
 _TOTALS = frozenset(
     {"total", "grandtotal", "totalprice", "ordertotal", "totalamount", "carttotal", "amountdue"}
 )
@@ -40,8 +40,9 @@ def offered(snapshot: PageSnapshot) -> list[DataPrice]:
     """Return the prices that have a currency."""
     found = []
     for node in _nodes(snapshot):
-        code = next((str(node[name]).upper() for name in _CURRENCIES & node.keys()), "")
-        if len(code) == 3 and pycountry.currencies.get(alpha_3=code):
+        named = [str(node.get(name)).upper() for name in _CURRENCIES]
+        code = next((each for each in named if len(each) == 3 and pycountry.currencies.get(alpha_3=each)), "")
+        if code:
             states = [node[name] for name in _IS_AVAILABLE & node.keys()]
             is_sold_out = bool(states) and all(
                 state is False or re.search("out.?of.?stock|sold.?out", str(state), re.IGNORECASE)

@@ -218,7 +218,7 @@
   const bare = all.filter((element) => !element.children.length && /^\d[\d.,]*$/.test(inner(element, 20)) && visible(element)).slice(0, 40);
   const byLabel = bare.map((leaf) => {
     let row = leaf;
-    while (up(row) !== document.body && wordless(inner(up(row), 120))) row = up(row);
+    while (up(row) && up(row) !== document.body && wordless(inner(up(row), 120))) row = up(row);
     const label = /^(\D+)\(([$€£]|[A-Z]{3})\)$/.exec(inner(row.previousElementSibling, 120));
     const amount = label && label[2] + " " + inner(leaf, 20);
     return label ? { leaf, row, amount, text: label[1] + amount } : null;
@@ -307,7 +307,7 @@
     json_ld: [...document.querySelectorAll('script[type="application/ld+json"]')].slice(0, 10).map((script) => (script.textContent || "").slice(0, 100000)),
     data,
     machine_values: all.filter((element) => element.matches("data[value],meter[value],[itemprop=price][content]") && visible(element)).slice(0, 40)
-      .map((element) => element.getAttribute("content") || element.getAttribute("value")),
+      .map((element) => element.getAttribute("content") || element.getAttribute("value") || ""),
     declared: {
       price: said('meta[property="product:price:amount"],meta[property="og:price:amount"],[itemprop=price],[property=price],[property="schema:price"]', "content"),
       currency: said('meta[property="product:price:currency"],meta[property="og:price:currency"],[itemprop=priceCurrency],[property=priceCurrency],[property="schema:priceCurrency"]', "content"),

@@ -45,7 +45,7 @@ _IS_BUSY_SCRIPT = """(givesUp) => {
   return busy.length > 0;
 }"""
 # Marks the fields that contain one of the texts, for a screenshot.
-# In any case: some shops write a code in capitals.
+# Case is ignored: some shops show codes in capitals.
 _MASK_SCRIPT = """(secrets) => document.querySelectorAll("input,textarea").forEach((field) =>
   field.toggleAttribute("data-purser-hidden", secrets.some((secret) =>
     (field.value || "").toLowerCase().includes(secret.toLowerCase()))))"""

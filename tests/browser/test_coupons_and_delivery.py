@@ -277,6 +277,29 @@ def test_a_review_without_the_discount_orders_nothing(visit: Visit, review: list
     assert failure.value.code is FailureCode.COUPON_NOT_APPLIED
 
 
+@pytest.mark.parametrize("cents", [(1250, 0), (1250, 250)], ids=["full-price", "discounted"])
+def test_a_review_after_a_code_that_could_not_be_typed_orders_nothing(
+    visit: Visit, cents: tuple[int, int]
+) -> None:
+    session = visit("", coupon_code=CODE)
+    session.coupon_sent = True
+    price, less = cents
+    with pytest.raises(PurchaseFailed) as failure:
+        discounts.counted_rows(session, rows((GOODS, price), (DISCOUNT, less), (TOTAL, price - less)))
+    assert failure.value.code is FailureCode.COUPON_NOT_APPLIED
+
+
+def test_a_problem_of_the_field_that_was_there_before_the_code_is_not_the_answer(visit: Visit) -> None:
+    late = form(more='aria-describedby="old"').replace("send(event", "setTimeout(send, 1500, event")
+    html = late.replace("<input name=promo>", "<input name=promo aria-invalid=true>")
+    session = visit(html.replace("onsubmit='", "onsubmit='event.preventDefault();"), coupon_code=CODE)
+    session.tab.page.evaluate(
+        "document.forms[1].addEventListener('submit', (event) => event.preventDefault())"
+    )
+    assert enter(session)
+    assert session.coupon_discount_nanos == 2_500_000_000
+
+
 def test_a_review_reached_without_a_field_for_the_code_orders_nothing(visit: Visit) -> None:
     session = visit("", coupon_code=CODE)
     with pytest.raises(PurchaseFailed) as failure:
@@ -342,6 +365,18 @@ def test_the_only_method_of_a_shop_needs_no_choice_and_another_one_is_refused(
     )
     with nullcontext() if is_met else pytest.raises(PurchaseFailed):
         delivery.assert_chosen(session, session.tab.take_snapshot())
+
+
+def test_addresses_are_no_delivery_methods(visit: Visit) -> None:
+    same = "<label><input type=radio name=billing checked>Same as shipping address</label>"
+    stored = "<label><input type=radio name=shipping_address value=9>Ada, 1 Main St</label>"
+    methods = RADIOS.replace("name=shipping ", "name=way ").replace("<legend>Shipping</legend>", "")
+    session = visit(same + stored + methods, delivery_method="pickup")
+    assert delivery.choose(session, session.tab.take_snapshot(), FillAttempts())
+    assert session.tab.page.evaluate("document.querySelector('[name=way]:checked').value") == "2"
+    assert not any("Main St" in name for name in session.delivery_offered)
+    session.tab.page.evaluate("document.querySelector('fieldset').remove()")
+    delivery.assert_chosen(session, session.tab.take_snapshot())
 
 
 def test_a_method_that_the_page_changed_back_is_not_ordered(visit: Visit) -> None:

@@ -154,3 +154,12 @@ def test_an_address_with_the_word_of_a_confirmation_is_none_before_a_recipient_w
     )
     _, button = checkout.go_to_review(session, session.tab.take_snapshot())
     assert button.text == "Place order"
+
+
+def test_a_page_of_nothing_but_a_number_is_read(chromium: Browser) -> None:
+    context = chromium.new_context()
+    context.route("**/*", lambda route: route.fulfill(body="42", content_type="text/html"))
+    tab = BrowserTab(context, start=SHOP, allowed_domains=())
+    tab.open(SHOP)
+    assert tab.take_snapshot().text == "42"
+    context.close()

@@ -120,3 +120,11 @@ def test_the_largest_amount_that_is_shown_is_the_total_if_the_data_name_it_so(
 def test_data_that_are_not_strict_json_or_too_deep_are_none() -> None:
     for text in ("{price: 12}", "[" * 100_000, '{"price": 12, "currency": "XYZ"}', '{"price": 12}'):
         assert page_data.offered(replace(page(), data=(text,))) == []
+
+
+def test_a_currency_is_read_next_to_an_object_of_a_similar_name() -> None:
+    data = (
+        {"price": 12, "currency": {"code": "USD"}, "currencyCode": "USD"},
+        {"price": 12, "currency": "USD"},
+    )
+    assert all(page_data.offered(page(each)) for each in data)

@@ -74,6 +74,8 @@ def test_a_form_that_orders_is_not_sent_to_sign_in(name: str) -> None:
         page(replace(order, text="Submit"), controls=(replace(user, type="email"), secret)), **total
     )
     assert operated(alone, lambda session, _: login._send(session, secret)) == ["Submit"]
+    labelled = replace(page(replace(sign_in, label="Submit"), controls=(user, secret)), text="")
+    assert operated(labelled, lambda session, _: login._send(session, secret)) == ["Sign in"]
 
 
 QUANTITY = replace(CONTROL, type="number", value="1", form=1)
@@ -101,6 +103,8 @@ def test_the_form_that_asks_how_many_adds_the_product_and_not_known_words_elsewh
 def test_a_form_that_orders_adds_nothing_and_no_button_replaces_one_that_is_disabled() -> None:
     assert added(replace(SUBMIT, text="Pay now")) is None
     assert added(replace(SUBMIT, text="Vásárlás", label="Place order")) is None
+    for name in ("Pay now", "Place order", "Checkout"):
+        assert added(replace(BUTTON, text=name, code="btn add-to-cart"), quantity=False) is None
     disabled = replace(SUBMIT, text="Add to cart", disabled=True)
     assert added(disabled, replace(SUBMIT, text="Azonnal")) is None
 

@@ -102,7 +102,7 @@ STANDARD_MODE = PricingMode()
 class RateBook:
     """Rates of a provider's models: the operator's prices, the table's or the provider's highest, in this order.
 
-    Compared by identity: what was read of one is remembered.
+    Compared by identity, because what `read_rates` returns is cached for each book.
     """
 
     table: str
