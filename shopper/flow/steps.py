@@ -59,7 +59,7 @@ def consequence(session: BrowserSession, snapshot: PageSnapshot, button: PageBut
     if (
         snapshot.steps_after > 1
         or any(_is_order_button_to_come(other) for other in snapshot.buttons)
-        or evidence.is_named(button, keywords.NAMED_STEP, keywords.CHECKOUT)
+        or evidence.is_named(button, keywords.NAMED_STEP, keywords.CHECKOUT, keywords.VIEW_CART)
     ):
         return NextPress.LEADS_ON
     if not asked or (session.payment_sent and not pays) or (pays and (places or snapshot.steps_after == 0)):

@@ -9,7 +9,7 @@ import pytest
 from app.core.order_amounts import AmountRole, adds_up
 from app.ports.shopper import FailureCode, PurchaseFailed, ShippingAddress
 from tests.browser.conftest import FULL, MINIMAL, RecordingHandler, SharedBrowserShopper, purchase
-from tests.support.shops.django_oscar import Ordered, Oscar
+from tests.support.shops.django_oscar import Ordered, Oscar, oscar_shop
 
 pytestmark = pytest.mark.browser
 
@@ -101,3 +101,11 @@ def test_a_coupon_that_the_shop_refuses_orders_nothing(shopper: SharedBrowserSho
     assert result.failure_code == "coupon_not_applied"
     assert "No coupon found with code" in result.failed.message
     assert (oscar.orders_of("refused@example.com"), result.handler.reviews) == ([], [])
+
+
+def test_the_way_back_to_the_cart_is_no_order_where_a_shop_sells_only_to_customers(
+    shopper: SharedBrowserShopper,
+) -> None:
+    with oscar_shop() as shop:
+        result = purchase(shopper, shop.mug, address=replace(FULL, email="new@example.com"))
+    assert (result.failure_code, result.handler.reviews) == ("stuck", [])
