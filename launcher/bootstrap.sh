@@ -4,6 +4,7 @@
 set -eu
 requirements=$1
 cd -P "$(dirname "$0")/.."
+. launcher/home.sh
 
 # The stamp includes the folder: scripts in a .venv contain it, so a moved or copied one is recreated.
 if [ -x .venv/bin/python ] && [ -r ".venv/installed-$requirements" ]; then

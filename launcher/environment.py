@@ -35,6 +35,9 @@ def main(requirements: str) -> int:
     except InstallationFailed as error:
         print(error, file=sys.stderr)
         return 1
+    except OSError as error:
+        print(f"{error}: make {ROOT} writable, or copy it elsewhere.", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("\nStopped; the next start repeats the installation.", file=sys.stderr)
         return 130

@@ -95,6 +95,23 @@ def test_two_concurrent_starts_install_once(work_tree: Path) -> None:
     assert "".join(outputs).count("Creating .venv") == 1
 
 
+def test_a_user_without_a_home_keeps_downloads_in_the_work_tree(work_tree: Path) -> None:
+    for home in ("/nonexistent", ""):
+        answer = _bootstrap(work_tree, environment.RUNTIME_LOCK, HOME=home)
+        assert answer.returncode == 0
+        assert "cache" not in answer.stdout + answer.stderr
+        assert (work_tree / "var" / "home").is_dir()
+        shutil.rmtree(work_tree / ".venv")
+
+
+def test_a_folder_that_cannot_be_written_is_named_in_one_line(work_tree: Path) -> None:
+    (work_tree / ".venv").write_text("a file, because permissions do not stop root")
+    answer = _bootstrap(work_tree, environment.RUNTIME_LOCK)
+    assert answer.returncode == 1
+    assert len(answer.stderr.splitlines()) == 1
+    assert f"/.venv': make {work_tree} writable" in answer.stderr
+
+
 def test_without_a_suitable_python_one_line_explains_the_solution(work_tree: Path) -> None:
     tools = work_tree / "tools"
     tools.mkdir()
