@@ -129,7 +129,7 @@ def _execute(approval_id: str, actions: Mapping[ApprovalKind, Action]) -> None:
 def _on_refusal(row: Approval, holder: str, claim: ExecutionClaim, error: ServiceError) -> None:
     if claim.is_bound:
         # It was recorded as failed: the transaction says why.
-        _log.info("approved_payment_failed", approval_id=row.id, code=error.code.value)
+        _log.info("approved_payment_failed", approval_id=row.id, code=error.code)
         with unit_of_work() as session:
             session.execute(update(Approval).where(Approval.id == row.id).values(error=_shown(error)))
         return
@@ -196,7 +196,7 @@ def _is_due(now: datetime) -> ColumnElement[bool]:
 
 
 def _shown(error: ServiceError) -> dict[str, Any]:
-    return _error(error.code.value, error.message)
+    return _error(error.code, error.message)
 
 
 def _error(code: str, message: str) -> dict[str, Any]:

@@ -18,8 +18,6 @@ from typing import Any, TextIO
 
 import structlog
 
-from app.observability import former_names
-
 # API, gateway, master and owner keys, services' secrets. Claim codes have no prefix and are never logged.
 _KEY_PATTERN = re.compile(r"\b(ak|gw|mk|ok|sv|cr)_[A-Za-z0-9_-]{16,}")
 _URL_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
@@ -140,8 +138,6 @@ def redact(text: str) -> str:
 def _render(_logger: object, _method: str, event: Mapping[str, Any]) -> str:
     """Return an event as a line of JSON, redacted."""
     line = {name: redact_value(value) for name, value in event.items()}
-    if former := former_names.EVENTS.get(str(event.get("event"))):
-        line["former_event"] = former
     return _JSON.encode(line)
 
 

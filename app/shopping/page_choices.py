@@ -85,7 +85,7 @@ class ModelAdviser:
                 timeout_seconds=self._timeout_seconds,
             )
         except ServiceError as refusal:
-            _log.info("shopper_model_not_asked", purchase_id=self._purchase_id, code=refusal.code.value)
+            _log.info("shopper_model_not_asked", purchase_id=self._purchase_id, code=refusal.code)
             return Advice(None, 0)
         self._left_nanos -= result.cost_nanos
         if result.status != HTTPStatus.OK:

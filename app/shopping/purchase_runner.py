@@ -274,11 +274,11 @@ class PurchaseSession:
 
     def _limit_failure(self, refusal: ServiceError) -> PurchaseFailed:
         self._refusal = refusal
-        return PurchaseFailed(FailureCode.LIMIT_EXCEEDED, f"{refusal.message} ({refusal.code.value})")
+        return PurchaseFailed(FailureCode.LIMIT_EXCEEDED, f"{refusal.message} ({refusal.code})")
 
     def _stored_error(self, failure: PurchaseFailed) -> dict[str, Any]:
         refusal = self._refusal if failure.code is FailureCode.LIMIT_EXCEEDED else None
-        return stored_error(failure, self._step, limit_code=None if refusal is None else refusal.code.value)
+        return stored_error(failure, self._step, limit_code=None if refusal is None else refusal.code)
 
     def _assert_within_max_total(self, value_nanos: int, subject: str) -> None:
         if self._max_total_nanos is not None and value_nanos > self._max_total_nanos:

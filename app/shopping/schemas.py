@@ -11,7 +11,6 @@ from marshmallow import fields, pre_load
 from app.approvals.schemas import APPROVAL_NOTE
 from app.core import money
 from app.core.order_amounts import AmountRole
-from app.error_codes import ErrorCode
 from app.ports.shopper import FailureCode
 from app.shopping.lifecycle import PurchaseStatus
 from app.wallets.api.schemas import SESSION_ID
@@ -52,12 +51,12 @@ _ADVICE: Mapping[str, str] = {
 
 
 _ADVICE_ON_LIMITS: Mapping[str, str] = {
-    ErrorCode.PER_TX_LIMIT_EXCEEDED: "Choose something cheaper, or ask the owner for a higher limit.",
-    ErrorCode.DAILY_LIMIT_EXCEEDED: "Wait until the day ends (UTC), or ask the owner for a higher limit.",
-    ErrorCode.WEEKLY_LIMIT_EXCEEDED: "Wait until the week ends (Sunday, UTC), or ask the owner for a higher limit.",
-    ErrorCode.MONTHLY_LIMIT_EXCEEDED: "Wait until the month ends (UTC), or ask the owner for a higher limit.",
-    ErrorCode.WALLET_FROZEN: "Ask the owner; nothing can be bought while the wallet is frozen.",
-    ErrorCode.DOMAIN_NOT_ALLOWED: "Ask the owner to add the shop to the wallet's `allowed_domains`.",
+    "PER_TX_LIMIT_EXCEEDED": "Choose something cheaper, or ask the owner for a higher limit.",
+    "DAILY_LIMIT_EXCEEDED": "Wait until the day ends (UTC), or ask the owner for a higher limit.",
+    "WEEKLY_LIMIT_EXCEEDED": "Wait until the week ends (Sunday, UTC), or ask the owner for a higher limit.",
+    "MONTHLY_LIMIT_EXCEEDED": "Wait until the month ends (UTC), or ask the owner for a higher limit.",
+    "WALLET_FROZEN": "Ask the owner; nothing can be bought while the wallet is frozen.",
+    "DOMAIN_NOT_ALLOWED": "Ask the owner to add the shop to the wallet's `allowed_domains`.",
 }  # fmt: skip
 
 

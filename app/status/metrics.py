@@ -27,7 +27,7 @@ from app.credits import accounts as credit_accounts
 from app.db import heartbeats
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound, Unauthorized
-from app.observability import counters, former_names
+from app.observability import counters
 from app.payments import consumed, settlement_capacity
 from app.ports.counters import CounterStore
 from app.ports.queue import JobQueue
@@ -68,9 +68,8 @@ class _ServiceCollector(Collector):
         self._ports = ports
 
     def collect(self) -> Iterator[Metric]:
-        for metric in (*_counter_metrics(self._ports.counters), *_gauge_metrics(self._ports.queue)):
-            yield metric
-            yield from _former_metrics(metric)
+        yield from _counter_metrics(self._ports.counters)
+        yield from _gauge_metrics(self._ports.queue)
 
 
 def _counter_metrics(store: CounterStore) -> Iterator[Metric]:
@@ -169,17 +168,6 @@ def _database_gauges(session: Session) -> Iterator[Metric]:
         heartbeats.ages(session),
         "process",
     )
-
-
-def _former_metrics(metric: Metric) -> Iterator[Metric]:
-    """Yield the copy of a renamed metric under its former name."""
-    former = former_names.METRICS.get(metric.name.removeprefix("purser_"))
-    if former is not None:
-        copy = Metric(f"purser_{former}", f"Former name of {metric.name}.", metric.type)
-        for sample in metric.samples:
-            name = sample.name.replace(metric.name, copy.name)
-            copy.add_sample(name, former_names.labels(metric.name, sample.labels), sample.value)
-        yield copy
 
 
 def _gauge(name: str, text: str, values: Mapping[Any, int | Decimal], *labels: str) -> Metric:

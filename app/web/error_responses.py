@@ -64,7 +64,7 @@ def response_of(error: Exception, *, route: str) -> Response:
 
 def error_body(error: ServiceError) -> dict[str, Any]:
     """Return the JSON body of an error."""
-    body: dict[str, Any] = {"error": error.message, "code": error.code.value, **error.members}
+    body: dict[str, Any] = {"error": error.message, "code": error.code, **error.members}
     if error.details:
         body["details"] = error.details
     body["request_id"] = g.get("request_id", "")

@@ -21,7 +21,7 @@ class ServerHooks(Hooks):
         """Return the body of an error of the API; count the request."""
         error = _ERRORS[status](message)
         counters.REQUESTS.labels("", "", str(error.status)).inc()
-        members = {"error": error.message, "code": error.code.value, "request_id": request_id}
+        members = {"error": error.message, "code": error.code, "request_id": request_id}
         return json.dumps(members).encode()
 
     def count_shed(self, reason: ShedReason) -> None:

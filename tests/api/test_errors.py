@@ -17,7 +17,7 @@ from werkzeug.test import TestResponse
 from app.config import Settings
 from app.core import identifiers
 from app.db import heartbeats
-from app.error_codes import STATUS
+from app.errors import STATUS
 from server.client_socket import ConnectionShed, MalformedBody
 from server.hooks import ShedReason
 from tests.support.agents import Agent, register

@@ -29,7 +29,7 @@ from app.core.chains import ChainName
 from app.db import heartbeats
 from app.db.heartbeats import ProcessKind
 from app.jobs import JobName
-from app.observability import counters, former_names
+from app.observability import counters
 from app.payments import jobs as payment_jobs
 from app.payments import treasury
 from app.state import Application
@@ -47,7 +47,6 @@ from tests.support.upstreams import Exchange, chat_answer, misbehaving_upstream
 from workers.listed_jobs import AllowlistedJob
 
 TOKEN = "m" * 32
-FORMER_NAMES = {f"purser_{name}" for name in former_names.METRICS.values()}
 ROOT = Path(__file__).resolve().parents[2]
 ORDER: dict[str, Any] = {
     "url": "https://shop.example/p/1", "credentials": {"username": "ada@example.com", "password": "secret"},
@@ -103,9 +102,6 @@ def test_shed_connections_are_counted_by_reason(counted: Flask) -> None:
     found = read(client)
     assert found["purser_connections_shed_total", (("reason", "too_many_waiting"),)] == 2
     assert found["purser_connections_shed_total", (("reason", "idle"),)] == 1
-    # For one release under the former name, too.
-    assert found["purser_callers_let_go_total", (("why", "too_many_wait"),)] == 2
-    assert found["purser_callers_let_go_total", (("why", "rested"),)] == 1
 
 
 def test_requests_are_counted_by_route_pattern_without_ids_or_keys(counted: Flask) -> None:
@@ -265,11 +261,10 @@ def emitted(client: FlaskClient) -> dict[str, set[str]]:
     """Return the labels of every metric."""
     counters.CONNECTIONS_SHED.labels("idle").inc()  # the test client has no server to count it
     text = client.get("/metrics").get_data(as_text=True)
-    families = {
+    return {
         family.name: {label for sample in family.samples for label in sample.labels} - {"le"}
         for family in text_string_to_metric_families(text)
     }
-    return {name: labels for name, labels in families.items() if name not in FORMER_NAMES}
 
 
 def reject_a_job(redis_url: str) -> None:

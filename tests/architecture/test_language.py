@@ -26,7 +26,6 @@ WORDS = (
 BANNED = re.compile(rf"(?<![A-Za-z])(?:{WORDS})(?![A-Za-z])", re.IGNORECASE)
 
 EXEMPT_FILES = {
-    "app/observability/former_names.py": "maps the former names of log events and metrics to the present ones",
     "tests/architecture/test_language.py": "holds the list itself",
 }
 EXEMPT_FOLDERS = {
@@ -36,9 +35,7 @@ EXEMPT_FOLDERS = {
 EXEMPT_WORDS = (
     ("", {'"nobody"'}, "the Unix user"),
     ("shopper/page/keywords.py", {"till", "desk"}, "words on the buttons of shops"),
-    ("CHANGELOG.md", {"let_go", "mend"}, "former names, next to the present ones"),
-    ("tests/unit/test_former_names.py", {"let_go"}, "a former name"),
-    ("tests/api/test_metrics.py", {"let_go"}, "a former name"),
+    ("CHANGELOG.md", {"mend"}, "a former option, next to the present one"),
     ("tests/support/shops/", {"desk"}, "a product"),
     ("tests/browser/", {"desk"}, "a product"),
 )

@@ -19,8 +19,7 @@ from sqlalchemy.exc import TimeoutError as SqlTimeoutError
 from app.core import identifiers
 from app.core.money import usd_string
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.error_codes import ErrorCode
-from app.errors import NotFound
+from app.errors import NotFound, Overloaded
 from app.identity import agents
 from app.identity import service as identity
 from app.platform.agents import service
@@ -48,7 +47,7 @@ class FleetControlsFailure:
     """An agent that was not changed, and why."""
 
     agent_id: str
-    code: ErrorCode
+    code: str
     error: str
 
 
@@ -168,7 +167,7 @@ def _change_together(
             result.failed.append(_not_found_failure(agent_id))
         elif agent_id not in by_agent:
             error = "This agent has no wallet to set controls for."
-            result.failed.append(FleetControlsFailure(agent_id, ErrorCode.NOT_FOUND, error))
+            result.failed.append(FleetControlsFailure(agent_id, NotFound.code, error))
         elif agent_id not in different:
             result.unchanged.append(agent_id)
 
@@ -201,8 +200,8 @@ def _recorded_rules(rules: Mapping[str, Any], names: Iterable[str]) -> dict[str,
 
 
 def _not_found_failure(agent_id: str) -> FleetControlsFailure:
-    return FleetControlsFailure(agent_id, ErrorCode.NOT_FOUND, "There is no such agent.")
+    return FleetControlsFailure(agent_id, NotFound.code, "There is no such agent.")
 
 
 def _busy_failure(agent_id: str, error: str) -> FleetControlsFailure:
-    return FleetControlsFailure(agent_id, ErrorCode.OVERLOADED, error)
+    return FleetControlsFailure(agent_id, Overloaded.code, error)
