@@ -17,12 +17,11 @@ class ServiceError(Exception):
     """Base of all errors for clients. Subclasses have a code; the message states what happened and what to do."""
 
     code: ClassVar[str] = "INTERNAL_ERROR"
-    status: ClassVar[int] = 500
     default_message: ClassVar[str] = "An unexpected error occurred in the service."
 
     def __init_subclass__(cls, *, code: str | None = None, status: int = 500) -> None:
         if code is not None:
-            cls.code, cls.status = code, status
+            cls.code = code
             STATUS[code] = status
 
     def __init__(
@@ -41,6 +40,11 @@ class ServiceError(Exception):
         self.headers = dict(headers or {})
         self.retry_after_seconds = retry_after_seconds
         super().__init__(self.message)
+
+    @property
+    def status(self) -> int:
+        """The HTTP status of this error's code."""
+        return STATUS[self.code]
 
 
 class InvalidInput(ServiceError, code="INVALID_INPUT", status=400):

@@ -19,9 +19,8 @@ SCRIPTS = {"run", "test", "Makefile", "Procfile", ".ci/run"}
 
 # An underscore separates words, so that identifiers are covered too.
 WORDS = (
-    "mend|mends|mended|tills?|desks?|errands?|lanes?|doors?|story|stories|told|whose|whoever|somebody|"
-    "nobody|everybody|strangers?|knock|knocks|knocked|knocking|lets? go|letting go|gives? way|gave way|takes? back|"
-    "taken back|took back|for good|pass(?:es|ed)? the (?:[a-z'_]+ )?limits?|beside|at once|tell whether"
+    "mend|mends|mended|tills?|desks?|errands?|lanes?|knock|knocks|knocked|knocking|lets? go|letting go|"
+    "gives? way|gave way|pass(?:es|ed)? the (?:[a-z'_]+ )?limits?"
 ).replace(" ", "[ _]")
 BANNED = re.compile(rf"(?<![A-Za-z])(?:{WORDS})(?![A-Za-z])", re.IGNORECASE)
 
