@@ -10,7 +10,6 @@ that it can be deleted, but not forged or extended (docs/decisions/0144).
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,7 +30,7 @@ from app.db.state_machine import StateMachine
 from app.db.statements import table_of
 from app.db.unit_of_work import unit_of_work
 from app.errors import InternalError
-from app.extensions import Model, db
+from app.extensions import Base, Model
 from app.ports.errors import Rejected
 from app.ports.vault import SecretLocation
 from app.state import app_state
@@ -41,6 +40,7 @@ _PERMIT_ID = 1
 _PERMIT = SecretLocation("unsealed_row_permits", "sealed", str(_PERMIT_ID))
 _PAGE = 500
 _MAX_REMEMBERED = 20_000
+_seals: dict[Any, RowSeal] = {}
 
 
 class RowChanged(InternalError):
@@ -113,7 +113,7 @@ class RowSeal:
         unlisted = [self.table.c[name] for name in self._keys if name in model.not_authenticated]
         self.all_columns = [*self.columns, *unlisted]
 
-    def mac_of(self, values: Mapping[str, Any]) -> str:
+    def mac_of(self, values: Any) -> str:
         """Return the MAC of a row with these values; absent ones are the defaults."""
         found = [values.get(name) for name in self._names]
         filled = [
@@ -201,18 +201,17 @@ class RowSeal:
         return _ENCODER.encode([app_state().settings.network.value, self.table.name, *values]).encode()
 
 
-@functools.cache
 def seal_of(model: Any) -> RowSeal:
     """Return the seal of a model."""
-    return RowSeal(model)
+    if model not in _seals:
+        _seals[model] = RowSeal(model)
+    return _seals[model]
 
 
 def seals() -> list[RowSeal]:
     """Return the seals of all authenticated tables."""
     return [
-        seal_of(mapper.class_)
-        for mapper in db.Model.registry.mappers
-        if issubclass(mapper.class_, Authenticated)
+        seal_of(mapper.class_) for mapper in Base.registry.mappers if issubclass(mapper.class_, Authenticated)
     ]
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, Table, bindparam, delete, insert, select, update
+from sqlalchemy import ColumnElement, Row, Select, Table, bindparam, delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from app.authenticated import RowSeal, changing, is_permitted
@@ -283,6 +283,18 @@ def close_account(session: Session, wallet_id: str) -> None:
         session.execute(
             delete(table).where(table.wallet_id == wallet_id).execution_options(synchronize_session=False)
         )
+
+
+def align_versions(session: Session) -> None:
+    """Set the versions that accounts expect to those of the controls as they are, before both are sealed anew."""
+    version = select(SpendingControls.version).where(SpendingControls.wallet_id == SpendingAccount.wallet_id)
+    found = func.coalesce(version.scalar_subquery(), 0)
+    session.execute(
+        update(SpendingAccount)
+        .where(SpendingAccount.controls_version != found)
+        .values(controls_version=found)
+        .execution_options(synchronize_session=False)
+    )
 
 
 def controls_from_row(row: Row[*tuple[Any, ...]]) -> Controls | None:
