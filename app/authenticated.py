@@ -194,7 +194,11 @@ class RowSeal:
         after = []
         if last is not None:
             of_last = [getattr(last, name) for name in self._keys]
-            after = [tuple_(*keys) > tuple_(*of_last)] if len(keys) > 1 else [keys[0] > of_last[0]]
+            after = (
+                [tuple_(*keys) > tuple_(*of_last, types=[key.type for key in keys])]
+                if len(keys) > 1
+                else [keys[0] > of_last[0]]
+            )
         return session.execute(select(*self.all_columns).where(*after).order_by(*keys).limit(batch)).all()
 
     def _message(self, values: Sequence[Any]) -> bytes:
@@ -228,6 +232,13 @@ def changing(session: Session, model: Any, *conditions: ColumnElement[bool]) -> 
     yield
     session.flush()
     seal.restamp(session, rows)
+
+
+def change(session: Session, model: Any, *conditions: ColumnElement[bool], **values: Any) -> int:
+    """Change the rows that meet conditions, with new MACs; return how many. Raises: RowChanged."""
+    with changing(session, model, *conditions):
+        done: Any = session.execute(update(model).where(*conditions).values(values))
+        return int(done.rowcount)
 
 
 def is_permitted(session: Session) -> bool:

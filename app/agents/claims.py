@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from app.agents import claim_codes
 from app.agents.models import ClaimCode
-from app.authenticated import changing, seal_of
+from app.authenticated import change, seal_of
 from app.core import clock, identifiers
 from app.db.prepared import PreparedInsert
 from app.errors import AlreadyClaimed, NotFound
@@ -111,18 +111,14 @@ def revoke(session: Session, agent_id: str) -> bool:
     is_open = (
         ClaimCode.agent_id == agent_id, ClaimCode.claimed_at.is_(None), ClaimCode.revoked_at.is_(None)
     )  # fmt: skip
-    with changing(session, ClaimCode, *is_open):
-        revoked = session.execute(update(ClaimCode).where(*is_open).values(revoked_at=clock.now()))
-    return bool(revoked.rowcount)  # type: ignore[attr-defined, unused-ignore]
+    return bool(change(session, ClaimCode, *is_open, revoked_at=clock.now()))
 
 
 def invalidate_all(session: Session, agent_id: str) -> None:
     """Revoke all codes of an agent that is being deleted, and erase the stored responses."""
-    of_agent = ClaimCode.agent_id == agent_id
-    revoked_at = func.coalesce(ClaimCode.revoked_at, clock.now())
     erased = {"claim_email": None, "answer_sealed": None, "receipt_digest": None}
-    with changing(session, ClaimCode, of_agent):
-        session.execute(update(ClaimCode).where(of_agent).values(**erased, revoked_at=revoked_at))
+    revoked_at = func.coalesce(ClaimCode.revoked_at, clock.now())
+    change(session, ClaimCode, ClaimCode.agent_id == agent_id, **erased, revoked_at=revoked_at)
 
 
 def find(session: Session, text: str) -> ActiveClaimCode | None:
@@ -157,17 +153,11 @@ def redeem(session: Session, claim_code: ActiveClaimCode, *, email: str | None, 
     sealed = _ANSWERS.seal(owner_key, claim_code.id)
     if not identity.record_claim(session, claim_code.agent_id, owner_key, email=email, at=now):
         return None
-    with changing(session, ClaimCode, ClaimCode.id == claim_code.id):
-        redeemed = session.execute(
-            update(ClaimCode)
-            .where(
-                ClaimCode.id == claim_code.id, ClaimCode.claimed_at.is_(None), ClaimCode.revoked_at.is_(None)
-            )
-            .values(
-                claimed_at=now, claim_email=email, answer_sealed=sealed, receipt_digest=identifiers.digest(receipt)
-            )
-        )  # fmt: skip
-    if redeemed.rowcount != 1:  # type: ignore[attr-defined, unused-ignore]
+    is_open = (
+        ClaimCode.id == claim_code.id, ClaimCode.claimed_at.is_(None), ClaimCode.revoked_at.is_(None)
+    )  # fmt: skip
+    answer = {"answer_sealed": sealed, "receipt_digest": identifiers.digest(receipt)}
+    if not change(session, ClaimCode, *is_open, claimed_at=now, claim_email=email, **answer):
         raise NotFound("This code is not valid.")
     return owner_key
 
@@ -209,9 +199,5 @@ def erase_response_of(session: Session, agent_id: str) -> None:
 
 
 def _erase_responses(session: Session, condition: ColumnElement[bool]) -> int:
-    is_stored = condition, ClaimCode.answer_sealed.is_not(None)
-    with changing(session, ClaimCode, *is_stored):
-        done = session.execute(
-            update(ClaimCode).where(*is_stored).values(answer_sealed=None, receipt_digest=None)
-        )
-    return int(done.rowcount)  # type: ignore[attr-defined, unused-ignore]
+    erased = {"answer_sealed": None, "receipt_digest": None}
+    return change(session, ClaimCode, condition, ClaimCode.answer_sealed.is_not(None), **erased)

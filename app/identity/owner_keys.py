@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.authenticated import changing, seal_of
+from app.authenticated import change, seal_of
 from app.core import clock, identifiers
 from app.identity.models import Agent, OwnerKey
 
@@ -62,11 +62,7 @@ def is_valid(session: Session, key_id: str) -> bool:
 def replace(session: Session, agent_id: str, key: str, *, email: str | None) -> str:
     """Revoke a locked agent's owner keys and add a new one; return its id."""
     now = clock.now()
-    of_agent = OwnerKey.agent_id == agent_id
-    with changing(session, OwnerKey, of_agent):
-        session.execute(
-            update(OwnerKey).where(of_agent, OwnerKey.revoked_at.is_(None)).values(revoked_at=now)
-        )
+    change(session, OwnerKey, OwnerKey.agent_id == agent_id, OwnerKey.revoked_at.is_(None), revoked_at=now)
     row = OwnerKey(
         id=identifiers.new_id(), owner_email=email, agent_id=agent_id,
         digest=identifiers.digest(key), created_at=now,

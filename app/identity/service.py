@@ -12,7 +12,7 @@ from datetime import datetime
 from sqlalchemy import and_, bindparam, or_, select, update
 from sqlalchemy.orm import Session
 
-from app.authenticated import changing, seal_of
+from app.authenticated import change, seal_of
 from app.core import clock, identifiers
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.statements import table_of
@@ -209,13 +209,8 @@ def record_claim(session: Session, agent_id: str, owner_key: str, *, email: str 
 
     Of two concurrent claims, one waits for the other.
     """
-    with changing(session, Agent, Agent.id == agent_id):
-        updated = session.execute(
-            update(Agent)
-            .where(Agent.id == agent_id, Agent.claimed_at.is_(None), Agent.deleted_at.is_(None))
-            .values(claimed_at=at, claimed_email=email)
-        )
-    if updated.rowcount != 1:  # type: ignore[attr-defined, unused-ignore]
+    is_unclaimed = Agent.id == agent_id, Agent.claimed_at.is_(None), Agent.deleted_at.is_(None)
+    if not change(session, Agent, *is_unclaimed, claimed_at=at, claimed_email=email):
         return False
     session.add(
         OwnerKey(

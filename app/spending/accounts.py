@@ -15,7 +15,7 @@ from sqlalchemy import ClauseElement, ColumnElement, Row, bindparam, select, upd
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import Session
 
-from app.authenticated import RowSeal, changing
+from app.authenticated import RowSeal, change
 from app.core import clock
 from app.db import row_locks
 from app.db.prepared import PreparedInsert, PreparedStatement
@@ -128,26 +128,14 @@ def lock_accounts_of(session: Session, agent_ids: Collection[str]) -> list[str]:
 def set_frozen(session: Session, agent_id: str, *, frozen: bool) -> None:
     """Freeze or unfreeze all wallets of an agent; waits for units that hold their locks."""
     lock_accounts_of(session, [agent_id])
-    of_agent = SpendingAccount.agent_id == agent_id
-    with changing(session, SpendingAccount, of_agent):
-        session.execute(
-            update(SpendingAccount)
-            .where(of_agent)
-            .values(frozen_at=clock.now() if frozen else None)
-            .execution_options(synchronize_session=False)
-        )
+    frozen_at = clock.now() if frozen else None
+    change(session, SpendingAccount, SpendingAccount.agent_id == agent_id, frozen_at=frozen_at)
 
 
 def advance_controls_version(session: Session, wallet_ids: Collection[str]) -> None:
     """Count a change of the controls of wallets, of which the accounts are locked."""
-    are_meant = SpendingAccount.wallet_id.in_(wallet_ids)
-    with changing(session, SpendingAccount, are_meant):
-        session.execute(
-            update(SpendingAccount)
-            .where(are_meant)
-            .values(controls_version=SpendingAccount.controls_version + 1)
-            .execution_options(synchronize_session=False)
-        )
+    version = SpendingAccount.controls_version + 1
+    change(session, SpendingAccount, SpendingAccount.wallet_id.in_(wallet_ids), controls_version=version)
 
 
 def verified_account(session: Session, row: Row[*tuple[Any, ...]]) -> Account:

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, Select, Table, bindparam, delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
-from app.authenticated import RowSeal, changing, is_permitted
+from app.authenticated import RowSeal, change, is_permitted
 from app.core import clock
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.statements import table_of
@@ -234,14 +234,8 @@ def replace_controls(
         session.execute(insert(SpendingControls), created)
     changed = [each.wallet_id for each in replacements if each.old is not None and each.has_changed]
     if changed:
-        are_changed = SpendingControls.wallet_id.in_(changed)
-        with changing(session, SpendingControls, are_changed):
-            session.execute(
-                update(SpendingControls)
-                .where(are_changed)
-                .values(**_changed_values(changes), updated_at=now, version=SpendingControls.version + 1)
-                .execution_options(synchronize_session=False)
-            )
+        values = {**_changed_values(changes), "updated_at": now, "version": SpendingControls.version + 1}
+        change(session, SpendingControls, SpendingControls.wallet_id.in_(changed), **values)
     if created or changed:
         accounts.advance_controls_version(session, [*(each["wallet_id"] for each in created), *changed])
     return replacements

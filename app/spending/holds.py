@@ -12,10 +12,10 @@ from datetime import date
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import and_, bindparam, select, text, update
+from sqlalchemy import and_, bindparam, select, text
 from sqlalchemy.orm import Session
 
-from app.authenticated import changing, seal_of
+from app.authenticated import change, seal_of
 from app.core import clock
 from app.core.state_machine import Transitions
 from app.db import batching
@@ -187,14 +187,7 @@ def record_without_limits(session: Session, wallet_id: str, *, reference: str, v
         _count(session, reference, account, value_nanos)
     elif found.state != SpendingHoldState.RELEASED and found.amount_nanos < value_nanos:
         accounts.adjust_count(session, account, value_nanos - found.amount_nanos, made_on=found.made_on)
-        is_meant = SpendingHold.reference == reference
-        with changing(session, SpendingHold, is_meant):
-            session.execute(
-                update(SpendingHold)
-                .where(is_meant)
-                .values(amount_nanos=value_nanos)
-                .execution_options(synchronize_session=False)
-            )
+        change(session, SpendingHold, SpendingHold.reference == reference, amount_nanos=value_nanos)
 
 
 def check(session: Session, wallet_id: str, request: SpendingRequest, *, status: Any = None) -> None:

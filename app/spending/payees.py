@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
-from app.authenticated import changing, seal_of
+from app.authenticated import change, seal_of
 from app.core import clock
 from app.db.statements import insert_into
 from app.spending import policy
@@ -58,13 +58,7 @@ def approve(session: Session, wallet_id: str, payees: Collection[str], *, week_n
         session.execute(insert.on_conflict_do_nothing())
         if week_nanos:
             is_meant = ApprovedPayee.wallet_id == wallet_id, ApprovedPayee.payee == payee
-            with changing(session, ApprovedPayee, *is_meant):
-                session.execute(
-                    update(ApprovedPayee)
-                    .where(*is_meant)
-                    .values(week_nanos=week_nanos)
-                    .execution_options(synchronize_session=False)
-                )
+            change(session, ApprovedPayee, *is_meant, week_nanos=week_nanos)
 
 
 def withdraw(session: Session, wallet_id: str, payee: str) -> bool:

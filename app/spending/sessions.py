@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import select, update
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.authenticated import changing, seal_of
+from app.authenticated import change, seal_of
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
 from app.db import batching
@@ -87,14 +87,8 @@ def budget_of(session: Session, wallet_id: str, session_id: str) -> SessionBudge
 
 def adjust_count(session: Session, session_id: str, change_nanos: int) -> None:
     """Add to what counts against a session; less if a hold is released. The wallet's account must be locked."""
-    is_meant = SpendingSession.id == session_id
-    with changing(session, SpendingSession, is_meant):
-        session.execute(
-            update(SpendingSession)
-            .where(is_meant)
-            .values(counted_nanos=SpendingSession.counted_nanos + change_nanos)
-            .execution_options(synchronize_session=False)
-        )
+    counted_nanos = SpendingSession.counted_nanos + change_nanos
+    change(session, SpendingSession, SpendingSession.id == session_id, counted_nanos=counted_nanos)
 
 
 def prune(before: datetime, *, batch_size: int = _BATCH_SIZE, max_batches: int = _MAX_BATCHES) -> int:

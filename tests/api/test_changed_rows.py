@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date, datetime, timedelta
 from typing import Any
 
@@ -17,9 +17,10 @@ from werkzeug.test import TestResponse
 from app import authenticated
 from app.agents.models import ClaimCode
 from app.approvals.models import Approval
-from app.authenticated import RowChanged
+from app.authenticated import RowChanged, UnsealedRowPermit
 from app.core import clock, identifiers
 from app.core.chains import ChainName
+from app.core.pagination import PageRequest
 from app.db.unit_of_work import read_only_unit, snapshot, unit_of_work
 from app.extensions import db
 from app.identity import owner_keys
@@ -30,6 +31,9 @@ from app.owner.session.models import OwnerSession, OwnerSessionKey
 from app.payments import treasury
 from app.payments.models import ServiceWallet
 from app.payments.treasury import ServiceWallets, WalletRole
+from app.platform import row_seals
+from app.platform.audit_log import trail
+from app.ports.vault import SecretLocation
 from app.spending import audit as spending_audit
 from app.spending.models import ApprovedPayee, SpendingAccount, SpendingControls
 from app.state import app_state
@@ -40,6 +44,7 @@ from app.wallets.transactions.open_transactions import UnreadableMovement
 from sandbox.evm import EvmNode
 from tests.support import filled, rows
 from tests.support.agents import Agent, register
+from tests.support.applications import key_of
 from tests.support.chains import RECIPIENT, fund
 from workers import approvals as worker
 
@@ -231,7 +236,7 @@ def test_a_key_cannot_be_moved_to_another_agent(victim: Agent, intruder: Agent) 
 
 
 @pytest.mark.chain
-def test_a_master_key_that_was_inserted_or_revived_opens_nothing(victim: Agent) -> None:
+def test_a_master_key_that_was_inserted_opens_nothing(victim: Agent) -> None:
     forged = "mk_" + "x" * 43
     row = {
         "id": identifiers.new_id(), "name": "ops", "digest": identifiers.digest(forged), "sealed": "x",
@@ -332,7 +337,7 @@ def test_looser_controls_of_yesterday_cannot_be_put_back(victim: Agent) -> None:
 
 
 @pytest.mark.chain
-def test_sums_and_a_freeze_cannot_be_reset(victim: Agent) -> None:
+def test_sums_cannot_be_reset(victim: Agent) -> None:
     table = SpendingAccount.__table__
     assert victim.move("40", "USDC").status_code == 200
     with db.engine.connect() as connection:
@@ -420,3 +425,72 @@ def test_a_claim_cannot_be_undone_or_moved_by_sql(
         .values(claimed_email="x@y.example")
     )
     assert victim.post("/v1/agents/claim-code").status_code == 500
+
+
+def permit_until(until: datetime) -> None:
+    location = SecretLocation("unsealed_row_permits", "sealed", "1")
+    sealed = app_state().ports.vault.seal(until.isoformat().encode(), location)
+    write(delete(UnsealedRowPermit.__table__))
+    write(insert(UnsealedRowPermit.__table__).values(id=1, sealed=sealed))
+
+
+def test_rows_without_a_mac_are_accepted_only_while_an_upgrades_permit_is_in_force(
+    app: Flask, client: FlaskClient
+) -> None:
+    agent, now = register(client), clock.now()
+    with app.app_context():
+        for seal in authenticated.seals():
+            write(update(seal.table).values(mac=None))
+        assert agent.get("/v1/wallets").status_code == 401
+        write(insert(UnsealedRowPermit.__table__).values(id=1, sealed="k1.AAAA"))
+        assert agent.get("/v1/wallets").status_code == 401
+        permit_until(now - timedelta(seconds=1))
+        assert agent.get("/v1/wallets").status_code == 401
+        assert row_seals.seal_permitted() == 0
+        permit_until(now + timedelta(hours=1))
+        assert agent.get("/v1/wallets").status_code == 200
+        # A process of the version before writes limits, and no MAC.
+        write(update(SpendingControls.__table__).values(per_tx_limit_nanos=1))
+        write(update(SpendingAccount.__table__).values(controls_version=0))
+        assert row_seals.seal_permitted() > 0
+        write(delete(UnsealedRowPermit.__table__))
+        assert changed() == []
+        assert agent.get(f"{agent.wallet_url}/controls").status_code == 200
+        with snapshot() as session:
+            assert spending_audit.check(session) == []
+
+
+def test_macs_follow_the_encryption_keys(build_app: Callable[..., Flask], sqlite_url: str) -> None:
+    before = build_app(sqlite_url)
+    with before.app_context():
+        agent = register(before.test_client())
+    both = build_app(sqlite_url, settings={"encryption_keys": f"{key_of('k2')},{key_of('k1')}"})
+    with both.app_context():
+        assert (
+            Agent(both.test_client(), agent.id, agent.key, "", "", "").get("/v1/wallets").status_code == 200
+        )
+        done = both.test_cli_runner().invoke(args=["keys", "rotate"])
+        assert done.exit_code == 0, done.output
+        for seal in authenticated.seals():
+            with read_only_unit() as session:
+                assert all(row.mac.startswith("k2.") for row in seal.page_after(session, None)), (
+                    seal.table.name
+                )
+        assert changed() == []
+        assert "0 secrets" in both.test_cli_runner().invoke(args=["keys", "rotate"]).output
+
+
+def test_an_operator_accepts_what_he_wrote_by_hand_and_the_log_says_so(
+    app: Flask, client: FlaskClient
+) -> None:
+    agent = register(client)
+    with app.app_context():
+        write(update(SpendingControls.__table__).values(daily_limit_nanos=1))
+        done = app.test_cli_runner().invoke(args=["keys", "accept-rows"])
+        assert (done.exit_code, "1 rows were accepted" in done.output) == (0, True), done.output
+        assert agent.get(f"{agent.wallet_url}/controls").status_code == 200
+        assert changed() == []
+        with read_only_unit() as session:
+            [entry] = trail.list_entries(session, PageRequest(1, 0))[0].items
+        assert entry.action == "rows.accepted"
+        assert "spending_controls" in str(entry.after)

@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, insert, select, update
+from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, insert, select
 from sqlalchemy.orm import Session
 
 from app import base_urls
-from app.authenticated import changing, seal_of
+from app.authenticated import change as change_row
+from app.authenticated import seal_of
 from app.catalog import subscriptions
 from app.catalog.models import PROVIDER_PREFIX, SERVICES, Service, ServiceSpecification, ServiceStatus
 from app.catalog.services import search_index
@@ -200,16 +201,9 @@ def change(
         if status is not None:
             others = _UNRETIRED - {ServiceStatus(status)}
             SERVICES.move(session, _owned(service_id, agent_id), others, ServiceStatus(status))
-        with changing(session, Service, _owned(service_id, agent_id)):
-            row = session.execute(
-                update(Service)
-                .where(_owned(service_id, agent_id))
-                .values(**changes, updated_at=clock.now())
-                .returning(*COLUMNS)
-            ).one_or_none()
-        if row is None:
+        if not change_row(session, Service, _owned(service_id, agent_id), **changes, updated_at=clock.now()):
             raise _not_found()
-        view = view_of(row)
+        view = view_of(_find(session, service_id))
         if replaces_document:
             _replace_specification(session, service_id, specification)
         _index(session, view)

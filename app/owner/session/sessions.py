@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from sqlalchemy import Row, Select, delete, select, update
+from sqlalchemy import Row, Select, delete, select
 from sqlalchemy.orm import Session
 
 from app.agents import claims
-from app.authenticated import RowSeal, changing, seal_of
+from app.authenticated import RowSeal, change, seal_of
 from app.core import clock, identifiers
 from app.db.statements import count, insert_into
 from app.db.unit_of_work import read_only_unit, unit_of_work
@@ -236,14 +236,8 @@ def _create_session(session: Session, key_id: str) -> str:
 
 def _add_key(session: Session, session_id: str, key_id: str) -> str:
     token = secrets.token_urlsafe(32)
-    with changing(session, OwnerSession, OwnerSession.id == session_id):
-        changed = session.execute(
-            update(OwnerSession)
-            .where(OwnerSession.id == session_id, OwnerSession.expires_at > clock.now())
-            .values(digest=identifiers.digest(token))
-            .returning(OwnerSession.id)
-        ).first()
-    if changed is None:
+    is_live = OwnerSession.id == session_id, OwnerSession.expires_at > clock.now()
+    if not change(session, OwnerSession, *is_live, digest=identifiers.digest(token)):
         # A concurrent request has ended it.
         return _create_session(session, key_id)
     _insert_key(session, session_id, key_id)
