@@ -8,7 +8,6 @@ import click
 from flask import Flask
 from flask.cli import AppGroup
 
-from app import authenticated
 from app.db.unit_of_work import unit_of_work
 from app.gateway.providers import cli as gateway
 from app.identity import key_rotation
@@ -48,9 +47,7 @@ def rotate(batch: int) -> None:
     vault = app_state().ports.vault
     # It takes many units, so that an entry precedes them: the operator is recorded even if the process dies.
     _record_audit_entry(AuditAction.ENCRYPTION_ROTATION_STARTED, {"encryption_key": vault.current_key_id})
-    resealed = key_rotation.reseal_all(vault, batch=batch) + authenticated.restamp_all(
-        accepts_changed=False, batch=batch
-    )
+    resealed = key_rotation.reseal_all(vault, batch=batch)
     _record_audit_entry(
         AuditAction.ENCRYPTION_ROTATED, {"secrets": resealed, "encryption_key": vault.current_key_id}
     )

@@ -41,19 +41,10 @@ class Service(Authenticated, Model):
     """A service that an agent offers. `total_…` order the catalog and may lag; the stripes are exact."""
 
     __tablename__ = "services"
-    not_authenticated = frozenset(
-        {
-            "name",
-            "description",
-            "pricing_model",
-            "category",
-            "secret_sealed",
-            "total_calls",
-            "total_revenue_nanos",
-            "created_at",
-            "updated_at",
-        }
-    )
+    not_authenticated = frozenset({
+        "name", "description", "pricing_model", "category", "secret_sealed", "total_calls", "total_revenue_nanos",
+        "created_at", "updated_at"
+    })  # fmt: skip
     __table_args__ = (
         CheckConstraint("status IN ('active', 'paused', 'retired')", name="ck_services_status"),
         CheckConstraint("price_nanos >= 0 AND price_nanos <= 100000000000", name="ck_services_price"),

@@ -21,6 +21,11 @@ by_tests: set[str] = set()
 """The authenticated tables that the present test has written itself, without a MAC perhaps."""
 
 
+def expect_unverifiable_rows() -> None:
+    """State that applications of the present test have other keys, or another network, than its rows."""
+    by_tests.update(_authenticated())
+
+
 def note(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
     """Note a write of a test to an authenticated table."""
     found = _WRITES.match(statement)

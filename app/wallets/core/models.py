@@ -81,10 +81,10 @@ class Transaction(Authenticated, Model):
     __tablename__ = "transactions"
     # What is signed again for a stuck movement is authenticated; outcomes are what the chain shows.
     not_authenticated = frozenset({
-        "from_address", "tx_hash", "status", "error", "cost_nanos", "created_at", "confirmed_at",
-        "output_currency", "output_quoted_units", "output_minimum_units", "output_units", "gas_fee_units",
-        "expires_at_height", "fee_cap_units", "fee_units", "native_out_units", "block_number", "block_hash",
-        "opened_block", "expires_at", "next_check_at", "quarantined_at", "checks", "request_id",
+        "from_address", "tx_hash", "status", "error", "cost_nanos", "created_at", "confirmed_at", "output_currency",
+        "output_quoted_units", "output_minimum_units", "output_units", "gas_fee_units", "expires_at_height",
+        "fee_cap_units", "fee_units", "native_out_units", "block_number", "block_hash", "opened_block", "expires_at",
+        "next_check_at", "quarantined_at", "checks", "request_id"
     })  # fmt: skip
     __table_args__ = (
         UniqueConstraint("chain", "from_address", "nonce", name="uq_transactions_slot"),
@@ -176,26 +176,11 @@ class Bridge(Authenticated, Model):
     """The state of a bridge; agents see its row in `transactions`."""
 
     __tablename__ = "bridges"
-    not_authenticated = frozenset(
-        {
-            "stage",
-            "fee_units",
-            "proof",
-            "attested_at",
-            "received_units",
-            "arrival_hash",
-            "arrival_block",
-            "arrival_block_hash",
-            "arrival_takes_slot",
-            "may_return",
-            "refund_hash",
-            "refund_block",
-            "refund_block_hash",
-            "refund_units",
-            "next_step_at",
-            "steps",
-        }
-    )
+    not_authenticated = frozenset({
+        "stage", "fee_units", "proof", "attested_at", "received_units", "arrival_hash", "arrival_block",
+        "arrival_block_hash", "arrival_takes_slot", "may_return", "refund_hash", "refund_block", "refund_block_hash",
+        "refund_units", "next_step_at", "steps"
+    })  # fmt: skip
     __table_args__ = (Index("ix_bridges_due", "next_step_at"), Index("ix_bridges_wallet_id", "wallet_id"))
 
     id: Mapped[str] = mapped_column(ID, primary_key=True)
