@@ -63,21 +63,8 @@ class UnsealedRowPermit(Model):
     sealed: Mapped[str] = mapped_column(Text)
 
 
-class VerifiedRows:
-    """The values of this process's last verified rows by their MAC: comparing them is faster than computing it."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, tuple[Any, ...]] = {}
-
-    def holds(self, mac: str, values: tuple[Any, ...]) -> bool:
-        """Return whether these values were verified."""
-        return self._values.get(mac) == values
-
-    def add(self, mac: str, values: tuple[Any, ...]) -> None:
-        """Remember verified values."""
-        if len(self._values) >= _MAX_REMEMBERED:
-            self._values.clear()
-        self._values[mac] = values
+class VerifiedRows(dict[str, tuple[Any, ...]]):
+    """The values of this process's verified rows by their MAC: comparing them is faster than computing it."""
 
 
 class Authenticated:
@@ -129,13 +116,14 @@ class RowSeal:
             return False
         state, key = app_state(), (self.table.name, *values)
         memory = state.part(VerifiedRows)
-        if remembers and memory.holds(mac, key):
+        if remembers and memory.get(mac) == key:
             return True
-        if not state.ports.vault.is_authentic(mac, self._message(values)):
-            return False
-        if remembers:
-            memory.add(mac, key)
-        return True
+        is_authentic = state.ports.vault.is_authentic(mac, self._message(values))
+        if remembers and is_authentic:
+            if len(memory) >= _MAX_REMEMBERED:
+                memory.clear()
+            memory[mac] = key
+        return is_authentic
 
     def accepts(self, session: Session, row: Any, *, is_expected: bool = True) -> bool:
         """Return whether this service wrote a row, and it is the expected one; log it if not."""
@@ -193,12 +181,8 @@ class RowSeal:
         keys = list(self.table.primary_key.columns)
         after = []
         if last is not None:
-            of_last = [getattr(last, name) for name in self._keys]
-            after = (
-                [tuple_(*keys) > tuple_(*of_last, types=[key.type for key in keys])]
-                if len(keys) > 1
-                else [keys[0] > of_last[0]]
-            )
+            of_last = tuple_(*(getattr(last, name) for name in self._keys), types=[key.type for key in keys])
+            after = [tuple_(*keys) > of_last]
         return session.execute(select(*self.all_columns).where(*after).order_by(*keys).limit(batch)).all()
 
     def _message(self, values: Sequence[Any]) -> bytes:
