@@ -46,7 +46,7 @@ _seals: dict[Any, RowSeal] = {}
 class RowChanged(InternalError):
     """A row that gives power was not written by this service: nothing is done with it."""
 
-    def __init__(self, table: str, row_id: str) -> None:
+    def __init__(self, table: str = "a table", row_id: str = "") -> None:
         super().__init__(
             f"A record of this service ({table}) was changed outside of it, so nothing was done with it and nothing"
             " was paid. Report this to the operator of the service: `flask --app wsgi doctor` names the record."

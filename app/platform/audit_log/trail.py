@@ -41,7 +41,7 @@ _MAX_LISTED = 50
 _INSERT_BATCH = 200
 GENESIS = "0" * 64
 _KEY_BYTES = 32
-# The acts of operators are witnessed at once, all others within the hour.
+# The acts of operators are witnessed immediately, all others within the hour.
 _WITNESSED = frozenset({ActorKind.MASTER_KEY, ActorKind.COMMAND})
 
 

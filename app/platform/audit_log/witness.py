@@ -17,6 +17,7 @@ from app.state import app_state
 _log = structlog.get_logger(__name__)
 _HEAD, _RESTORED = "head", "restored"
 _OWNER_ONLY = 0o600
+_OFF = "off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class AuditHeadView:
 
 @dataclass(frozen=True, slots=True)
 class WitnessedHeads:
-    """What the file says since the last restore that an operator reported, and the lines that nobody of ours wrote."""
+    """What the file says since the last restore that an operator reported, and the lines that this service did not write."""
 
     heads: list[AuditHeadView]
     forged_lines: list[int]
@@ -40,7 +41,7 @@ def append(head: AuditHeadView, *, was_restored: bool = False) -> None:
 
     `was_restored` ends the claim of the lines before it: the database was restored from a backup, by an operator.
     """
-    if not app_state().settings.audit_witness_file:
+    if app_state().settings.audit_witness_file == _OFF:
         return
     text = f"{_RESTORED if was_restored else _HEAD} {clock.isoformat(clock.now())} {head.number} {head.hash}"
     line = f"{text} {app_state().ports.vault.authenticate(_message(text))}\n"
@@ -60,7 +61,7 @@ def append(head: AuditHeadView, *, was_restored: bool = False) -> None:
 def read() -> WitnessedHeads | None:
     """Return what was recorded, None without a file. Raises: OSError."""
     path = Path(app_state().settings.audit_witness_file)
-    if not path.is_file():
+    if str(path) == _OFF or not path.is_file():
         return None
     lines = path.read_text(errors="replace").splitlines()
     vault = app_state().ports.vault
