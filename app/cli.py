@@ -14,6 +14,7 @@ from app.identity import key_rotation
 from app.payments import cli as payments
 from app.platform import cli as platform
 from app.platform import keys as platform_keys
+from app.platform import row_seals
 from app.platform.audit_log import actors, trail
 from app.platform.audit_log.trail import AuditAction, AuditEvent
 from app.shopping import cli as shopping
@@ -50,7 +51,14 @@ def rotate(batch: int) -> None:
     _record_audit_entry(
         AuditAction.ENCRYPTION_ROTATED, {"secrets": resealed, "encryption_key": vault.current_key_id}
     )
-    click.echo(f"{resealed} secrets were resealed with key {vault.current_key_id}.")
+    click.echo(f"{resealed} secrets and rows were resealed with key {vault.current_key_id}.")
+
+
+@keys.command("accept-rows")
+def accept_rows() -> None:
+    """Accept authenticated rows as they are in the database now, after you have checked those that doctor names."""
+    done = row_seals.accept_changed(actors.shell_actor())
+    click.echo(f"{done} rows were accepted.")
 
 
 def _record_audit_entry(action: AuditAction, after: dict[str, Any]) -> None:

@@ -116,6 +116,7 @@ class Settings(_UpstreamSettings):
     code_peppers: SecretStr = SecretStr("")
     encryption_keys: SecretStr = SecretStr("")
     bootstrap_master_key: SecretStr = SecretStr("")
+    audit_witness_file: str = "var/audit-heads.log"
 
     host_memory: Literal["512MB", "1GB", "4GB"] | None = None
     web_concurrency: int = Field(0, ge=1)

@@ -19,6 +19,7 @@ from whitenoise import WhiteNoise
 from app import cli
 from app.agents import routes as agents
 from app.approvals import routes as approvals
+from app.authenticated import VerifiedRows
 from app.buying import records as service_purchases
 from app.buying import routes as buying
 from app.capacity.limiter import ConcurrencyLimiter
@@ -135,6 +136,7 @@ def build_state(
         document,
         providers,
         KeyMemory(),
+        VerifiedRows(),
         StepGroups(is_postgresql=settings.database_url.get_secret_value().startswith("postgres")),
         OutcomePollers(
             (name, OutcomePoller(chain, confirmations=settings.confirmations(name)))

@@ -109,6 +109,7 @@ def complete(plan: Plan) -> None:
     if not settings.get("DATABASE_URL"):
         plan.embeds_database = True
         plan.embedded_addresses["DATABASE_URL"] = f"sqlite:///{plan.var / DATABASE_FILE}"
+    settings["AUDIT_WITNESS_FILE"] = settings.get("AUDIT_WITNESS_FILE") or str(plan.var / "audit-heads.log")
     taken = {plan.port}
     # Services on other ports that start at the same moment look for ports of their own from different numbers on.
     offset = (plan.port - _DEFAULT_PORT) % _SERVICES * _PORTS_EACH

@@ -17,6 +17,7 @@ from flask.testing import FlaskClient
 from flask_migrate import upgrade
 from sqlalchemy import Engine, event
 
+from app import authenticated
 from app.adapters.evm.chain import EvmChain
 from app.catalog.statistics import audit as catalog_audit
 from app.core.chains import ChainName
@@ -78,6 +79,7 @@ def _wall() -> Iterator[None]:
 def _only_state_machines_write_a_status() -> None:
     """Fail every statement of the application that writes a status past its state machine."""
     event.listen(Engine, "before_cursor_execute", status_writes.reject)
+    event.listen(Engine, "before_cursor_execute", status_writes.note)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -195,6 +197,7 @@ def build_app(_application_pool: ApplicationPool) -> Iterator[Callable[..., Appl
         closing.append((app, _application_pool.give_back if reused else close))
         return app
 
+    status_writes.by_tests.clear()
     yield build
     for app, end in closing:
         try:
@@ -213,6 +216,8 @@ def audit(app: Flask) -> None:
         assert catalog_audit.check(session) == []
         assert payments_audit.check(session) == []
         assert wallets_audit.check(session) == []
+        found = authenticated.find_changed(session)
+        assert [each for each in found if not any(table in each for table in status_writes.by_tests)] == []
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 import structlog
 from rq.timeouts import JobTimeoutException
 
+from app import authenticated
 from app.agents import claims
 from app.approvals import service as approvals
 from app.buying import records as service_purchases
@@ -30,7 +31,8 @@ from app.owner.session import sessions
 from app.payments import audit as payments_audit
 from app.payments import jobs as payments
 from app.platform import keys as platform_keys
-from app.platform.audit_log import actors, verification
+from app.platform import row_seals
+from app.platform.audit_log import actors, trail, verification, witness
 from app.shopping import maintenance as purchases
 from app.spending import audit as spending_audit
 from app.spending import holds as spending_holds
@@ -53,17 +55,27 @@ _NEWEST_ENTRIES = 1000
 
 
 def audit() -> list[str]:
-    """Check the money invariants of the whole database and the end of the audit log; return and log violations."""
+    """Check the money invariants, the authenticated rows and the end of the audit log; return and log violations.
+
+    While the permit of an upgrade is in force, what the previous version wrote without a MAC gets one first.
+    """
+    row_seals.seal_permitted()
     with snapshot() as session:
         violations = [
             *credits_audit.check(session),
             *spending_audit.check(session),
             *usage_audit.check(session),
             *verification.find_problems(session, newest=_NEWEST_ENTRIES),
+            *verification.find_witness_problems(session),
+            *authenticated.find_changed(session),
             *catalog_audit.check(session),
             *payments_audit.check(session),
             *wallets_audit.check(session),
         ]
+        head = trail.get_head(session)
+    if not violations:
+        # A head that contradicts the witness is not added to it.
+        witness.append(head)
     for violation in violations:
         _log.error("audit_violation", violation=violation)
     return violations

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from app.agents import claim_codes
 from app.agents.models import ClaimCode
+from app.authenticated import change, seal_of
 from app.core import clock, identifiers
 from app.db.prepared import PreparedInsert
 from app.errors import AlreadyClaimed, NotFound
@@ -107,26 +108,17 @@ def replace(session: Session, agent_id: str) -> str:
 
 def revoke(session: Session, agent_id: str) -> bool:
     """Revoke the agent's open code; return whether there was one."""
-    revoked = session.execute(
-        update(ClaimCode)
-        .where(ClaimCode.agent_id == agent_id, ClaimCode.claimed_at.is_(None), ClaimCode.revoked_at.is_(None))
-        .values(revoked_at=clock.now())
-    )
-    return bool(revoked.rowcount)  # type: ignore[attr-defined, unused-ignore]
+    is_open = (
+        ClaimCode.agent_id == agent_id, ClaimCode.claimed_at.is_(None), ClaimCode.revoked_at.is_(None)
+    )  # fmt: skip
+    return bool(change(session, ClaimCode, *is_open, revoked_at=clock.now()))
 
 
 def invalidate_all(session: Session, agent_id: str) -> None:
     """Revoke all codes of an agent that is being deleted, and erase the stored responses."""
-    session.execute(
-        update(ClaimCode)
-        .where(ClaimCode.agent_id == agent_id)
-        .values(
-            claim_email=None,
-            answer_sealed=None,
-            receipt_digest=None,
-            revoked_at=func.coalesce(ClaimCode.revoked_at, clock.now()),
-        )
-    )
+    erased = {"claim_email": None, "answer_sealed": None, "receipt_digest": None}
+    revoked_at = func.coalesce(ClaimCode.revoked_at, clock.now())
+    change(session, ClaimCode, ClaimCode.agent_id == agent_id, **erased, revoked_at=revoked_at)
 
 
 def find(session: Session, text: str) -> ActiveClaimCode | None:
@@ -140,7 +132,7 @@ def find(session: Session, text: str) -> ActiveClaimCode | None:
     )
     # Queried again after a lost race, when the session's copy is stale.
     code_row = session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
-    if code_row is None:
+    if code_row is None or not seal_of(ClaimCode).accepts(session, code_row):
         return None
     agent = identity.get_agent(session, code_row.agent_id)
     return ActiveClaimCode(
@@ -161,17 +153,11 @@ def redeem(session: Session, claim_code: ActiveClaimCode, *, email: str | None, 
     sealed = _ANSWERS.seal(owner_key, claim_code.id)
     if not identity.record_claim(session, claim_code.agent_id, owner_key, email=email, at=now):
         return None
-    redeemed = session.execute(
-        update(ClaimCode)
-        .where(ClaimCode.id == claim_code.id, ClaimCode.claimed_at.is_(None), ClaimCode.revoked_at.is_(None))
-        .values(
-            claimed_at=now,
-            claim_email=email,
-            answer_sealed=sealed,
-            receipt_digest=identifiers.digest(receipt),
-        )
-    )
-    if redeemed.rowcount != 1:  # type: ignore[attr-defined, unused-ignore]
+    is_open = (
+        ClaimCode.id == claim_code.id, ClaimCode.claimed_at.is_(None), ClaimCode.revoked_at.is_(None)
+    )  # fmt: skip
+    answer = {"answer_sealed": sealed, "receipt_digest": identifiers.digest(receipt)}
+    if not change(session, ClaimCode, *is_open, claimed_at=now, claim_email=email, **answer):
         raise NotFound("This code is not valid.")
     return owner_key
 
@@ -213,9 +199,5 @@ def erase_response_of(session: Session, agent_id: str) -> None:
 
 
 def _erase_responses(session: Session, condition: ColumnElement[bool]) -> int:
-    done = session.execute(
-        update(ClaimCode)
-        .where(condition, ClaimCode.answer_sealed.is_not(None))
-        .values(answer_sealed=None, receipt_digest=None)
-    )
-    return int(done.rowcount)  # type: ignore[attr-defined, unused-ignore]
+    erased = {"answer_sealed": None, "receipt_digest": None}
+    return change(session, ClaimCode, condition, ClaimCode.answer_sealed.is_not(None), **erased)

@@ -7,11 +7,12 @@ from datetime import datetime
 from sqlalchemy import ForeignKey, Integer, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from app.authenticated import Authenticated
 from app.db.columns import ID, UtcDateTime
 from app.extensions import Model
 
 
-class ClaimCode(Model):
+class ClaimCode(Authenticated, Model):
     """A code that an agent received: open, claimed or revoked.
 
     `answer_sealed` holds the owner's key while the claim's response may be replayed, `receipt_digest` the SHA-256 of
@@ -19,6 +20,7 @@ class ClaimCode(Model):
     """
 
     __tablename__ = "claim_codes"
+    not_authenticated = frozenset({"pepper_id", "answer_sealed", "repeats", "created_at"})
 
     id: Mapped[str] = mapped_column(ID, primary_key=True)
     agent_id: Mapped[str] = mapped_column(ID, ForeignKey("agents.id", ondelete="CASCADE"), index=True)

@@ -22,6 +22,7 @@ from app.approvals.announcements import announce
 from app.approvals.lifecycle import APPROVALS, ApprovalKind, ApprovalStatus
 from app.approvals.models import Approval
 from app.approvals.service import SEALED_REQUESTS
+from app.authenticated import seal_of
 from app.core import clock, strict_json
 from app.core.identifiers import new_id
 from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
@@ -148,7 +149,10 @@ def _take(approval_id: str, holder: str) -> Approval | None:
             .values(holder=holder, lease_until=now + _LEASE)
             .execution_options(synchronize_session=False)
         )
-        return session.get(Approval, approval_id) if taken.rowcount else None  # type: ignore[attr-defined]
+        row = session.get(Approval, approval_id) if taken.rowcount else None  # type: ignore[attr-defined]
+        if row is not None:
+            seal_of(Approval).verify(session, row)
+        return row
 
 
 def _open(row: Approval, kind: ApprovalKind) -> ApprovedRequest:

@@ -8,9 +8,9 @@ from typing import Any
 import structlog
 
 from app.approvals.models import Approval
+from app.authenticated import AuthenticatedStateMachine
 from app.core import clock
 from app.core.state_machine import Transitions
-from app.db.state_machine import StateMachine
 
 
 class ApprovalKind(StrEnum):
@@ -46,7 +46,7 @@ def _values(status: ApprovalStatus, _reason: str | None) -> dict[str, Any]:
     return {} if status in OPEN_STATUSES else {"sealed": None, "finished_at": clock.now()}
 
 
-APPROVALS = StateMachine(
+APPROVALS = AuthenticatedStateMachine(
     Approval.status,
     Transitions(
         initial={ApprovalStatus.AWAITING},

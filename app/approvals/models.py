@@ -8,14 +8,19 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, CheckConstraint, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from app.authenticated import Authenticated
 from app.db.columns import ID, UtcDateTime, partial_index
 from app.extensions import Model
 
 
-class Approval(Model):
+class Approval(Authenticated, Model):
     """A payment that an agent requested and its owner decides on; its id is the reference of its hold."""
 
     __tablename__ = "approvals"
+    not_authenticated = frozenset({
+        "sealed", "answer", "subject_id", "error", "holder", "lease_until", "request_id", "created_at",
+        "finished_at"
+    })  # fmt: skip
     __table_args__ = (
         Index("ix_approvals_agent_id", "agent_id", "created_at", "id"),
         Index("ix_approvals_created_at", "created_at", "id"),

@@ -23,6 +23,7 @@ from sqlalchemy.orm import Session
 from app.approvals.announcements import announce, page_url
 from app.approvals.lifecycle import APPROVALS, OPEN_STATUSES, ApprovalKind, ApprovalStatus
 from app.approvals.models import Approval
+from app.authenticated import seal_of
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
 from app.db.statements import count
@@ -323,6 +324,9 @@ def _is_open_of(wallet_id: str) -> ColumnElement[bool]:
 
 
 def _views(session: Session, rows: Sequence[Approval]) -> list[ApprovalView]:
+    for row in rows:
+        # It is what the owner decides on.
+        seal_of(Approval).verify(session, row)
     found = notices.to_owners(session, EventType.APPROVAL_REQUESTED, [row.id for row in rows]) if rows else {}
     return [_view(row, found.get(row.id, ())) for row in rows]
 

@@ -15,6 +15,7 @@ from sqlalchemy import JSON, BigInteger, CheckConstraint, ForeignKey, Index, Int
 from sqlalchemy import UniqueConstraint as Unique
 from sqlalchemy.orm import Mapped, mapped_column
 
+from app.authenticated import Authenticated, AuthenticatedStateMachine
 from app.core.state_machine import Transitions
 from app.db.columns import ID, SERIAL, UtcDateTime, partial_index
 from app.db.state_machine import StateMachine
@@ -36,10 +37,14 @@ class ServiceStatus(StrEnum):
     RETIRED = "retired"
 
 
-class Service(Model):
+class Service(Authenticated, Model):
     """A service that an agent offers. `total_…` order the catalog and may lag; the stripes are exact."""
 
     __tablename__ = "services"
+    not_authenticated = frozenset({
+        "name", "description", "pricing_model", "category", "secret_sealed", "total_calls", "total_revenue_nanos",
+        "created_at", "updated_at"
+    })  # fmt: skip
     __table_args__ = (
         CheckConstraint("status IN ('active', 'paused', 'retired')", name="ck_services_status"),
         CheckConstraint("price_nanos >= 0 AND price_nanos <= 100000000000", name="ck_services_price"),
@@ -67,7 +72,7 @@ partial_index(
 )
 
 
-SERVICES = StateMachine(
+SERVICES = AuthenticatedStateMachine(
     Service.status,
     Transitions(
         initial={ServiceStatus.ACTIVE},

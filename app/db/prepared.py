@@ -151,6 +151,8 @@ class PreparedInsert(PreparedStatement):
         values: Any = {column: bindparam(column.name) for column in columns}
         super().__init__(insert(table).inline().values(values))
         self._table, self._values, self._unique, self._adds = table, values, unique, adds
+        # Of a model with authenticated rows: adds their MAC (`app.authenticated`).
+        self._stamp: Callable[[Mapping[str, Any]], Mapping[str, Any]] = getattr(model, "stamp", dict)
         self._defaults = {
             column.name: column.default.arg
             if isinstance(column.default, ScalarElementColumnDefault)
@@ -160,7 +162,7 @@ class PreparedInsert(PreparedStatement):
 
     def execute(self, session: Session, parameters: Mapping[str, Any]) -> int:
         """Insert the row, or add to another; return 1, or 0 if nothing was changed."""
-        return super().execute(session, {**self._defaults, **parameters})
+        return super().execute(session, self._stamp({**self._defaults, **parameters}))
 
     def _statement_in(self, dialect: Dialect) -> ClauseElement:
         if not self._unique:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import ColumnElement, exists, select, update
+from sqlalchemy import ColumnElement, exists, select
 from sqlalchemy.orm import Session
 
+from app.authenticated import change
 from app.core import clock
 from app.core.pagination import Page, PageRequest
 from app.db import row_locks
@@ -46,13 +47,8 @@ def lock_agents(session: Session, agent_ids: Collection[str]) -> set[str]:
 
 def update_agent(session: Session, agent_id: str, *, name: str | None, email: str | None) -> None:
     """Change an agent's name and owner's email address. Raises: NotFound."""
-    updated = session.execute(
-        update(Agent)
-        .where(Agent.id == agent_id, Agent.deleted_at.is_(None))
-        .values(name=name, email=email)
-        .returning(Agent.id)
-    )
-    if updated.first() is None:
+    is_agent = Agent.id == agent_id, Agent.deleted_at.is_(None)
+    if not change(session, Agent, *is_agent, name=name, email=email):
         raise agent_not_found()
 
 
@@ -61,7 +57,7 @@ def set_frozen(session: Session, agent_id: str, *, frozen: bool) -> AgentSnapsho
     before = lock_agent(session, agent_id)
     if before.is_frozen is not frozen:
         frozen_at = clock.now() if frozen else None
-        session.execute(update(Agent).where(Agent.id == agent_id).values(frozen_at=frozen_at))
+        change(session, Agent, Agent.id == agent_id, frozen_at=frozen_at)
     return before
 
 
@@ -69,12 +65,7 @@ def delete_agent(session: Session, agent_id: str) -> None:
     """Delete a locked agent: revoke its keys and its owner's, and keep only an anonymised row."""
     now = clock.now()
     for table in (ApiKey, OwnerKey):
-        session.execute(
-            update(table).where(table.agent_id == agent_id, table.revoked_at.is_(None)).values(revoked_at=now)
-        )
-    session.execute(update(OwnerKey).where(OwnerKey.agent_id == agent_id).values(owner_email=None))
-    session.execute(
-        update(Agent)
-        .where(Agent.id == agent_id)
-        .values(name=DELETED_NAME, email=None, claimed_email=None, deleted_at=now)
-    )
+        change(session, table, table.agent_id == agent_id, table.revoked_at.is_(None), revoked_at=now)
+    change(session, OwnerKey, OwnerKey.agent_id == agent_id, owner_email=None)
+    erased = {"name": DELETED_NAME, "email": None, "claimed_email": None}
+    change(session, Agent, Agent.id == agent_id, **erased, deleted_at=now)

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import case, or_, select, update
 from sqlalchemy.orm import Session
 
+from app.authenticated import change, changing
 from app.core import clock
 from app.core.pagination import Page, PageRequest
 from app.db.statements import page_of
@@ -79,7 +80,8 @@ def rotate_api_key(session: Session, agent_id: str, key: MintedKey, *, grace: ti
         previous = previous.values(expires_at=case((is_valid_longer, until), else_=ApiKey.expires_at))
     else:
         previous = previous.values(revoked_at=now)
-    previous_key_ids = session.scalars(previous.returning(ApiKey.id)).all()
+    with changing(session, ApiKey, ApiKey.agent_id == agent_id):
+        previous_key_ids = session.scalars(previous.returning(ApiKey.id)).all()
     session.add(service.build_api_key(key, KeyKind.AGENT, agent_id=agent_id, account_id=agent_id, at=now))
     session.flush()
     return KeyRotation(now, until, tuple(sorted(previous_key_ids)))
@@ -100,13 +102,7 @@ def list_gateway_keys(session: Session, page: PageRequest) -> Page[GatewayKeyVie
 def revoke_gateway_key(session: Session, key_id: str) -> bool:
     """Revoke a gateway-only key; return whether this call did so. Raises: NotFound."""
     is_key = (ApiKey.id == key_id, ApiKey.kind == KeyKind.GATEWAY.value)
-    revoked = session.execute(
-        update(ApiKey)
-        .where(*is_key, ApiKey.revoked_at.is_(None))
-        .values(revoked_at=clock.now())
-        .returning(ApiKey.id)
-    )
-    if revoked.first() is not None:
+    if change(session, ApiKey, *is_key, ApiKey.revoked_at.is_(None), revoked_at=clock.now()):
         return True
     if session.scalar(select(ApiKey.id).where(*is_key)) is None:
         raise NotFound("There is no such gateway-only key.")

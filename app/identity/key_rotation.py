@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from sqlalchemy import Column, Table, not_, select, update
 
+from app import authenticated
 from app.db.unit_of_work import unit_of_work
 from app.extensions import db
 from app.ports.vault import SecretLocation, Vault
@@ -24,8 +25,12 @@ def sealed_columns() -> Iterator[tuple[Table, Column[str]]]:
 
 
 def reseal_all(vault: Vault, *, batch: int) -> int:
-    """Reseal what older keys have sealed, in units of `batch` rows; return how many. Raises: Rejected."""
-    return sum(_reseal_column(vault, table, column, batch) for table, column in sealed_columns())
+    """Reseal what older keys have sealed, in units of `batch` rows; return how many.
+
+    The same for the MACs of authenticated rows. Raises: Rejected, RowChanged.
+    """
+    secrets = sum(_reseal_column(vault, table, column, batch) for table, column in sealed_columns())
+    return secrets + authenticated.restamp_all(accepts_changed=False, batch=batch)
 
 
 def _reseal_column(vault: Vault, table: Table, column: Column[str], batch: int) -> int:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import select, update
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.authenticated import change
 from app.core import clock
 from app.db import row_locks
 from app.errors import NotFound, Unauthorized
@@ -99,9 +100,7 @@ def revoke(session: Session, key_id: str, *, revoked_by: str | None) -> tuple[Ma
     if key_id in active:
         if len(active) == 1:
             raise LastMasterKey
-        session.execute(
-            update(MasterKey).where(MasterKey.id == key_id).values(active=False, revoked_at=clock.now())
-        )
+        change(session, MasterKey, MasterKey.id == key_id, active=False, revoked_at=clock.now())
     return get(session, key_id), key_id in active
 
 

@@ -7,17 +7,19 @@ from datetime import datetime
 from sqlalchemy import CheckConstraint, ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from app.authenticated import Authenticated
 from app.db.columns import ID, UtcDateTime, partial_index
 from app.extensions import Model
 
 
-class Agent(Model):
+class Agent(Authenticated, Model):
     """An AI agent: the owner of wallets and of one credit account with the same id.
 
     A deleted one leaves its row, without name and email, because the ledger and other tables refer to it.
     """
 
     __tablename__ = "agents"
+    not_authenticated = frozenset({"name", "created_at"})
     __table_args__ = (partial_index("ix_agents_listing", "created_at", "id", where="deleted_at IS NULL"),)
 
     id: Mapped[str] = mapped_column(ID, primary_key=True)
@@ -30,10 +32,11 @@ class Agent(Model):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-class ApiKey(Model):
+class ApiKey(Authenticated, Model):
     """A key for the X-API-Key header: an agent's (`ak`) or a gateway-only one (`gw`), which has no agent."""
 
     __tablename__ = "api_keys"
+    not_authenticated = frozenset({"email", "sealed", "created_at"})
     __table_args__ = (
         CheckConstraint(
             "(kind = 'ak') = (agent_id IS NOT NULL) AND kind IN ('ak', 'gw')", name="api_keys_kind"
@@ -53,10 +56,11 @@ class ApiKey(Model):
     revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
-class MasterKey(Model):
+class MasterKey(Authenticated, Model):
     """A key for the X-Master-Key header, for platform administration."""
 
     __tablename__ = "master_keys"
+    not_authenticated = frozenset({"name", "sealed", "created_at"})
 
     id: Mapped[str] = mapped_column(ID, primary_key=True)
     name: Mapped[str] = mapped_column(String(100))
@@ -68,10 +72,11 @@ class MasterKey(Model):
     revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
-class OwnerKey(Model):
+class OwnerKey(Authenticated, Model):
     """A key with which an agent's owner signs in; shown once, so only its digest is stored."""
 
     __tablename__ = "owner_keys"
+    not_authenticated = frozenset({"created_at"})
 
     id: Mapped[str] = mapped_column(ID, primary_key=True)
     owner_email: Mapped[str | None] = mapped_column(String(254))

@@ -9,17 +9,21 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.authenticated import change, seal_of
 from app.core import clock, identifiers
 from app.identity.models import Agent, OwnerKey
 
 PREFIX = "ok"
 _OWNER_KEY = re.compile(rf"{PREFIX}_[A-Za-z0-9_-]{{43}}", re.ASCII)
+_SEAL = seal_of(OwnerKey)
 _VALID = (
-    select(OwnerKey.id, OwnerKey.agent_id, OwnerKey.owner_email, OwnerKey.created_at)
+    select(*_SEAL.columns, OwnerKey.created_at)
+    .select_from(OwnerKey)
     .join(Agent, Agent.id == OwnerKey.agent_id)
     .where(OwnerKey.revoked_at.is_(None), Agent.deleted_at.is_(None))
 )
@@ -41,13 +45,13 @@ def find(session: Session, key_text: str) -> OwnerKeyView | None:
     if not _OWNER_KEY.fullmatch(key):
         return None
     row = session.execute(_VALID.where(OwnerKey.digest == identifiers.digest(key))).one_or_none()
-    return OwnerKeyView(*row) if row else None
+    return _view(row) if row is not None and _SEAL.accepts(session, row) else None
 
 
 def list_valid(session: Session, key_ids: Collection[str]) -> list[OwnerKeyView]:
     """Return those of some keys that are valid, oldest first."""
     rows = session.execute(_VALID.where(OwnerKey.id.in_(key_ids)).order_by(OwnerKey.created_at, OwnerKey.id))
-    return [OwnerKeyView(*row) for row in rows]
+    return [_view(row) for row in rows.all() if _SEAL.accepts(session, row)]
 
 
 def is_valid(session: Session, key_id: str) -> bool:
@@ -58,11 +62,7 @@ def is_valid(session: Session, key_id: str) -> bool:
 def replace(session: Session, agent_id: str, key: str, *, email: str | None) -> str:
     """Revoke a locked agent's owner keys and add a new one; return its id."""
     now = clock.now()
-    session.execute(
-        update(OwnerKey)
-        .where(OwnerKey.agent_id == agent_id, OwnerKey.revoked_at.is_(None))
-        .values(revoked_at=now)
-    )
+    change(session, OwnerKey, OwnerKey.agent_id == agent_id, OwnerKey.revoked_at.is_(None), revoked_at=now)
     row = OwnerKey(
         id=identifiers.new_id(), owner_email=email, agent_id=agent_id,
         digest=identifiers.digest(key), created_at=now,
@@ -70,3 +70,7 @@ def replace(session: Session, agent_id: str, key: str, *, email: str | None) -> 
     session.add(row)
     session.flush()
     return row.id
+
+
+def _view(row: Any) -> OwnerKeyView:
+    return OwnerKeyView(row.id, row.agent_id, row.owner_email, row.created_at)

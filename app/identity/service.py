@@ -12,6 +12,7 @@ from datetime import datetime
 from sqlalchemy import and_, bindparam, or_, select, update
 from sqlalchemy.orm import Session
 
+from app.authenticated import change, seal_of
 from app.core import clock, identifiers
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.statements import table_of
@@ -27,23 +28,19 @@ from app.state import app_state
 _API_KEY = re.compile(r"(?:ak|gw)_[A-Za-z0-9_-]{43}", re.ASCII)
 MASTER_KEY = re.compile(r"mk_[A-Za-z0-9_-]{20,200}", re.ASCII)
 # Built once, because every request executes it: building it took a tenth of a small read.
-_KEYS = table_of(ApiKey)
+_KEYS, _KEY_SEAL, _AGENT_SEAL = table_of(ApiKey), seal_of(ApiKey), seal_of(Agent)
 _IS_VALID = and_(
     _KEYS.c.revoked_at.is_(None),
     or_(_KEYS.c.expires_at.is_(None), _KEYS.c.expires_at > bindparam("now")),
 )
-_VALID_KEY = PreparedRead(
-    select(_KEYS.c.kind, _KEYS.c.id, _KEYS.c.account_id, _KEYS.c.agent_id).where(
-        _KEYS.c.digest == bindparam("digest"), _IS_VALID
-    )
-)
+_VALID_KEY = PreparedRead(select(*_KEY_SEAL.columns).where(_KEYS.c.digest == bindparam("digest"), _IS_VALID))
 _KEY_OF_ACCOUNT = select(_KEYS.c.id).where(
     _KEYS.c.id == bindparam("key_id"), _KEYS.c.account_id == bindparam("owner_id"), _IS_VALID
 )
 _INSERT_AGENT, _INSERT_KEY = PreparedInsert(Agent), PreparedInsert(ApiKey)
-_MASTER_KEYS = table_of(MasterKey)
+_MASTER_KEYS, _MASTER_KEY_SEAL = table_of(MasterKey), seal_of(MasterKey)
 _VALID_MASTER_KEY = PreparedRead(
-    select(_MASTER_KEYS.c.id, _MASTER_KEYS.c.name).where(
+    select(*_MASTER_KEY_SEAL.columns, _MASTER_KEYS.c.name).where(
         _MASTER_KEYS.c.digest == bindparam("digest"), _MASTER_KEYS.c.active.is_(True)
     )
 )
@@ -91,7 +88,9 @@ def find_principal(key: str | None) -> Principal | None:
         return None
     with read_only_unit() as session:
         row = _VALID_KEY.one_or_none(session, {"digest": identifiers.digest(key), "now": clock.now()})
-    return Principal(KeyKind(row.kind), row.id, row.account_id, row.agent_id) if row else None
+        if row is None or not _KEY_SEAL.accepts(session, row):
+            return None
+    return Principal(KeyKind(row.kind), row.id, row.account_id, row.agent_id)
 
 
 def recall_principal(key: str | None) -> Principal | None:
@@ -126,7 +125,9 @@ def find_master_key(key: str | None) -> MasterKeyPrincipal | None:
         return None
     with read_only_unit() as session:
         row = _VALID_MASTER_KEY.one_or_none(session, {"digest": identifiers.digest(key)})
-    return MasterKeyPrincipal(row.id, row.name) if row else None
+        if row is None or not _MASTER_KEY_SEAL.accepts(session, row):
+            return None
+    return MasterKeyPrincipal(row.id, row.name)
 
 
 def add_agent(session: Session, key: MintedKey, *, name: str, email: str | None) -> AgentSnapshot:
@@ -166,6 +167,7 @@ def get_agent(session: Session, agent_id: str) -> AgentSnapshot:
     found = session.get(Agent, agent_id, populate_existing=True)
     if found is None or found.deleted_at is not None:
         raise agent_not_found()
+    _AGENT_SEAL.verify(session, found)
     return agent_snapshot(found)
 
 
@@ -198,6 +200,7 @@ def lock_agent(session: Session, agent_id: str) -> AgentSnapshot:
     found = session.scalars(touch, execution_options={"populate_existing": True}).one_or_none()
     if found is None:
         raise agent_not_found()
+    _AGENT_SEAL.verify(session, found)
     return agent_snapshot(found)
 
 
@@ -206,12 +209,8 @@ def record_claim(session: Session, agent_id: str, owner_key: str, *, email: str 
 
     Of two concurrent claims, one waits for the other.
     """
-    updated = session.execute(
-        update(Agent)
-        .where(Agent.id == agent_id, Agent.claimed_at.is_(None), Agent.deleted_at.is_(None))
-        .values(claimed_at=at, claimed_email=email)
-    )
-    if updated.rowcount != 1:  # type: ignore[attr-defined, unused-ignore]
+    is_unclaimed = Agent.id == agent_id, Agent.claimed_at.is_(None), Agent.deleted_at.is_(None)
+    if not change(session, Agent, *is_unclaimed, claimed_at=at, claimed_email=email):
         return False
     session.add(
         OwnerKey(

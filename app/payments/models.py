@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, CheckConstraint, ForeignKey, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
+from app.authenticated import Authenticated
 from app.db.columns import ID, Units, UtcDateTime
 from app.extensions import Model
 
@@ -75,10 +76,11 @@ class SettlementGasReserve(Model):
     looked_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-class ServiceWallet(Model):
+class ServiceWallet(Authenticated, Model):
     """Which wallet of the service's own plays a role: recipient or submitter of payments."""
 
     __tablename__ = "payment_wallets"
+    not_authenticated = frozenset()
 
     role: Mapped[str] = mapped_column(String(20), primary_key=True)
     wallet_id: Mapped[str] = mapped_column(ID)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from enum import StrEnum
 
 import structlog
-from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
+from app.authenticated import seal_of
 from app.core.chains import ChainName, Family
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.payments.models import ServiceWallet
@@ -73,8 +73,13 @@ def _find_wallet(role: WalletRole, family: Family) -> WalletView | None:
     with read_only_unit() as session:
         if operator_key is not None:
             return wallets.find_by_address(session, _address(operator_key, family), agent_id=OWNER_AGENT_ID)
-        wallet_id = session.scalar(select(ServiceWallet.wallet_id).where(ServiceWallet.role == role.value))
-    return None if wallet_id is None else wallets.get_with_controls(wallet_id)
+        row = session.get(ServiceWallet, role.value)
+        if row is None:
+            return None
+        seal_of(ServiceWallet).verify(session, row)
+    found = wallets.get_with_controls(row.wallet_id)
+    # A wallet of an agent's must not play the role, even if its row is authentic.
+    return found if found.agent_id == OWNER_AGENT_ID else None
 
 
 def _create_wallet(role: WalletRole, family: Family) -> WalletView:

@@ -20,8 +20,8 @@ from app.identity import api_keys
 from app.identity import master_keys as identity_keys
 from app.observability import logs
 from app.platform import keys
-from app.platform.audit_log import actors, trail, verification
-from app.platform.audit_log.trail import AuditHeadView
+from app.platform.audit_log import actors, trail, verification, witness
+from app.platform.audit_log.witness import AuditHeadView
 from app.platform.restore import reconciliation as restoration
 from app.platform.restore import write_offs
 from app.ports.errors import PortError
@@ -163,12 +163,19 @@ def verify(expect: str | None) -> None:
     expected = _parse_head(expect)
     with snapshot() as session:
         problems = verification.find_problems(session, expected=expected)
+        problems += verification.find_witness_problems(session)
         head = trail.get_head(session)
     for problem in problems:
         click.echo(problem, err=True)
     if problems:
         raise click.ClickException("The audit log is damaged.")
-    click.echo(f"The audit log is intact. Record its head: {head.number}:{head.hash}")
+    recorded = witness.read()
+    compared = (
+        f"and agrees with {len(recorded.heads)} recorded heads"
+        if recorded
+        else "as far as it goes: no witness"
+    )
+    click.echo(f"The audit log is intact, {compared}. Record its head: {head.number}:{head.hash}")
 
 
 @click.command("restored")

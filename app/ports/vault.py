@@ -55,6 +55,12 @@ class Vault(Protocol):
     def open(self, sealed: str, location: SecretLocation) -> bytes:
         """Return the secret. Raises: Rejected when key, location or ciphertext do not match."""
 
+    def authenticate(self, message: bytes) -> str:
+        """Return `<key id>.<base64url>`: the HMAC-SHA-256 of a message under a key derived from the current one."""
+
+    def is_authentic(self, mac: str, message: bytes) -> bool:
+        """Return whether `authenticate` made a MAC of this message, under any of the operator's keys."""
+
     def create_wallet(self, location: SecretLocation) -> NewWallet:
         """Generate 128 bits of BIP-39 entropy and derive its addresses (BIP-44 for EVM, SLIP-0010 for Solana)."""
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from typing import Any
 
 from sqlalchemy import ClauseElement, ColumnElement, Row, bindparam, select, update
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import Session
 
+from app.authenticated import RowSeal, change
 from app.core import clock
 from app.db import row_locks
 from app.db.prepared import PreparedInsert, PreparedStatement
@@ -27,15 +28,8 @@ from app.spending.policy import WindowTotals
 MAX_COUNTED_NANOS = 9 * 10**18
 """Nine billion dollars, just below the maximum of a BIGINT: the limit of a wallet's sum of a month."""
 
-COLUMNS = (
-    SpendingAccount.wallet_id,
-    SpendingAccount.agent_id,
-    SpendingAccount.frozen_at,
-    SpendingAccount.counted_on,
-    SpendingAccount.day_nanos,
-    SpendingAccount.week_nanos,
-    SpendingAccount.month_nanos,
-)
+SEAL = RowSeal(SpendingAccount, agent_id="account_agent_id", mac="account_mac")
+COLUMNS = SEAL.columns
 _TABLE = table_of(SpendingAccount)
 _INSERT = PreparedInsert(SpendingAccount)
 
@@ -44,10 +38,10 @@ class _Locking(PreparedStatement):
     """Locks a row and returns it; on PostgreSQL without a new version of the row."""
 
     def __init__(self, wallet_id: ColumnElement[str]) -> None:
-        columns, is_meant = [_TABLE.c[column.key] for column in COLUMNS], _TABLE.c.wallet_id == wallet_id
+        is_meant = _TABLE.c.wallet_id == wallet_id
         touch = update(_TABLE).where(is_meant).values(lock_version=_TABLE.c.lock_version + 1)
-        super().__init__(touch.returning(*columns))
-        self._select = select(*columns).where(is_meant).with_for_update(key_share=True)
+        super().__init__(touch.returning(*COLUMNS))
+        self._select = select(*COLUMNS).where(is_meant).with_for_update(key_share=True)
 
     def _statement_in(self, dialect: Dialect) -> ClauseElement:
         return self._select if dialect.name == "postgresql" else super()._statement_in(dialect)
@@ -65,6 +59,7 @@ _COUNT = PreparedStatement(
         day_nanos=bindparam("day"),
         week_nanos=bindparam("week"),
         month_nanos=bindparam("month"),
+        mac=bindparam("new_mac"),
     )
 )
 
@@ -75,13 +70,24 @@ class Account:
 
     wallet_id: str
     agent_id: str
-    frozen: bool
+    frozen_at: datetime | None
     today: date
     spent: WindowTotals
+    controls_version: int
+
+    @property
+    def frozen(self) -> bool:
+        """Return whether nothing new may leave the wallet."""
+        return self.frozen_at is not None
 
 
-def open_account(session: Session, wallet_id: str, agent_id: str, *, frozen: bool = False) -> None:
-    """Open the account of a new wallet; that of a frozen agent is frozen from the start."""
+def open_account(
+    session: Session, wallet_id: str, agent_id: str, *, frozen: bool = False, controls_version: int = 0
+) -> None:
+    """Open the account of a new wallet; that of a frozen agent is frozen from the start.
+
+    `controls_version` is that of controls which are inserted in the same unit.
+    """
     now = clock.now()
     _INSERT.execute(
         session,
@@ -90,6 +96,7 @@ def open_account(session: Session, wallet_id: str, agent_id: str, *, frozen: boo
             "agent_id": agent_id,
             "frozen_at": now if frozen else None,
             "counted_on": now.date(),
+            "controls_version": controls_version,
         },
     )
 
@@ -99,13 +106,13 @@ def lock_account(session: Session, wallet_id: str) -> Account:
     row = _LOCK.one_or_none(session, {"of_wallet": wallet_id})
     if row is None:
         raise wallet_not_found()
-    return account_from_row(row)
+    return verified_account(session, row)
 
 
 def lock_account_of_hold(session: Session, reference: str) -> Account | None:
     """Lock the account of a hold until the unit ends, and return it; None without such a hold."""
     row = _LOCK_OF_HOLD.one_or_none(session, {"of_hold": reference})
-    return None if row is None else account_from_row(row)
+    return None if row is None else verified_account(session, row)
 
 
 def lock_accounts(session: Session, wallet_ids: Collection[str]) -> None:
@@ -121,16 +128,24 @@ def lock_accounts_of(session: Session, agent_ids: Collection[str]) -> list[str]:
 def set_frozen(session: Session, agent_id: str, *, frozen: bool) -> None:
     """Freeze or unfreeze all wallets of an agent; waits for units that hold their locks."""
     lock_accounts_of(session, [agent_id])
-    session.execute(
-        update(SpendingAccount)
-        .where(SpendingAccount.agent_id == agent_id)
-        .values(frozen_at=clock.now() if frozen else None)
-        .execution_options(synchronize_session=False)
-    )
+    frozen_at = clock.now() if frozen else None
+    change(session, SpendingAccount, SpendingAccount.agent_id == agent_id, frozen_at=frozen_at)
+
+
+def advance_controls_version(session: Session, wallet_ids: Collection[str]) -> None:
+    """Count a change of the controls of wallets, of which the accounts are locked."""
+    version = SpendingAccount.controls_version + 1
+    change(session, SpendingAccount, SpendingAccount.wallet_id.in_(wallet_ids), controls_version=version)
+
+
+def verified_account(session: Session, row: Row[*tuple[Any, ...]]) -> Account:
+    """Return the account of a row of `COLUMNS`. Raises: RowChanged."""
+    SEAL.verify(session, row)
+    return account_from_row(row)
 
 
 def account_from_row(row: Row[*tuple[Any, ...]]) -> Account:
-    """Return the account of a row of `COLUMNS`.
+    """Return the account of a row of `COLUMNS`, to show it.
 
     If the clock is behind the one that counted last (another machine's, just after midnight), the newer windows
     apply: a window that has ended is never reopened.
@@ -139,10 +154,11 @@ def account_from_row(row: Row[*tuple[Any, ...]]) -> Account:
     counted = WindowTotals(row.day_nanos, row.week_nanos, row.month_nanos)
     return Account(
         wallet_id=row.wallet_id,
-        agent_id=row.agent_id,
-        frozen=row.frozen_at is not None,
+        agent_id=row.account_agent_id,
+        frozen_at=row.frozen_at,
         today=today,
         spent=policy.roll_over(counted, row.counted_on, today),
+        controls_version=row.controls_version,
     )
 
 
@@ -171,4 +187,9 @@ def wallet_not_found() -> NotFound:
 
 def _write(session: Session, account: Account, spent: WindowTotals) -> None:
     counted = {"today": account.today, "day": spent.day, "week": spent.week, "month": spent.month}
-    _COUNT.execute(session, {"of_wallet": account.wallet_id, **counted})
+    row = {
+        "wallet_id": account.wallet_id, "agent_id": account.agent_id, "frozen_at": account.frozen_at,
+        "counted_on": account.today, "day_nanos": spent.day, "week_nanos": spent.week, "month_nanos": spent.month,
+        "controls_version": account.controls_version,
+    }  # fmt: skip
+    _COUNT.execute(session, {"of_wallet": account.wallet_id, **counted, "new_mac": SEAL.mac_of(row)})

@@ -91,7 +91,25 @@ def check(session: Session, now: datetime | None = None) -> list[str]:
     and orphans in three more queries.
     """
     now = now or clock.now()
-    return [*_wrong_sums(session, now.date()), *_wrong_sessions(session, now), *_orphans(session)]
+    return [
+        *_wrong_sums(session, now.date()),
+        *_wrong_sessions(session, now),
+        *_orphans(session),
+        *_wrong_controls(session),
+    ]
+
+
+def _wrong_controls(session: Session) -> list[str]:
+    version = func.coalesce(SpendingControls.version, 0)
+    found = (
+        select(SpendingAccount.wallet_id)
+        .outerjoin(SpendingControls, SpendingControls.wallet_id == SpendingAccount.wallet_id)
+        .where(version != SpendingAccount.controls_version)
+    )
+    return [
+        f"the controls of wallet {wallet_id} were deleted, or are an older version"
+        for wallet_id in session.scalars(found)
+    ]
 
 
 def _wrong_sums(session: Session, today: date) -> list[str]:

@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, Table, bindparam, delete, insert, select, update
+from sqlalchemy import ColumnElement, Row, Select, Table, bindparam, delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
+from app.authenticated import RowSeal, change, is_permitted
 from app.core import clock
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.statements import table_of
@@ -28,11 +29,8 @@ from app.spending.models import (
 )
 from app.spending.policy import DEFAULT, Controls, Window
 
-COLUMNS = (
-    SpendingControls.wallet_id.label("controlled_id"),
-    *(getattr(SpendingControls, name) for name in Controls.__slots__),
-    SpendingControls.updated_at,
-)
+_SEAL = RowSeal(SpendingControls, wallet_id="controlled_id", mac="controls_mac")
+COLUMNS = (*_SEAL.columns, SpendingControls.updated_at)
 _INSERT = PreparedInsert(SpendingControls)
 # Every read of a wallet executes one of them.
 _OF_WALLET = PreparedRead(select(*COLUMNS).where(SpendingControls.wallet_id == bindparam("of_wallet")))
@@ -40,6 +38,7 @@ _CONTROLS, _ACCOUNTS = table_of(SpendingControls), table_of(SpendingAccount)
 _OF_WALLETS = select(*COLUMNS).where(SpendingControls.wallet_id.in_(bindparam("wallet_ids", expanding=True)))
 _STATUS = PreparedRead(
     select(*accounts.COLUMNS, *COLUMNS)
+    .select_from(SpendingAccount)
     .outerjoin(SpendingControls, SpendingControls.wallet_id == SpendingAccount.wallet_id)
     .where(SpendingAccount.wallet_id == bindparam("of_wallet"))
 )
@@ -157,13 +156,29 @@ def controls_view(row: Any) -> ControlsView | None:
     return None if found is None else _view(found, row.updated_at)
 
 
+def verified(session: Session, row: Any) -> tuple[accounts.Account, Controls | None]:
+    """Return the account and the controls in a row of `read_status`. Raises: RowChanged."""
+    account = accounts.verified_account(session, row)
+    return account, verified_controls(session, account, row)
+
+
+def verified_controls(session: Session, account: accounts.Account, row: Any) -> Controls | None:
+    """Return the controls of an account from a row of `COLUMNS`. Raises: RowChanged, also if they were deleted."""
+    if row is None or row.controlled_id is None:
+        if account.controls_version and not is_permitted(session):
+            raise _SEAL.refusal(account.wallet_id)
+        return None
+    _SEAL.verify(session, row, is_expected=row.version == account.controls_version)
+    return controls_from_row(row)
+
+
 def status_of(session: Session, wallet_id: str) -> SpendingStatus:
     """Return the controls of a wallet and their current usage. One query, no lock. Raises: NotFound."""
     return status_from_row(read_status(session, wallet_id))
 
 
 def status_from_row(row: Any) -> SpendingStatus:
-    """Return the controls of a wallet and their current usage, from its row of `read_status`."""
+    """Return the controls of a wallet and their current usage, from its row of `read_status`, to show them."""
     account = accounts.account_from_row(row)
     found = controls_view(row)
     limits = found or Controls()
@@ -182,12 +197,13 @@ def put_controls(session: Session, wallet_id: str, changes: ControlsChange) -> C
 
     It may tighten but not loosen locked controls, and never locks or unlocks. Raises: ControlsLocked, NotFound.
     """
-    old = _locked_controls(session, wallet_id)
+    account, old = _locked_controls(session, wallet_id)
     is_locked = old is not None and old.locked
     new = replace(_apply_changes(old, changes), locked=is_locked)
     if old is not None and is_locked and policy.is_looser(old, new):
         raise ControlsLocked
-    return _write(session, wallet_id, new, exists=old is not None)
+    accounts.advance_controls_version(session, [wallet_id])
+    return _write(session, wallet_id, new, version=account.controls_version + 1, exists=old is not None)
 
 
 def replace_controls(
@@ -198,45 +214,48 @@ def replace_controls(
     Their accounts must be locked. Three statements, whatever their number.
     """
     rows = session.execute(
-        select(SpendingAccount.wallet_id, SpendingAccount.agent_id, *COLUMNS)
+        select(*accounts.COLUMNS, *COLUMNS)
+        .select_from(SpendingAccount)
         .outerjoin(SpendingControls, SpendingControls.wallet_id == SpendingAccount.wallet_id)
         .where(SpendingAccount.wallet_id.in_(wallet_ids))
         .order_by(SpendingAccount.wallet_id)
     ).all()
     replacements = [
-        ControlsReplacement(row.agent_id, row.wallet_id, old, _apply_changes(old, changes))
-        for row in rows
-        for old in (controls_from_row(row),)
+        ControlsReplacement(account.agent_id, account.wallet_id, old, _apply_changes(old, changes))
+        for account, old in (verified(session, row) for row in rows)
     ]
     now = clock.now()
     created = [
-        {"wallet_id": each.wallet_id, **_values(each.new, now)} for each in replacements if each.old is None
+        SpendingControls.stamp({"wallet_id": each.wallet_id, **_values(each.new, now), "version": 1})
+        for each in replacements
+        if each.old is None
     ]
     if created:
         session.execute(insert(SpendingControls), created)
     changed = [each.wallet_id for each in replacements if each.old is not None and each.has_changed]
     if changed:
-        session.execute(
-            update(SpendingControls)
-            .where(SpendingControls.wallet_id.in_(changed))
-            .values(**_changed_values(changes), updated_at=now)
-            .execution_options(synchronize_session=False)
-        )
+        values = {**_changed_values(changes), "updated_at": now, "version": SpendingControls.version + 1}
+        change(session, SpendingControls, SpendingControls.wallet_id.in_(changed), **values)
+    if created or changed:
+        accounts.advance_controls_version(session, [*(each["wallet_id"] for each in created), *changed])
     return replacements
 
 
 def set_default(session: Session, wallet_id: str, **limits_nanos: Any) -> ControlsView:
     """Give a new wallet the default controls: 100 USD per day, 500 per week, 1000 per month, 50 per transaction.
 
-    Limits that are named replace those.
+    Limits that are named replace those. Its account was opened with `controls_version` 1.
     """
-    return _write(session, wallet_id, replace(DEFAULT, **limits_nanos), exists=False)
+    return _write(session, wallet_id, replace(DEFAULT, **limits_nanos), version=1, exists=False)
 
 
 def inherit(session: Session, wallet_id: str, from_wallet_id: str) -> ControlsView | None:
     """Copy the controls of another wallet of the agent to a new one if they are locked."""
-    source = _locked_controls(session, from_wallet_id)
-    return _write(session, wallet_id, source, exists=False) if source is not None and source.locked else None
+    _, source = _locked_controls(session, from_wallet_id)
+    if source is None or not source.locked:
+        return None
+    accounts.advance_controls_version(session, [wallet_id])
+    return _write(session, wallet_id, source, version=1, exists=False)
 
 
 def assert_deletable(session: Session, wallet_id: str, *, by_agent: bool = True) -> None:
@@ -247,7 +266,7 @@ def assert_deletable(session: Session, wallet_id: str, *, by_agent: bool = True)
     account = accounts.lock_account(session, wallet_id)
     if account.frozen:
         raise WalletFrozen
-    rules = read_controls(session, wallet_id)
+    rules = read_controls(session, account)
     if by_agent and rules is not None and rules.locked:
         raise ControlsLocked
 
@@ -260,6 +279,18 @@ def close_account(session: Session, wallet_id: str) -> None:
         )
 
 
+def align_versions(session: Session) -> None:
+    """Set the versions that accounts expect to those of the controls as they are, before both are sealed anew."""
+    version = select(SpendingControls.version).where(SpendingControls.wallet_id == SpendingAccount.wallet_id)
+    found = func.coalesce(version.scalar_subquery(), 0)
+    session.execute(
+        update(SpendingAccount)
+        .where(SpendingAccount.controls_version != found)
+        .values(controls_version=found)
+        .execution_options(synchronize_session=False)
+    )
+
+
 def controls_from_row(row: Row[*tuple[Any, ...]]) -> Controls | None:
     """Return the controls in a row of `COLUMNS`, or None when the wallet has none."""
     if row.controlled_id is None:
@@ -269,15 +300,15 @@ def controls_from_row(row: Row[*tuple[Any, ...]]) -> Controls | None:
     return Controls(**values)
 
 
-def _locked_controls(session: Session, wallet_id: str) -> Controls | None:
-    accounts.lock_account(session, wallet_id)
-    return read_controls(session, wallet_id)
+def _locked_controls(session: Session, wallet_id: str) -> tuple[accounts.Account, Controls | None]:
+    account = accounts.lock_account(session, wallet_id)
+    return account, read_controls(session, account)
 
 
-def read_controls(session: Session, wallet_id: str) -> Controls | None:
-    """Return the controls of a wallet, or None if it has none."""
-    row = _OF_WALLET.one_or_none(session, {"of_wallet": wallet_id})
-    return None if row is None else controls_from_row(row)
+def read_controls(session: Session, account: accounts.Account) -> Controls | None:
+    """Return the controls of an account, or None if it has none. Raises: RowChanged."""
+    row = _OF_WALLET.one_or_none(session, {"of_wallet": account.wallet_id})
+    return verified_controls(session, account, row)
 
 
 def _apply_changes(old: Controls | None, changes: ControlsChange) -> Controls:
@@ -309,18 +340,18 @@ def _values(rules: Controls, at: datetime) -> dict[str, Any]:
     }
 
 
-def _write(session: Session, wallet_id: str, rules: Controls, *, exists: bool) -> ControlsView:
+def _write(session: Session, wallet_id: str, rules: Controls, *, version: int, exists: bool) -> ControlsView:
     now = clock.now()
-    values = _values(rules, now)
+    values = {"wallet_id": wallet_id, **_values(rules, now), "version": version}
     if exists:
         session.execute(
             update(SpendingControls)
             .where(SpendingControls.wallet_id == wallet_id)
-            .values(**values)
+            .values(SpendingControls.stamp(values))
             .execution_options(synchronize_session=False)
         )
     else:
-        _INSERT.execute(session, {"wallet_id": wallet_id, **values})
+        _INSERT.execute(session, values)
     return _view(rules, now)
 
 

@@ -12,9 +12,10 @@ from datetime import date
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Row, and_, bindparam, select, text, update
+from sqlalchemy import and_, bindparam, select, text
 from sqlalchemy.orm import Session
 
+from app.authenticated import change, seal_of
 from app.core import clock
 from app.core.state_machine import Transitions
 from app.db import batching
@@ -100,14 +101,9 @@ _CONTROLS_AND_HOLD = PreparedRead(
     )
     .where(SpendingAccount.wallet_id == bindparam("of_wallet"))
 )
+_SEAL = seal_of(SpendingHold)
 _FIND = PreparedRead(
-    select(
-        SpendingHold.amount_nanos,
-        SpendingHold.state,
-        SpendingHold.made_on,
-        SpendingHold.session_id,
-        SpendingHold.paid_by_credits,
-    ).where(
+    select(*_SEAL.columns, SpendingHold.state).where(
         SpendingHold.reference == bindparam("of_reference"), SpendingHold.wallet_id == bindparam("of_wallet")
     )
 )
@@ -130,7 +126,7 @@ def hold(session: Session, wallet_id: str, request: SpendingRequest, *, referenc
     account = accounts.lock_account(session, wallet_id)
     row = _CONTROLS_AND_HOLD.one(session, {"of_wallet": wallet_id, "of_reference": reference})
     if row.reference is None:
-        rules = controls.controls_from_row(row)
+        rules = controls.verified_controls(session, account, row)
         _assert_permitted(account, rules, request)
         _assert_within_session(session, wallet_id, request)
         permitted_payee = _assert_approved(session, account, rules, request)
@@ -149,7 +145,8 @@ def hold(session: Session, wallet_id: str, request: SpendingRequest, *, referenc
 
 def hold_for_approval(session: Session, wallet_id: str, request: SpendingRequest, *, reference: str) -> None:
     """Hold the value of a request while its owner is asked. Raises: what `hold` raises, except ApprovalRequired."""
-    account, rules = accounts.lock_account(session, wallet_id), controls.read_controls(session, wallet_id)
+    account = accounts.lock_account(session, wallet_id)
+    rules = controls.read_controls(session, account)
     _assert_permitted(account, rules, request)
     _assert_within_session(session, wallet_id, request)
     _count(session, reference, account, request.value_nanos or 0, session_id=request.session_id)
@@ -190,12 +187,7 @@ def record_without_limits(session: Session, wallet_id: str, *, reference: str, v
         _count(session, reference, account, value_nanos)
     elif found.state != SpendingHoldState.RELEASED and found.amount_nanos < value_nanos:
         accounts.adjust_count(session, account, value_nanos - found.amount_nanos, made_on=found.made_on)
-        session.execute(
-            update(SpendingHold)
-            .where(SpendingHold.reference == reference)
-            .values(amount_nanos=value_nanos)
-            .execution_options(synchronize_session=False)
-        )
+        change(session, SpendingHold, SpendingHold.reference == reference, amount_nanos=value_nanos)
 
 
 def check(session: Session, wallet_id: str, request: SpendingRequest, *, status: Any = None) -> None:
@@ -204,7 +196,7 @@ def check(session: Session, wallet_id: str, request: SpendingRequest, *, status:
     `status` is the wallet's row of `controls.read_status`, if it was just read.
     """
     row = controls.read_status(session, wallet_id) if status is None else status
-    account, rules = accounts.account_from_row(row), controls.controls_from_row(row)
+    account, rules = controls.verified(session, row)
     held = _held_for(session, account, request)
     if held is not None:
         own = policy.in_windows(-held.amount_nanos, held.made_on, account.today)
@@ -217,8 +209,7 @@ def check(session: Session, wallet_id: str, request: SpendingRequest, *, status:
 
 def assert_approved(session: Session, wallet_id: str, request: SpendingRequest) -> None:
     """Check only whether a request waits for the owner's approval, not the limits. Raises: ApprovalRequired."""
-    row = controls.read_status(session, wallet_id)
-    _assert_approved(session, accounts.account_from_row(row), controls.controls_from_row(row), request)
+    _assert_approved(session, *controls.verified(session, controls.read_status(session, wallet_id)), request)
 
 
 def spend(session: Session, reference: str, *, account: Account | None = None) -> bool:
@@ -272,9 +263,7 @@ def states_of(session: Session, references: Sequence[str]) -> dict[str, Spending
     return {row.reference: SpendingHoldState(row.state) for row in rows}
 
 
-def _held_for(
-    session: Session, account: Account, request: SpendingRequest
-) -> Row[int, str, date, str | None, bool] | None:
+def _held_for(session: Session, account: Account, request: SpendingRequest) -> Any | None:
     """Return what is held for a request since its owner was asked, if anything is."""
     if request.approved is None:
         return None
@@ -282,8 +271,11 @@ def _held_for(
     return found if found is not None and found.state == SpendingHoldState.HELD else None
 
 
-def _find(session: Session, account: Account, reference: str) -> Row[int, str, date, str | None, bool] | None:
-    return _FIND.one_or_none(session, {"of_reference": reference, "of_wallet": account.wallet_id})
+def _find(session: Session, account: Account, reference: str) -> Any | None:
+    found = _FIND.one_or_none(session, {"of_reference": reference, "of_wallet": account.wallet_id})
+    if found is not None:
+        _SEAL.verify(session, found)
+    return found
 
 
 def _count(

@@ -7,17 +7,19 @@ from datetime import date, datetime
 from sqlalchemy import JSON, BigInteger, CheckConstraint, Date, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from app.authenticated import Authenticated
 from app.db.columns import ID, UtcDateTime
 from app.extensions import Model
 
 
-class SpendingAccount(Model):
+class SpendingAccount(Authenticated, Model):
     """One row per wallet: its lock, and the sums of its holds in the windows of the day `counted_on`.
 
     Storing the sums keeps the cost of a check independent of the number of past movements.
     """
 
     __tablename__ = "spending_accounts"
+    not_authenticated = frozenset({"lock_version"})
     __table_args__ = (
         Index("ix_spending_accounts_agent_id", "agent_id"),
         CheckConstraint(
@@ -33,12 +35,15 @@ class SpendingAccount(Model):
     day_nanos: Mapped[int] = mapped_column(BigInteger, default=0)
     week_nanos: Mapped[int] = mapped_column(BigInteger, default=0)
     month_nanos: Mapped[int] = mapped_column(BigInteger, default=0)
+    # That of the wallet's controls, 0 without controls: neither can they be deleted nor older ones put back.
+    controls_version: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
 
 
-class SpendingControls(Model):
+class SpendingControls(Authenticated, Model):
     """The controls of a wallet, if it has any; a limit of 0 is unlimited, an empty list allows everything."""
 
     __tablename__ = "spending_controls"
+    not_authenticated = frozenset({"updated_at"})
     __table_args__ = (
         CheckConstraint(
             "daily_limit_nanos >= 0 AND weekly_limit_nanos >= 0"
@@ -59,13 +64,15 @@ class SpendingControls(Model):
     approval_threshold_nanos: Mapped[int] = mapped_column(BigInteger, default=0)
     approve_new_recipients: Mapped[bool] = mapped_column(default=False)
     approve_new_domains: Mapped[bool] = mapped_column(default=False)
+    version: Mapped[int] = mapped_column(BigInteger, default=1, server_default="1")
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-class SpendingHold(Model):
+class SpendingHold(Authenticated, Model):
     """The value held for one movement, keyed by its id; counted in the windows of `made_on`."""
 
     __tablename__ = "spending_holds"
+    not_authenticated = frozenset({"state", "created_at"})
     __table_args__ = (
         Index("ix_spending_holds_wallet_id_made_on", "wallet_id", "made_on"),
         Index(
@@ -92,10 +99,11 @@ class SpendingHold(Model):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-class ApprovedPayee(Model):
+class ApprovedPayee(Authenticated, Model):
     """A recipient or a domain that the owner approved, and what may be paid to it per week without asking again."""
 
     __tablename__ = "approved_payees"
+    not_authenticated = frozenset({"created_at"})
     __table_args__ = (CheckConstraint("week_nanos >= 0", name="ck_approved_payees_week"),)
 
     wallet_id: Mapped[str] = mapped_column(ID, primary_key=True)
@@ -104,10 +112,11 @@ class ApprovedPayee(Model):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-class SpendingSession(Model):
+class SpendingSession(Authenticated, Model):
     """A budget for one task, with an expiry: it narrows the limits of its wallet for what names it."""
 
     __tablename__ = "spending_sessions"
+    not_authenticated = frozenset({"created_at"})
     __table_args__ = (
         Index("ix_spending_sessions_wallet_id", "wallet_id", "created_at"),
         Index("ix_spending_sessions_expires_at", "expires_at"),

@@ -9,9 +9,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
+from app.authenticated import change, seal_of
 from app.core import clock
 from app.db.statements import insert_into
 from app.spending import policy
@@ -19,6 +20,7 @@ from app.spending.approval_rules import PayeePermission
 from app.spending.models import ApprovedPayee, SpendingHold
 
 _RELEASED = "released"
+_SEAL = seal_of(ApprovedPayee)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,32 +39,26 @@ def known(
     if not payees:
         return {}
     rows = session.execute(
-        select(ApprovedPayee.payee, ApprovedPayee.week_nanos).where(
-            ApprovedPayee.wallet_id == wallet_id, ApprovedPayee.payee.in_(payees)
-        )
+        select(*_SEAL.columns).where(ApprovedPayee.wallet_id == wallet_id, ApprovedPayee.payee.in_(payees))
     ).all()
     return {
         row.payee: PayeePermission(
             row.week_nanos, _counted(session, wallet_id, row.payee, today) if row.week_nanos else 0
         )
         for row in rows
+        if _SEAL.accepts(session, row)
     }
 
 
 def approve(session: Session, wallet_id: str, payees: Collection[str], *, week_nanos: int = 0) -> None:
     """Record payees as approved; an amount per week replaces the former one, 0 keeps it."""
     for payee in sorted(payees):
-        insert = insert_into(session, ApprovedPayee).values(
-            wallet_id=wallet_id, payee=payee, week_nanos=week_nanos, created_at=clock.now()
-        )
+        values = {"wallet_id": wallet_id, "payee": payee, "week_nanos": week_nanos, "created_at": clock.now()}
+        insert = insert_into(session, ApprovedPayee).values(ApprovedPayee.stamp(values))
         session.execute(insert.on_conflict_do_nothing())
         if week_nanos:
-            session.execute(
-                update(ApprovedPayee)
-                .where(ApprovedPayee.wallet_id == wallet_id, ApprovedPayee.payee == payee)
-                .values(week_nanos=week_nanos)
-                .execution_options(synchronize_session=False)
-            )
+            is_meant = ApprovedPayee.wallet_id == wallet_id, ApprovedPayee.payee == payee
+            change(session, ApprovedPayee, *is_meant, week_nanos=week_nanos)
 
 
 def withdraw(session: Session, wallet_id: str, payee: str) -> bool:

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import select, update
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.authenticated import change, seal_of
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
 from app.db import batching
@@ -75,27 +76,19 @@ def list_of(session: Session, wallet_id: str, page: PageRequest) -> Page[Session
 
 def budget_of(session: Session, wallet_id: str, session_id: str) -> SessionBudget:
     """Return the budget of a wallet's session. Raises: NotFound."""
-    row = session.execute(
-        select(
-            SpendingSession.max_nanos,
-            SpendingSession.counted_nanos,
-            SpendingSession.expires_at,
-            SpendingSession.domains,
-        ).where(SpendingSession.id == session_id, SpendingSession.wallet_id == wallet_id)
-    ).one_or_none()
+    seal = seal_of(SpendingSession)
+    is_meant = SpendingSession.id == session_id, SpendingSession.wallet_id == wallet_id
+    row = session.execute(select(*seal.columns).where(*is_meant)).one_or_none()
     if row is None:
         raise _not_found()
+    seal.verify(session, row)
     return SessionBudget(row.max_nanos, row.counted_nanos, row.expires_at, tuple(row.domains))
 
 
 def adjust_count(session: Session, session_id: str, change_nanos: int) -> None:
     """Add to what counts against a session; less if a hold is released. The wallet's account must be locked."""
-    session.execute(
-        update(SpendingSession)
-        .where(SpendingSession.id == session_id)
-        .values(counted_nanos=SpendingSession.counted_nanos + change_nanos)
-        .execution_options(synchronize_session=False)
-    )
+    counted_nanos = SpendingSession.counted_nanos + change_nanos
+    change(session, SpendingSession, SpendingSession.id == session_id, counted_nanos=counted_nanos)
 
 
 def prune(before: datetime, *, batch_size: int = _BATCH_SIZE, max_batches: int = _MAX_BATCHES) -> int:

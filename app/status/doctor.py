@@ -18,6 +18,7 @@ from sqlalchemy import func, select, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from app import authenticated
 from app.config import MIN_SECRET_LENGTH, Network, Settings
 from app.core import clock
 from app.core.chains import TOKENS_BY_SYMBOL
@@ -28,6 +29,7 @@ from app.db.unit_of_work import read_only_unit
 from app.gateway.providers.table import ProviderTable
 from app.observability import counters
 from app.payments import settlement_capacity, treasury
+from app.platform.audit_log import verification, witness
 from app.ports.chain import Chain
 from app.ports.errors import PortError
 from app.ports.prices import PriceFeed
@@ -47,6 +49,7 @@ _MAX_CLOCK_SKEW_SECONDS = 5
 _STUCK_AFTER_SECONDS = 3600
 _ALIVE_WITHIN_SECONDS = 60
 _MAX_REPORTED_SPENDS = 20
+_MAX_REPORTED_ROWS = 20
 
 
 class Severity(StrEnum):
@@ -162,6 +165,7 @@ def _check_database(network: Network, vault: Vault) -> Iterator[Finding]:
             isolation = session.scalar(text("SHOW default_transaction_isolation"))
             yield _ok("database", f"default isolation {isolation}")
         yield from _check_custody(session, network, vault)
+        yield from _check_integrity(session)
         yield from _check_processes(session)
 
 
@@ -180,6 +184,31 @@ def _check_custody(session: Session, network: Network, vault: Vault) -> Iterator
         )
     else:
         yield _ok("keys", "the oldest and newest wallets' keys can be decrypted")
+
+
+def _check_integrity(session: Session) -> Iterator[Finding]:
+    changed = authenticated.find_changed(session)
+    for each in changed[:_MAX_REPORTED_ROWS]:
+        yield _fail(
+            "rows", each, "find out who wrote it; then restore it, or `flask --app wsgi keys accept-rows`"
+        )
+    if not changed:
+        yield _ok("rows", "all rows that give power were written by this service")
+    if authenticated.is_permitted(session):
+        yield _warn(
+            "rows", "an upgrade permits unverified rows for a day", "keep a worker running: it seals them"
+        )
+    if witness.read() is None:
+        message = "no file outside the database records the heads of the audit log"
+        yield _warn(
+            "audit", message, "let AUDIT_WITNESS_FILE name one on a disk that is kept, and a worker run"
+        )
+    for problem in verification.find_witness_problems(session):
+        yield _fail(
+            "audit",
+            problem,
+            "find out who changed the database; after a restore, `flask --app wsgi restored`",
+        )
 
 
 def _check_processes(session: Session) -> Iterator[Finding]:

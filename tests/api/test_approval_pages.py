@@ -15,11 +15,11 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from flask import Flask
 from flask.testing import FlaskClient
-from sqlalchemy import update
 from webauthn.helpers import bytes_to_base64url, decode_credential_public_key
 from webauthn.helpers.decode_credential_public_key import DecodedEC2PublicKey
 
 from app.approvals.models import Approval
+from app.authenticated import change
 from app.core import clock
 from app.db.unit_of_work import unit_of_work
 from sandbox.evm import EvmNode
@@ -352,8 +352,6 @@ def test_a_signature_after_the_expiry_or_twice_pays_nothing(
 def expire(approval: dict[str, Any]) -> None:
     """Let a request expire before the owner's session does."""
     with unit_of_work() as session:
-        session.execute(
-            update(Approval)
-            .where(Approval.id == approval["id"])
-            .values(expires_at=clock.now() - timedelta(seconds=1))
+        change(
+            session, Approval, Approval.id == approval["id"], expires_at=clock.now() - timedelta(seconds=1)
         )

@@ -15,6 +15,7 @@ from werkzeug.test import TestResponse
 
 from app.agents import claims
 from app.agents.models import ClaimCode
+from app.authenticated import change
 from app.core import clock, identifiers
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.device import guess_limits
@@ -71,7 +72,7 @@ def _owner_key_count() -> int:
 
 def _age_claims(by: timedelta) -> None:
     with unit_of_work() as session:
-        session.execute(update(ClaimCode).values(claimed_at=clock.now() - by))
+        change(session, ClaimCode, claimed_at=clock.now() - by)
 
 
 def test_a_code_identifies_its_agent(client: FlaskClient, register: Register) -> None:
@@ -157,7 +158,7 @@ def test_unknown_malformed_expired_and_revoked_codes_are_indistinguishable(
 ) -> None:
     expired, revoked = register()["claimCode"], register()
     with unit_of_work() as session:
-        session.execute(update(ClaimCode).values(expires_at=clock.now() - timedelta(seconds=1)))
+        change(session, ClaimCode, expires_at=clock.now() - timedelta(seconds=1))
     replaced = register()
     client.post("/v1/agents/claim-code", headers={"X-API-Key": replaced["apiKey"]})
     with unit_of_work() as session:
@@ -243,7 +244,7 @@ def test_a_claim_from_before_receipts_returns_no_owner_key_again(
     code = register()["claimCode"]
     receipt = _claim(client, code).get_json()["claimReceipt"]
     with unit_of_work() as session:
-        session.execute(update(ClaimCode).values(receipt_digest=None))
+        change(session, ClaimCode, receipt_digest=None)
     assert "ownerKey" not in _claim(client, code, claimReceipt=receipt).get_json()
 
 

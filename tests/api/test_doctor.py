@@ -23,6 +23,7 @@ from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.observability import counters
 from app.payments import treasury
 from app.wallets.core.models import KeyStore
+from tests.support import status_writes
 from tests.support.agents import register
 from tests.support.applications import InMemoryCounterStore, RecordingQueue, key_of, make_app, settings_for
 from tests.support.chains import fund
@@ -124,6 +125,7 @@ def test_an_unreachable_database_is_reported_without_its_password() -> None:
 
 def test_undecryptable_wallet_keys_are_found(build_app: Callable[..., Flask], sqlite_url: str) -> None:
     register(build_app(sqlite_url).test_client())
+    status_writes.expect_unverifiable_rows()
     restored = build_app(sqlite_url, settings={"encryption_keys": key_of("another")})
     result = doctor(restored)
     assert "1 of the oldest and newest" in result.output or "2 of the oldest and newest" in result.output

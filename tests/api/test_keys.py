@@ -13,6 +13,7 @@ from flask.testing import FlaskClient
 from sqlalchemy import func, select, update
 from werkzeug.test import TestResponse
 
+from app.authenticated import change
 from app.core import clock, identifiers
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import Unauthorized
@@ -114,7 +115,7 @@ def test_missing_malformed_unknown_expired_and_revoked_keys_are_indistinguishabl
 def test_a_key_in_its_grace_period_is_valid(app: Flask, register: Register) -> None:
     key = register()["apiKey"]
     with unit_of_work() as session:
-        session.execute(update(ApiKey).values(expires_at=clock.now() + timedelta(minutes=1)))
+        change(session, ApiKey, expires_at=clock.now() + timedelta(minutes=1))
     assert _authenticate(app, AGENT_KEY, X_API_Key=key) is not None
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from flask import Flask
 from playwright.sync_api import CDPSession, Page
-from sqlalchemy import update
 from werkzeug.serving import make_server
 
 from app.approvals.models import Approval
+from app.authenticated import change
 from app.core import clock
 from app.db.unit_of_work import unit_of_work
 from sandbox.evm import EvmNode
@@ -238,7 +238,7 @@ def test_a_tap_after_the_expiry_shows_that_nothing_was_paid(
     page.goto(approval["url"])
     with unit_of_work() as session:
         past = clock.now() - timedelta(seconds=1)
-        session.execute(update(Approval).where(Approval.id == approval["id"]).values(expires_at=past))
+        change(session, Approval, Approval.id == approval["id"], expires_at=past)
     with navigation(page):
         page.get_by_role("button", name="Approve once").click()
     page.get_by_text("Your decision came too late and had no effect.").wait_for()

@@ -83,6 +83,7 @@ def _parse(overrides: Mapping[str, Any]) -> Settings:
         "price_overrides": "ETH:3000,SOL:150",
         # The maximum: a transaction that lands immediately is confirmed within it on a busy machine, too.
         "confirmation_wait_seconds": "25",
+        "audit_witness_file": "off",
         **overrides,
     }
     return Settings(**values)

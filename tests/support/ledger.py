@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Barrier
+from types import SimpleNamespace
 from typing import Concatenate, ParamSpec, TypeVar
 
 from flask import Flask
 from sqlalchemy import delete, event
 from sqlalchemy.orm import Session
 
+from app.adapters.vault.local import LocalVault
+from app.authenticated import VerifiedRows
 from app.credits import audit as credits_audit
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import ServiceError
@@ -33,6 +36,10 @@ def ledger_app(database_url: str) -> Flask:
     in_memory = database_url == "sqlite://"
     app.config["SQLALCHEMY_ENGINE_OPTIONS"] = {} if in_memory else _engine_options(settings_for(database_url))
     db.init_app(app)
+    settings, seen = settings_for(database_url), VerifiedRows()
+    vault = LocalVault(settings.encryption_key_list())
+    # What authenticated rows need.
+    app.state = SimpleNamespace(settings=settings, ports=SimpleNamespace(vault=vault), part=lambda _: seen)  # type: ignore[attr-defined]
     with app.app_context():
         if db.engine.dialect.name == "sqlite":
             event.listen(db.engine, "connect", prepare_sqlite)

@@ -47,6 +47,12 @@ ADDRESS = "0x52908400098527886E0F7030069857D2E4169EE7"
 _START = datetime(2028, 2, 25, 23, 59, tzinfo=UTC)
 
 
+def set_default(wallet_id: str, **limits_nanos: int) -> None:
+    """Give a wallet that was opened without controls the default ones."""
+    unit(accounts.advance_controls_version, [wallet_id])
+    unit(controls.set_default, wallet_id, **limits_nanos)
+
+
 @dataclass
 class Movement:
     """A movement of the model."""
@@ -70,7 +76,7 @@ class Spending(RuleBasedStateMachine):
         self.clock = time_machine.travel(_START, tick=False)
         self.traveller = self.clock.start()
         unit(accounts.open_account, self.wallet, new_id())
-        unit(controls.set_default, self.wallet, **LIMITS)
+        set_default(self.wallet, **LIMITS)
         self.made: dict[str, Movement] = {}
 
     def teardown(self) -> None:
@@ -176,7 +182,7 @@ def _hold(wallet: str, nanos: int | None, *, reference: str | None = None) -> No
 
 
 def test_a_hold_costs_the_same_with_any_history(wallet: str) -> None:
-    unit(controls.set_default, wallet)
+    set_default(wallet)
 
     def cost() -> int:
         with statements() as seen:
@@ -190,7 +196,7 @@ def test_a_hold_costs_the_same_with_any_history(wallet: str) -> None:
 
 
 def test_a_clock_that_is_behind_opens_no_second_day(wallet: str) -> None:
-    unit(controls.set_default, wallet)
+    set_default(wallet)
     midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
     before = midnight - timedelta(seconds=1)
     for moment in (midnight, before):
@@ -202,7 +208,7 @@ def test_a_clock_that_is_behind_opens_no_second_day(wallet: str) -> None:
 
 
 def test_a_refused_hold_leaves_nothing_even_if_its_unit_commits(wallet: str) -> None:
-    unit(controls.set_default, wallet)
+    set_default(wallet)
     reference = new_id()
     with unit_of_work() as session:
         with pytest.raises(PerTxLimitExceeded):
@@ -225,7 +231,7 @@ def test_the_hold_of_another_wallet_permits_nothing(wallet: str) -> None:
 
 def test_without_a_price_only_a_wallet_without_limits_can_spend(wallet: str) -> None:
     _hold(wallet, None)
-    unit(controls.set_default, wallet)
+    set_default(wallet)
     with pytest.raises(PriceUnavailable):
         _hold(wallet, None)
     assert read(controls.status_of, wallet).today.spent_nanos == 0
@@ -233,7 +239,7 @@ def test_without_a_price_only_a_wallet_without_limits_can_spend(wallet: str) -> 
 
 def test_spending_before_limits_were_set_counts_against_them(wallet: str) -> None:
     _hold(wallet, 5000 * USD)
-    unit(controls.set_default, wallet)
+    set_default(wallet)
     with pytest.raises(DailyLimitExceeded) as refusal:
         _hold(wallet, 1)
     assert refusal.value.details["spent_usd"] == 5000
@@ -293,7 +299,7 @@ def test_controls_are_created_with_zeros_and_updated_with_the_given_fields(walle
 
 
 def test_locked_controls_can_be_loosened_by_the_owner_but_not_by_the_agent(wallet: str) -> None:
-    unit(controls.set_default, wallet)
+    set_default(wallet)
     _set_lock(wallet, locked=True)
     for loosening in (
         ControlsChange(daily_limit_nanos=101 * USD),
@@ -320,7 +326,7 @@ def test_the_agent_s_own_key_cannot_lock_what_is_not_locked(wallet: str) -> None
 
 
 def test_a_new_wallet_does_not_bypass_locked_controls(wallet: str) -> None:
-    unit(controls.set_default, wallet)
+    set_default(wallet)
     free, bound = new_id(), new_id()
     unit(accounts.open_account, free, AGENT)
     assert unit(controls.inherit, free, wallet) is None
@@ -334,7 +340,7 @@ def test_a_new_wallet_does_not_bypass_locked_controls(wallet: str) -> None:
 
 
 def test_a_closed_account_leaves_no_rows_and_accepts_no_holds(wallet: str) -> None:
-    unit(controls.set_default, wallet)
+    set_default(wallet)
     _hold(wallet, 5, reference="old")
     unit(controls.close_account, wallet)
     with pytest.raises(NotFound):

@@ -6,6 +6,7 @@ Never shows a secret: no repr, log, exception or pickle of anything here contain
 from __future__ import annotations
 
 import base64
+import hmac
 import re
 import secrets
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from coincurve import PrivateKey
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from app.adapters.vault import derivation
 from app.ports.errors import Rejected
@@ -26,6 +29,7 @@ _WALLET_BYTES = derivation.ENTROPY_BYTES + _PAIR_BYTES
 _NONCE_BYTES = 12
 _TAG_BYTES = 16
 _DIGEST_BYTES = 32
+_MAC_INFO = b"purser/authenticated-rows/v1"
 _KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
 _SEALED = re.compile(r"([A-Za-z0-9_-]{1,32})\.([A-Za-z0-9_-]+)", re.ASCII)
 
@@ -76,7 +80,7 @@ class LocalSigner(_NonCopyable):
 class LocalVault(_NonCopyable):
     """Seals with the first of the operator's keys and opens with all of them."""
 
-    __slots__ = ("_keys", "current_key_id")
+    __slots__ = ("_keys", "_mac_keys", "current_key_id")
 
     def __init__(self, keys: Sequence[tuple[str, bytes]]) -> None:
         """Store `(id, 32 bytes)` pairs, the one for new data first. Raises: ValueError that shows no key."""
@@ -87,6 +91,9 @@ class LocalVault(_NonCopyable):
             raise ValueError(msg)
         self.current_key_id = ids[0]
         self._keys = {key_id: AESGCM(key) for key_id, key in keys}
+        self._mac_keys = {
+            key_id: HKDF(SHA256(), _KEY_BYTES, salt=None, info=_MAC_INFO).derive(key) for key_id, key in keys
+        }
 
     def __repr__(self) -> str:
         return f"LocalVault(key_ids={list(self._keys)!r})"
@@ -110,6 +117,18 @@ class LocalVault(_NonCopyable):
             return key.decrypt(body[:_NONCE_BYTES], body[_NONCE_BYTES:], _associated_data(location))
         except InvalidTag:
             raise _unreadable() from None
+
+    def authenticate(self, message: bytes) -> str:
+        mac = hmac.digest(self._mac_keys[self.current_key_id], message, "sha256")
+        return f"{self.current_key_id}.{_encode(mac)}"
+
+    def is_authentic(self, mac: str, message: bytes) -> bool:
+        key_id, _, text = mac.partition(".")
+        key = self._mac_keys.get(key_id)
+        if key is None:
+            return False
+        expected = _encode(hmac.digest(key, message, "sha256"))
+        return hmac.compare_digest(expected.encode(), text.encode())
 
     def create_wallet(self, location: SecretLocation) -> NewWallet:
         """Generate 128 bits of BIP-39 entropy, and seal it with the keys derived from it.

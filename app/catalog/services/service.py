@@ -11,10 +11,12 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, insert, select, update
+from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, insert, select
 from sqlalchemy.orm import Session
 
 from app import base_urls
+from app.authenticated import change as change_row
+from app.authenticated import seal_of
 from app.catalog import subscriptions
 from app.catalog.models import PROVIDER_PREFIX, SERVICES, Service, ServiceSpecification, ServiceStatus
 from app.catalog.services import search_index
@@ -97,9 +99,10 @@ class CallableService:
 
 
 COLUMNS = tuple(getattr(Service, each.name) for each in fields(ServiceView))
+_SEAL = seal_of(Service)
 _IS_ACTIVE = Service.status == ServiceStatus.ACTIVE.value
 _CALLABLE = PreparedRead(
-    select(Service.id, Service.name, Service.base_url, Service.price_nanos, Service.secret_sealed).where(
+    select(*_SEAL.columns, Service.name, Service.secret_sealed).where(
         Service.id == bindparam("of_service"), _IS_ACTIVE
     )
 )
@@ -124,9 +127,13 @@ def register(
         row = session.execute(
             insert(Service)
             .values(
-                id=service_id, agent_id=agent_id, **{**values, "base_url": base_url},
-                **SERVICES.initial(ServiceStatus.ACTIVE), secret_sealed=sealed, total_calls=0,
-                total_revenue_nanos=0, created_at=now, updated_at=now,
+                Service.stamp(
+                    {
+                        "id": service_id, "agent_id": agent_id, **values, "base_url": base_url,
+                        **SERVICES.initial(ServiceStatus.ACTIVE), "secret_sealed": sealed, "total_calls": 0,
+                        "total_revenue_nanos": 0, "created_at": now, "updated_at": now,
+                    }
+                )
             )
             .returning(*COLUMNS)
         ).one()  # fmt: skip
@@ -194,15 +201,9 @@ def change(
         if status is not None:
             others = _UNRETIRED - {ServiceStatus(status)}
             SERVICES.move(session, _owned(service_id, agent_id), others, ServiceStatus(status))
-        row = session.execute(
-            update(Service)
-            .where(_owned(service_id, agent_id))
-            .values(**changes, updated_at=clock.now())
-            .returning(*COLUMNS)
-        ).one_or_none()
-        if row is None:
+        if not change_row(session, Service, _owned(service_id, agent_id), **changes, updated_at=clock.now()):
             raise _not_found()
-        view = view_of(row)
+        view = view_of(_find(session, service_id))
         if replaces_document:
             _replace_specification(session, service_id, specification)
         _index(session, view)
@@ -251,8 +252,9 @@ def callable_service(service_id: str) -> CallableService:
     canonical = identifiers.require_id(service_id, _not_found())
     with read_only_unit() as session:
         row = _CALLABLE.one_or_none(session, {"of_service": canonical})
-    if row is None:
-        raise _not_found()
+        if row is None:
+            raise _not_found()
+        _SEAL.verify(session, row)
     secret = _unseal(row.secret_sealed, row.id).encode()
     return CallableService(row.id, row.name, row.base_url, row.price_nanos, secret)
 

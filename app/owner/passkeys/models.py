@@ -7,14 +7,16 @@ from datetime import datetime
 from sqlalchemy import BigInteger, ForeignKey, LargeBinary, String
 from sqlalchemy.orm import Mapped, mapped_column
 
+from app.authenticated import Authenticated
 from app.db.columns import ID, UtcDateTime
 from app.extensions import Model
 
 
-class OwnerPasskey(Model):
+class OwnerPasskey(Authenticated, Model):
     """A passkey that opens the agent of one owner key, as long as that key is valid."""
 
     __tablename__ = "owner_passkeys"
+    not_authenticated = frozenset({"sign_count", "name", "created_at", "used_at"})
 
     id: Mapped[str] = mapped_column(ID, primary_key=True)
     owner_key_id: Mapped[str] = mapped_column(ID, ForeignKey("owner_keys.id", ondelete="CASCADE"), index=True)

@@ -19,6 +19,7 @@ from webauthn.helpers import parse_authentication_credential_json
 from webauthn.helpers.exceptions import WebAuthnException
 from webauthn.helpers.structs import AuthenticationCredential
 
+from app.authenticated import seal_of
 from app.core import clock, identifiers
 from app.db.statements import count, insert_into
 from app.db.unit_of_work import read_only_unit, unit_of_work
@@ -96,9 +97,13 @@ def add_passkey(
         added = session.execute(
             insert_into(session, OwnerPasskey)
             .values(
-                id=passkey_id, owner_key_id=owner.id, name=name, created_at=clock.now(),
-                credential_digest=_digest(created.credential_id), credential_id=created.credential_id,
-                public_key=created.credential_public_key, sign_count=created.sign_count,
+                OwnerPasskey.stamp(
+                    {
+                        "id": passkey_id, "owner_key_id": owner.id, "name": name, "created_at": clock.now(),
+                        "credential_digest": _digest(created.credential_id), "credential_id": created.credential_id,
+                        "public_key": created.credential_public_key, "sign_count": created.sign_count,
+                    }
+                )
             )
             .on_conflict_do_nothing(index_elements=["credential_digest"])
             .returning(OwnerPasskey.id)
@@ -140,6 +145,8 @@ def verify_assertion(
         select(OwnerPasskey).where(OwnerPasskey.credential_digest == _digest(response.raw_id))
     ).scalar_one_or_none()
     if row is None or (owner is not None and owner.id != row.owner_key_id):
+        return None
+    if not seal_of(OwnerPasskey).accepts(session, row):
         return None
     valid = owner_keys.list_valid(session, [row.owner_key_id])
     new_count = _verified_count(row, challenge, response) if valid else None

@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from sqlalchemy import Row, Select, delete, select, update
+from sqlalchemy import Row, Select, delete, select
 from sqlalchemy.orm import Session
 
 from app.agents import claims
+from app.authenticated import RowSeal, change, seal_of
 from app.core import clock, identifiers
 from app.db.statements import count, insert_into
 from app.db.unit_of_work import read_only_unit, unit_of_work
@@ -34,6 +35,7 @@ from app.web.client_request import current_request
 
 SESSION_LIFETIME = timedelta(hours=12)
 MAX_AGENTS = 50
+_SEAL, _KEY_SEAL = seal_of(OwnerSession), RowSeal(OwnerSessionKey, mac="key_mac")
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 
 
@@ -57,16 +59,15 @@ def find_session(token: str | None) -> LiveSession | None:
         return None
     with read_only_unit() as session:
         rows = session.execute(
-            select(
-                OwnerSession.id,
-                OwnerSession.started_at,
-                OwnerSession.expires_at,
-                OwnerSessionKey.owner_key_id,
-            )
+            select(*_SEAL.columns, OwnerSession.started_at, *_KEY_SEAL.columns)
+            .select_from(OwnerSession)
             .join(OwnerSessionKey, OwnerSessionKey.session_id == OwnerSession.id)
             .where(OwnerSession.digest == identifiers.digest(token), OwnerSession.expires_at > clock.now())
         ).all()
-        keys = tuple(owner_keys.list_valid(session, [row.owner_key_id for row in rows])) if rows else ()
+        if not rows or not _SEAL.accepts(session, rows[0]):
+            return None
+        entered = [row.owner_key_id for row in rows if _KEY_SEAL.accepts(session, row)]
+        keys = tuple(owner_keys.list_valid(session, entered))
     if not keys:
         return None
     return LiveSession(rows[0].id, rows[0].started_at, rows[0].expires_at, keys)
@@ -235,13 +236,8 @@ def _create_session(session: Session, key_id: str) -> str:
 
 def _add_key(session: Session, session_id: str, key_id: str) -> str:
     token = secrets.token_urlsafe(32)
-    changed = session.execute(
-        update(OwnerSession)
-        .where(OwnerSession.id == session_id, OwnerSession.expires_at > clock.now())
-        .values(digest=identifiers.digest(token))
-        .returning(OwnerSession.id)
-    ).first()
-    if changed is None:
+    is_live = OwnerSession.id == session_id, OwnerSession.expires_at > clock.now()
+    if not change(session, OwnerSession, *is_live, digest=identifiers.digest(token)):
         # A concurrent request has ended it.
         return _create_session(session, key_id)
     _insert_key(session, session_id, key_id)
@@ -253,7 +249,7 @@ def _add_key(session: Session, session_id: str, key_id: str) -> str:
 def _insert_key(session: Session, session_id: str, key_id: str) -> None:
     session.execute(
         insert_into(session, OwnerSessionKey)
-        .values(session_id=session_id, owner_key_id=key_id)
+        .values(OwnerSessionKey.stamp({"session_id": session_id, "owner_key_id": key_id}))
         .on_conflict_do_nothing(index_elements=["session_id", "owner_key_id"])
     )
 

@@ -95,7 +95,7 @@ def create(
         nanos = money.nanos_from_usd(app_state().settings.initial_credits_usd)
     with unit_of_work() as session:
         agent = identity.add_agent(session, key, name=name or DEFAULT_NAME, email=email)
-        wallet = wallets.create(session, agent.id, wallet_key, name=None)
+        wallet = wallets.create(session, agent.id, wallet_key, name=None, controls="specified")
         specified = {limit: nanos for limit, nanos in limits.items() if nanos is not None}
         controls = spending_controls.set_default(session, wallet.id, **specified)
         credit_accounts.open_account(session, agent.id)

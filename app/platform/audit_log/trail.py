@@ -28,8 +28,10 @@ from app.db.unit_of_work import after_commit
 from app.errors import NotFound, Unauthorized
 from app.identity import master_keys, owner_keys
 from app.observability import logs
+from app.platform.audit_log import witness
 from app.platform.audit_log.actors import Actor, ActorKind
 from app.platform.audit_log.models import AuditEntry, AuditHead
+from app.platform.audit_log.witness import AuditHeadView
 from app.sealing import SealedColumn
 
 _log = structlog.get_logger(__name__)
@@ -39,6 +41,8 @@ _MAX_LISTED = 50
 _INSERT_BATCH = 200
 GENESIS = "0" * 64
 _KEY_BYTES = 32
+# The acts of operators are witnessed immediately, all others within the hour.
+_WITNESSED = frozenset({ActorKind.MASTER_KEY, ActorKind.COMMAND})
 
 
 class AuditAction(StrEnum):
@@ -74,6 +78,7 @@ class AuditAction(StrEnum):
     BRIDGE_WRITTEN_OFF = "bridge.written_off"
     ENCRYPTION_ROTATION_STARTED = "encryption.rotation_begun"
     ENCRYPTION_ROTATED = "encryption.rotated"
+    ROWS_ACCEPTED = "rows.accepted"
     DATABASE_RESTORED = "database.set_back"
 
     @property
@@ -109,18 +114,10 @@ AuditEntryRow: TypeAlias = Row[*tuple[Any, ...]]
 """The columns of an entry."""
 
 
-@dataclass(frozen=True, slots=True)
-class AuditHeadView:
-    """The end of the trail: the number of entries, and the hash of the last one."""
-
-    number: int
-    hash: str
-
-
 def record(session: Session, actor: Actor, *acts: AuditEvent) -> None:
     """Append entries to the trail, last in the unit that makes the change.
 
-    The head is logged as well, so that a restore to an earlier state can be detected from the logs.
+    The head is logged, and an operator's appended to the witness, which reveal a return to an earlier state.
 
     Raises: Unauthorized when the acting master or owner key has been revoked: then the whole unit is rolled back.
     """
@@ -160,6 +157,9 @@ def record(session: Session, actor: Actor, *acts: AuditEvent) -> None:
         .execution_options(synchronize_session=False)
     )
     after_commit(lambda: _log.info("audit_head", number=last, hash=previous))
+    if actor.kind in _WITNESSED:
+        was_restored = any(act.action is AuditAction.DATABASE_RESTORED for act in acts)
+        after_commit(lambda: witness.append(AuditHeadView(last, previous), was_restored=was_restored))
 
 
 def list_entries(
@@ -264,8 +264,9 @@ def _entries() -> Any:
 def entry_hash(key: bytes, previous: str, entry: Mapping[str, Any]) -> str:
     """Return the hash of an entry with JSON values (times as text, no float): an HMAC over it and the previous hash.
 
-    The key is not stored in the clear, so that write access to the database alone neither suffices to change an entry
-    nor to truncate the chain unnoticed.
+    The key is not stored in the clear, so that write access to the database alone does not suffice to change an entry
+    or to forge a head. It does suffice to delete the last entries and put an earlier head back, which only a head that
+    was recorded elsewhere reveals (`witness`).
     """
     text = json.dumps(entry, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return _hmac_hex(key, f"entry:{previous}:{text}")

@@ -9,9 +9,10 @@ from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
 from app.db.statements import table_of
-from app.platform.audit_log import trail
+from app.platform.audit_log import trail, witness
 from app.platform.audit_log.models import AuditEntry, AuditHead
-from app.platform.audit_log.trail import AuditEntryRow, AuditHeadView
+from app.platform.audit_log.trail import AuditEntryRow
+from app.platform.audit_log.witness import AuditHeadView
 from app.ports.errors import Rejected
 
 _PAGE_SIZE = 1000
@@ -24,7 +25,7 @@ def find_problems(
     """Return one sentence per problem, none when the trail is intact.
 
     `newest` restricts the check to the last entries. `expected` is a head recorded earlier, outside the database:
-    only it reveals that the trail, head included, was set to an earlier state of itself.
+    only it reveals that the trail, head included, was set to an earlier state of itself (as does the witness).
     """
     rows = session.execute(
         select(AuditHead.name, AuditHead.number, AuditHead.hash, AuditHead.proof, AuditHead.sealed)
@@ -39,6 +40,22 @@ def find_problems(
         *unexpected[:_MAX_PROBLEMS_SHOWN],
         *_check(session, next((row for row in rows if row.name == trail.TRAIL_NAME), None), newest, expected),
     ]
+
+
+def find_witness_problems(session: Session) -> list[str]:
+    """Return one sentence per head of the witness that the trail disagrees with. Raises: OSError."""
+    found = witness.read()
+    if found is None:
+        return []
+    number = trail.get_head(session).number
+    return [
+        *(f"line {line} of the witness was not written by this service" for line in found.forged_lines),
+        *(
+            problem
+            for head in dict.fromkeys(found.heads)
+            for problem in _head_mismatches(session, head, number)
+        ),
+    ][:_MAX_PROBLEMS_SHOWN]
 
 
 def _check(

@@ -12,6 +12,7 @@ import structlog
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
+from app.authenticated import seal_of
 from app.core import clock
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName
 from app.core.identifiers import new_id
@@ -105,6 +106,8 @@ def read(bridge_id: str) -> BridgeState | None:
         bridge, parent = session.get(Bridge, bridge_id), session.get(Transaction, bridge_id)
         if bridge is None or parent is None:
             return None
+        seal_of(Bridge).verify(session, bridge)
+        seal_of(Transaction).verify(session, parent)
         legs = bridge_views.legs_of(session, bridge_id)
         source = source_of(legs)
         if source is None or parent.from_address is None:

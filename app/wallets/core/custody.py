@@ -13,6 +13,7 @@ import structlog
 from sqlalchemy import bindparam, delete, select, update
 from sqlalchemy.orm import Session
 
+from app.authenticated import seal_of
 from app.core import clock
 from app.core.chains import ChainName, Family, tokens
 from app.core.identifiers import new_id
@@ -29,7 +30,13 @@ from app.wallets.core.models import KeyStore, RetiredKey, Wallet, WalletKey
 _log = structlog.get_logger(__name__)
 _SINGLETON_ID = 1
 _KEYS = table_of(WalletKey)
-_SEALED = PreparedRead(select(_KEYS.c.sealed).where(_KEYS.c.wallet_id == bindparam("of_wallet")))
+_SEAL = seal_of(Wallet)
+_SEALED = PreparedRead(
+    select(*_SEAL.columns, _KEYS.c.sealed)
+    .select_from(_KEYS)
+    .join(Wallet, Wallet.id == _KEYS.c.wallet_id)
+    .where(_KEYS.c.wallet_id == bindparam("of_wallet"))
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +70,18 @@ def import_key(family: Family, key: bytes) -> NewWalletKey:
 
 
 def signer_of(wallet_id: str) -> Signer:
-    """Open a wallet's key for signing. Raises: NotFound, InternalError if the keys belong to another network."""
+    """Open a wallet's key for signing.
+
+    Raises: NotFound; RowChanged if its agent or addresses were changed; InternalError if the keys are another
+    network's.
+    """
     vault = assert_network()
     with read_only_unit() as session:
-        sealed = _SEALED.scalar(session, {"of_wallet": wallet_id})
-    if sealed is None:
-        raise NotFound
-    return vault.signer(sealed, key_location(wallet_id))
+        row = _SEALED.one_or_none(session, {"of_wallet": wallet_id})
+        if row is None:
+            raise NotFound
+        _SEAL.verify(session, row)
+    return vault.signer(row.sealed, key_location(wallet_id))
 
 
 def assert_network() -> Vault:

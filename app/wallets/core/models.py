@@ -19,14 +19,16 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
+from app.authenticated import Authenticated
 from app.db.columns import ID, SERIAL, Units, UtcDateTime, partial_index
 from app.extensions import Model
 
 
-class Wallet(Model):
+class Wallet(Authenticated, Model):
     """A wallet: one key, one address per chain family."""
 
     __tablename__ = "wallets"
+    not_authenticated = frozenset({"name", "transaction_count", "created_at"})
     __table_args__ = (Index("ix_wallets_agent_id_created_at", "agent_id", "created_at", "id"),)
 
     id: Mapped[str] = mapped_column(ID, primary_key=True)
@@ -73,10 +75,17 @@ class RetiredKey(Model):
     empty_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
-class Transaction(Model):
+class Transaction(Authenticated, Model):
     """A movement or a funding request."""
 
     __tablename__ = "transactions"
+    # What is signed again for a stuck movement is authenticated; outcomes are what the chain shows.
+    not_authenticated = frozenset({
+        "from_address", "tx_hash", "status", "error", "cost_nanos", "created_at", "confirmed_at", "output_currency",
+        "output_quoted_units", "output_minimum_units", "output_units", "gas_fee_units", "expires_at_height",
+        "fee_cap_units", "fee_units", "native_out_units", "block_number", "block_hash", "opened_block", "expires_at",
+        "next_check_at", "quarantined_at", "checks", "request_id"
+    })  # fmt: skip
     __table_args__ = (
         UniqueConstraint("chain", "from_address", "nonce", name="uq_transactions_slot"),
         Index("ix_transactions_history", "wallet_id", "created_at", "id"),
@@ -163,10 +172,15 @@ class SponsoredDay(Model):
     transfers: Mapped[int]
 
 
-class Bridge(Model):
+class Bridge(Authenticated, Model):
     """The state of a bridge; agents see its row in `transactions`."""
 
     __tablename__ = "bridges"
+    not_authenticated = frozenset({
+        "stage", "fee_units", "proof", "attested_at", "received_units", "arrival_hash", "arrival_block",
+        "arrival_block_hash", "arrival_takes_slot", "may_return", "refund_hash", "refund_block", "refund_block_hash",
+        "refund_units", "next_step_at", "steps"
+    })  # fmt: skip
     __table_args__ = (Index("ix_bridges_due", "next_step_at"), Index("ix_bridges_wallet_id", "wallet_id"))
 
     id: Mapped[str] = mapped_column(ID, primary_key=True)
@@ -214,10 +228,11 @@ class TransactionEvent(Model):
     at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-class SignedAttempt(Model):
+class SignedAttempt(Authenticated, Model):
     """Signed bytes of a transaction. Any of them may land, so none is deleted while it can."""
 
     __tablename__ = "signed_attempts"
+    not_authenticated = frozenset({"id", "raw", "refusal", "seen_at_block", "sent_at"})
     __table_args__ = (
         Index("ix_signed_attempts_transaction_id", "transaction_id"),
         UniqueConstraint("chain", "tx_hash", name="uq_signed_attempts_hash"),

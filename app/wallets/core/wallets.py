@@ -11,6 +11,7 @@ from sqlalchemy import Row, Select, bindparam, delete, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.approvals.execution import ApprovedRequest
+from app.authenticated import seal_of
 from app.core import clock, identifiers
 from app.core.chains import ChainName
 from app.core.pagination import Page, PageRequest
@@ -47,7 +48,7 @@ from app.wallets.core.models import (
 
 MAX_WALLETS_PER_AGENT = 100
 MAX_DELETED_PER_DAY = 200
-_TABLE = table_of(Wallet)
+_TABLE, _SEAL = table_of(Wallet), seal_of(Wallet)
 _INSERT, _INSERT_KEY = PreparedInsert(Wallet), PreparedInsert(WalletKey)
 _IS_OWNED = (_TABLE.c.id == bindparam("wallet_id")) & (_TABLE.c.agent_id == bindparam("owner_id"))
 # Most requests of a wallet need its limits, too, and the others hardly notice them.
@@ -87,14 +88,15 @@ def create(
     key: NewWalletKey,
     *,
     name: str | None,
-    controls: Literal["default", "none"] = "none",
+    controls: Literal["default", "specified", "none"] = "none",
     frozen: bool = False,
 ) -> WalletView:
     """Store a wallet with a generated key; the wallet of a `frozen` agent is frozen.
 
+    The caller sets `specified` controls in the same unit (`spending.controls.set_default`).
     Another wallet of an agent with locked controls inherits those of the oldest wallet that has them.
     """
-    sibling_names = {} if controls == "default" else _names_by_id(session, agent_id)
+    sibling_names = {} if controls != "none" else _names_by_id(session, agent_id)
     row = {
         "id": key.wallet_id,
         "agent_id": agent_id,
@@ -104,10 +106,13 @@ def create(
         "transaction_count": 0,
         "created_at": clock.now(),
     }
+    row = Wallet.stamp(row)
     _INSERT.execute(session, row)
     _INSERT_KEY.execute(session, {"wallet_id": key.wallet_id, "sealed": key.sealed})
-    spending_accounts.open_account(session, key.wallet_id, agent_id, frozen=frozen)
-    view = _view(Wallet(**row), {})
+    spending_accounts.open_account(
+        session, key.wallet_id, agent_id, frozen=frozen, controls_version=int(controls != "none")
+    )
+    view = _view(session, Wallet(**row), {})
     if controls == "default":
         return replace(view, spending_controls=spending_controls.set_default(session, view.id))
     found = spending_controls.controls_of(session, list(sibling_names))
@@ -144,8 +149,8 @@ def get_owned(wallet_id: str, *, agent_id: str | None) -> WalletView:
     if canonical is not None and agent_id is not None:
         with read_only_unit() as session:
             row = _OWNED.one_or_none(session, {"wallet_id": canonical, "owner_id": agent_id})
-        if row is not None:
-            return replace(_view(row, {}), spending_status=row)
+            if row is not None:
+                return replace(_view(session, row, {}), spending_status=row)
     raise NotFound("This key has no such wallet.")
 
 
@@ -165,7 +170,7 @@ def get_with_controls(wallet_id: str) -> WalletView:
         wallet = session.get(Wallet, wallet_id)
         if wallet is None:
             raise NotFound("This key has no such wallet.")
-        return _view(wallet, spending_controls.controls_of(session, [wallet_id]))
+        return _view(session, wallet, spending_controls.controls_of(session, [wallet_id]))
 
 
 def first_wallet(session: Session, agent_id: str) -> WalletView:
@@ -173,7 +178,9 @@ def first_wallet(session: Session, agent_id: str) -> WalletView:
     row = _FIRST.one_or_none(session, {"owner_id": agent_id})
     if row is None:
         raise NotFound("This agent has no wallet.")
-    return replace(_view(row, {}), spending_controls=spending_controls.find_controls(session, row.id))
+    return replace(
+        _view(session, row, {}), spending_controls=spending_controls.find_controls(session, row.id)
+    )
 
 
 def agent_with_address(session: Session, address: str) -> str | None:
@@ -194,7 +201,7 @@ def find_by_address(session: Session, address: str, *, agent_id: str) -> WalletV
             or_(Wallet.evm_address == address, Wallet.solana_address == address), Wallet.agent_id == agent_id
         )
     )
-    return None if wallet is None else _view(wallet, {})
+    return None if wallet is None else _view(session, wallet, {})
 
 
 def list_of(agent_id: str | None, page: PageRequest) -> Page[WalletView]:
@@ -205,7 +212,7 @@ def list_of(agent_id: str | None, page: PageRequest) -> Page[WalletView]:
         total = count(session, Wallet, Wallet.agent_id == agent_id)
         wallets = session.scalars(_of_agent(agent_id).limit(page.limit).offset(page.offset)).all()
         controls = spending_controls.controls_of(session, [wallet.id for wallet in wallets])
-        return Page([_view(wallet, controls) for wallet in wallets], total, page)
+        return Page([_view(session, wallet, controls) for wallet in wallets], total, page)
 
 
 def first_wallets(session: Session, agent_ids: Sequence[str]) -> dict[str, WalletView]:
@@ -217,14 +224,14 @@ def first_wallets(session: Session, agent_ids: Sequence[str]) -> dict[str, Walle
     )
     ranked = select(Wallet.id, place).where(Wallet.agent_id.in_(agent_ids)).subquery()
     firsts = select(Wallet).join(ranked, ranked.c.id == Wallet.id).where(ranked.c.place == 1)
-    return {wallet.agent_id: _view(wallet, {}) for wallet in session.scalars(firsts)}
+    return {wallet.agent_id: _view(session, wallet, {}) for wallet in session.scalars(firsts)}
 
 
 def all_of(session: Session, agent_id: str) -> list[WalletView]:
     """Return every wallet of an agent with its controls, oldest first; two queries."""
     wallets = session.scalars(_of_agent(agent_id)).all()
     controls = spending_controls.controls_of(session, [wallet.id for wallet in wallets])
-    return [_view(wallet, controls) for wallet in wallets]
+    return [_view(session, wallet, controls) for wallet in wallets]
 
 
 def set_frozen(session: Session, agent_id: str, *, frozen: bool) -> AgentSnapshot:
@@ -331,7 +338,10 @@ def _of_agent(agent_id: str) -> Select[Wallet]:
     return select(Wallet).where(Wallet.agent_id == agent_id).order_by(Wallet.created_at, Wallet.id)
 
 
-def _view(wallet: Wallet | Row[*tuple[Any, ...]], controls: Mapping[str, ControlsView]) -> WalletView:
+def _view(
+    session: Session, wallet: Wallet | Row[*tuple[Any, ...]], controls: Mapping[str, ControlsView]
+) -> WalletView:
+    _SEAL.verify(session, wallet)
     return WalletView(
         id=wallet.id,
         agent_id=wallet.agent_id,

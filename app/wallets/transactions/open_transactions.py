@@ -9,7 +9,9 @@ from typing import Any, TypeAlias
 
 import structlog
 from sqlalchemy import ColumnElement, Row, bindparam, case, exists, func, select
+from sqlalchemy.orm import Session
 
+from app.authenticated import RowChanged, seal_of
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName
 from app.core.money import TokenAmount
 from app.db.statements import table_of
@@ -166,15 +168,19 @@ def _load(
         )
         for attempt in session.execute(signed):
             attempts[attempt.transaction_id].append(attempt)
-        return [_movement_or_unreadable(row, attempts[row.id]) for row in rows]
+        return [_movement_or_unreadable(session, row, attempts[row.id]) for row in rows]
 
 
 def _movement_or_unreadable(
-    row: Transaction, attempts: list[SignedBytes]
+    session: Session, row: Transaction, attempts: list[SignedBytes]
 ) -> OpenMovement | UnreadableMovement:
     try:
+        # They may be signed again as they are here.
+        seal_of(Transaction).verify(session, row)
+        for attempt in attempts:
+            seal_of(SignedAttempt).verify(session, attempt)
         return _movement(row, attempts)
-    except (LookupError, ValueError):
+    except (LookupError, ValueError, RowChanged):
         _log.exception("movement_unreadable", transaction_id=row.id, chain=row.chain)
         return UnreadableMovement(row.id, ChainName(row.chain), row.checks)
 
