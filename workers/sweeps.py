@@ -23,6 +23,7 @@ from app.db.leases import lease, once_per_period
 from app.db.unit_of_work import read_only_unit, snapshot, unit_of_work
 from app.device import guess_limits
 from app.events import feed as event_feed
+from app.events import queues as event_queues
 from app.idempotency import service as idempotency
 from app.jobs import JobName
 from app.owner.passkeys import service as passkeys
@@ -105,6 +106,8 @@ def sweep() -> None:
             ),
             "announce_unhealthy_services": lambda: service_health.announce_unhealthy(now),
             "prune_events": lambda: event_feed.prune(now),
+            "assign_event_queues": event_queues.assign,
+            "prune_event_queues": lambda: event_queues.prune(now),
             "prune_answers": lambda: service_purchases.prune_answers(now),
             # By RETENTION_DAYS, in a bounded number of short units of each kind; the next sweep continues.
             "prune_usage": lambda: usage_retention.prune(cutoff),

@@ -22,6 +22,7 @@ from app.db.state_machine import StateMachine
 from app.db.statements import count, page_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, LimitReached, NotFound
+from app.events import queues
 from app.events.models import EventDelivery, EventTarget
 from app.events.types import PATTERNS
 from app.idempotency.service import NO_CLAIM, Claim
@@ -297,6 +298,7 @@ def _create(
         most = MAX_OPERATOR_TARGETS if subscriber.agent_id is None else MAX_TARGETS
         if count(session, EventTarget, *_of(subscriber, None)) >= most:
             raise LimitReached(f"There can be at most {most} webhooks and other targets; delete one first.")
+        queues.join(session, row)
         session.add(row)
         session.flush()
         claim.bind(session, target_id)
