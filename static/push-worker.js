@@ -7,6 +7,8 @@ const TITLES = {
   "budget.threshold_reached": "A limit is nearly reached",
   "credits.low": "Credits are low",
   "wallet.frozen": "A wallet was frozen",
+  "controls.changed": "The agent loosened its limits",
+  "notices": "Several notices",
 };
 
 addEventListener("push", (event) => {

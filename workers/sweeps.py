@@ -11,6 +11,7 @@ from rq.timeouts import JobTimeoutException
 from app import authenticated
 from app.agents import claims
 from app.approvals import service as approvals
+from app.audit_log import actors, trail, verification, witness
 from app.buying import records as service_purchases
 from app.catalog.statistics import audit as catalog_audit
 from app.catalog.statistics import counts as statistics
@@ -24,6 +25,7 @@ from app.db.leases import lease, once_per_period
 from app.db.unit_of_work import read_only_unit, snapshot, unit_of_work
 from app.device import guess_limits
 from app.events import feed as event_feed
+from app.events import queues as event_queues
 from app.idempotency import service as idempotency
 from app.jobs import JobName
 from app.owner.passkeys import service as passkeys
@@ -32,7 +34,6 @@ from app.payments import audit as payments_audit
 from app.payments import jobs as payments
 from app.platform import keys as platform_keys
 from app.platform import row_seals
-from app.platform.audit_log import actors, trail, verification, witness
 from app.shopping import maintenance as purchases
 from app.spending import audit as spending_audit
 from app.spending import holds as spending_holds
@@ -117,6 +118,8 @@ def sweep() -> None:
             ),
             "announce_unhealthy_services": lambda: service_health.announce_unhealthy(now),
             "prune_events": lambda: event_feed.prune(now),
+            "assign_event_queues": event_queues.assign,
+            "prune_event_queues": lambda: event_queues.prune(now),
             "prune_answers": lambda: service_purchases.prune_answers(now),
             # By RETENTION_DAYS, in a bounded number of short units of each kind; the next sweep continues.
             "prune_usage": lambda: usage_retention.prune(cutoff),

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import Self
 
 import structlog
-from sqlalchemy import event
+from sqlalchemy import Select, event
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as SqlTimeoutError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import ORMExecuteState, Session
 from sqlalchemy.pool import PoolProxiedConnection
 
 from app.db import lock_order
@@ -218,6 +218,16 @@ def _open_unit(session: Session, *, is_read_only: bool = False) -> Iterator[_Uni
 def _reject_work_outside_unit(_session: Session, _transaction: object, _connection: object) -> None:
     if not is_unit_open():
         raise UnitError("the session was used outside a unit of work")
+
+
+@event.listens_for(db.session, "do_orm_execute")
+def _lock_on_sqlite(state: ORMExecuteState) -> None:
+    """Begin the transaction before a SELECT ... FOR UPDATE: SQLite renders no lock, and begins only before a write."""
+    statement = state.statement
+    if isinstance(statement, Select) and statement._for_update_arg is not None:  # noqa: SLF001 - nothing public tells
+        connection = state.session.connection()
+        if connection.dialect.name == "sqlite" and not connection.connection.driver_connection.in_transaction:  # type: ignore[union-attr]
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def guard(engine: Engine, *, refuses_wrong_lock_order: bool) -> None:

@@ -1,8 +1,9 @@
 """Deliveries: claim a target, send what is due to it, record the results. The only writer of `event_deliveries`.
 
-A target belongs to one thread at a time, by a lease. Of the deliveries of one object to one target, only the first that
-is not finished is sent, so that they arrive in order. An attempt may arrive twice if the process dies before the result
-is recorded; the id is the same.
+A target belongs to one thread at a time, by a lease, and is chosen by its queue (`app.events.queues`). Of the
+deliveries of one object to one target, only the first that is not finished is sent, so that they arrive in order; a
+mailbox or browser gets them in one message. An attempt may arrive twice if the process dies before the result is
+recorded; the id is the same.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from sqlalchemy.orm import Session
 from app.core import clock, identifiers
 from app.db.statements import count
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.events import channels, outbox
+from app.events import channels, digests, outbox, queues
 from app.events.channels.attempts import Attempt
 from app.events.fan_out import DELIVERIES, DeliveryStatus
 from app.events.models import Event, EventDelivery, EventTarget
+from app.events.queues import QueueRank, QueueTurn
 from app.events.targets import TARGETS, Audience, TargetStatus
 from app.events.types import EventType
 
@@ -37,7 +39,6 @@ DELAYS = (
 _JITTER_PERCENT = 20
 DISABLED_AFTER = timedelta(days=3)
 _MAX_PAUSE = timedelta(minutes=5)
-_LEASE = timedelta(seconds=90)
 _WINDOW_SIZE = 200
 _BATCH_SIZE = 50
 _BATCH_SECONDS = 2
@@ -48,27 +49,34 @@ _random = random.SystemRandom()
 
 def has_due(now: datetime) -> ColumnElement[bool]:
     """Return the condition that something can be sent to a target that no thread has."""
-    return exists().where(_is_due(now))
+    return exists().where(queues.is_servable(_is_due(now), now, QueueRank.AGENT))
 
 
-def count_due() -> int:
-    """Return how many targets something can be sent to now."""
+def count_due(rank: QueueRank = QueueRank.AGENT) -> int:
+    """Return how many targets in queues of at least a rank something can be sent to now."""
+    now = clock.now()
     with read_only_unit() as session:
-        return count(session, EventTarget, _is_due(clock.now()))
+        return count(session, EventTarget, queues.is_servable(_is_due(now), now, rank))
 
 
-def deliver_next() -> bool:
-    """Claim a target that is due and deliver to it for some seconds; return False if there was none."""
-    claimed = _claim()
+def deliver_next(rank: QueueRank = QueueRank.AGENT) -> bool:
+    """Claim a target that is due, in a queue of at least a rank, and deliver to it for some seconds.
+
+    Returns False if nothing was due.
+    """
+    claimed = _claim(rank)
     if claimed is None:
         return False
-    target, holder = claimed
+    turn, target = claimed
+    if target is None:
+        # Another thread claimed the queue's last one.
+        return True
     try:
         deadline = time.monotonic() + _TURN_SECONDS
-        while _deliver_batch(target) and time.monotonic() < deadline:
+        while _deliver_batch(target, turn) and time.monotonic() < deadline:
             pass
     finally:
-        _release(target.id, holder)
+        _release(target, turn)
     return True
 
 
@@ -80,42 +88,60 @@ def delay_after(tries: int, retry_after: timedelta | None) -> timedelta | None:
     return delay if retry_after is None else max(delay, retry_after)
 
 
-def _claim() -> tuple[EventTarget, str] | None:
-    now, holder = clock.now(), identifiers.new_id()
-    query = select(EventTarget).where(_is_due(now)).order_by(EventTarget.due_at).limit(1)
+def _claim(rank: QueueRank) -> tuple[QueueTurn, EventTarget | None] | None:
+    """Claim the queue that is next, and the target in it that was released longest ago."""
+    now = clock.now()
     with unit_of_work() as session:
-        # What another thread is claiming is left to it.
-        target = session.scalars(query.with_for_update(skip_locked=True)).one_or_none()
-        if target is None:
+        turn = queues.claim(session, _is_due(now), now, rank=rank)
+        if turn is None:
             return None
-        target.holder, target.lease_until = holder, now + _LEASE
-        session.flush()
-        session.expunge(target)
-    return target, holder
+        next_one = (
+            select(EventTarget.id)
+            .where(EventTarget.queue == turn.name, _is_due(now))
+            .order_by(EventTarget.lease_until, EventTarget.due_at)
+            .limit(1)
+        )
+        target = session.scalars(
+            update(EventTarget)
+            .where(EventTarget.id == next_one.scalar_subquery(), _is_due(now))
+            .values(holder=identifiers.new_id(), lease_until=turn.lease_until)
+            .returning(EventTarget),
+            execution_options={"synchronize_session": False},
+        ).one_or_none()
+        if target is None:
+            queues.release(session, turn)
+        else:
+            session.expunge(target)
+    return turn, target
 
 
-def _release(target_id: str, holder: str) -> None:
-    """End the lease, and set when the target is due again.
+def _release(target: EventTarget, turn: QueueTurn) -> None:
+    """End the leases, and set when the target is due again.
 
     Deliveries are added under the lock of their target, so that none is overlooked.
     """
-    mine = (EventTarget.id == target_id, EventTarget.holder == holder)
+    mine = (EventTarget.id == target.id, EventTarget.holder == target.holder)
     with unit_of_work() as session:
-        target = session.scalars(select(EventTarget).where(*mine).with_for_update()).one_or_none()
-        if target is not None:
+        queues.release(session, turn)
+        row = session.scalars(select(EventTarget).where(*mine).with_for_update()).one_or_none()
+        if row is not None:
             due_at = session.scalar(
-                select(func.min(EventDelivery.next_attempt_at)).where(*_waits_for(target_id))
+                select(func.min(EventDelivery.next_attempt_at)).where(*_waits_for(row.id))
             )
-            target.holder, target.lease_until, target.due_at = None, clock.now(), due_at
+            row.holder, row.lease_until, row.due_at = None, clock.now(), due_at
 
 
 def _waits_for(target_id: str) -> tuple[ColumnElement[bool], ...]:
     return EventDelivery.target_id == target_id, EventDelivery.status == DeliveryStatus.PENDING.value
 
 
-def _deliver_batch(target: EventTarget) -> bool:
+def _deliver_batch(target: EventTarget, turn: QueueTurn) -> bool:
     """Send what is due to a target, for about two seconds, and record it; return whether to continue."""
-    ready, blocked = _find_due(target.id)
+    started = time.monotonic()
+    is_digested = digests.is_digested(target)
+    if is_digested and _pause_until_message(target):
+        return False
+    ready, blocked = _find_due(target.id, is_digested=is_digested)
     with read_only_unit() as session:
         rows = session.execute(
             select(EventDelivery.id, EventDelivery.tries, EventDelivery.attempts, Event)
@@ -123,16 +149,22 @@ def _deliver_batch(target: EventTarget) -> bool:
             .where(EventDelivery.id.in_(ready))
             .order_by(EventDelivery.position)
         ).all()
-    deadline = time.monotonic() + _BATCH_SECONDS
     results = []
-    for delivery_id, tries, attempts, event in rows:
-        attempt = channels.send(target, event)
-        results.append((delivery_id, event.object_id, tries + 1, attempts, attempt))
-        if attempt.is_unanswered or attempt.is_gone or attempt.retry_after or time.monotonic() > deadline:
-            break
+    if is_digested and rows:
+        attempt = channels.send(target, [event for *_, event in rows])
+        results = [(row.id, row.Event.object_id, row.tries + 1, row.attempts, attempt) for row in rows]
+    else:
+        for delivery_id, tries, attempts, event in rows:
+            attempt = channels.send(target, [event])
+            results.append((delivery_id, event.object_id, tries + 1, attempts, attempt))
+            if attempt.holds_up or attempt.is_gone or attempt.retry_after:
+                break
+            if time.monotonic() - started > _BATCH_SECONDS:
+                break
     if not results and not blocked:
         return False
     with unit_of_work() as session:
+        may_continue = queues.add_use(session, turn, timedelta(seconds=time.monotonic() - started))
         for delivery_id, until in blocked.items():
             _postpone(session, EventDelivery.id == delivery_id, until)
         for delivery_id, object_id, tries, attempts, attempt in results:
@@ -140,11 +172,25 @@ def _deliver_batch(target: EventTarget) -> bool:
             if next_attempt_at is not None:
                 of_object = and_(*_waits_for(target.id), EventDelivery.object_id == object_id)
                 _postpone(session, of_object, next_attempt_at)
-        return not results or _record_on_target(session, target.id, [attempt for *_, attempt in results])
+        found = [attempt for *_, attempt in results]
+        return (not results or _record_on_target(session, target.id, found)) and may_continue
 
 
-def _find_due(target_id: str) -> tuple[list[str], dict[str, datetime]]:
-    """Return what can be sent, the first event of each object, and what is due but has to wait, and until when."""
+def _pause_until_message(target: EventTarget) -> bool:
+    """Pause a mailbox or browser that has had its messages; return whether it has."""
+    with unit_of_work() as session:
+        until = digests.next_message_at(session, target)
+        if until > clock.now():
+            session.execute(update(EventTarget).where(EventTarget.id == target.id).values(paused_until=until))
+            return True
+    return False
+
+
+def _find_due(target_id: str, *, is_digested: bool) -> tuple[list[str], dict[str, datetime]]:
+    """Return what can be sent, and what is due but has to wait, and until when.
+
+    What can be sent is the first event of each object; in one message, all of them.
+    """
     now = clock.now()
     columns = EventDelivery.id, EventDelivery.object_id, EventDelivery.position, EventDelivery.next_attempt_at
     waiting = select(*columns).where(*_waits_for(target_id)).order_by(EventDelivery.position)
@@ -162,8 +208,8 @@ def _find_due(target_id: str) -> tuple[list[str], dict[str, datetime]]:
         if earlier is not None and earlier.position < row.position:
             blocked[row.id] = earlier.next_attempt_at
         else:
-            ready.setdefault(row.object_id, row.id)
-    return list(ready.values())[:_BATCH_SIZE], blocked
+            ready.setdefault(row.id if is_digested else row.object_id, row.id)
+    return list(ready.values())[: None if is_digested else _BATCH_SIZE], blocked
 
 
 def _postpone(session: Session, rows: ColumnElement[bool], until: datetime) -> None:
@@ -210,11 +256,12 @@ def _record_on_target(session: Session, target_id: str, attempts: Sequence[Attem
     now, last = clock.now(), attempts[-1]
     if any(attempt.is_delivered for attempt in attempts):
         target.failing_since, target.unanswered = None, 0
+        digests.note_message(target, now)
     if last.is_delivered:
         return True
     target.failing_since = target.failing_since or now
-    target.unanswered = target.unanswered + 1 if last.is_unanswered else 0
-    if last.is_unanswered:
+    target.unanswered = target.unanswered + 1 if last.holds_up else 0
+    if last.holds_up:
         target.paused_until = now + min(DELAYS[0] * 2 ** min(target.unanswered - 1, 10), _MAX_PAUSE)
     elif last.retry_after is not None:
         target.paused_until = now + last.retry_after

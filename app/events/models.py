@@ -49,6 +49,21 @@ class EventSequence(Model):
     last_position: Mapped[int] = mapped_column(BigInteger)
 
 
+class EventQueue(Model):
+    """The targets of one agent, owner or mailbox: when they were served last, and by how many threads now."""
+
+    __tablename__ = "event_queues"
+
+    name: Mapped[str] = mapped_column(String(80), primary_key=True)
+    rank: Mapped[int]
+    served_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    # Two leases: at most two threads serve a queue.
+    first_until: Mapped[datetime] = mapped_column(UtcDateTime)
+    second_until: Mapped[datetime] = mapped_column(UtcDateTime)
+    # Until when the time that threads were busy with it counts.
+    used_until: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
 class EventTarget(Model):
     """Where events are delivered to: a URL, an email address or a browser, of an agent, an owner or an operator."""
 
@@ -56,6 +71,7 @@ class EventTarget(Model):
     __table_args__ = (
         Index("ix_event_targets_agent_id", "agent_id"),
         Index("ix_event_targets_due_at", "due_at"),
+        Index("ix_event_targets_queue", "queue"),
         Index("ix_event_targets_created_at", "created_at", "id"),
         CheckConstraint("(audience = 'operator') = (agent_id IS NULL)", name="ck_event_targets_audience"),
     )
@@ -69,6 +85,12 @@ class EventTarget(Model):
     types: Mapped[list[str]] = mapped_column(JSON)
     status: Mapped[str] = mapped_column(String(10))
     status_reason: Mapped[str | None] = mapped_column(String(100))
+    # NULL until the worker has put a target of the release before into its queue.
+    queue: Mapped[str | None] = mapped_column(String(80))
+    # Who created it: a master key, an owner key or an agent's key.
+    created_by: Mapped[str | None] = mapped_column(ID)
+    # The times of the last messages to a mailbox or browser.
+    sent: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
     # The secret that signs, or the keys of a browser; and the former secret, which signs, too, until then.
     sealed: Mapped[str] = mapped_column(Text)
     former_sealed: Mapped[str | None] = mapped_column(Text)

@@ -11,10 +11,12 @@ from enum import StrEnum
 from typing import Any
 
 import structlog
-from sqlalchemy import ColumnElement, delete, select, update
+from sqlalchemy import ColumnElement, and_, delete, select, update
 from sqlalchemy.orm import Session
 
 from app import base_urls
+from app.audit_log.actors import Actor
+from app.audit_log.trail import AuditAction
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
 from app.core.state_machine import Transitions
@@ -22,6 +24,7 @@ from app.db.state_machine import StateMachine
 from app.db.statements import count, page_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, LimitReached, NotFound
+from app.events import queues, target_audit
 from app.events.models import EventDelivery, EventTarget
 from app.events.types import PATTERNS
 from app.idempotency.service import NO_CLAIM, Claim
@@ -81,13 +84,14 @@ TARGETS = StateMachine(
 
 @dataclass(frozen=True, slots=True)
 class Subscriber:
-    """Who owns targets and reads events: an agent, its owner, or with no agent the operators of the service."""
+    """Who owns targets and reads events: an agent, its owner, or with no agent the operators of the service.
+
+    Changes by an `actor` are recorded in the audit log.
+    """
 
     audience: Audience
     agent_id: str | None
-
-
-OPERATORS = Subscriber(Audience.OPERATOR, None)
+    actor: Actor | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,7 @@ class TargetView:
     failing_since: datetime | None
     former_secret_until: datetime | None
     created_at: datetime
+    created_by: str | None = None
     secret: str | None = field(repr=False, default=None)
 
 
@@ -216,6 +221,7 @@ def change(subscriber: Subscriber, target_id: str, changes: dict[str, Any]) -> T
     now = clock.now()
     with unit_of_work() as session:
         row = _find(session, subscriber, target_id, TargetKind.WEBHOOK)
+        before = target_audit.described(row)
         if values:
             session.execute(update(EventTarget).where(EventTarget.id == row.id).values(**values))
         if changes.get("enabled") is True:
@@ -227,19 +233,43 @@ def change(subscriber: Subscriber, target_id: str, changes: dict[str, Any]) -> T
                 session, row.id, TargetStatus.ENABLED, TargetStatus.DISABLED, reason="disabled by request"
             )
         session.refresh(row)
+        target_audit.record(session, subscriber.actor, AuditAction.WEBHOOK_CHANGED, row, before=before)
         return _view(row)
 
 
-def remove(subscriber: Subscriber, target_id: str, *, kind: TargetKind | None = TargetKind.WEBHOOK) -> None:
-    """Remove a target with its deliveries. Raises: NotFound."""
+def remove(
+    subscriber: Subscriber, target_id: str, *, kind: TargetKind | None = TargetKind.WEBHOOK
+) -> TargetView:
+    """Remove a target with its deliveries, and return it as it was. Raises: NotFound."""
     with unit_of_work() as session:
         row = _find(session, subscriber, target_id, kind)
+        view, before = _view(row), target_audit.described(row)
+        session.expunge(row)
         _delete(session, [row.id])
+        target_audit.record(session, subscriber.actor, AuditAction.WEBHOOK_DELETED, row, before=before)
+    return view
 
 
 def remove_all(session: Session, agent_id: str) -> None:
     """Remove all targets of an agent that is deleted, and of its owner."""
     _delete(session, session.scalars(select(EventTarget.id).where(EventTarget.agent_id == agent_id)).all())
+
+
+def disable_set_up_by(
+    session: Session, *, master_key_id: str | None = None, owner_of: str | None = None
+) -> list[str]:
+    """Disable what a revoked master key created, or all but e-mail of an agent's owner, whose key is replaced.
+
+    Returns the ids. E-mail goes on: its addresses were confirmed, and an owner without any notice is worse off.
+    """
+    made, reason = EventTarget.created_by == master_key_id, "its master key was revoked"
+    if owner_of is not None:
+        of_owner = _of(Subscriber(Audience.OWNER, owner_of), None)
+        made, reason = (
+            and_(*of_owner, EventTarget.kind != TargetKind.EMAIL.value),
+            "the owner key was replaced",
+        )
+    return sorted(TARGETS.move(session, made, TargetStatus.ENABLED, TargetStatus.DISABLED, reason=reason))
 
 
 def rotate_secret(subscriber: Subscriber, target_id: str) -> TargetView:
@@ -254,6 +284,7 @@ def rotate_secret(subscriber: Subscriber, target_id: str) -> TargetView:
         )
         row.sealed = _SEALED.seal(secret, row.id)
         session.flush()
+        target_audit.record(session, subscriber.actor, AuditAction.WEBHOOK_SECRET_ROTATED, row)
         return _view(row, secret=secret)
 
 
@@ -287,6 +318,7 @@ def _create(
         id=target_id, kind=kind.value, audience=subscriber.audience.value, agent_id=subscriber.agent_id, url=url,
         description=description, types=_checked_types(types), **TARGETS.initial(TargetStatus.ENABLED),
         sealed=_SEALED.seal(secret, target_id), lease_until=now, paused_until=now, unanswered=0, created_at=now,
+        created_by=None if subscriber.actor is None else subscriber.actor.id,
     )  # fmt: skip
     with unit_of_work() as session:
         if subscriber.agent_id is not None:
@@ -297,9 +329,11 @@ def _create(
         most = MAX_OPERATOR_TARGETS if subscriber.agent_id is None else MAX_TARGETS
         if count(session, EventTarget, *_of(subscriber, None)) >= most:
             raise LimitReached(f"There can be at most {most} webhooks and other targets; delete one first.")
+        queues.join(session, row)
         session.add(row)
         session.flush()
         claim.bind(session, target_id)
+        target_audit.record(session, subscriber.actor, AuditAction.WEBHOOK_CREATED, row)
         return _view(row, secret=secret)
 
 
@@ -342,7 +376,8 @@ def _view(row: EventTarget, *, secret: str | None = None) -> TargetView:
     return TargetView(
         id=row.id, kind=TargetKind(row.kind), url=row.url, description=row.description, types=row.types,
         status=TargetStatus(row.status), status_reason=row.status_reason, failing_since=row.failing_since,
-        former_secret_until=row.former_until if is_former_valid else None, created_at=row.created_at, secret=secret,
+        former_secret_until=row.former_until if is_former_valid else None, created_at=row.created_at,
+        created_by=row.created_by, secret=secret,
     )  # fmt: skip
 
 

@@ -190,7 +190,7 @@ def prune(now: datetime, *, batch_size: int = _BATCH_SIZE, max_batches: int = _M
 def _take_over(session: Session, row: IdempotencyKey, *, holder: str, now: datetime, body_hmac: str) -> Claim:
     """Take over an abandoned claim.
 
-    SQLite has no row locks, so the update names all values that were read.
+    The update names all values that were read, for a caller that read them before it locked the row.
 
     Raises: IdempotencyConflict when the row has changed since.
     """

@@ -190,7 +190,6 @@ def reveal_api_key(session: Session, agent_id: str) -> str:
 
 def lock_agent(session: Session, agent_id: str) -> AgentSnapshot:
     """Return an agent and hold its row until the unit ends. Raises: NotFound."""
-    # Writing the row also locks it on SQLite, which has no FOR UPDATE.
     touch = (
         update(Agent)
         .where(Agent.id == agent_id, Agent.deleted_at.is_(None))

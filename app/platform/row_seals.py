@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from app import authenticated
+from app.audit_log import trail
+from app.audit_log.actors import Actor
+from app.audit_log.trail import AuditAction, AuditEvent
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.platform.audit_log import trail
-from app.platform.audit_log.actors import Actor
-from app.platform.audit_log.trail import AuditAction, AuditEvent
 from app.spending import controls
 
 

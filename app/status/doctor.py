@@ -19,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from app import authenticated
+from app.audit_log import verification, witness
 from app.config import MIN_SECRET_LENGTH, Network, Settings
 from app.core import clock
 from app.core.chains import TOKENS_BY_SYMBOL
@@ -29,7 +30,6 @@ from app.db.unit_of_work import read_only_unit
 from app.gateway.providers.table import ProviderTable
 from app.observability import counters
 from app.payments import settlement_capacity, treasury
-from app.platform.audit_log import verification, witness
 from app.ports.chain import Chain
 from app.ports.errors import PortError
 from app.ports.prices import PriceFeed

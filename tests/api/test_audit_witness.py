@@ -9,10 +9,10 @@ import pytest
 from flask import Flask
 from sqlalchemy import delete, select, update
 
+from app.audit_log import verification, witness
+from app.audit_log.models import AuditEntry, AuditHead
 from app.db.unit_of_work import snapshot
 from app.extensions import db
-from app.platform.audit_log import verification, witness
-from app.platform.audit_log.models import AuditEntry, AuditHead
 from workers import sweeps
 
 

@@ -18,6 +18,7 @@ from werkzeug.test import TestResponse
 from app import authenticated
 from app.agents.models import ClaimCode
 from app.approvals.models import Approval
+from app.audit_log import trail
 from app.authenticated import RowChanged, RowSeal, UnsealedRowPermit
 from app.core import clock, identifiers
 from app.core.chains import ChainName
@@ -34,7 +35,6 @@ from app.payments import treasury
 from app.payments.models import ServiceWallet
 from app.payments.treasury import ServiceWallets, WalletRole
 from app.platform import row_seals
-from app.platform.audit_log import trail
 from app.ports.vault import SecretLocation
 from app.spending import audit as spending_audit
 from app.spending.models import ApprovedPayee, SpendingAccount, SpendingControls

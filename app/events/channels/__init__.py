@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import structlog
@@ -16,22 +17,23 @@ from app.events.targets import TargetKind
 _log = structlog.get_logger(__name__)
 
 
-def send(target: EventTarget, event: Any) -> Attempt:
-    """Send an event to a target once. Never raises."""
+def send(target: EventTarget, events: Sequence[Any]) -> Attempt:
+    """Send events to a target once, in one message; to a webhook, a single one. Never raises."""
     at = clock.now()
     try:
-        return _send(target, event)
+        return _send(target, events)
     except Exception:
         # Recorded like any other failure: it must neither end the thread nor hold up other events.
-        _log.exception("delivery_failed", target_id=target.id, event_id=event.id)
+        _log.exception("delivery_failed", target_id=target.id, event_id=events[0].id)
         return Attempt(at, 0, error="internal_error", is_unexpected=True)
 
 
-def _send(target: EventTarget, event: Any) -> Attempt:
+def _send(target: EventTarget, events: Sequence[Any]) -> Attempt:
     match TargetKind(target.kind):
         case TargetKind.WEBHOOK:
+            [event] = events
             return webhook.send(target.url, event, targets.secrets_of(target))
         case TargetKind.EMAIL:
-            return mail.send(target.url, event)
+            return mail.send(target.url, events)
         case TargetKind.WEB_PUSH:
-            return web_push.send(target.url, targets.browser_keys_of(target), event)
+            return web_push.send(target.url, targets.browser_keys_of(target), events)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import Any
 
 from app.core import clock
+
+_SLOW_MILLISECONDS = 3000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,12 @@ class Attempt:
         """Return whether the target did not answer, so that other events would not be, either."""
         return self.status_code is None and not self.is_unexpected
 
+    @property
+    def holds_up(self) -> bool:
+        """Return whether it failed after keeping the thread waiting, so that the target is left alone for a while."""
+        is_slow = not self.is_delivered and self.milliseconds > _SLOW_MILLISECONDS
+        return self.is_unanswered or is_slow
+
     def as_json(self) -> dict[str, Any]:
         """Return the record of the attempt."""
         return {
@@ -46,6 +56,11 @@ class Attempt:
             "duration_ms": self.milliseconds,
             "answer": self.answer,
         }
+
+
+def counts_of(events: Sequence[Any]) -> dict[str, int]:
+    """Return how many events there are of each type, in the order of their first one."""
+    return dict(Counter(event.type for event in events))
 
 
 def payload(event: Any) -> dict[str, Any]:

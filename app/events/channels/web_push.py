@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from py_vapid import Vapid02
 
 from app.core import clock
-from app.events.channels.attempts import Attempt, payload
+from app.events.channels.attempts import Attempt, counts_of, payload
 from app.events.channels.http_post import post
 from app.state import app_state
 
@@ -24,14 +24,14 @@ _MAX_PLAIN_BYTES = 3000
 """A push service must accept 4096 bytes of encrypted body."""
 
 
-def send(endpoint: str, keys: Mapping[str, str], event: Any) -> Attempt:
-    """Send an event to a browser's push service once. Never raises for what it does."""
+def send(endpoint: str, keys: Mapping[str, str], events: Sequence[Any]) -> Attempt:
+    """Send events to a browser's push service once, in one message. Never raises for what it does."""
     private = app_state().settings.web_push_key.get_secret_value()
     if not private:
         return Attempt(clock.now(), 0, error="no_web_push_key")
     from pywebpush import WebPusher  # noqa: PLC0415 - it imports requests and aiohttp, which take 12 MB
 
-    encrypted = WebPusher({"endpoint": endpoint, "keys": dict(keys)}).encode(_message(event))["body"]
+    encrypted = WebPusher({"endpoint": endpoint, "keys": dict(keys)}).encode(_message(events))["body"]
     attempt = post(
         endpoint,
         [
@@ -58,11 +58,16 @@ def public_key() -> str | None:
     return base64.urlsafe_b64encode(point).decode().rstrip("=")
 
 
-def _message(event: Any) -> bytes:
-    full = json.dumps(payload(event), separators=(",", ":")).encode()
+def _message(events: Sequence[Any]) -> bytes:
+    message = payload(events[0])
+    if len(events) > 1:
+        # The page lists them.
+        data = {"message": ", ".join(f"{number} {each}" for each, number in counts_of(events).items())}
+        message |= {"type": "notices", "data": {**data, "count": len(events)}}
+    full = json.dumps(message, separators=(",", ":")).encode()
     if len(full) <= _MAX_PLAIN_BYTES:
         return full
-    return json.dumps({**payload(event), "data": {}}, separators=(",", ":")).encode()
+    return json.dumps({**message, "data": {}}, separators=(",", ":")).encode()
 
 
 def _authorization(private: str, endpoint: str) -> list[tuple[str, str]]:

@@ -30,7 +30,7 @@ class AuditHeadView:
 
 @dataclass(frozen=True, slots=True)
 class WitnessedHeads:
-    """What the file says since the last restore that an operator reported, and the lines that this service did not write."""
+    """The heads in the file since the last restore that an operator reported, and the lines that are not ours."""
 
     heads: list[AuditHeadView]
     forged_lines: list[int]

@@ -1,0 +1,155 @@
+"""Queues: whose targets are served next. The only writer of `event_queues`.
+
+All webhooks of an agent are one queue, as are those of its owner, all targets of one mailbox, and each webhook of an
+operator. The queue that was served longest ago is next, whatever waits in it; at most two threads serve it, and of an
+agent or owner for `BUDGET` an hour. So a subscriber with slow targets and a backlog delays nobody but itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import IntEnum
+
+from sqlalchemy import ColumnElement, and_, case, delete, exists, or_, select, update
+from sqlalchemy.orm import Session
+
+from app.core import clock
+from app.core.mailboxes import mailbox_of
+from app.db.statements import insert_into
+from app.db.unit_of_work import unit_of_work
+from app.events.models import EventQueue, EventTarget
+
+BUDGET = timedelta(minutes=10)
+"""How long an agent or owner may keep threads busy within an hour."""
+LEASE = timedelta(seconds=90)
+_HOUR = timedelta(hours=1)
+_ASSIGNED_BATCH = 500
+
+
+class QueueRank(IntEnum):
+    """What threads are reserved for: those of a rank serve it and the higher ones."""
+
+    AGENT = 0
+    OWNER = 1
+    """URLs and browsers that an owner entered."""
+    SERVICE = 2
+    """E-mail, which goes to the operator's own server, and webhooks of operators: one thread for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueTurn:
+    """A queue that a thread serves until `lease_until`."""
+
+    name: str
+    lease_until: datetime
+
+
+def join(session: Session, target: EventTarget) -> None:
+    """Put a target into its queue, which is created if it is the first. A new queue is served after all others."""
+    target.queue, rank = _queue_of(target)
+    now = clock.now()
+    new = insert_into(session, EventQueue).values(
+        name=target.queue, rank=rank, served_at=now, first_until=now, second_until=now, used_until=now
+    )
+    session.execute(new.on_conflict_do_nothing(index_elements=["name"]))
+
+
+def claim(
+    session: Session, is_due: ColumnElement[bool], now: datetime, *, rank: QueueRank
+) -> QueueTurn | None:
+    """Claim the queue of at least a rank that was served longest ago and has a target that is due."""
+    until = now + LEASE
+    next_one = (
+        select(EventQueue.name)
+        .where(_is_free(now, rank), EventQueue.name.in_(select(EventTarget.queue).where(is_due)))
+        .order_by(EventQueue.served_at, EventQueue.name)
+        .limit(1)
+        # What another thread is claiming is left to it.
+        .with_for_update(skip_locked=True)
+    )
+    is_first = EventQueue.first_until <= now
+    is_second = or_(~is_first, EventQueue.rank == QueueRank.SERVICE)
+    claimed = (
+        update(EventQueue)
+        .where(EventQueue.name == next_one.scalar_subquery(), _is_free(now, rank))
+        .values(
+            served_at=now,
+            first_until=case((is_first, until), else_=EventQueue.first_until),
+            second_until=case((is_second, until), else_=EventQueue.second_until),
+        )
+        .returning(EventQueue.name)
+        .execution_options(synchronize_session=False)
+    )
+    name = session.scalar(claimed)
+    return None if name is None else QueueTurn(name, until)
+
+
+def release(session: Session, turn: QueueTurn) -> None:
+    """End a thread's lease of a queue."""
+    now = clock.now()
+    columns = (EventQueue.first_until, EventQueue.second_until)
+    session.execute(
+        update(EventQueue)
+        .where(EventQueue.name == turn.name)
+        .values({each: case((each == turn.lease_until, now), else_=each) for each in columns})
+        .execution_options(synchronize_session=False)
+    )
+
+
+def add_use(session: Session, turn: QueueTurn, busy: timedelta) -> bool:
+    """Count the time that a thread was busy with a queue's targets; return whether more of it is left."""
+    query = select(EventQueue).where(EventQueue.name == turn.name)
+    queue = session.scalars(query.with_for_update()).one_or_none()
+    if queue is None or queue.rank == QueueRank.SERVICE:
+        return True
+    now = clock.now()
+    # Each second of use takes six to be forgotten, so that ten minutes an hour can be used.
+    queue.used_until = max(queue.used_until, now) + busy * (_HOUR // BUDGET)
+    session.flush()
+    return queue.used_until <= now + _HOUR
+
+
+def is_servable(is_due: ColumnElement[bool], now: datetime, rank: QueueRank) -> ColumnElement[bool]:
+    """Return the condition that a target is due in a queue of at least a rank that another thread may serve."""
+    return and_(is_due, exists().where(EventQueue.name == EventTarget.queue, _is_free(now, rank)))
+
+
+def assign() -> None:
+    """Put targets that the release before this one added into their queues."""
+    with unit_of_work() as session:
+        for target in session.scalars(
+            select(EventTarget).where(EventTarget.queue.is_(None)).limit(_ASSIGNED_BATCH)
+        ).all():
+            join(session, target)
+
+
+def prune(now: datetime) -> None:
+    """Delete queues without targets whose use is forgotten."""
+    with unit_of_work() as session:
+        session.execute(
+            delete(EventQueue)
+            .where(EventQueue.used_until < now - _HOUR, ~exists().where(EventTarget.queue == EventQueue.name))
+            .execution_options(synchronize_session=False)
+        )
+
+
+def _queue_of(target: EventTarget) -> tuple[str, QueueRank]:
+    if target.agent_id is None:
+        return f"target:{target.id}", QueueRank.SERVICE
+    if target.url.startswith("mailto:"):
+        mailbox = mailbox_of(target.url.removeprefix("mailto:"))
+        return f"mail:{hashlib.sha256(mailbox.encode()).hexdigest()}", QueueRank.SERVICE
+    rank = QueueRank.AGENT if target.audience == "agent" else QueueRank.OWNER
+    return f"{target.audience}:{target.agent_id}", rank
+
+
+def _is_free(now: datetime, rank: QueueRank) -> ColumnElement[bool]:
+    """Return the condition that a thread may begin to serve a queue."""
+    first, second = EventQueue.first_until <= now, EventQueue.second_until <= now
+    return and_(
+        EventQueue.rank >= rank,
+        case((EventQueue.rank == QueueRank.SERVICE, and_(first, second)), else_=or_(first, second)),
+        EventQueue.used_until <= now + _HOUR,
+    )
