@@ -52,6 +52,11 @@ _IDEMPOTENCY_NOTE = (
     "payment again. Without a key, one is derived from the wallet, method, URL and body for ten minutes, and "
     "returned in this header."
 )
+_DERIVED_CONFLICT = (
+    "Within the last ten minutes, this wallet sent a request with the same method, URL and body, but with other headers, "
+    "max_amount_usd, networks or session_id, and it may have been paid for. To get its answer without paying again, "
+    "repeat it unchanged. To request and pay once more, send an Idempotency-Key header of your own (request_id in MCP)."
+)
 _FETCH_RESPONSES = {
     "200": {
         "description": "The answer of the web service and what was paid, or the result of a dry run.",
@@ -87,6 +92,7 @@ def _derived_key() -> str:
     parts = [
         str(body.get(name) or default) for name, default in (("method", "GET"), ("url", ""), ("body", ""))
     ]
+    parts[1] = schemas.one_spelling(parts[1])
     return derived_key("\n".join(parts).encode("utf-8", "surrogatepass"))
 
 
@@ -121,6 +127,7 @@ def _resume_payment(transaction_id: str) -> dict[str, Any]:
     note=_IDEMPOTENCY_NOTE,
     applies=_is_not_dry_run,
     derive_key=_derived_key,
+    derived_conflict=_DERIVED_CONFLICT,
     stores_response=False,
 )
 @blp.arguments(schemas.FetchBody)

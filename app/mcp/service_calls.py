@@ -32,6 +32,7 @@ from app.payments.x402 import terms
 from app.payments.x402.headers import SIGNED_HEADER
 from app.state import app_state
 from app.web import error_responses, request_bodies
+from app.web.canonical import canonical_json, validated_fields
 from app.web.client_request import ClientRequest
 from app.web.parsing import flatten_errors
 
@@ -93,7 +94,7 @@ def _claim(
         return Claim()
     content = json.dumps(call, sort_keys=True).encode()
     scope = KeyScope(principal.account_id, "POST", f"/mcp/{CALL_SERVICE}", request_id)
-    claim = idempotency.claim_key(scope, content)
+    claim = idempotency.claim_key(scope, canonical_json(validated_fields(_BODY, call)), sent=content)
     if isinstance(claim, Claim):
         # Bound before the call: a claim that outlives its lease is never executed again.
         with unit_of_work() as session:

@@ -27,7 +27,7 @@ from app.wallets.core.wallets import WalletView
 from app.wallets.views.history import TransactionView
 from app.web import prefer
 from app.web.blueprint import Blueprint
-from app.web.fields import AmountField, Text
+from app.web.fields import AmountField, Symbol, Text
 from app.web.schemas import EXAMPLE_ID, Schema
 
 blp = Blueprint(
@@ -47,7 +47,7 @@ class TopUpBody(Schema):
     amount = AmountField(
         required=True, metadata={"type": "string", "example": "10", "description": "In USDC."}
     )
-    chain = Text(required=True, metadata={"enum": ["ethereum", "base", "solana"]})
+    chain = Symbol(required=True, metadata={"enum": ["ethereum", "base", "solana"]})
     approval_note = APPROVAL_NOTE
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import marshmallow as ma
-from marshmallow import fields, pre_load
+from marshmallow import fields
 
 from app.approvals.schemas import APPROVAL_NOTE
 from app.core import money
@@ -16,16 +16,9 @@ from app.ports.shopper import FailureCode
 from app.shopping.lifecycle import PurchaseStatus
 from app.wallets.api.schemas import SESSION_ID
 from app.web.fields import Email, Instant, StrictBoolean, Text, Usd, UsdText
-from app.web.schemas import Schema
+from app.web.schemas import AcceptsCamelCase, Schema
 
 MAX_QUANTITY = 100
-_FIELD_ALIASES: Mapping[str, str] = {
-    "shipping_address": "shippingAddress",
-    "maxTotalUsd": "max_total_usd",
-    "dryRun": "dry_run",
-    "couponCode": "coupon_code",
-    "deliveryMethod": "delivery_method",
-}
 _ADVICE: Mapping[str, str] = {
     FailureCode.OUT_OF_STOCK: "Choose another product, or try again later.",
     FailureCode.NOT_A_PRODUCT: "Send the URL of one product's own page.",
@@ -101,7 +94,7 @@ class ShippingAddressBody(Schema):
     email = Email(load_default=None, allow_none=True)
 
 
-class BuyBody(Schema):
+class BuyBody(AcceptsCamelCase):
     """The product, the shop account and the recipient."""
 
     url = Text(
@@ -164,11 +157,8 @@ class BuyBody(Schema):
         load_default=False, metadata={"description": "Stop at the review; nothing is ordered."}
     )
 
-    @pre_load
-    def _accept_aliases(self, body: Any, **_kwargs: object) -> Any:
-        if not isinstance(body, dict):
-            return body
-        return {_FIELD_ALIASES.get(name, name): value for name, value in body.items()}
+    def _aliases(self) -> Mapping[str, str]:
+        return {**super()._aliases(), "shipping_address": "shippingAddress"}
 
 
 class PurchasedProduct(Schema):
