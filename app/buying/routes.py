@@ -20,6 +20,7 @@ from app.errors import (
     AddressNotAllowed,
     ControlsLocked,
     DomainNotAllowed,
+    InsufficientCredits,
     Overloaded,
     PayeeChanged,
     PaymentFailed,
@@ -67,7 +68,7 @@ _LOAD_BODY = schemas.FetchBody()
 
 
 def _order(body: dict[str, Any]) -> FetchOrder:
-    order = _parse_order(body)
+    order = _parse_order(body, key_id=guards.current_principal().key_id)
     disclosure.reject_key(
         current_request().headers["X-API-Key"],
         target=order.request.target,
@@ -77,11 +78,11 @@ def _order(body: dict[str, Any]) -> FetchOrder:
     return order
 
 
-def _parse_order(body: dict[str, Any]) -> FetchOrder:
+def _parse_order(body: dict[str, Any], *, key_id: str | None = None) -> FetchOrder:
     names = ("url", "method", "headers", "body")
     request_ = sellers.parse_request(**{name: body[name] for name in names})
     return FetchOrder(
-        request_, body["max_amount_usd"], frozenset(map(ChainName, body["networks"])), body["session_id"]
+        request_, body["max_amount_usd"], frozenset(map(ChainName, body["networks"])), body["session_id"], key_id
     )
 
 
@@ -136,7 +137,7 @@ def _resume_payment(transaction_id: str) -> dict[str, Any]:
 @blp.doc(responses=_FETCH_RESPONSES)
 @blp.raises(
     *LIMIT_ERRORS, AddressNotAllowed, DomainNotAllowed, PayeeChanged, TermsNotSupported, PaymentFailed,
-    UpstreamError, UpstreamTimeout, Overloaded,
+    UpstreamError, UpstreamTimeout, Overloaded, InsufficientCredits,
 )  # fmt: skip
 @blp.header(
     "Prefer",
@@ -147,6 +148,7 @@ def fetch_paid_resource(body: dict[str, Any], wallet: WalletView, claim: Claim |
 
     The payment counts against the wallet's limits and needs an allowed domain, like a transfer's recipient. It is
     signed once; what the chain shows decides whether it is paid. `status` is the service's own, also if it is an error.
+    A request that ends without a payment costs 0.001 USD of credits, dry runs too.
     """
     order = _order(body)
     if body["dry_run"]:
@@ -179,7 +181,8 @@ def list_service_purchases(query: dict[str, Any], wallet: WalletView) -> Page[re
 @blp.response(200, schemas.BoughtAnswerShape)
 def get_service_purchase(transaction_id: str, wallet: WalletView) -> dict[str, Any]:
     """Get a payment to a web service, by the chain, and the answer that it bought while it is stored."""
-    return schemas.purchased(*records.get(wallet.id, transaction_id))
+    purchase, answer = records.get(wallet.id, transaction_id)
+    return schemas.purchased(purchase, records.bought_answer(purchase, answer))
 
 
 @blp.get("/<string:wallet_id>/x402/payees")

@@ -17,7 +17,15 @@ _HOP_BY_HOP = frozenset(
         "trailer", "transfer-encoding", "upgrade", "http2-settings",
     }
 )  # fmt: skip
-_NOT_FORWARDED = _HOP_BY_HOP | {
+_OF_CLIENT = frozenset(
+    {
+        "forwarded", "via", "origin", "referer", "from", "x-real-ip", "x-client-ip", "x-cluster-client-ip",
+        "client-ip", "true-client-ip", "x-remote-ip", "x-remote-addr", "x-host", "x-forwarded",
+        "fastly-client-ip", "fly-client-ip", "x-originating-ip", "x-proxyuser-ip", "cdn-loop",
+    }
+)  # fmt: skip
+_OF_CLIENT_PREFIXES = ("x-forwarded-", "cf-", "x-envoy-", "x-azure-", "x-appengine-", "x-original-", "x-vercel-")
+_NOT_FORWARDED = _HOP_BY_HOP | _OF_CLIENT | {
     # Of this request only.
     "host", "content-length", "accept-encoding", "expect", "idempotency-key",
     # Credentials.
@@ -26,10 +34,7 @@ _NOT_FORWARDED = _HOP_BY_HOP | {
     "x-cg-pro-api-key", "x-cg-demo-api-key", "x-master-key", "x-owner-key", "x-wallet-id", "x-session-id", "payment",
     "ocp-apim-subscription-key", "openai-organization", "openai-project", "anthropic-organization-id",
     "x-upstream-authorization", "x-max-price-usd",
-    # The identity and address of the client.
-    "forwarded", "via", "origin", "referer", "from", "x-real-ip", "x-client-ip", "x-cluster-client-ip",
-    "client-ip", "true-client-ip", "x-remote-ip", "x-remote-addr", "x-host", "x-forwarded",
-    "fastly-client-ip", "fly-client-ip", "upgrade-insecure-requests",
+    "upgrade-insecure-requests",
     # Some servers take these for the method or path, instead of the request line.
     "x-http-method-override", "x-http-method", "x-method-override", "x-original-url", "x-rewrite-url",
 }  # fmt: skip
@@ -65,6 +70,12 @@ _NOT_RELAYED_PREFIXES = (
     "x-middleware-", "x-envoy-", "surrogate-", "cdn-", "cloudflare-", "netlify-", "vercel-", "edge-", "cache-tag",
     "xkey",
 )  # fmt: skip
+
+
+def names_client(name: str) -> bool:
+    """Return whether a header states the identity or address of a client, which only a proxy can know."""
+    lower = name.lower()
+    return lower in _OF_CLIENT or lower.startswith(_OF_CLIENT_PREFIXES)
 
 
 def for_upstream(

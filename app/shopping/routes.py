@@ -34,7 +34,7 @@ from app.payments.x402 import terms
 from app.payments.x402.headers import PaymentHeaders
 from app.payments.x402.terms import PayableRequest
 from app.ports.shopper import ShippingAddress
-from app.shopping import orders, schemas, service, x402_purchases
+from app.shopping import advice, orders, schemas, service, x402_purchases
 from app.shopping.orders import PurchaseOrder
 from app.shopping.service import PurchaseView
 from app.state import app_state
@@ -120,7 +120,7 @@ def _shape(purchase: PurchaseView) -> dict[str, Any]:
             "price_breakdown": _price_breakdown(purchase),
         }
     error = (
-        None if purchase.error is None else {**purchase.error, "advice": schemas.advice_on(purchase.error)}
+        None if purchase.error is None else {**purchase.error, "advice": advice.advice_on(purchase.error)}
     )
     values = {
         "purchase": purchase,

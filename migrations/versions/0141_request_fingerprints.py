@@ -1,4 +1,6 @@
-"""idempotency_keys.request_hmac: the digest of what a request asks for, beside that of its bytes
+"""idempotency_keys.request_hmac and service_purchases.answer_status
+
+The digest of what a request asks for, beside that of its bytes; and the status of what a payment bought.
 
 Revision: 0141; after: 0028
 """
@@ -15,12 +17,14 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the column; rows of the previous version are recognized by their bytes until they expire."""
+    """Add the columns. Rows of the previous version are recognized by their bytes until they expire."""
     if op.get_context().dialect.name == "postgresql":
         op.execute("SET LOCAL lock_timeout = '2s'")
     op.add_column("idempotency_keys", sa.Column("request_hmac", sa.String(64), nullable=True))
+    op.add_column("service_purchases", sa.Column("answer_status", sa.Integer(), nullable=True))
 
 
 def downgrade() -> None:
-    """Drop the column."""
+    """Drop the columns."""
+    op.drop_column("service_purchases", "answer_status")
     op.drop_column("idempotency_keys", "request_hmac")
