@@ -207,7 +207,11 @@ class _BrowserConversation:
             case "sandbox_unavailable":
                 _log.error("browser_sandbox_unavailable", see="flask doctor")
                 failure = PurchaseFailed(FailureCode.BROWSER_ERROR, _NO_SANDBOX_MESSAGE, is_permanent=True)
-                raise self.failure_after_loss(failure.code, failure.message) if self._order_authorized else failure
+                raise (
+                    self.failure_after_loss(failure.code, failure.message)
+                    if self._order_authorized
+                    else failure
+                )
             case "outcome_unknown":
                 raise PurchaseOutcomeUnknown(str(values["message"]))
             case _:

@@ -69,8 +69,8 @@ def _count_host(wallet: WalletView, host: str) -> None:
         limiter.count(f"{MAX_HOSTS} per day", "fetched-hosts", wallet.agent_id)
     except RateLimited as refusal:
         raise RateLimited(
-            f"This agent has requested resources of {MAX_HOSTS} hosts today without ever paying them. Hosts that it has "
-            "paid are not counted; another one can be requested tomorrow.",
+            f"This agent has requested resources of {MAX_HOSTS} hosts today without ever paying them. Hosts that it "
+            "has paid are not counted; another one can be requested tomorrow.",
             retry_after_seconds=refusal.retry_after_seconds,
         ) from None
     limiter.count("1 per day", "fetched-host", seen)

@@ -33,19 +33,16 @@ _V2 = 2
 _LEGACY_HEADER = "X-PAYMENT"
 _IDENTIFIER = "payment-identifier"
 _UNITS = re.compile(r"[0-9]{1,30}", re.ASCII)
-_REASONS: Mapping[str, str] = {
-    "unsupported_scheme": "the scheme is not exact",
-    "unsupported_network": "the network is not supported",
-    "unknown_asset": "the asset is not USDC of its network",
-    "unknown_token_domain_or_transfer_method": "the token's domain or the transfer method is not supported",
-    "invalid_recipient": "payTo is not an address that can be paid",
-    "resource_of_another_host": "the resource in the terms is one of another public host than the one requested",
-    "invalid_amount": "the amount is not a positive whole number",
-    "invalid_timeout": f"maxTimeoutSeconds is not a whole number of at least {_MIN_VALIDITY_SECONDS}",
-    "network_not_requested": "the network is not among the requested `networks`",
-    "pays_the_wallet_itself": "payTo is the paying wallet itself",
-}
-_INTERNAL_SUFFIXES = (".localhost", ".local", ".internal", ".home.arpa", ".lan", ".localdomain", ".test", ".invalid")
+_INTERNAL_SUFFIXES = (
+    ".localhost",
+    ".local",
+    ".internal",
+    ".home.arpa",
+    ".lan",
+    ".localdomain",
+    ".test",
+    ".invalid",
+)
 # The cheapest to settle for the seller comes first.
 _CHAIN_ORDER = (ChainName.BASE, ChainName.SOLANA, ChainName.ETHEREUM)
 
@@ -185,7 +182,7 @@ def payable_offers(
     if found:
         raise _price_above(min(price_nanos(each) for each in found), max_nanos)
     supported = ", ".join(f"{signer.asset.network} ({name.value})" for name, signer in signers.items())
-    reasons = "; ".join(dict.fromkeys(_REASONS[each["reason"]] for each in refusals)) or "it states none"
+    reasons = ", ".join(dict.fromkeys(each["reason"].replace("_", " ") for each in refusals)) or "it states none"
     raise TermsNotSupported(
         f"None of the terms of this web service can be paid: {reasons}. Supported is the scheme exact with USDC on "
         f"{supported or 'no network'}. Nothing was paid.",

@@ -32,6 +32,7 @@ from app.forwarding import disclosure
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim, derived_key
 from app.identity import guards
+from app.wallets.api.movement_routes import is_not_dry_run
 from app.wallets.api.routes import LIMIT_ERRORS, resolve_wallet
 from app.wallets.core import wallets
 from app.wallets.core.wallets import WalletView
@@ -54,9 +55,9 @@ _IDEMPOTENCY_NOTE = (
     "returned in this header."
 )
 _DERIVED_CONFLICT = (
-    "Within the last ten minutes, this wallet sent a request with the same method, URL and body, but with other headers, "
-    "max_amount_usd, networks or session_id, and it may have been paid for. To get its answer without paying again, "
-    "repeat it unchanged. To request and pay once more, send an Idempotency-Key header of your own (request_id in MCP)."
+    "Within the last ten minutes, this wallet sent a request with the same method, URL and body, but with other "
+    "headers, max_amount_usd, networks or session_id, and it may have been paid for. To get its answer without paying "
+    "again, repeat it unchanged. To request and pay once more, send an Idempotency-Key header of your own (request_id in MCP)."
 )
 _FETCH_RESPONSES = {
     "200": {
@@ -82,7 +83,11 @@ def _parse_order(body: dict[str, Any], *, key_id: str | None = None) -> FetchOrd
     names = ("url", "method", "headers", "body")
     request_ = sellers.parse_request(**{name: body[name] for name in names})
     return FetchOrder(
-        request_, body["max_amount_usd"], frozenset(map(ChainName, body["networks"])), body["session_id"], key_id
+        request_,
+        body["max_amount_usd"],
+        frozenset(map(ChainName, body["networks"])),
+        body["session_id"],
+        key_id,
     )
 
 
@@ -95,11 +100,6 @@ def _derived_key() -> str:
     ]
     parts[1] = schemas.one_spelling(parts[1])
     return derived_key("\n".join(parts).encode("utf-8", "surrogatepass"))
-
-
-def _is_not_dry_run() -> bool:
-    body = parsed_body(current_request())
-    return not any(body.get(name) is True for name in ("dry_run", "dryRun"))
 
 
 def _resume(subject_id: str) -> Any:
@@ -126,7 +126,7 @@ def _resume_payment(transaction_id: str) -> dict[str, Any]:
     owner=guards.require_agent,
     rebuild=_resume,
     note=_IDEMPOTENCY_NOTE,
-    applies=_is_not_dry_run,
+    applies=is_not_dry_run,
     derive_key=_derived_key,
     derived_conflict=_DERIVED_CONFLICT,
     stores_response=False,
@@ -158,6 +158,7 @@ def fetch_paid_resource(body: dict[str, Any], wallet: WalletView, claim: Claim |
     return asking.or_ask(
         ApprovalKind.X402,
         lambda: schemas.fetched(service.fetch(wallet, order, wait_seconds=wait, claim=own)),
+        schema=_LOAD_BODY,
         body=body,
         claim=own,
     )

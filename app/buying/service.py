@@ -8,7 +8,7 @@ never signed. Whether they were used is read from the chain, whatever the seller
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from http import HTTPStatus
@@ -23,7 +23,7 @@ from app.capacity.limiter import Quota
 from app.core import clock
 from app.core.chains import ChainName
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.errors import AddressNotAllowed, PaymentFailed, ServiceError
+from app.errors import AddressNotAllowed, ApprovalRequired, PaymentFailed, ServiceError
 from app.idempotency.service import Claim
 from app.ports.chain import Terms
 from app.ports.errors import OutcomeUnknown, PortError, Rejected, Unreachable
@@ -194,8 +194,13 @@ def _choose(wallet: WalletView, order: FetchOrder, unpaid: SellerAnswer) -> _Pre
     for offer in payable:
         movement = _movement(wallet, order, offer)
         try:
+            try:
+                with read_only_unit() as session:
+                    spending_holds.check(session, wallet.id, movement.spending_request)
+            except ApprovalRequired:
+                _assert_funds(movement)
+                raise
             with read_only_unit() as session:
-                spending_holds.check(session, wallet.id, movement.spending_request)
                 records.check_payee(session, wallet.id, order.request.host, offer)
             return _prepare(movement, offer)
         except AddressNotAllowed as error:
@@ -204,6 +209,14 @@ def _choose(wallet: WalletView, order: FetchOrder, unpaid: SellerAnswer) -> _Pre
         except (Rejected, Unreachable) as error:
             failures.append(_payment_failed(error))
     raise failures[0]
+
+
+def _assert_funds(movement: Movement) -> None:
+    """Check the balance before the owner is asked, as far as the chain can be read now. Raises: NotAffordable."""
+    with suppress(Unreachable):
+        funds = authorizations.read_funds(movement)
+        with read_only_unit() as session:
+            authorizations.assert_affordable(session, movement, funds)
 
 
 def _prepare(movement: Movement, offer: PaymentOffer) -> _PreparedPayment:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection
 REPLACEMENT = "…"
 MIN_ANYWHERE = 6
 _ORDINARY = frozenset(
-    "a about all an and are as at be but by can could do for from has have he her his i if in is it its me my no not of "
-    "on one or our out so than that the their they this to up us was we were what will with you your".split()
+    "a about all an and are as at be but by can could do for from has have he her his i if in is it its me my no not "  # noqa: SIM905
+    "of on one or our out so than that the their they this to up us was we were what will with you your".split()
 )
 
 

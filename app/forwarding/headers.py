@@ -24,7 +24,15 @@ _OF_CLIENT = frozenset(
         "fastly-client-ip", "fly-client-ip", "x-originating-ip", "x-proxyuser-ip", "cdn-loop",
     }
 )  # fmt: skip
-_OF_CLIENT_PREFIXES = ("x-forwarded-", "cf-", "x-envoy-", "x-azure-", "x-appengine-", "x-original-", "x-vercel-")
+_OF_CLIENT_PREFIXES = (
+    "x-forwarded-",
+    "cf-",
+    "x-envoy-",
+    "x-azure-",
+    "x-appengine-",
+    "x-original-",
+    "x-vercel-",
+)
 _NOT_FORWARDED = _HOP_BY_HOP | _OF_CLIENT | {
     # Of this request only.
     "host", "content-length", "accept-encoding", "expect", "idempotency-key",

@@ -62,28 +62,26 @@ def idempotent(
         @functools.wraps(view)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             key = request.headers.get(HEADER)
-            is_derived = key is None and (
-                derive_key is not None or current_request().derives_idempotency_keys
-            )
+            is_derived = derive_key is not None or current_request().derives_idempotency_keys
             if not applies() or (key is None and not is_derived):
                 return _execute(view, Claim(), args, kwargs)
             if key is not None and not _VISIBLE_ASCII.fullmatch(key):
                 raise InvalidInput.field(HEADER, "must be 1 to 255 visible ASCII characters")
             content, sent = _content_of(schema), decoded_body(current_request())
-            scope = KeyScope(owner(), request.method, request.path[:200], key or "")
             options: dict[str, Any] = {}
-            if is_derived:
+            scope = KeyScope(owner(), request.method, request.path[:200], key or "")
+            if key is None:
                 former = derive_key() if derive_key is not None else service.derived_key(sent)
-                key = former if derive_key is not None else service.derived_key(content)
+                scope = replace(scope, key=former if derive_key is not None else service.derived_key(content))
                 options = {"lifetime": _DERIVED_LIFETIME, "former": replace(scope, key=former)}
                 options |= {"conflict": derived_conflict} if derived_conflict else {}
-            claimed = service.claim_key(replace(scope, key=key), content, sent=sent, **options)
+            claimed = service.claim_key(scope, content, sent=sent, **options)
             if isinstance(claimed, StoredResponse):
                 response = _replay(claimed, lambda subject_id: serialize(rebuild(subject_id)), on_replay)
             else:
                 response = _execute_and_store(view, claimed, args, kwargs, stores_response=stores_response)
-            if is_derived:
-                response.headers[HEADER] = key
+            if key is None:
+                response.headers[HEADER] = scope.key
             return response
 
         document_errors(wrapper, [IdempotencyConflict])

@@ -151,8 +151,8 @@ def claim_key(
 ) -> Claim | StoredResponse:
     """Claim a key for a request with this content, or return what an earlier request under it has left.
 
-    `content` is the canonical form of the body, `sent` its bytes. After `lifetime`, at most the retention period, the key
-    is a new one.
+    `content` is the canonical form of the body, `sent` its bytes. After `lifetime`, at most the retention period, the
+    key is a new one.
 
     The previous version compares the bytes, and runs beside this one during an upgrade. `former` is the key by which it
     knows the request: it is claimed, too, so that neither version repeats what the other has executed.

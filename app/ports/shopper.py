@@ -156,7 +156,7 @@ class PurchaseFailed(Exception):
         quoted: tuple[str, ...] = (),
         is_permanent: bool = False,
     ) -> None:
-        """`quoted` are the parts of the message that were taken from a page; `is_permanent`: the operator has to act."""
+        """`quoted` are the parts of the message that a page contains; `is_permanent`: the operator has to act."""
         super().__init__(code.value)
         self.code = code
         self.message = message

@@ -22,8 +22,8 @@ ADVICE: Mapping[str, str] = {
     FailureCode.DELIVERY_METHOD_NOT_OFFERED: "Send one of `choices` as `delivery_method`, or none.",
     FailureCode.ADDRESS_INCOMPLETE: "Add the fields in `missing` to `shippingAddress`, or store it in the shop.",
     FailureCode.ADDRESS_MISMATCH: "Send the whole address, or store it in the shop under this name and postal code.",
-    FailureCode.LOGIN_FAILED: "Check `credentials` before another attempt: too many lock an account. Sign in once by hand "
-    "if the shop asks for more than those, and leave them out if it has no sign-in.",
+    FailureCode.LOGIN_FAILED: "Check `credentials` before another attempt: too many lock an account. Sign in by hand "
+    "once if the shop asks for more than those, and leave them out if it has no sign-in.",
     FailureCode.LIMIT_EXCEEDED: "Raise `max_total_usd`.",
     FailureCode.PRICE_UNKNOWN: "This shop shows no price or total that can be read reliably; buy by hand.",
     FailureCode.CURRENCY_UNSUPPORTED: "Choose the shop's page in US dollars, if it has one.",
@@ -46,7 +46,7 @@ ADVICE_ON_LIMITS: Mapping[str, str] = {
     ErrorCode.WEEKLY_LIMIT_EXCEEDED: "Wait until the week ends (Sunday, UTC), or ask the owner for a higher limit.",
     ErrorCode.MONTHLY_LIMIT_EXCEEDED: "Wait until the month ends (UTC), or ask the owner for a higher limit.",
     ErrorCode.SESSION_LIMIT_EXCEEDED: "Open a session with a larger budget, or leave out `session_id`.",
-    ErrorCode.APPROVAL_REQUIRED: "Send it again with the `max_total_usd` that the order needs; the owner is then asked.",
+    ErrorCode.APPROVAL_REQUIRED: "Send it again with the `max_total_usd` that the order needs; the owner is asked.",
     ErrorCode.NOT_FOUND: "The wallet or the session does not exist any more; choose another `session_id`, or none.",
     ErrorCode.WALLET_FROZEN: "Ask the owner; nothing can be bought while the wallet is frozen.",
     ErrorCode.DOMAIN_NOT_ALLOWED: "Ask the owner to add the shop to the wallet's `allowed_domains`.",
@@ -60,5 +60,3 @@ def advice_on(error: Mapping[str, Any]) -> str:
     if limit_code := error.get("limit_code"):
         return ADVICE_ON_LIMITS.get(limit_code, _OTHER_LIMIT)
     return ADVICE[error["code"]]
-
-

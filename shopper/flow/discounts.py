@@ -61,9 +61,7 @@ def counted_rows(session: BrowserSession, rows: Sequence[LabelledAmount]) -> lis
 
 def not_applied(message: str, *, quoted: str = "") -> PurchaseFailed:
     """Return the failure of a coupon; `quoted` is the part of the message that was taken from a page."""
-    return PurchaseFailed(
-        FailureCode.COUPON_NOT_APPLIED, f"{message} Nothing was ordered.", quoted=(quoted,)
-    )
+    return PurchaseFailed(FailureCode.COUPON_NOT_APPLIED, f"{message} Nothing was ordered.", quoted=(quoted,))
 
 
 def _discounts(rows: Iterable[LabelledAmount]) -> dict[tuple[str, int], int]:

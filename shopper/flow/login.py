@@ -56,7 +56,9 @@ def sign_in(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapshot:
         )
     if _login_form(after) is not None or _is_rejection(before, after):
         alerts = next(iter(_new_alerts(before, after)), "")
-        raise _login_failure(f"The shop refused the sign-in{': ' + alerts if alerts else ''}.", quoted=(alerts,))
+        raise _login_failure(
+            f"The shop refused the sign-in{': ' + alerts if alerts else ''}.", quoted=(alerts,)
+        )
     session.signed_in = True
     return after
 

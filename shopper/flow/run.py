@@ -92,7 +92,14 @@ def run(
         raise failure from None
     except PurchaseFailed as ended:
         session.capture_failure("end")
-        failure = _located(session, ended.code, ended.message, missing=ended.missing, choices=ended.choices, quoted=ended.quoted)
+        failure = _located(
+            session,
+            ended.code,
+            ended.message,
+            missing=ended.missing,
+            choices=ended.choices,
+            quoted=ended.quoted,
+        )
         if in_cart and ended.code is not FailureCode.LEFT_DOMAIN:
             _empty_cart_after_failure(session)
         raise failure from None
@@ -108,7 +115,7 @@ def run(
 
 
 def _located(
-    session: BrowserSession, code: FailureCode, message: str, **details: tuple[str, ...]
+    session: BrowserSession, code: FailureCode, message: str, **details: Any
 ) -> PurchaseFailed:
     """Return a failure with what the page shows, unless the page has nothing to do with it."""
     if code not in _NOT_OF_A_PAGE:

@@ -12,7 +12,15 @@ _OWN = "The shop's page could not be loaded."
 
 @pytest.mark.parametrize(
     "secrets",
-    [("a", "b"), ("page", "loaded"), ("shop", "not"), ("the", "be"), ("could not", "s page"), (".", "'"), ("o", "…")],
+    [
+        ("a", "b"),
+        ("page", "loaded"),
+        ("shop", "not"),
+        ("the", "be"),
+        ("could not", "s page"),
+        (".", "'"),
+        ("o", "…"),
+    ],
 )
 def test_a_sentence_of_ours_is_never_changed(secrets: tuple[str, str]) -> None:
     assert CredentialRedactor(*secrets).redact_message(_OWN, []) == _OWN
@@ -29,7 +37,9 @@ def test_a_short_secret_leaves_no_gap_that_spells_it(secrets: tuple[str, str]) -
 def test_an_echoed_secret_is_hidden_as_a_word_of_its_own(secret: str) -> None:
     redactor = CredentialRedactor("ada@example.com", secret)
     for text in (f"Wrong: {secret}!", f"password={secret}&x", f'"{secret.upper()}" is wrong', f"({secret})"):
-        assert secret.lower() not in redactor.redact(text).lower().split("is wrong")[0].replace("password", "")
+        assert secret.lower() not in redactor.redact(text).lower().split("is wrong")[0].replace(
+            "password", ""
+        )
     assert secret not in redactor.redact(secret)
 
 

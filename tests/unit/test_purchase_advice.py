@@ -70,8 +70,11 @@ def test_every_code_has_advice(code: FailureCode) -> None:
 
 
 @pytest.mark.parametrize(
-    "limit", [*(each.code for each in LIMIT_ERRORS.values()), ErrorCode.APPROVAL_REQUIRED, ErrorCode.NOT_FOUND]
+    "limit",
+    [*(each.code for each in LIMIT_ERRORS.values()), ErrorCode.APPROVAL_REQUIRED, ErrorCode.NOT_FOUND],
 )
 def test_a_limit_of_the_wallet_is_not_answered_with_a_limit_of_the_request(limit: ErrorCode) -> None:
     failure = PurchaseFailed(FailureCode.LIMIT_EXCEEDED, "x")
-    assert "Raise `max_total_usd`" not in advice.advice_on(stored_error(failure, None, limit_code=limit.value))
+    assert "Raise `max_total_usd`" not in advice.advice_on(
+        stored_error(failure, None, limit_code=limit.value)
+    )
