@@ -1,7 +1,4 @@
-"""The price of a request to a web service that ends without a payment, and the bound on how many hosts are tried.
-
-Without them, a free key could send any request to anybody from the operator's address.
-"""
+"""The price of a request that ends without a payment: a free key must not send anything to anybody from our address."""
 
 from __future__ import annotations
 

@@ -37,11 +37,11 @@ _INTERNAL_SUFFIXES = (
     ".localhost",
     ".local",
     ".internal",
+    ".intranet",
     ".home.arpa",
     ".lan",
+    ".corp",
     ".localdomain",
-    ".test",
-    ".invalid",
 )
 # The cheapest to settle for the seller comes first.
 _CHAIN_ORDER = (ChainName.BASE, ChainName.SOLANA, ChainName.ETHEREUM)
@@ -182,7 +182,9 @@ def payable_offers(
     if found:
         raise _price_above(min(price_nanos(each) for each in found), max_nanos)
     supported = ", ".join(f"{signer.asset.network} ({name.value})" for name, signer in signers.items())
-    reasons = ", ".join(dict.fromkeys(each["reason"].replace("_", " ") for each in refusals)) or "it states none"
+    reasons = (
+        ", ".join(dict.fromkeys(each["reason"].replace("_", " ") for each in refusals)) or "it states none"
+    )
     raise TermsNotSupported(
         f"None of the terms of this web service can be paid: {reasons}. Supported is the scheme exact with USDC on "
         f"{supported or 'no network'}. Nothing was paid.",

@@ -57,7 +57,8 @@ _IDEMPOTENCY_NOTE = (
 _DERIVED_CONFLICT = (
     "Within the last ten minutes, this wallet sent a request with the same method, URL and body, but with other "
     "headers, max_amount_usd, networks or session_id, and it may have been paid for. To get its answer without paying "
-    "again, repeat it unchanged. To request and pay once more, send an Idempotency-Key header of your own (request_id in MCP)."
+    "again, repeat it unchanged. To request and pay once more, send an Idempotency-Key header of your own "
+    "(request_id in MCP)."
 )
 _FETCH_RESPONSES = {
     "200": {

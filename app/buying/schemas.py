@@ -43,13 +43,6 @@ class _Url(Text):
         return one_spelling(value)
 
 
-class _Headers(fields.Dict):
-    def canonical(self, value: dict[str, str]) -> Any:
-        """Return the headers with names in lower case, unless two differ only in that."""
-        lowered = {name.lower(): text for name, text in value.items()}
-        return lowered if len(lowered) == len(value) else value
-
-
 class FetchBody(AcceptsCamelCase):
     """A request to a web service, and the most that it may cost."""
 
@@ -62,7 +55,7 @@ class FetchBody(AcceptsCamelCase):
         validate=ma.validate.OneOf(METHODS, error="must be one of {choices}"),
         metadata={"default": "GET"},
     )
-    headers = _Headers(
+    headers = fields.Dict(
         keys=fields.String(),
         values=fields.String(),
         load_default=dict,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from typing import Any
 
 from playwright.sync_api import BrowserContext
 
@@ -114,9 +115,7 @@ def run(
     return _place_order(session, button, found, confirmation_seconds=confirmation_seconds)
 
 
-def _located(
-    session: BrowserSession, code: FailureCode, message: str, **details: Any
-) -> PurchaseFailed:
+def _located(session: BrowserSession, code: FailureCode, message: str, **details: Any) -> PurchaseFailed:
     """Return a failure with what the page shows, unless the page has nothing to do with it."""
     if code not in _NOT_OF_A_PAGE:
         with contextlib.suppress(PurchaseFailed, PageActionFailed):

@@ -108,12 +108,12 @@ def test_a_tool_without_a_request_id_pays_once_for_all_spellings_of_its_argument
          '{"types":["transaction.*"],"url":"https://a.example/hook","description":""}',
          '{"url":"https://a.example/hook","types":["approval.*"]}'),
         ("/v1/services",
-         '{"name":"s","description":"d","base_url":"https://a.example","price_per_call_usd":0.1,"category":"data",'
-         '"pricing_model":"per_call"}',
-         '{"pricing_model":"per_call","category":"data","price_per_call_usd":0.10,"base_url":"https://a.example",'
-         '"description":"d","name":"s","openapi_spec":null}',
-         '{"name":"s","description":"d","base_url":"https://a.example","price_per_call_usd":0.2,"category":"data",'
+         ('{"name":"s","description":"d","base_url":"https://a.example","price_per_call_usd":0.1,"category":"data",'
          '"pricing_model":"per_call"}'),
+         ('{"pricing_model":"per_call","category":"data","price_per_call_usd":0.10,"base_url":"https://a.example",'
+         '"description":"d","name":"s","openapi_spec":null}'),
+         ('{"name":"s","description":"d","base_url":"https://a.example","price_per_call_usd":0.2,"category":"data",'
+         '"pricing_model":"per_call"}')),
         ("/v1/agents/claim-code", "", '{"anything":1}', None),
         ("/v1/credits/topup", '{"wallet_id":"{id}","amount":"2","chain":"base"}',
          '{"chain":"BASE","amount":2.0,"wallet_id":"{id}","approval_note":null}',
