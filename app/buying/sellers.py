@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app import base_urls
+from app.core.client_headers import names_client
 from app.errors import InvalidInput, ServiceError, UpstreamError, UpstreamTimeout
-from app.forwarding.headers import names_client
 from app.ports.errors import OutcomeUnknown, PortError, Rejected
 from app.ports.upstream import UpstreamRequest
 from app.state import app_state

@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from urllib.parse import quote
 
+from app.core.client_headers import OF_CLIENT
+
 # RFC 9110 §7.6.1, and the names that are used as if they were in it.
 _HOP_BY_HOP = frozenset(
     {
@@ -17,23 +19,7 @@ _HOP_BY_HOP = frozenset(
         "trailer", "transfer-encoding", "upgrade", "http2-settings",
     }
 )  # fmt: skip
-_OF_CLIENT = frozenset(
-    {
-        "forwarded", "via", "origin", "referer", "from", "x-real-ip", "x-client-ip", "x-cluster-client-ip",
-        "client-ip", "true-client-ip", "x-remote-ip", "x-remote-addr", "x-host", "x-forwarded",
-        "fastly-client-ip", "fly-client-ip", "x-originating-ip", "x-proxyuser-ip", "cdn-loop",
-    }
-)  # fmt: skip
-_OF_CLIENT_PREFIXES = (
-    "x-forwarded-",
-    "cf-",
-    "x-envoy-",
-    "x-azure-",
-    "x-appengine-",
-    "x-original-",
-    "x-vercel-",
-)
-_NOT_FORWARDED = _HOP_BY_HOP | _OF_CLIENT | {
+_NOT_FORWARDED = _HOP_BY_HOP | OF_CLIENT | {
     # Of this request only.
     "host", "content-length", "accept-encoding", "expect", "idempotency-key",
     # Credentials.
@@ -78,12 +64,6 @@ _NOT_RELAYED_PREFIXES = (
     "x-middleware-", "x-envoy-", "surrogate-", "cdn-", "cloudflare-", "netlify-", "vercel-", "edge-", "cache-tag",
     "xkey",
 )  # fmt: skip
-
-
-def names_client(name: str) -> bool:
-    """Return whether a header states the identity or address of a client, which only a proxy can know."""
-    lower = name.lower()
-    return lower in _OF_CLIENT or lower.startswith(_OF_CLIENT_PREFIXES)
 
 
 def for_upstream(
