@@ -116,7 +116,7 @@ class RateLimiter:
             queue.leave()
 
     def spend(self, limit: str, scope: str, client: str, cost: int) -> None:
-        """Count `cost` at once, such as a size. Raises: RateLimited, without counting it, if it exceeds a limit."""
+        """Count `cost` as one, such as a size. Raises: RateLimited, without counting it, if it exceeds a limit."""
         for item in _parse(limit):
             if not self._hit(item, scope, client, cost=cost):
                 raise RateLimited(retry_after_seconds=self._delay(item, scope, client)[1])

@@ -154,8 +154,8 @@ def claim_key(
     `content` is the canonical form of the body, `sent` its bytes. After `lifetime`, at most the retention period, the
     key is a new one.
 
-    The previous version compares the bytes, and runs beside this one during an upgrade. `former` is the key by which it
-    knows the request: it is claimed, too, so that neither version repeats what the other has executed.
+    The previous version compares the bytes, and also runs during an upgrade. `former` is the key by which it knows the
+    request: it is claimed, too, so that neither version repeats what the other has executed.
 
     Raises: IdempotencyConflict while the earlier request is still running, or with `conflict` if it was another one.
     """

@@ -1,4 +1,4 @@
-"""What a client can do about a purchase that failed: the only place with advice, so that nothing contradicts it.
+"""Advice on purchases that failed: the only place with advice, so that nothing contradicts it.
 
 Messages say what happened; they give no advice on sending a purchase again, except that it does not help.
 """

@@ -1,6 +1,6 @@
 """idempotency_keys.request_hmac and service_purchases.answer_status
 
-The digest of what a request asks for, beside that of its bytes; and the status of what a payment bought.
+The digest of what a request asks for, next to that of its bytes; and the status of what a payment bought.
 
 Revision: 0141; after: 0028
 """

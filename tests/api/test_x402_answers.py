@@ -83,7 +83,7 @@ def test_a_refusal_that_was_not_paid_for_is_not_what_the_payment_bought(
     assert (len(seller.headers), len(set(seller.headers))) == (2, 1)
 
 
-def test_a_refusal_whose_payment_is_settled_later_is_returned_without_asking_again(
+def test_a_refusal_that_is_settled_later_is_returned_without_asking_again(
     buyer: Buyer, seller: ScriptedSeller
 ) -> None:
     kept: list[Mapping[str, Any]] = []

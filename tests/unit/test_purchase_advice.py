@@ -1,4 +1,4 @@
-"""Advice on a failed purchase never contradicts the message beside it."""
+"""Advice on a failed purchase never contradicts its message."""
 
 from __future__ import annotations
 
