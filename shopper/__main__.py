@@ -131,7 +131,7 @@ def _run(command: Mapping[str, Any], reader: BinaryIO, writer: BinaryIO) -> None
     except PurchaseFailed as failure:
         protocol.write(writer, "failed", **protocol.failure_to_json(failure))
     except PurchaseOutcomeUnknown as unknown:
-        protocol.write(writer, "outcome_unknown", message=unknown.message)
+        protocol.write(writer, "outcome_unknown", message=unknown.message, quoted=unknown.quoted)
     except browser.SandboxUnavailable:
         protocol.write(writer, "sandbox_unavailable")
     except protocol.PeerClosed:

@@ -54,6 +54,8 @@ _TRUSTED_FIELDS = frozenset(
         "document",
     }
 )
+# Steps with texts of ours.
+_OWN_STEPS = frozenset({"sign_in", "choose_address", "fill"})
 _NO_SANDBOX_MESSAGE = (
     "The service's browser does not start with its sandbox, so no page was opened and nothing was bought. "
     "The operator of the service has to fix this; sending the purchase again does not help."
@@ -204,7 +206,12 @@ class _BrowserConversation:
                 _log.warning("browser_without_sandbox")
             case "sandbox_unavailable":
                 _log.error("browser_sandbox_unavailable", see="flask doctor")
-                raise self.failure_after_loss(FailureCode.BROWSER_ERROR, _NO_SANDBOX_MESSAGE)
+                failure = PurchaseFailed(FailureCode.BROWSER_ERROR, _NO_SANDBOX_MESSAGE, is_permanent=True)
+                raise (
+                    self.failure_after_loss(failure.code, failure.message)
+                    if self._order_authorized
+                    else failure
+                )
             case "outcome_unknown":
                 raise PurchaseOutcomeUnknown(str(values["message"]))
             case _:
@@ -266,7 +273,12 @@ class _BrowserConversation:
         if isinstance(value, str):
             return value if name in _TRUSTED_FIELDS else self._redactor.redact(value)
         if isinstance(value, dict):
-            return {key: self._redact(inner, name=key) for key, inner in value.items()}
+            redacted = {key: self._redact(inner, name=key) for key, inner in value.items()}
+            own = "message" if "quoted" in value else "text" if value.get("action") in _OWN_STEPS else None
+            if own is not None and isinstance(value.get(own), str):
+                quoted = [str(each) for each in value.get("quoted", ())]
+                redacted[own] = self._redactor.redact_message(value[own], quoted)
+            return redacted
         if isinstance(value, list):
             return [self._redact(inner, name=name) for inner in value]
         return value

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+import marshmallow as ma
 from flask import Response, jsonify
 
 from app.approvals import service
@@ -13,10 +14,10 @@ from app.approvals.lifecycle import ApprovalKind, ApprovalStatus
 from app.approvals.schemas import AwaitingApproval
 from app.approvals.service import ApprovalView, PaymentRequest
 from app.core.money import usd_string
-from app.errors import ApprovalRequired
+from app.errors import ApprovalRequired, InvalidInput, ServiceError
 from app.idempotency.service import Claim
-from app.web.client_request import current_request
-from app.web.request_bodies import decoded_body
+from app.spending.policy import ApprovedPayment, SpendingRequest
+from app.web.canonical import canonical_json, validated_fields
 
 ResultT = TypeVar("ResultT")
 
@@ -29,6 +30,9 @@ _FACTS = (
 )  # fmt: skip
 _USD_FACTS = ("max_amount_usd", "max_total_usd")
 _MAX_FACT = 300
+_CERTAIN_REASONS = frozenset({"insufficient_funds", "insufficient_gas"})
+# Prices move between two readings.
+_MARGIN = 2
 _MESSAGES: Mapping[ApprovalStatus, str] = {
     ApprovalStatus.AWAITING: "The owner has to approve this payment. Its value is held; nothing is paid yet. Read "
     "GET /v1/approvals/{id} with `Prefer: wait=25`.",
@@ -45,23 +49,40 @@ def or_ask(
     kind: ApprovalKind,
     pay: Callable[[], ResultT],
     *,
+    schema: ma.Schema,
     body: Mapping[str, Any],
     claim: Claim,
+    try_out: Callable[[ApprovedPayment], object] | None = None,
 ) -> ResultT | Response:
     """Return the result of a payment, or the answer 202 if the owner has to approve it.
 
-    `body` is the validated body of the current request. Raises: what `pay` raises; LimitReached.
+    `body` is what the schema has loaded of the current request: that alone is stored and executed later. `try_out`
+    checks without signing what would be paid if approved: the owner is not asked for what the wallet cannot pay.
+
+    Raises: what `pay` raises; what `try_out` raises, if an approval would not change it; LimitReached.
     """
     try:
         return pay()
     except ApprovalRequired as needed:
+        if try_out is not None:
+            _try_out(try_out, needed.spending_request)
         request = PaymentRequest(
             kind=kind,
-            body=decoded_body(current_request()),
+            body=canonical_json(validated_fields(schema, body)),
             facts=_facts_of(body),
             note=body.get("approval_note"),
         )
         return awaiting_response(service.request_approval(request, needed, claim=claim))
+
+
+def _try_out(try_out: Callable[[ApprovedPayment], object], asked: SpendingRequest) -> None:
+    most_nanos = (asked.value_nanos or 0) * _MARGIN
+    try:
+        try_out(ApprovedPayment("", most_nanos, asked.recipient, asked.domain))
+    except ServiceError as refusal:
+        # A chain that cannot be read now may be readable when the owner decides, and a price may change.
+        if refusal.details.get("reason") in _CERTAIN_REASONS or isinstance(refusal, InvalidInput):
+            raise
 
 
 def rebuilt(subject_id: str, rebuild: Callable[[str], Any]) -> Any:

@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Any
 
 import structlog
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from app.approvals.announcements import announce, page_url
@@ -45,6 +45,7 @@ from server.pool import ResourceUse
 _log = structlog.get_logger(__name__)
 
 MAX_OPEN_APPROVALS = 50
+MAX_SEALED_BYTES = 2**20
 _NOTICE_AFTER = timedelta(minutes=1)
 _MAX_COUNTED = 1000
 SEALED_REQUESTS = SealedColumn("approvals", "sealed")
@@ -128,7 +129,7 @@ class ApprovalView:
 
 @dataclass(frozen=True, slots=True)
 class PaymentRequest:
-    """A request of an agent that needs an approval: its body as it came, its facts, and the agent's own words."""
+    """A request of an agent that needs an approval: its body in canonical form, its facts, and the agent's words."""
 
     kind: ApprovalKind
     body: bytes
@@ -168,10 +169,23 @@ def request_approval(request: PaymentRequest, needed: ApprovalRequired, *, claim
                 f"{MAX_OPEN_APPROVALS} payments of this wallet already wait for its owner. Cancel some, or wait.",
                 details={"approvals": MAX_OPEN_APPROVALS},
             )
+        _assert_storable(session, row)
         APPROVALS.add(session, row, ApprovalStatus.AWAITING)
         announce(session, row, ApprovalStatus.AWAITING)
         claim.bind(session, approval_id)
     return get(approval_id)
+
+
+def _assert_storable(session: Session, row: Approval) -> None:
+    """Bound what the open requests of one agent store. Raises: LimitReached."""
+    is_open = (Approval.agent_id == row.agent_id) & Approval.status.in_(_OPEN)
+    stored = session.scalar(select(func.sum(func.length(Approval.sealed))).where(is_open)) or 0
+    if int(stored) + len(row.sealed or "") > MAX_SEALED_BYTES:
+        raise LimitReached(
+            f"The requests of this agent that wait for its owner take {stored} of {MAX_SEALED_BYTES} bytes, and this "
+            "one takes more than the rest. Send a smaller body, or cancel some.",
+            details={"bytes": int(stored), "limit_bytes": MAX_SEALED_BYTES},
+        )
 
 
 def get(approval_id: str, *, agent_id: str | None = None) -> ApprovalView:

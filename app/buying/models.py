@@ -30,6 +30,7 @@ class ServicePurchase(Model):
     version: Mapped[int]
     network: Mapped[str] = mapped_column(String(100))
     answer_sealed: Mapped[str | None] = mapped_column(Text)
+    answer_status: Mapped[int | None]
     answered_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 

@@ -5,6 +5,8 @@ Nothing that a seller states is signed: network, asset and domain must be those 
 
 from __future__ import annotations
 
+import base64
+import ipaddress
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -31,6 +33,16 @@ _V2 = 2
 _LEGACY_HEADER = "X-PAYMENT"
 _IDENTIFIER = "payment-identifier"
 _UNITS = re.compile(r"[0-9]{1,30}", re.ASCII)
+_INTERNAL_SUFFIXES = (
+    ".localhost",
+    ".local",
+    ".internal",
+    ".intranet",
+    ".home.arpa",
+    ".lan",
+    ".corp",
+    ".localdomain",
+)
 # The cheapest to settle for the seller comes first.
 _CHAIN_ORDER = (ChainName.BASE, ChainName.SOLANA, ChainName.ETHEREUM)
 
@@ -110,7 +122,7 @@ def read_terms(answer: SellerAnswer) -> PaymentTerms:
     document: Any = None
     with suppress(Rejected, ValueError):
         document = (
-            decode_document(header) if header is not None else parse_response(answer.body, parse_float=str)
+            _decode_header(header) if header is not None else parse_response(answer.body, parse_float=str)
         )
     stated: Mapping[str, Any] = document if isinstance(document, dict) else {}
     version, accepts = stated.get("x402Version"), stated.get("accepts")
@@ -127,6 +139,18 @@ def read_terms(answer: SellerAnswer) -> PaymentTerms:
     return PaymentTerms(
         version, offers, stated.get("resource"), extensions if isinstance(extensions, dict) else {}
     )
+
+
+def _decode_header(header: str) -> Mapping[str, Any]:
+    """Decode the header with the terms. Raises: Rejected.
+
+    Sellers that encode it by `btoa` write each character up to U+00FF as one byte: that is no UTF-8, but Latin-1.
+    """
+    try:
+        return decode_document(header)
+    except Rejected:
+        latin_1 = base64.b64decode(header + "=" * (-len(header) % 4)).decode("latin-1")
+        return decode_document(base64.b64encode(latin_1.encode()).decode())
 
 
 def payable_offers(
@@ -158,8 +182,11 @@ def payable_offers(
     if found:
         raise _price_above(min(price_nanos(each) for each in found), max_nanos)
     supported = ", ".join(f"{signer.asset.network} ({name.value})" for name, signer in signers.items())
+    reasons = (
+        ", ".join(dict.fromkeys(each["reason"].replace("_", " ") for each in refusals)) or "it states none"
+    )
     raise TermsNotSupported(
-        f"None of the terms of this web service can be paid. Supported is the scheme exact with USDC on "
+        f"None of the terms of this web service can be paid: {reasons}. Supported is the scheme exact with USDC on "
         f"{supported or 'no network'}. Nothing was paid.",
         details={"offers": refusals},
     )
@@ -236,14 +263,25 @@ def _check_wanted(
 
 
 def _is_resource_of(host: str, resource: object) -> bool:
-    """Return whether terms are for this host, as far as they say: those of another seller could be passed on."""
+    """Return whether terms are for this host, as far as they say: those of another seller could be passed on.
+
+    A seller behind a proxy states the name that it has there. Only another public host is another seller's.
+    """
     url = resource.get("url") if isinstance(resource, dict) else None
     if not isinstance(url, str) or "://" not in url:
         return True
     try:
-        return (urlsplit(url).hostname or "").rstrip(".") == host
+        stated = (urlsplit(url).hostname or "").rstrip(".")
     except ValueError:
         return False
+    return stated == host or not _is_public(stated)
+
+
+def _is_public(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_global
+    except ValueError:
+        return "." in host and not host.endswith(_INTERNAL_SUFFIXES)
 
 
 def _shown(stated: Mapping[str, Any]) -> dict[str, str]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from http import HTTPStatus
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import ColumnElement, delete, select, update
 from sqlalchemy.orm import Session
 
 from app.audit_log import trail
@@ -27,6 +28,7 @@ from app.errors import ControlsLocked, NotFound, PayeeChanged
 from app.sealing import SealedColumn
 from app.spending import accounts as spending_accounts
 from app.spending import controls as spending_controls
+from app.wallets.core.lifecycle import MovementStatus
 from app.wallets.core.wallets import WalletView
 from app.wallets.views import history
 from app.wallets.views.history import TransactionView
@@ -150,14 +152,30 @@ def requests_of(transaction_ids: Sequence[str]) -> dict[str, str]:
         return {row.id: f"{row.method} {row.url}" for row in rows}
 
 
+def bought_answer(purchase: ServicePurchaseView, answer: SellerAnswer | None) -> SellerAnswer | None:
+    """Return a stored answer if it is what the payment bought: a refusal is that only if the chain shows it used."""
+    is_paid = purchase.payment.status == MovementStatus.CONFIRMED
+    return answer if answer is not None and (is_paid or answer.status < HTTPStatus.BAD_REQUEST) else None
+
+
+def has_payee(wallet_id: str, host: str) -> bool:
+    """Return whether a wallet has paid at a host."""
+    pinned = select(PinnedPayee.chain).where(PinnedPayee.wallet_id == wallet_id, PinnedPayee.host == host)
+    with read_only_unit() as session:
+        return session.execute(pinned.limit(1)).first() is not None
+
+
 def store_answer(transaction_id: str, answer: SellerAnswer) -> None:
-    """Store the complete answer that was paid for; a first one is kept."""
+    """Store a complete answer to a payment. A first one is kept, but for a refusal that is followed by more."""
     sealed = _ANSWERS.seal(answer.to_json(), transaction_id)
+    is_missing: ColumnElement[bool] = ServicePurchase.answered_at.is_(None)
+    if answer.status < HTTPStatus.BAD_REQUEST:
+        is_missing |= ServicePurchase.answer_status >= HTTPStatus.BAD_REQUEST
     with unit_of_work() as session:
         session.execute(
             update(ServicePurchase)
-            .where(ServicePurchase.id == transaction_id, ServicePurchase.answered_at.is_(None))
-            .values(answer_sealed=sealed, answered_at=clock.now())
+            .where(ServicePurchase.id == transaction_id, is_missing)
+            .values(answer_sealed=sealed, answer_status=answer.status, answered_at=clock.now())
             .execution_options(synchronize_session=False)
         )
 

@@ -21,6 +21,7 @@ from app.errors import (
     AddressNotAllowed,
     ControlsLocked,
     DomainNotAllowed,
+    InsufficientCredits,
     Overloaded,
     PayeeChanged,
     PaymentFailed,
@@ -32,6 +33,7 @@ from app.forwarding import disclosure
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim, derived_key
 from app.identity import guards
+from app.wallets.api.movement_routes import is_not_dry_run
 from app.wallets.api.routes import LIMIT_ERRORS, resolve_wallet
 from app.wallets.core import wallets
 from app.wallets.core.wallets import WalletView
@@ -53,6 +55,12 @@ _IDEMPOTENCY_NOTE = (
     "payment again. Without a key, one is derived from the wallet, method, URL and body for ten minutes, and "
     "returned in this header."
 )
+_DERIVED_CONFLICT = (
+    "Within the last ten minutes, this wallet sent a request with the same method, URL and body, but with other "
+    "headers, max_amount_usd, networks or session_id, and it may have been paid for. To get its answer without paying "
+    "again, repeat it unchanged. To request and pay once more, send an Idempotency-Key header of your own "
+    "(request_id in MCP)."
+)
 _FETCH_RESPONSES = {
     "200": {
         "description": "The answer of the web service and what was paid, or the result of a dry run.",
@@ -63,7 +71,7 @@ _LOAD_BODY = schemas.FetchBody()
 
 
 def _order(body: dict[str, Any]) -> FetchOrder:
-    order = _parse_order(body)
+    order = _parse_order(body, key_id=guards.current_principal().key_id)
     disclosure.reject_key(
         current_request().headers["X-API-Key"],
         target=order.request.target,
@@ -73,11 +81,15 @@ def _order(body: dict[str, Any]) -> FetchOrder:
     return order
 
 
-def _parse_order(body: dict[str, Any]) -> FetchOrder:
+def _parse_order(body: dict[str, Any], *, key_id: str | None = None) -> FetchOrder:
     names = ("url", "method", "headers", "body")
     request_ = sellers.parse_request(**{name: body[name] for name in names})
     return FetchOrder(
-        request_, body["max_amount_usd"], frozenset(map(ChainName, body["networks"])), body["session_id"]
+        request_,
+        body["max_amount_usd"],
+        frozenset(map(ChainName, body["networks"])),
+        body["session_id"],
+        key_id,
     )
 
 
@@ -88,12 +100,8 @@ def _derived_key() -> str:
     parts = [
         str(body.get(name) or default) for name, default in (("method", "GET"), ("url", ""), ("body", ""))
     ]
+    parts[1] = schemas.one_spelling(parts[1])
     return derived_key("\n".join(parts).encode("utf-8", "surrogatepass"))
-
-
-def _is_not_dry_run() -> bool:
-    body = parsed_body(current_request())
-    return not any(body.get(name) is True for name in ("dry_run", "dryRun"))
 
 
 def _resume(subject_id: str) -> Any:
@@ -120,8 +128,9 @@ def _resume_payment(transaction_id: str) -> dict[str, Any]:
     owner=guards.require_agent,
     rebuild=_resume,
     note=_IDEMPOTENCY_NOTE,
-    applies=_is_not_dry_run,
+    applies=is_not_dry_run,
     derive_key=_derived_key,
+    derived_conflict=_DERIVED_CONFLICT,
     stores_response=False,
 )
 @blp.arguments(schemas.FetchBody)
@@ -130,7 +139,7 @@ def _resume_payment(transaction_id: str) -> dict[str, Any]:
 @blp.doc(responses=_FETCH_RESPONSES)
 @blp.raises(
     *LIMIT_ERRORS, AddressNotAllowed, DomainNotAllowed, PayeeChanged, TermsNotSupported, PaymentFailed,
-    UpstreamError, UpstreamTimeout, Overloaded,
+    UpstreamError, UpstreamTimeout, Overloaded, InsufficientCredits,
 )  # fmt: skip
 @blp.header(
     "Prefer",
@@ -141,6 +150,7 @@ def fetch_paid_resource(body: dict[str, Any], wallet: WalletView, claim: Claim |
 
     The payment counts against the wallet's limits and needs an allowed domain, like a transfer's recipient. It is
     signed once; what the chain shows decides whether it is paid. `status` is the service's own, also if it is an error.
+    A request that ends without a payment costs 0.001 USD of credits, dry runs too.
     """
     order = _order(body)
     if body["dry_run"]:
@@ -150,6 +160,7 @@ def fetch_paid_resource(body: dict[str, Any], wallet: WalletView, claim: Claim |
     return asking.or_ask(
         ApprovalKind.X402,
         lambda: schemas.fetched(service.fetch(wallet, order, wait_seconds=wait, claim=own)),
+        schema=_LOAD_BODY,
         body=body,
         claim=own,
     )
@@ -173,7 +184,8 @@ def list_service_purchases(query: dict[str, Any], wallet: WalletView) -> Page[re
 @blp.response(200, schemas.BoughtAnswerShape)
 def get_service_purchase(transaction_id: str, wallet: WalletView) -> dict[str, Any]:
     """Get a payment to a web service, by the chain, and the answer that it bought while it is stored."""
-    return schemas.purchased(*records.get(wallet.id, transaction_id))
+    purchase, answer = records.get(wallet.id, transaction_id)
+    return schemas.purchased(purchase, records.bought_answer(purchase, answer))
 
 
 @blp.get("/<string:wallet_id>/x402/payees")

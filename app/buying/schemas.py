@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from typing import Any
+from urllib.parse import urlsplit
 
 import marshmallow as ma
 from marshmallow import fields
@@ -27,10 +28,25 @@ _STATES = {
 _MAX_BODY = 256 * 1024
 
 
+def one_spelling(url: str) -> str:
+    """Return a URL with its scheme and host in lower case, without the default port; any other text as it is."""
+    try:
+        parts = urlsplit(url)
+        host = parts.netloc.lower().removesuffix(":443" if parts.scheme == "https" else ":80")
+        return parts._replace(netloc=host, path=parts.path or "/", fragment="").geturl() if host else url
+    except ValueError:
+        return url
+
+
+class _Url(Text):
+    def canonical(self, value: str) -> str:
+        return one_spelling(value)
+
+
 class FetchBody(AcceptsCamelCase):
     """A request to a web service, and the most that it may cost."""
 
-    url = Text(
+    url = _Url(
         required=True,
         metadata={"description": "The resource; https, on the public internet.", "example": "https://api.example.com/v1/report"},
     )  # fmt: skip

@@ -12,10 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app import base_urls
+from app.core.client_headers import names_client
 from app.errors import InvalidInput, ServiceError, UpstreamError, UpstreamTimeout
 from app.ports.errors import OutcomeUnknown, PortError, Rejected
 from app.ports.upstream import UpstreamRequest
 from app.state import app_state
+from app.version import VERSION
 
 MAX_ANSWER_BYTES = 2**20
 # What this service itself sells for a payment.
@@ -105,11 +107,12 @@ def ask(request: SellerRequest, *, seconds: int, payment: tuple[str, str] | None
 
     Raises: PortError: Rejected or Unreachable if nothing was sent, OutcomeUnknown if no answer came.
     """
-    defaults = {"user-agent": "purser", "accept": "*/*"}
     given = {name.lower() for name, _ in request.headers}
     headers = [
         *request.headers,
-        *((name, value) for name, value in defaults.items() if name not in given),
+        *([] if "accept" in given else [("Accept", "*/*")]),
+        # Sellers can tell who sends this, and whom to ask to stop it.
+        ("User-Agent", f"purser/{VERSION} (+{app_state().settings.public_url})"),
         ("Accept-Encoding", "identity"),
         *([payment] if payment is not None else []),
     ]
@@ -155,4 +158,8 @@ def _parse_headers(headers: Mapping[str, str]) -> Sequence[tuple[str, str]]:
         if len(value) > _MAX_HEADER_LENGTH or not _HEADER_VALUE.fullmatch(value):
             problem = f"must have values of at most {_MAX_HEADER_LENGTH} printable ASCII characters"
             raise InvalidInput.field("headers", problem)
-    return tuple(headers.items())
+    return tuple(
+        (name, value)
+        for name, value in headers.items()
+        if name.lower() != "user-agent" and not names_client(name)
+    )

@@ -8,7 +8,7 @@ never signed. Whether they were used is read from the chain, whatever the seller
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from http import HTTPStatus
@@ -16,16 +16,17 @@ from http import HTTPStatus
 import structlog
 
 from app.buying import offers, records, sellers
+from app.buying.metering import FetchMeter, metered
 from app.buying.offers import PaymentOffer
 from app.buying.sellers import SellerAnswer, SellerRequest
 from app.capacity.limiter import Quota
 from app.core import clock
 from app.core.chains import ChainName
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.errors import AddressNotAllowed, PaymentFailed, ServiceError
+from app.errors import AddressNotAllowed, ApprovalRequired, PaymentFailed, ServiceError
 from app.idempotency.service import Claim
 from app.ports.chain import Terms
-from app.ports.errors import PortError, Rejected, Unreachable
+from app.ports.errors import OutcomeUnknown, PortError, Rejected, Unreachable
 from app.ports.payment_signer import PaymentIntent
 from app.spending import holds as spending_holds
 from app.spending.policy import SpendingRequest
@@ -53,6 +54,7 @@ class FetchOrder:
     max_nanos: int
     networks: Collection[ChainName]
     session_id: str | None = None
+    key_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +81,19 @@ def fetch(
 ) -> FetchResult:
     """Request a resource, and pay for it once if the seller asks for that.
 
+    A request that ends without a payment is charged, in credits.
+
     Raises: the 403 errors of refused limits, PayeeChanged, TermsNotSupported, PaymentFailed, UpstreamError,
-    UpstreamTimeout, InvalidInput: nothing was signed.
+    UpstreamTimeout, InvalidInput, InsufficientCredits, RateLimited: nothing was signed.
     """
     with _permit(wallet, order.request):
-        unpaid = _ask_unpaid(wallet, order)
-        if unpaid.status != HTTPStatus.PAYMENT_REQUIRED:
-            return FetchResult(unpaid)
-        chosen = _choose(wallet, order, unpaid)
-        payment = _record(wallet, order.request, chosen, claim=claim)
+        with metered(wallet, order.request.host, key_id=order.key_id) as meter:
+            unpaid = _ask_unpaid(wallet, order, meter)
+            if unpaid.status != HTTPStatus.PAYMENT_REQUIRED:
+                return FetchResult(unpaid)
+            chosen = _choose(wallet, order, unpaid)
+            payment = _record(wallet, order.request, chosen, claim=claim)
+            meter.is_paid = True
         stored = _StoredPayment(payment, chosen.offer.terms.version, chosen.offer.network)
         return _present(wallet, order.request, stored, wait_seconds=wait_seconds)
 
@@ -97,8 +103,13 @@ def resume(
 ) -> FetchResult:
     """Return the answer that was paid for, or send the same bytes again while they can be used."""
     purchase, answer = records.get(wallet.id, transaction_id)
-    if answer is not None or purchase.payment.status == MovementStatus.FAILED:
-        return FetchResult(answer, purchase.payment, purchase.version, purchase.network)
+    if answer is not None and records.bought_answer(purchase, answer) is None:
+        # The chain may show by now that this refusal was paid for.
+        authorizations.wait(purchase.payment, wait_seconds=wait_seconds, account_id=wallet.agent_id)
+        purchase, answer = records.get(wallet.id, transaction_id)
+    bought = records.bought_answer(purchase, answer)
+    if bought is not None or purchase.payment.status == MovementStatus.FAILED:
+        return FetchResult(bought, purchase.payment, purchase.version, purchase.network)
     # The seller may not have the signed bytes yet; what they take is counted already.
     with read_only_unit() as session:
         spending_holds.check(session, wallet.id, SpendingRequest(0, domain=order.request.host))
@@ -109,8 +120,11 @@ def resume(
 
 def quote(wallet: WalletView, order: FetchOrder) -> FetchQuote:
     """Return what `fetch` would pay to whom, without signing. Raises: what `fetch` raises."""
-    with _permit(wallet, order.request):
-        unpaid = _ask_unpaid(wallet, order)
+    with (
+        _permit(wallet, order.request),
+        metered(wallet, order.request.host, key_id=order.key_id) as meter,
+    ):
+        unpaid = _ask_unpaid(wallet, order, meter)
         if unpaid.status != HTTPStatus.PAYMENT_REQUIRED:
             return FetchQuote(unpaid.status, None, None)
         chosen = _choose(wallet, order, unpaid)
@@ -152,15 +166,17 @@ def _permit(wallet: WalletView, request: SellerRequest) -> Iterator[None]:
         permit.release()
 
 
-def _ask_unpaid(wallet: WalletView, order: FetchOrder) -> SellerAnswer:
+def _ask_unpaid(wallet: WalletView, order: FetchOrder, meter: FetchMeter) -> SellerAnswer:
     # The price is not known yet; a freeze and the allowlist are.
     with read_only_unit() as session:
         spending_holds.check(
             session, wallet.id, SpendingRequest(0, domain=order.request.host, session_id=order.session_id)
         )
+    meter.was_sent = True
     try:
         return sellers.ask(order.request, seconds=_UNPAID_SECONDS)
     except PortError as error:
+        meter.was_sent = isinstance(error, OutcomeUnknown)
         raise sellers.no_answer(error) from None
 
 
@@ -178,8 +194,13 @@ def _choose(wallet: WalletView, order: FetchOrder, unpaid: SellerAnswer) -> _Pre
     for offer in payable:
         movement = _movement(wallet, order, offer)
         try:
+            try:
+                with read_only_unit() as session:
+                    spending_holds.check(session, wallet.id, movement.spending_request)
+            except ApprovalRequired:
+                _assert_funds(movement)
+                raise
             with read_only_unit() as session:
-                spending_holds.check(session, wallet.id, movement.spending_request)
                 records.check_payee(session, wallet.id, order.request.host, offer)
             return _prepare(movement, offer)
         except AddressNotAllowed as error:
@@ -188,6 +209,14 @@ def _choose(wallet: WalletView, order: FetchOrder, unpaid: SellerAnswer) -> _Pre
         except (Rejected, Unreachable) as error:
             failures.append(_payment_failed(error))
     raise failures[0]
+
+
+def _assert_funds(movement: Movement) -> None:
+    """Check the balance before the owner is asked, as far as the chain can be read now. Raises: NotAffordable."""
+    with suppress(Unreachable):
+        funds = authorizations.read_funds(movement)
+        with read_only_unit() as session:
+            authorizations.assert_affordable(session, movement, funds)
 
 
 def _prepare(movement: Movement, offer: PaymentOffer) -> _PreparedPayment:
@@ -245,7 +274,7 @@ def _present(
     try:
         header = (offers.header_name(stored.version), signed.raw.decode())
         answer = sellers.ask(request, seconds=_PAID_SECONDS, payment=header)
-        if answer.is_complete and answer.status < HTTPStatus.BAD_REQUEST:
+        if answer.is_complete and answer.status != HTTPStatus.PAYMENT_REQUIRED:
             records.store_answer(payment.id, answer)
     except PortError as error:
         _log.warning("seller_gave_no_answer", transaction_id=payment.id, reason=error.reason)

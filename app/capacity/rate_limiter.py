@@ -115,6 +115,12 @@ class RateLimiter:
         finally:
             queue.leave()
 
+    def spend(self, limit: str, scope: str, client: str, cost: int) -> None:
+        """Count `cost` as one, such as a size. Raises: RateLimited, without counting it, if it exceeds a limit."""
+        for item in _parse(limit):
+            if not self._hit(item, scope, client, cost=cost):
+                raise RateLimited(retry_after_seconds=self._delay(item, scope, client)[1])
+
     def check(self, limit: str | None, scope: str, client: str) -> None:
         """Check that another request would not exceed the limits. Raises: RateLimited."""
         for item in _parse(limit or ""):

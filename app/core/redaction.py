@@ -1,17 +1,34 @@
-"""Replacement of secrets in texts that an operator reads or shares."""
+"""Replacement of secrets in texts that came from outside: pages, and the responses of other services.
+
+A gap inside of a word spells what is missing. So a secret shorter than MIN_ANYWHERE is replaced only where it stands as
+a word of its own, and one that is an ordinary word of sentences never.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
+
+REPLACEMENT = "…"
+MIN_ANYWHERE = 6
+_ORDINARY = frozenset(
+    "a about all an and are as at be but by can could do for from has have he her his i if in is it its me my no not "  # noqa: SIM905
+    "of on one or our out so than that the their they this to up us was we were what will with you your".split()
+)
+
+
+def secret_pattern(secrets: Collection[str], *, flags: int = 0) -> re.Pattern[str]:
+    """Return a pattern of the places where secrets are replaced in a text from outside."""
+    longest_first = sorted(filter(None, secrets), key=len, reverse=True)
+    words = [
+        rf"(?<![^\W_]){re.escape(each)}(?![^\W_])" if len(each) < MIN_ANYWHERE else re.escape(each)
+        for each in longest_first
+        if each.lower() not in _ORDINARY
+    ]
+    return re.compile("|".join(words) or r"(?!)", flags)
 
 
 def redaction(secrets: Collection[str]) -> Callable[[str], str]:
-    """Return a function that replaces secrets in a text, whatever contains them."""
-    longest_first = sorted(secrets, key=len, reverse=True)
-
-    def redact(text: str) -> str:
-        for secret in longest_first:
-            text = text.replace(secret, "…")
-        return text
-
-    return redact
+    """Return a function that replaces secrets in a text."""
+    pattern = secret_pattern(secrets)
+    return lambda text: pattern.sub(REPLACEMENT, text)

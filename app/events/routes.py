@@ -14,7 +14,7 @@ from app.events.delivery_log import DeliveryView
 from app.events.targets import Audience, Subscriber, TargetView
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
-from app.identity import guards
+from app.identity import guards, limits
 from app.web import prefer
 from app.web.blueprint import Blueprint
 from app.web.schemas import PageQuery, assert_any_field
@@ -128,6 +128,7 @@ def _register(blp: Blueprint, prefix: str) -> None:  # noqa: C901 - the views
     @named
     def test_webhook(webhook_id: str) -> dict[str, Any]:
         """Send a `webhook.test` event to this webhook; see its deliveries for the result."""
+        limits.count_requested_delivery(_owner())
         return {"event_id": delivery_log.send_test(_subscriber(), webhook_id)}
 
     @blp.get("/webhooks/<string:webhook_id>/deliveries")
@@ -146,6 +147,7 @@ def _register(blp: Blueprint, prefix: str) -> None:  # noqa: C901 - the views
         """Deliver one event again, or all that failed since a time. The event's id stays the same."""
         if len(body) != 1:
             raise InvalidInput("Send either event_id or failed_since.")
+        limits.count_requested_delivery(_owner())
         found = delivery_log.replay(
             _subscriber(), webhook_id, event_id=body.get("event_id"), failed_since=body.get("failed_since")
         )

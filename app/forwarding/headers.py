@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from urllib.parse import quote
 
+from app.core.client_headers import OF_CLIENT
+
 # RFC 9110 §7.6.1, and the names that are used as if they were in it.
 _HOP_BY_HOP = frozenset(
     {
@@ -17,7 +19,7 @@ _HOP_BY_HOP = frozenset(
         "trailer", "transfer-encoding", "upgrade", "http2-settings",
     }
 )  # fmt: skip
-_NOT_FORWARDED = _HOP_BY_HOP | {
+_NOT_FORWARDED = _HOP_BY_HOP | OF_CLIENT | {
     # Of this request only.
     "host", "content-length", "accept-encoding", "expect", "idempotency-key",
     # Credentials.
@@ -26,10 +28,7 @@ _NOT_FORWARDED = _HOP_BY_HOP | {
     "x-cg-pro-api-key", "x-cg-demo-api-key", "x-master-key", "x-owner-key", "x-wallet-id", "x-session-id", "payment",
     "ocp-apim-subscription-key", "openai-organization", "openai-project", "anthropic-organization-id",
     "x-upstream-authorization", "x-max-price-usd",
-    # The identity and address of the client.
-    "forwarded", "via", "origin", "referer", "from", "x-real-ip", "x-client-ip", "x-cluster-client-ip",
-    "client-ip", "true-client-ip", "x-remote-ip", "x-remote-addr", "x-host", "x-forwarded",
-    "fastly-client-ip", "fly-client-ip", "upgrade-insecure-requests",
+    "upgrade-insecure-requests",
     # Some servers take these for the method or path, instead of the request line.
     "x-http-method-override", "x-http-method", "x-method-override", "x-original-url", "x-rewrite-url",
 }  # fmt: skip

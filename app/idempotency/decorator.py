@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import marshmallow as ma
 import structlog
 from flask import Response, jsonify, make_response, request
 from sqlalchemy.exc import SQLAlchemyError
@@ -18,7 +20,9 @@ from app.idempotency import service
 from app.idempotency.service import HEADER, Claim, KeyScope, StoredResponse
 from app.web import error_responses
 from app.web.blueprint import document_errors, document_header, documentation_section
+from app.web.canonical import canonical_body, canonical_json
 from app.web.client_request import current_request
+from app.web.parsing import parsed_body
 from app.web.request_bodies import decoded_body
 
 _log = structlog.get_logger(__name__)
@@ -36,6 +40,7 @@ def idempotent(
     applies: Callable[[], bool] = lambda: True,
     on_replay: Callable[[str], None] | None = None,
     derive_key: Callable[[], str] | None = None,
+    derived_conflict: str | None = None,
     stores_response: bool = True,
 ) -> Callable[[View], View]:
     """Honour `Idempotency-Key` on a view, unless `applies` returns False: such a request creates nothing.
@@ -45,33 +50,38 @@ def idempotent(
     in a crash. `on_replay` receives that id before a replay; what it raises is the response instead. `note` documents
     the header, `pattern` its values.
 
-    `derive_key` returns a key for a request without one, which is valid for ten minutes and sent back; a request that
-    `derives_idempotency_keys` has one of its body on every view. Without
+    `derive_key` returns a key for a request without one, which is valid for ten minutes and sent back; another request
+    under it is refused with `derived_conflict`. A request that `derives_idempotency_keys` has one of its whole body on
+    every view that derives none itself. Without
     `stores_response`, every replay is rebuilt from the record, and a response without a record is no replay.
     """
 
     def decorate(view: View) -> View:
-        serialize = _serializer_of(view)
+        serialize, schema = _serializer_of(view), _body_schema_of(view)
 
         @functools.wraps(view)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            key, lifetime = request.headers.get(HEADER), service.RETENTION
-            derive = derive_key or (_key_of_body if current_request().derives_idempotency_keys else None)
-            is_derived = key is None and derive is not None
-            if not applies() or (key is None and derive is None):
+            key = request.headers.get(HEADER)
+            is_derived = derive_key is not None or current_request().derives_idempotency_keys
+            if not applies() or (key is None and not is_derived):
                 return _execute(view, Claim(), args, kwargs)
-            if key is None and derive is not None:
-                key, lifetime = derive(), _DERIVED_LIFETIME
-            if key is None or not _VISIBLE_ASCII.fullmatch(key):
+            if key is not None and not _VISIBLE_ASCII.fullmatch(key):
                 raise InvalidInput.field(HEADER, "must be 1 to 255 visible ASCII characters")
-            scope = KeyScope(owner(), request.method, request.path[:200], key)
-            claimed = service.claim_key(scope, decoded_body(current_request()), lifetime=lifetime)
+            content, sent = _content_of(schema), decoded_body(current_request())
+            options: dict[str, Any] = {}
+            scope = KeyScope(owner(), request.method, request.path[:200], key or "")
+            if key is None:
+                former = derive_key() if derive_key is not None else service.derived_key(sent)
+                scope = replace(scope, key=former if derive_key is not None else service.derived_key(content))
+                options = {"lifetime": _DERIVED_LIFETIME, "former": replace(scope, key=former)}
+                options |= {"conflict": derived_conflict} if derived_conflict else {}
+            claimed = service.claim_key(scope, content, sent=sent, **options)
             if isinstance(claimed, StoredResponse):
                 response = _replay(claimed, lambda subject_id: serialize(rebuild(subject_id)), on_replay)
             else:
                 response = _execute_and_store(view, claimed, args, kwargs, stores_response=stores_response)
-            if is_derived:
-                response.headers[HEADER] = key
+            if key is None:
+                response.headers[HEADER] = scope.key
             return response
 
         document_errors(wrapper, [IdempotencyConflict])
@@ -81,8 +91,24 @@ def idempotent(
     return decorate
 
 
-def _key_of_body() -> str:
-    return service.derived_key(decoded_body(current_request()))
+def _content_of(schema: ma.Schema | None) -> bytes:
+    """Return what the current request asks for. One that is not valid is compared as it is; the view refuses it."""
+    if schema is None:
+        return b""
+    try:
+        body = parsed_body(current_request())
+    except InvalidInput:
+        return decoded_body(current_request())
+    try:
+        return canonical_body(schema, body)
+    except ma.ValidationError:
+        return canonical_json(body)
+
+
+def _body_schema_of(view: Callable[..., Any]) -> ma.Schema | None:
+    """Return the schema of the body that the view's `arguments` decorator declares, None without one."""
+    declared = documentation_section(view, "arguments").get("parameters", [])
+    return next((each["schema"] for each in declared if each["in"] == "json"), None)
 
 
 def _serializer_of(view: Callable[..., Any]) -> Callable[[Any], Response]:

@@ -92,7 +92,9 @@ def authenticate_as(request: ClientRequest, principal: Principal) -> None:
 
     The limit belongs to the account, not to the key: a rotation does not double it.
     """
-    limits.count_authenticated_request(principal.account_id)
+    if not request.is_counted:
+        limits.count_authenticated_request(principal.account_id)
+        request.is_counted = True
     g.caller = principal
     client_socket.attribute_request(request.environ, principal.account_id)
 

@@ -55,13 +55,22 @@ def count_keyless_request(request: ClientRequest) -> None:
     limiter, network = app_state().rate_limiter, client_network(request.remote_addr)
     limit, scope = app_state().settings.keyless_rate_limit, "keyless"
     limiter.check(limit, scope, network)
+    if request.is_counted:
+        return
+    request.is_counted = True
 
     def count(status: int) -> None:
+        status = request.inner_status or status
         if HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR:
             with suppress(RateLimited):
                 limiter.count(limit, scope, network)
 
     request.on_response.append(count)
+
+
+def count_requested_delivery(owner_id: str) -> None:
+    """Count a request to send something to a third party. Raises: RateLimited for more than 20 a minute, 500 a day."""
+    app_state().rate_limiter.count("20 per minute;500 per day", "delivery", owner_id)
 
 
 @contextmanager

@@ -28,6 +28,8 @@ from app.web.client_request import ClientRequest
 
 _LIST_TTL_MS = 300_000
 _PAYMENT_KEY = "x402/payment"
+STATUS_KEY = "purser/status"
+"""The member of a result's `_meta` with the status that the API would have answered."""
 _REQUEST_ID = re.compile(r"[!-~]{1,255}", re.ASCII)
 _INSTRUCTIONS = (
     "Wallets with enforced spending limits. Amounts are decimal strings. Give every action that moves money a "
@@ -138,7 +140,7 @@ def _result_of(response: Response) -> dict[str, Any]:
         "structuredContent": response.get_json(),
         "isError": response.status_code >= HTTPStatus.BAD_REQUEST,
     }
-    meta: dict[str, Any] = {"purser/status": response.status_code}
+    meta: dict[str, Any] = {STATUS_KEY: response.status_code}
     if "Retry-After" in response.headers:
         meta["purser/retry_after_seconds"] = int(response.headers["Retry-After"])
     if "Idempotent-Replayed" in response.headers:

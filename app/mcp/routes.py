@@ -20,7 +20,6 @@ from app.web.request_bodies import decoded_body
 mcp = Blueprint("mcp", __name__)
 mcp.after_request(set_cache_headers)
 _METADATA_PATH = "/.well-known/oauth-protected-resource"
-_CALLS_OF_VIEWS = ("tools/call", "resources/read")
 
 
 @mcp.post("/mcp")
@@ -33,15 +32,13 @@ def post_message() -> Response:
     try:
         found = _parse(request)
         message = messages.read_message(found, request.headers)
-        if message.method not in _CALLS_OF_VIEWS:
-            # The guard of the view counts these.
-            _count(request)
         if message.id is None:
             return Response(status=HTTPStatus.ACCEPTED)
         result = methods.answer(request, message)
     except McpError as error:
-        _count(request)
+        request.inner_status = max(error.http_status, HTTPStatus.BAD_REQUEST)
         return _error(error, found)
+    request.inner_status = result.get("_meta", {}).get(methods.STATUS_KEY)
     return jsonify({"jsonrpc": "2.0", "id": message.id, "result": result})
 
 
@@ -78,18 +75,15 @@ def _check_origin(request: ClientRequest) -> None:
 
 
 def _authenticate(request: ClientRequest) -> None:
-    """Limit the body of a client without a key; refuse one with a key that is not valid."""
+    """Refuse a key that is not valid, and count the message before any work; without a key, only if it is refused."""
     keys = guards.presented_keys(request)
     if not keys:
         guards.allow_keyless(request)
-    elif service.find_principal(keys[0]) is None:
+        return
+    principal = service.find_principal(keys[0])
+    if principal is None:
         raise Unauthorized
-
-
-def _count(request: ClientRequest) -> None:
-    keys = guards.presented_keys(request)
-    if keys and (principal := service.find_principal(keys[0])) is not None:
-        guards.authenticate_as(request, principal)
+    guards.authenticate_as(request, principal)
 
 
 def _parse(request: ClientRequest) -> Any:

@@ -75,7 +75,15 @@ class ServiceCallResult(Schema):
     content_type = fields.String(required=True)
     body = fields.String(required=True)
     body_encoding = fields.String(required=True, metadata={"enum": ["text", "base64"]})
-    truncated = fields.Boolean(required=True, metadata={"description": "The response is longer than 1 MiB."})
+    truncated = fields.Boolean(
+        required=True,
+        metadata={
+            "description": "The response is longer than 1 MiB, or `body` was not stored for this retry."
+        },
+    )
+    body_sha256 = fields.String(
+        metadata={"description": "In a retry, if `body` was not stored (longer than 64 KiB): its SHA-256."}
+    )
     cost_usd = fields.String(
         required=True, allow_none=True, metadata={"description": "Null if it is not known, or paid by x402."}
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from collections.abc import Mapping
 from decimal import Decimal
@@ -19,11 +20,12 @@ from app.core import money
 from app.core.identifiers import new_id
 from app.core.strict_json import JsonNumber
 from app.db.unit_of_work import unit_of_work
-from app.errors import IdempotencyConflict, InvalidInput, ServiceError
+from app.errors import IdempotencyConflict, InvalidInput, RateLimited, ServiceError
 from app.gateway import routes as gateway
 from app.gateway.providers.table import ProviderTable
 from app.idempotency import service as idempotency
 from app.idempotency.service import Claim, KeyScope, StoredResponse
+from app.identity import guards
 from app.identity.service import find_principal
 from app.mcp.schemas import ServiceCallBody, ServiceCallResult
 from app.mcp.tools import CALL_SERVICE
@@ -32,10 +34,13 @@ from app.payments.x402 import terms
 from app.payments.x402.headers import SIGNED_HEADER
 from app.state import app_state
 from app.web import error_responses, request_bodies
+from app.web.canonical import canonical_json, validated_fields
 from app.web.client_request import ClientRequest
 from app.web.parsing import flatten_errors
 
 _MAX_RESPONSE_BYTES = 2**20
+_MAX_STORED_BYTES = 64 * 1024
+_MAX_STORED_KIB_PER_DAY = 8 * 1024
 _CATALOG_HEADERS = {
     "max_price_usd": MAX_PRICE_HEADER,
     "wallet_id": WALLET_HEADER,
@@ -72,10 +77,33 @@ def call_service(
         return _replay(claim)
     response = _call(request, call, headers)
     if response.status_code == HTTPStatus.OK and _may_be_charged(response.get_json()):
-        claim.store_response(response.status_code, response.get_data())
+        claim.store_response(response.status_code, _storable(response, claim))
     else:
         claim.withdraw()
     return response
+
+
+def _storable(response: Response, claim: Claim) -> bytes:
+    """Return what is stored of a response for a retry: without its body if that is large, or much is stored already.
+
+    A free call must not fill the database.
+    """
+    content = response.get_data()
+    principal = guards.find_principal()
+    if principal is None or not claim.is_bound:
+        return content
+    try:
+        if len(content) <= _MAX_STORED_BYTES:
+            quota = f"{_MAX_STORED_KIB_PER_DAY} per day"
+            app_state().rate_limiter.spend(
+                quota, "stored", principal.account_id, cost=1 + len(content) // 1024
+            )
+            return content
+    except RateLimited:
+        pass
+    result = response.get_json()
+    digest = hashlib.sha256(result["body"].encode()).hexdigest()
+    return jsonify({**result, "body": "", "truncated": True, "body_sha256": digest}).get_data()
 
 
 def _may_be_charged(result: Mapping[str, Any]) -> bool:
@@ -93,7 +121,7 @@ def _claim(
         return Claim()
     content = json.dumps(call, sort_keys=True).encode()
     scope = KeyScope(principal.account_id, "POST", f"/mcp/{CALL_SERVICE}", request_id)
-    claim = idempotency.claim_key(scope, content)
+    claim = idempotency.claim_key(scope, canonical_json(validated_fields(_BODY, call)), sent=content)
     if isinstance(claim, Claim):
         # Bound before the call: a claim that outlives its lease is never executed again.
         with unit_of_work() as session:

@@ -69,6 +69,7 @@ def respond(
     with current_app.request_context(environ):
         inner = current_request()
         inner.id, inner.derives_idempotency_keys = request.id, derives_key
+        inner.is_counted = True
         inner.max_content_length = request.max_content_length
         try:
             response = serve(inner)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -27,7 +28,7 @@ from app.wallets.core.wallets import WalletView
 from app.wallets.views.history import TransactionView
 from app.web import prefer
 from app.web.blueprint import Blueprint
-from app.web.fields import AmountField, Text
+from app.web.fields import AmountField, Symbol, Text
 from app.web.schemas import EXAMPLE_ID, Schema
 
 blp = Blueprint(
@@ -47,8 +48,11 @@ class TopUpBody(Schema):
     amount = AmountField(
         required=True, metadata={"type": "string", "example": "10", "description": "In USDC."}
     )
-    chain = Text(required=True, metadata={"enum": ["ethereum", "base", "solana"]})
+    chain = Symbol(required=True, metadata={"enum": ["ethereum", "base", "solana"]})
     approval_note = APPROVAL_NOTE
+
+
+_BODY = TopUpBody()
 
 
 class TopUpShape(MovementShape):
@@ -75,14 +79,18 @@ def top_up(body: dict[str, Any], claim: Claim) -> TransactionView | Response:
     return asking.or_ask(
         ApprovalKind.TOPUP,
         lambda: _create(wallet, body, wait_seconds=wait, claim=claim),
+        schema=_BODY,
         body={**body, "currency": USDC.symbol},
         claim=claim,
+        try_out=lambda approved: topups.quote(
+            replace(wallet, approved=approved), chain=body["chain"], amount=body["amount"]
+        ),
     )
 
 
 def execute_approved(request: ApprovedRequest, claim: Claim) -> None:
     """Execute an approved top-up."""
-    body = TopUpBody().load(request.body)
+    body = _BODY.load(request.body)
     _create(wallets.get_approved(request), body, wait_seconds=Decimal(0), claim=claim)
 
 

@@ -24,8 +24,10 @@ from app.payments.models import TopUp
 from app.state import app_state
 from app.wallets.core import parsing
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
+from app.wallets.core.parsing import MovementOrder
 from app.wallets.core.wallets import WalletView
 from app.wallets.transactions import relayed
+from app.wallets.transactions.pipeline import MovementQuote
 from app.wallets.transfers import service as transfers
 from app.wallets.views import history
 from app.wallets.views.history import TransactionView
@@ -49,6 +51,30 @@ def create_topup(
 
     Raises: what a transfer raises.
     """
+    order = _order(wallet, chain=chain, amount=amount)
+
+    def record(session: Session, movement: TransactionView) -> None:
+        session.add(
+            TopUp(
+                transaction_id=movement.id, wallet_id=wallet.id, account_id=account_id, chain=order.chain.value,
+                recipient=order.recipient,
+                units=order.amount.units, created_at=clock.now(),
+            )
+        )  # fmt: skip
+        # It pays the treasury as a payment for a call does, and must not be accepted as one.
+        consumed.claim(
+            session, [consumed.transaction_claim_key(order.chain, movement.tx_hash or "")], movement.id
+        )
+
+    return transfers.send(wallet, order, wait_seconds=wait_seconds, claim=claim, on_recorded=record)
+
+
+def quote(wallet: WalletView, *, chain: str, amount: str) -> MovementQuote:
+    """Check the limits and the balance like `create_topup`, without signing. Raises: what a transfer raises."""
+    return transfers.quote(wallet, _order(wallet, chain=chain, amount=amount))
+
+
+def _order(wallet: WalletView, *, chain: str, amount: str) -> MovementOrder:
     name, _ = parsing.parse_deposit(chain=chain, amount=amount, currency=USDC.symbol)
     recipient = treasury.recipient(name)
     if recipient == wallet.address_on(name):
@@ -56,20 +82,7 @@ def create_topup(
     order = parsing.parse_movement(
         TransactionType.TRANSFER, chain=chain, to=recipient, amount=amount, currency=USDC.symbol
     )
-    order = replace(order, kind=TOPUP_KIND, needs_allowlist=False)
-
-    def record(session: Session, movement: TransactionView) -> None:
-        session.add(
-            TopUp(
-                transaction_id=movement.id, wallet_id=wallet.id, account_id=account_id, chain=name.value,
-                recipient=recipient,
-                units=order.amount.units, created_at=clock.now(),
-            )
-        )  # fmt: skip
-        # It pays the treasury as a payment for a call does, and must not be accepted as one.
-        consumed.claim(session, [consumed.transaction_claim_key(name, movement.tx_hash or "")], movement.id)
-
-    return transfers.send(wallet, order, wait_seconds=wait_seconds, claim=claim, on_recorded=record)
+    return replace(order, kind=TOPUP_KIND, needs_allowlist=False)
 
 
 def grant_reference(transaction_id: str) -> str:

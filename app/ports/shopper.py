@@ -153,20 +153,26 @@ class PurchaseFailed(Exception):
         *,
         missing: tuple[str, ...] = (),
         choices: tuple[str, ...] = (),
+        quoted: tuple[str, ...] = (),
+        is_permanent: bool = False,
     ) -> None:
+        """`quoted` are the parts of the message that a page contains; `is_permanent`: the operator has to act."""
         super().__init__(code.value)
         self.code = code
         self.message = message
         self.missing = missing
         self.choices = choices
+        self.quoted = quoted
+        self.is_permanent = is_permanent
 
 
 class PurchaseOutcomeUnknown(Exception):
     """The order button may have been pressed and the shop's confirmation was not seen."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, *, quoted: tuple[str, ...] = ()) -> None:
         super().__init__("outcome_unknown")
         self.message = message
+        self.quoted = quoted
 
 
 class PurchaseHandler(Protocol):

@@ -64,12 +64,12 @@ def _process(purchase_id: str, status: PurchaseStatus, now: datetime, *, overdue
     elif status is PurchaseStatus.QUEUED:
         _fail(
             purchase_id, still_overdue, status, FailureCode.TIMEOUT,
-            "No shopping worker was free in time. Nothing was bought; send it again.",
+            "No shopping worker was free in time. Nothing was bought.",
         )  # fmt: skip
     elif overdue and status is PurchaseStatus.RUNNING:
         if _fail(
             purchase_id, still_overdue, status, FailureCode.BROWSER_ERROR,
-            "The worker was lost before the order. Nothing was bought; send it again.",
+            "The worker was lost before the order. Nothing was bought.",
         ):  # fmt: skip
             _log.warning("purchase_worker_lost", purchase_id=purchase_id)
     elif overdue:

@@ -348,6 +348,7 @@ def stored_error(
         "step": None if step is None else step.action,
         "missing": list(failure.missing),
         "choices": [_printable(choice) for choice in failure.choices],
+        "is_permanent": failure.is_permanent,
     }
 
 

@@ -34,7 +34,7 @@ from app.payments.x402 import terms
 from app.payments.x402.headers import PaymentHeaders
 from app.payments.x402.terms import PayableRequest
 from app.ports.shopper import ShippingAddress
-from app.shopping import orders, schemas, service, x402_purchases
+from app.shopping import advice, orders, schemas, service, x402_purchases
 from app.shopping.orders import PurchaseOrder
 from app.shopping.service import PurchaseView
 from app.state import app_state
@@ -44,6 +44,7 @@ from app.web.client_request import ClientRequest, current_request
 from app.web.request_bodies import decoded_body
 
 _POLL_SECONDS = 3
+_BODY = schemas.BuyBody()
 
 
 def _is_purchase() -> bool:
@@ -119,9 +120,7 @@ def _shape(purchase: PurchaseView) -> dict[str, Any]:
             "shipping_method": purchase.outcome["shipping_method"],
             "price_breakdown": _price_breakdown(purchase),
         }
-    error = (
-        None if purchase.error is None else {**purchase.error, "advice": schemas.advice_on(purchase.error)}
-    )
+    error = None if purchase.error is None else {**purchase.error, "advice": advice.advice_on(purchase.error)}
     values = {
         "purchase": purchase,
         "status_url": base + token,
@@ -152,7 +151,7 @@ def _rebuild(subject_id: str) -> Response:
 def execute_approved(approved: ApprovedRequest, claim: idempotency.Claim) -> None:
     """Queue an approved purchase, paid for with the agent's credits."""
     caller = Principal(KeyKind.AGENT, approved.agent_id, approved.agent_id, approved.agent_id)
-    order = replace(_order(schemas.BuyBody().load(approved.body)), approved=approved.approved)
+    order = replace(_order(_BODY.load(approved.body)), approved=approved.approved)
     service.buy(caller, order, allow_duplicate=False, claim=claim)
 
 
@@ -203,6 +202,7 @@ def buy(body: dict[str, Any], claim: idempotency.Claim) -> Response:
             allow_duplicate=idempotency.HEADER in request.headers,
             claim=claim,
         ),
+        schema=_BODY,
         body=body,
         claim=claim,
     )

@@ -6,63 +6,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import marshmallow as ma
-from marshmallow import fields, pre_load
+from marshmallow import fields
 
 from app.approvals.schemas import APPROVAL_NOTE
 from app.core import money
 from app.core.order_amounts import AmountRole
 from app.ports.shopper import FailureCode
+from app.shopping import advice
 from app.shopping.lifecycle import PurchaseStatus
 from app.wallets.api.schemas import SESSION_ID
 from app.web.fields import Email, Instant, StrictBoolean, Text, Usd, UsdText
-from app.web.schemas import Schema
+from app.web.schemas import AcceptsCamelCase, Schema
 
 MAX_QUANTITY = 100
-_FIELD_ALIASES: Mapping[str, str] = {
-    "shipping_address": "shippingAddress",
-    "maxTotalUsd": "max_total_usd",
-    "dryRun": "dry_run",
-    "couponCode": "coupon_code",
-    "deliveryMethod": "delivery_method",
-}
-_ADVICE: Mapping[str, str] = {
-    FailureCode.OUT_OF_STOCK: "Choose another product, or try again later.",
-    FailureCode.NOT_A_PRODUCT: "Send the URL of one product's own page.",
-    FailureCode.PRODUCT_NOT_FOUND: "Check the URL; the shop does not have this page.",
-    FailureCode.OPTIONS_REQUIRED: 'Send `options`, such as {"Color": "White"}, from `choices`, or quantity 1.',
-    FailureCode.COUPON_NOT_APPLIED: "Check the code and its conditions, or leave out `coupon_code`.",
-    FailureCode.DELIVERY_METHOD_NOT_OFFERED: "Send one of `choices` as `delivery_method`, or none.",
-    FailureCode.ADDRESS_INCOMPLETE: "Add the fields in `missing` to `shippingAddress`, or store it in the shop.",
-    FailureCode.ADDRESS_MISMATCH: "Send the whole address, or store it in the shop under this name and postal code.",
-    FailureCode.LOGIN_FAILED: "Send or check `credentials`; sign in once by hand if the shop asks for more than those.",
-    FailureCode.LIMIT_EXCEEDED: "Raise `max_total_usd`.",
-    FailureCode.PRICE_UNKNOWN: "This shop shows no price or total that can be read reliably; buy by hand.",
-    FailureCode.CURRENCY_UNSUPPORTED: "Choose the shop's page in US dollars, if it has one.",
-    FailureCode.CART_MISMATCH: "Empty the cart of the shop's account and try again.",
-    FailureCode.PAYMENT_DETAILS_REQUIRED: "Store a payment method in the shop's account first.",
-    FailureCode.HUMAN_CHECK: "A person has to pass the shop's check.",
-    FailureCode.LEFT_DOMAIN: "Add that domain to the wallet's `allowed_domains` if it belongs to the shop.",
-    FailureCode.SHOP_UNREACHABLE: "Check the URL, or try again later.",
-    FailureCode.STUCK: "Look at the screenshots; this shop may have to be used by hand.",
-    FailureCode.BROWSER_ERROR: "Nothing was ordered; send it again.",
-    FailureCode.TIMEOUT: "Nothing was ordered; send it again.",
-    FailureCode.OUTCOME_UNKNOWN: "Check the orders of the shop's account before you buy again.",
-}  # fmt: skip
-
-
-_ADVICE_ON_LIMITS: Mapping[str, str] = {
-    "PER_TX_LIMIT_EXCEEDED": "Choose something cheaper, or ask the owner for a higher limit.",
-    "DAILY_LIMIT_EXCEEDED": "Wait until the day ends (UTC), or ask the owner for a higher limit.",
-    "WEEKLY_LIMIT_EXCEEDED": "Wait until the week ends (Sunday, UTC), or ask the owner for a higher limit.",
-    "MONTHLY_LIMIT_EXCEEDED": "Wait until the month ends (UTC), or ask the owner for a higher limit.",
-    "WALLET_FROZEN": "Ask the owner; nothing can be bought while the wallet is frozen.",
-    "DOMAIN_NOT_ALLOWED": "Ask the owner to add the shop to the wallet's `allowed_domains`.",
-}  # fmt: skip
-
-
-def advice_on(error: Mapping[str, Any]) -> str:
-    """Return what a client can do about a purchase's error."""
-    return _ADVICE_ON_LIMITS.get(error.get("limit_code") or "", _ADVICE[error["code"]])
 
 
 class UsdString(UsdText):
@@ -100,7 +56,7 @@ class ShippingAddressBody(Schema):
     email = Email(load_default=None, allow_none=True)
 
 
-class BuyBody(Schema):
+class BuyBody(AcceptsCamelCase):
     """The product, the shop account and the recipient."""
 
     url = Text(
@@ -163,11 +119,8 @@ class BuyBody(Schema):
         load_default=False, metadata={"description": "Stop at the review; nothing is ordered."}
     )
 
-    @pre_load
-    def _accept_aliases(self, body: Any, **_kwargs: object) -> Any:
-        if not isinstance(body, dict):
-            return body
-        return {_FIELD_ALIASES.get(name, name): value for name, value in body.items()}
+    def _aliases(self) -> Mapping[str, str]:
+        return {**super()._aliases(), "shipping_address": "shippingAddress"}
 
 
 class PurchasedProduct(Schema):
@@ -241,7 +194,7 @@ class PurchaseError(Schema):
         allow_none=True,
         dump_default=None,
         metadata={
-            "enum": [*(str(code) for code in _ADVICE_ON_LIMITS), None],
+            "enum": [*(str(code) for code in advice.ADVICE_ON_LIMITS), None],
             "description": "For `limit_exceeded`: the code of the wallet's limit; null if it was `max_total_usd`.",
         },
     )

@@ -51,6 +51,10 @@ class ClientRequest(flask.Request):
         """Called with the status of the response, before it is sent."""
         self.derives_idempotency_keys = False
         """Whether an idempotency key that was not sent is derived from the body."""
+        self.is_counted = False
+        """Whether a rate limit has counted this request, or the one that it comes in place of."""
+        self.inner_status: int | None = None
+        """The status of what a message asked for, if its own response does not show it."""
         self.connection: ClientSocket | None = client_socket_of(self.environ)
         """The client's connection; None in tests, which have none."""
 

@@ -23,6 +23,7 @@ _REJECTED_DOMAINS_NOTE = (
 )
 _BIDI_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _MAX_NAME_CHARS = 100
+_PLAIN_DECIMAL = re.compile(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
 _MAX_UNIT_BITS = 256
 _MAX_HOST_CHARS = 253
 _MAX_COUNT = 10**18
@@ -88,6 +89,14 @@ class Email(Text):
         return parsed.normalized.lower()
 
 
+class Symbol(Text):
+    """The name of a chain or token, in any case."""
+
+    def canonical(self, value: str) -> str:
+        """Return the name in lower case. Other letters than ASCII stay: some equal these in another case."""
+        return value.lower() if value.isascii() else value
+
+
 class StrictBoolean(ParsedField):
     """True or false only, not 0, 1 or strings."""
 
@@ -111,12 +120,24 @@ class AmountField(ParsedField):
             raise ValidationError("is larger than any balance can be")
         return str(value)
 
+    def canonical(self, value: str) -> str:
+        """Return the one spelling of an amount; a text that is none stays as it is."""
+        if not _PLAIN_DECIMAL.fullmatch(value):
+            return value
+        whole, _, fraction = value.partition(".")
+        shown, decimals = whole.lstrip("0") or "0", fraction.rstrip("0")
+        return f"{shown}.{decimals}" if decimals else shown
+
 
 class Usd(ParsedField):
     """US dollars: a JSON number outside, integer nano-dollars inside. Float noise is removed."""
 
     def _serialize(self, value: int | None, attr: str | None, obj: Any, **_kwargs: Any) -> float | None:
         return None if value is None else float(money.usd_from_nanos(value))
+
+    def canonical(self, value: int) -> Decimal:
+        """Return the exact number of dollars."""
+        return money.usd_from_nanos(value)
 
     def _parse(self, value: Any) -> int:
         if isinstance(value, JsonNumber):
@@ -190,6 +211,17 @@ class WholeNumber(ParsedField):
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValidationError("must be a whole number")
         return max(-_MAX_COUNT, min(value, _MAX_COUNT))
+
+
+class Recipient(Text):
+    """An address that is checked against its chain later."""
+
+    def canonical(self, value: str) -> str:
+        """Return the canonical form of an address; a text that is none stays as it is."""
+        try:
+            return addresses.parse_any(value)[1]
+        except addresses.AddressError:
+            return value
 
 
 class Address(Text):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import marshmallow as ma
@@ -75,10 +76,8 @@ class AcceptsCamelCase(Schema):
         if not isinstance(body, dict):
             return body
         renamed = dict(body)
-        for name in self.fields:
-            first, *rest = name.split("_")
-            other = first + "".join(word.capitalize() for word in rest)
-            if other == name or other not in renamed:
+        for other, name in self._aliases().items():
+            if other not in renamed:
                 continue
             value = renamed.pop(other)
             if name in renamed and renamed[name] != value:
@@ -86,6 +85,11 @@ class AcceptsCamelCase(Schema):
                 raise ma.ValidationError({name: [msg]})
             renamed[name] = value
         return renamed
+
+    def _aliases(self) -> Mapping[str, str]:
+        """Return the names of fields by their other spellings."""
+        spelled = {"".join(word.capitalize() for word in name.split("_")): name for name in self.fields}
+        return {other[0].lower() + other[1:]: name for other, name in spelled.items() if "_" in name}
 
 
 class ErrorBody(Schema):

@@ -138,6 +138,7 @@ def assert_goods_match(session: BrowserSession, rows: list[LabelledAmount], *, w
             FailureCode.CART_MISMATCH,
             f"The {where} does not match the product's price: {session.request.quantity} of it cost "
             f"{money.usd_string(session.goods_nanos)}. {breakdown.describe(rows)} The cart may contain something else.",
+            quoted=(breakdown.describe(rows),),
         )
     session.goods_verified = session.goods_verified or fits is True
 

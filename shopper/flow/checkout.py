@@ -125,6 +125,7 @@ def _uncertain_failure(target: PageButton) -> PurchaseFailed:
         f'"{target.text[:_MAX_SEEN_LENGTH]}" may order, or lead to another step: the page asks for a '
         "payment or a name, shows a total, and neither its words nor its steps tell. It was not pressed, because the "
         "order was not authorized.",
+        quoted=(target.text[:_MAX_SEEN_LENGTH],),
     )
 
 

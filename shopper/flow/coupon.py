@@ -75,7 +75,8 @@ def enter(
     if not session.coupon_discount_nanos:
         said = " ".join(_new_alerts(before, after))[:_MAX_SHOP_WORDS]
         raise discounts.not_applied(
-            f"The shop did not apply the coupon code: no discount is shown. It says: {said or 'nothing'}."
+            f"The shop did not apply the coupon code: no discount is shown. It says: {said or 'nothing'}.",
+            quoted=said,
         )
     return True
 

@@ -66,6 +66,7 @@ def assert_chosen(session: BrowserSession, snapshot: PageSnapshot) -> None:
         f'The shop offers no single delivery method called "{wanted}"'
         + (f', and its review shows "{shown}"' if shown else "")
         + ". Nothing was ordered.",
+        quoted=(shown or "",),
         choices=tuple(session.delivery_offered)[:_MAX_CHOICES],
     )
 

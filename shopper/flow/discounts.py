@@ -48,9 +48,8 @@ def counted_rows(session: BrowserSession, rows: Sequence[LabelledAmount]) -> lis
         return list(rows)
     session.coupon_reduction_nanos = session.coupon_discount_nanos
     if prices.goods_match(rows, session.goods_nanos) is not True:
-        raise not_applied(
-            f"The shop's review does not show the coupon's discount. {breakdown.describe(rows)}"
-        )
+        shown = breakdown.describe(rows)
+        raise not_applied(f"The shop's review does not show the coupon's discount. {shown}", quoted=shown)
     # "Ticket (voucher used) $9.60" is the price, not the discount.
     return [
         replace(row, kind=AmountKind.OTHER)
@@ -60,9 +59,9 @@ def counted_rows(session: BrowserSession, rows: Sequence[LabelledAmount]) -> lis
     ]
 
 
-def not_applied(message: str) -> PurchaseFailed:
-    """Return the failure of a coupon."""
-    return PurchaseFailed(FailureCode.COUPON_NOT_APPLIED, f"{message} Nothing was ordered.")
+def not_applied(message: str, *, quoted: str = "") -> PurchaseFailed:
+    """Return the failure of a coupon; `quoted` is the part of the message that was taken from a page."""
+    return PurchaseFailed(FailureCode.COUPON_NOT_APPLIED, f"{message} Nothing was ordered.", quoted=(quoted,))
 
 
 def _discounts(rows: Iterable[LabelledAmount]) -> dict[tuple[str, int], int]:

@@ -68,6 +68,7 @@ def assert_no_extras(session: BrowserSession, snapshot: PageSnapshot) -> None:
             raise PurchaseFailed(
                 FailureCode.CART_MISMATCH,
                 f"The order would recur; the shop says: {line.strip()}",
+                quoted=(line.strip(),),
             )
 
 

@@ -56,7 +56,9 @@ def sign_in(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapshot:
         )
     if _login_form(after) is not None or _is_rejection(before, after):
         alerts = next(iter(_new_alerts(before, after)), "")
-        raise _login_failure(f"The shop refused the sign-in{': ' + alerts if alerts else ''}.")
+        raise _login_failure(
+            f"The shop refused the sign-in{': ' + alerts if alerts else ''}.", quoted=(alerts,)
+        )
     session.signed_in = True
     return after
 
@@ -212,9 +214,11 @@ def _new_alerts(before: PageSnapshot, now: PageSnapshot) -> list[str]:
     return [line for line in now.alerts if line not in before.alerts]
 
 
-def _login_failure(message: str) -> PurchaseFailed:
+def _login_failure(message: str, *, quoted: tuple[str, ...] = ()) -> PurchaseFailed:
     return PurchaseFailed(
-        FailureCode.LOGIN_FAILED, f"{message} Check username and password; there is no second attempt."
+        FailureCode.LOGIN_FAILED,
+        f"{message} Check username and password; there is no second attempt.",
+        quoted=quoted,
     )
 
 

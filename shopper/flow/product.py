@@ -176,7 +176,10 @@ def add_to_cart(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapshot
         chosen = _choose_by_title(session, snapshot)
         if chosen is None:
             raise PurchaseFailed(
-                FailureCode.OPTIONS_REQUIRED, f"The shop says: {problem}", choices=_choices(snapshot)
+                FailureCode.OPTIONS_REQUIRED,
+                f"The shop says: {problem}",
+                choices=_choices(snapshot),
+                quoted=(problem,),
             )
         snapshot = chosen
     raise PurchaseFailed(

@@ -24,6 +24,7 @@ def read(session: BrowserSession, snapshot: PageSnapshot) -> OrderReview:
             FailureCode.PRICE_UNKNOWN,
             "The shop shows no total that can be read before the order, and none that the product's price, "
             f"{money.usd_string(session.goods_nanos)}, is a part of. {breakdown.describe(rows)}",
+            quoted=(breakdown.describe(rows),),
         )
     rows = discounts.counted_rows(session, rows)
     total_nanos = session.in_usd(total, snapshot)
@@ -31,7 +32,9 @@ def read(session: BrowserSession, snapshot: PageSnapshot) -> OrderReview:
     amounts = breakdown.order_amounts(rows, total, session.goods_nanos)
     if totals := breakdown.disagreeing_totals(rows, amounts):
         raise PurchaseFailed(
-            FailureCode.PRICE_UNKNOWN, f"The shop shows more than one total. {breakdown.describe(totals)}"
+            FailureCode.PRICE_UNKNOWN,
+            f"The shop shows more than one total. {breakdown.describe(totals)}",
+            quoted=(breakdown.describe(totals),),
         )
     due_nanos = structured.order_total_nanos(snapshot)
     if due_nanos not in {None, total_nanos}:
@@ -39,6 +42,7 @@ def read(session: BrowserSession, snapshot: PageSnapshot) -> OrderReview:
             FailureCode.PRICE_UNKNOWN,
             f"The shop's structured data name another amount due, {money.usd_string(due_nanos or 0)}. "
             f"{breakdown.describe(rows)}",
+            quoted=(breakdown.describe(rows),),
         )
     cart.assert_goods_match(session, rows, where="order")
     if not session.goods_verified:

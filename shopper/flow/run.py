@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from typing import Any
 
 from playwright.sync_api import BrowserContext
 
@@ -92,7 +93,14 @@ def run(
         raise failure from None
     except PurchaseFailed as ended:
         session.capture_failure("end")
-        failure = _located(session, ended.code, ended.message, missing=ended.missing, choices=ended.choices)
+        failure = _located(
+            session,
+            ended.code,
+            ended.message,
+            missing=ended.missing,
+            choices=ended.choices,
+            quoted=ended.quoted,
+        )
         if in_cart and ended.code is not FailureCode.LEFT_DOMAIN:
             _empty_cart_after_failure(session)
         raise failure from None
@@ -107,13 +115,12 @@ def run(
     return _place_order(session, button, found, confirmation_seconds=confirmation_seconds)
 
 
-def _located(
-    session: BrowserSession, code: FailureCode, message: str, **details: tuple[str, ...]
-) -> PurchaseFailed:
+def _located(session: BrowserSession, code: FailureCode, message: str, **details: Any) -> PurchaseFailed:
     """Return a failure with what the page shows, unless the page has nothing to do with it."""
     if code not in _NOT_OF_A_PAGE:
         with contextlib.suppress(PurchaseFailed, PageActionFailed):
-            message = f"{message} {seen.describe(session.tab.take_snapshot())}"
+            shown, quoted = seen.describe(session.tab.take_snapshot())
+            message, details["quoted"] = f"{message} {shown}", (*details.get("quoted", ()), *quoted)
     return PurchaseFailed(code, message, **details)
 
 
@@ -266,8 +273,9 @@ def _confirmed_total_nanos(session: BrowserSession, snapshot: PageSnapshot) -> i
 
 def _assert_confirmed(before: PageSnapshot, now: PageSnapshot) -> None:
     if not checkout.confirms_order(before, now):
+        shown, quoted = seen.describe(now)
         raise PurchaseOutcomeUnknown(
-            f"The order button was pressed, and the shop did not confirm the order. {seen.describe(now)}"
+            f"The order button was pressed, and the shop did not confirm the order. {shown}", quoted=quoted
         )
 
 

@@ -14,8 +14,8 @@ _MAX_ERROR_LENGTH = 120
 _EMPTY = ("Please fill", "Please select", "Please check", "Please tick")
 
 
-def describe(snapshot: PageSnapshot) -> str:
-    """Return the page, its errors, its buttons and its empty fields."""
+def describe(snapshot: PageSnapshot) -> tuple[str, tuple[str, ...]]:
+    """Return the page, its errors, its buttons and its empty fields; and the parts that are the page's own words."""
     problems = [
         f"{control.label or control.name}: {control.problem}"
         for control in snapshot.controls
@@ -31,12 +31,11 @@ def describe(snapshot: PageSnapshot) -> str:
         for control in snapshot.controls
         if control.type in autofill.TYPEABLE and not control.filled and not control.disabled
     ]
+    title, path = (snapshot.heading or snapshot.title)[:_MAX_LENGTH], snapshot.path[:_MAX_LENGTH]
     errors = _listed([*snapshot.alerts, *problems], _MAX_ERROR_LENGTH)
-    empty = _listed(fields, _MAX_LENGTH)
-    return (
-        f'Page "{(snapshot.heading or snapshot.title)[:_MAX_LENGTH]}" ({snapshot.path[:_MAX_LENGTH]}). '
-        f"Errors shown: {errors}. Buttons seen: {_listed(buttons, _MAX_LENGTH)}. Empty fields: {empty}."
-    )
+    listed, empty = _listed(buttons, _MAX_LENGTH), _listed(fields, _MAX_LENGTH)
+    text = f'Page "{title}" ({path}). Errors shown: {errors}. Buttons seen: {listed}. Empty fields: {empty}.'
+    return text, (title, path, errors, listed, empty)
 
 
 def _listed(texts: Iterable[str], length: int) -> str:

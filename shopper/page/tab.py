@@ -107,6 +107,7 @@ class BrowserTab:
             raise PurchaseFailed(
                 FailureCode.LEFT_DOMAIN,
                 f"The shop led to {taken.host}, which is neither the shop's own host nor an allowed domain.",
+                quoted=(str(taken.host),),
             )
         return taken
 

@@ -125,6 +125,7 @@ def failure_to_json(failure: PurchaseFailed) -> dict[str, Any]:
         "message": failure.message,
         "missing": list(failure.missing),
         "choices": list(failure.choices),
+        "quoted": list(failure.quoted),
     }
 
 
@@ -135,4 +136,5 @@ def failure_from_json(values: Mapping[str, Any]) -> PurchaseFailed:
         str(values["message"]),
         missing=tuple(map(str, values["missing"])),
         choices=tuple(map(str, values["choices"])),
+        quoted=tuple(map(str, values.get("quoted", ()))),
     )

@@ -6,14 +6,17 @@ No I/O.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from urllib.parse import quote, quote_plus
 
+from app.core.redaction import REPLACEMENT, secret_pattern
 from app.ports.shopper import PurchaseRequest
 
-_REDACTED = "…"
 _MIN_FRAGMENT = 4
 _MIN_TRUNCATED = 40
 _MIN_WORD = 3
+_MIN_UNMISTAKABLE = 8
+_PROSE = re.compile(r"[A-Za-z .,;:'\"()!?-]*")
 # Addresses of email; and numbers of cards, phones, houses and orders, however they are grouped.
 _PERSONAL = re.compile(r"\S+@\S+|[+(]?\d(?:[ ()•*-]{0,2}\d){3,}")
 
@@ -31,20 +34,35 @@ class CredentialRedactor:
         }
         # The longest first: one may contain another.
         self._forms = sorted({_plain(form) for form in spelled} - {""}, key=len, reverse=True)
-        self._spellings = re.compile("|".join(map(re.escape, self._forms)) or r"(?!)", re.IGNORECASE)
+        self._spellings = secret_pattern(self._forms, flags=re.IGNORECASE)
+        # Of our own sentences, no word is one of these.
+        unmistakable = [
+            each for each in self._forms if len(each) >= _MIN_UNMISTAKABLE and not _PROSE.fullmatch(each)
+        ]
+        self._unmistakable = secret_pattern(unmistakable, flags=re.IGNORECASE)
 
     def redact(self, text: str) -> str:
         """Return a text without the credentials, and without the beginning of one that was cut at the end."""
         # Unprintable characters are dropped first: between its letters they would hide a credential.
-        hidden = self._spellings.sub(_REDACTED, _plain(text))
+        hidden = self._spellings.sub(REPLACEMENT, _plain(text))
         if len(text) < _MIN_TRUNCATED:
             return hidden
         lowered = hidden.lower()
         for form in self._forms:
             for length in range(min(len(form), len(hidden)), _MIN_FRAGMENT - 1, -1):
                 if lowered.endswith(form[:length].lower()):
-                    return hidden[:-length] + _REDACTED
+                    return hidden[:-length] + REPLACEMENT
         return hidden
+
+    def redact_message(self, message: str, quoted: Iterable[str]) -> str:
+        """Return a sentence of ours without the credentials in the parts that were quoted from a page.
+
+        The rest stays as it is, but for what no sentence of ours contains: the browser's process is not trusted.
+        """
+        for text in quoted:
+            before, found, after = message.rpartition(text) if text else ("", "", "")
+            message = f"{before}{self.redact(text)}{after}" if found else message
+        return self._unmistakable.sub(REPLACEMENT, _plain(message))
 
 
 class PersonalDataRedactor:
@@ -62,7 +80,7 @@ class PersonalDataRedactor:
 
     def redact(self, text: str) -> str:
         """Return a text without them."""
-        return _PERSONAL.sub(_REDACTED, self._names.redact(self._credentials.redact(text)))
+        return _PERSONAL.sub(REPLACEMENT, self._names.redact(self._credentials.redact(text)))
 
 
 def _plain(text: str) -> str:

@@ -10,20 +10,25 @@ import pytest
 import time_machine
 from flask import Flask
 from flask.testing import FlaskClient
-from sqlalchemy import update
+from sqlalchemy import func, select, update
 from werkzeug.test import TestResponse
 
 from app.approvals import service
 from app.approvals.models import Approval
 from app.approvals.service import OwnerMethod, OwnerProof
 from app.core import clock
+from app.core.chains import ChainName
 from app.core.identifiers import new_id
-from app.db.unit_of_work import unit_of_work
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.events import sequence
+from app.ports.errors import Unreachable
 from app.spending import accounts as spending_accounts
+from app.state import Application
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
+from tests.support.applications import change_ports
 from tests.support.chains import RECIPIENT, fund
+from tests.support.faults import FaultyChain
 from tests.support.operators import operator
 from workers import approvals as worker
 from workers import sweeps
@@ -200,13 +205,64 @@ def test_its_own_hold_does_not_count_against_an_approved_payment(agent: Agent) -
 
 def test_a_payment_that_fails_before_signing_leaves_nothing_held(agent: Agent) -> None:
     agent.controls(per_tx_limit_usd=500, daily_limit_usd=500)
-    approval = ask(agent, "200")
-    decide(approval)
-    worker.execute()
-    found = read(agent, approval)
+    first, second = ask(agent, "60"), ask(agent, "60.5")
+    for approval in (first, second):
+        assert decide(approval)
+        worker.execute()
+    found = read(agent, second)
     assert (found["status"], found["error"]["code"]) == ("executed", "TRANSFER_FAILED")
-    assert [row["status"] for row in agent.history()] == ["failed"]
+    assert [row["status"] for row in agent.history()].count("failed") == 1
+    assert agent.spent_today() == 60
+
+
+@pytest.mark.parametrize("how", ["transfer", "withdraw"])
+def test_an_owner_is_not_asked_for_what_the_wallet_cannot_pay(agent: Agent, how: str) -> None:
+    agent.controls(per_tx_limit_usd=500, daily_limit_usd=500)
+    answer = agent.move("200", "USDC", how=how)
+    body = answer.get_json()
+    assert (answer.status_code, body["details"]["reason"]) == (500, "insufficient_funds"), body
+    assert body["details"]["missing"] == "100"
+    topup = agent.post("/v1/credits/topup", {"wallet_id": agent.wallet_id, "amount": "200", "chain": "base"})
+    swap = {"chain": "base", "amount": "200", "input_token": "USDC", "output_token": "ETH"}
+    assert topup.get_json()["details"]["reason"] == "insufficient_funds"
+    agent.controls(approval_threshold_usd=0.000001)
+    swapped = agent.post(f"{agent.wallet_url}/swap", swap).get_json()
+    assert swapped["details"]["reason"] == "insufficient_funds", swapped
+    assert agent.client.get("/v1/approvals", headers=agent.headers()).get_json()["pagination"]["total"] == 0
     assert agent.spent_today() == 0
+
+
+def test_an_owner_is_asked_while_the_chain_cannot_be_read(agent: Agent, chain_app: Application) -> None:
+    agent.controls(per_tx_limit_usd=500, daily_limit_usd=500)
+    faulty = FaultyChain(chain_app.state.ports.chains[ChainName.BASE])
+    faulty.raising("draft", "before", Unreachable("down"), times=9)
+    before = chain_app.state
+    change_ports(chain_app, chains={**chain_app.state.ports.chains, ChainName.BASE: faulty})
+    try:
+        ask(agent, "99")
+    finally:
+        chain_app.state = before
+
+
+def test_waiting_requests_store_what_the_owner_was_shown_and_a_bounded_number_of_bytes(agent: Agent) -> None:
+    for number in range(4):
+        order = {
+            "chain": "base",
+            "to": RECIPIENT,
+            "amount": f"{11 + number}",
+            "currency": "USDC",
+            "zz": "a" * 900_000,
+        }
+        assert agent.post(f"{agent.wallet_url}/transfer", order).status_code == 202
+    with read_only_unit() as session:
+        sizes = session.scalars(select(func.length(Approval.sealed))).all()
+    assert len(sizes) == 4
+    assert sum(sizes) < 10_000
+    with unit_of_work() as session:
+        session.execute(update(Approval).values(sealed="x" * (service.MAX_SEALED_BYTES // 4)))
+    refused = agent.move("15.5", "USDC")
+    assert (refused.status_code, refused.get_json()["code"]) == (409, "LIMIT_REACHED")
+    assert refused.get_json()["details"]["limit_bytes"] == service.MAX_SEALED_BYTES
 
 
 def test_the_first_payment_to_each_recipient_waits_even_of_dust(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -11,10 +12,15 @@ import jsonschema
 import pytest
 import time_machine
 from flask import Flask
+from sqlalchemy import func, select
 
 from app.adapters.evm.chain import EvmChain
 from app.core import clock
 from app.core.chains import ChainName
+from app.db.unit_of_work import read_only_unit
+from app.idempotency.models import IdempotencyKey
+from app.mcp.service_calls import _MAX_STORED_KIB_PER_DAY
+from app.state import app_state
 from sandbox.evm import EvmNode
 from tests.support.chains import fund
 from tests.support.gateway import SEARCH_NANOS, Stage, gateway_stage
@@ -68,6 +74,35 @@ def test_a_retry_with_its_request_id_is_charged_once(stage: Stage) -> None:
     assert stage.spent_nanos() == SEARCH_NANOS
     # Without one, an equal search is a new one: its results may have changed.
     search(stage)
+    assert stage.spent_nanos() == 2 * SEARCH_NANOS
+
+
+def test_a_large_response_is_not_stored_but_its_retry_is_not_charged(stage: Stage) -> None:
+    stage.behave(lambda exchange: exchange.answer(b"x" * 200_000))
+    first = search(stage, request_id="once")["structuredContent"]
+    again = search(stage, request_id="once")
+    assert (len(first["body"]), again["_meta"]["purser/replayed"]) == (200_000, True)
+    seen = again["structuredContent"]
+    assert (seen["status"], seen["cost_usd"], seen["truncated"], seen["body"]) == (
+        200,
+        first["cost_usd"],
+        True,
+        "",
+    )
+    assert seen["body_sha256"] == hashlib.sha256(b"x" * 200_000).hexdigest()
+    assert stage.spent_nanos() == SEARCH_NANOS
+    with read_only_unit() as session:
+        assert session.scalar(select(func.sum(func.length(IdempotencyKey.answer_sealed)))) < 2_000
+
+
+def test_stored_responses_of_one_account_have_a_bound_per_day(stage: Stage) -> None:
+    quota = f"{_MAX_STORED_KIB_PER_DAY} per day"
+    app_state().rate_limiter.spend(quota, "stored", stage.agent.id, cost=_MAX_STORED_KIB_PER_DAY - 1)
+    kept = search(stage, request_id="a")["structuredContent"]
+    dropped = search(stage, request_id="b")["structuredContent"]
+    assert search(stage, request_id="a")["structuredContent"] == kept
+    seen = search(stage, request_id="b")["structuredContent"]
+    assert (seen["body"], seen["truncated"], seen["cost_usd"]) == ("", True, dropped["cost_usd"])
     assert stage.spent_nanos() == 2 * SEARCH_NANOS
 
 

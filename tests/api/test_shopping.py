@@ -81,6 +81,26 @@ def bought(agent: Agent, **more: Any) -> dict[str, Any]:
     return seen(agent, accepted.get_json()["id"])
 
 
+def test_a_retry_that_is_written_anew_buys_nothing_again(agent: Agent) -> None:
+    first = order(agent, key="k", max_total_usd=40)
+    for again in (
+        {
+            "maxTotalUsd": 40.0,
+            "quantity": 1,
+            "options": {},
+            "dryRun": False,
+            "coupon_code": None,
+            "unknown": 1,
+        },
+        {"max_total_usd": 40, "shippingAddress": {"zip": "94107", "name": "Ada Buyer", "city": None}},
+    ):
+        answer = order(agent, key="k", **again)
+        assert (answer.status_code, answer.get_json()["id"]) == (202, first.get_json()["id"]), answer.text
+        assert answer.headers["Idempotent-Replayed"] == "true"
+    for other in ({"max_total_usd": 41}, {"max_total_usd": 40, "quantity": 2}):
+        assert order(agent, key="k", **other).status_code == 409
+
+
 def test_each_status_of_a_purchase_is_an_event(agent: Agent) -> None:
     purchase = bought(agent)
     events = feed(agent, types="purchase.*")

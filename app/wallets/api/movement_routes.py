@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from types import ModuleType
 from typing import Any, TypeVar
@@ -68,7 +69,8 @@ def _order_fields(body: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in body.items() if name not in _NOT_OF_ORDER}
 
 
-def _is_not_dry_run() -> bool:
+def is_not_dry_run() -> bool:
+    """Return whether the current request is to be executed, and not only tried."""
     body = parsed_body(current_request())
     return not any(body.get(name) is True for name in _DRY_RUN_FIELDS)
 
@@ -104,6 +106,8 @@ def moves_money(
     responses = {"200": {"description": description, "content": {"application/json": {"schema": schemas}}}}
 
     def decorate(parse: View) -> View:
+        schema = body()
+
         @functools.wraps(parse)
         def view(body: dict[str, Any], *, wallet: WalletView, **options: Any) -> Any:
             order = parse(_order_fields(body))
@@ -113,12 +117,14 @@ def moves_money(
             return asking.or_ask(
                 kind,
                 lambda: use_case.send(wallet, order, wait_seconds=wait, claim=claim),
+                schema=schema,
                 body=body,
                 claim=claim,
+                try_out=lambda approved: use_case.quote(replace(wallet, approved=approved), order),
             )
 
         def execute(request: ApprovedRequest, claim: Claim) -> None:
-            order = parse(_order_fields(body().load(request.body)))
+            order = parse(_order_fields(schema.load(request.body)))
             use_case.send(wallets.get_approved(request), order, wait_seconds=_NO_WAIT, claim=claim)
 
         APPROVED_ACTIONS[kind] = execute
@@ -135,7 +141,7 @@ def moves_money(
                 owner=guards.require_agent,
                 rebuild=rebuild_from_record,
                 note=IDEMPOTENCY_NOTE,
-                applies=_is_not_dry_run,
+                applies=is_not_dry_run,
             ),
         ):
             decorated = decorator(decorated)

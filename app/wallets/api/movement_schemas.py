@@ -7,7 +7,7 @@ from marshmallow import fields
 from app.approvals.schemas import APPROVAL_NOTE
 from app.wallets.api.schemas import CHAIN, CURRENCY, GAS, GAS_FEE, GAS_PURCHASE, SESSION_ID, LegShape
 from app.wallets.core.lifecycle import MovementKind, MovementStatus, TransactionType
-from app.web.fields import AmountField, StrictBoolean, Text, Usd, WholeNumber
+from app.web.fields import AmountField, Recipient, StrictBoolean, Symbol, Usd, WholeNumber
 from app.web.schemas import AcceptsCamelCase, Schema
 
 
@@ -23,10 +23,10 @@ def _dry_run(what: str) -> StrictBoolean:
 class MovementBody(AcceptsCamelCase):
     """A transfer or withdrawal."""
 
-    chain = Text(required=True, metadata=CHAIN)
-    to = Text(required=True, metadata={"description": "The recipient's address."})
+    chain = Symbol(required=True, metadata=CHAIN)
+    to = Recipient(required=True, metadata={"description": "The recipient's address."})
     amount = _amount()
-    currency = Text(required=True, metadata=CURRENCY)
+    currency = Symbol(required=True, metadata=CURRENCY)
     gas = GAS
     session_id = SESSION_ID
     approval_note = APPROVAL_NOTE
@@ -36,9 +36,9 @@ class MovementBody(AcceptsCamelCase):
 class SwapBody(AcceptsCamelCase):
     """A swap. Names in camelCase are also accepted: `inputToken`, `outputToken`, `slippageBps`, `dryRun`."""
 
-    chain = Text(required=True, metadata=CHAIN)
-    input_token = Text(required=True, metadata={**CURRENCY, "description": "The token to sell."})
-    output_token = Text(
+    chain = Symbol(required=True, metadata=CHAIN)
+    input_token = Symbol(required=True, metadata={**CURRENCY, "description": "The token to sell."})
+    output_token = Symbol(
         required=True,
         metadata={**CURRENCY, "description": "The token to buy.", "example": "ETH"},
     )
@@ -59,8 +59,8 @@ class SwapBody(AcceptsCamelCase):
 class BridgeBody(AcceptsCamelCase):
     """A bridge. Names in camelCase are also accepted: `sourceChain`, `destinationChain`, `dryRun`."""
 
-    source_chain = Text(required=True, metadata={**CHAIN, "description": "The chain to send from."})
-    destination_chain = Text(
+    source_chain = Symbol(required=True, metadata={**CHAIN, "description": "The chain to send from."})
+    destination_chain = Symbol(
         required=True,
         metadata={
             **CHAIN,
@@ -68,7 +68,7 @@ class BridgeBody(AcceptsCamelCase):
             "example": "ethereum",
         },
     )
-    token = Text(
+    token = Symbol(
         required=True,
         metadata={**CURRENCY, "description": "USDC between any two chains, ETH between Ethereum and Base."},
     )

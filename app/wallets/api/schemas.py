@@ -20,6 +20,7 @@ from app.web.fields import (
     Moment,
     Name,
     StrictBoolean,
+    Symbol,
     Text,
     Usd,
     UsdOrNone,
@@ -169,9 +170,9 @@ class BalancesShape(Schema):
 class FundBody(Schema):
     """The deposit that is requested."""
 
-    chain = Text(required=True, metadata=CHAIN)
+    chain = Symbol(required=True, metadata=CHAIN)
     amount = AmountField(required=True, metadata={"type": "string", "example": "100"})
-    currency = Text(required=True, metadata=CURRENCY)
+    currency = Symbol(required=True, metadata=CURRENCY)
 
 
 class FundingShape(Schema):

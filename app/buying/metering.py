@@ -1,0 +1,73 @@
+"""The price of a request that ends without a payment: a free key must not send anything to anybody from our address."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+from app.buying import records
+from app.core.identifiers import new_id
+from app.db.unit_of_work import unit_of_work
+from app.errors import RateLimited
+from app.state import app_state
+from app.usage import service as usage
+from app.usage.service import MeteredUsage, UsageCall
+from app.wallets.core.wallets import WalletView
+
+PROVIDER = "x402"
+PRICE_NANOS = 1_000_000
+MAX_HOSTS = 50
+_LEASE = timedelta(minutes=5)
+
+
+@dataclass(slots=True)
+class FetchMeter:
+    """What became of one request: whether it may have reached the service, and whether it was paid for."""
+
+    was_sent: bool = False
+    is_paid: bool = False
+
+
+@contextmanager
+def metered(wallet: WalletView, host: str, *, key_id: str | None) -> Iterator[FetchMeter]:
+    """Hold the price of an unpaid request, and charge it at the end if one was sent and nothing was paid.
+
+    Raises: InsufficientCredits; RateLimited for more hosts in a day than MAX_HOSTS that the wallet has never paid.
+    """
+    _count_host(wallet, host)
+    hold_id, price = new_id(), MeteredUsage(PRICE_NANOS)
+    call = UsageCall(key_id or wallet.agent_id, PROVIDER, host)
+    with unit_of_work() as session:
+        usage.begin(
+            session, wallet.agent_id, call, hold_id=hold_id, nanos=PRICE_NANOS, estimate=price, lease=_LEASE
+        )
+    meter = FetchMeter()
+    try:
+        yield meter
+    finally:
+        with unit_of_work() as session:
+            if meter.was_sent and not meter.is_paid:
+                usage.settle(session, hold_id, price)
+            else:
+                usage.cancel(session, hold_id)
+
+
+def _count_host(wallet: WalletView, host: str) -> None:
+    limiter, seen = app_state().rate_limiter, f"{wallet.agent_id}:{host}"
+    try:
+        limiter.check("1 per day", "fetched-host", seen)
+    except RateLimited:
+        return
+    if records.has_payee(wallet.id, host):
+        return
+    try:
+        limiter.count(f"{MAX_HOSTS} per day", "fetched-hosts", wallet.agent_id)
+    except RateLimited as refusal:
+        raise RateLimited(
+            f"This agent has requested resources of {MAX_HOSTS} hosts today without ever paying them. Hosts that it "
+            "has paid are not counted; another one can be requested tomorrow.",
+            retry_after_seconds=refusal.retry_after_seconds,
+        ) from None
+    limiter.count("1 per day", "fetched-host", seen)

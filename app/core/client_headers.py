@@ -1,0 +1,17 @@
+"""Headers that state the identity or address of a client, which only a proxy can know."""
+
+from __future__ import annotations
+
+OF_CLIENT = frozenset(
+    {
+        "forwarded", "via", "origin", "referer", "from", "x-real-ip", "x-client-ip", "x-cluster-client-ip",
+        "client-ip", "true-client-ip", "x-remote-ip", "x-remote-addr", "x-host", "x-forwarded",
+        "fastly-client-ip", "fly-client-ip", "x-originating-ip", "x-proxyuser-ip", "cdn-loop",
+    }
+)  # fmt: skip
+_PREFIXES = ("x-forwarded-", "cf-", "x-envoy-", "x-azure-", "x-appengine-", "x-original-", "x-vercel-")
+
+
+def names_client(name: str) -> bool:
+    """Return whether a header is one of them."""
+    return name.lower() in OF_CLIENT or name.lower().startswith(_PREFIXES)

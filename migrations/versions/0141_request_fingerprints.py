@@ -1,0 +1,30 @@
+"""idempotency_keys.request_hmac and service_purchases.answer_status
+
+The digest of what a request asks for, next to that of its bytes; and the status of what a payment bought.
+
+Revision: 0141; after: 0028
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0141"
+down_revision = "0028"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Add the columns. Rows of the previous version are recognized by their bytes until they expire."""
+    if op.get_context().dialect.name == "postgresql":
+        op.execute("SET LOCAL lock_timeout = '2s'")
+    op.add_column("idempotency_keys", sa.Column("request_hmac", sa.String(64), nullable=True))
+    op.add_column("service_purchases", sa.Column("answer_status", sa.Integer(), nullable=True))
+
+
+def downgrade() -> None:
+    """Drop the columns."""
+    op.drop_column("service_purchases", "answer_status")
+    op.drop_column("idempotency_keys", "request_hmac")

@@ -1,0 +1,181 @@
+"""A client that writes its retry anew pays once: keys compare what a request asks for, not its bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from flask import Flask
+from sqlalchemy import select, update
+from werkzeug.test import TestResponse
+
+from app.core import clock
+from app.core.identifiers import keyed_digests
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.idempotency.models import IdempotencyKey
+from app.idempotency.service import derived_key
+from app.state import app_state
+from sandbox.evm import EvmNode
+from tests.support.agents import Agent, register
+from tests.support.chains import RECIPIENT, fund
+from tests.support.mcp import call
+
+pytestmark = pytest.mark.chain
+_ORDER = {"chain": "base", "to": RECIPIENT, "amount": "1.5", "currency": "USDC"}
+
+
+@pytest.fixture
+def agent(chain_app: Flask, base_node: EvmNode) -> Iterator[Agent]:
+    """An agent with 1 ETH and 100 USDC on Base."""
+    with chain_app.app_context():
+        made = register(chain_app.test_client())
+        fund(base_node, made.address, eth=1, dollars=100)
+        yield made
+
+
+def post_text(agent: Agent, path: str, text: str, key: str = "k") -> TestResponse:
+    headers = agent.headers(Idempotency_Key=key)
+    return agent.client.post(path, data=text.encode(), headers=headers, content_type="application/json")
+
+
+def filled(text: str, agent: Agent) -> str:
+    return text.replace("{id}", agent.wallet_id).replace("{year}", str(clock.now().year + 1))
+
+
+def transfers(agent: Agent) -> int:
+    found: int = agent.get(f"{agent.wallet_url}/transactions", type="transfer").get_json()["pagination"][
+        "total"
+    ]
+    return found
+
+
+def digest_of(content: bytes) -> str:
+    return keyed_digests("idempotency", content, app_state().settings.secret_key_list())[0].hex()
+
+
+def test_a_retry_that_is_written_anew_gets_the_first_answer_and_moves_nothing(agent: Agent) -> None:
+    path = f"{agent.wallet_url}/transfer"
+    spellings = [
+        json.dumps(_ORDER),
+        json.dumps(_ORDER, separators=(",", ":")),
+        json.dumps(dict(reversed(_ORDER.items())), indent=2),
+        json.dumps({**_ORDER, "amount": "1.50"}),
+        json.dumps({**_ORDER, "amount": 1.5, "dry_run": False, "session_id": None, "gas": "auto"}),
+        json.dumps({**_ORDER, "chain": "BASE", "currency": "usdc", "to": RECIPIENT.lower(), "dryRun": False}),
+        json.dumps({**_ORDER, "comment": "unknown members are ignored"}),
+    ]
+    answers = [post_text(agent, path, each) for each in spellings]
+    assert [each.status_code for each in answers] == [200] * len(answers), answers[-1].get_json()
+    assert len({each.get_json()["transaction_id"] for each in answers}) == 1
+    assert transfers(agent) == 1
+    for changed in ({"amount": "1.51"}, {"currency": "ETH"}, {"approval_note": "again"}, {"gas": "own"}):
+        answer = post_text(agent, path, json.dumps({**_ORDER, **changed}))
+        assert (answer.status_code, answer.get_json()["code"]) == (409, "IDEMPOTENCY_CONFLICT"), changed
+    assert post_text(agent, path, "{not json").status_code == 400
+    assert transfers(agent) == 1
+
+
+def test_a_tool_without_a_request_id_pays_once_for_all_spellings_of_its_arguments(agent: Agent) -> None:
+    order = {**_ORDER, "wallet_id": agent.wallet_id}
+    results = [
+        call(agent.client, "transfer", agent.key, **{**order, **changed})
+        for changed in (
+            {}, {"amount": "1.50"}, {"dry_run": False}, {"amount": 1.5, "dry_run": False}, {"currency": "usdc"},
+            {"session_id": None},
+        )
+    ]  # fmt: skip
+    assert [each["isError"] for each in results] == [False] * len(results), results[-1]
+    assert len({each["structuredContent"]["transaction_id"] for each in results}) == 1
+    assert transfers(agent) == 1
+    other = call(agent.client, "transfer", agent.key, **{**order, "amount": "1.51"})
+    assert other["isError"] is False
+    assert transfers(agent) == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "first", "again", "other"),
+    [
+        ("/v1/wallets", '{"name":"a"}', '{ "x": 1, "name": " a " }', '{"name":"b"}'),
+        ("{wallet}/fund", '{"chain":"base","amount":"5","currency":"USDC"}',
+         '{"currency":"usdc","amount":5.00,"chain":"Base"}', '{"chain":"base","amount":"5","currency":"ETH"}'),
+        ("{wallet}/sessions", '{"max_usd":5,"expires_at":"{year}-01-01T00:00:00Z"}',
+         '{"expiresAt":"{year}-01-01T01:00:00+01:00","maxUsd":5.0,"domains":[]}',
+         '{"max_usd":5,"expires_at":"{year}-01-01T00:00:01Z"}'),
+        ("/v1/webhooks", '{"url":"https://a.example/hook","types":["transaction.*"]}',
+         '{"types":["transaction.*"],"url":"https://a.example/hook","description":""}',
+         '{"url":"https://a.example/hook","types":["approval.*"]}'),
+        ("/v1/services",
+         ('{"name":"s","description":"d","base_url":"https://a.example","price_per_call_usd":0.1,"category":"data",'
+         '"pricing_model":"per_call"}'),
+         ('{"pricing_model":"per_call","category":"data","price_per_call_usd":0.10,"base_url":"https://a.example",'
+         '"description":"d","name":"s","openapi_spec":null}'),
+         ('{"name":"s","description":"d","base_url":"https://a.example","price_per_call_usd":0.2,"category":"data",'
+         '"pricing_model":"per_call"}')),
+        ("/v1/agents/claim-code", "", '{"anything":1}', None),
+        ("/v1/credits/topup", '{"wallet_id":"{id}","amount":"2","chain":"base"}',
+         '{"chain":"BASE","amount":2.0,"wallet_id":"{id}","approval_note":null}',
+         '{"wallet_id":"{id}","amount":"3","chain":"base"}'),
+    ],
+)  # fmt: skip
+def test_every_route_with_keys_compares_what_is_asked_for(
+    path: str, first: str, again: str, other: str | None, agent: Agent
+) -> None:
+    path = path.format(wallet=agent.wallet_url)
+    texts = [filled(text, agent) for text in (first, again)]
+    answers = [post_text(agent, path, text) for text in texts]
+    assert answers[0].status_code in (200, 201), answers[0].get_json()
+    assert answers[1].get_json() == answers[0].get_json()
+    assert answers[1].headers["Idempotent-Replayed"] == "true"
+    if other is not None:
+        conflict = post_text(agent, path, filled(other, agent))
+        assert (conflict.status_code, conflict.get_json()["code"]) == (409, "IDEMPOTENCY_CONFLICT")
+
+
+def test_a_key_of_the_previous_version_is_recognized_by_its_bytes(agent: Agent) -> None:
+    path, text = f"{agent.wallet_url}/transfer", json.dumps(_ORDER, indent=1)
+    first = post_text(agent, path, text)
+    with unit_of_work() as session:
+        assert session.execute(select(IdempotencyKey.body_hmac)).scalar() == digest_of(text.encode())
+        session.execute(update(IdempotencyKey).values(request_hmac=None))
+    again = post_text(agent, path, text)
+    assert (again.status_code, again.get_json()) == (200, first.get_json())
+    # Bytes are all that it stored: another spelling may be another request.
+    assert post_text(agent, path, json.dumps(_ORDER)).status_code == 409
+    assert transfers(agent) == 1
+
+
+def test_neither_version_repeats_a_payment_that_the_other_made_without_a_key(agent: Agent) -> None:
+    """During an upgrade, a retry may reach a process of the other version; both derive their own key."""
+    order = {**_ORDER, "wallet_id": agent.wallet_id}
+    arguments = json.dumps(_ORDER, sort_keys=True).encode()
+    first = call(agent.client, "transfer", agent.key, **order)["structuredContent"]
+    with read_only_unit() as session:
+        rows = session.execute(
+            select(IdempotencyKey.key, IdempotencyKey.body_hmac, IdempotencyKey.subject_id)
+        ).all()
+    # What the previous version looks for, and compares.
+    assert (derived_key(arguments), digest_of(arguments), first["transaction_id"]) in rows
+    # What it leaves: its own key only.
+    with unit_of_work() as session:
+        session.execute(
+            update(IdempotencyKey).where(IdempotencyKey.key != derived_key(arguments)).values(key="none")
+        )
+        session.execute(update(IdempotencyKey).values(request_hmac=None))
+    again = call(agent.client, "transfer", agent.key, **order)["structuredContent"]
+    assert again["transaction_id"] == first["transaction_id"]
+    assert transfers(agent) == 1
+
+
+def test_the_conflict_of_a_running_request_says_when_it_can_be_decided(agent: Agent) -> None:
+    post_text(agent, "/v1/wallets", "{}")
+    unanswered: dict[str, Any] = {"answer_status": None, "answer_sealed": None}
+    with unit_of_work() as session:
+        session.execute(
+            update(IdempotencyKey).values(lease_until=clock.now() + timedelta(seconds=42), **unanswered)
+        )
+    answer = post_text(agent, "/v1/wallets", "{}")
+    assert (answer.status_code, answer.get_json()["code"]) == (409, "IDEMPOTENCY_CONFLICT")
+    assert 40 <= int(answer.headers["Retry-After"]) <= 42
