@@ -58,6 +58,7 @@ class ErrorCode(StrEnum):
     PROVIDER_NOT_CONFIGURED = "PROVIDER_NOT_CONFIGURED"
     OVERLOADED = "OVERLOADED"
     GAS_PENDING = "GAS_PENDING"
+    PAYMENT_PENDING = "PAYMENT_PENDING"
 
 
 _Code = ErrorCode
@@ -83,7 +84,10 @@ _CODES: Mapping[int, tuple[ErrorCode, ...]] = {
     ),
     501: (_Code.NOT_IMPLEMENTED,),
     502: (_Code.PERPDEX_ERROR, _Code.BALANCE_FETCH_ERROR, _Code.UPSTREAM_ERROR, _Code.TERMS_NOT_SUPPORTED),
-    503: (_Code.PRICE_UNAVAILABLE, _Code.PROVIDER_NOT_CONFIGURED, _Code.OVERLOADED, _Code.GAS_PENDING),
+    503: (
+        _Code.PRICE_UNAVAILABLE, _Code.PROVIDER_NOT_CONFIGURED, _Code.OVERLOADED, _Code.GAS_PENDING,
+        _Code.PAYMENT_PENDING,
+    ),
     504: (_Code.UPSTREAM_TIMEOUT,),
 }  # fmt: skip
 STATUS: Mapping[ErrorCode, int] = {code: status for status, codes in _CODES.items() for code in codes}

@@ -143,6 +143,17 @@ class PaymentAlreadyUsed(ServiceError):
     default_message = "This payment was already used; each payment pays for one call."
 
 
+class PaymentPending(ServiceError):
+    """A signed payment was submitted and is not settled yet; states when to retry, and offers no terms for another."""
+
+    code = ErrorCode.PAYMENT_PENDING
+    default_message = (
+        "A payment for this request was submitted and is not settled yet. Do not pay again: repeat exactly this request"
+        " after the seconds in Retry-After, with the same payment if your client can, or with a new one of the same"
+        " payer, which is then not used."
+    )
+
+
 class DailyLimitExceeded(ServiceError):
     """The amount would exceed the wallet's limit per UTC day."""
 

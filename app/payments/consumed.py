@@ -116,6 +116,7 @@ _BY_CLAIM = PreparedRead(
 )
 _RESTORE_CUTOFF = PreparedRead(select(table_of(PaymentRestoreCutoff).c.drawn_at))
 _INSERT_CLAIM = PreparedInsert(PaymentClaim)
+_INSERT_UNUSED = PreparedInsert(PaymentClaim, unique=[PaymentClaim.key])
 _HAS_ATTEMPTS = and_(_PAYMENTS.c.tries < MAX_ATTEMPTS, _PAYMENTS.c.paid_at > bindparam("paid_after"))
 _NEXT_TRY = _PAYMENTS.c.tries + 1
 _COMPLETED_STATUSES = {
@@ -179,6 +180,13 @@ def claim(session: Session, keys: Iterable[str], holder_id: str) -> None:
     now = clock.now()
     for key in sorted(set(keys)):
         _INSERT_CLAIM.execute(session, {"key": key, "holder_id": holder_id, "claimed_at": now})
+
+
+def claim_unused(session: Session, keys: Iterable[str], holder_id: str) -> None:
+    """Claim authorizations that are never to be submitted, for the payment that was used instead, unless claimed."""
+    now = clock.now()
+    for key in sorted(set(keys)):
+        _INSERT_UNUSED.execute(session, {"key": key, "holder_id": holder_id, "claimed_at": now})
 
 
 def add_payment(session: Session, payment: Payment, *, status: PaymentStatus) -> None:
@@ -246,9 +254,9 @@ def mark_landed(session: Session, payment_id: str, *, tx_hash: str) -> None:
     PAYMENTS.move(session, payment_id, PaymentStatus.SETTLING, status, paid_at=clock.now(), tx_hash=tx_hash)
 
 
-def void(session: Session, payment_id: str) -> None:
-    """Record that a signed payment did not land, and release its claims."""
-    if PAYMENTS.move(session, payment_id, PaymentStatus.SETTLING, PaymentStatus.VOID):
+def void(session: Session, payment_id: str, *, keeps_claims: bool) -> None:
+    """Record that a signed payment did not land, and release its claims unless it must never be submitted again."""
+    if PAYMENTS.move(session, payment_id, PaymentStatus.SETTLING, PaymentStatus.VOID) and not keeps_claims:
         session.execute(
             delete(PaymentClaim)
             .where(PaymentClaim.holder_id == payment_id)

@@ -59,6 +59,10 @@ class TransactionDraft:
     sequence: int | None
     terms: Terms
     as_of: int | None = None
+    payer_units: int | None = None
+    """Of a payment that is submitted for another party: the payer's balance."""
+    runs_payer_code: bool = False
+    """Whether executing it runs code of the payer's account, which may answer differently in its block."""
 
 
 @dataclass(frozen=True, slots=True)

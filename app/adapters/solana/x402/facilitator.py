@@ -101,6 +101,9 @@ class SolanaFacilitator:
         }
         return PaymentAuthorization(claim, partial.payer, expected.recipient, partial.units, terms)
 
+    def assert_signed(self, authorization: PaymentAuthorization) -> None:
+        """Do nothing: `verify` has checked the key's signature."""
+
     def draft_settlement(self, authorization: PaymentAuthorization, *, settler: str) -> TransactionDraft:
         payment = transactions.decode(str(authorization.terms["transaction"]))
         return self._draft(settler, payment, int(authorization.terms["fee_lamports"] or 0))
