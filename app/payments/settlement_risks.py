@@ -7,6 +7,7 @@ submission that then fails costs its network fee, and nothing is paid.
 from __future__ import annotations
 
 from datetime import timedelta
+from decimal import Decimal
 
 import structlog
 from sqlalchemy import delete, func, select, update
@@ -14,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.chains import ChainName, native
-from app.core.money import NANOS_PER_USD, TokenAmount, nanos_from_usd
+from app.core.money import TokenAmount, nanos_from_usd, usd_from_nanos
 from app.db.leases import once_per_period
 from app.db.statements import insert_into
 from app.db.unit_of_work import read_only_unit, unit_of_work
@@ -115,14 +116,14 @@ def spent_nanos(session: Session, chain: ChainName) -> int:
     return int(session.scalar(rows) or 0)
 
 
-def failed_by_chain(session: Session) -> dict[str, float]:
+def failed_by_chain(session: Session) -> dict[str, Decimal]:
     """Return what submissions of a day cost that failed on the chain, in dollars by chain."""
     rows = (
         select(SettlementRisk.chain, func.sum(SettlementRisk.cost_nanos))
         .where(SettlementRisk.failed.is_(True), SettlementRisk.created_at > clock.now() - _PERIOD)
         .group_by(SettlementRisk.chain)
     )
-    return {chain: int(nanos) / NANOS_PER_USD for chain, nanos in session.execute(rows)}
+    return {chain: usd_from_nanos(int(nanos)) for chain, nanos in session.execute(rows)}
 
 
 def announce_pause(chain: ChainName) -> None:

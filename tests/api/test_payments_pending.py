@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import pytest
-import time_machine
 from flask import Flask
-from sqlalchemy import func, select
 from werkzeug.test import TestResponse
 
 from app.core import clock
-from app.core.chains import ETH, USDC, ChainName
-from app.db.unit_of_work import read_only_unit
-from app.payments import jobs as payment_jobs
+from app.core.chains import USDC, ChainName
 from app.ports.errors import Unreachable
-from app.wallets.core.models import SignedAttempt
-from app.wallets.transactions import confirmation
 from sandbox.evm import EvmNode
 from solana_node import SolanaNode
-from tests.support.chains import ether, evm_chain, usdc
+from tests.support.chains import evm_chain, usdc
 from tests.support.faults import FaultyChain
+from tests.support.payment_scenes import Scene, held_shop
 from tests.support.payments import (
     PRICE,
     EvmPayer,
@@ -40,46 +34,13 @@ BASE, SOLANA = ChainName.BASE, ChainName.SOLANA
 OTHER = "/v1/gateway/brave/web/search?q=another"
 
 
-@dataclass(slots=True)
-class Scene:
-    """A shop whose submissions do not arrive at the node until `land`."""
-
-    shop: Shop
-    chain: FaultyChain
-    name: ChainName
-    looks: int = 0
-
-    def hold(self) -> None:
-        self.chain.raising("broadcast", "before", Unreachable("refused"))
-
-    def land(self) -> None:
-        """Let workers send again what has not arrived, and settle what has."""
-        for _ in range(2):
-            self.looks += 80
-            with time_machine.travel(clock.now().timestamp() + self.looks, tick=True):
-                confirmation.confirm(self.name)
-                payment_jobs.resume_settlements(self.name)
-
-    def submissions(self) -> int:
-        with read_only_unit() as session:
-            return session.scalar(select(func.count()).select_from(SignedAttempt)) or 0
-
-    def received(self) -> int:
-        return self.chain.real.balances(self.shop.recipient(self.name)).of(USDC).units
-
-
 @pytest.fixture(params=["sqlite", "postgres"])
 def scene(
     request: pytest.FixtureRequest, build_app: Callable[..., Flask], own_base_node: EvmNode
 ) -> Iterator[Scene]:
-    chain = FaultyChain(evm_chain(own_base_node))
-    settings = {"base_stuck_blocks": 3, "confirmation_wait_seconds": "0"}
     url = request.getfixturevalue(f"{request.param}_url")
-    with shop(build_app, url, {BASE: chain}, prices={ETH: 500 * 10**9}, **settings) as made:
-        own_base_node.fund_eth(made.settler(BASE), ether(1))
-        made.expire_capacity()
-        made.upstream.behave = lambda exchange: exchange.json({"results": []})
-        yield Scene(made, chain, BASE)
+    with held_shop(build_app, url, own_base_node, evm_chain(own_base_node)) as made:
+        yield made
 
 
 def assert_pending(answer: TestResponse, *, tx_hash: str | None = None) -> str:

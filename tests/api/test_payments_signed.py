@@ -184,7 +184,10 @@ def test_of_many_concurrent_uses_one_is_settled_and_served(
             return made.ask(headers).status_code
 
         with ThreadPoolExecutor(50) as threads:
-            assert sorted(threads.map(one, range(50))) == [200] + [402] * 49
+            answers = sorted(threads.map(one, range(50)))
+        # Used already, or not settled yet: whose turn it is depends on the threads.
+        assert answers.count(200) == 1
+        assert set(answers) <= {200, 402, 503}
         assert (made.served(), received(made, BASE)) == (1, PRICE)
 
 

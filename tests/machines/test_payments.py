@@ -20,7 +20,7 @@ from app.core.chains import ETH, USDC
 from app.credits import accounts as credit_accounts
 from app.credits import audit as credits_audit
 from app.db.unit_of_work import read_only_unit
-from app.errors import PaymentAlreadyUsed, PaymentInvalid
+from app.errors import PaymentAlreadyUsed, PaymentInvalid, PaymentPending
 from app.idempotency.service import NO_CLAIM
 from app.payments import audit as payments_audit
 from app.payments import consumed, topups, treasury
@@ -190,7 +190,10 @@ class Payments(Machine):
             is_final = relayed.final_status(session, paid.submission) is not None
         if is_final:
             paid.status = PaymentStatus.VOID
-            self.claimed = {key: each for key, each in self.claimed.items() if each is not paid}
+            with read_only_unit() as session:
+                final = relayed.final_outcome(session, paid.submission)
+            if final is None or not final.is_reverted:
+                self.claimed = {key: each for key, each in self.claimed.items() if each is not paid}
 
     @rule(target=grants, offer=offered, request=st.sampled_from(_REQUESTS))
     def present(self, offer: Offered, request: str) -> object:
@@ -228,14 +231,16 @@ class Payments(Machine):
             if offer.claim is None and known.signed is not None:
                 return PaymentAlreadyUsed, known  # the payer is not proven
             self.resolve(known)
-            if known.status in (PaymentStatus.SETTLING, PaymentStatus.VOID):
+            if known.status is PaymentStatus.SETTLING:
+                return PaymentPending, known
+            if known.status is PaymentStatus.VOID:
                 return PaymentInvalid, known
             is_recent = clock.now().timestamp() <= known.paid_at + RETRY_WINDOW.total_seconds()
             is_usable = known.status is PaymentStatus.PAID and known.tries < MAX_ATTEMPTS and is_recent
             return (PaymentGrant if is_usable else PaymentAlreadyUsed), known
         if offer.claim is not None:
             used = self.ground.chain.was_used(offer.claim) is not None
-            return (PaymentAlreadyUsed if used else PaymentInvalid), None
+            return (PaymentAlreadyUsed if used else PaymentPending), None
         found = self.ground.chain.landed(offer.tx_hash or "")
         if found is None or not found[1].succeeded or found[1].tx.units < PRICE_UNITS:
             return PaymentInvalid, None
@@ -311,7 +316,8 @@ class Payments(Machine):
             assert (row.status, row.tries) == (paid.status, paid.tries)
         assert set(self.claimed) <= set(held)
         standing = [row for row in rows.values() if row.status != PaymentStatus.VOID]
-        assert len(standing) == len(self.payments())
+        mine_standing = [paid for paid in self.payments() if paid.status is not PaymentStatus.VOID]
+        assert len(standing) == len(mine_standing)
 
     @invariant()
     def no_payment_is_used_twice(self) -> None:
