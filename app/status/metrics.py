@@ -151,7 +151,7 @@ def _database_gauges(session: Session) -> Iterator[Metric]:
     yield _gauge(
         "settlement_failed_usd",
         "Network fees of the last 24 hours for signed payments that failed on the chain, in dollars.",
-        dict.fromkeys(capacities, 0.0) | settlement_risks.failed_by_chain(session),
+        dict.fromkeys(capacities, Decimal(0)) | settlement_risks.failed_by_chain(session),
         "chain",
     )
     yield _gauge(

@@ -181,7 +181,7 @@ def test_a_payment_that_is_valid_from_now_on_is_to_be_presented_again(
     scene: Scene, own_base_node: EvmNode
 ) -> None:
     payer = EvmPayer(own_base_node)
-    latest = int(own_base_node.rpc("eth_getBlockByNumber", "latest", False)["timestamp"], 16)
+    latest = int(own_base_node.rpc("eth_getBlockByNumber", "latest", False)["timestamp"], 16)  # noqa: FBT003 - JSON-RPC
     with time_machine.travel(latest, tick=True):
         answer = scene.shop.ask(payer.pays(scene.shop.ask(), validAfter=str(latest)))
         assert reason(answer) == "invalid_exact_evm_payload_authorization_valid_after"

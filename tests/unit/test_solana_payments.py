@@ -101,6 +101,8 @@ def verified(*instructions: Instruction) -> str:
     return "accepted"
 
 
+SIGNED_MEMO = Instruction(MEMO, b"0", [AccountMeta(CLIENT.pubkey(), is_signer=True, is_writable=False)])
+
 ACCEPTED = {
     "no memo": [LIMIT, PRICE, transfer()],
     "a memo, as SDKs send it": [LIMIT, PRICE, transfer(), of(MEMO)],
@@ -127,7 +129,8 @@ NO_TRANSFER = "invalid_exact_solana_payload_no_transfer_instruction"
 TOO_DEAR = "invalid_exact_solana_payload_transaction_instructions_compute_price_too_high"
 OUR_ACCOUNT = "invalid_exact_solana_payload_transaction_fee_payer_included_in_instruction_accounts"
 REFUSED = {
-    "no transfer": ([LIMIT, PRICE], LENGTH),
+    "two instructions": ([PRICE, transfer()], LENGTH),
+    "no transfer": ([LIMIT, PRICE, SIGNED_MEMO], NO_TRANSFER),
     "eight instructions": ([LIMIT, PRICE, transfer(), *[of(MEMO)] * 5], LENGTH),
     "an assertion in the seventh place": (
         [LIMIT, PRICE, transfer(), of(MEMO), *[of(LIGHTHOUSE)] * 3],
