@@ -21,7 +21,7 @@ class EventType(StrEnum):
     PAYMENT_RECEIVED = "payment.received"
     PAYMENT_VOID = "payment.void"
     PAYMENT_REVERSED = "payment.reversed"
-    CONTRACT_PAYMENTS_PAUSED = "payment.contracts_paused"
+    RISKY_PAYMENTS_PAUSED = "payment.paused"
     PURCHASE_QUEUED = "purchase.queued"
     PURCHASE_RUNNING = "purchase.running"
     PURCHASE_SUBMITTING = "purchase.submitting"

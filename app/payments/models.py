@@ -79,8 +79,8 @@ class SettlementRisk(Model):
     payment_id: Mapped[str] = mapped_column(ID, primary_key=True)
     chain: Mapped[str] = mapped_column(String(20))
     payer: Mapped[str] = mapped_column(String(64))
-    # Whether the token runs code of the payer's account: a contract's, or what a key has delegated to.
-    runs_code: Mapped[bool]
+    # Whether it counts against the budget of failures: see `TransactionDraft.is_risky`.
+    risky: Mapped[bool]
     failed: Mapped[bool]
     cost_nanos: Mapped[int] = mapped_column(BigInteger)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)

@@ -1,4 +1,4 @@
-"""What submissions cost that their payers make fail: bounded by refusals of payers, and by a budget for contracts.
+"""What submissions cost that their payers make fail: bounded by refusals of payers, and by a budget for the dear ones.
 
 Between its simulation and its block, a payer can move the funds, or let the code of its account answer differently. A
 submission that then fails costs its network fee, and nothing is paid.
@@ -30,10 +30,10 @@ from app.wallets.core import network_fees
 from app.wallets.transactions.relayed import FinalOutcome
 
 _log = structlog.get_logger(__name__)
-_PERIOD = timedelta(hours=24)
+PERIOD = timedelta(hours=24)
 # A key's funds can be gone by mistake; code that accepts what then fails was written for that.
 _FAILURES_OF_KEYS = 3
-PAUSED = "contract_payments_paused"
+PAUSED = "risky_payments_paused"
 PAYER_REFUSED = "payer_refused"
 FUNDS_IN_USE = "funds_in_use"
 
@@ -41,18 +41,18 @@ FUNDS_IN_USE = "funds_in_use"
 def assert_payer_accepted(payer: str) -> None:
     """Check that a payer's submissions did not fail within a day. Raises: Rejected("payer_refused")."""
     rows = (
-        select(SettlementRisk.runs_code, SettlementRisk.created_at)
+        select(SettlementRisk.risky, SettlementRisk.created_at)
         .where(
             SettlementRisk.payer == payer,
             SettlementRisk.failed.is_(True),
-            SettlementRisk.created_at > clock.now() - _PERIOD,
+            SettlementRisk.created_at > clock.now() - PERIOD,
         )
         .order_by(SettlementRisk.created_at)
     )
     with read_only_unit() as session:
         failures = session.execute(rows).all()
-    if any(row.runs_code for row in failures) or len(failures) >= _FAILURES_OF_KEYS:
-        until = failures[-1].created_at + _PERIOD
+    if any(row.risky for row in failures) or len(failures) >= _FAILURES_OF_KEYS:
+        until = failures[-1].created_at + PERIOD
         raise Rejected(PAYER_REFUSED, details={"refused_until": until.isoformat(timespec="seconds")})
 
 
@@ -67,9 +67,9 @@ def cost_nanos(chain: ChainName, fee_units: int) -> int:
 def reserve(session: Session, payment: Payment, draft: TransactionDraft, most_nanos: int) -> None:
     """Check that a new payment has funds beside its payer's open ones, and reserve the cost of its failure.
 
-    The unit must hold what lets one submission of a chain be recorded at a time, and must not have added the payment.
+    The unit must have locked the nonces of the settlement key, and must not have added the payment.
 
-    Raises: Rejected("funds_in_use"); Rejected("contract_payments_paused") once the budget does not cover `most_nanos`.
+    Raises: Rejected("funds_in_use"); Rejected("risky_payments_paused") if the budget does not cover `most_nanos`.
     """
     open_units = select(func.coalesce(func.sum(Payment.units), 0)).where(
         Payment.status == PaymentStatus.SETTLING.value,
@@ -80,11 +80,11 @@ def reserve(session: Session, payment: Payment, draft: TransactionDraft, most_na
         session.scalar(open_units) or 0
     ):
         raise Rejected(FUNDS_IN_USE)
-    if not draft.runs_payer_code:
+    if not draft.is_risky:
         return
     if spent_nanos(session, ChainName(payment.chain)) + most_nanos > _budget_nanos():
         raise Rejected(PAUSED)
-    _insert(session, payment, runs_code=True, failed=False, nanos=most_nanos)
+    _insert(session, payment, risky=True, failed=False, nanos=most_nanos)
 
 
 def release(session: Session, payment_id: str) -> None:
@@ -103,15 +103,15 @@ def settle(session: Session, payment: PaymentRow, outcome: FinalOutcome, spent: 
     )
     values = {"failed": True} if spent is None else {"failed": True, "cost_nanos": spent}
     if not session.execute(update(SettlementRisk).where(is_open).values(values)).rowcount:  # type: ignore[attr-defined]
-        _insert(session, payment, runs_code=False, failed=True, nanos=spent or 0)
+        _insert(session, payment, risky=False, failed=True, nanos=spent or 0)
 
 
 def spent_nanos(session: Session, chain: ChainName) -> int:
-    """Return what contract payments of a day cost by failing, and can still cost, on a chain."""
+    """Return what risky payments of a day cost by failing, and can still cost, on a chain."""
     rows = select(func.coalesce(func.sum(SettlementRisk.cost_nanos), 0)).where(
         SettlementRisk.chain == chain.value,
-        SettlementRisk.runs_code.is_(True),
-        SettlementRisk.created_at > clock.now() - _PERIOD,
+        SettlementRisk.risky.is_(True),
+        SettlementRisk.created_at > clock.now() - PERIOD,
     )
     return int(session.scalar(rows) or 0)
 
@@ -120,35 +120,43 @@ def failed_by_chain(session: Session) -> dict[str, Decimal]:
     """Return what submissions of a day cost that failed on the chain, in dollars by chain."""
     rows = (
         select(SettlementRisk.chain, func.sum(SettlementRisk.cost_nanos))
-        .where(SettlementRisk.failed.is_(True), SettlementRisk.created_at > clock.now() - _PERIOD)
+        .where(SettlementRisk.failed.is_(True), SettlementRisk.created_at > clock.now() - PERIOD)
         .group_by(SettlementRisk.chain)
     )
     return {chain: usd_from_nanos(int(nanos)) for chain, nanos in session.execute(rows)}
 
 
 def announce_pause(chain: ChainName) -> None:
-    """Tell the operators, once a day, that a chain's payments by contract signatures are refused."""
-    with once_per_period(_PERIOD, f"contract-payments-paused:{chain.value}", duration=_PERIOD) as is_due:
+    """Record the event, once a day, that a chain's risky payments are refused."""
+    with once_per_period(PERIOD, f"risky-payments-paused:{chain.value}", duration=PERIOD) as is_due:
         if not is_due:
             return
         budget_usd = str(app_state().settings.x402_failed_gas_usd_per_day)
-        _log.error("contract_payments_paused", chain=chain, budget_usd=budget_usd)
+        _log.error("risky_payments_paused", chain=chain, budget_usd=budget_usd)
         data = {"chain": chain.value, "budget_usd": budget_usd}
         with unit_of_work() as session:
             outbox.record(
-                session, EventType.CONTRACT_PAYMENTS_PAUSED, agent_id=None, object_id=chain.value, data=data
+                session, EventType.RISKY_PAYMENTS_PAUSED, agent_id=None, object_id=chain.value, data=data
             )
+
+
+def exceeds_budget(chain: ChainName, failed_units: int) -> bool:
+    """Return whether these network fees of submissions that failed exceed the budget of a day; not without a price."""
+    if not failed_units:
+        return False
+    value = network_fees.usd_value_nanos(TokenAmount(failed_units, native(chain)))
+    return value is not None and value > _budget_nanos()
 
 
 def _budget_nanos() -> int:
     return nanos_from_usd(app_state().settings.x402_failed_gas_usd_per_day)
 
 
-def _insert(session: Session, payment: PaymentRow, *, runs_code: bool, failed: bool, nanos: int) -> None:
+def _insert(session: Session, payment: PaymentRow, *, risky: bool, failed: bool, nanos: int) -> None:
     session.execute(
         insert_into(session, SettlementRisk)
         .values(
-            payment_id=payment.id, chain=payment.chain, payer=payment.payer, runs_code=runs_code, failed=failed,
+            payment_id=payment.id, chain=payment.chain, payer=payment.payer, risky=risky, failed=failed,
             cost_nanos=nanos, created_at=clock.now(),
         )
         .on_conflict_do_nothing(index_elements=["payment_id"])

@@ -61,8 +61,9 @@ class TransactionDraft:
     as_of: int | None = None
     payer_units: int | None = None
     """Of a payment that is submitted for another party: the payer's balance."""
-    runs_payer_code: bool = False
-    """Whether executing it runs code of the payer's account, which may answer differently in its block."""
+    is_risky: bool = False
+    """Whether the payer can make its failure dear: by code of its account, which may answer differently in its block,
+    or by a high priority fee."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ def test_a_key_whose_account_has_code_that_accepts_it_pays(scene: Scene, own_bas
     set_code(own_base_node, payer, ACCEPTS_ALL)
     headers = payer.pays(scene.shop.ask())
     assert scene.shop.ask(headers).status_code == 503
-    assert [(each.runs_code, each.failed) for each in risks()] == [(True, False)]
+    assert [(each.risky, each.failed) for each in risks()] == [(True, False)]
     scene.land()
     assert scene.shop.ask(headers).status_code == 200
     assert risks() == []
@@ -149,13 +149,13 @@ def test_many_payers_together_burn_no_more_than_the_days_budget_and_keys_still_p
         payer = EvmPayer(own_base_node)
         set_code(own_base_node, payer, ACCEPTS_ALL)
         answer = scene.shop.ask(payer.pays(scene.shop.ask()))
-        assert reason(answer) == "contract_payments_paused"
+        assert reason(answer) == "risky_payments_paused"
     safe = SafePayer(own_base_node, is_deployed=True)
-    assert reason(scene.shop.ask(safe.pays(scene.shop.ask()))) == "contract_payments_paused"
+    assert reason(scene.shop.ask(safe.pays(scene.shop.ask()))) == "risky_payments_paused"
     assert scene.submissions() == 2
     assert sum(each.cost_nanos for each in risks()) <= budget
     with read_only_unit() as session:
-        events = list(session.scalars(select(Event).where(Event.type == "payment.contracts_paused")))
+        events = list(session.scalars(select(Event).where(Event.type == "payment.paused")))
     assert len(events) == 1
     key = EvmPayer(own_base_node).pays(scene.shop.ask())
     assert scene.shop.ask(key).status_code == 503

@@ -63,8 +63,9 @@ _MESSAGES: Mapping[str, str] = {
     " pay by transaction hash.",
     "eip6492_factory_not_allowed": f"Of wallets that are not deployed yet, {_WALLETS} {_BY_HASH}",
     "wallet_not_supported": f"The payer is a contract. Of contracts, {_WALLETS} {_BY_HASH}",
-    settlement_risks.PAUSED: "Payments by contract signatures are paused on this chain: such payments that failed"
-    f" cost the service all that it spends on them in a day. Sign with a key. {_BY_HASH}",
+    settlement_risks.PAUSED: "Payments by contract signatures, of accounts with code and with high priority fees are"
+    " paused on this chain: those that failed cost the service all that it spends on them in a day. Sign with a key of"
+    f" an account without code, or with a lower priority fee. {_BY_HASH}",
     settlement_risks.PAYER_REFUSED: "Signed payments of this payer failed on the chain at the service's cost; none is"
     f" accepted before details.refused_until. {_BY_HASH}",
     settlement_risks.FUNDS_IN_USE: "The payer's balance does not cover this payment beside its payments that are being"

@@ -26,7 +26,7 @@ from app.payments.x402.terms import PaymentPrice
 from app.ports.errors import PortError, Rejected
 from app.ports.facilitator import ExpectedPayment, Facilitator, PaymentAuthorization
 from app.state import app_state
-from app.wallets.core import custody, network_fees, pacing
+from app.wallets.core import custody, lifecycle, network_fees, pacing
 from app.wallets.core.lifecycle import MovementStatus
 from app.wallets.transactions import open_transactions, outcome_polling, pipeline, relayed
 from app.wallets.views import history
@@ -73,17 +73,19 @@ def settle(
         id=new_id(), rail=PaymentRail.SIGNED.value, chain=facilitator.name.value, payer=authorization.payer,
         units=authorization.units, required_units=price.units, provider=price.provider,
         fingerprint=consumed.fingerprint_macs(price.fingerprint)[0], signed=True, recipient=authorization.recipient,
-        terms={**authorization.terms, "claim": authorization.claim, "runs_code": draft.runs_payer_code},
+        terms={**authorization.terms, "claim": authorization.claim, "risky": draft.is_risky},
     )  # fmt: skip
     try:
         with unit_of_work() as session:
             # The claim comes first: of concurrent requests, all but one fail here, before they take a nonce.
             consumed.claim(session, [authorization.claim, *authorization.further_claims], payment.id)
             open_payments.record(session, payment)
+            if draft.is_risky:
+                # Also where no nonce is taken: one at a time counts what the others may cost.
+                lifecycle.lock_nonces(session, chain.name, draft.intent.sender)
             recorded, signed = relayed.record_submission(
                 session, chain, wallet, draft, signer, kind=SETTLEMENT_KIND
             )
-            # After the nonce, whose lock lets one at a time count what the others may cost.
             settlement_risks.reserve(session, payment, draft, most_nanos)
             payment.transaction_id, payment.tx_hash = recorded.id, signed.tx_hash
             consumed.claim(session, [consumed.transaction_claim_key(chain.name, signed.tx_hash)], payment.id)
@@ -154,7 +156,7 @@ def _apply_outcome(payment: PaymentRow, transaction_id: str, view: TransactionVi
     with unit_of_work() as session:
         if landed_hash is not None:
             consumed.mark_landed(session, payment.id, tx_hash=landed_hash)
-            if payment.terms.get("runs_code"):
+            if payment.terms.get("risky"):
                 settlement_risks.release(session, payment.id)
         # Until it is final, a reorg can turn the failure into a success, as it may have in the meantime: the claims
         # must not be released.

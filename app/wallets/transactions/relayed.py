@@ -101,6 +101,22 @@ def final_status(session: Session, transaction_id: str) -> MovementStatus | None
     return None if outcome is None else outcome.status
 
 
+def failed_fee_units(
+    session: Session, wallet_id: str, chain: ChainName, *, kind: str, since: datetime
+) -> int:
+    """Return the network fees of a wallet's movements since an instant that a block contains without effect."""
+    fees = select(Transaction.fee_units).where(
+        Transaction.wallet_id == wallet_id,
+        Transaction.created_at >= since,
+        Transaction.status == MovementStatus.FAILED.value,
+        Transaction.error == StatusReason.REVERTED.value,
+        Transaction.chain == chain.value,
+        Transaction.kind == kind,
+    )
+    # Units are text on SQLite.
+    return sum(int(units or 0) for units in session.scalars(fees))
+
+
 def failed_hashes(
     session: Session, agent_id: str, chain: ChainName, *, kind: str, since: datetime
 ) -> list[str]:

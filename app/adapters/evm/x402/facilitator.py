@@ -140,22 +140,20 @@ class EvmFacilitator:
         is_contract = "max_gas" in terms
         is_deployed = self._assert_known_wallet(terms, account) if is_contract else True
         # A key's account may have code (EIP-7702), which the token calls for the signature: it would burn our gas.
-        runs_payer_code = is_contract or bool(account[0].result)
+        is_risky = is_contract or bool(account[0].result)
         target, max_gas = self._submission(terms, is_deployed=is_deployed)
         # The token accepts it while the block's time is below `validBefore`: a later one would only cost a fee.
         last = min(int(str(terms["valid_before"])) - 1, _MAX_DEADLINE)
         call = ContractCall(target, valid_until=last)
         try:
-            draft = self._drafter.draft_submission(
-                settler, call, most_gas=max_gas if runs_payer_code else None
-            )
+            draft = self._drafter.draft_submission(settler, call, most_gas=max_gas if is_risky else None)
         except Rejected as error:
             if is_contract and error.reason == "simulation_failed":
                 raise Rejected(_INVALID_SIGNATURE) from None
             raise
         if FeeTerms.from_terms(draft.terms).gas > max_gas:
             raise Rejected("submission_too_costly")
-        return replace(draft, payer_units=balance, runs_payer_code=runs_payer_code)
+        return replace(draft, payer_units=balance, is_risky=is_risky)
 
     def find_settlement(self, authorization: PaymentAuthorization) -> str | None:
         """Find the transaction in which exactly this authorization was used. Raises: Unreachable."""

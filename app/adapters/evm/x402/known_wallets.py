@@ -154,11 +154,11 @@ def is_factory(address: str) -> bool:
 def _assert_harmless(initializer: bytes) -> None:
     """Check that the initializer of a Safe runs no foreign code, and pays nobody."""
     _owners, _threshold, to, data, handler, _token, payment, _receiver = _decode(_SETUP, initializer)
-    runs_code = to != _ZERO
-    if runs_code and to in _SAFE_SETUPS:
+    risky = to != _ZERO
+    if risky and to in _SAFE_SETUPS:
         (singleton,) = _decode(_SETUP_TO_L2, data)
-        runs_code = singleton not in _SAFE_SINGLETONS
-    if runs_code or payment or handler not in _SAFE_HANDLERS:
+        risky = singleton not in _SAFE_SINGLETONS
+    if risky or payment or handler not in _SAFE_HANDLERS:
         raise Rejected(FACTORY_NOT_ALLOWED)
 
 

@@ -191,6 +191,7 @@ class SolanaFacilitator:
             terms=transactions.transaction_terms(partial, latest.result),
             as_of=found.result.slot,
             payer_units=held.amount if held else None,
+            is_risky=source is not None and fee_units > payments.USUAL_FEE_LAMPORTS,
         )
 
 

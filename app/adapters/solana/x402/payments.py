@@ -38,6 +38,8 @@ _SET_LIMIT, _SET_PRICE, _TRANSFER_CHECKED = 2, 3, 12
 _MAX_MICRO_LAMPORTS_PER_UNIT = 5_000_000
 # The payer chooses the priority fee, and we pay it: about a cent at most.
 MAX_FEE_LAMPORTS = 60_000
+USUAL_FEE_LAMPORTS = 20_000
+"""Above it, what a payment costs that fails is the payer's choice."""
 _MAX_TRANSACTION_BYTES = 1232
 _SIGNATURES = 2
 _CAIP_LETTERS = 32
