@@ -254,9 +254,9 @@ def mark_landed(session: Session, payment_id: str, *, tx_hash: str) -> None:
     PAYMENTS.move(session, payment_id, PaymentStatus.SETTLING, status, paid_at=clock.now(), tx_hash=tx_hash)
 
 
-def void(session: Session, payment_id: str, *, keeps_claims: bool) -> None:
-    """Record that a signed payment did not land, and release its claims unless it must never be submitted again."""
-    if PAYMENTS.move(session, payment_id, PaymentStatus.SETTLING, PaymentStatus.VOID) and not keeps_claims:
+def void(session: Session, payment_id: str) -> None:
+    """Record that a signed payment did not land, and release its claims."""
+    if PAYMENTS.move(session, payment_id, PaymentStatus.SETTLING, PaymentStatus.VOID):
         session.execute(
             delete(PaymentClaim)
             .where(PaymentClaim.holder_id == payment_id)

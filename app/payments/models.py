@@ -79,6 +79,8 @@ class SettlementRisk(Model):
     payment_id: Mapped[str] = mapped_column(ID, primary_key=True)
     chain: Mapped[str] = mapped_column(String(20))
     payer: Mapped[str] = mapped_column(String(64))
+    # Of the authorization, which is not submitted again once that failed.
+    claim: Mapped[str] = mapped_column(String(160))
     # Whether it counts against the budget of failures: see `TransactionDraft.is_risky`.
     risky: Mapped[bool]
     failed: Mapped[bool]

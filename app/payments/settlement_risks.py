@@ -25,6 +25,7 @@ from app.payments.consumed import PaymentRow, PaymentStatus
 from app.payments.models import Payment, SettlementRisk
 from app.ports.chain import TransactionDraft
 from app.ports.errors import Rejected
+from app.ports.facilitator import PaymentAuthorization
 from app.state import app_state
 from app.wallets.core import network_fees
 from app.wallets.transactions.relayed import FinalOutcome
@@ -35,24 +36,27 @@ PERIOD = timedelta(hours=24)
 _FAILURES_OF_KEYS = 3
 PAUSED = "risky_payments_paused"
 PAYER_REFUSED = "payer_refused"
+_FAILED = "settlement_failed"
 FUNDS_IN_USE = "funds_in_use"
 
 
-def assert_payer_accepted(payer: str) -> None:
-    """Check that a payer's submissions did not fail within a day. Raises: Rejected("payer_refused")."""
+def assert_accepted(authorization: PaymentAuthorization) -> None:
+    """Check that an authorization did not fail on the chain before, and its payer's others did not within a day.
+
+    Raises: Rejected("settlement_failed"), Rejected("payer_refused").
+    """
     rows = (
-        select(SettlementRisk.risky, SettlementRisk.created_at)
-        .where(
-            SettlementRisk.payer == payer,
-            SettlementRisk.failed.is_(True),
-            SettlementRisk.created_at > clock.now() - PERIOD,
-        )
+        select(SettlementRisk.claim, SettlementRisk.risky, SettlementRisk.created_at)
+        .where(SettlementRisk.payer == authorization.payer, SettlementRisk.failed.is_(True))
         .order_by(SettlementRisk.created_at)
     )
     with read_only_unit() as session:
         failures = session.execute(rows).all()
-    if any(row.risky for row in failures) or len(failures) >= _FAILURES_OF_KEYS:
-        until = failures[-1].created_at + PERIOD
+    if authorization.claim in {row.claim for row in failures}:
+        raise Rejected(_FAILED)
+    recent = [row for row in failures if row.created_at > clock.now() - PERIOD]
+    if any(row.risky for row in recent) or len(recent) >= _FAILURES_OF_KEYS:
+        until = recent[-1].created_at + PERIOD
         raise Rejected(PAYER_REFUSED, details={"refused_until": until.isoformat(timespec="seconds")})
 
 
@@ -69,8 +73,13 @@ def reserve(session: Session, payment: Payment, draft: TransactionDraft, most_na
 
     The unit must have locked the nonces of the settlement key, and must not have added the payment.
 
-    Raises: Rejected("funds_in_use"); Rejected("risky_payments_paused") if the budget does not cover `most_nanos`.
+    Raises: Rejected("settlement_failed"), Rejected("funds_in_use"); Rejected("risky_payments_paused") if the budget does not cover `most_nanos`.
     """
+    has_failed = select(SettlementRisk.payment_id).where(
+        SettlementRisk.payer == payment.payer, SettlementRisk.claim == payment.terms["claim"]
+    )
+    if session.scalar(has_failed.limit(1)) is not None:
+        raise Rejected(_FAILED)
     open_units = select(func.coalesce(func.sum(Payment.units), 0)).where(
         Payment.status == PaymentStatus.SETTLING.value,
         Payment.payer == payment.payer,
@@ -156,7 +165,7 @@ def _insert(session: Session, payment: PaymentRow, *, risky: bool, failed: bool,
     session.execute(
         insert_into(session, SettlementRisk)
         .values(
-            payment_id=payment.id, chain=payment.chain, payer=payment.payer, risky=risky, failed=failed,
+            payment_id=payment.id, chain=payment.chain, payer=payment.payer, claim=payment.terms["claim"], risky=risky, failed=failed,
             cost_nanos=nanos, created_at=clock.now(),
         )
         .on_conflict_do_nothing(index_elements=["payment_id"])

@@ -30,6 +30,7 @@ def upgrade() -> None:
         sa.Column("payment_id", sa.Uuid(as_uuid=False), nullable=False),
         sa.Column("chain", sa.String(20), nullable=False),
         sa.Column("payer", sa.String(64), nullable=False),
+        sa.Column("claim", sa.String(160), nullable=False),
         sa.Column("risky", sa.Boolean(), nullable=False),
         sa.Column("failed", sa.Boolean(), nullable=False),
         sa.Column("cost_nanos", sa.BigInteger(), nullable=False),

@@ -94,6 +94,7 @@ class Payments(Machine):
         self.granted = 0
         self.topups: dict[str, int] = {}
         self.ended: set[str] = set()
+        self.failed: set[str] = set()
         self.signatures = 0
 
     def price(self, request: str, headers: PaymentHeaders) -> PaymentPrice:
@@ -192,8 +193,9 @@ class Payments(Machine):
             paid.status = PaymentStatus.VOID
             with read_only_unit() as session:
                 final = relayed.final_outcome(session, paid.submission)
-            if final is None or not final.is_reverted:
-                self.claimed = {key: each for key, each in self.claimed.items() if each is not paid}
+            if final is not None and final.is_reverted:
+                self.failed.add(paid.signed or "")
+            self.claimed = {key: each for key, each in self.claimed.items() if each is not paid}
 
     @rule(target=grants, offer=offered, request=st.sampled_from(_REQUESTS))
     def present(self, offer: Offered, request: str) -> object:
@@ -233,13 +235,13 @@ class Payments(Machine):
             self.resolve(known)
             if known.status is PaymentStatus.SETTLING:
                 return PaymentPending, known
-            if known.status is PaymentStatus.VOID:
-                return PaymentInvalid, known
             is_recent = clock.now().timestamp() <= known.paid_at + RETRY_WINDOW.total_seconds()
             is_usable = known.status is PaymentStatus.PAID and known.tries < MAX_ATTEMPTS and is_recent
             return (PaymentGrant if is_usable else PaymentAlreadyUsed), known
         if offer.claim is not None:
             used = self.ground.chain.was_used(offer.claim) is not None
+            if offer.claim in self.failed:
+                return PaymentInvalid, None
             return (PaymentAlreadyUsed if used else PaymentPending), None
         found = self.ground.chain.landed(offer.tx_hash or "")
         if found is None or not found[1].succeeded or found[1].tx.units < PRICE_UNITS:
@@ -254,7 +256,7 @@ class Payments(Machine):
 
     def note_submission(self, offer: Offered, request: str) -> None:
         """Record in the model that a signed payment was claimed and submitted, if it was."""
-        if offer.claim is None or offer.claim in self.claimed:
+        if offer.claim is None or offer.claim in self.claimed or offer.claim in self.failed:
             return
         with read_only_unit() as session:
             row = session.scalar(
@@ -316,8 +318,7 @@ class Payments(Machine):
             assert (row.status, row.tries) == (paid.status, paid.tries)
         assert set(self.claimed) <= set(held)
         standing = [row for row in rows.values() if row.status != PaymentStatus.VOID]
-        mine_standing = [paid for paid in self.payments() if paid.status is not PaymentStatus.VOID]
-        assert len(standing) == len(mine_standing)
+        assert len(standing) == len(self.payments())
 
     @invariant()
     def no_payment_is_used_twice(self) -> None:

@@ -198,13 +198,30 @@ def test_a_payment_that_failed_on_the_chain_is_burned_only_once_the_failure_is_f
     # Its submission has cost a fee: it is not submitted again, though the payer has funds again.
     scene.node.fund_usdc(payer.address, PRICE)
     assert reason(scene.shop.ask(headers)) == "settlement_failed"
-    assert len(scene.shop.claims()) == 2
-    assert len(scene.attempts()) == 1
+    assert (scene.shop.claims(), len(scene.attempts())) == (set(), 1)
     # A key's funds can be gone by mistake: another authorization is accepted.
     again = payer.pays(challenge)
     assert reason(scene.shop.ask(again)) == "settlement_pending"
     scene.look()
     assert scene.shop.ask(again).status_code == 200
+    assert (scene.shop.served(), scene.received()) == (1, PRICE)
+
+
+def test_a_failed_authorization_that_another_party_submits_later_pays_by_its_hash(scene: Scene) -> None:
+    payer = EvmPayer(scene.node, dollars=0.01)
+    challenge = scene.shop.ask()
+    payload, elsewhere = payer.authorize(offered(challenge)), scene.shop.settler(BASE)
+    spent = payer.authorize(offered(challenge), to=elsewhere)
+    scene.chain.fail("broadcast", "before", lambda: scene.submit(spent, elsewhere))
+    assert reason(scene.shop.ask(signed_headers(offered(challenge), payload))) == "settlement_pending"
+    scene.look()
+    scene.node.mine(80)
+    scene.look()
+    scene.look()
+    scene.node.fund_usdc(payer.address, PRICE)
+    sent = scene.submit(payload, scene.shop.recipient(BASE))
+    scene.node.mine(6)
+    assert scene.shop.ask(by_hash(sent, BASE)).status_code == 200
     assert (scene.shop.served(), scene.received()) == (1, PRICE)
 
 

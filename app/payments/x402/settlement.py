@@ -63,7 +63,7 @@ def settle(
     """
     chain = app_state().ports.chains[facilitator.name]
     wallet = treasury.wallet(WalletRole.SETTLEMENT, facilitator.name)
-    settlement_risks.assert_payer_accepted(authorization.payer)
+    settlement_risks.assert_accepted(authorization)
     draft = facilitator.draft_settlement(authorization, settler=wallet.address_on(facilitator.name))
     if refusal := settlement_capacity.refusal_reason(facilitator.name, price.nanos, draft.fee_units):
         raise Rejected(refusal)
@@ -161,8 +161,8 @@ def _apply_outcome(payment: PaymentRow, transaction_id: str, view: TransactionVi
         # Until it is final, a reorg can turn the failure into a success, as it may have in the meantime: the claims
         # must not be released.
         elif (final := relayed.final_outcome(session, transaction_id)) is not None and final.has_failed:
-            # One that a block contains has cost its fee, and would again: its authorization is never submitted twice.
-            consumed.void(session, payment.id, keeps_claims=final.is_reverted)
+            # If another party makes it land after all, its hash pays for a call.
+            consumed.void(session, payment.id)
             settlement_risks.settle(session, payment, final, spent_nanos)
     with read_only_unit() as session:
         return consumed.get(session, payment.id)
