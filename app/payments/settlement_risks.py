@@ -73,7 +73,8 @@ def reserve(session: Session, payment: Payment, draft: TransactionDraft, most_na
 
     The unit must have locked the nonces of the settlement key, and must not have added the payment.
 
-    Raises: Rejected("settlement_failed"), Rejected("funds_in_use"); Rejected("risky_payments_paused") if the budget does not cover `most_nanos`.
+    Raises: Rejected("settlement_failed"), Rejected("funds_in_use"); Rejected("risky_payments_paused") if the budget
+    does not cover `most_nanos`.
     """
     has_failed = select(SettlementRisk.payment_id).where(
         SettlementRisk.payer == payment.payer, SettlementRisk.claim == payment.terms["claim"]
@@ -165,8 +166,8 @@ def _insert(session: Session, payment: PaymentRow, *, risky: bool, failed: bool,
     session.execute(
         insert_into(session, SettlementRisk)
         .values(
-            payment_id=payment.id, chain=payment.chain, payer=payment.payer, claim=payment.terms["claim"], risky=risky, failed=failed,
-            cost_nanos=nanos, created_at=clock.now(),
+            payment_id=payment.id, chain=payment.chain, payer=payment.payer, claim=payment.terms["claim"],
+            risky=risky, failed=failed, cost_nanos=nanos, created_at=clock.now(),
         )
         .on_conflict_do_nothing(index_elements=["payment_id"])
     )  # fmt: skip
