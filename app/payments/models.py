@@ -56,7 +56,7 @@ class PaymentClaim(Model):
     claimed_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-class OpenPayment(Model):
+class LatestPayment(Model):
     """The latest signed payment of a payer for a request: while it is open, no other one of theirs is submitted."""
 
     __tablename__ = "open_payments"

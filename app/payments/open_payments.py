@@ -13,9 +13,9 @@ from app.db.prepared import PreparedRead
 from app.db.statements import insert_into, table_of
 from app.payments import consumed
 from app.payments.consumed import PaymentRow, PaymentStatus
-from app.payments.models import OpenPayment, Payment
+from app.payments.models import LatestPayment, Payment
 
-_TABLE, _PAYMENTS = table_of(OpenPayment), table_of(Payment)
+_TABLE, _PAYMENTS = table_of(LatestPayment), table_of(Payment)
 _LATEST = PreparedRead(
     select(*_PAYMENTS.c)
     .join(_TABLE, _TABLE.c.payment_id == _PAYMENTS.c.id)
@@ -53,12 +53,12 @@ def record(session: Session, payment: Payment) -> None:
     values = {"payer": payment.payer, "fingerprint": payment.fingerprint, "payment_id": payment.id}
     replaced = false() if latest is None else _TABLE.c.payment_id == latest.id
     written = session.execute(
-        insert_into(session, OpenPayment)
+        insert_into(session, LatestPayment)
         .values(values)
         .on_conflict_do_update(
             index_elements=["payer", "fingerprint"], set_={"payment_id": payment.id}, where=replaced
         )
-        .returning(OpenPayment.payment_id)
+        .returning(LatestPayment.payment_id)
     ).one_or_none()
     if written is None:
         raise PaymentIsOpen

@@ -1,4 +1,4 @@
-"""What submissions cost that their payers make fail: bounded by refusals of payers, and by a budget for the dear ones.
+"""Bounds of what submissions cost that their payers make fail: refusals of payers, and a daily budget.
 
 Between its simulation and its block, a payer can move the funds, or let the code of its account answer differently. A
 submission that then fails costs its network fee, and nothing is paid.
@@ -69,7 +69,7 @@ def cost_nanos(chain: ChainName, fee_units: int) -> int:
 
 
 def reserve(session: Session, payment: Payment, draft: TransactionDraft, most_nanos: int) -> None:
-    """Check that a new payment has funds beside its payer's open ones, and reserve the cost of its failure.
+    """Check that a new payment has funds in addition to its payer's open ones, and reserve the cost of its failure.
 
     The unit must have locked the nonces of the settlement key, and must not have added the payment.
 

@@ -1,4 +1,4 @@
-"""Payers whose account runs code: what makes a submission fail in its block costs a bounded amount of gas."""
+"""Payers with code in their accounts: what makes a submission fail in its block costs a bounded amount of gas."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_code_that_looks_at_the_gas_price_sees_the_one_that_will_be_signed(
     assert scene.submissions() == 0
 
 
-def test_a_key_whose_account_has_code_that_accepts_it_pays(scene: Scene, own_base_node: EvmNode) -> None:
+def test_a_key_with_code_in_its_account_pays_if_that_accepts_it(scene: Scene, own_base_node: EvmNode) -> None:
     payer = EvmPayer(own_base_node)
     set_code(own_base_node, payer, ACCEPTS_ALL)
     headers = payer.pays(scene.shop.ask())
@@ -239,7 +239,7 @@ def safe_setup(owner: str, **changed: Any) -> bytes:
     ],
     ids=str,
 )
-def test_a_wallet_whose_deployment_runs_foreign_code_is_not_submitted(
+def test_a_wallet_is_not_submitted_if_its_deployment_runs_foreign_code(
     scene: Scene, own_base_node: EvmNode, changed: Any
 ) -> None:
     payer = SafePayer(own_base_node, is_deployed=False)

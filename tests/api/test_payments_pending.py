@@ -1,4 +1,4 @@
-"""Signed payments that are submitted and not settled yet: nobody pays twice, and the first one serves the request."""
+"""Signed payments that are submitted and not settled yet: each is made once, and the first one serves the request."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_an_open_payment_serves_no_other_payer_and_no_other_request(
     scene.hold()
     assert assert_pending(scene.shop.ask(payer.pays(unpaid), path=OTHER)) != first
     assert scene.submissions() == 3
-    # Without the payer's signature, its open payment serves nobody.
+    # Without the payer's signature, its open payment serves no request.
     forged = payer.authorize(offered(unpaid))
     forged["signature"] = other.sign(forged["authorization"])
     scene.land()

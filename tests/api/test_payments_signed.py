@@ -185,7 +185,7 @@ def test_of_many_concurrent_uses_one_is_settled_and_served(
 
         with ThreadPoolExecutor(50) as threads:
             answers = sorted(threads.map(one, range(50)))
-        # Used already, or not settled yet: whose turn it is depends on the threads.
+        # Used already, or not settled yet: the order of the threads decides.
         assert answers.count(200) == 1
         assert set(answers) <= {200, 402, 503}
         assert (made.served(), received(made, BASE)) == (1, PRICE)

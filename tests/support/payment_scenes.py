@@ -1,4 +1,4 @@
-"""A shop whose submissions of signed payments arrive at the chain when a test says so."""
+"""A shop with submissions of signed payments that arrive at the chain when a test says so."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.payments import Shop, shop
 
 @dataclass(slots=True)
 class Scene:
-    """A shop whose submissions do not arrive at the node until `land`."""
+    """A shop with submissions that do not arrive at the node until `land`."""
 
     shop: Shop
     chain: FaultyChain

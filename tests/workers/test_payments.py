@@ -225,7 +225,7 @@ def test_a_failed_authorization_that_another_party_submits_later_pays_by_its_has
     assert (scene.shop.served(), scene.received()) == (1, PRICE)
 
 
-def test_a_key_whose_payments_fail_on_the_chain_three_times_is_refused_for_a_day(scene: Scene) -> None:
+def test_a_key_with_payments_that_fail_three_times_is_refused_for_a_day(scene: Scene) -> None:
     payer = EvmPayer(scene.node, dollars=0.01)
     challenge, elsewhere = scene.shop.ask(), scene.shop.settler(BASE)
     for _ in range(3):

@@ -68,7 +68,7 @@ _MESSAGES: Mapping[str, str] = {
     f" an account without code, or with a lower priority fee. {_BY_HASH}",
     settlement_risks.PAYER_REFUSED: "Signed payments of this payer failed on the chain at the service's cost; none is"
     f" accepted before details.refused_until. {_BY_HASH}",
-    settlement_risks.FUNDS_IN_USE: "The payer's balance does not cover this payment beside its payments that are being"
+    settlement_risks.FUNDS_IN_USE: "The payer's balance does not cover this payment and its payments that are being"
     " settled. Nothing was charged; present it again once those are settled.",
     _NOT_YET_VALID: "This payment is not valid yet by the clock of the chain: a block after its validAfter must exist."
     " Nothing was charged; present it again then.",
@@ -148,7 +148,7 @@ def accept_payment(price: PaymentPrice, *, payer: Principal | None) -> PaymentGr
             presented = read_payment(price.headers)
             claimed = _find_claimed(presented, price.fingerprint)
             if claimed is not None:
-                settled = settlement.await_submitted(claimed, account_id=account_id, gives_way=False)
+                settled = settlement.await_submitted(claimed, account_id=account_id, yields=False)
                 return _build_grant(settled, presented)
             if isinstance(presented, HashPayment):
                 return _build_grant(_claim_hash(presented, price, payer), presented)
@@ -216,7 +216,7 @@ def _accept_authorization(presented: SignedPayment, price: PaymentPrice, account
     if first is not None:
         if authorization.further_claims:
             presented.facilitator.assert_signed(authorization)
-        first = settlement.await_submitted(first, account_id=account_id, gives_way=True)
+        first = settlement.await_submitted(first, account_id=account_id, yields=True)
         if first.status == PaymentStatus.SETTLING or settlement.is_awaited(first):
             raise _pending_error(first, presented)
         if consumed.can_be_served(first):

@@ -99,10 +99,10 @@ def settle(
     return payment_id
 
 
-def await_submitted(payment: PaymentRow, *, account_id: str, gives_way: bool) -> PaymentRow:
+def await_submitted(payment: PaymentRow, *, account_id: str, yields: bool) -> PaymentRow:
     """Wait as long as is usual for the outcome of a payment that another request submitted; return it as it is then.
 
-    With `gives_way`, wait also until that request has used the payment or ended. The waiting thread counts against
+    With `yields`, wait also until that request has used the payment or ended. The waiting thread counts against
     `account_id`.
     """
     payment_id, chain = payment.id, ChainName(payment.chain)
@@ -112,7 +112,7 @@ def await_submitted(payment: PaymentRow, *, account_id: str, gives_way: bool) ->
         if query is not None:
             outcome_polling.wait_for_outcome(chain, query, seconds=None, account_id=account_id)
         payment = resolve(payment_id)
-    if gives_way and is_awaited(payment):
+    if yields and is_awaited(payment):
         with app_state().threads.try_acquire(ResourceUse.OUTCOME, account_id) as has_permit:
             deadline = time.monotonic() + _HANDOVER.total_seconds()
             while has_permit and is_awaited(payment) and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""The contract wallets whose signatures are submitted: Coinbase Smart Wallet and Safe, by their code. No I/O.
+"""The contract wallets that can sign payments: Coinbase Smart Wallet and Safe, by their code. No I/O.
 
 Their code gives the same answer in a simulation and in the block after it, unless the wallet is changed in between. Any
 other code could tell the two apart and burn the gas of the submission: other proxies and implementations, other
@@ -152,7 +152,7 @@ def is_factory(address: str) -> bool:
 
 
 def _assert_harmless(initializer: bytes) -> None:
-    """Check that the initializer of a Safe runs no foreign code, and pays nobody."""
+    """Check that the initializer of a Safe runs no foreign code and makes no payment."""
     _owners, _threshold, to, data, handler, _token, payment, _receiver = _decode(_SETUP, initializer)
     risky = to != _ZERO
     if risky and to in _SAFE_SETUPS:
