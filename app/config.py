@@ -94,6 +94,7 @@ class _UpstreamSettings(BaseSettings):
     x402_settlement_key_solana: SecretStr = SecretStr("")
     x402_max_age_seconds: int = Field(3600, ge=60, le=86_400)
     x402_miss_limit: RateLimit | None = None
+    x402_failed_gas_usd_per_day: Decimal = Field(Decimal(5), ge=0)
     allow_private_upstreams: bool = False
 
 
@@ -157,6 +158,7 @@ class Settings(_UpstreamSettings):
     max_network_fee_usd: Decimal = Field(Decimal(25), gt=0)
     sponsored_per_day: int = Field(100, ge=0)
     sponsored_free_per_day: int = Field(0, ge=0)
+    sponsored_free_usd_per_day: Decimal = Field(Decimal(1), ge=0)
     sponsored_margin_percent: int = Field(10, ge=0, le=1000)
     max_bridge_fee_bps: int = Field(100, ge=0, le=5000)
     approval_expiry_hours: int = Field(24, ge=1, le=72)

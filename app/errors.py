@@ -134,6 +134,16 @@ class PaymentAlreadyUsed(ServiceError, code="PAYMENT_ALREADY_USED", status=402):
     default_message = "This payment was already used; each payment pays for one call."
 
 
+class PaymentPending(ServiceError, code="PAYMENT_PENDING", status=503):
+    """A signed payment was submitted and is not settled yet; states when to retry, and offers no terms for another."""
+
+    default_message = (
+        "A payment for this request was submitted and is not settled yet. Do not pay again: repeat exactly this request"
+        " after the seconds in Retry-After, with the same payment if your client can, or with a new one of the same"
+        " payer, which is then not used."
+    )
+
+
 class DailyLimitExceeded(ServiceError, code="DAILY_LIMIT_EXCEEDED", status=403):
     """The amount would exceed the wallet's limit per UTC day."""
 

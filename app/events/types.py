@@ -21,6 +21,7 @@ class EventType(StrEnum):
     PAYMENT_RECEIVED = "payment.received"
     PAYMENT_VOID = "payment.void"
     PAYMENT_REVERSED = "payment.reversed"
+    RISKY_PAYMENTS_PAUSED = "payment.paused"
     PURCHASE_QUEUED = "purchase.queued"
     PURCHASE_RUNNING = "purchase.running"
     PURCHASE_SUBMITTING = "purchase.submitting"

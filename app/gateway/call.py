@@ -177,7 +177,8 @@ def forward(
     The caller's credits pay for it; without a caller, or if they do not suffice, the payment in the request.
 
     Raises: PaymentRequired, ProviderNotConfigured, RouteNotAllowed, InvalidInput, NotFound, PayloadTooLarge,
-    Unauthorized, InsufficientCredits, PaymentInvalid, PaymentAlreadyUsed, Overloaded, UpstreamError, UpstreamTimeout.
+    Unauthorized, InsufficientCredits, PaymentInvalid, PaymentAlreadyUsed, PaymentPending, Overloaded, UpstreamError,
+    UpstreamTimeout.
     """
     payable = PayableRequest(
         request.method, request.raw_target, PaymentHeaders.read(request.headers.get), request.remote_addr

@@ -15,6 +15,7 @@ from app.errors import (
     PayloadTooLarge,
     PaymentAlreadyUsed,
     PaymentInvalid,
+    PaymentPending,
     PaymentRequired,
     ProviderNotConfigured,
     RouteNotAllowed,
@@ -110,8 +111,9 @@ for _method in DOCUMENTED_METHODS:
         ),
     )(
         gateway.raises(
-            Unauthorized, InsufficientCredits, PaymentRequired, PaymentInvalid, PaymentAlreadyUsed, RouteNotAllowed,
-            NotFound, PayloadTooLarge, ProviderNotConfigured, Overloaded, UpstreamError, UpstreamTimeout,
+            Unauthorized, InsufficientCredits, PaymentRequired, PaymentInvalid, PaymentAlreadyUsed, PaymentPending,
+            RouteNotAllowed, NotFound, PayloadTooLarge, ProviderNotConfigured, Overloaded, UpstreamError,
+            UpstreamTimeout,
         )(_forwarding(_method))
     )  # fmt: skip
     _view = gateway.header(

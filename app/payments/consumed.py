@@ -116,6 +116,7 @@ _BY_CLAIM = PreparedRead(
 )
 _RESTORE_CUTOFF = PreparedRead(select(table_of(PaymentRestoreCutoff).c.drawn_at))
 _INSERT_CLAIM = PreparedInsert(PaymentClaim)
+_INSERT_UNUSED = PreparedInsert(PaymentClaim, unique=[PaymentClaim.key])
 _HAS_ATTEMPTS = and_(_PAYMENTS.c.tries < MAX_ATTEMPTS, _PAYMENTS.c.paid_at > bindparam("paid_after"))
 _NEXT_TRY = _PAYMENTS.c.tries + 1
 _COMPLETED_STATUSES = {
@@ -179,6 +180,13 @@ def claim(session: Session, keys: Iterable[str], holder_id: str) -> None:
     now = clock.now()
     for key in sorted(set(keys)):
         _INSERT_CLAIM.execute(session, {"key": key, "holder_id": holder_id, "claimed_at": now})
+
+
+def claim_unused(session: Session, keys: Iterable[str], holder_id: str) -> None:
+    """Claim authorizations that are never to be submitted, for the payment that was used instead, unless claimed."""
+    now = clock.now()
+    for key in sorted(set(keys)):
+        _INSERT_UNUSED.execute(session, {"key": key, "holder_id": holder_id, "claimed_at": now})
 
 
 def add_payment(session: Session, payment: Payment, *, status: PaymentStatus) -> None:

@@ -57,6 +57,38 @@ class PaymentClaim(Model):
     claimed_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
+class LatestPayment(Model):
+    """The latest signed payment of a payer for a request: while it is open, no other one of theirs is submitted."""
+
+    __tablename__ = "open_payments"
+
+    payer: Mapped[str] = mapped_column(String(64), primary_key=True)
+    fingerprint: Mapped[str] = mapped_column(String(64), primary_key=True)
+    payment_id: Mapped[str] = mapped_column(ID)
+
+
+class SettlementRisk(Model):
+    """The network fee of a submission that its payer can make fail: reserved while it is open, kept once it failed."""
+
+    __tablename__ = "settlement_risks"
+    __table_args__ = (
+        Index("ix_settlement_risks_payer", "payer", "created_at"),
+        Index("ix_settlement_risks_chain", "chain", "created_at"),
+        CheckConstraint("cost_nanos >= 0", name="ck_settlement_risks_cost"),
+    )
+
+    payment_id: Mapped[str] = mapped_column(ID, primary_key=True)
+    chain: Mapped[str] = mapped_column(String(20))
+    payer: Mapped[str] = mapped_column(String(64))
+    # Of the authorization, which is not submitted again once that failed.
+    claim: Mapped[str] = mapped_column(String(160))
+    # Whether it counts against the budget of failures: see `TransactionDraft.is_risky`.
+    risky: Mapped[bool]
+    failed: Mapped[bool]
+    cost_nanos: Mapped[int] = mapped_column(BigInteger)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
 class PaymentRestoreCutoff(Model):
     """The restore cutoff: one row, written when the database was restored from a backup."""
 

@@ -59,6 +59,11 @@ class TransactionDraft:
     sequence: int | None
     terms: Terms
     as_of: int | None = None
+    payer_units: int | None = None
+    """Of a payment that is submitted for another party: the payer's balance."""
+    is_risky: bool = False
+    """Whether the payer can make its failure dear: by code of its account, which may answer differently in its block,
+    or by a high priority fee."""
 
 
 @dataclass(frozen=True, slots=True)

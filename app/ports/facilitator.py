@@ -109,6 +109,9 @@ class Facilitator(Protocol):
         Raises: Rejected with x402's error token.
         """
 
+    def assert_signed(self, authorization: PaymentAuthorization) -> None:
+        """Check on the chain what `verify` cannot: a contract's signature. Raises: Rejected, Unreachable."""
+
     def draft_settlement(self, authorization: PaymentAuthorization, *, settler: str) -> TransactionDraft:
         """Draft and simulate the submission of a signed payment. Raises: Rejected, Unreachable."""
 

@@ -19,6 +19,7 @@ from app.errors import (
     NotFound,
     PaymentAlreadyUsed,
     PaymentInvalid,
+    PaymentPending,
     PaymentRequired,
     ProviderNotConfigured,
     PurchaseInProgress,
@@ -187,7 +188,7 @@ def _owner() -> str:
 @shopping.raises(
     ProviderNotConfigured, DomainNotAllowed, WalletFrozen, DailyLimitExceeded, WeeklyLimitExceeded,
     MonthlyLimitExceeded, NotFound, InsufficientCredits, PaymentRequired, PaymentInvalid, PaymentAlreadyUsed,
-    PurchaseInProgress,
+    PaymentPending, PurchaseInProgress,
 )  # fmt: skip
 @shopping.header("Prefer", "`wait=N` waits up to N (at most 25) seconds for the purchase to end.")
 def buy(body: dict[str, Any], claim: idempotency.Claim) -> Response:

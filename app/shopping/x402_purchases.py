@@ -40,7 +40,7 @@ def buy(
 ) -> tuple[PurchaseView, Mapping[str, str]]:
     """Accept a purchase, paid for by credits or by the request's payment; return it with the payment's headers.
 
-    Raises: what `service.buy` raises; PaymentInvalid, PaymentAlreadyUsed.
+    Raises: what `service.buy` raises; PaymentInvalid, PaymentAlreadyUsed, PaymentPending.
     """
     price = purchase_price(request, body)
     with gate.attach_terms(lambda: price):

@@ -28,7 +28,7 @@ from app.db import heartbeats
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound, Unauthorized
 from app.observability import counters
-from app.payments import consumed, settlement_capacity
+from app.payments import consumed, settlement_capacity, settlement_risks
 from app.ports.counters import CounterStore
 from app.ports.queue import JobQueue
 from app.shopping import service as purchases
@@ -145,6 +145,12 @@ def _database_gauges(session: Session) -> Iterator[Metric]:
         "settlement_capacity_age_seconds",
         "Seconds since the settlement key's gas was last read.",
         {chain: age for chain, (_, age) in capacities.items()},
+        "chain",
+    )
+    yield _gauge(
+        "settlement_failed_usd",
+        "Network fees of the last 24 hours for signed payments that failed on the chain, in dollars.",
+        dict.fromkeys(capacities, Decimal(0)) | settlement_risks.failed_by_chain(session),
         "chain",
     )
     yield _gauge(

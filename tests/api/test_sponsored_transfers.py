@@ -191,6 +191,14 @@ def test_the_first_transfers_of_a_day_are_free(sponsored: Sponsored) -> None:
     assert sponsored.fees_received() == usdc(float(second["gas_fee"]))
 
 
+@pytest.mark.parametrize(
+    "settings", [{"sponsored_free_per_day": 1, "sponsored_free_usd_per_day": "0.000001"}], indirect=True
+)
+def test_many_agents_get_no_more_for_free_than_the_service_gives_away_in_a_day(sponsored: Sponsored) -> None:
+    assert float(sponsored.send("1", dry_run=True).get_json()["gas_fee"]) > 0
+    assert float(sponsored.send("1").get_json()["gas_fee"]) > 0
+
+
 @pytest.mark.parametrize("settings", [{"sponsored_per_day": 2}], indirect=True)
 def test_the_service_submits_no_more_than_its_transfers_of_a_day(sponsored: Sponsored) -> None:
     for _ in range(2):

@@ -23,7 +23,7 @@ from app.adapters.evm.signatures import digest_of
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
 from app.adapters.upstream_http.exchange import HttpUpstream
-from app.core.chains import ChainName
+from app.core.chains import USDC, ChainName
 from app.payments import treasury
 from sandbox.evm import EvmNode
 from solana_node import SolanaNode
@@ -63,6 +63,10 @@ class Scene:
     def payer(self) -> EvmPayer:
         return EvmPayer(self.base)
 
+    def recipient(self) -> str:
+        terms = requests.get(self.search, timeout=60).json()["payment"]
+        return str(terms["recipient"])
+
 
 @pytest.fixture(scope="module")
 def mainnet(tmp_path_factory: pytest.TempPathFactory, _sqlite_template: Any) -> Iterator[Scene]:
@@ -101,6 +105,32 @@ def test_requests_pays_and_is_served(mainnet: Scene) -> None:
     settled = json.loads(base64.b64decode(answer.headers["PAYMENT-RESPONSE"]))
     assert (settled["success"], settled["network"]) == (True, "eip155:8453")
     compatibility.check("PyPI", "x402[evm,requests]", version("x402"), ["pay on Base"])
+
+
+def test_requests_pays_once_though_its_payment_is_settled_late(mainnet: Scene) -> None:
+    payer, chain = mainnet.payer(), evm_chain(mainnet.base)
+    recipient = mainnet.recipient()
+    paid_before, owned = (
+        chain.balances(recipient).of(USDC).units,
+        chain.balances(payer.address).of(USDC).units,
+    )
+    client = x402ClientSync()
+    register_exact_evm_client(client, EthAccountSigner(payer.account))
+    with x402_requests(client) as session:
+        mainnet.base.rpc("evm_setIntervalMining", 0)
+        try:
+            first = session.get(mainnet.search, timeout=60)
+        finally:
+            mainnet.base.rpc("evm_setIntervalMining", 1)
+        assert (first.status_code, first.json()["code"]) == (503, "PAYMENT_PENDING"), first.text
+        # It cannot present bytes again: this signs a second authorization.
+        second = session.get(mainnet.search, timeout=60)
+    assert (second.status_code, second.json()) == (200, {"results": []})
+    settled = json.loads(base64.b64decode(second.headers["PAYMENT-RESPONSE"]))
+    assert settled["transaction"] == first.json()["details"]["tx_hash"]
+    price = owned - chain.balances(payer.address).of(USDC).units
+    assert 0 < price == chain.balances(recipient).of(USDC).units - paid_before
+    assert price == 10_000
 
 
 class SafeSigner:

@@ -24,7 +24,16 @@ pytestmark = pytest.mark.chain
 
 # Claimed, signed and recorded; broadcast; settled; paid; attempt started; served.
 PAYMENT = points(COMMIT, "broadcast", COMMIT, COMMIT, COMMIT, COMMIT)
+# Each of them on both databases.
+DATABASES = ("sqlite", "postgres")
 BEGUN = {Point(COMMIT, "after", 4), Point(COMMIT, "before", 5), Point(COMMIT, "after", 5)}
+
+
+@pytest.fixture(params=DATABASES)
+def database_url(request: pytest.FixtureRequest) -> str:
+    """Return the address of one database after the other."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
 
 
 @pytest.fixture
@@ -34,21 +43,57 @@ def upstream() -> Iterator[MisbehavingUpstream]:
         yield made
 
 
-@pytest.mark.parametrize("point", PAYMENT, ids=str)
-def test_a_payment_of_a_killed_process_is_settled_and_served_at_most_once(
-    scene: EvmScene, upstream: MisbehavingUpstream, crash_node: EvmNode, point: Point
-) -> None:
+def opened(scene: EvmScene, upstream: MisbehavingUpstream, node: EvmNode) -> tuple[str, EvmPayer]:
+    """Start the service with a provider and gas; return the recipient of payments, and a payer."""
     scene.configure(**provider_settings(upstream.url))
     scene.restart()
     with scene.app.app_context():
         recipient, settler = treasury.recipient(ChainName.BASE), treasury.settler(ChainName.BASE)
         assert app_state().part(SettlementCapacityCache) is not None
-    crash_node.fund_eth(settler, ether(1))
-    payer = EvmPayer(crash_node)
-    client = scene.app.test_client()
+    node.fund_eth(settler, ether(1))
+    return recipient, EvmPayer(node)
+
+
+def signed(scene: EvmScene, payer: EvmPayer) -> dict[str, str]:
+    """Return the headers of a new authorization for the search."""
     with scene.app.app_context():
         app_state().part(SettlementCapacityCache).clear()
-        headers = payer.pays(client.get(SEARCH))
+        return payer.pays(scene.app.test_client().get(SEARCH))
+
+
+@pytest.mark.parametrize("point", PAYMENT, ids=str)
+def test_who_signs_anew_after_the_process_was_killed_pays_once_for_one_call(
+    scene: EvmScene, upstream: MisbehavingUpstream, crash_node: EvmNode, point: Point
+) -> None:
+    recipient, payer = opened(scene, upstream, crash_node)
+    first = partial(ask, method="GET", path=SEARCH, headers=signed(scene, payer))
+    assert scene.in_child(first, point).killed
+    scene.restart()
+    # The client cannot know what became of its payment, and cannot present it again.
+    second = partial(ask, method="GET", path=SEARCH, headers=signed(scene, payer))
+    for _ in range(6):
+        status, body = scene.run_here(second)
+        if status != 503:
+            break
+        assert body["code"] == "PAYMENT_PENDING"
+        scene.now += scene.patience
+        scene.run_here(partial(work, job=confirmations.confirm, arguments=("base",)))
+        crash_node.mine(2)
+    assert status == 200, body
+    scene.now += scene.patience
+    scene.run_here(partial(work, job=confirmations.confirm, arguments=("base",)))
+    # A call that the killed process may have made is paid for; one that certainly was not, is not.
+    prices = 2 if point in BEGUN or point == Point(COMMIT, "before", 6) else 1
+    assert scene.chain.real.balances(recipient).of(USDC).units == prices * PRICE
+    assert len(upstream.asked) <= prices
+
+
+@pytest.mark.parametrize("point", PAYMENT, ids=str)
+def test_a_payment_of_a_killed_process_is_settled_and_served_at_most_once(
+    scene: EvmScene, upstream: MisbehavingUpstream, crash_node: EvmNode, point: Point
+) -> None:
+    recipient, payer = opened(scene, upstream, crash_node)
+    headers = signed(scene, payer)
     pay = partial(ask, method="GET", path=SEARCH, headers=headers)
     end = scene.in_child(pay, point)
     assert end.killed, end.passed

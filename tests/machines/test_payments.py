@@ -20,7 +20,7 @@ from app.core.chains import ETH, USDC
 from app.credits import accounts as credit_accounts
 from app.credits import audit as credits_audit
 from app.db.unit_of_work import read_only_unit
-from app.errors import PaymentAlreadyUsed, PaymentInvalid
+from app.errors import PaymentAlreadyUsed, PaymentInvalid, PaymentPending
 from app.idempotency.service import NO_CLAIM
 from app.payments import audit as payments_audit
 from app.payments import consumed, topups, treasury
@@ -94,6 +94,7 @@ class Payments(Machine):
         self.granted = 0
         self.topups: dict[str, int] = {}
         self.ended: set[str] = set()
+        self.failed: set[str] = set()
         self.signatures = 0
 
     def price(self, request: str, headers: PaymentHeaders) -> PaymentPrice:
@@ -190,6 +191,10 @@ class Payments(Machine):
             is_final = relayed.final_status(session, paid.submission) is not None
         if is_final:
             paid.status = PaymentStatus.VOID
+            with read_only_unit() as session:
+                final = relayed.final_outcome(session, paid.submission)
+            if final is not None and final.is_reverted:
+                self.failed.add(paid.signed or "")
             self.claimed = {key: each for key, each in self.claimed.items() if each is not paid}
 
     @rule(target=grants, offer=offered, request=st.sampled_from(_REQUESTS))
@@ -228,14 +233,16 @@ class Payments(Machine):
             if offer.claim is None and known.signed is not None:
                 return PaymentAlreadyUsed, known  # the payer is not proven
             self.resolve(known)
-            if known.status in (PaymentStatus.SETTLING, PaymentStatus.VOID):
-                return PaymentInvalid, known
+            if known.status is PaymentStatus.SETTLING:
+                return PaymentPending, known
             is_recent = clock.now().timestamp() <= known.paid_at + RETRY_WINDOW.total_seconds()
             is_usable = known.status is PaymentStatus.PAID and known.tries < MAX_ATTEMPTS and is_recent
             return (PaymentGrant if is_usable else PaymentAlreadyUsed), known
         if offer.claim is not None:
             used = self.ground.chain.was_used(offer.claim) is not None
-            return (PaymentAlreadyUsed if used else PaymentInvalid), None
+            if offer.claim in self.failed:
+                return PaymentInvalid, None
+            return (PaymentAlreadyUsed if used else PaymentPending), None
         found = self.ground.chain.landed(offer.tx_hash or "")
         if found is None or not found[1].succeeded or found[1].tx.units < PRICE_UNITS:
             return PaymentInvalid, None
@@ -249,7 +256,7 @@ class Payments(Machine):
 
     def note_submission(self, offer: Offered, request: str) -> None:
         """Record in the model that a signed payment was claimed and submitted, if it was."""
-        if offer.claim is None or offer.claim in self.claimed:
+        if offer.claim is None or offer.claim in self.claimed or offer.claim in self.failed:
             return
         with read_only_unit() as session:
             row = session.scalar(

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from app.error_codes import ErrorCode
 from app.ports.shopper import FailureCode, PurchaseFailed
 from app.shopping import advice
 from app.shopping.purchase_runner import stored_error
@@ -71,9 +70,9 @@ def test_every_code_has_advice(code: FailureCode) -> None:
 
 @pytest.mark.parametrize(
     "limit",
-    [*(each.code for each in LIMIT_ERRORS.values()), ErrorCode.APPROVAL_REQUIRED, ErrorCode.NOT_FOUND],
+    [*(each.code for each in LIMIT_ERRORS.values()), "APPROVAL_REQUIRED", "NOT_FOUND"],
 )
-def test_a_limit_of_the_wallet_is_not_answered_with_a_limit_of_the_request(limit: ErrorCode) -> None:
+def test_a_limit_of_the_wallet_is_not_answered_with_a_limit_of_the_request(limit: str) -> None:
     failure = PurchaseFailed(FailureCode.LIMIT_EXCEEDED, "x")
     assert "Raise `max_total_usd`" not in advice.advice_on(
         stored_error(failure, None, limit_code=limit.value)

@@ -102,7 +102,8 @@ def scene(build_app: Callable[..., Flask], sqlite_url: str, own_base_node: EvmNo
 
 
 def reason(answer: TestResponse) -> str:
-    assert answer.status_code == 402, answer.get_data(as_text=True)
+    body = answer.get_json()
+    assert (answer.status_code, body["code"] == "PAYMENT_PENDING") in ((402, False), (503, True)), body
     found: str = answer.get_json().get("details", {}).get("reason", answer.get_json()["code"])
     return found
 
@@ -161,13 +162,16 @@ def test_one_transfer_among_authorizations_for_others_pays_once(scene: Scene) ->
     data = bytes.fromhex("82ad56cb") + encode(["(address,bool,bytes)[]"], [batch])
     sent: list[str] = []
     headers = [signed_headers(offered(challenge), each) for each in shown]
+    # One payer has one open payment for a request.
+    another = "/v1/gateway/brave/web/search?q=another"
     scene.chain.raising("broadcast", "before", Unreachable("refused"))
     assert reason(scene.shop.ask(headers[0])) == "settlement_pending"
     scene.chain.fail("broadcast", "before", lambda: sent.append(scene.call(payer.address, multicall, data)))
-    assert reason(scene.shop.ask(headers[1])) == "settlement_pending"
+    assert reason(scene.shop.ask(headers[1], path=another)) == "settlement_pending"
     scene.look()
     scene.look()
-    assert [reason(scene.shop.ask(each)) for each in headers] == ["settlement_pending"] * 2
+    assert reason(scene.shop.ask(headers[0])) == "settlement_pending"
+    assert reason(scene.shop.ask(headers[1], path=another)) == "settlement_pending"
     scene.node.mine(80)
     scene.look()
     scene.look()
@@ -177,7 +181,7 @@ def test_one_transfer_among_authorizations_for_others_pays_once(scene: Scene) ->
     assert (scene.shop.served(), scene.received()) == (1, PRICE)
 
 
-def test_a_failed_payment_is_released_only_once_the_failure_is_final(scene: Scene) -> None:
+def test_a_payment_that_failed_on_the_chain_is_burned_only_once_the_failure_is_final(scene: Scene) -> None:
     payer = EvmPayer(scene.node, dollars=0.01)
     challenge = scene.shop.ask()
     headers = payer.pays(challenge)
@@ -187,18 +191,54 @@ def test_a_failed_payment_is_released_only_once_the_failure_is_final(scene: Scen
     assert reason(scene.shop.ask(headers)) == "settlement_pending"
     scene.look()
     assert reason(scene.shop.ask(headers)) == "settlement_pending"
-    assert len(scene.shop.claims()) == 2
     scene.node.mine(80)
     scene.look()
     scene.look()
-    assert scene.shop.claims() == set()
     assert [payment.status for payment in scene.shop.payments()] == ["void"]
-    # Nothing was taken, so the same signature pays once the payer has funds again.
+    # Its submission has cost a fee: it is not submitted again, though the payer has funds again.
     scene.node.fund_usdc(payer.address, PRICE)
-    assert reason(scene.shop.ask(headers)) == "settlement_pending"
+    assert reason(scene.shop.ask(headers)) == "settlement_failed"
+    assert (scene.shop.claims(), len(scene.attempts())) == (set(), 1)
+    # A key's funds can be gone by mistake: another authorization is accepted.
+    again = payer.pays(challenge)
+    assert reason(scene.shop.ask(again)) == "settlement_pending"
     scene.look()
-    assert scene.shop.ask(headers).status_code == 200
+    assert scene.shop.ask(again).status_code == 200
     assert (scene.shop.served(), scene.received()) == (1, PRICE)
+
+
+def test_a_failed_authorization_that_another_party_submits_later_pays_by_its_hash(scene: Scene) -> None:
+    payer = EvmPayer(scene.node, dollars=0.01)
+    challenge = scene.shop.ask()
+    payload, elsewhere = payer.authorize(offered(challenge)), scene.shop.settler(BASE)
+    spent = payer.authorize(offered(challenge), to=elsewhere)
+    scene.chain.fail("broadcast", "before", lambda: scene.submit(spent, elsewhere))
+    assert reason(scene.shop.ask(signed_headers(offered(challenge), payload))) == "settlement_pending"
+    scene.look()
+    scene.node.mine(80)
+    scene.look()
+    scene.look()
+    scene.node.fund_usdc(payer.address, PRICE)
+    sent = scene.submit(payload, scene.shop.recipient(BASE))
+    scene.node.mine(6)
+    assert scene.shop.ask(by_hash(sent, BASE)).status_code == 200
+    assert (scene.shop.served(), scene.received()) == (1, PRICE)
+
+
+def test_a_key_with_payments_that_fail_three_times_is_refused_for_a_day(scene: Scene) -> None:
+    payer = EvmPayer(scene.node, dollars=0.01)
+    challenge, elsewhere = scene.shop.ask(), scene.shop.settler(BASE)
+    for _ in range(3):
+        spent = payer.authorize(offered(challenge), to=elsewhere)
+        scene.chain.fail("broadcast", "before", lambda spent=spent: scene.submit(spent, elsewhere))
+        assert reason(scene.shop.ask(payer.pays(challenge))) == "settlement_pending"
+        scene.look()
+        scene.node.mine(80)
+        scene.look()
+        scene.look()
+        scene.node.fund_usdc(payer.address, PRICE)
+    assert reason(scene.shop.ask(payer.pays(challenge))) == "payer_refused"
+    assert len(scene.attempts()) == 3
 
 
 @dataclass(frozen=True, slots=True)

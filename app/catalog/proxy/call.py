@@ -75,8 +75,8 @@ def forward(request: ClientRequest, service_id: str, caller: Principal | None) -
     The caller's credits pay for it; without a caller, or if they do not suffice, the payment in the request.
 
     Raises: NotFound, InvalidInput, DomainNotAllowed, PerTxLimitExceeded, SessionLimitExceeded, PayloadTooLarge,
-    Unauthorized, InsufficientCredits, PaymentRequired, PaymentInvalid, PaymentAlreadyUsed, Overloaded, UpstreamError,
-    UpstreamTimeout.
+    Unauthorized, InsufficientCredits, PaymentRequired, PaymentInvalid, PaymentAlreadyUsed, PaymentPending, Overloaded,
+    UpstreamError, UpstreamTimeout.
     """
     proxied = _validated(request, service_id, caller)
     has_payment = proxied.price.headers.has_payment

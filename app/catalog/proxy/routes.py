@@ -16,6 +16,7 @@ from app.errors import (
     PayloadTooLarge,
     PaymentAlreadyUsed,
     PaymentInvalid,
+    PaymentPending,
     PaymentRequired,
     PerTxLimitExceeded,
     SessionLimitExceeded,
@@ -101,7 +102,7 @@ for _method in DOCUMENTED_METHODS:
         headers=response_headers("X-Gateway-Request-Id", "X-Cost-Usd", "X-Credits-Remaining"),
     )(
         proxy.raises(
-            Unauthorized, InsufficientCredits, PaymentRequired, PaymentInvalid, PaymentAlreadyUsed,
+            Unauthorized, InsufficientCredits, PaymentRequired, PaymentInvalid, PaymentAlreadyUsed, PaymentPending,
             PerTxLimitExceeded, SessionLimitExceeded, DomainNotAllowed, PayloadTooLarge, Overloaded, UpstreamError,
             UpstreamTimeout,
         )(_forwarding(_method))

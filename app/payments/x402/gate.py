@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
 
@@ -15,22 +15,35 @@ import structlog
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from app.core import clock
+from app.core.chains import ChainName
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.errors import PaymentAlreadyUsed, PaymentInvalid, ServiceError
+from app.errors import PaymentAlreadyUsed, PaymentInvalid, PaymentPending, ServiceError
 from app.identity import limits
 from app.identity.principal import Principal
-from app.payments import consumed
+from app.payments import consumed, open_payments, settlement_risks
 from app.payments.consumed import PaymentRow, PaymentStatus
+from app.payments.open_payments import PaymentIsOpen
 from app.payments.x402 import settlement, terms, verification
 from app.payments.x402.headers import HashPayment, SignedPayment, read_payment
 from app.payments.x402.terms import PaymentPrice
 from app.ports.errors import PortError, Rejected, Unreachable
+from app.ports.facilitator import PaymentAuthorization
+from app.state import app_state
 from server.pool import ANONYMOUS
 
 _log = structlog.get_logger(__name__)
 _RETRY_SECONDS = 2
+_MAX_RETRY_SECONDS = 300
 _ALREADY_USED = "already_used"
 _SETTLED_ELSEWHERE = "invalid_exact_evm_nonce_already_used"
+_NOT_YET_VALID = "invalid_exact_evm_payload_authorization_valid_after"
+_UNUSED = "An earlier payment of this payer for this request served it. The authorization that was sent is never used."
+_WALLETS = (
+    "only Coinbase Smart Wallet 1 and 1.1 and Safe 1.3.0, 1.4.1 and 1.5.0 can sign payments: their official code, with"
+    " keys as owners and Safe's own fallback handler."
+)
+_BY_HASH = "Nothing was charged. Or send the USDC yourself and pay by transaction hash (X-Payment)."
 _MESSAGES: Mapping[str, str] = {
     verification.NOT_FINAL: "The transaction is unknown or lacks confirmations; present it again shortly.",
     "chain_unreachable": "The chain cannot be read at the moment; nothing was consumed. Present it again shortly.",
@@ -44,21 +57,29 @@ _MESSAGES: Mapping[str, str] = {
     "payer_is_a_wallet_of_another": "This payment came from another agent's wallet; only that agent can use it.",
     "hash_of_another_chain": "This is not a transaction hash of that chain.",
     "invalid_network": "Payments are not accepted on this chain or network.",
-    "settlement_pending": "The payment was submitted and is not confirmed yet; present it again shortly.",
     "settlement_failed": "The payment was not executed; nothing was charged.",
     "network_fee_too_high": "The network fee is higher than the price of this call allows at the moment. Nothing was"
     " charged. Present this payment again later, sign one for another chain (on Solana: with a lower priority fee), or"
     " pay by transaction hash.",
-    "eip6492_factory_not_allowed": "Wallets that are not deployed yet are accepted from the factories of Coinbase Smart"
-    " Wallet and Safe only. Deploy the wallet first. Nothing was charged.",
+    "eip6492_factory_not_allowed": f"Of wallets that are not deployed yet, {_WALLETS} {_BY_HASH}",
+    "wallet_not_supported": f"The payer is a contract. Of contracts, {_WALLETS} {_BY_HASH}",
+    settlement_risks.PAUSED: "Payments by contract signatures, of accounts with code and with high priority fees are"
+    " paused on this chain: those that failed cost the service all that it spends on them in a day. Sign with a key of"
+    f" an account without code, or with a lower priority fee. {_BY_HASH}",
+    settlement_risks.PAYER_REFUSED: "Signed payments of this payer failed on the chain at the service's cost; none is"
+    f" accepted before details.refused_until. {_BY_HASH}",
+    settlement_risks.FUNDS_IN_USE: "The payer's balance does not cover this payment and its payments that are being"
+    " settled. Nothing was charged; present it again once those are settled.",
+    _NOT_YET_VALID: "This payment is not valid yet by the clock of the chain: a block after its validAfter must exist."
+    " Nothing was charged; present it again then.",
     "chain_not_offered": "Signed payments are not accepted on this chain at the moment. Nothing was charged.",
 }
 _RETRYABLE_REASONS = frozenset(
     {
         verification.NOT_FINAL,
         "chain_unreachable",
-        "settlement_pending",
         "insufficient_gas",
+        settlement_risks.FUNDS_IN_USE,
         "network_fee_too_high",
     }
 )
@@ -71,19 +92,25 @@ class PaymentGrant:
     payment_id: str
     price_nanos: int
     headers: Mapping[str, str]
+    unused: PaymentAuthorization | None = None
+    """What the client has presented, if an earlier payment for the same request serves it instead."""
 
     def start_attempt(self) -> None:
         """Count an attempt, just before the call. Raises: PaymentAlreadyUsed while another call uses the payment."""
         with unit_of_work() as session:
-            is_started = consumed.start_attempt(session, self.payment_id)
-        if not is_started:
-            raise _in_use_error()
+            self._start(session)
 
     def consume(self, session: Session) -> None:
         """Consume the payment for what the open unit records. Raises: PaymentAlreadyUsed."""
+        self._start(session)
+        consumed.mark_served(session, self.payment_id)
+
+    def _start(self, session: Session) -> None:
         if not consumed.start_attempt(session, self.payment_id):
             raise _in_use_error()
-        consumed.mark_served(session, self.payment_id)
+        if self.unused is not None:
+            # What was not needed is never submitted, and presents the payment that served its request.
+            consumed.claim_unused(session, [self.unused.claim, *self.unused.further_claims], self.payment_id)
 
     def mark_served(self, record: Callable[[Session], None] | None = None) -> None:
         """Record that the call was served, and in the same unit what else there is to record of it, once."""
@@ -112,15 +139,20 @@ def attach_terms(load_price: Callable[[], PaymentPrice]) -> Iterator[None]:
 def accept_payment(price: PaymentPrice, *, payer: Principal | None) -> PaymentGrant:
     """Accept the payment of the request with this price; return the right to its call.
 
-    Raises: PaymentInvalid (nothing is consumed), PaymentAlreadyUsed, RateLimited.
+    Raises: PaymentInvalid (nothing is consumed), PaymentAlreadyUsed, PaymentPending, RateLimited.
     """
     presented: HashPayment | SignedPayment | None = None
+    account_id = payer.account_id if payer else ANONYMOUS
     with limits.count_failed_payment(limits.client_network(price.remote_address)):
         try:
             presented = read_payment(price.headers)
             claimed = _find_claimed(presented, price.fingerprint)
-            payment_id = claimed.id if claimed else _claim(presented, price, payer)
-            return _build_grant(settlement.resolve(payment_id), presented)
+            if claimed is not None:
+                settled = settlement.await_submitted(claimed, account_id=account_id, yields=False)
+                return _build_grant(settled, presented)
+            if isinstance(presented, HashPayment):
+                return _build_grant(_claim_hash(presented, price, payer), presented)
+            return _accept_authorization(presented, price, account_id)
         except PortError as error:
             raise _refusal(error, presented) from None
 
@@ -156,27 +188,57 @@ def _matches_request(payment: PaymentRow, presented: HashPayment | SignedPayment
     return verification.is_proven_by(payment.payer or "", presented, fingerprint)
 
 
-def _claim(presented: HashPayment | SignedPayment, price: PaymentPrice, payer: Principal | None) -> str:
-    """Verify and claim a payment, and submit it if it is a signed one; return its id."""
+def _claim_hash(presented: HashPayment, price: PaymentPrice, payer: Principal | None) -> PaymentRow:
     # Only a new payment is verified: a claimed one stays valid when it has expired or the price has changed.
     try:
-        if isinstance(presented, HashPayment):
-            return verification.claim(presented, price, agent_id=payer.agent_id if payer else None)
-        return settlement.settle(presented, price, account_id=payer.account_id if payer else ANONYMOUS)
+        payment_id = verification.claim(presented, price, agent_id=payer.agent_id if payer else None)
     except IntegrityError:
-        # A concurrent request was first, with this payment or with one that contains the same authorization.
-        payment = _find_claimed(presented, price.fingerprint)
-        if payment is None:
-            raise Rejected(_ALREADY_USED) from None
-        return payment.id
+        return _claimed_first(presented, price)
+    return settlement.resolve(payment_id)
 
 
-def _build_grant(payment: PaymentRow, presented: HashPayment | SignedPayment) -> PaymentGrant:
-    details = {"tx_hash": payment.tx_hash} if payment.tx_hash else {}
+def _claimed_first(presented: HashPayment | SignedPayment, price: PaymentPrice) -> PaymentRow:
+    """Return the payment that a concurrent request has claimed first, with the same presentation. Raises: Rejected.
+
+    It may also have claimed another one that contains the same authorization.
+    """
+    payment = _find_claimed(presented, price.fingerprint)
+    if payment is None:
+        raise Rejected(_ALREADY_USED)
+    return settlement.resolve(payment.id)
+
+
+def _accept_authorization(presented: SignedPayment, price: PaymentPrice, account_id: str) -> PaymentGrant:
+    """Settle a new authorization, unless another one of its payer for this request is open: that one serves it."""
+    authorization = settlement.verify(presented, price)
+    with read_only_unit() as session:
+        first = open_payments.find(session, authorization.payer, price.fingerprint)
+    if first is not None:
+        if authorization.further_claims:
+            presented.facilitator.assert_signed(authorization)
+        first = settlement.await_submitted(first, account_id=account_id, yields=True)
+        if first.status == PaymentStatus.SETTLING or settlement.is_awaited(first):
+            raise _pending_error(first, presented)
+        if consumed.can_be_served(first):
+            return replace(_build_grant(first, presented, is_unused=True), unused=authorization)
+    try:
+        payment_id = settlement.settle(presented.facilitator, authorization, price, account_id=account_id)
+    except IntegrityError:
+        return _build_grant(_claimed_first(presented, price), presented)
+    except PaymentIsOpen:
+        with read_only_unit() as session:
+            first = open_payments.find(session, authorization.payer, price.fingerprint)
+        raise _pending_error(first, presented) from None
+    return _build_grant(settlement.resolve(payment_id), presented)
+
+
+def _build_grant(
+    payment: PaymentRow, presented: HashPayment | SignedPayment, *, is_unused: bool = False
+) -> PaymentGrant:
     if payment.status == PaymentStatus.SETTLING:
-        raise Rejected("settlement_pending", details=details)
+        raise _pending_error(payment, presented)
     if payment.status == PaymentStatus.VOID:
-        raise Rejected("settlement_failed", details=details)
+        raise Rejected("settlement_failed", details={"tx_hash": payment.tx_hash} if payment.tx_hash else {})
     if payment.status == PaymentStatus.SERVING:
         raise _in_use_error()
     if not consumed.can_be_served(payment):
@@ -184,8 +246,24 @@ def _build_grant(payment: PaymentRow, presented: HashPayment | SignedPayment) ->
     price_nanos = payment.required_units * consumed.NANOS_PER_UNIT
     if isinstance(presented, HashPayment):
         return PaymentGrant(payment.id, price_nanos, {})
-    header = _settlement_header(presented, success=True, transaction=payment.tx_hash, payer=payment.payer)
+    noted = {"extensions": {"unused-authorization": {"info": {"message": _UNUSED}}}} if is_unused else {}
+    header = _settlement_header(
+        presented, payment.chain, success=True, transaction=payment.tx_hash, payer=payment.payer, **noted
+    )
     return PaymentGrant(payment.id, price_nanos, {**header, "Cache-Control": "no-store"})
+
+
+def _pending_error(payment: PaymentRow | None, presented: HashPayment | SignedPayment) -> PaymentPending:
+    details = {"reason": "settlement_pending"}
+    headers: Mapping[str, str] = {}
+    if payment is not None:
+        details |= {"chain": payment.chain, "tx_hash": payment.tx_hash or ""}
+        if isinstance(presented, SignedPayment):
+            headers = _settlement_header(
+                presented, payment.chain, success=False, errorReason="settlement_pending",
+                transaction=payment.tx_hash or "", payer=payment.payer,
+            )  # fmt: skip
+    return PaymentPending(details=details, headers=headers, retry_after_seconds=_RETRY_SECONDS)
 
 
 def _refusal(error: PortError, presented: HashPayment | SignedPayment | None) -> ServiceError:
@@ -199,6 +277,7 @@ def _refusal(error: PortError, presented: HashPayment | SignedPayment | None) ->
     if isinstance(presented, SignedPayment):
         headers = _settlement_header(
             presented,
+            presented.facilitator.name,
             success=False,
             errorReason=reason,
             errorMessage=message,
@@ -208,8 +287,15 @@ def _refusal(error: PortError, presented: HashPayment | SignedPayment | None) ->
         message,
         details={"reason": reason, **details},
         headers=headers,
-        retry_after_seconds=_RETRY_SECONDS if reason in _RETRYABLE_REASONS else None,
+        retry_after_seconds=_retry_after(reason, details),
     )
+
+
+def _retry_after(reason: str, details: Mapping[str, str]) -> int | None:
+    if reason == _NOT_YET_VALID:
+        seconds = int(details.get("valid_after", 0)) - int(clock.now().timestamp()) + _RETRY_SECONDS
+        return max(_RETRY_SECONDS, seconds) if seconds <= _MAX_RETRY_SECONDS else None
+    return _RETRY_SECONDS if reason in _RETRYABLE_REASONS else None
 
 
 def _in_use_error() -> PaymentAlreadyUsed:
@@ -218,9 +304,12 @@ def _in_use_error() -> PaymentAlreadyUsed:
     )
 
 
-def _settlement_header(presented: SignedPayment, **members: Any) -> dict[str, str]:
-    """Return the header in which x402 reports how a signed payment was settled, or why it was not."""
-    asset, is_legacy = presented.facilitator.asset, presented.version == 1
+def _settlement_header(presented: SignedPayment, chain: str, **members: Any) -> dict[str, str]:
+    """Return the header in which x402 reports how a signed payment was settled, or why it was not.
+
+    `chain` is that of the payment that was submitted: the payer may have signed the one that was presented for another.
+    """
+    asset, is_legacy = app_state().ports.facilitators[ChainName(chain)].asset, presented.version == 1
     network = (asset.legacy_network if is_legacy else None) or asset.network
     name = f"X-{terms.RESPONSE_HEADER}" if is_legacy else terms.RESPONSE_HEADER
     return {name: terms.encode_header({**members, "network": network})}

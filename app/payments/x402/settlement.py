@@ -6,29 +6,32 @@ can no longer land. Workers resume what a process left unfinished.
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 
 import structlog
 
 from app.core import clock
-from app.core.chains import ChainName
+from app.core.chains import ChainName, native
 from app.core.identifiers import new_id
+from app.core.money import TokenAmount
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.observability import logs
-from app.payments import consumed, settlement_capacity, treasury
+from app.payments import consumed, open_payments, settlement_capacity, settlement_risks, treasury
 from app.payments.consumed import PaymentRail, PaymentRow
 from app.payments.models import Payment
 from app.payments.treasury import WalletRole
 from app.payments.x402.headers import SignedPayment
 from app.payments.x402.terms import PaymentPrice
 from app.ports.errors import PortError, Rejected
-from app.ports.facilitator import ExpectedPayment, PaymentAuthorization
+from app.ports.facilitator import ExpectedPayment, Facilitator, PaymentAuthorization
 from app.state import app_state
-from app.wallets.core import custody
+from app.wallets.core import custody, lifecycle, network_fees, pacing
 from app.wallets.core.lifecycle import MovementStatus
-from app.wallets.transactions import pipeline, relayed
+from app.wallets.transactions import open_transactions, outcome_polling, pipeline, relayed
 from app.wallets.views import history
 from app.wallets.views.history import TransactionView
+from server.pool import ResourceUse
 
 _log = structlog.get_logger(__name__)
 SETTLEMENT_KIND = "settlement"
@@ -36,46 +39,93 @@ ACCOUNT_OPENING_KIND = "opening"
 _RESOLVE_BATCH = 200
 # No reorg of these chains reaches further back, and no authorization is resubmitted for longer.
 _REVERSAL_WINDOW = timedelta(hours=24)
+# A request that submitted a payment and saw it land begins its call within milliseconds.
+_HANDOVER = timedelta(seconds=2)
+_HANDOVER_POLL_SECONDS = 0.1
 
 
-def settle(presented: SignedPayment, price: PaymentPrice, *, account_id: str) -> str:
-    """Verify a signed payment, claim it, submit it, and wait for its outcome; return the payment's id.
+def verify(presented: SignedPayment, price: PaymentPrice) -> PaymentAuthorization:
+    """Run the checks of a signed payment that need no chain. Raises: Rejected."""
+    name = presented.facilitator.name
+    expected = ExpectedPayment(price.units, treasury.recipient(name), treasury.settler(name))
+    return presented.facilitator.verify(presented.payload, expected, now=int(clock.now().timestamp()))
+
+
+def settle(
+    facilitator: Facilitator, authorization: PaymentAuthorization, price: PaymentPrice, *, account_id: str
+) -> str:
+    """Claim a verified payment, submit it, and wait for its outcome; return the payment's id.
 
     The waiting thread counts against `account_id`.
 
-    Raises: Rejected before anything was claimed; Unreachable; IntegrityError when it was claimed concurrently.
+    Raises: Rejected before anything was claimed; Unreachable; IntegrityError when it was claimed concurrently;
+    PaymentIsOpen when another one of this payer was, for this request.
     """
-    facilitator, state = presented.facilitator, app_state()
-    chain = state.ports.chains[facilitator.name]
-    recipient = treasury.recipient(facilitator.name)
+    chain = app_state().ports.chains[facilitator.name]
     wallet = treasury.wallet(WalletRole.SETTLEMENT, facilitator.name)
-    settler = wallet.address_on(facilitator.name)
-    expected = ExpectedPayment(price.units, recipient, settler)
-    authorization = facilitator.verify(presented.payload, expected, now=int(clock.now().timestamp()))
-    draft = facilitator.draft_settlement(authorization, settler=settler)
+    settlement_risks.assert_accepted(authorization)
+    draft = facilitator.draft_settlement(authorization, settler=wallet.address_on(facilitator.name))
     if refusal := settlement_capacity.refusal_reason(facilitator.name, price.nanos, draft.fee_units):
         raise Rejected(refusal)
+    most_nanos = settlement_risks.cost_nanos(facilitator.name, draft.fee_units)
     signer = custody.signer_of(wallet.id)
     payment = Payment(
         id=new_id(), rail=PaymentRail.SIGNED.value, chain=facilitator.name.value, payer=authorization.payer,
         units=authorization.units, required_units=price.units, provider=price.provider,
         fingerprint=consumed.fingerprint_macs(price.fingerprint)[0], signed=True, recipient=authorization.recipient,
-        terms={**authorization.terms, "claim": authorization.claim},
+        terms={**authorization.terms, "claim": authorization.claim, "risky": draft.is_risky},
     )  # fmt: skip
-    with unit_of_work() as session:
-        # The claim comes first: of concurrent requests, all but one fail here, before they take a nonce.
-        consumed.claim(session, [authorization.claim, *authorization.further_claims], payment.id)
-        recorded, signed = relayed.record_submission(
-            session, chain, wallet, draft, signer, kind=SETTLEMENT_KIND
-        )
-        payment.transaction_id, payment.tx_hash = recorded.id, signed.tx_hash
-        consumed.claim(
-            session, [consumed.transaction_claim_key(facilitator.name, signed.tx_hash)], payment.id
-        )
-        consumed.add_payment(session, payment, status=consumed.PaymentStatus.SETTLING)
-        payment_id = payment.id
+    try:
+        with unit_of_work() as session:
+            # The claim comes first: of concurrent requests, all but one fail here, before they take a nonce.
+            consumed.claim(session, [authorization.claim, *authorization.further_claims], payment.id)
+            open_payments.record(session, payment)
+            if draft.is_risky:
+                # Also where no nonce is taken: one at a time counts what the others may cost.
+                lifecycle.lock_nonces(session, chain.name, draft.intent.sender)
+            recorded, signed = relayed.record_submission(
+                session, chain, wallet, draft, signer, kind=SETTLEMENT_KIND
+            )
+            settlement_risks.reserve(session, payment, draft, most_nanos)
+            payment.transaction_id, payment.tx_hash = recorded.id, signed.tx_hash
+            consumed.claim(session, [consumed.transaction_claim_key(chain.name, signed.tx_hash)], payment.id)
+            consumed.add_payment(session, payment, status=consumed.PaymentStatus.SETTLING)
+            payment_id = payment.id
+    except Rejected as error:
+        if error.reason == settlement_risks.PAUSED:
+            settlement_risks.announce_pause(facilitator.name)
+        raise
     pipeline.broadcast_and_wait(chain, recorded, signed, wait_seconds=None, account_id=account_id)
     return payment_id
+
+
+def await_submitted(payment: PaymentRow, *, account_id: str, yields: bool) -> PaymentRow:
+    """Wait as long as is usual for the outcome of a payment that another request submitted; return it as it is then.
+
+    With `yields`, wait also until that request has used the payment or ended. The waiting thread counts against
+    `account_id`.
+    """
+    payment_id, chain = payment.id, ChainName(payment.chain)
+    payment = resolve(payment_id)
+    if payment.status == consumed.PaymentStatus.SETTLING and payment.transaction_id is not None:
+        query = open_transactions.query_of(payment.transaction_id, chain)
+        if query is not None:
+            outcome_polling.wait_for_outcome(chain, query, seconds=None, account_id=account_id)
+        payment = resolve(payment_id)
+    if yields and is_awaited(payment):
+        with app_state().threads.try_acquire(ResourceUse.OUTCOME, account_id) as has_permit:
+            deadline = time.monotonic() + _HANDOVER.total_seconds()
+            while has_permit and is_awaited(payment) and time.monotonic() < deadline:
+                time.sleep(_HANDOVER_POLL_SECONDS)
+                payment = resolve(payment_id)
+    return payment
+
+
+def is_awaited(payment: PaymentRow) -> bool:
+    """Return whether the request that submitted a payment may be about to use it: it comes first."""
+    wait = timedelta(seconds=float(pacing.default_wait_seconds(ChainName(payment.chain))))
+    is_unused = payment.status == consumed.PaymentStatus.PAID and not payment.tries
+    return bool(is_unused and clock.now() < payment.created_at + wait + _HANDOVER)
 
 
 def resolve(payment_id: str) -> PaymentRow:
@@ -102,16 +152,28 @@ def _apply_outcome(payment: PaymentRow, transaction_id: str, view: TransactionVi
         except PortError as error:
             _log.warning("settlement_lookup_failed", payment_id=payment.id, reason=error.reason)
             return payment
+    spent_nanos = None if landed_hash else _spent_nanos(ChainName(payment.chain), transaction_id)
     with unit_of_work() as session:
-        if landed_hash is None:
-            # Until it is final, a reorg can turn the failure into a success, as it may have in the meantime: the claims
-            # must not be released.
-            if relayed.final_status(session, transaction_id) is MovementStatus.FAILED:
-                consumed.void(session, payment.id)
-        else:
+        if landed_hash is not None:
             consumed.mark_landed(session, payment.id, tx_hash=landed_hash)
+            if payment.terms.get("risky"):
+                settlement_risks.release(session, payment.id)
+        # Until it is final, a reorg can turn the failure into a success, as it may have in the meantime: the claims
+        # must not be released.
+        elif (final := relayed.final_outcome(session, transaction_id)) is not None and final.has_failed:
+            # If another party makes it land after all, its hash pays for a call.
+            consumed.void(session, payment.id)
+            settlement_risks.settle(session, payment, final, spent_nanos)
     with read_only_unit() as session:
         return consumed.get(session, payment.id)
+
+
+def _spent_nanos(chain: ChainName, transaction_id: str) -> int | None:
+    """Return what the network charged for a submission, in nano-dollars; None if it is unknown."""
+    with read_only_unit() as session:
+        final = relayed.final_outcome(session, transaction_id)
+    fee_units = None if final is None else final.fee_units
+    return None if fee_units is None else network_fees.usd_value_nanos(TokenAmount(fee_units, native(chain)))
 
 
 def resolve_pending(chain: ChainName) -> int:

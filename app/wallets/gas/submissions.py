@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.chains import USDC, ChainName
-from app.core.money import TokenAmount
+from app.core.money import TokenAmount, nanos_from_usd
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
 from app.db.statements import table_of
 from app.ports.chain import SignedTransaction, TransactionDraft
@@ -26,6 +26,7 @@ from app.wallets.views.history import TransactionView
 
 UNAVAILABLE = "gas_unavailable"
 SUBMISSION_KIND = "sponsored"
+_ALL_AGENTS = "00000000-0000-0000-0000-000000000000"
 # USDC counts as one dollar everywhere.
 NANOS_PER_UNIT = 10**9 // 10**USDC.decimals
 _OF_TODAY = (SponsoredDay.agent_id == bindparam("of_agent")) & (SponsoredDay.day == bindparam("today"))
@@ -129,15 +130,36 @@ def next_number_today(session: Session, agent_id: str) -> int:
 
 def count_today(session: Session, agent_id: str) -> int:
     """Count one more submission of an agent today; return its number. Raises: Rejected("sponsored_limit")."""
-    today = {"of_agent": agent_id, "today": clock.now().date()}
-    maximum = {"maximum": app_state().settings.sponsored_per_day}
-    number = _COUNT_TODAY.scalar(session, {**today, **maximum})
-    if number is None:
-        _INSERT_DAY.execute(session, {"agent_id": agent_id, "day": today["today"], "transfers": 0})
-        number = _COUNT_TODAY.scalar(session, {**today, **maximum})
+    number = _count_today(session, agent_id, app_state().settings.sponsored_per_day)
     if number is None:
         raise Rejected("sponsored_limit")
-    return int(number)
+    return number
+
+
+def is_free(session: Session, plan: SubmissionPlan, number: int, *, counts: bool) -> bool:
+    """Return whether an agent's transfer with this number today is free, and with `counts` count it for all agents.
+
+    Agents cost nothing: what is free for each of them is bounded for all together.
+    """
+    settings = app_state().settings
+    if number > settings.sponsored_free_per_day or plan.draft.creates_account:
+        return False
+    most = nanos_from_usd(settings.sponsored_free_usd_per_day) // max(plan.cost_nanos, 1)
+    if counts:
+        return _count_today(session, _ALL_AGENTS, most) is not None
+    row = _USED_TODAY.one_or_none(session, {"of_agent": _ALL_AGENTS, "today": clock.now().date()})
+    return (0 if row is None else int(row.transfers)) < most
+
+
+def _count_today(session: Session, agent_id: str, maximum: int) -> int | None:
+    """Count one more of today; return its number, None if that would exceed the maximum."""
+    today = clock.now().date()
+    values = {"of_agent": agent_id, "today": today, "maximum": maximum}
+    number = _COUNT_TODAY.scalar(session, values)
+    if number is None:
+        _INSERT_DAY.execute(session, {"agent_id": agent_id, "day": today, "transfers": 0})
+        number = _COUNT_TODAY.scalar(session, values)
+    return None if number is None else int(number)
 
 
 def record(

@@ -116,6 +116,12 @@ def pending_of(sender: str, chain: ChainName) -> list[OpenMovement]:
     return [entry for entry in found if isinstance(entry, OpenMovement)]
 
 
+def query_of(transaction_id: str, chain: ChainName) -> TransactionQuery | None:
+    """Return the query for the outcome of a movement; None if there is no such movement."""
+    found = _load(chain, Transaction.id == transaction_id, order=(Transaction.id,))
+    return next((entry.query for entry in found if isinstance(entry, OpenMovement)), None)
+
+
 def possibly_displaced(chain: ChainName) -> list[OpenMovement]:
     """Return movements that are pending with a nonce, or failed because unknown bytes used it; slow, for operators."""
     is_displaced = (Transaction.status == MovementStatus.FAILED.value) & (

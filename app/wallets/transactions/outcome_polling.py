@@ -44,7 +44,8 @@ class OutcomePoller:
         self._confirmations = confirmations
         self._pause = chain.block_time.total_seconds() / _POLLS_PER_BLOCK
         self._changed = threading.Condition()
-        self._waiters: dict[str, _Waiter] = {}
+        # By identity: several requests may wait for one movement.
+        self._waiters: dict[int, _Waiter] = {}
         self._polling = False
         # The thread starts with the first poll, so that a server may fork before.
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"outcomes-{chain.name}")
@@ -55,7 +56,7 @@ class OutcomePoller:
         interval = max(_MIN_INTERVAL_SECONDS, self._pause)
         waiter = _Waiter(query, due=time.monotonic() + self._pause, interval=interval)
         with self._changed:
-            self._waiters[query.key] = waiter
+            self._waiters[id(waiter)] = waiter
             try:
                 while waiter.outcome is None and (now := time.monotonic()) < deadline:
                     if not self._polling and waiter.due <= now:
@@ -66,14 +67,15 @@ class OutcomePoller:
                     self._changed.wait(wake_at - now)
                 return waiter.outcome
             finally:
-                self._waiters.pop(query.key, None)
+                self._waiters.pop(id(waiter), None)
                 # Wake another waiter that is due: this one no longer polls for it.
                 self._changed.notify_all()
 
     def _poll(self, due: Sequence[_Waiter]) -> None:
         outcomes: Mapping[str, TransactionOutcome] = {}
         try:
-            outcomes = self._chain.outcomes([waiter.query for waiter in due], landed_only=True)
+            queries = {waiter.query.key: waiter.query for waiter in due}
+            outcomes = self._chain.outcomes(list(queries.values()), landed_only=True)
         except PortError as error:
             _log.warning("outcomes_unreadable", chain=self._chain.name, reason=error.reason)
         except Exception:

@@ -5,6 +5,7 @@ Submissions use nonces and pay fees like movements, and are recorded and settled
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import or_, select
@@ -19,7 +20,7 @@ from app.ports.errors import Rejected
 from app.ports.vault import Signer
 from app.spending import accounts as spending_accounts
 from app.wallets.core import lifecycle
-from app.wallets.core.lifecycle import PERPDEX_CHAIN, MovementStatus, TransactionType
+from app.wallets.core.lifecycle import PERPDEX_CHAIN, MovementStatus, StatusReason, TransactionType
 from app.wallets.core.models import SignedAttempt, Transaction, Wallet
 from app.wallets.core.wallets import WalletView
 from app.wallets.transactions import pipeline
@@ -67,12 +68,53 @@ def kind_of(session: Session, chain: ChainName, tx_hash: str) -> str | None:
     )
 
 
-def final_status(session: Session, transaction_id: str) -> MovementStatus | None:
-    """Return the status of a movement once it is final, None before."""
+@dataclass(frozen=True, slots=True)
+class FinalOutcome:
+    """The final outcome of a movement, and its network fee if that is known."""
+
+    status: MovementStatus
+    reason: str | None
+    fee_units: int | None
+
+    @property
+    def has_failed(self) -> bool:
+        """Return whether it failed."""
+        return self.status is MovementStatus.FAILED
+
+    @property
+    def is_reverted(self) -> bool:
+        """Return whether a block contains it, and it had no effect but its fee."""
+        return self.has_failed and self.reason == StatusReason.REVERTED
+
+
+def final_outcome(session: Session, transaction_id: str) -> FinalOutcome | None:
+    """Return the outcome of a movement once it is final, None before."""
     row = session.get(Transaction, transaction_id)
     if row is None or row.status == MovementStatus.PENDING.value or row.next_check_at is not None:
         return None
-    return MovementStatus(row.status)
+    return FinalOutcome(MovementStatus(row.status), row.error, row.fee_units)
+
+
+def final_status(session: Session, transaction_id: str) -> MovementStatus | None:
+    """Return the status of a movement once it is final, None before."""
+    outcome = final_outcome(session, transaction_id)
+    return None if outcome is None else outcome.status
+
+
+def failed_fee_units(
+    session: Session, wallet_id: str, chain: ChainName, *, kind: str, since: datetime
+) -> int:
+    """Return the network fees of a wallet's movements since an instant that a block contains without effect."""
+    fees = select(Transaction.fee_units).where(
+        Transaction.wallet_id == wallet_id,
+        Transaction.created_at >= since,
+        Transaction.status == MovementStatus.FAILED.value,
+        Transaction.error == StatusReason.REVERTED.value,
+        Transaction.chain == chain.value,
+        Transaction.kind == kind,
+    )
+    # Units are text on SQLite.
+    return sum(int(units or 0) for units in session.scalars(fees))
 
 
 def failed_hashes(

@@ -46,7 +46,8 @@ def quote(movement: Movement, *, without_gas: ServiceError | None = None) -> Mov
         plan = _plan(movement)
         with read_only_unit() as session:
             number = submissions.next_number_today(session, movement.wallet.agent_id)
-            priced, fee = _with_fee(movement, plan, number)
+            is_free = submissions.is_free(session, plan, number, counts=False)
+            priced, fee = _with_fee(movement, plan, is_free=is_free)
             for each in (priced, *([fee] if fee else [])):
                 spending_holds.check(session, movement.wallet.id, each.spending_request)
             _assert_affordable(session, priced, plan)
@@ -99,12 +100,11 @@ def _plan(movement: Movement) -> SubmissionPlan:
     return submissions.plan(movement.chain, movement.sender, movement.recipient, movement.amount.units)
 
 
-def _with_fee(movement: Movement, plan: SubmissionPlan, number: int) -> tuple[Movement, Movement | None]:
-    """Return a movement with its fee, and the movement that pays the fee: none for the first ones of a day.
+def _with_fee(movement: Movement, plan: SubmissionPlan, *, is_free: bool) -> tuple[Movement, Movement | None]:
+    """Return a movement with its fee, and the movement that pays the fee, if it is not free.
 
     Raises: Rejected("gas_fee_too_high") if the fee exceeds the amount.
     """
-    is_free = number <= app_state().settings.sponsored_free_per_day and not plan.draft.creates_account
     units = 0 if is_free else submissions.price_units(plan.cost_nanos)
     submissions.assert_fee_below(units, movement.amount)
     priced = replace(movement, gas_fee_units=units)
@@ -129,7 +129,9 @@ def _record(
     transfer_id, fee_id = new_id(), new_id()
     with unit_of_work() as session:
         spending_holds.hold(session, movement.wallet.id, movement.spending_request, reference=transfer_id)
-        priced, fee = _with_fee(movement, plan, submissions.count_today(session, movement.wallet.agent_id))
+        number = submissions.count_today(session, movement.wallet.agent_id)
+        is_free = submissions.is_free(session, plan, number, counts=True)
+        priced, fee = _with_fee(movement, plan, is_free=is_free)
         if fee is not None:
             spending_holds.hold(session, movement.wallet.id, fee.spending_request, reference=fee_id)
         _assert_affordable(session, priced, plan)

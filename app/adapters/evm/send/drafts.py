@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from app.adapters.evm.client import calls
 from app.adapters.evm.client.rpc import EvmRpc
-from app.adapters.evm.client.wire import block_time, count, fee, fee_history, fee_units
+from app.adapters.evm.client.wire import block_time, count, fee, fee_history, fee_units, hex_bytes
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.send import fees, refusals
@@ -75,11 +75,21 @@ class EvmDrafter:
             next_gas=next_gas,
         )
 
-    def draft_submission(self, sender: str, call: ContractCall) -> TransactionDraft:
-        """Draft a call that costs the sender only its fee. Raises: Rejected, Unreachable."""
+    def draft_submission(
+        self, sender: str, call: ContractCall, *, most_gas: int | None = None
+    ) -> TransactionDraft:
+        """Draft a call that costs the sender only its fee.
+
+        With `most_gas`, it is simulated with that much, at the price that will be signed: foreign code that it runs
+        can see both.
+
+        Raises: Rejected, Unreachable.
+        """
         target = call.target
         intent = TransferIntent(sender, target.to, TokenAmount(target.value_units, self._native))
-        readings = self.read(intent.sender, target, estimates=True)
+        readings = self.read(intent.sender, target, estimates=most_gas is None)
+        if most_gas is not None:
+            readings = self._simulate_priced(intent.sender, target, readings, most_gas)
         if readings.revert is not None or readings.gas is None:
             raise Rejected("simulation_failed", details={"revert": readings.revert or ""})
         max_fee_terms = FeeTerms(fees.gas_limit(readings.gas), readings.price, readings.l1_fee_units)
@@ -206,6 +216,27 @@ class EvmDrafter:
             gas=estimate.result if estimates and estimate.error is None else None,
             revert=refusals.revert_text(estimate.error) if estimate.error is not None else None,
         )
+
+    def _simulate_priced(
+        self, sender: str, target: CallTarget, readings: EvmDraftData, most_gas: int
+    ) -> EvmDraftData:
+        price = readings.price
+        # Nodes refuse to simulate what the sender could not pay for.
+        require(self._native, "insufficient_gas", readings.native_units, most_gas * price.max_fee)
+        priced = {
+            **_estimated(sender, target),
+            "maxFeePerGas": hex(price.max_fee),
+            "maxPriorityFeePerGas": hex(price.tip),
+        }
+        estimate = RpcCall("eth_estimateGas", (priced, "latest"), read=_gas, tolerates=refusals.is_revert)
+        bounded = {**priced, "gas": hex(most_gas)}
+        call = RpcCall("eth_call", (bounded, "latest"), read=hex_bytes, tolerates=refusals.is_revert)
+        self._rpc.run(estimate, call)
+        if estimate.error is not None:
+            return replace(readings, revert=refusals.revert_text(estimate.error))
+        # More gas than that is refused for its cost.
+        fails = call.error is not None and fees.gas_limit(estimate.result) <= most_gas
+        return replace(readings, gas=estimate.result, revert="execution reverted" if fails else None)
 
     def _remembered_price(self) -> GasPrice | None:
         """Return the price that was read within the last block time: it changes by an eighth per block at most."""

@@ -36,6 +36,7 @@ _TRANSFER_STRUCT = (
     "(address from,address to,uint256 value,uint256 validAfter,uint256 validBefore,bytes32 nonce)"
 )
 METHOD = "eip3009"
+NOT_YET_VALID = "invalid_exact_evm_payload_authorization_valid_after"
 SAMPLE_CALL = hashlib.shake_128(b"transferWithAuthorization").digest(4 + 9 * 32)
 """As long as a submission with v, r and s, of bytes that do not compress: to estimate its L1 data fee."""
 _DOMAIN_VERSION = "2"
@@ -81,6 +82,13 @@ def sign_transfer(
     }
 
 
+def signature_of_contract(call: bytes, domain: SigningDomain) -> tuple[bytes, bytes]:
+    """Return the digest and the signature in the calldata that submits a transfer with a contract's signature."""
+    *fields, signature = _TRANSFER_OF_CONTRACT.decode(call)
+    message = signatures.typed_message(_TRANSFER_STRUCT, fields, domain)
+    return signatures.digest_of(message), signature
+
+
 @dataclass(frozen=True, slots=True)
 class SignedAuthorization:
     """A transfer that its payer has authorized."""
@@ -117,7 +125,7 @@ class SignedAuthorization:
         if self.valid_before < now + _MIN_SECONDS_LEFT:
             raise Rejected("invalid_exact_evm_payload_authorization_valid_before")
         if self.valid_after > now:
-            raise Rejected("invalid_exact_evm_payload_authorization_valid_after")
+            raise Rejected(NOT_YET_VALID, details={"valid_after": str(self.valid_after)})
 
     def is_signed_by_key(self, domain: SigningDomain) -> bool:
         """Return whether the payer's key signed it, as the token checks it; else its payer may be a contract."""
@@ -146,7 +154,7 @@ class SignedAuthorization:
         """Return JSON values by which its use is found in the logs."""
         return {
             "from": self.payer, "to": self.recipient, "value": str(self.units), "nonce": "0x" + self.nonce.hex(),
-            "valid_before": str(self.valid_before),
+            "valid_before": str(self.valid_before), "valid_after": str(self.valid_after),
         }  # fmt: skip
 
     def _fields(self) -> tuple[object, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,11 +14,12 @@ from app.adapters.evm.client import calls
 from app.adapters.evm.client.logs import read_logs
 from app.adapters.evm.client.wire import EventLog, TransactionReceipt, block_time_or_none, hex_bytes
 from app.adapters.evm.contracts import calls as contracts
+from app.adapters.evm.contracts.abi import Function
 from app.adapters.evm.send import refusals
 from app.adapters.evm.send.drafts import EvmDrafter
 from app.adapters.evm.send.fees import FeeTerms
 from app.adapters.evm.send.transactions import CallTarget, ContractCall
-from app.adapters.evm.x402 import eip3009
+from app.adapters.evm.x402 import eip3009, known_wallets
 from app.adapters.evm.x402.eip3009 import SignedAuthorization
 from app.adapters.jsonrpc.calls import RpcCall
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
@@ -44,6 +46,11 @@ _MAX_DEPLOYMENT_GAS = 1_000_000
 _SEARCH_BLOCKS = 1_500
 # Far beyond any block's time, and a number that every JSON reader accepts.
 _MAX_DEADLINE = 2**53 - 1
+_INVALID_SIGNATURE = "invalid_exact_evm_payload_signature"
+_IS_VALID_SIGNATURE = Function("isValidSignature(bytes32,bytes)")
+_WORD = 32
+_VALID = bytes.fromhex("1626ba7e").ljust(_WORD, b"\0")
+"""What a wallet answers to a signature that it accepts (EIP-1271)."""
 
 
 class EvmFacilitator:
@@ -89,6 +96,27 @@ class EvmFacilitator:
             terms |= {"factory": deployment.factory, "deployment": deployment.data.hex()}
         return PaymentAuthorization(claim, *parties, terms, further_claims=(self._unverified_claim(signed),))
 
+    def assert_signed(self, authorization: PaymentAuthorization) -> None:
+        if "max_gas" not in authorization.terms:
+            return
+        account = self._payer_code(authorization.terms)
+        self._rpc.run(*account)
+        is_deployed = self._assert_known_wallet(authorization.terms, account)
+        call = bytes.fromhex(str(authorization.terms["call"]))
+        digest, signature = eip3009.signature_of_contract(call, self._domain)
+        calls = [(authorization.payer, True, _IS_VALID_SIGNATURE.encode(digest, signature))]
+        if not is_deployed:
+            calls.insert(0, self._deployment_call(authorization.terms))
+        data = "0x" + contracts.AGGREGATE.encode(calls).hex()
+        sent = {"to": self._multicall, "data": data, "gas": hex(_MAX_DEPLOYMENT_GAS)}
+        asked = RpcCall("eth_call", (sent, "latest"), read=hex_bytes, tolerates=refusals.is_revert)
+        self._rpc.run(asked)
+        if asked.error is None:
+            succeeded, answer = contracts.AGGREGATE.decode_result(asked.result)[-1]
+            if succeeded and answer[:_WORD] == _VALID:
+                return
+        raise Rejected(_INVALID_SIGNATURE)
+
     def draft_settlement(self, authorization: PaymentAuthorization, *, settler: str) -> TransactionDraft:
         terms = authorization.terms
         reading = contracts.multicall(
@@ -96,28 +124,36 @@ class EvmFacilitator:
             [
                 contracts.AUTHORIZATION_STATE.at(self._usdc, terms["from"], _nonce(authorization)),
                 contracts.BALANCE_OF.at(self._usdc, authorization.payer),
+                contracts.BLOCK_TIMESTAMP.at(self._multicall),
             ],
         )
-        target, max_gas = self._submission(terms)
-        # A contract checks its signature with no more gas than its payment may use.
-        sent = {"from": settler, "to": target.to, "data": "0x" + target.data.hex(), "gas": hex(max_gas)}
-        check = RpcCall("eth_call", (sent, "latest"), read=hex_bytes, tolerates=refusals.is_revert)
-        is_contract = "max_gas" in terms
-        self._rpc.run(reading, *([check] if is_contract else []))
-        is_used, balance = reading.result
+        account = self._payer_code(terms)
+        self._rpc.run(reading, *account)
+        is_used, balance, block_time = reading.result
         if is_used:
             raise Rejected("invalid_exact_evm_nonce_already_used")
         if balance < authorization.units:
             raise Rejected("insufficient_funds")
-        if is_contract and check.error is not None:
-            raise Rejected("invalid_exact_evm_payload_signature")
+        # The token accepts it in a block after that time.
+        if block_time <= int(str(terms.get("valid_after", 0))):
+            raise Rejected(eip3009.NOT_YET_VALID, details={"valid_after": str(terms["valid_after"])})
+        is_contract = "max_gas" in terms
+        is_deployed = self._assert_known_wallet(terms, account) if is_contract else True
+        # A key's account may have code (EIP-7702), which the token calls for the signature: it would burn our gas.
+        is_risky = is_contract or bool(account[0].result)
+        target, max_gas = self._submission(terms, is_deployed=is_deployed)
         # The token accepts it while the block's time is below `validBefore`: a later one would only cost a fee.
         last = min(int(str(terms["valid_before"])) - 1, _MAX_DEADLINE)
-        draft = self._drafter.draft_submission(settler, ContractCall(target, valid_until=last))
-        # A payer's account may have code (EIP-7702) that the token calls for its signature: it would burn our gas.
+        call = ContractCall(target, valid_until=last)
+        try:
+            draft = self._drafter.draft_submission(settler, call, most_gas=max_gas if is_risky else None)
+        except Rejected as error:
+            if is_contract and error.reason == "simulation_failed":
+                raise Rejected(_INVALID_SIGNATURE) from None
+            raise
         if FeeTerms.from_terms(draft.terms).gas > max_gas:
             raise Rejected("submission_too_costly")
-        return draft
+        return replace(draft, payer_units=balance, is_risky=is_risky)
 
     def find_settlement(self, authorization: PaymentAuthorization) -> str | None:
         """Find the transaction in which exactly this authorization was used. Raises: Unreachable."""
@@ -151,20 +187,56 @@ class EvmFacilitator:
         """Return the identifier of a nonce with a signature that only the chain can verify."""
         return f"signature:{self.name.value}:{signed.digest()}"
 
-    def _submission(self, terms: Terms) -> tuple[CallTarget, int]:
-        """Return the call that submits a payment, and its highest gas limit. Raises: Unreachable.
+    def _payer_code(self, terms: Terms) -> list[RpcCall[bytes]]:
+        """Return the calls that read a payer's code, and of a contract the values that tell what is behind a proxy."""
+        payer, slots = terms["from"], known_wallets.SLOTS if "max_gas" in terms else ()
+        stored = [RpcCall("eth_getStorageAt", (payer, slot, "latest"), read=hex_bytes) for slot in slots]
+        return [RpcCall("eth_getCode", (payer, "latest"), read=hex_bytes), *stored]
+
+    def _assert_known_wallet(self, terms: Terms, account: Sequence[RpcCall[bytes]]) -> bool:
+        """Check that a payer with a contract's signature is a known wallet; return whether it is deployed.
+
+        Raises: Rejected, Unreachable.
+        """
+        code, *slots = (each.result for each in account)
+        call = bytes.fromhex(str(terms["call"]))
+        _digest, signature = eip3009.signature_of_contract(call, self._domain)
+        if code:
+            wallet = known_wallets.wallet_by_code(code, slots, signature)
+        elif "factory" in terms:
+            _factory, _may_fail, deployment = self._deployment_call(terms)
+            wallet = known_wallets.wallet_by_deployment(str(terms["factory"]), deployment, signature)
+        else:
+            raise Rejected(_INVALID_SIGNATURE)
+        owner = wallet.owner
+        if wallet.owner_index is not None:
+            asked = contracts.multicall(
+                self._multicall,
+                [known_wallets.OWNER_AT_INDEX.at(str(terms["from"]), wallet.owner_index, may_fail=True)],
+            )
+            self._rpc.run(asked)
+            owner = asked.result[0] or b""
+        if owner is not None and (address := known_wallets.contract_owner(owner)) is not None:
+            owner_code = RpcCall("eth_getCode", (address, "latest"), read=hex_bytes)
+            self._rpc.run(owner_code)
+            if owner_code.result:
+                raise Rejected(known_wallets.NOT_SUPPORTED)
+        return bool(code)
+
+    def _deployment_call(self, terms: Terms) -> tuple[str, bool, bytes]:
+        """Return the inner call of Multicall3 that deploys a wallet and may not fail."""
+        return str(terms["factory"]), False, bytes.fromhex(str(terms["deployment"]))
+
+    def _submission(self, terms: Terms, *, is_deployed: bool) -> tuple[CallTarget, int]:
+        """Return the call that submits a payment, and its highest gas limit.
 
         A wallet that is not deployed is deployed first, in the same transaction: both take effect, or neither.
         """
         submission = CallTarget(self._usdc, 0, bytes.fromhex(str(terms["call"])))
-        if "factory" in terms:
-            code = RpcCall("eth_getCode", (terms["from"], "latest"), read=hex_bytes)
-            self._rpc.run(code)
-            if not code.result:
-                data = bytes.fromhex(str(terms["deployment"]))
-                calls = [(terms["factory"], False, data), (submission.to, False, submission.data)]
-                return CallTarget(self._multicall, 0, contracts.AGGREGATE.encode(calls)), _MAX_DEPLOYMENT_GAS
-        return submission, int(str(terms.get("max_gas", _MAX_GAS)))
+        if is_deployed:
+            return submission, int(str(terms.get("max_gas", _MAX_GAS)))
+        calls = [self._deployment_call(terms), (submission.to, False, submission.data)]
+        return CallTarget(self._multicall, 0, contracts.AGGREGATE.encode(calls)), _MAX_DEPLOYMENT_GAS
 
     def _incoming_payment(
         self, endpoint: RpcEndpoint, tx_hash: str, recipient: str

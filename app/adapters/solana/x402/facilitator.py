@@ -101,9 +101,13 @@ class SolanaFacilitator:
         }
         return PaymentAuthorization(claim, partial.payer, expected.recipient, partial.units, terms)
 
+    def assert_signed(self, authorization: PaymentAuthorization) -> None:
+        """Do nothing: `verify` has checked the key's signature."""
+
     def draft_settlement(self, authorization: PaymentAuthorization, *, settler: str) -> TransactionDraft:
         payment = transactions.decode(str(authorization.terms["transaction"]))
-        return self._draft(settler, payment, int(authorization.terms["fee_lamports"] or 0))
+        fee_lamports = int(authorization.terms["fee_lamports"] or 0)
+        return self._draft(settler, payment, fee_lamports, source=payments.source_of(payment))
 
     def find_settlement(self, authorization: PaymentAuthorization) -> str | None:  # noqa: ARG002 - only we can submit it
         """Return None: only we can complete a transaction of which we pay the fee."""
@@ -160,15 +164,19 @@ class SolanaFacilitator:
     def _claim(self, message: bytes) -> str:
         return f"auth:{self.name.value}:{payments.claim_of(message)}"
 
-    def _draft(self, settler: str, partial: VersionedTransaction, fee_units: int) -> TransactionDraft:
-        latest, found = calls.blockhash(_CONFIRMED), calls.accounts([Pubkey.from_string(settler)], _CONFIRMED)
+    def _draft(
+        self, settler: str, partial: VersionedTransaction, fee_units: int, *, source: Pubkey | None = None
+    ) -> TransactionDraft:
+        latest = calls.blockhash(_CONFIRMED)
+        found = calls.accounts([Pubkey.from_string(settler), *([source] if source else [])], _CONFIRMED)
         simulated = SolanaRpcCall(SimulateVersionedTransaction(partial, _SIMULATION), simulation)
         self._rpc.run(latest, found, simulated)
         if simulated.result.error is not None:
             raise Rejected(
                 "simulation_failed", details={"revert": refusals.simulation_error(simulated.result.error)}
             )
-        state = found.result.states[0]
+        state, *paying = found.result.states
+        held = tokens.read_account(paying[0]) if paying else None
         lamports = state.lamports if state else 0
         if lamports < fee_units:
             raise Rejected("insufficient_gas")
@@ -182,6 +190,8 @@ class SolanaFacilitator:
             sequence=None,
             terms=transactions.transaction_terms(partial, latest.result),
             as_of=found.result.slot,
+            payer_units=held.amount if held else None,
+            is_risky=source is not None and fee_units > payments.USUAL_FEE_LAMPORTS,
         )
 
 

@@ -30,18 +30,16 @@ from app.ports.facilitator import ExpectedPayment, PaymentAsset
 MEMO_PROGRAM = Pubkey.from_string("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr")
 MAX_MEMO_BYTES = 256
 _COMPUTE_BUDGET = Pubkey.from_string("ComputeBudget111111111111111111111111111111")
-_MEMO = frozenset(
-    {
-        MEMO_PROGRAM,
-        Pubkey.from_string("Memo1UhkJRfHyvLMcVucJwxXeuD728EqVDDwQDxFMNo"),
-    }
-)
 _LIGHTHOUSE = Pubkey.from_string("L2TExMFKdjpN9kozasaurPirfHy9P8sbXoAN1qA3S95")
-_INSTRUCTIONS = range(3, 7)
+# Compute limit, compute price and transfer; then up to three of Lighthouse or Memo, which wallets inject, and a Memo.
+_INSTRUCTIONS = range(3, 8)
+_TRANSFER_INDEX, _MEMO_INDEX = 2, 6
 _SET_LIMIT, _SET_PRICE, _TRANSFER_CHECKED = 2, 3, 12
 _MAX_MICRO_LAMPORTS_PER_UNIT = 5_000_000
 # The payer chooses the priority fee, and we pay it: about a cent at most.
 MAX_FEE_LAMPORTS = 60_000
+USUAL_FEE_LAMPORTS = 20_000
+"""Above it, what a payment costs that fails is the payer's choice."""
 _MAX_TRANSACTION_BYTES = 1232
 _SIGNATURES = 2
 _CAIP_LETTERS = 32
@@ -90,12 +88,12 @@ def verify(payload: Mapping[str, Any], expected: ExpectedPayment, *, mint: Pubke
     if any(0 in bytes(instruction.accounts) for instruction in instructions):
         raise Rejected("invalid_exact_solana_payload_transaction_fee_payer_included_in_instruction_accounts")
     fee_lamports = _fee(message)
-    units = _transferred_units(message, instructions[2], expected, mint=mint)
+    units = _transferred_units(message, instructions[_TRANSFER_INDEX], expected, mint=mint)
     if units != expected.units:
         raise Rejected("invalid_exact_solana_payload_amount_mismatch")
-    for instruction in instructions[3:]:
+    for place, instruction in enumerate(instructions[_TRANSFER_INDEX + 1 :], _TRANSFER_INDEX + 1):
         program = keys[instruction.program_id_index]
-        if program not in _MEMO and program != _LIGHTHOUSE:
+        if program != MEMO_PROGRAM and (program != _LIGHTHOUSE or place == _MEMO_INDEX):
             raise Rejected("invalid_exact_solana_payload_transaction_instructions")
     _assert_signed(transaction, message)
     return PartialTransaction(transaction, str(keys[1]), units, fee_lamports)
@@ -107,6 +105,12 @@ def read_signed(payload: Mapping[str, Any]) -> bytes:
     message = _message(transaction)
     _assert_signed(transaction, message)
     return to_bytes_versioned(message)
+
+
+def source_of(transaction: VersionedTransaction) -> Pubkey:
+    """Return the token account that a verified payment takes the amount from."""
+    message = transaction.message
+    return message.account_keys[message.instructions[_TRANSFER_INDEX].accounts[0]]
 
 
 def claim_of(message: bytes) -> str:

@@ -1,0 +1,173 @@
+"""Bounds of what submissions cost that their payers make fail: refusals of payers, and a daily budget.
+
+Between its simulation and its block, a payer can move the funds, or let the code of its account answer differently. A
+submission that then fails costs its network fee, and nothing is paid.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from decimal import Decimal
+
+import structlog
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.orm import Session
+
+from app.core import clock
+from app.core.chains import ChainName, native
+from app.core.money import TokenAmount, nanos_from_usd, usd_from_nanos
+from app.db.leases import once_per_period
+from app.db.statements import insert_into
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.events import outbox
+from app.events.types import EventType
+from app.payments.consumed import PaymentRow, PaymentStatus
+from app.payments.models import Payment, SettlementRisk
+from app.ports.chain import TransactionDraft
+from app.ports.errors import Rejected
+from app.ports.facilitator import PaymentAuthorization
+from app.state import app_state
+from app.wallets.core import network_fees
+from app.wallets.transactions.relayed import FinalOutcome
+
+_log = structlog.get_logger(__name__)
+PERIOD = timedelta(hours=24)
+# A key's funds can be gone by mistake; code that accepts what then fails was written for that.
+_FAILURES_OF_KEYS = 3
+PAUSED = "risky_payments_paused"
+PAYER_REFUSED = "payer_refused"
+_FAILED = "settlement_failed"
+FUNDS_IN_USE = "funds_in_use"
+
+
+def assert_accepted(authorization: PaymentAuthorization) -> None:
+    """Check that an authorization did not fail on the chain before, and its payer's others did not within a day.
+
+    Raises: Rejected("settlement_failed"), Rejected("payer_refused").
+    """
+    rows = (
+        select(SettlementRisk.claim, SettlementRisk.risky, SettlementRisk.created_at)
+        .where(SettlementRisk.payer == authorization.payer, SettlementRisk.failed.is_(True))
+        .order_by(SettlementRisk.created_at)
+    )
+    with read_only_unit() as session:
+        failures = session.execute(rows).all()
+    if authorization.claim in {row.claim for row in failures}:
+        raise Rejected(_FAILED)
+    recent = [row for row in failures if row.created_at > clock.now() - PERIOD]
+    if any(row.risky for row in recent) or len(recent) >= _FAILURES_OF_KEYS:
+        until = recent[-1].created_at + PERIOD
+        raise Rejected(PAYER_REFUSED, details={"refused_until": until.isoformat(timespec="seconds")})
+
+
+def cost_nanos(chain: ChainName, fee_units: int) -> int:
+    """Return the dollar value of a network fee. Reads the network. Raises: Rejected while no price is known."""
+    value = network_fees.usd_value_nanos(TokenAmount(fee_units, native(chain)))
+    if value is None:
+        raise Rejected("network_fee_too_high")
+    return value
+
+
+def reserve(session: Session, payment: Payment, draft: TransactionDraft, most_nanos: int) -> None:
+    """Check that a new payment has funds in addition to its payer's open ones, and reserve the cost of its failure.
+
+    The unit must have locked the nonces of the settlement key, and must not have added the payment.
+
+    Raises: Rejected("settlement_failed"), Rejected("funds_in_use"); Rejected("risky_payments_paused") if the budget
+    does not cover `most_nanos`.
+    """
+    has_failed = select(SettlementRisk.payment_id).where(
+        SettlementRisk.payer == payment.payer, SettlementRisk.claim == payment.terms["claim"]
+    )
+    if session.scalar(has_failed.limit(1)) is not None:
+        raise Rejected(_FAILED)
+    open_units = select(func.coalesce(func.sum(Payment.units), 0)).where(
+        Payment.status == PaymentStatus.SETTLING.value,
+        Payment.payer == payment.payer,
+        Payment.chain == payment.chain,
+    )
+    if draft.payer_units is not None and draft.payer_units < payment.units + int(
+        session.scalar(open_units) or 0
+    ):
+        raise Rejected(FUNDS_IN_USE)
+    if not draft.is_risky:
+        return
+    if spent_nanos(session, ChainName(payment.chain)) + most_nanos > _budget_nanos():
+        raise Rejected(PAUSED)
+    _insert(session, payment, risky=True, failed=False, nanos=most_nanos)
+
+
+def release(session: Session, payment_id: str) -> None:
+    """Release what was reserved for a submission that did not fail on the chain."""
+    session.execute(delete(SettlementRisk).where(SettlementRisk.payment_id == payment_id))
+
+
+def settle(session: Session, payment: PaymentRow, outcome: FinalOutcome, spent: int | None) -> None:
+    """Record that a submission failed on the chain and cost `spent` nano-dollars (None: unknown), or release it."""
+    is_open = SettlementRisk.payment_id == payment.id
+    if not outcome.is_reverted:
+        release(session, payment.id)
+        return
+    _log.warning(
+        "settlement_failed", payment_id=payment.id, chain=payment.chain, payer=payment.payer, cost_nanos=spent
+    )
+    values = {"failed": True} if spent is None else {"failed": True, "cost_nanos": spent}
+    if not session.execute(update(SettlementRisk).where(is_open).values(values)).rowcount:  # type: ignore[attr-defined]
+        _insert(session, payment, risky=False, failed=True, nanos=spent or 0)
+
+
+def spent_nanos(session: Session, chain: ChainName) -> int:
+    """Return what risky payments of a day cost by failing, and can still cost, on a chain."""
+    rows = select(func.coalesce(func.sum(SettlementRisk.cost_nanos), 0)).where(
+        SettlementRisk.chain == chain.value,
+        SettlementRisk.risky.is_(True),
+        SettlementRisk.created_at > clock.now() - PERIOD,
+    )
+    return int(session.scalar(rows) or 0)
+
+
+def failed_by_chain(session: Session) -> dict[str, Decimal]:
+    """Return what submissions of a day cost that failed on the chain, in dollars by chain."""
+    rows = (
+        select(SettlementRisk.chain, func.sum(SettlementRisk.cost_nanos))
+        .where(SettlementRisk.failed.is_(True), SettlementRisk.created_at > clock.now() - PERIOD)
+        .group_by(SettlementRisk.chain)
+    )
+    return {chain: usd_from_nanos(int(nanos)) for chain, nanos in session.execute(rows)}
+
+
+def announce_pause(chain: ChainName) -> None:
+    """Record the event, once a day, that a chain's risky payments are refused."""
+    with once_per_period(PERIOD, f"risky-payments-paused:{chain.value}", duration=PERIOD) as is_due:
+        if not is_due:
+            return
+        budget_usd = str(app_state().settings.x402_failed_gas_usd_per_day)
+        _log.error("risky_payments_paused", chain=chain, budget_usd=budget_usd)
+        data = {"chain": chain.value, "budget_usd": budget_usd}
+        with unit_of_work() as session:
+            outbox.record(
+                session, EventType.RISKY_PAYMENTS_PAUSED, agent_id=None, object_id=chain.value, data=data
+            )
+
+
+def exceeds_budget(chain: ChainName, failed_units: int) -> bool:
+    """Return whether these network fees of submissions that failed exceed the budget of a day; not without a price."""
+    if not failed_units:
+        return False
+    value = network_fees.usd_value_nanos(TokenAmount(failed_units, native(chain)))
+    return value is not None and value > _budget_nanos()
+
+
+def _budget_nanos() -> int:
+    return nanos_from_usd(app_state().settings.x402_failed_gas_usd_per_day)
+
+
+def _insert(session: Session, payment: PaymentRow, *, risky: bool, failed: bool, nanos: int) -> None:
+    session.execute(
+        insert_into(session, SettlementRisk)
+        .values(
+            payment_id=payment.id, chain=payment.chain, payer=payment.payer, claim=payment.terms["claim"],
+            risky=risky, failed=failed, cost_nanos=nanos, created_at=clock.now(),
+        )
+        .on_conflict_do_nothing(index_elements=["payment_id"])
+    )  # fmt: skip
