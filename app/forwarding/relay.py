@@ -97,6 +97,8 @@ class ForwardingOptions(NamedTuple):
     quotas: Collection[Quota] = ()
     drain_on_disconnect: bool = False
     secrets: Collection[str] = ()
+    screen_error: Callable[[UpstreamResponse], UpstreamResponse] | None = None
+    """Takes a response with an error status, and returns the one to relay; it may raise instead."""
 
 
 class RelayedResponse(Response):

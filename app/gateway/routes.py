@@ -118,7 +118,7 @@ for _method in DOCUMENTED_METHODS:
         "X-Payment-Chain",
         "The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.",
     )(_view)
-    # HEAD comes with GET; OPTIONS of all routes is handled by app.web.cors.
+    # HEAD comes with GET.
     _view.provide_automatic_options = False
     gateway.route(_RULE, methods=[_method])(_view)
 flask.Blueprint.add_url_rule(

@@ -51,6 +51,8 @@ class ClientRequest(flask.Request):
         """Called with the status of the response, before it is sent."""
         self.derives_idempotency_keys = False
         """Whether an idempotency key that was not sent is derived from the body."""
+        self.sdk_keys: list[str] | None = None
+        """The API keys in it, once they were looked for (`app.identity.sdk_keys`)."""
         self.connection: ClientSocket | None = client_socket_of(self.environ)
         """The client's connection; None in tests, which have none."""
 

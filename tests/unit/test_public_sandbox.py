@@ -131,6 +131,7 @@ def test_dns_rebinding_reads_nothing_from_the_sandbox(
         "/",
         "/openapi.json",
         "/v1/proxy/x/y",
+        "/v1/x402/services/x/y",
         "/v1/gateway/openai/x",
         "/nowhere",
     ):

@@ -21,7 +21,7 @@ from app.gateway.validation.rules import FieldRule, QueryParameter
 
 _VERSION = re.compile(r"(?:^|/)v[0-9]$", re.ASCII)
 
-METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _ROUTE_TEXT = re.compile(rf"({'|'.join(METHODS)})(?: ([^ ]+))?")
 
 
