@@ -1,4 +1,7 @@
-"""Counts of requests in moving windows, in Redis; in this process's memory while Redis is unavailable.
+"""Counts of requests in moving windows, in Redis; in this process's memory while Redis is unavailable or slow.
+
+Then each process grants its part of a limit, so that they together grant no more than with Redis (but at least one
+request each); what Redis had counted is not known to them, and what they counted is not known to Redis.
 
 For a busy client, a process counts several requests in one round trip and grants them later: a lease. It is at most
 1/100 of the limit and 1/8 of the client's requests to this process in the last second, and is dropped a second later.
@@ -15,7 +18,8 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
@@ -58,6 +62,8 @@ class _Queue:
     def __init__(self) -> None:
         self._places = threading.BoundedSemaphore(_MAX_WAITING)
         self._first = threading.Lock()
+        self.users = 0
+        """Threads that hold it; nobody refers to it without one."""
 
     def enter(self, seconds: float) -> bool:
         """Return whether this thread is the first in line within this time; if so, it has to leave."""
@@ -77,7 +83,9 @@ class _Queue:
 class RateLimiter:
     """Counts requests by scope and client, for limits such as "5 per minute;60 per hour". Thread-safe."""
 
-    def __init__(self, redis_url: str) -> None:
+    def __init__(self, redis_url: str, *, processes: int = 1) -> None:
+        """Store the number of processes that share the limits: without Redis, each grants its part of them."""
+        self._processes = processes
         self._shared = MovingWindowRateLimiter(
             storage_from_string(
                 redis_url,
@@ -104,22 +112,35 @@ class RateLimiter:
         """
         if not limit:
             return
-        with self._lock:
-            queue = self._queues.setdefault((scope, client), _Queue())
-        started = time.monotonic()
-        if not queue.enter(within_seconds):
-            raise RateLimited(retry_after_seconds=math.ceil(max(1, within_seconds)))
-        try:
-            left = within_seconds - (time.monotonic() - started)
-            self._count(limit, scope, client, within_seconds=max(0.0, left))
-        finally:
-            queue.leave()
+        with self._queue(scope, client) as queue:
+            started = time.monotonic()
+            if not queue.enter(within_seconds):
+                raise RateLimited(retry_after_seconds=math.ceil(max(1, within_seconds)))
+            try:
+                left = within_seconds - (time.monotonic() - started)
+                self._count(limit, scope, client, within_seconds=max(0.0, left))
+            finally:
+                queue.leave()
 
     def check(self, limit: str | None, scope: str, client: str) -> None:
         """Check that another request would not exceed the limits. Raises: RateLimited."""
         for item in _parse(limit or ""):
             if not self._run(MovingWindowRateLimiter.test, item, client, scope):
                 raise RateLimited(retry_after_seconds=self._delay(item, scope, client)[1])
+
+    @contextmanager
+    def _queue(self, scope: str, client: str) -> Iterator[_Queue]:
+        """Yield the queue of a client, which exists as long as a thread uses it."""
+        with self._lock:
+            queue = self._queues.setdefault((scope, client), _Queue())
+            queue.users += 1
+        try:
+            yield queue
+        finally:
+            with self._lock:
+                queue.users -= 1
+                if not queue.users:
+                    del self._queues[scope, client]
 
     def _count(self, limit: str | None, scope: str, client: str, *, within_seconds: float) -> None:
         deadline = time.monotonic() + within_seconds
@@ -176,14 +197,26 @@ class RateLimiter:
         longest = item.get_expiry()
         return min(max(_MIN_DELAY_SECONDS, seconds), longest), min(max(1, math.ceil(seconds)), longest)
 
-    def _run(self, operation: Callable[..., _Result], *arguments: object, **options: object) -> _Result:
+    def _run(
+        self,
+        operation: Callable[..., _Result],
+        item: limits.RateLimitItem,
+        *arguments: object,
+        **options: object,
+    ) -> _Result:
         if time.monotonic() >= self._local_until:
             try:
-                return operation(self._shared, *arguments, **options)
+                return operation(self._shared, item, *arguments, **options)
             except StorageError as error:
                 self._local_until = time.monotonic() + _RETRY_SECONDS
                 _log.warning("rate_limits_in_memory", reason=type(error.storage_error).__name__)
-        return operation(self._local, *arguments, **options)
+        return operation(self._local, _part_of(item, self._processes), *arguments, **options)
+
+
+@cache
+def _part_of(item: limits.RateLimitItem, processes: int) -> limits.RateLimitItem:
+    """Return the part of a limit that one of several processes grants, at least one request."""
+    return type(item)(max(1, item.amount // processes), item.multiples, item.namespace)
 
 
 @cache

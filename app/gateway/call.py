@@ -96,6 +96,8 @@ class GatewayCall:
         location = locate(provider, self.provider_name, request.method, line, query)
         route = location.match.route
         raw = forwarding.decoded_body(request, self.max_bytes)
+        if provider.key_field and provider.key_field.encode() in raw:
+            raw = injection.without_member(raw, provider.key_field)
         body = parse_body(route.body, raw, request.content_type, parse_json=partial(parse_json, request))
         check_fields(provider.refused_fields, provider.limits, body.parsed)
         params = None
@@ -109,7 +111,8 @@ class GatewayCall:
                 is_form=body.is_form,
                 files=body.files,
                 is_streaming_path=location.path.endswith(":streamGenerateContent"),
-            )
+                requests_usage=provider.usage_request,
+            )._replace(output_limit_field=provider.output_limit_field)
         methods = rpc_methods(body.parsed) if isinstance(route.rule, PerRpcMethod) else ()
         return ValidatedRequest(location, raw, body.is_form, params, tuple(methods))
 
@@ -263,6 +266,7 @@ def _exchange(call: GatewayCall, meter: GatewayMeter, *, client_id: str) -> Resp
         drain_on_disconnect=isinstance(meter, HoldMeter),
         secrets=(provider.api_key,) if provider.api_key else (),
         screen_error=partial(operator_errors.screen, provider),
+        keep_alive_seconds=app_state().settings.stream_keep_alive_seconds,
     )
     return forwarding.forward(request, outgoing, meter, options)
 

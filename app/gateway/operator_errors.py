@@ -85,6 +85,11 @@ class RelayedError:
         body, self._body = self._body, b""
         return body
 
+    def read_within(self, seconds: float) -> bytes:
+        """Return the body, once."""
+        del seconds
+        return self.read()
+
     def abort(self) -> None:
         """Do nothing: nothing waits."""
 
