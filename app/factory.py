@@ -150,7 +150,7 @@ def build_state(
         ports=ports,
         threads=threads,
         forwarding_limiter=ConcurrencyLimiter(threads),
-        rate_limiter=RateLimiter(settings.redis_url.get_secret_value(), processes=settings.web_concurrency),
+        rate_limiter=RateLimiter(settings.redis_url.get_secret_value()),
         provider_listings=(purchases.provider_listing,),
         wallet_deletion_guards=(purchases.deletion_conflict, topups.open_topup_error),
         wallet_deletion_listeners=(subscriptions.cancel_for_wallet, service_purchases.remove_rows_of),

@@ -309,5 +309,5 @@ def _access(
     key = "" if api_key is None else api_key.get_secret_value()
     if not limit:
         return ServiceAccess(key)
-    limiter = RateLimiter(settings.redis_url.get_secret_value(), processes=settings.web_concurrency)
+    limiter = RateLimiter(settings.redis_url.get_secret_value())
     return ServiceAccess(key, partial(limiter.count_when_permitted, limit, "service", service))

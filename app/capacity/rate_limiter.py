@@ -83,9 +83,9 @@ class _Queue:
 class RateLimiter:
     """Counts requests by scope and client, for limits such as "5 per minute;60 per hour". Thread-safe."""
 
-    def __init__(self, redis_url: str, *, processes: int = 1) -> None:
-        """Store the number of processes that share the limits: without Redis, each grants its part of them."""
-        self._processes = processes
+    def __init__(self, redis_url: str) -> None:
+        self.processes = 1
+        """Those that share the limits, if the server has set it: without Redis, each grants its part of them."""
         self._shared = MovingWindowRateLimiter(
             storage_from_string(
                 redis_url,
@@ -210,7 +210,7 @@ class RateLimiter:
             except StorageError as error:
                 self._local_until = time.monotonic() + _RETRY_SECONDS
                 _log.warning("rate_limits_in_memory", reason=type(error.storage_error).__name__)
-        return operation(self._local, _part_of(item, self._processes), *arguments, **options)
+        return operation(self._local, _part_of(item, self.processes), *arguments, **options)
 
 
 @cache

@@ -56,17 +56,14 @@ _NOT_RELAYED = _HOP_BY_HOP | {
 # Servers refuse to write other names (RFC 9110 §5.1, §5.5): one odd header would lose the whole response.
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]+[ \t]*")
-_LOCATION_HEADERS = ("location", "content-location")
+_CHECKED_HEADERS = frozenset({"location", "content-location", "link"})
 # Relations that make a browser load something; those of pages of results are relayed.
 _LOADING_LINK = re.compile(
     r"pre(?:load|fetch|connect|render)|stylesheet|icon|manifest|import|worker", re.IGNORECASE
 )
 # Ours identifies the request in our logs; the upstream's is relayed under another name.
 _RENAMED = {"x-request-id": "X-Upstream-Request-Id"}
-OWN_HEADERS = (
-    ("Content-Security-Policy", "sandbox; default-src 'none'"),
-    ("X-Content-Type-Options", "nosniff"),
-)
+CONTENT_POLICY = ("Content-Security-Policy", "sandbox; default-src 'none'")
 """For every relayed response: a page of an upstream must be able to do nothing on this service's origin."""
 _VISIBLE_ASCII = "".join(map(chr, range(0x21, 0x7F)))
 _NOT_RELAYED_PREFIXES = (
@@ -122,11 +119,12 @@ def for_client(
             continue
         # Unfolds a folded line (RFC 9112 §5.2).
         cleaned = value if value.isprintable() else _CONTROL_CHARACTERS.sub(" ", value)
-        if lower == "link" and _LOADING_LINK.search(cleaned):
-            continue
-        if lower in _LOCATION_HEADERS:
-            # The bytes were decoded as Latin-1.
-            cleaned = quote(cleaned.encode("latin-1"), safe=_VISIBLE_ASCII)
+        if lower in _CHECKED_HEADERS:
+            if lower != "link":
+                # The bytes were decoded as Latin-1.
+                cleaned = quote(cleaned.encode("latin-1"), safe=_VISIBLE_ASCII)
+            elif _LOADING_LINK.search(cleaned):
+                continue
         relayed.append((relayed_name, cleaned))
     return relayed
 

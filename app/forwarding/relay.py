@@ -176,7 +176,7 @@ def relay(
         # Proxies in front of this service must not buffer it either.
         headers.append(("X-Accel-Buffering", "no"))
     # None of these is relayed.
-    headers += [("X-Gateway-Request-Id", request.id), *relayed_headers.OWN_HEADERS, *meter.headers()]
+    headers += [("X-Gateway-Request-Id", request.id), relayed_headers.CONTENT_POLICY, *meter.headers()]
     return RelayedResponse(body, status=incoming.status, headers=Headers(headers), direct_passthrough=True)
 
 

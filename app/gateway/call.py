@@ -91,7 +91,11 @@ class GatewayCall:
         """
         request, provider = self.request, self.provider
         line, query = request.raw_target, request.environ["QUERY_STRING"]
-        is_remembered = not query and len(line) <= _MAX_REMEMBERED_LINE and not sdk_keys.has_key_segment(line)
+        is_remembered = (
+            not query
+            and len(line) <= _MAX_REMEMBERED_LINE
+            and not sdk_keys.has_key_segment(request.environ["PATH_INFO"])
+        )
         locate = _remembered_location if is_remembered else _locate
         location = locate(provider, self.provider_name, request.method, line, query)
         route = location.match.route

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator
-from urllib.parse import unquote, unquote_plus
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import unquote_plus
 
 from app.errors import Unauthorized
 from app.web.client_request import ClientRequest
@@ -27,6 +28,7 @@ CREDENTIAL_PARAMETERS = frozenset({
 """Parameters that some upstream takes as a credential: it would override the operator's, or identify the client."""
 # Alchemy's SDKs end the path with the key: `/v2/{key}`.
 _KEY_SEGMENT = re.compile(r"(?:\A|/)(?:v[0-9]/)?((?:ak|gw)_[A-Za-z0-9_-]+)/?\Z", re.ASCII)
+_BEARER_LENGTH = len("bearer ")
 _KEY_IN_TEXT = re.compile(r"\b(ak|gw)_[A-Za-z0-9_-]{16,}")
 
 
@@ -35,9 +37,10 @@ def presented_keys(request: ClientRequest) -> list[str]:
 
     Raises: Unauthorized if two different ones look like keys of ours: they may have different owners.
     """
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    environ = request.environ
+    scheme, _, token = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
     bearer = token.strip() if scheme.lower() == "bearer" else None
-    candidates = (request.headers.get("X-API-Key"), bearer, request.headers.get("X-Goog-Api-Key"))
+    candidates = (environ.get("HTTP_X_API_KEY"), bearer, environ.get("HTTP_X_GOOG_API_KEY"))
     return _assert_one_key([key for key in candidates if key])
 
 
@@ -47,8 +50,10 @@ def sdk_keys(request: ClientRequest) -> list[str]:
     Raises: Unauthorized, as `presented_keys` does.
     """
     if request.sdk_keys is None:
-        further = [key for key in _further_keys(request) if is_ours(key)]
-        request.sdk_keys = _assert_one_key(presented_keys(request) + further)
+        found = presented_keys(request)
+        if further := [key for key in _further_texts(request.environ) if is_ours(key)]:
+            found = _assert_one_key(found + further)
+        request.sdk_keys = found
     return request.sdk_keys
 
 
@@ -72,9 +77,9 @@ def is_ours(text: str) -> bool:
     return text.startswith(_PREFIXES)
 
 
-def has_key_segment(line: str) -> bool:
-    """Return whether the path in a request line may contain a key."""
-    return "/ak_" in line or "/gw_" in line
+def has_key_segment(path: str) -> bool:
+    """Return whether a segment of a path may be a key."""
+    return "/ak_" in path or "/gw_" in path
 
 
 def without_key_segment(path: str) -> str:
@@ -87,21 +92,19 @@ def redact_keys(text: str) -> str:
     return _KEY_IN_TEXT.sub(r"\1_…", text)
 
 
-def _further_keys(request: ClientRequest) -> Iterator[str]:
-    environ = request.environ
-    if authorization := environ.get("HTTP_AUTHORIZATION"):
-        yield from _authorization_keys(authorization)
-    for variable in _FURTHER_HEADERS:
-        if value := environ.get(variable):
-            yield value.strip()
+def _further_texts(environ: Mapping[str, Any]) -> list[str]:
+    found = [value.strip() for variable in _FURTHER_HEADERS if (value := environ.get(variable))]
+    authorization = environ.get("HTTP_AUTHORIZATION")
+    if authorization and authorization[:_BEARER_LENGTH].lower() != "bearer ":
+        found += _authorization_keys(authorization)
     if query := environ["QUERY_STRING"]:
         for part in query.split("&"):
             name, _, value = part.partition("=")
             if unquote_plus(name).lower() in CREDENTIAL_PARAMETERS:
-                yield unquote_plus(value).strip()
-    line = request.raw_target
-    if has_key_segment(line) or "%" in line:
-        yield from _KEY_SEGMENT.findall(unquote(line.partition("?")[0]))
+                found.append(unquote_plus(value).strip())
+    if has_key_segment(path := environ["PATH_INFO"]):
+        found += _KEY_SEGMENT.findall(path)
+    return found
 
 
 def _authorization_keys(value: str) -> Iterator[str]:

@@ -35,7 +35,9 @@ class Guard:
 
 
 _CREDENTIALS = (
-    "X-API-Key, X-Goog-Api-Key, Authorization, X-Upstream-Authorization, X-Payment, Payment-Signature"
+    "X-API-Key, X-Goog-Api-Key, Authorization, X-Upstream-Authorization, X-Payment, Payment-Signature, Api-Key, Apikey,"
+    " X-Subscription-Token, X-Cg-Pro-Api-Key, X-Cg-Demo-Api-Key, Ocp-Apim-Subscription-Key, X-Auth-Token,"
+    " X-Access-Token"
 )
 
 PUBLIC = Guard(schemes=(), check=request_bodies.limit_to_keyless)

@@ -58,7 +58,7 @@ class Slowly:
 
 @pytest.mark.parametrize("injected", [True, False], ids=["usage injected", "usage asked for"])
 @pytest.mark.parametrize("comment", [b": ping\n", b": ping\r\n", b": ping\n\n", b":\n"])
-def test_a_comment_of_the_upstream_passes_at_once(patient: Stage, injected: bool, comment: bytes) -> None:
+def test_a_comment_of_the_upstream_passes_at_once(patient: Stage, *, injected: bool, comment: bytes) -> None:
     upstream = Slowly(event("a"), comment, comment, event("b"), USAGE)
     patient.behave(upstream)
     upstream.go_on()
@@ -89,7 +89,7 @@ def test_a_comment_within_an_event_is_not_moved_before_it(patient: Stage) -> Non
 
 @pytest.mark.parametrize("injected", [True, False], ids=["usage injected", "usage asked for"])
 def test_a_silent_stream_is_kept_alive_before_and_between_its_events(
-    impatient: Stage, injected: bool
+    impatient: Stage, *, injected: bool
 ) -> None:
     upstream = Slowly(event("a"), event("b"), USAGE)
     impatient.behave(upstream)

@@ -100,6 +100,30 @@ def test_without_redis_a_process_counts_alone_until_it_is_back(monkeypatch: pyte
         assert _counted(RateLimiter(url), client, attempts=9) == 1
 
 
+def test_processes_without_redis_together_grant_no_more_than_the_limit() -> None:
+    client, url = new_id(), f"redis://127.0.0.1:{free_port()}/0"
+    each = [RateLimiter(url) for _ in range(4)]
+    for limiter in each:
+        limiter.processes = 4
+    assert [_counted(limiter, client, attempts=9, limit="8 per minute") for limiter in each] == [2] * 4
+    assert [_counted(limiter, new_id(), attempts=9, limit="3 per minute") for limiter in each] == [1] * 4
+
+
+def test_the_queues_of_clients_are_forgotten_when_nobody_waits(redis_url: str) -> None:
+    limiter = RateLimiter(redis_url)
+    clients = [new_id() for _ in range(50)]
+    with ThreadPoolExecutor(8) as threads:
+        list(
+            threads.map(
+                lambda client: limiter.count_when_permitted(_LIMIT, "service", client, 1), clients * 2
+            )
+        )
+    for _ in range(2):
+        with suppress(RateLimited):
+            limiter.count_when_permitted("1 per hour", "service", "refused", 0)
+    assert limiter._queues == {}
+
+
 def test_unlimited_counts_nothing(redis_url: str) -> None:
     limiter = RateLimiter(redis_url)
     for limit in (None, ""):
