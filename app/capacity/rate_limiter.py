@@ -18,8 +18,7 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
@@ -42,6 +41,7 @@ _LEASES_PER_LIMIT = 100
 _LEASES_PER_SECOND = 8
 _LEASE_SECONDS = 1.0
 _MAX_LEASES = 10_000
+_MAX_QUEUES = 1_000
 _MAX_WAITING = 32
 """Of the threads of a process, for one client."""
 _MIN_DELAY_SECONDS = 0.01
@@ -62,8 +62,6 @@ class _Queue:
     def __init__(self) -> None:
         self._places = threading.BoundedSemaphore(_MAX_WAITING)
         self._first = threading.Lock()
-        self.users = 0
-        """Threads that hold it; nobody refers to it without one."""
 
     def enter(self, seconds: float) -> bool:
         """Return whether this thread is the first in line within this time; if so, it has to leave."""
@@ -112,35 +110,25 @@ class RateLimiter:
         """
         if not limit:
             return
-        with self._queue(scope, client) as queue:
-            started = time.monotonic()
-            if not queue.enter(within_seconds):
-                raise RateLimited(retry_after_seconds=math.ceil(max(1, within_seconds)))
-            try:
-                left = within_seconds - (time.monotonic() - started)
-                self._count(limit, scope, client, within_seconds=max(0.0, left))
-            finally:
-                queue.leave()
+        with self._lock:
+            if len(self._queues) >= _MAX_QUEUES:
+                # Those that wait keep their queue, and everybody is counted.
+                self._queues.clear()
+            queue = self._queues.setdefault((scope, client), _Queue())
+        started = time.monotonic()
+        if not queue.enter(within_seconds):
+            raise RateLimited(retry_after_seconds=math.ceil(max(1, within_seconds)))
+        try:
+            left = within_seconds - (time.monotonic() - started)
+            self._count(limit, scope, client, within_seconds=max(0.0, left))
+        finally:
+            queue.leave()
 
     def check(self, limit: str | None, scope: str, client: str) -> None:
         """Check that another request would not exceed the limits. Raises: RateLimited."""
         for item in _parse(limit or ""):
             if not self._run(MovingWindowRateLimiter.test, item, client, scope):
                 raise RateLimited(retry_after_seconds=self._delay(item, scope, client)[1])
-
-    @contextmanager
-    def _queue(self, scope: str, client: str) -> Iterator[_Queue]:
-        """Yield the queue of a client, which exists as long as a thread uses it."""
-        with self._lock:
-            queue = self._queues.setdefault((scope, client), _Queue())
-            queue.users += 1
-        try:
-            yield queue
-        finally:
-            with self._lock:
-                queue.users -= 1
-                if not queue.users:
-                    del self._queues[scope, client]
 
     def _count(self, limit: str | None, scope: str, client: str, *, within_seconds: float) -> None:
         deadline = time.monotonic() + within_seconds

@@ -10,8 +10,8 @@ import json
 import re
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from http import HTTPStatus
+from itertools import islice
 from typing import Any
 
 import structlog
@@ -23,9 +23,9 @@ from app.ports.errors import OutcomeUnknown
 from app.ports.upstream import Headers, UpstreamResponse
 
 _log = structlog.get_logger(__name__)
-_MAX_BYTES = 2**20
+_MAX_BYTES = 256 * 1024
 _MAX_SECONDS = 30
-_MAX_TEXT = 2_000
+_MAX_TEXT, _MAX_TEXTS = 2_000, 200
 _MAX_DEPTH = 6
 _CODE_FIELDS = frozenset({"code", "type", "status", "reason", "tag", "error_code"})
 # In lower case. OpenAI, Anthropic, Google, Groq, Brave, Exa, CoinGecko.
@@ -62,12 +62,12 @@ _REQUEST_TEXT = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _RATE_CODES = frozenset({"rate_limit_exceeded", "rate_limit_error", "rate_limited"})
-# What keys are shown as: parts of them around asterisks, bullets, an ellipsis or the like.
-_MASKED = re.compile(
-    rb"([A-Za-z0-9_-]*)(\*{3,}|(?:\xe2\x80\xa2|\\u2022){3,}|\xe2\x80\xa6|\\u2026|\.{3,}|[xX]{4,})([A-Za-z0-9_*.-]*)"
-)
-_MIN_SHOWN = 3
+# Keys are shown as parts of them around asterisks, bullets, an ellipsis or the like.
+_MASK = re.compile(rb"\*{3,}|(?:\xe2\x80\xa2|\\u2022){3,}|\xe2\x80\xa6|\\u2026|\.{3,}|[xX]{4,}")
+_SHOWN_BEFORE, _SHOWN_AFTER = re.compile(rb"[A-Za-z0-9_-]*\Z"), re.compile(rb"[A-Za-z0-9_*.-]{0,64}")
+_MIN_SHOWN, _MAX_SHOWN = 3, 64
 _CERTAIN_MASKS = (b"*", b"\xe2\x80\xa2", b"\\u2022")
+_CREDENTIAL_STATUSES = frozenset({401, 402, 403})
 _ACCOUNT = re.compile(rb"\b(?:org[-_]|proj_)[A-Za-z0-9]{8,}|\bprojects?[/ ][0-9]{6,}")
 _HIDDEN = "…".encode()
 
@@ -100,19 +100,19 @@ class RelayedError:
 def screen(provider: Provider, incoming: UpstreamResponse) -> UpstreamResponse:
     """Return a provider's error as clients may see it; the exchange is closed in any case.
 
-    Raises: UpstreamError if it concerns the operator's account, or is longer than 1 MiB; OutcomeUnknown.
+    Raises: UpstreamError if it concerns the operator's account, or is longer than 256 KiB; OutcomeUnknown.
     """
     try:
         raw = _read(incoming)
         named = {name.lower(): value for name, value in incoming.headers}
-        body = _decoded(raw, named.get("content-encoding"))
+        body = _decoded(incoming.status, raw, named.get("content-encoding"))
         concern = operator_concern(incoming.status, named, body)
         if concern is not None:
             _log.error(
                 "upstream_rejected_credential",
                 provider=provider.slug,
                 status=incoming.status,
-                reason=hide_keys(concern.encode(), provider.api_key).decode(),
+                reason=hide_keys(concern.encode(), provider.api_key).decode()[:200],
             )
             raise UpstreamError(
                 f"The provider {provider.slug} refused this service's own credential or account (status"
@@ -143,7 +143,7 @@ def operator_concern(status: int, headers: dict[str, str], body: bytes) -> str |
     except (ValueError, RecursionError):
         document = None
     codes, texts = set[str](), list[str]()
-    for name, value in _strings(document, 0):
+    for name, value in islice(_strings(document, 0), _MAX_TEXTS):
         if name in _CODE_FIELDS:
             codes.add(value.lower())
         texts.append(value[:_MAX_TEXT])
@@ -152,11 +152,7 @@ def operator_concern(status: int, headers: dict[str, str], body: bytes) -> str |
     concern = next(iter(sorted(codes & _OPERATOR_CODES)), None)
     if concern is None and not (status == HTTPStatus.TOO_MANY_REQUESTS and _is_rate(headers, codes, body)):
         concern = next((found[0] for text in texts if (found := _OPERATOR_TEXT.search(text))), None)
-    if concern is not None or status not in {
-        HTTPStatus.UNAUTHORIZED,
-        HTTPStatus.PAYMENT_REQUIRED,
-        HTTPStatus.FORBIDDEN,
-    }:
+    if concern is not None or status not in _CREDENTIAL_STATUSES:
         return concern
     if status == HTTPStatus.FORBIDDEN and document is not None:
         is_about_request = bool(codes & _REQUEST_CODES) or b'"flagged_input"' in body
@@ -166,20 +162,23 @@ def operator_concern(status: int, headers: dict[str, str], body: bytes) -> str |
 
 
 def hide_keys(text: bytes, key: str) -> bytes:
-    """Return a text without masked keys, without other parts of this key, and without ids of the account."""
-    own = key.encode()
-
-    def hide(found: re.Match[bytes]) -> bytes:
-        shown, mask, end = found.groups()
-        if mask.startswith(_CERTAIN_MASKS):
-            is_key = len(shown) + len(end) >= _MIN_SHOWN
+    """Return a text without masked keys, this key and parts of it, and ids of the account."""
+    own, pieces, end = key.encode(), list[bytes](), 0
+    for mask in _MASK.finditer(text):
+        at = max(end, mask.start() - _MAX_SHOWN)
+        before = _SHOWN_BEFORE.search(text, at, mask.start())
+        shown, rest = before[0] if before else b"", _SHOWN_AFTER.match(text, mask.end())
+        after = rest[0] if rest else b""
+        if mask[0].startswith(_CERTAIN_MASKS):
+            is_key = len(shown) + len(after) >= _MIN_SHOWN
         else:
-            is_key = (len(shown) >= _MIN_SHOWN and own.startswith(shown)) or (
-                len(end) >= _MIN_SHOWN and own.endswith(end)
-            )
-        return _HIDDEN if is_key else found[0]
-
-    return _ACCOUNT.sub(_HIDDEN, _MASKED.sub(hide, text))
+            is_start = len(shown) >= _MIN_SHOWN and own.startswith(shown)
+            is_key = is_start or (len(after) >= _MIN_SHOWN and own.endswith(after))
+        if is_key and mask.start() >= end:
+            pieces += [text[end : mask.start() - len(shown)], _HIDDEN]
+            end = mask.end() + len(after)
+    whole = b"".join([*pieces, text[end:]])
+    return _ACCOUNT.sub(_HIDDEN, whole.replace(own, _HIDDEN) if own else whole)
 
 
 def _is_rate(headers: dict[str, str], codes: set[str], body: bytes) -> bool:
@@ -203,28 +202,32 @@ def _strings(node: Any, depth: int) -> Iterator[tuple[str, str]]:
 
 
 def _read(incoming: UpstreamResponse) -> bytes:
-    deadline, body = time.monotonic() + _MAX_SECONDS, bytearray()
+    deadline, body = time.monotonic() + _MAX_SECONDS, b""
     while piece := incoming.read():
         body += piece
-        if len(body) > _MAX_BYTES:
-            raise UpstreamError(
-                f"The provider answered with status {incoming.status} and more than 1 MiB, which is not relayed."
-            )
         if time.monotonic() > deadline:
             raise OutcomeUnknown("timeout")
-    return bytes(body)
+        if len(body) > _MAX_BYTES:
+            raise _not_relayed(incoming.status)
+    return body
 
 
-def _decoded(raw: bytes, content_encoding: str | None) -> bytes:
+def _decoded(status: int, raw: bytes, content_encoding: str | None) -> bytes:
     """Return a body to search. Raises: UpstreamError if it is compressed and cannot be searched."""
-    decoder = decoder_for(content_encoding)
-    body = bytearray()
-    with suppress(UndecodableResponse):
-        for piece in decoder.feed(raw) if decoder is not None else ():
+    decoder, body = decoder_for(content_encoding), b""
+    if decoder is None:
+        raise _not_relayed(status)
+    try:
+        for piece in decoder.feed(raw):
             body += piece
             if len(body) > _MAX_BYTES:
-                break
-        else:
-            if decoder is not None:
-                return bytes(body)
-    raise UpstreamError("The provider answered with an error in an encoding that cannot be read.")
+                raise _not_relayed(status)
+    except UndecodableResponse:
+        raise _not_relayed(status) from None
+    return body
+
+
+def _not_relayed(status: int) -> UpstreamError:
+    return UpstreamError(
+        f"The provider answered with status {status}, and a body that is too large or cannot be read."
+    )

@@ -68,17 +68,9 @@ def _authenticate_payer(request: ClientRequest) -> Principal | None:
     return guard.authenticate(request, _find_holder(request))
 
 
-def _check_key(request: ClientRequest) -> None:
-    _authenticate_key(request)
-
-
-def _check_payer(request: ClientRequest) -> None:
-    _authenticate_payer(request)
-
-
 proxy = Blueprint(
     "proxy",
-    guard=Guard(schemes=(guards.API_KEY_SCHEME,), check=_check_key),
+    guard=Guard(schemes=(guards.API_KEY_SCHEME,), check=_authenticate_key),
     url_prefix="/v1/proxy",
     description=(
         "Calls to services of the catalog, with your API key. The service's response is returned unchanged. Without an"
@@ -87,7 +79,7 @@ proxy = Blueprint(
 )
 paid_services = Blueprint(
     "x402_services",
-    guard=Guard(schemes=(guards.API_KEY_SCHEME, guards.PAYMENT_SCHEME), check=_check_payer),
+    guard=Guard(schemes=(guards.API_KEY_SCHEME, guards.PAYMENT_SCHEME), check=_authenticate_payer),
     url_prefix="/v1/x402/services",
     description=(
         "Calls to services of the catalog without an account, each with its own payment (x402). A valid API key pays"

@@ -89,3 +89,13 @@ def test_no_part_of_a_masked_key_is_left(shown: str) -> None:
 def test_other_texts_are_relayed_as_they_are(text: str) -> None:
     assert hide_keys(text.encode(), KEY) == text.encode()
     assert hide_keys(text.encode(), "") == text.encode()
+
+
+def test_a_long_text_is_searched_in_linear_time() -> None:
+    long = b"a" * 2**20
+    assert hide_keys(long, KEY) == long
+    assert hide_keys((b"a" * 61 + b"***") * 10_000, KEY).count("…".encode()) >= 5_000
+
+
+def test_the_key_itself_is_hidden_too() -> None:
+    assert hide_keys(f"code {KEY}".encode(), KEY).decode() == "code …"
