@@ -36,6 +36,7 @@ Piece = TypeVar("Piece", bytes, bytes | None)
 
 _MAX_BUFFERED_BYTES = 16 * 2**20
 _DRAIN_SECONDS = 10
+_FIRST_PIECE_SECONDS = 1.0
 _BUFFERED_TYPES = (
     "application/json",
     "application/problem+json",
@@ -253,13 +254,15 @@ class _StreamedBody:
         return True
 
     def start(self) -> bool:
-        """Read the first piece of a streamed response and return whether it has ended.
+        """Read the first piece of a streamed response, if it comes soon, and return whether that is all.
 
-        The head is sent with that piece, so that a response that breaks off before it is answered with an error.
+        The server sends the head with that piece, so that what breaks off before can be answered with an error.
         """
         try:
-            first = self._read_chunk(self._deadline)
-            if first or first is None:
+            first = _in_time(self._incoming.read_within(_FIRST_PIECE_SECONDS), self._deadline)
+            if first is None:
+                return False
+            if first:
                 self.buffered.append(self._relayed(first))
                 return False
             self.buffered.append(self._rest())
