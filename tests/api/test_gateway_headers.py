@@ -13,6 +13,7 @@ from werkzeug.test import TestResponse
 
 from tests.support.agents import register
 from tests.support.gateway import CHAT, KEYS, Stage, gateway_stage
+from tests.support.logs import written_logs
 from tests.support.upstreams import Exchange, chat_answer
 
 CANARY = "canary-that-must-not-fly"
@@ -126,13 +127,15 @@ def ask_at(stage: Stage, place: tuple[str, dict[str, str]], key: str, **headers:
 
 @pytest.mark.parametrize("place", SDK_PLACES, ids=str)
 def test_a_key_where_an_sdk_sends_it_pays_and_goes_no_further(
-    stage: Stage, place: tuple[str, dict[str, str]], capfd: pytest.CaptureFixture[str]
+    stage: Stage, place: tuple[str, dict[str, str]]
 ) -> None:
-    answer = ask_at(stage, place, stage.agent.key)
+    with written_logs() as lines:
+        answer = ask_at(stage, place, stage.agent.key)
     assert answer.status_code == 200, answer.text
     assert stage.agent.key not in repr(stage.upstream.asked[-1])
     assert [row["provider"] for row in stage.usage()] == [place[0].split("/")[3]]
-    assert stage.agent.key not in capfd.readouterr().out
+    assert [line["event"] for line in lines()] == ["request"]
+    assert stage.agent.key not in repr(lines())
 
 
 @pytest.mark.parametrize("place", SDK_PLACES, ids=str)

@@ -12,6 +12,7 @@ from flask import Flask
 
 from tests.support.agents import register
 from tests.support.gateway import KEYS, Stage, gateway_stage, provider_settings
+from tests.support.logs import written_logs
 from tests.support.upstreams import Exchange, chat_answer
 
 MASKED = "sk-oper********enai"
@@ -33,22 +34,21 @@ def stage(build_app: Callable[..., Flask], sqlite_url: str) -> Iterator[Stage]:
 @pytest.mark.parametrize("status", [401, 402, 403])
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "plain"])
 def test_an_error_about_the_operators_key_is_ours_and_free(
-    stage: Stage, status: int, capfd: pytest.CaptureFixture[str], *, streamed: bool
+    stage: Stage, status: int, *, streamed: bool
 ) -> None:
     stage.behave(
         lambda exchange: exchange.json(INCORRECT, status, ("X-Key", MASKED), ("WWW-Authenticate", MASKED))
     )
-    for answer in (stage.chat(stream=streamed), stage.search()):
-        assert (answer.status_code, answer.get_json()["code"]) == (502, "UPSTREAM_ERROR")
-        assert answer.get_json()["details"] == {"reason": "operator_account", "upstream_status": status}
-        assert "own credential or account" in answer.get_json()["error"]
-        for part in ("sk-oper", "****", "platform.example", "Incorrect"):
-            assert part not in answer.text + str(answer.headers)
+    with written_logs() as lines:
+        for answer in (stage.chat(stream=streamed), stage.search()):
+            assert (answer.status_code, answer.get_json()["code"]) == (502, "UPSTREAM_ERROR")
+            assert answer.get_json()["details"] == {"reason": "operator_account", "upstream_status": status}
+            assert "own credential or account" in answer.get_json()["error"]
+            for part in ("sk-oper", "****", "platform.example", "Incorrect"):
+                assert part not in answer.text + str(answer.headers)
     assert stage.spent_nanos() == 0
     stage.assert_all_agree()
-    logged = [
-        json.loads(line) for line in capfd.readouterr().out.splitlines() if "rejected_credential" in line
-    ]
+    logged = [line for line in lines() if line["event"] == "upstream_rejected_credential"]
     assert [(line["level"], line["status"], line["reason"]) for line in logged] == [
         ("error", status, "invalid_api_key")
     ] * 2
