@@ -88,7 +88,7 @@ def on_starting(server: Any) -> None:
         raise SystemExit(PUBLIC_SANDBOX_MESSAGE.format(what=what) + ".")
 
 
-def when_ready(_server: object) -> None:
+def when_ready(server: Any) -> None:
     """Create the bootstrap master key, then exempt loaded objects from garbage collection: forks share them."""
     from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
 
@@ -96,6 +96,8 @@ def when_ready(_server: object) -> None:
     from app.extensions import db  # noqa: PLC0415
     from wsgi import app  # noqa: PLC0415
 
+    # Without Redis, each process grants its part of a rate limit.
+    app.state.rate_limiter.processes = server.cfg.workers
     # Before any worker accepts requests, so that the key works from the first one.
     with app.app_context():
         try:

@@ -87,6 +87,7 @@ class _UpstreamSettings(BaseSettings):
     upstream_connect_timeout_seconds: Decimal = Field(Decimal(5), gt=0, le=60)
     upstream_read_timeout_seconds: Decimal = Field(Decimal(600), gt=0, le=3600)
     stream_max_seconds: int = Field(3600, ge=1, le=86_400)
+    stream_keep_alive_seconds: Decimal = Field(Decimal(15), ge=0, le=600)
     x402_price_usd: Decimal = Field(Decimal("0.01"), gt=0, le=1000)
     x402_recipient_evm: str = ""
     x402_recipient_solana: str = ""

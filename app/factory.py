@@ -113,7 +113,7 @@ def create_app(settings: Settings | None = None, *, ports: Ports | None = None) 
     checks = _install_request_hooks(app, settings)
     error_responses.install(app)
     cli.register(app)
-    routes = (gateway.forwarded_route(providers), proxy.FORWARDED_ROUTE)
+    routes = (gateway.forwarded_route(providers), *proxy.FORWARDED_ROUTES)
     app.wsgi_app = ForwardingEntry(app, routes, checks)  # type: ignore[method-assign]
     _install_wsgi_middleware(app, settings)
     return app
@@ -249,6 +249,7 @@ def _register_blueprints(app: Flask) -> None:
         catalog.subscribed,
         services.blp,
         proxy.proxy,
+        proxy.paid_services,
         shopping.shopping,
         status.blp,
     ):

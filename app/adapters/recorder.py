@@ -109,6 +109,10 @@ class _RecordedResponse(HttpUpstreamResponse):
     def status(self) -> int:
         return self._response.status
 
+    def read_within(self, seconds: float) -> bytes | None:
+        del seconds
+        return self.read()
+
     def read(self, *, extends_deadline: bool = True) -> bytes:
         piece = self._response.read(extends_deadline=extends_deadline)
         self._received += piece

@@ -21,7 +21,7 @@ from app.version import VERSION
 
 MAX_ANSWER_BYTES = 2**20
 # What this service itself sells for a payment.
-_OWN_PATHS = ("/v1/gateway/", "/v1/proxy/")
+_OWN_PATHS = ("/v1/gateway/", "/v1/x402/services/")
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _MAX_HEADERS = 30
 _MAX_HEADER_LENGTH = 4096

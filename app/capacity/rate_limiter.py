@@ -1,4 +1,7 @@
-"""Counts of requests in moving windows, in Redis; in this process's memory while Redis is unavailable.
+"""Counts of requests in moving windows, in Redis; in this process's memory while Redis is unavailable or slow.
+
+Then each process grants its part of a limit, so that they together grant no more than with Redis (but at least one
+request each); what Redis had counted is not known to them, and what they counted is not known to Redis.
 
 For a busy client, a process counts several requests in one round trip and grants them later: a lease. It is at most
 1/100 of the limit and 1/8 of the client's requests to this process in the last second, and is dropped a second later.
@@ -38,6 +41,7 @@ _LEASES_PER_LIMIT = 100
 _LEASES_PER_SECOND = 8
 _LEASE_SECONDS = 1.0
 _MAX_LEASES = 10_000
+_MAX_QUEUES = 1_000
 _MAX_WAITING = 32
 """Of the threads of a process, for one client."""
 _MIN_DELAY_SECONDS = 0.01
@@ -78,6 +82,8 @@ class RateLimiter:
     """Counts requests by scope and client, for limits such as "5 per minute;60 per hour". Thread-safe."""
 
     def __init__(self, redis_url: str) -> None:
+        self.processes = 1
+        """Those that share the limits, if the server has set it: without Redis, each grants its part of them."""
         self._shared = MovingWindowRateLimiter(
             storage_from_string(
                 redis_url,
@@ -105,6 +111,9 @@ class RateLimiter:
         if not limit:
             return
         with self._lock:
+            if len(self._queues) >= _MAX_QUEUES:
+                # Those that wait keep their queue, and everybody is counted.
+                self._queues.clear()
             queue = self._queues.setdefault((scope, client), _Queue())
         started = time.monotonic()
         if not queue.enter(within_seconds):
@@ -182,14 +191,26 @@ class RateLimiter:
         longest = item.get_expiry()
         return min(max(_MIN_DELAY_SECONDS, seconds), longest), min(max(1, math.ceil(seconds)), longest)
 
-    def _run(self, operation: Callable[..., _Result], *arguments: object, **options: object) -> _Result:
+    def _run(
+        self,
+        operation: Callable[..., _Result],
+        item: limits.RateLimitItem,
+        *arguments: object,
+        **options: object,
+    ) -> _Result:
         if time.monotonic() >= self._local_until:
             try:
-                return operation(self._shared, *arguments, **options)
+                return operation(self._shared, item, *arguments, **options)
             except StorageError as error:
                 self._local_until = time.monotonic() + _RETRY_SECONDS
                 _log.warning("rate_limits_in_memory", reason=type(error.storage_error).__name__)
-        return operation(self._local, *arguments, **options)
+        return operation(self._local, _part_of(item, self.processes), *arguments, **options)
+
+
+@cache
+def _part_of(item: limits.RateLimitItem, processes: int) -> limits.RateLimitItem:
+    """Return the part of a limit that one of several processes grants, at least one request."""
+    return type(item)(max(1, item.amount // processes), item.multiples, item.namespace)
 
 
 @cache

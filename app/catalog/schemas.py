@@ -11,6 +11,7 @@ from marshmallow import fields
 
 from app.catalog.models import ServiceStatus, SubscriptionStatus
 from app.core import money
+from app.state import app_state
 from app.web.fields import Instant, Name, ParsedField, Text, Usd, json_default
 from app.web.schemas import EXAMPLE_ID, PageQuery, Schema, page_schema
 
@@ -24,6 +25,18 @@ _DOCUMENT = {
     "description": "An OpenAPI 3.0 or 3.1 document, as an object or as JSON text; references within it only.",
 }
 _LINE_BREAKS = "\n\t"
+
+
+class CallUrl(fields.String):
+    """The URL below which a service is called, from its id."""
+
+    def __init__(self, prefix: str, **options: Any) -> None:
+        super().__init__(required=True, **options)
+        self._prefix = prefix
+
+    def get_value(self, obj: Any, *_arguments: Any, **_options: Any) -> str:
+        """Return the URL of a service, which has no such attribute."""
+        return f"{app_state().settings.public_url}{self._prefix}/{super().get_value(obj, 'id')}"
 
 
 class Prose(ParsedField, fields.String):
@@ -177,7 +190,19 @@ class _Described(Schema):
     category = fields.String(required=True)
 
 
-class CatalogEntryShape(_Described):
+class _Callable(_Described):
+    proxy_url = CallUrl(
+        "/v1/proxy", metadata={"description": "Others call it below this URL, with an API key."}
+    )
+    x402_url = CallUrl(
+        "/v1/x402/services",
+        metadata={
+            "description": "Others call it below this URL without an account, and pay each call (x402)."
+        },
+    )
+
+
+class CatalogEntryShape(_Callable):
     """A service in the catalog."""
 
     total_calls = fields.Integer(required=True)
@@ -193,7 +218,7 @@ CatalogPage = page_schema(
 )
 
 
-class CatalogDetail(_Described):
+class CatalogDetail(_Callable):
     """A service of the catalog, with everything needed to call it."""
 
     total_calls = fields.Integer(required=True, attribute="totals.calls")
@@ -236,7 +261,7 @@ class OwnedEntry(CatalogEntryShape):
 OwnedPage = page_schema("OwnedPage", "services", OwnedEntry, "A page of your services, oldest first.")
 
 
-class RegisteredService(_Described):
+class RegisteredService(_Callable):
     """A service that was registered, and the secret with which its calls are signed."""
 
     status = fields.String(required=True, metadata={"enum": ["active", "paused"]})
@@ -251,7 +276,6 @@ class RegisteredService(_Described):
             "five minutes: then only paid calls reach your service."
         },
     )
-    proxy_url = fields.String(required=True, metadata={"description": "The URL at which others call it."})
     created_at = Instant(required=True)
     updated_at = Instant(required=True)
 

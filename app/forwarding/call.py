@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from http import HTTPStatus
 
 from werkzeug.wrappers import Response
 
@@ -66,6 +67,8 @@ def _exchange(
 ) -> Response:
     try:
         incoming = options.upstream.send(outgoing)
+        if incoming.status >= HTTPStatus.BAD_REQUEST and options.screen_error is not None:
+            incoming = options.screen_error(incoming)
     except PortError as error:
         meter.on_no_response(is_upstream_failure=True)
         raise relay.upstream_error_of(error) from None

@@ -45,13 +45,25 @@ _NOT_RELAYED = _HOP_BY_HOP | {
     "reporting-endpoints", "content-length", "via",
     # The account at the provider.
     "openai-organization", "openai-project", "anthropic-organization-id",
+    # Commands to a browser about this service's origin, on which the owner's pages are.
+    "service-worker-allowed", "refresh", "content-security-policy", "content-security-policy-report-only",
+    "speculation-rules", "origin-trial", "accept-ch", "critical-ch", "permissions-policy", "feature-policy",
+    "document-policy", "sourcemap", "x-sourcemap", "use-as-dictionary", "set-login", "x-frame-options",
     # Set by this service.
-    "x-cost-usd", "x-credits-remaining", "x-max-tokens-applied",
+    "x-upstream-request-id", "x-content-type-options", "x-cost-usd", "x-credits-remaining", "x-max-tokens-applied",
 }  # fmt: skip
 # Servers refuse to write other names (RFC 9110 §5.1, §5.5): one odd header would lose the whole response.
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]+[ \t]*")
-_LOCATION_HEADERS = ("location", "content-location")
+_CHECKED_HEADERS = frozenset({"location", "content-location", "link"})
+# Relations that make a browser load something; those of pages of results are relayed.
+_LOADING_LINK = re.compile(
+    r"pre(?:load|fetch|connect|render)|stylesheet|icon|manifest|import|worker", re.IGNORECASE
+)
+# Ours identifies the request in our logs; the upstream's is relayed under another name.
+_RENAMED = {"x-request-id": "X-Upstream-Request-Id"}
+CONTENT_POLICY = ("Content-Security-Policy", "sandbox; default-src 'none'")
+"""For every relayed response: a page of an upstream must be able to do nothing on this service's origin."""
 _VISIBLE_ASCII = "".join(map(chr, range(0x21, 0x7F)))
 _NOT_RELAYED_PREFIXES = (
     "access-control-", "proxy-", "cf-", "x-gateway-",
@@ -99,16 +111,20 @@ def for_client(
     excluded = _connection_options(received)
     relayed = []
     for name, value in received:
-        if not _is_relayed(name) or (lower := name.lower()) in excluded:
+        relayed_name = _relayed_name(name)
+        if relayed_name is None or (lower := name.lower()) in excluded:
             continue
         if any(secret in value for secret in secrets if secret):
             continue
         # Unfolds a folded line (RFC 9112 §5.2).
         cleaned = value if value.isprintable() else _CONTROL_CHARACTERS.sub(" ", value)
-        if lower in _LOCATION_HEADERS:
-            # The bytes were decoded as Latin-1.
-            cleaned = quote(cleaned.encode("latin-1"), safe=_VISIBLE_ASCII)
-        relayed.append((name, cleaned))
+        if lower in _CHECKED_HEADERS:
+            if lower != "link":
+                # The bytes were decoded as Latin-1.
+                cleaned = quote(cleaned.encode("latin-1"), safe=_VISIBLE_ASCII)
+            elif _LOADING_LINK.search(cleaned):
+                continue
+        relayed.append((relayed_name, cleaned))
     return relayed
 
 
@@ -118,13 +134,11 @@ def _is_forwarded(lower: str) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _is_relayed(name: str) -> bool:
+def _relayed_name(name: str) -> str | None:
     lower = name.lower()
-    return (
-        lower not in _NOT_RELAYED
-        and not lower.startswith(_NOT_RELAYED_PREFIXES)
-        and _NAME.fullmatch(name) is not None
-    )
+    if lower in _NOT_RELAYED or lower.startswith(_NOT_RELAYED_PREFIXES) or _NAME.fullmatch(name) is None:
+        return None
+    return _RENAMED.get(lower, name)
 
 
 def _connection_options(headers: Iterable[tuple[str, str]]) -> set[str]:

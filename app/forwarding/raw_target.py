@@ -19,7 +19,7 @@ DOCUMENTED_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 # Forwarded like those, but not expressible or not useful in an OpenAPI document. Routes need a list; methods in neither
 # get a 405: CONNECT, which asks for a tunnel, and unregistered ones.
 UNDOCUMENTED_METHODS = (
-    "TRACE", "QUERY", "SEARCH", "REPORT", "PROPFIND", "PROPPATCH", "MKCOL", "COPY", "MOVE", "LOCK", "UNLOCK",
+    "OPTIONS", "TRACE", "QUERY", "SEARCH", "REPORT", "PROPFIND", "PROPPATCH", "MKCOL", "COPY", "MOVE", "LOCK", "UNLOCK",
     "PURGE", "LINK", "UNLINK",
 )  # fmt: skip
 

@@ -12,7 +12,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from decimal import Decimal
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from flask import Response
 from werkzeug.datastructures import Headers
@@ -31,9 +32,11 @@ if TYPE_CHECKING:
 
 # Seconds of the monotonic clock.
 Deadline: TypeAlias = float
+Piece = TypeVar("Piece", bytes, bytes | None)
 
 _MAX_BUFFERED_BYTES = 16 * 2**20
 _DRAIN_SECONDS = 10
+_FIRST_PIECE_SECONDS = 1.0
 _BUFFERED_TYPES = (
     "application/json",
     "application/problem+json",
@@ -43,6 +46,10 @@ _BUFFERED_TYPES = (
 )
 _BODYLESS = frozenset({204, 304})
 _CONTENT_LENGTH = "Content-Length"
+# One line break: at a blank line, some SDKs dispatch an event without data, and fail to parse it.
+_KEEP_ALIVE = b": keep-alive\n"
+_EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r", b"\n\r\n")
+_MAX_END_BYTES = 4
 _LENGTH = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
@@ -97,6 +104,10 @@ class ForwardingOptions(NamedTuple):
     quotas: Collection[Quota] = ()
     drain_on_disconnect: bool = False
     secrets: Collection[str] = ()
+    screen_error: Callable[[UpstreamResponse], UpstreamResponse] | None = None
+    """Takes a response with an error status, and returns the one to relay; it may raise instead."""
+    keep_alive_seconds: Decimal = Decimal(0)
+    """Of silence, after which server-sent events get a comment, so that nothing on the way drops them; 0: none."""
 
 
 class RelayedResponse(Response):
@@ -131,7 +142,7 @@ def relay(
 ) -> Response:
     """Return the response to a request, once an upstream's head has arrived; the meter gets the outcome.
 
-    Raises: UpstreamError, UpstreamTimeout when a buffered response is truncated.
+    Raises: UpstreamError, UpstreamTimeout when a buffered response is truncated, or a streamed one before any of it.
     """
     max_seconds = app_state().settings.stream_max_seconds
     deadline = time.monotonic() + max_seconds
@@ -140,13 +151,21 @@ def relay(
     named = {name.lower(): value.lower() for name, value in incoming.headers}
     redactor = Redactor(options.secrets, named.get("content-encoding"))
     stream = _StreamedBody(
-        incoming, meter, permit, redactor, deadline, drain_on_disconnect=options.drain_on_disconnect
+        incoming,
+        meter,
+        permit,
+        redactor,
+        deadline,
+        drain_on_disconnect=options.drain_on_disconnect,
+        keep_alive_seconds=float(options.keep_alive_seconds) if _has_plain_events(named) else 0,
     )
     is_complete = (
         not options.is_streamed(incoming)
         and _is_bufferable(request.method, incoming.status, named)
         and stream.buffer()
     )
+    if not is_complete and not stream.buffered:
+        is_complete = stream.start()
     body: Iterable[bytes] = stream
     if is_complete:
         permit.release_after_response()
@@ -158,7 +177,7 @@ def relay(
         # Proxies in front of this service must not buffer it either.
         headers.append(("X-Accel-Buffering", "no"))
     # None of these is relayed.
-    headers += [("X-Gateway-Request-Id", request.id), *meter.headers()]
+    headers += [("X-Gateway-Request-Id", request.id), relayed_headers.CONTENT_POLICY, *meter.headers()]
     return RelayedResponse(body, status=incoming.status, headers=Headers(headers), direct_passthrough=True)
 
 
@@ -167,6 +186,16 @@ def _is_bufferable(method: str, status: int, headers: Mapping[str, str]) -> bool
         return True
     length = headers.get("content-length", "")
     return bool(_LENGTH.fullmatch(length)) and int(length) <= _MAX_BUFFERED_BYTES
+
+
+def _has_plain_events(headers: Mapping[str, str]) -> bool:
+    return (
+        headers.get("content-type", "").startswith("text/event-stream") and "content-encoding" not in headers
+    )
+
+
+def _is_comment(text: bytes) -> bool:
+    return text.startswith(b":") and text.find(b"\n") == len(text) - 1
 
 
 def _content_length(method: str, incoming: UpstreamResponse, body: bytes) -> list[tuple[str, str]]:
@@ -195,6 +224,7 @@ class _StreamedBody:
         deadline: Deadline,
         *,
         drain_on_disconnect: bool,
+        keep_alive_seconds: float = 0,
     ) -> None:
         self._incoming = incoming
         self._meter = meter
@@ -202,6 +232,8 @@ class _StreamedBody:
         self._permit = permit
         self._deadline = deadline
         self._drain_on_disconnect = drain_on_disconnect
+        self._keep_alive_seconds = keep_alive_seconds
+        self._last_relayed = b""
         self._ended = False
         self.buffered: deque[bytes] = deque()
 
@@ -209,20 +241,43 @@ class _StreamedBody:
         """Buffer the response and settle it; return whether it fitted: if not, it can still be streamed."""
         size = 0
         try:
-            while piece := self._read_chunk(self._deadline):
+            while piece := self._incoming_piece(self._deadline):
                 self.buffered.append(self._redactor.feed(self._meter.feed(piece)))
                 size += len(piece)
                 if size > _MAX_BUFFERED_BYTES:
                     return False
             self.buffered.append(self._rest())
         except BaseException as error:
-            self._incoming.close()
-            self._meter.end(_outcome_of(error))
-            if isinstance(error, OutcomeUnknown):
-                raise upstream_error_of(error) from None
+            self._fail(error)
             raise
         self._meter.end(RelayOutcome.COMPLETE)
         return True
+
+    def start(self) -> bool:
+        """Read the first piece of a streamed response, if it comes soon, and return whether that is all.
+
+        The server sends the head with that piece, so that what breaks off before can be answered with an error.
+        """
+        try:
+            first = _in_time(self._incoming.read_within(_FIRST_PIECE_SECONDS), self._deadline)
+            if first is None:
+                return False
+            if first:
+                self.buffered.append(self._relayed(first))
+                return False
+            self.buffered.append(self._rest())
+        except BaseException as error:
+            self._fail(error)
+            raise
+        self._meter.end(RelayOutcome.COMPLETE)
+        return True
+
+    def _fail(self, error: BaseException) -> None:
+        """End a call of which nothing was relayed. Raises: UpstreamError, UpstreamTimeout if the upstream broke off."""
+        self._incoming.close()
+        self._meter.end(_outcome_of(error))
+        if isinstance(error, OutcomeUnknown):
+            raise upstream_error_of(error) from None
 
     def __iter__(self) -> Iterator[bytes]:
         return self
@@ -254,7 +309,7 @@ class _StreamedBody:
         abort_timer.start()
         size = 0
         try:
-            while piece := self._read_chunk(deadline):
+            while piece := self._incoming_piece(deadline):
                 self._meter.feed(piece)
                 size += len(piece)
                 if size > _MAX_BUFFERED_BYTES:
@@ -269,8 +324,8 @@ class _StreamedBody:
     def _read(self) -> bytes:
         try:
             piece = self._read_chunk(self._deadline)
-            if piece:
-                return self._redactor.feed(self._meter.feed(piece))
+            if piece or piece is None:
+                return self._relayed(piece)
             rest = self._rest()
         except OutcomeUnknown as error:
             self._end(_outcome_of(error))
@@ -280,12 +335,31 @@ class _StreamedBody:
         self._end(RelayOutcome.COMPLETE)
         return rest
 
-    def _read_chunk(self, deadline: Deadline) -> bytes:
+    def _relayed(self, piece: bytes | None) -> bytes:
+        """Return what the client gets of a piece, or after silence."""
+        if piece is None:
+            # It renews the lease of the hold.
+            self._meter.feed(b"")
+            return _KEEP_ALIVE if self._is_between_events() else b""
+        relayed = self._redactor.feed(self._meter.feed(piece))
+        if self._keep_alive_seconds and relayed and not (_is_comment(relayed) and self._is_between_events()):
+            is_short = len(relayed) < _MAX_END_BYTES
+            self._last_relayed = self._last_relayed[-_MAX_END_BYTES:] + relayed if is_short else relayed
+        return relayed
+
+    def _is_between_events(self) -> bool:
+        """Return whether a comment would be no part of an event of which the client has the beginning."""
+        return not self._last_relayed or self._last_relayed.endswith(_EVENT_ENDS)
+
+    def _read_chunk(self, deadline: Deadline) -> bytes | None:
+        """Read a piece, or None when it is time to keep the connection alive. Raises: as `_incoming_piece`."""
+        if not self._keep_alive_seconds:
+            return self._incoming_piece(deadline)
+        return _in_time(self._incoming.read_within(self._keep_alive_seconds), deadline)
+
+    def _incoming_piece(self, deadline: Deadline) -> bytes:
         """Read a piece. Raises: OutcomeUnknown, including after the deadline."""
-        piece = self._incoming.read()
-        if time.monotonic() > deadline:
-            raise OutcomeUnknown("timeout")
-        return piece
+        return _in_time(self._incoming.read(), deadline)
 
     def _rest(self) -> bytes:
         return self._redactor.feed(self._meter.finish()) + self._redactor.finish()
@@ -299,6 +373,12 @@ class _StreamedBody:
             self._meter.end(outcome)
         finally:
             self._permit.release_after_response()
+
+
+def _in_time(piece: Piece, deadline: Deadline) -> Piece:
+    if time.monotonic() > deadline:
+        raise OutcomeUnknown("timeout")
+    return piece
 
 
 def _outcome_of(error: BaseException) -> RelayOutcome:

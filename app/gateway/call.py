@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import NamedTuple
+from urllib.parse import quote
 
 from werkzeug.utils import cached_property
 from werkzeug.wrappers import Response
 
 from app.core import clock, money
-from app.core.request_target import parse_target
+from app.core.request_target import RequestTarget, parse_target
 from app.errors import InsufficientCredits, InvalidInput, PaymentRequired, ProviderNotConfigured, Unauthorized
 from app.forwarding import call as forwarding
 from app.forwarding import headers as relayed_headers
 from app.forwarding.call import MAX_BODY_BYTES
 from app.forwarding.relay import ForwardingOptions
+from app.gateway import operator_errors
 from app.gateway.dialects.request import injection
 from app.gateway.dialects.request.cost_params import CostParams
 from app.gateway.dialects.request.parse import read_cost_params
@@ -25,7 +27,7 @@ from app.gateway.pricing.quotes import CallQuote, PerRpcMethod, PricedRequest, r
 from app.gateway.providers.table import Provider, UpstreamLocation
 from app.gateway.validation.body import parse_body
 from app.gateway.validation.rules import check_fields, check_parameters
-from app.identity.guards import presented_keys
+from app.identity import sdk_keys
 from app.identity.principal import Principal
 from app.payments.x402 import gate, guard, terms
 from app.payments.x402.headers import PaymentHeaders
@@ -40,11 +42,7 @@ from app.web.parsing import parse_json
 _DEFAULT_PREPAID_TOKENS_OUT = 4_000
 _MIN_KEY_LENGTH = 20
 _MAX_REMEMBERED_LINE = 200
-# Parameters that some upstream takes as a credential: it would override the operator's, or identify the client.
-_CREDENTIAL_PARAMETERS = frozenset({
-    "key", "$key", "api_key", "apikey", "api-key", "access_token", "$access_token", "oauth_token", "bearer_token",
-    "x_cg_demo_api_key", "x_cg_pro_api_key", "$httpmethod", "_method",
-})  # fmt: skip
+_CREDENTIAL_PARAMETERS = sdk_keys.CREDENTIAL_PARAMETERS | {"$httpmethod", "_method"}
 
 
 class ValidatedRequest(NamedTuple):
@@ -93,10 +91,17 @@ class GatewayCall:
         """
         request, provider = self.request, self.provider
         line, query = request.raw_target, request.environ["QUERY_STRING"]
-        locate = _locate if query or len(line) > _MAX_REMEMBERED_LINE else _remembered_location
+        is_remembered = (
+            not query
+            and len(line) <= _MAX_REMEMBERED_LINE
+            and not sdk_keys.has_key_segment(request.environ["PATH_INFO"])
+        )
+        locate = _remembered_location if is_remembered else _locate
         location = locate(provider, self.provider_name, request.method, line, query)
         route = location.match.route
         raw = forwarding.decoded_body(request, self.max_bytes)
+        if provider.key_field and provider.key_field.encode() in raw:
+            raw = injection.without_member(raw, provider.key_field)
         body = parse_body(route.body, raw, request.content_type, parse_json=partial(parse_json, request))
         check_fields(provider.refused_fields, provider.limits, body.parsed)
         params = None
@@ -110,7 +115,8 @@ class GatewayCall:
                 is_form=body.is_form,
                 files=body.files,
                 is_streaming_path=location.path.endswith(":streamGenerateContent"),
-            )
+                requests_usage=provider.usage_request,
+            )._replace(output_limit_field=provider.output_limit_field)
         methods = rpc_methods(body.parsed) if isinstance(route.rule, PerRpcMethod) else ()
         return ValidatedRequest(location, raw, body.is_form, params, tuple(methods))
 
@@ -160,13 +166,14 @@ class GatewayCall:
 
     def _price(self, nanos: int, *, body: bytes = b"", unavailable_reason: str | None = None) -> PaymentPrice:
         slug = self.provider.slug
-        return self.payable.price(
+        price = self.payable.price(
             max(self.provider.x402_floor_nanos, nanos),
             body,
             provider_name=slug,
             description=f"One call of {slug} through this gateway",
             unavailable_reason=unavailable_reason,
         )
+        return replace(price, resource=sdk_keys.redact_keys(price.resource))
 
 
 def forward(
@@ -206,6 +213,9 @@ def forward(
 def _locate(provider: Provider, name: str, method: str, line: str, query: str) -> UpstreamLocation:
     """Return where a request line goes. Raises: as `validated`."""
     target = parse_target(line, query, "v1", "gateway", name).without_parameters(_CREDENTIAL_PARAMETERS)
+    if "ak_" in target.path or "gw_" in target.path:
+        path = sdk_keys.without_key_segment(target.path)
+        target = RequestTarget(quote(path), path, target.query)
     location = provider.locate(method, target)
     check_parameters(provider.parameters, target.query)
     return location
@@ -260,6 +270,8 @@ def _exchange(call: GatewayCall, meter: GatewayMeter, *, client_id: str) -> Resp
         account_id=client_id,
         drain_on_disconnect=isinstance(meter, HoldMeter),
         secrets=(provider.api_key,) if provider.api_key else (),
+        screen_error=partial(operator_errors.screen, provider),
+        keep_alive_seconds=app_state().settings.stream_keep_alive_seconds,
     )
     return forwarding.forward(request, outgoing, meter, options)
 
@@ -273,5 +285,5 @@ def _forwarded_headers(
         own_headers=own_headers,
         defaults=defaults,
         # A short value is a placeholder for a key, which may occur in any header by chance.
-        secrets=[key for key in presented_keys(request) if len(key) >= _MIN_KEY_LENGTH],
+        secrets=[key for key in sdk_keys.sdk_keys(request) if len(key) >= _MIN_KEY_LENGTH],
     )

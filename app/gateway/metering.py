@@ -32,8 +32,14 @@ from app.usage.service import UsageCall
 
 _log = structlog.get_logger(__name__)
 # Statuses caused by the operator's credential, its funds or its rate limit, not by the client.
-_REJECTED_CREDENTIAL = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.PAYMENT_REQUIRED, HTTPStatus.FORBIDDEN})
-_OPERATOR_ERRORS = _REJECTED_CREDENTIAL | {HTTPStatus.TOO_MANY_REQUESTS}
+_OPERATOR_ERRORS = frozenset(
+    {
+        HTTPStatus.UNAUTHORIZED,
+        HTTPStatus.PAYMENT_REQUIRED,
+        HTTPStatus.FORBIDDEN,
+        HTTPStatus.TOO_MANY_REQUESTS,
+    }
+)
 
 
 class GatewayMeter(MeteredCall):
@@ -66,12 +72,6 @@ class GatewayMeter(MeteredCall):
     @abstractmethod
     def cancel(self) -> None:
         """Release or refund everything: the client gets no response."""
-
-    def on_response_head(self, incoming: UpstreamResponse) -> None:
-        """Record the status of the response."""
-        super().on_response_head(incoming)
-        if incoming.status in _REJECTED_CREDENTIAL:
-            _log.error("upstream_rejected_credential", provider=self._call.provider, status=incoming.status)
 
     def _is_undelivered(self, ending: RelayOutcome) -> bool:
         """Return whether the response broke off before any of it was relayed, so that the client gets a failure."""

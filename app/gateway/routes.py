@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import flask
@@ -10,6 +11,7 @@ from werkzeug.wrappers import Response
 
 from app.errors import (
     InsufficientCredits,
+    InvalidInput,
     NotFound,
     Overloaded,
     PayloadTooLarge,
@@ -28,14 +30,16 @@ from app.forwarding.raw_target import DOCUMENTED_METHODS, UNDOCUMENTED_METHODS
 from app.gateway import call, schemas
 from app.gateway.providers import listing
 from app.gateway.providers.table import Provider, ProviderTable
-from app.identity import guards
+from app.identity import guards, sdk_keys
 from app.identity.principal import Principal
 from app.identity.service import recall_principal
 from app.payments.x402 import guard
 from app.state import app_state
+from app.web import request_bodies
 from app.web.blueprint import PUBLIC, Blueprint, Guard
 from app.web.client_request import ClientRequest, current_request
 from app.web.openapi import response_headers
+from app.web.parsing import parse_json
 
 _RULE = "/<provider>/<rest:path>"
 # A response to TRACE repeats the request, which contains the operator's credential.
@@ -46,19 +50,31 @@ def _find_provider(name: str) -> Provider:
     return app_state().part(ProviderTable).find(name)
 
 
-def _authenticate(request: ClientRequest) -> Principal | None:
+def _authenticate(request: ClientRequest, provider: Provider) -> Principal | None:
+    if provider.key_field and request.method == "POST":
+        _find_key_in_body(request, provider.key_field)
     return guard.authenticate(request, guards.find_principal_by_sdk_key(request, recall_principal))
 
 
+def _find_key_in_body(request: ClientRequest, name: str) -> None:
+    """Find the key that an older client sends in the body. Raises: Unauthorized for two different keys."""
+    # Read before the key is known, so no more of it than without one.
+    request_bodies.limit_to_keyless(request)
+    body = request_bodies.decoded_body(request)
+    if name.encode() in body:
+        with suppress(InvalidInput):
+            parsed = parse_json(request, body)
+            sdk_keys.add_key(request, parsed.get(name) if isinstance(parsed, dict) else None)
+
+
 def _authorize(request: ClientRequest) -> None:
-    _find_provider((request.view_args or {})["provider"])
-    _authenticate(request)
+    _authenticate(request, _find_provider((request.view_args or {})["provider"]))
 
 
 def serve(request: ClientRequest, name: str) -> Response:
     """Serve a call of the provider with this name, as the views below do. Raises: ServiceError."""
     provider = _find_provider(name)
-    return call.forward(request, provider, _authenticate(request), provider_name=name)
+    return call.forward(request, provider, _authenticate(request, provider), provider_name=name)
 
 
 def forwarded_route(providers: ProviderTable) -> ForwardedRoute:
@@ -120,7 +136,7 @@ for _method in DOCUMENTED_METHODS:
         "X-Payment-Chain",
         "The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.",
     )(_view)
-    # HEAD comes with GET; OPTIONS of all routes is handled by app.web.cors.
+    # HEAD comes with GET.
     _view.provide_automatic_options = False
     gateway.route(_RULE, methods=[_method])(_view)
 flask.Blueprint.add_url_rule(

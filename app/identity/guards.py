@@ -11,7 +11,7 @@ from typing import TypeAlias
 from flask import g
 
 from app.errors import Unauthorized
-from app.identity import limits, service
+from app.identity import limits, sdk_keys, service
 from app.identity.principal import MasterKeyPrincipal, Principal
 from app.web import request_bodies
 from app.web.blueprint import Guard
@@ -19,6 +19,7 @@ from app.web.client_request import ClientRequest
 from server import client_socket
 from server.pool import ANONYMOUS
 
+presented_keys = sdk_keys.presented_keys
 API_KEY_SCHEME = "ApiKey"
 BEARER_SCHEME = "Bearer"
 MASTER_KEY_SCHEME = "MasterKey"
@@ -34,14 +35,15 @@ SECURITY_SCHEMES = {
     BEARER_SCHEME: {
         "type": "http",
         "scheme": "bearer",
-        "description": "The same key, where clients of other services send theirs (gateway routes only).",
+        "description": "The same key, where clients of other services send theirs (gateway routes only; there also in "
+        "`x-goog-api-key`, `api-key`, `X-Subscription-Token` or `?key=`, as the provider's own SDKs do).",
     },
     PAYMENT_SCHEME: {
         "type": "apiKey",
         "in": "header",
         "name": "X-Payment",
         "description": (
-            "Instead of a key, on gateway and proxy routes: the hash of a USDC transaction (with `X-Payment-Chain`), "
+            "Instead of a key, on gateway and x402 routes: the hash of a USDC transaction (with `X-Payment-Chain`), "
             "or a signed payment of x402, here (version 1) or in `PAYMENT-SIGNATURE` (version 2). A call without "
             "either is answered 402 with the terms."
         ),
@@ -124,19 +126,13 @@ def find_principal() -> Principal | None:
 def find_principal_by_sdk_key(
     request: ClientRequest, find: FindPrincipal = service.find_principal
 ) -> Principal | None:
-    """Return the holder of a key that a provider's SDK sends in the header of that provider."""
-    return next((found for key in presented_keys(request) if (found := find(key)) is not None), None)
-
-
-def presented_keys(request: ClientRequest) -> list[str]:
-    """Return the contents of the headers that may carry a key, valid or not."""
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    bearer = token.strip() if scheme.lower() == "bearer" else None
-    candidates = (request.headers.get("X-API-Key"), bearer, request.headers.get("X-Goog-Api-Key"))
-    return [key for key in candidates if key]
+    """Return the holder of a key where a provider's SDK sends it. Raises: Unauthorized for two different keys."""
+    return next((found for key in sdk_keys.sdk_keys(request) if (found := find(key)) is not None), None)
 
 
 def _check_any_key(request: ClientRequest) -> None:
+    if "Authorization" in request.headers:
+        presented_keys(request)  # two different keys are refused
     found = service.find_principal(request.headers.get("X-API-Key"))
     if found is None:
         raise Unauthorized

@@ -47,13 +47,15 @@ def count_registration(network: str) -> None:
     state.rate_limiter.count(state.settings.registration_rate_limit, "registration", network)
 
 
-def count_keyless_request(request: ClientRequest) -> None:
+def count_keyless_request(request: ClientRequest, scope: str = "keyless") -> None:
     """Count a request without a key once its response is known, if that is a 4xx.
+
+    Each scope is counted separately: what neighbours behind one address do to the API does not close the owner's pages.
 
     Raises: RateLimited when KEYLESS_RATE_LIMIT is exceeded.
     """
     limiter, network = app_state().rate_limiter, client_network(request.remote_addr)
-    limit, scope = app_state().settings.keyless_rate_limit, "keyless"
+    limit = app_state().settings.keyless_rate_limit
     limiter.check(limit, scope, network)
     if request.is_counted:
         return

@@ -166,7 +166,7 @@ def _call(request: ClientRequest, call: Mapping[str, Any], headers: dict[str, st
         return error_responses.error_response(InvalidInput.field(next(iter(options)), problem))
     headers |= {_CATALOG_HEADERS[field]: value for field, value in options.items()}
     path, _, query = call["path"].partition("?")
-    prefix = (gateway.gateway if is_provider else proxy.proxy).url_prefix
+    prefix = (gateway.gateway if is_provider else proxy.paid_services).url_prefix
     content = (call["body"] or "").encode("utf-8", "replace")
     environ = environ_of(
         request,
@@ -177,7 +177,7 @@ def _call(request: ClientRequest, call: Mapping[str, Any], headers: dict[str, st
         body=request_bodies.body_environ(content),
     )
     environ["CONTENT_TYPE"] = "application/json"
-    serve = gateway.serve if is_provider else proxy.serve
+    serve = gateway.serve if is_provider else proxy.serve_payer
     return respond(request, environ, partial(_serve, serve, name), route=f"{prefix}/<name>")
 
 

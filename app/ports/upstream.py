@@ -43,6 +43,9 @@ class UpstreamResponse(Protocol):
         Raises: OutcomeUnknown("timeout") after silence, OutcomeUnknown("broken") when it was cut off.
         """
 
+    def read_within(self, seconds: float) -> bytes | None:
+        """Return what `read` does, or None if nothing arrives for this time: then call it again, or `read`."""
+
     def abort(self) -> None:
         """Make a `read` that waits in another thread fail as broken. The exchange must be closed all the same."""
 

@@ -6,6 +6,7 @@ origin and let the page read every response; only the Host header distinguishes 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
@@ -13,6 +14,9 @@ from app.config import Settings
 from app.core.loopback import is_loopback
 from app.errors import RouteNotAllowed
 from app.web.client_request import ClientRequest
+
+# A name or an IP address, and a port; urlsplit ignores what follows a port that is none.
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{0,5})?", re.ASCII)
 
 
 def host_check(settings: Settings) -> Callable[[ClientRequest], None]:
@@ -33,8 +37,8 @@ def host_check(settings: Settings) -> Callable[[ClientRequest], None]:
 
 def is_allowed_host(host_header: str, own_host: str | None) -> bool:
     """Return whether a Host header names this machine or the service's own host, with any port."""
-    try:
-        host = urlsplit(f"//{host_header}").hostname
-    except ValueError:
+    found = _HOST.fullmatch(host_header)
+    if found is None:
         return False
-    return host is not None and (host == own_host or is_loopback(host))
+    host = found[1].strip("[]").lower()
+    return host == own_host or is_loopback(host)

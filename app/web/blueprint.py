@@ -31,11 +31,13 @@ class Guard:
     """Authentication of a blueprint: the accepted OpenAPI security schemes, and the check that raises otherwise."""
 
     schemes: tuple[str, ...]
-    check: Callable[[ClientRequest], None]
+    check: Callable[[ClientRequest], object]
 
 
 _CREDENTIALS = (
-    "X-API-Key, X-Goog-Api-Key, Authorization, X-Upstream-Authorization, X-Payment, Payment-Signature"
+    "X-API-Key, X-Goog-Api-Key, Authorization, X-Upstream-Authorization, X-Payment, Payment-Signature, Api-Key, Apikey,"
+    " X-Subscription-Token, X-Cg-Pro-Api-Key, X-Cg-Demo-Api-Key, Ocp-Apim-Subscription-Key, X-Auth-Token,"
+    " X-Access-Token"
 )
 
 PUBLIC = Guard(schemes=(), check=request_bodies.limit_to_keyless)
@@ -58,9 +60,12 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc, unused-ignore]
     ) -> None:
         super().__init__(name, __name__, url_prefix=url_prefix, description=description)
         self.guard = guard
-        self.before_request(lambda: guard.check(current_request()))
+        self.before_request(self._check)
         if not cacheable:
             self.after_request(set_cache_headers)
+
+    def _check(self) -> None:
+        self.guard.check(current_request())
 
     def route(self, rule: str, **options: Any) -> Callable[[View], View]:
         """Register a view; its function name becomes the operation id.

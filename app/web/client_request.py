@@ -55,6 +55,8 @@ class ClientRequest(flask.Request):
         """Whether a rate limit has counted this request, or the one that it comes in place of."""
         self.inner_status: int | None = None
         """The status of what a message asked for, if its own response does not show it."""
+        self.sdk_keys: list[str] | None = None
+        """The API keys in it, once they were looked for (`app.identity.sdk_keys`)."""
         self.connection: ClientSocket | None = client_socket_of(self.environ)
         """The client's connection; None in tests, which have none."""
 

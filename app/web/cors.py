@@ -5,6 +5,9 @@ Errors before a request is read (408, 431) have no such headers: the origin is n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from flask import Flask, Response, request
 from werkzeug.wrappers import Response as WsgiResponse
 
@@ -15,11 +18,19 @@ _MAX_AGE_SECONDS = "7200"
 
 
 def install(app: Flask, origins: tuple[str, ...]) -> None:
-    """Answer OPTIONS on every API route, and allow these origins to read API responses."""
+    """Answer OPTIONS on API routes, and allow these origins to read API responses.
+
+    Forwarded routes forward it, except a preflight.
+    """
 
     def answer_options() -> Response | None:
         # Ahead of all guards: a browser sends no key with a preflight.
         if request.method != "OPTIONS" or not request.path.startswith(_PREFIX):
+            return None
+        # Flask adds OPTIONS to the methods of other routes.
+        rule = request.url_rule
+        methods = None if rule is None or getattr(rule, "provide_automatic_options", True) else rule.methods
+        if "OPTIONS" in (methods or ()) and not is_preflight(request.environ):
             return None
         response: Response = app.make_default_options_response()
         if not response.allow:
@@ -46,6 +57,11 @@ def install(app: Flask, origins: tuple[str, ...]) -> None:
 
     app.before_request(answer_options)
     app.after_request(allow_origin)
+
+
+def is_preflight(environ: Mapping[str, Any]) -> bool:
+    """Return whether a browser asks if it may send a request (Fetch standard, CORS-preflight request)."""
+    return environ["REQUEST_METHOD"] == "OPTIONS" and "HTTP_ACCESS_CONTROL_REQUEST_METHOD" in environ
 
 
 def add_headers(response: WsgiResponse, origin: str, origins: tuple[str, ...]) -> None:

@@ -93,7 +93,8 @@ NOT_KEYS = {"anonymous": 402, "misplaced": 402, "cookie": 402, "master": 402, "r
 PAID = access(503, _KEYS, **NOT_KEYS)
 REFUSED = access(503, _KEYS, **dict.fromkeys(NOT_KEYS, 403))
 """No route of a provider has this method: refused before a payment is asked for."""
-RELAYED = access(502, _KEYS, **NOT_KEYS)
+RELAYED = access(502, _KEYS)
+RELAYED_IF_PAID = access(502, _KEYS, **NOT_KEYS)
 SIGN_IN = dict.fromkeys(ClientKind, 303)
 """The owner's pages redirect all clients that are not signed in, whatever key they send."""
 PAGE = Access({**SIGN_IN, ClientKind.COOKIE: 200})
@@ -258,6 +259,8 @@ FORWARDED = {
     "/v1/gateway/<provider>/<rest:path>": REFUSED,
     "/v1/proxy/<service_id>": RELAYED,
     "/v1/proxy/<service_id>/<rest:path>": RELAYED,
+    "/v1/x402/services/<service_id>": RELAYED_IF_PAID,
+    "/v1/x402/services/<service_id>/<rest:path>": RELAYED_IF_PAID,
 }
 """Routes of every method."""
 CACHEABLE = {"GET /v1/health", "GET /v1/providers"}

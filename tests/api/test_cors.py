@@ -66,6 +66,33 @@ def test_a_preflight_of_a_sellers_service_is_neither_forwarded_nor_charged(
         stage.assert_charged(0)
 
 
+def test_options_that_is_no_preflight_reaches_the_service_and_is_paid_for(
+    build_app: BuildApp, sqlite_url: str
+) -> None:
+    with market(build_app, sqlite_url, cors_allowed_origins="*") as stage:
+        stage.behave(lambda exchange: exchange.json({"methods": ["GET"]}))
+        for path in ("/things/1", ""):
+            answer = stage.call(path, "OPTIONS", headers={"Origin": PAGE})
+            assert (answer.status_code, answer.get_json()) == (200, {"methods": ["GET"]})
+        assert [asked.method for asked in stage.upstream.asked] == ["OPTIONS", "OPTIONS"]
+        stage.assert_charged(2)
+
+
+def test_options_without_a_key_is_refused_as_any_other_call(build_app: BuildApp, sqlite_url: str) -> None:
+    with market(build_app, sqlite_url) as stage:
+        client = stage.app.test_client()
+        for method in ("OPTIONS", "HEAD", "GET"):
+            for path, status in (
+                (f"/v1/proxy/{stage.id}/x", 401),
+                (f"/v1/proxy/{stage.id}", 401),
+                (f"/v1/x402/services/{stage.id}/x", 402),
+                (f"/v1/x402/services/{stage.id}", 402),
+                ("/v1/gateway/openai/chat/completions", 403),
+            ):
+                assert client.open(path, method=method).status_code == status, (method, path)
+        assert stage.upstream.asked == []
+
+
 def test_an_allowed_origin_reads_responses_and_errors(stage: Stage) -> None:
     client = stage.app.test_client()
     origin = {"Origin": PAGE}

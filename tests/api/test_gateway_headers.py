@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from flask import Flask
+from werkzeug.test import TestResponse
 
-from tests.support.gateway import KEYS, Stage, gateway_stage
+from tests.support.agents import register
+from tests.support.gateway import CHAT, KEYS, Stage, gateway_stage
+from tests.support.logs import written_logs
 from tests.support.upstreams import Exchange, chat_answer
 
 CANARY = "canary-that-must-not-fly"
@@ -79,6 +84,85 @@ def test_a_key_is_read_from_the_header_that_the_providers_clients_use(stage: Sta
         assert stage.agent.key not in repr(stage.upstream.asked[-1])
 
 
+GEMINI = "/v1/gateway/gemini/v1beta/models/gemini-2.5-pro:generateContent"
+TAVILY = "/v1/gateway/tavily/search"
+SDK_PLACES: list[tuple[str, dict[str, str]]] = [
+    (f"{GEMINI}?key={{key}}", {}),
+    (f"{GEMINI}?alt=json&key={{key}}", {}),
+    (CHAT, {"api-key": "{key}"}),
+    (CHAT, {"x-api-key": "{key}"}),
+    (CHAT, {"Authorization": "bearer {key}"}),
+    (CHAT, {"Authorization": "BEARER   {key}"}),
+    (CHAT, {"Authorization": "{key}"}),
+    (CHAT, {"Authorization": "Token {key}"}),
+    (CHAT, {"Authorization": "Basic {basic}"}),
+    ("/v1/gateway/brave/web/search?q=a", {"X-Subscription-Token": "{key}"}),
+    ("/v1/gateway/coingecko/ping", {"x-cg-pro-api-key": "{key}"}),
+    ("/v1/gateway/coingecko/ping?x_cg_pro_api_key={key}", {}),
+    ("/v1/gateway/coingecko/ping?x_cg_demo_api_key={key}", {}),
+    ("/v1/gateway/alchemy/base/v2/{key}", {}),
+    ("/v1/gateway/alchemy/base/{key}", {}),
+    ("/v1/gateway/exa/search", {"x-api-key": "{key}"}),
+    (TAVILY, {"body": "{key}"}),
+]
+
+
+def ask_at(stage: Stage, place: tuple[str, dict[str, str]], key: str, **headers: str) -> TestResponse:
+    path, given = place
+    basic = base64.b64encode(f"user:{key}".encode()).decode()
+    sent = {name: value.format(key=key, basic=basic) for name, value in given.items()}
+    in_body = {"api_key": key} if sent.pop("body", None) else {}
+    bodies: dict[str, Any] = {
+        "gemini": {"contents": []},
+        "openai": {"model": "gpt-5", "messages": [], "max_tokens": 5},
+        "alchemy": {"jsonrpc": "2.0", "id": 1, "method": "eth_blockNumber", "params": []},
+        "exa": {"query": "a"},
+        "tavily": {"query": "a", **in_body, "max_results": 1},
+    }
+    body = bodies.get(path.split("/")[3])
+    method = "GET" if body is None else "POST"
+    client = stage.app.test_client()
+    return client.open(path.format(key=key), method=method, json=body, headers={**headers, **sent})
+
+
+@pytest.mark.parametrize("place", SDK_PLACES, ids=str)
+def test_a_key_where_an_sdk_sends_it_pays_and_goes_no_further(
+    stage: Stage, place: tuple[str, dict[str, str]]
+) -> None:
+    with written_logs() as lines:
+        answer = ask_at(stage, place, stage.agent.key)
+    assert answer.status_code == 200, answer.text
+    assert stage.agent.key not in repr(stage.upstream.asked[-1])
+    assert [row["provider"] for row in stage.usage()] == [place[0].split("/")[3]]
+    assert [line["event"] for line in lines()] == ["request"]
+    assert stage.agent.key not in repr(lines())
+
+
+@pytest.mark.parametrize("place", SDK_PLACES, ids=str)
+@pytest.mark.parametrize("unknown", ["ak_" + "0" * 43, "gw_" + "0" * 43, "ak_short"])
+def test_an_unknown_key_anywhere_is_refused_and_never_offered_a_payment(
+    stage: Stage, place: tuple[str, dict[str, str]], unknown: str
+) -> None:
+    answer = ask_at(stage, place, unknown)
+    assert (answer.status_code, answer.get_json()["code"]) == (401, "UNAUTHORIZED")
+    assert "unknown" in answer.get_json()["error"]
+    assert "PAYMENT-REQUIRED" not in answer.headers
+    assert stage.upstream.asked == []
+
+
+@pytest.mark.parametrize("place", SDK_PLACES, ids=str)
+def test_two_different_keys_are_refused_wherever_they_are(
+    stage: Stage, place: tuple[str, dict[str, str]]
+) -> None:
+    other = register(stage.app.test_client()).key
+    header = "X-Goog-Api-Key" if "x-api-key" in place[1] else "X-API-Key"
+    answer = ask_at(stage, place, stage.agent.key, **{header: other})
+    assert answer.status_code == 401
+    assert "two different API keys" in answer.get_json()["error"]
+    assert stage.upstream.asked == []
+    assert ask_at(stage, place, stage.agent.key, **{header: stage.agent.key}).status_code == 200
+
+
 def test_a_bearer_token_is_refused_outside_the_gateway(stage: Stage) -> None:
     headers = {"Authorization": f"Bearer {stage.agent.key}"}
     for path in ("/v1/wallets", "/v1/balance", "/v1/usage"):
@@ -102,7 +186,7 @@ def test_headers_meant_for_the_operator_do_not_reach_the_client(stage: Stage) ->
         "X-Gateway-Request-Id": "forged", "X-Listed": "1",
     }  # fmt: skip
     kept = {
-        "X-Request-Id": "req_upstream", "Retry-After-Ms": "5", "X-Ratelimit-Limit-Requests": "60",
+        "Request-Id": "req_1", "Retry-After-Ms": "5", "X-Ratelimit-Limit-Requests": "60",
         "Openai-Processing-Ms": "3", "Etag": '"abc"',
     }  # fmt: skip
 
@@ -111,6 +195,8 @@ def test_headers_meant_for_the_operator_do_not_reach_the_client(stage: Stage) ->
             *dropped.items(),
             *kept.items(),
             ("Connection", "X-Listed"),
+            ("X-Request-Id", "req_upstream"),
+            ("X-Upstream-Request-Id", "forged"),
             ("Link", "<1>"),
             ("Link", "<2>"),
         ]
@@ -124,6 +210,8 @@ def test_headers_meant_for_the_operator_do_not_reach_the_client(stage: Stage) ->
     for name, value in kept.items():
         assert seen.getlist(name) == [value]
     assert seen.getlist("Link") == ["<1>", "<2>"]
+    assert seen.getlist("X-Upstream-Request-Id") == ["req_upstream"]
+    assert seen.getlist("X-Request-Id") == seen.getlist("X-Gateway-Request-Id")
     assert "Connection" not in seen
     assert len(seen.getlist("Content-Length")) == 1
 
@@ -144,11 +232,11 @@ def test_a_cache_never_serves_a_paid_response_to_a_client_without_the_key(stage:
 def test_the_operators_credential_is_redacted_from_responses(stage: Stage) -> None:
     def echo(exchange: Exchange) -> None:
         key = KEYS["openai"]
-        exchange.json({"error": {"message": f"bad key {key}"}}, 401, ("Location", f"https://x.example/{key}"))
+        exchange.json({"error": {"message": f"bad key {key}"}}, 404, ("Location", f"https://x.example/{key}"))
 
     stage.behave(echo)
     answer = stage.chat()
-    assert answer.status_code == 401
+    assert answer.status_code == 404
     assert KEYS["openai"] not in repr(answer.headers) + answer.text
     assert "bad key …" in answer.get_json()["error"]["message"]
 
@@ -170,8 +258,12 @@ def test_the_operators_credential_is_not_in_streams_and_compressed_responses(
     stage.behave(in_pieces)
     if encoding:
         # The pieces that have arrived together are read as one.
-        with pytest.raises(ConnectionResetError):
-            stage.chat(stream=True).get_data()
+        try:
+            refused = stage.chat(stream=True)
+            assert KEYS["openai"].encode() not in refused.get_data()
+            assert refused.status_code == 502  # before its first byte
+        except ConnectionResetError:
+            pass
     else:
         assert stage.chat(stream=True).data == words.replace(KEYS["openai"].encode(), "…".encode())
     stage.behave(lambda exchange: exchange.answer(words, 200, ("Content-Type", "text/html"), *headers[1:]))

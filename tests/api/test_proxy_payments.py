@@ -61,7 +61,7 @@ def ask(
 ) -> TestResponse:
     """Send a call without a key."""
     return stage.app.test_client().open(
-        f"/v1/proxy/{stage.id}{path}", headers=dict(headers or {}), **{"method": "GET", **request}
+        f"/v1/x402/services/{stage.id}{path}", headers=dict(headers or {}), **{"method": "GET", **request}
     )
 
 
@@ -139,7 +139,7 @@ def test_a_payment_for_a_cheap_service_does_not_pay_for_an_expensive_one(
     stage: Market, payer: EvmPayer
 ) -> None:
     cheap = sell(stage.seller, base_url=f"{stage.upstream.url}/cheap", price_per_call_usd=0.02)
-    refused = stage.app.test_client().get(f"/v1/proxy/{cheap['id']}/x")
+    refused = stage.app.test_client().get(f"/v1/x402/services/{cheap['id']}/x")
     answer = ask(stage, payer.pays(refused))
     assert refusal(answer) == (402, "PAYMENT_INVALID")
     assert answer.get_json()["details"]["reason"] == "invalid_exact_evm_payload_authorization_value_mismatch"
@@ -281,7 +281,7 @@ def reachable(
 
 def test_a_wallet_buys_from_this_catalog_like_from_any_seller(reachable: Market, base_node: EvmNode) -> None:
     fund(base_node, reachable.buyer.address, eth=0, dollars=1)
-    url = f"{reachable.app.state.settings.public_url}/v1/proxy/{reachable.id}/weather/Berlin"
+    url = f"{reachable.app.state.settings.public_url}/v1/x402/services/{reachable.id}/weather/Berlin"
     path = f"{reachable.buyer.wallet_url}/x402/fetch"
     for _ in range(2):
         answer = reachable.buyer.post(
@@ -293,7 +293,7 @@ def test_a_wallet_buys_from_this_catalog_like_from_any_seller(reachable: Market,
     assert_paid_calls(reachable, 1)
 
 
-@pytest.mark.parametrize("path", ["/v1/wallets", "/v1/proxyx/a", "/mcp", "/"])
+@pytest.mark.parametrize("path", ["/v1/wallets", "/v1/proxy/a", "/v1/x402/servicesx/a", "/mcp", "/"])
 def test_no_other_url_of_this_service_is_fetched(reachable: Market, path: str) -> None:
     body = {"url": reachable.app.state.settings.public_url + path, "max_amount_usd": 1}
     answer = reachable.buyer.post(f"{reachable.buyer.wallet_url}/x402/fetch", body)

@@ -37,6 +37,7 @@ def field_problem(answer: Any, field: str) -> str:
 def test_registration_returns_the_service_and_shows_its_secret_once(seller: Agent) -> None:
     made = sell(seller, openapi_spec=SPEC)
     assert made["signing_secret"].startswith("sv_")
+    assert made["x402_url"] == f"http://purser.test/v1/x402/services/{made['id']}"
     assert made["proxy_url"] == f"http://purser.test/v1/proxy/{made['id']}"
     answer = seller.get(f"/v1/services/{made['id']}")
     assert answer.get_json() == {

@@ -60,9 +60,9 @@ def test_every_route_is_documented(app: Flask, document: Document) -> None:
         (method.lower(), re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", rule.rule))
         for rule in app.url_map.iter_rules()
         for method in (rule.methods or set())
-        # The proxy route without a path is the same operation as with one.
+        # A service's route without a path is the same operation as with one.
         if rule.rule.startswith("/v1/")
-        and rule.rule != "/v1/proxy/<service_id>"
+        and rule.rule not in {"/v1/proxy/<service_id>", "/v1/x402/services/<service_id>"}
         and method.lower() in _METHODS
     }
     assert documented == served
@@ -116,7 +116,7 @@ def test_headers_that_clients_act_on_are_documented(document: Document) -> None:
             assert ("Retry-After" in headers) == (status in {"409", "429", "503"}), (method, path, status)
             if "Idempotency-Key" in names and status.startswith("2"):
                 assert "Idempotent-Replayed" in headers, (method, path)
-        if path.startswith(("/v1/gateway/{provider}/", "/v1/proxy/")):
+        if path.startswith(("/v1/gateway/{provider}/", "/v1/proxy/", "/v1/x402/services/")):
             assert {"X-Cost-Usd", "X-Credits-Remaining"} <= operation["responses"]["200"]["headers"].keys()
             assert "400" in operation["responses"], (method, path)
 

@@ -113,7 +113,9 @@ def test_the_sandbox_serves_its_own_names(host: str) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    ["rebind.example:18731", "localhost.example", "127.0.0.1.nip.example", "0.0.0.0:8000", "[::1", "a@purser.test.b"],
+    ["rebind.example:18731", "localhost.example", "127.0.0.1.nip.example", "0.0.0.0:8000", "[::1", "a@purser.test.b",
+     "127.0.0.1:18340.evil.com", "127.0.0.1:abc", "localhost:1:2", "evil.com@127.0.0.1", "127.0.0.1/evil.com",
+     "purser.test:1.evil.com", "[::1]evil.com", "[::1]:1.evil.com", "127.0.0.1 evil.com", "127.0.0.1:٣"],
 )  # fmt: skip
 def test_the_sandbox_serves_no_other_names(host: str) -> None:
     assert not is_allowed_host(host, "purser.test")
@@ -131,6 +133,7 @@ def test_dns_rebinding_reads_nothing_from_the_sandbox(
         "/",
         "/openapi.json",
         "/v1/proxy/x/y",
+        "/v1/x402/services/x/y",
         "/v1/gateway/openai/x",
         "/nowhere",
     ):

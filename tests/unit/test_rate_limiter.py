@@ -100,6 +100,27 @@ def test_without_redis_a_process_counts_alone_until_it_is_back(monkeypatch: pyte
         assert _counted(RateLimiter(url), client, attempts=9) == 1
 
 
+def test_processes_without_redis_together_grant_no_more_than_the_limit() -> None:
+    client, url = new_id(), f"redis://127.0.0.1:{free_port()}/0"
+    each = [RateLimiter(url) for _ in range(4)]
+    for limiter in each:
+        limiter.processes = 4
+    assert [_counted(limiter, client, attempts=9, limit="8 per minute") for limiter in each] == [2] * 4
+    assert [_counted(limiter, new_id(), attempts=9, limit="3 per minute") for limiter in each] == [1] * 4
+
+
+def test_any_number_of_clients_that_wait_leaves_a_bounded_number_of_queues() -> None:
+    limiter = RateLimiter(f"redis://127.0.0.1:{free_port()}/0")
+    for number in range(2_500):
+        limiter.count_when_permitted("9 per hour", "service", f"client-{number}", 0)
+    assert len(limiter._queues) <= 1_000
+    for _ in range(9):
+        with suppress(RateLimited):
+            limiter.count_when_permitted("9 per hour", "service", "client-1", 0)
+    with pytest.raises(RateLimited):
+        limiter.count_when_permitted("9 per hour", "service", "client-1", 0)
+
+
 def test_unlimited_counts_nothing(redis_url: str) -> None:
     limiter = RateLimiter(redis_url)
     for limit in (None, ""):

@@ -81,6 +81,14 @@ def test_headers_meant_for_the_operator_are_not_relayed() -> None:
         (("Location", "http://[x"), ("Location", "http://[x")),
         (("Content-Location", "http://a:99999/"), ("Content-Location", "http://a:99999/")),
         (("Etag", '"abc"'), ("Etag", '"abc"')),
+        (("Link", '</2>; rel="next"'), ("Link", '</2>; rel="next"')),
+        (("Link", "</x.js>; rel=preload; as=script"), None),
+        (("Link", '<https://evil.example/>; rel="modulepreload"'), None),
+        (("Service-Worker-Allowed", "/"), None),
+        (("Refresh", "0; url=https://evil.example"), None),
+        (("Content-Security-Policy", "default-src *"), None),
+        (("X-Request-Id", "spoof"), ("X-Upstream-Request-Id", "spoof")),
+        (("x-upstream-request-id", "spoof"), None),
     ],
 )
 def test_an_unusual_header_is_repaired_or_left_out(

@@ -16,7 +16,12 @@ from decimal import Decimal
 from urllib.parse import urlsplit
 
 from app.adapters.upstream_http.connections import AddressCheck, ConnectionPool, UpstreamConnection
-from app.adapters.upstream_http.response_reader import Http1Reader, MalformedResponse, set_timeout
+from app.adapters.upstream_http.response_reader import (
+    Http1Reader,
+    MalformedResponse,
+    StillSilent,
+    set_timeout,
+)
 from app.core import ip_ranges
 from app.db.unit_of_work import assert_no_unit
 from app.observability import counters
@@ -55,6 +60,7 @@ class HttpUpstreamResponse:
         self._pool = pool
         self._ended = False
         self._aborted = False
+        self._is_silent = False
         self.headers: Headers = reader.head.headers
 
     @property
@@ -80,6 +86,19 @@ class HttpUpstreamResponse:
                 self.close()
                 raise OutcomeUnknown("broken")
             self._end(is_reusable=self._reader.is_reusable)
+        return piece
+
+    def read_within(self, seconds: float) -> bytes | None:
+        """Return what `read` does, or None if nothing arrives for this time; the time limit goes on."""
+        self._reader.silence_seconds = seconds
+        try:
+            piece = self.read(extends_deadline=not self._is_silent)
+        except StillSilent:
+            self._is_silent = True
+            return None
+        finally:
+            self._reader.silence_seconds = None
+        self._is_silent = False
         return piece
 
     def abort(self) -> None:

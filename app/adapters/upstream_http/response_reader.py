@@ -37,6 +37,10 @@ class MalformedResponse(Exception):
     """A response is truncated or is not HTTP."""
 
 
+class StillSilent(Exception):
+    """Nothing arrived within the time of one read; the response can be read on."""
+
+
 class ResponseHead(NamedTuple):
     """A parsed head. Without a valid `length`, the body is chunked or ends with the connection."""
 
@@ -100,6 +104,8 @@ class Http1Reader:
         """Store the socket of the request, and the time limit of the head and of each piece."""
         self._socket = open_socket
         self._seconds = seconds
+        self.silence_seconds: float | None = None
+        """After this time without a byte, a read raises StillSilent; None: it waits until the time limit."""
         self._buffer = b""
         self.restart_timeout()
         self.head = self._read_head(method)
@@ -121,7 +127,7 @@ class Http1Reader:
     def read(self) -> bytes:
         """Return the bytes that have arrived, waiting for at least one; empty at the end.
 
-        Raises: MalformedResponse, OSError (TimeoutError among them).
+        Raises: MalformedResponse, OSError (TimeoutError among them), StillSilent.
         """
         if self._ended:
             return b""
@@ -213,6 +219,13 @@ class Http1Reader:
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError
+        silence = self.silence_seconds
+        if silence is not None and silence < left:
+            set_timeout(self._socket, silence)
+            try:
+                return self._socket.recv(_RECEIVE_BYTES)
+            except TimeoutError:
+                raise StillSilent from None
         set_timeout(self._socket, left)
         # Never less, even where the rest is known: TLS keeps what it decrypted beyond that, where no poll sees it.
         return self._socket.recv(_RECEIVE_BYTES)

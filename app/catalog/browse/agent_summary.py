@@ -21,7 +21,7 @@ _DIRECTION_MARKS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u
 
 def render_summary(service: ServiceView, listing: ServiceListing, day: DailyUsage, *, public_url: str) -> str:
     """Return the description of a service: purpose, price, authentication, endpoints, and an example call."""
-    url = f"{public_url}/v1/proxy/{service.id}"
+    url, payer_url = (f"{public_url}/v1/{path}/{service.id}" for path in ("proxy", "x402/services"))
     described = _single_line(service.description)[:_MAX_DESCRIPTION]
     lines = [
         f"{_single_line(service.name)} ({_single_line(service.category)})",
@@ -33,6 +33,7 @@ def render_summary(service: ServiceView, listing: ServiceListing, day: DailyUsag
         "Auth: send your key as X-API-Key; the seller does not get it.",
         "If the seller has given you a key of its own, send that as X-Upstream-Authorization.",
         f"URL: {url}/ followed by the endpoint's path. The seller's response is returned unchanged.",
+        f"Without an account: the same calls below {payer_url}/ are paid for one by one with USDC (x402).",
         *_reliability(day),
         "",
         *_endpoints(listing.endpoints),

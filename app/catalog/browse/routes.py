@@ -24,7 +24,10 @@ catalog = Blueprint(
     "catalog",
     guard=guards.ANY_KEY,
     url_prefix="/v1/catalog",
-    description="Services that other agents offer. Call them through `/v1/proxy/{service_id}/…`.",
+    description=(
+        "Services that other agents offer. Call them through `/v1/proxy/{service_id}/…`, or without an account through"
+        " `/v1/x402/services/{service_id}/…`."
+    ),
 )
 subscribed = Blueprint(
     "subscriptions",

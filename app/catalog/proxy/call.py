@@ -37,6 +37,7 @@ from app.forwarding import headers as relayed_headers
 from app.forwarding.raw_target import target_under_prefix
 from app.forwarding.relay import ForwardingOptions
 from app.identity.principal import Principal
+from app.identity.sdk_keys import is_ours, sdk_keys
 from app.payments.x402 import gate, guard, terms
 from app.payments.x402.headers import PaymentHeaders
 from app.payments.x402.terms import PayableRequest, PaymentPrice
@@ -49,6 +50,8 @@ from app.wallets.core.wallets import WalletView
 from app.web import request_bodies
 from app.web.client_request import ClientRequest
 
+KEY_PREFIX = ("v1", "proxy")
+PAYER_PREFIX = ("v1", "x402", "services")
 SIGNATURE_HEADER = "X-Gateway-Signature"
 TIMESTAMP_HEADER = "X-Gateway-Timestamp"
 MAX_PRICE_HEADER = "X-Max-Price-Usd"
@@ -69,36 +72,44 @@ def reject_loops(request: ClientRequest) -> None:
         )
 
 
-def forward(request: ClientRequest, service_id: str, caller: Principal | None) -> Response:
-    """Forward a request to a service and return its response unchanged.
-
-    The caller's credits pay for it; without a caller, or if they do not suffice, the payment in the request.
+def forward(request: ClientRequest, service_id: str, caller: Principal) -> Response:
+    """Forward a request to a service, paid for with the caller's credits, and return its response unchanged.
 
     Raises: NotFound, InvalidInput, DomainNotAllowed, PerTxLimitExceeded, SessionLimitExceeded, PayloadTooLarge,
-    Unauthorized, InsufficientCredits, PaymentRequired, PaymentInvalid, PaymentAlreadyUsed, PaymentPending, Overloaded,
-    UpstreamError, UpstreamTimeout.
+    Unauthorized, InsufficientCredits, Overloaded, UpstreamError, UpstreamTimeout.
     """
-    proxied = _validated(request, service_id, caller)
-    has_payment = proxied.price.headers.has_payment
+    return _forward_on_credits(_validated(request, KEY_PREFIX, service_id, caller), caller)
+
+
+def forward_payable(request: ClientRequest, service_id: str, caller: Principal | None) -> Response:
+    """Forward a request to a service as `forward` does; a payment in the request can pay for it.
+
+    The caller's credits pay; without a caller, or if they do not suffice, the payment.
+
+    Raises: as `forward`; PaymentRequired, PaymentInvalid, PaymentAlreadyUsed, PaymentPending.
+    """
+    proxied = _validated(request, PAYER_PREFIX, service_id, caller)
+    price = _price(proxied)
+    has_payment = price.headers.has_payment
     if caller is None and not has_payment:
-        raise terms.attach(proxied.price, PaymentRequired())
-    with gate.attach_terms(lambda: proxied.price):
+        raise terms.attach(price, PaymentRequired())
+    with gate.attach_terms(lambda: price):
         if caller is None:
-            return _forward_prepaid(proxied, None)
+            return _forward_prepaid(proxied, price, None)
         try:
             return _forward_on_credits(proxied, caller)
         except InsufficientCredits:
             # A payment would not count against the session that the request names.
             if not has_payment or proxied.session_charge is not None:
                 raise
-            return _forward_prepaid(proxied, caller)
+            return _forward_prepaid(proxied, price, caller)
         except Unauthorized:
             raise guard.key_or_payment_required() from None
 
 
 @dataclass(frozen=True)
 class _ProxiedCall:
-    """A call that may be made, with its price for a payment."""
+    """A call that may be made."""
 
     request: ClientRequest
     service: CallableService
@@ -107,33 +118,38 @@ class _ProxiedCall:
     body: bytes
     wallet_id: str | None
     session_charge: SpendingRequest | None
-    price: PaymentPrice
 
 
-def _validated(request: ClientRequest, service_id: str, caller: Principal | None) -> _ProxiedCall:
+def _validated(
+    request: ClientRequest, prefix: tuple[str, ...], service_id: str, caller: Principal | None
+) -> _ProxiedCall:
     service = services.callable_service(service_id)
     wallet = _wallet(request, caller)
-    target = target_under_prefix(request, "v1", "proxy", service_id).without_parameters({_WALLET_PARAMETER})
+    target = target_under_prefix(request, *prefix, service_id).without_parameters({_WALLET_PARAMETER})
     url = base_urls.parse(service.base_url)
-    settings = app_state().settings
-    if base_urls.is_own(url, settings):
+    if base_urls.is_own(url, app_state().settings):
         raise UpstreamError("The base URL of this service points to the proxy itself; it cannot be called.")
     _check_domain(wallet, url)
     _check_price(request, service)
     body = call.body(request, call.MAX_BODY_BYTES if caller else request_bodies.MAX_KEYLESS_BYTES)
+    session_charge = _session_charge(request, service, wallet, url)
+    wallet_id = None if wallet is None else wallet.id
+    return _ProxiedCall(request, service, url, target, body, wallet_id, session_charge)
+
+
+def _price(proxied: _ProxiedCall) -> PaymentPrice:
+    """Return the price of a call that is paid for one by one: a settlement has a cost, so it has a minimum."""
+    request, service = proxied.request, proxied.service
     payable = PayableRequest(
         request.method, request.raw_target, PaymentHeaders.read(request.headers.get), request.remote_addr
     )
-    price = payable.price(
-        max(service.price_nanos, money.nanos_from_usd(settings.x402_price_usd)),
-        body,
+    return payable.price(
+        max(service.price_nanos, money.nanos_from_usd(app_state().settings.x402_price_usd)),
+        proxied.body,
         provider_name=service.provider,
         description="One call of a service of this catalog",
         unavailable_reason=None,
     )
-    session_charge = _session_charge(request, service, wallet, url)
-    wallet_id = None if wallet is None else wallet.id
-    return _ProxiedCall(request, service, url, target, body, wallet_id, session_charge, price)
 
 
 def _forward_on_credits(proxied: _ProxiedCall, caller: Principal) -> Response:
@@ -147,8 +163,8 @@ def _forward_on_credits(proxied: _ProxiedCall, caller: Principal) -> Response:
     return _exchange(proxied, meter, client_id=caller.account_id)
 
 
-def _forward_prepaid(proxied: _ProxiedCall, caller: Principal | None) -> Response:
-    grant = gate.accept_payment(proxied.price, payer=caller)
+def _forward_prepaid(proxied: _ProxiedCall, price: PaymentPrice, caller: Principal | None) -> Response:
+    grant = gate.accept_payment(price, payer=caller)
     meter = PaymentMeter(proxied.service, model=_model(proxied), grant=grant)
     # Each payment counts as a separate client: it shares neither limits nor idempotency keys with another.
     return _exchange(proxied, meter, client_id=grant.payment_id)
@@ -161,7 +177,7 @@ def _model(proxied: _ProxiedCall) -> str:
 def _exchange(proxied: _ProxiedCall, meter: ProxyMeter, *, client_id: str) -> Response:
     request = proxied.request
     outgoing = _signed_request(proxied, client_id)
-    if key := request.headers.get("X-API-Key"):
+    for key in filter(is_ours, sdk_keys(request)):
         disclosure.reject_key(key, target=outgoing.target, headers=outgoing.headers, body=outgoing.body)
     options = ForwardingOptions(
         app_state().ports.public_upstream,

@@ -1,4 +1,4 @@
-"""`/v1/proxy/{service_id}/…`: calls to services of the catalog, charged to your credits."""
+"""Calls to services of the catalog: `/v1/proxy` with a key, `/v1/x402/services` also with a payment of each call."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from app.errors import (
     PaymentPending,
     PaymentRequired,
     PerTxLimitExceeded,
+    ServiceError,
     SessionLimitExceeded,
     Unauthorized,
     UpstreamError,
@@ -28,6 +29,7 @@ from app.forwarding.entry import ForwardedRoute
 from app.forwarding.raw_target import DOCUMENTED_METHODS, UNDOCUMENTED_METHODS
 from app.identity import guards
 from app.identity.principal import Principal
+from app.identity.sdk_keys import sdk_keys
 from app.identity.service import recall_principal
 from app.payments.x402 import guard
 from app.web.blueprint import Blueprint, Guard
@@ -38,45 +40,92 @@ _RULE = "/<service_id>/<rest:path>"
 _SHORT_RULE = "/<service_id>"
 
 
-def _authenticate(request: ClientRequest) -> Principal | None:
-    # Authorization belongs to the service, so a key is in X-API-Key only.
-    return guard.authenticate(request, recall_principal(request.headers.get("X-API-Key")))
+def _find_holder(request: ClientRequest) -> Principal | None:
+    """Return the holder of the key in X-API-Key, the only place for it: others belong to the service.
+
+    Raises: Unauthorized for two different keys, and for a valid one elsewhere, whose holder should not pay again.
+    """
+    keys = sdk_keys(request)
+    if (key := request.headers.get("X-API-Key")) is not None or not keys:
+        return recall_principal(key)
+    if any(recall_principal(key) for key in keys):
+        raise Unauthorized("Send your API key in the X-API-Key header on this route, and nowhere else.")
+    return None
 
 
-def _authorize(request: ClientRequest) -> None:
-    _authenticate(request)
+def _authenticate_key(request: ClientRequest) -> Principal:
+    found = _find_holder(request)
+    if found is None:
+        guards.allow_keyless(request)
+        raise Unauthorized(
+            "A valid API key is required in the X-API-Key header. Without an account, this service can be called and"
+            " paid for with USDC (x402) below /v1/x402/services."
+        )
+    guards.authenticate_as(request, found)
+    return found
 
 
-_GUARD = Guard(schemes=(guards.API_KEY_SCHEME, guards.PAYMENT_SCHEME), check=_authorize)
-"""An API key that pays with its credits, or a payment for this call."""
+def _authenticate_payer(request: ClientRequest) -> Principal | None:
+    return guard.authenticate(request, _find_holder(request))
+
 
 proxy = Blueprint(
     "proxy",
-    guard=_GUARD,
+    guard=Guard(schemes=(guards.API_KEY_SCHEME,), check=_authenticate_key),
     url_prefix="/v1/proxy",
-    description="Calls to services of the catalog. The service's response is returned unchanged.",
+    description=(
+        "Calls to services of the catalog, with your API key. The service's response is returned unchanged. Without an"
+        " account: `/v1/x402/services`."
+    ),
+)
+paid_services = Blueprint(
+    "x402_services",
+    guard=Guard(schemes=(guards.API_KEY_SCHEME, guards.PAYMENT_SCHEME), check=_authenticate_payer),
+    url_prefix="/v1/x402/services",
+    description=(
+        "Calls to services of the catalog without an account, each with its own payment (x402). A valid API key pays"
+        " with its credits here too, and a payment sent along is used only if they do not suffice."
+    ),
 )
 
 
 def serve(request: ClientRequest, service_id: str) -> Response:
-    """Serve a call of a service, as the views below do. Raises: ServiceError."""
-    return proxy_call.forward(request, service_id, _authenticate(request))
+    """Serve a call with a key, as the views of `/v1/proxy` do. Raises: ServiceError."""
+    return proxy_call.forward(request, service_id, _authenticate_key(request))
 
 
-FORWARDED_ROUTE = ForwardedRoute(proxy.url_prefix, _RULE, lambda _: True, serve)
+def serve_payer(request: ClientRequest, service_id: str) -> Response:
+    """Serve a call with a payment or a key, as the views of `/v1/x402/services` do. Raises: ServiceError."""
+    return proxy_call.forward_payable(request, service_id, _authenticate_payer(request))
 
 
-def _forwarding(method: str) -> Callable[..., Response]:
+FORWARDED_ROUTES = (
+    ForwardedRoute(proxy.url_prefix, _RULE, lambda _: True, serve),
+    ForwardedRoute(paid_services.url_prefix, _RULE, lambda _: True, serve_payer),
+)
+
+
+def _forward_for_key(service_id: str) -> Response:
+    return proxy_call.forward(current_request(), service_id, guards.current_principal())
+
+
+def _forward_for_payer(service_id: str) -> Response:
+    return proxy_call.forward_payable(current_request(), service_id, guards.find_principal())
+
+
+def _forwarding(
+    name: str, method: str, forward: Callable[[str], Response], note: str
+) -> Callable[..., Response]:
     def call(service_id: str, path: str = "") -> Response:
         del path  # taken from the request line, which has not been decoded
-        return proxy_call.forward(current_request(), service_id, guards.find_principal())
+        return forward(service_id)
 
-    call.__name__ = f"proxy_{method.lower()}"
+    call.__name__ = f"{name}_{method.lower()}"
     call.__doc__ = f"""Forward a {method} to a service and return its response unchanged.
 
     Path, query (without `wallet_id`) and body are forwarded below the service's base URL. The price is charged once
     for a response with a status below 500. Your keys and cookies are not forwarded; a call that contains your key
-    anywhere but in X-API-Key is refused.
+    anywhere but in X-API-Key is refused. {note}
     """
     return call
 
@@ -93,35 +142,58 @@ _NOTES = (
     (proxy_call.MAX_PRICE_HEADER, "Refuse the call with 403 if its price is higher, in US dollars."),
     ("X-Upstream-Authorization", "Forwarded as `Authorization`, for services that gave you a key."),
 )
+_ERRORS = (
+    Unauthorized, InsufficientCredits, PerTxLimitExceeded, SessionLimitExceeded, DomainNotAllowed, PayloadTooLarge,
+    Overloaded, UpstreamError, UpstreamTimeout,
+)  # fmt: skip
+_PAYMENT_ERRORS = (PaymentRequired, PaymentInvalid, PaymentAlreadyUsed, PaymentPending)
 
-for _method in DOCUMENTED_METHODS:
-    _view = proxy.response(
-        200,
-        schemas.ProxiedAnswer,
-        description="The response of the service.",
-        headers=response_headers("X-Gateway-Request-Id", "X-Cost-Usd", "X-Credits-Remaining"),
-    )(
-        proxy.raises(
-            Unauthorized, InsufficientCredits, PaymentRequired, PaymentInvalid, PaymentAlreadyUsed, PaymentPending,
-            PerTxLimitExceeded, SessionLimitExceeded, DomainNotAllowed, PayloadTooLarge, Overloaded, UpstreamError,
-            UpstreamTimeout,
-        )(_forwarding(_method))
-    )  # fmt: skip
-    for _name, _note in _NOTES:
-        _view = proxy.header(_name, _note)(_view)
-    # HEAD is included in GET. OPTIONS of all routes is handled by app.web.cors.
-    _view.provide_automatic_options = False
-    proxy.route(_RULE, methods=[_method])(_view)
 
-for _rule, _methods in (
-    (_RULE, UNDOCUMENTED_METHODS),
-    (_SHORT_RULE, (*DOCUMENTED_METHODS, *UNDOCUMENTED_METHODS)),
-):
-    flask.Blueprint.add_url_rule(
-        proxy,
-        _rule,
-        f"proxy_others_{len(_methods)}",
-        _forwarding("call"),
-        methods=list(_methods),
-        provide_automatic_options=False,
-    )
+def _register(
+    blueprint: Blueprint,
+    forward: Callable[[str], Response],
+    note: str,
+    errors: tuple[type[ServiceError], ...],
+    notes: tuple[tuple[str, str], ...],
+) -> None:
+    name = blueprint.name
+    for method in DOCUMENTED_METHODS:
+        view = blueprint.response(
+            200,
+            schemas.ProxiedAnswer,
+            description="The response of the service.",
+            headers=response_headers("X-Gateway-Request-Id", "X-Cost-Usd", "X-Credits-Remaining"),
+        )(blueprint.raises(*errors)(_forwarding(name, method, forward, note)))
+        for header, meaning in notes:
+            view = blueprint.header(header, meaning)(view)
+        # HEAD is included in GET.
+        view.provide_automatic_options = False
+        blueprint.route(_RULE, methods=[method])(view)
+    for rule, methods in (
+        (_RULE, UNDOCUMENTED_METHODS),
+        (_SHORT_RULE, (*DOCUMENTED_METHODS, *UNDOCUMENTED_METHODS)),
+    ):
+        flask.Blueprint.add_url_rule(
+            blueprint,
+            rule,
+            f"{name}_others_{len(methods)}",
+            _forwarding(name, "call", forward, note),
+            methods=list(methods),
+            provide_automatic_options=False,
+        )
+
+
+_register(proxy, _forward_for_key, "", _ERRORS, _NOTES)
+_register(
+    paid_services,
+    _forward_for_payer,
+    "A call without a key and a payment is answered 402 with the terms.",
+    (*_ERRORS, *_PAYMENT_ERRORS),
+    (
+        *_NOTES,
+        (
+            "X-Payment-Chain",
+            "The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.",
+        ),
+    ),
+)

@@ -17,7 +17,6 @@ from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity import guards
 from app.ports.specifications import MAX_BYTES, MAX_DEPTH
-from app.state import app_state
 from app.web.blueprint import Blueprint
 from app.web.parsing import StrictParser
 from app.web.schemas import PageQuery
@@ -47,8 +46,7 @@ blp = _ServicesBlueprint(
 
 
 def _registration_response(registered: ServiceRegistration) -> dict[str, Any]:
-    url = f"{app_state().settings.public_url}/v1/proxy/{registered.service.id}"
-    return {**asdict(registered.service), "secret": registered.secret, "proxy_url": url}
+    return {**asdict(registered.service), "secret": registered.secret}
 
 
 def _rebuild(service_id: str) -> dict[str, Any]:

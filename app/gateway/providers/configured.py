@@ -20,6 +20,7 @@ from app.core.chains import ChainName
 from app.core.money import nanos_from_usd
 from app.gateway.dialects.request import search_costs
 from app.gateway.dialects.request.cost_params import Dialect, Surface
+from app.gateway.dialects.request.injection import OUTPUT_LIMIT_FIELDS
 from app.gateway.pricing import price_table
 from app.gateway.pricing.price_table import Rates
 from app.gateway.pricing.quotes import FixedPrice, PerRpcMethod, ReportedPrice, TokenPrices
@@ -286,6 +287,19 @@ def _credential(value: Any) -> Credential:
     return credential
 
 
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError("must be true or false")
+    return value
+
+
+def _output_limit_field(value: Any) -> str:
+    names = sorted({name for names in OUTPUT_LIMIT_FIELDS.values() for name in names})
+    if value not in names:
+        raise ValueError(f"must be one of {', '.join(names)}")
+    return str(value)
+
+
 def _nanos(value: Any) -> int:
     """Parse dollars from a string, because TOML numbers are binary fractions."""
     if not isinstance(value, str) or not _USD.fullmatch(value):
@@ -367,4 +381,7 @@ _FIELD_PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "networks": _lower_map,
     "endpoints": lambda value: {name: _base_url(url) for name, url in _lower_map(value).items()},
     "x402_price_usd": _nanos,
+    "key_field": _text,
+    "usage_request": _flag,
+    "output_limit_field": _output_limit_field,
 }

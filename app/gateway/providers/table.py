@@ -21,7 +21,7 @@ from app.gateway.validation.rules import FieldRule, QueryParameter
 
 _VERSION = re.compile(r"(?:^|/)v[0-9]$", re.ASCII)
 
-METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _ROUTE_TEXT = re.compile(rf"({'|'.join(METHODS)})(?: ([^ ]+))?")
 
 
@@ -110,6 +110,11 @@ class Provider:
     # The first segment of the path is one of these names: each maps to a value of `{network}`, or to a base URL.
     networks: Mapping[str, str] = field(default_factory=dict)
     endpoints: Mapping[str, str] = field(repr=False, default_factory=dict)
+    # The field of the body in which older clients send their key.
+    key_field: str = ""
+    # Whether streams are asked for their usage; the field for a limit on the output that a request has none of.
+    usage_request: bool = True
+    output_limit_field: str = ""
     # The minimum price of a call that is paid for with x402: the row's own, or the service's.
     x402_floor_nanos: int = 0
 

@@ -142,7 +142,7 @@ def render_page(
 
 @public_pages.before_request
 def _limit_anonymous() -> None:
-    limits.count_keyless_request(current_request())
+    limits.count_keyless_request(current_request(), "owner_pages")
     _limit_form(_MAX_ANONYMOUS_FORM_BYTES)
 
 

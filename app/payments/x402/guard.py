@@ -5,6 +5,7 @@ from __future__ import annotations
 from app.errors import Unauthorized
 from app.identity import guards
 from app.identity.principal import Principal
+from app.identity.sdk_keys import sdk_keys
 from app.payments.x402.headers import PaymentHeaders
 from app.web.client_request import ClientRequest
 
@@ -18,7 +19,7 @@ def authenticate(request: ClientRequest, found: Principal | None) -> Principal |
         guards.authenticate_as(request, found)
         return found
     guards.allow_keyless(request)
-    if guards.presented_keys(request) and not PaymentHeaders.read(request.headers.get).has_payment:
+    if sdk_keys(request) and not PaymentHeaders.read(request.headers.get).has_payment:
         raise key_or_payment_required()
     return None
 
@@ -26,5 +27,6 @@ def authenticate(request: ClientRequest, found: Principal | None) -> Principal |
 def key_or_payment_required() -> Unauthorized:
     """Return the error for a call with an invalid key and without a payment."""
     return Unauthorized(
-        "A valid API key is required in the X-API-Key header. Without any key, a call can be paid for with USDC (x402)."
+        "A valid API key is required in the X-API-Key header; the one sent is unknown, expired or revoked, or not where"
+        " this route reads it. Without any key, a call can be paid for with USDC (x402)."
     )

@@ -170,6 +170,8 @@ class CostParams(NamedTuple):
     usage_injected: bool = False
     # The limit on the output that the gateway has set in the body.
     applied_max_tokens: int | None = None
+    # The field for a limit on the output where a request has none; empty for the surface's first.
+    output_limit_field: str = ""
 
     @property
     def is_free(self) -> bool:

@@ -61,6 +61,8 @@ def limit_output(params: CostParams, tokens: int) -> CostParams:
     if not text.strip():
         return params
     names, configs = OUTPUT_LIMIT_FIELDS[params.surface], CONFIG_FIELDS.get(params.surface)
+    if params.output_limit_field in names:
+        names = (params.output_limit_field, *names)
     if configs is None:
         text = _with_output_limit(text, names, tokens)
     else:
@@ -86,6 +88,16 @@ def limit_tools(body: bytes, limits: Sequence[ToolLimit]) -> bytes:
     for limit in limits:
         text = _with_member_at(text, limit.path, limit.name, str(limit.number))
     return text.encode("utf-8", "surrogatepass")
+
+
+def without_member(body: bytes, name: str) -> bytes:
+    """Return a body without a field of its object, if it has it. All other bytes stay."""
+    try:
+        text = body.decode("utf-8-sig", "surrogatepass")
+        start, end = member_span(text, name)
+    except (ValueError, IndexError):
+        return body
+    return (text[:start] + text[end:]).encode("utf-8", "surrogatepass")
 
 
 def _with_output_limit(text: str, names: Sequence[str], tokens: int) -> str:

@@ -46,8 +46,11 @@ def read_cost_params(
     is_form: bool = False,
     files: Sequence[memoryview] = (),
     is_streaming_path: bool = False,
+    requests_usage: bool = True,
 ) -> CostParams:
     """Read the cost parameters of a request; `model` and `is_streaming_path` come from its path.
+
+    Without `requests_usage`, the body of a stream is not changed to ask for its usage.
 
     `parsed` contains the members of its JSON object, or the text fields of its form; `files` those of its form.
 
@@ -129,7 +132,9 @@ def read_cost_params(
         tools=hosted,
         body=injection.limit_tools(body, hosted.limits),
     )
-    return injection.request_usage(params, parsed) if _needs_usage_request(params) else params
+    if requests_usage and _needs_usage_request(params):
+        return injection.request_usage(params, parsed)
+    return params
 
 
 def _needs_usage_request(params: CostParams) -> bool:

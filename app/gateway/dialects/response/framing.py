@@ -40,9 +40,12 @@ class SseParser:
         self._is_first = True
 
     def feed(self, chunk: bytes) -> Iterator[StreamFrame]:
-        """Yield the frames that this chunk completes."""
+        """Yield the frames that this chunk completes, and each comment before a frame at once."""
         self._held += chunk
         while True:
+            if self._held.startswith(b":") and not self._is_oversized and (line := self._take_comment()):
+                yield StreamFrame(line, b"")
+                continue
             end = _FRAME_END.search(self._held, self._searched)
             # A final CR may be half of a CR LF: wait for the next byte.
             if end is None or (end.end() == len(self._held) and self._held.endswith(b"\r")):
@@ -60,6 +63,15 @@ class SseParser:
         """Yield the rest at the end of the stream: the standard discards it, most clients parse it."""
         if self._held:
             yield self._take_frame(len(self._held))
+
+    def _take_comment(self) -> bytes:
+        """Take a complete line from what is held."""
+        end = _LINE_END.search(self._held)
+        if end is None or (end.end() == len(self._held) and self._held.endswith(b"\r")):
+            return b""
+        line, self._held, self._searched = self._held[: end.end()], self._held[end.end() :], 0
+        self._is_first = False
+        return line
 
     def _take_frame(self, end: int) -> StreamFrame:
         raw, self._held, self._searched = self._held[:end], self._held[end:], 0

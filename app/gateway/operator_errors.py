@@ -1,0 +1,233 @@
+"""Errors of a provider that concern the operator's credential or account: clients get an error of this service.
+
+They could do nothing about the provider's text, would take it for one about their own key, and it may show parts of the
+operator's. Errors about the request are relayed, without such parts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from http import HTTPStatus
+from itertools import islice
+from typing import Any
+
+import structlog
+
+from app.core.content_decoding import UndecodableResponse, decoder_for
+from app.errors import UpstreamError
+from app.gateway.providers.table import Provider
+from app.ports.errors import OutcomeUnknown
+from app.ports.upstream import Headers, UpstreamResponse
+
+_log = structlog.get_logger(__name__)
+_MAX_BYTES = 256 * 1024
+_MAX_SECONDS = 30
+_MAX_TEXT, _MAX_TEXTS = 2_000, 200
+_MAX_DEPTH = 6
+_CODE_FIELDS = frozenset({"code", "type", "status", "reason", "tag", "error_code"})
+# In lower case. OpenAI, Anthropic, Google, Groq, Brave, Exa, CoinGecko.
+_OPERATOR_CODES = frozenset(
+    {
+        "insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "invalid_api_key", "expired_api_key",
+        "account_deactivated", "access_terminated", "authentication_error", "billing_error", "api_key_invalid",
+        "api_key_expired", "api_key_service_blocked", "api_key_http_referrer_blocked", "api_key_ip_address_blocked",
+        "consumer_suspended", "consumer_invalid", "billing_disabled", "service_disabled", "organization_restricted",
+        "subscription_token_invalid", "quota_limited", "no_more_credits", "api_key_budget_exceeded",
+        "10002", "10005", "10006", "10010", "10011",
+    }
+)  # fmt: skip
+_OPERATOR_TEXT = re.compile(
+    r"credit balance is too low|insufficient[ _](?:credits|quota)|exceeded your current quota|plans? (?:&|and) billing"
+    r"|(?:invalid|incorrect|expired|missing) (?:x-)?(?:api|access|subscription)[ _-]?(?:key|token)"
+    r"|api[ _-]?key (?:is |was |has )?(?:not valid|invalid|expired|not found|missing|disabled|suspended)"
+    r"|billing (?:hard limit|account|is not)|enable billing|your specified api usage limits|set usage limit"
+    r"|pay-as-you-go limit|monthly (?:\w+ ){0,3}(?:limit|capacity|quota|credits)|upgrade (?:your|to) [^.]{0,30}plan"
+    r"|subscribe to [^.]{0,30}plan|(?:organization|account|project) (?:has been|is) (?:disabled|restricted|suspended"
+    r"|deactivated)|user location is not supported",
+    re.IGNORECASE,
+)
+_REQUEST_CODES = frozenset(
+    {
+        "model_not_found", "model_not_available", "model_not_allowed", "unsupported_model", "content_filter",
+        "content_policy_violation", "moderation_blocked", "model_permission_blocked_org", "policy_violation",
+        "model_permission_blocked_project",
+    }
+)  # fmt: skip
+_REQUEST_TEXT = re.compile(
+    r"access to (?:the |this )?model|model\b.{0,100}\b(?:not (?:available|allowed|enabled|permitted)|blocked)"
+    r"|(?:input|prompt|content) (?:was|is|has been) (?:flagged|blocked)|requires moderation|content polic|usage polic",
+    re.IGNORECASE | re.DOTALL,
+)
+_RATE_CODES = frozenset({"rate_limit_exceeded", "rate_limit_error", "rate_limited"})
+# Keys are shown as parts of them around asterisks, bullets, an ellipsis or the like.
+_MASK = re.compile(rb"\*{3,}|(?:\xe2\x80\xa2|\\u2022){3,}|\xe2\x80\xa6|\\u2026|\.{3,}|[xX]{4,}")
+_SHOWN_BEFORE, _SHOWN_AFTER = re.compile(rb"[A-Za-z0-9_-]*\Z"), re.compile(rb"[A-Za-z0-9_*.-]{0,64}")
+_MIN_SHOWN, _MAX_SHOWN = 3, 64
+_CERTAIN_MASKS = (b"*", b"\xe2\x80\xa2", b"\\u2022")
+_CREDENTIAL_STATUSES = frozenset({401, 402, 403})
+_ACCOUNT = re.compile(rb"\b(?:org[-_]|proj_)[A-Za-z0-9]{8,}|\bprojects?[/ ][0-9]{6,}")
+_HIDDEN = "…".encode()
+
+
+class RelayedError:
+    """An error of a provider that was read completely, without parts of the operator's key."""
+
+    def __init__(self, status: int, headers: Headers, body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self._body = body
+
+    def read(self) -> bytes:
+        """Return the body, once."""
+        body, self._body = self._body, b""
+        return body
+
+    def read_within(self, seconds: float) -> bytes:
+        """Return the body, once."""
+        del seconds
+        return self.read()
+
+    def abort(self) -> None:
+        """Do nothing: nothing waits."""
+
+    def close(self) -> None:
+        """Do nothing: the exchange has ended."""
+
+
+def screen(provider: Provider, incoming: UpstreamResponse) -> UpstreamResponse:
+    """Return a provider's error as clients may see it; the exchange is closed in any case.
+
+    Raises: UpstreamError if it concerns the operator's account, or is longer than 256 KiB; OutcomeUnknown.
+    """
+    try:
+        raw = _read(incoming)
+        named = {name.lower(): value for name, value in incoming.headers}
+        body = _decoded(incoming.status, raw, named.get("content-encoding"))
+        concern = operator_concern(incoming.status, named, body)
+        if concern is not None:
+            _log.error(
+                "upstream_rejected_credential",
+                provider=provider.slug,
+                status=incoming.status,
+                reason=hide_keys(concern.encode(), provider.api_key).decode()[:200],
+            )
+            raise UpstreamError(
+                f"The provider {provider.slug} refused this service's own credential or account (status"
+                f" {incoming.status}). Your key and your request are not the cause, and nothing was charged. Try"
+                " another provider, or again later; the operator's log has the reason.",
+                details={"reason": "operator_account", "upstream_status": incoming.status},
+            )
+        cleaned = hide_keys(body, provider.api_key)
+        headers = [
+            (name, value)
+            for name, value in incoming.headers
+            if hide_keys(latin := value.encode("latin-1", "replace"), provider.api_key) == latin
+        ]
+        if cleaned == body:
+            return RelayedError(incoming.status, headers, raw)
+        unsized = [each for each in headers if each[0].lower() not in {"content-length", "content-encoding"}]
+        return RelayedError(incoming.status, unsized, cleaned)
+    finally:
+        incoming.close()
+
+
+def operator_concern(status: int, headers: dict[str, str], body: bytes) -> str | None:
+    """Return what an error says about the operator's account; None if it is about the request, a rate or a failure."""
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return None
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        document = None
+    codes, texts = set[str](), list[str]()
+    for name, value in islice(_strings(document, 0), _MAX_TEXTS):
+        if name in _CODE_FIELDS:
+            codes.add(value.lower())
+        texts.append(value[:_MAX_TEXT])
+    if not texts:
+        texts = [body[:_MAX_TEXT].decode("utf-8", "replace")]
+    concern = next(iter(sorted(codes & _OPERATOR_CODES)), None)
+    if concern is None and not (status == HTTPStatus.TOO_MANY_REQUESTS and _is_rate(headers, codes, body)):
+        concern = next((found[0] for text in texts if (found := _OPERATOR_TEXT.search(text))), None)
+    if concern is not None or status not in _CREDENTIAL_STATUSES:
+        return concern
+    if status == HTTPStatus.FORBIDDEN and document is not None:
+        is_about_request = bool(codes & _REQUEST_CODES) or b'"flagged_input"' in body
+        if is_about_request or any(_REQUEST_TEXT.search(text) for text in texts):
+            return None
+    return ", ".join(sorted(codes)) or "no code"
+
+
+def hide_keys(text: bytes, key: str) -> bytes:
+    """Return a text without masked keys, this key and parts of it, and ids of the account."""
+    own, pieces, end = key.encode(), list[bytes](), 0
+    for mask in _MASK.finditer(text):
+        at = max(end, mask.start() - _MAX_SHOWN)
+        before = _SHOWN_BEFORE.search(text, at, mask.start())
+        shown, rest = before[0] if before else b"", _SHOWN_AFTER.match(text, mask.end())
+        after = rest[0] if rest else b""
+        if mask[0].startswith(_CERTAIN_MASKS):
+            is_key = len(shown) + len(after) >= _MIN_SHOWN
+        else:
+            is_start = len(shown) >= _MIN_SHOWN and own.startswith(shown)
+            is_key = is_start or (len(after) >= _MIN_SHOWN and own.endswith(after))
+        if is_key and mask.start() >= end:
+            pieces += [text[end : mask.start() - len(shown)], _HIDDEN]
+            end = mask.end() + len(after)
+    whole = b"".join([*pieces, text[end:]])
+    return _ACCOUNT.sub(_HIDDEN, whole.replace(own, _HIDDEN) if own else whole)
+
+
+def _is_rate(headers: dict[str, str], codes: set[str], body: bytes) -> bool:
+    """Return whether a 429 states when to try again, or calls itself a rate limit."""
+    return bool(
+        {"retry-after", "retry-after-ms"} & headers.keys() or codes & _RATE_CODES or b'"retryDelay"' in body
+    )
+
+
+def _strings(node: Any, depth: int) -> Iterator[tuple[str, str]]:
+    """Yield the texts and numbers of a document with the names of their fields."""
+    if depth > _MAX_DEPTH:
+        return
+    for name, value in (
+        node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    ):
+        if isinstance(value, str | int):
+            yield str(name), str(value)
+        else:
+            yield from _strings(value, depth + 1)
+
+
+def _read(incoming: UpstreamResponse) -> bytes:
+    deadline, body = time.monotonic() + _MAX_SECONDS, b""
+    while piece := incoming.read():
+        body += piece
+        if time.monotonic() > deadline:
+            raise OutcomeUnknown("timeout")
+        if len(body) > _MAX_BYTES:
+            raise _not_relayed(incoming.status)
+    return body
+
+
+def _decoded(status: int, raw: bytes, content_encoding: str | None) -> bytes:
+    """Return a body to search. Raises: UpstreamError if it is compressed and cannot be searched."""
+    decoder, body = decoder_for(content_encoding), b""
+    if decoder is None:
+        raise _not_relayed(status)
+    try:
+        for piece in decoder.feed(raw):
+            body += piece
+            if len(body) > _MAX_BYTES:
+                raise _not_relayed(status)
+    except UndecodableResponse:
+        raise _not_relayed(status) from None
+    return body
+
+
+def _not_relayed(status: int) -> UpstreamError:
+    return UpstreamError(
+        f"The provider answered with status {status}, and a body that is too large or cannot be read."
+    )
