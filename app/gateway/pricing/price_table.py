@@ -1,7 +1,6 @@
-"""Prices of models from the bundled table of `genai-prices`.
+"""Prices of models from the table of `genai-prices`: the bundled one, or a newer one (`price_updates`).
 
-The table is never updated over the network: prices change only with a version of the service, which every row of the
-usage log records.
+Every row of the usage log records the version of the prices.
 """
 
 from __future__ import annotations
@@ -10,13 +9,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from functools import cache, lru_cache
+from functools import lru_cache
 
 import genai_prices
 from genai_prices import data_snapshot
 from genai_prices.types import ModelInfo, ModelPrice, Provider, TieredPrices
 
+from app.gateway.pricing import model_names
+
 VERSION = f"genai-prices/{genai_prices.__version__}"
+"""The version of the bundled prices."""
 
 # The suffix of OpenRouter's free models.
 FREE_SUFFIX = ":free"
@@ -121,6 +123,10 @@ class TableModel:
         steps = self._steps
         return max((step + 1 for step in steps if step < tokens_in), default=0) if steps else 0
 
+    def is_free(self, at: datetime) -> bool:
+        """Return whether the provider charges nothing: it lists the model itself, without a price of any kind."""
+        return self._is_own and not any(price for price in vars(self.model.get_prices(at)).values())
+
     def has_variant(self, at: datetime, name: str, value: str) -> bool:
         """Return whether the table has separate prices for calls with this option."""
         return self._is_own and any(
@@ -131,34 +137,58 @@ class TableModel:
         )
 
 
+class PriceTable:
+    """The prices of all providers in one version. Clients choose the names, so what is remembered has a limit."""
+
+    def __init__(self, providers: Iterable[Provider], version: str) -> None:
+        self.version = version
+        self.providers = {provider.id: provider for provider in providers}
+        self.find = lru_cache(maxsize=4096)(self._find)
+        self.max_rates = lru_cache(maxsize=64)(self._max_rates)
+
+    def _find(self, table: str, model: str) -> TableModel | None:
+        provider = self.providers.get(table)
+        if provider is None or not model:
+            return None
+        sources = [provider, *(self.providers[each] for each in provider.fallback_model_providers or ())]
+        for name in model_names.candidates(table, model.lower()):
+            for source in sources:
+                for found in source.models:
+                    if found.match.is_match(name) and model_names.is_version_of(found.match, name):
+                        return TableModel.of(found, is_own=source is provider)
+        return None
+
+    def _max_rates(self, table: str, kind: str, at: datetime) -> Rates:
+        provider = self.providers.get(table)
+        models = [model for model in provider.models if kind in model.id] if provider else []
+        return highest_rates(
+            _rates(model.get_prices(at), _UNLIMITED_PROMPT, maximum=True) for model in models
+        )
+
+
+_current = PriceTable(data_snapshot.get_snapshot().providers, VERSION)
+
+
+def current() -> PriceTable:
+    """Return the prices in use."""
+    return _current
+
+
+def use(table: PriceTable | None) -> None:
+    """Replace the prices in use; None: by the bundled ones."""
+    global _current  # noqa: PLW0603 - one reference, replaced at once
+    _current = table or PriceTable(data_snapshot.get_snapshot().providers, VERSION)
+
+
 def find_model(table: str, model: str) -> TableModel | None:
     """Return a model by name; None if the table does not have it."""
-    return _find_model(table, model[:_MAX_MODEL_LENGTH])
-
-
-# Clients choose the names, so the cache has a limit, unlike that of the library.
-@lru_cache(maxsize=4096)
-def _find_model(table: str, model: str) -> TableModel | None:
-    provider = _providers().get(table)
-    if provider is None or not model:
-        return None
-    found = provider.find_model(model, all_providers=list(_providers().values()))
-    if found is None:
-        return None
-    return TableModel.of(found, is_own=any(found is own for own in provider.models))
+    return _current.find(table, model[:_MAX_MODEL_LENGTH])
 
 
 def provider_max_rates(table: str, model: str, at: datetime) -> Rates:
     """Return a provider's highest rate of each kind; for an image or audio model, among models of its kind."""
     kind = next((kind for kind in _MEDIA_MODEL_KINDS if kind in model), "")
-    return _provider_max_rate(table, kind, at.replace(minute=0, second=0, microsecond=0))
-
-
-@lru_cache(maxsize=64)
-def _provider_max_rate(table: str, kind: str, at: datetime) -> Rates:
-    provider = _providers().get(table)
-    models = [model for model in provider.models if kind in model.id] if provider else []
-    return highest_rates(_rates(model.get_prices(at), _UNLIMITED_PROMPT, maximum=True) for model in models)
+    return _current.max_rates(table, kind, at.replace(minute=0, second=0, microsecond=0))
 
 
 def highest_rates(known: Iterable[Rates]) -> Rates:
@@ -172,14 +202,9 @@ def highest_rates(known: Iterable[Rates]) -> Rates:
     )
 
 
-@cache
-def _providers() -> dict[str, Provider]:
-    return {provider.id: provider for provider in data_snapshot.get_snapshot().providers}
-
-
 def table_names() -> frozenset[str]:
     """Return the providers in the price table."""
-    return frozenset(_providers())
+    return frozenset(_current.providers)
 
 
 def _rates(prices: ModelPrice, tokens_in: int, *, maximum: bool) -> Rates:

@@ -215,7 +215,7 @@ class TokenPrices(RateBook):
         extra = charges.max_fees(self, params, rates, at)
         if params.audio_seconds or params.characters:
             extra += usage_cost(Usage(audio_seconds=params.audio_seconds), rates, params.characters)
-        if not (input_each or output_each or extra or self.is_free(name)):
+        if not (input_each or output_each or extra or self.is_free(name, at)):
             # Sold by the second: should it report tokens anyway, they are not free.
             input_each, output_each = charges.max_nanos_per_token(params, self.fallback.fill_missing(Rates()))
         # What is sold by the character or second is not also sold by the token.

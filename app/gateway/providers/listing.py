@@ -40,7 +40,7 @@ def _pricing(row: Provider) -> dict[str, Any]:
         if isinstance(rule, TokenPrices):
             return {
                 **_pricing_document("per_token", None, **fixed),
-                "table": f"{rule.table} {price_table.VERSION}",
+                "table": f"{rule.table} {price_table.current().version}",
             }
         if isinstance(rule, ReportedPrice):
             return _pricing_document("reported", None, **fixed)

@@ -226,7 +226,7 @@ def _search_costs(
     searches = sum(1 if per_prompt else _max_uses(tool) for tool in counted)
     if len(counted) < len(tools):
         searches += _max_calls(dialect, parsed, found)
-    extra = plugins + is_search_model + any(each.endswith(":online") for each in models)
+    extra = plugins + is_search_model + any("online" in each.split(":")[1:] for each in models)
     if not tools and not extra:
         return NO_TOOLS
     searches += extra * SEARCHES_PER_TOOL
