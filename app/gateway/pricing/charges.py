@@ -211,7 +211,7 @@ def price_tokens(
             seconds = max(seconds, _MIN_SECONDS)
         billed = run if seconds == run.audio_seconds else run._replace(audio_seconds=seconds)
         cost_nanos = usage_cost(billed, rates, params.characters)
-        if not cost_nanos and not book.is_free(model):
+        if not cost_nanos and not book.is_free(model, at):
             # Sold by the second or character but reported in tokens: the table does not fit the response.
             cost_nanos, version = usage_cost(billed, book.fallback.fill_missing(Rates())), FALLBACK
         nanos += cost_nanos

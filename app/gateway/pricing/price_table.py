@@ -1,7 +1,6 @@
-"""Prices of models from the bundled table of `genai-prices`.
+"""Prices of models from the bundled table of `genai-prices`, which changes only with a version of the service.
 
-The table is never updated over the network: prices change only with a version of the service, which every row of the
-usage log records.
+Every row of the usage log records the version of the prices.
 """
 
 from __future__ import annotations
@@ -15,6 +14,8 @@ from functools import cache, lru_cache
 import genai_prices
 from genai_prices import data_snapshot
 from genai_prices.types import ModelInfo, ModelPrice, Provider, TieredPrices
+
+from app.gateway.pricing import model_names
 
 VERSION = f"genai-prices/{genai_prices.__version__}"
 
@@ -121,6 +122,10 @@ class TableModel:
         steps = self._steps
         return max((step + 1 for step in steps if step < tokens_in), default=0) if steps else 0
 
+    def is_free(self, at: datetime) -> bool:
+        """Return whether the provider charges nothing: it lists the model itself, without a price of any kind."""
+        return self._is_own and not any(price for price in vars(self.model.get_prices(at)).values())
+
     def has_variant(self, at: datetime, name: str, value: str) -> bool:
         """Return whether the table has separate prices for calls with this option."""
         return self._is_own and any(
@@ -142,10 +147,13 @@ def _find_model(table: str, model: str) -> TableModel | None:
     provider = _providers().get(table)
     if provider is None or not model:
         return None
-    found = provider.find_model(model, all_providers=list(_providers().values()))
-    if found is None:
-        return None
-    return TableModel.of(found, is_own=any(found is own for own in provider.models))
+    sources = [provider, *(_providers()[each] for each in provider.fallback_model_providers or ())]
+    for name in model_names.candidates(table, model.lower()):
+        for source in sources:
+            for found in source.models:
+                if found.match.is_match(name) and model_names.is_version_of(found.match, name):
+                    return TableModel.of(found, is_own=source is provider)
+    return None
 
 
 def provider_max_rates(table: str, model: str, at: datetime) -> Rates:
@@ -159,6 +167,16 @@ def _provider_max_rate(table: str, kind: str, at: datetime) -> Rates:
     provider = _providers().get(table)
     models = [model for model in provider.models if kind in model.id] if provider else []
     return highest_rates(_rates(model.get_prices(at), _UNLIMITED_PROMPT, maximum=True) for model in models)
+
+
+def min_rates(table: str, at: datetime) -> Rates:
+    """Return a provider's lowest rates of input and output above zero."""
+    models = _providers()[table].models
+    known = [_rates(model.get_prices(at), 0, maximum=False) for model in models]
+    inputs, outputs = [rates.input for rates in known], [rates.output for rates in known]
+    return Rates(
+        input=min(filter(None, inputs), default=None), output=min(filter(None, outputs), default=None)
+    )
 
 
 def highest_rates(known: Iterable[Rates]) -> Rates:

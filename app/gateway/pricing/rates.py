@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from app.gateway.pricing import price_table
+from app.gateway.pricing import model_names, price_table, price_updates
 from app.gateway.pricing.price_table import Rates, TableModel
 
 FALLBACK = "fallback"
@@ -73,16 +73,18 @@ class FallbackRates:
         )
 
     def fill_missing(self, rates: Rates, *, is_free: bool = False) -> Rates:
-        """Return rates with the fallback if the table has none, or zero; a free model's searches are not free."""
+        """Return rates with the fallback if the table has none; a free model's searches are not free."""
         if is_free:
-            return replace(rates, search=rates.search or Decimal(self.search_nanos_each))
+            return replace(
+                rates, input=_ZERO, output=_ZERO, search=rates.search or Decimal(self.search_nanos_each)
+            )
         has_other_unit = rates.character or rates.audio_hour
         input_each = 0 if has_other_unit else self.input_nanos_each or _DEFAULT_INPUT_NANOS
         output_each = 0 if has_other_unit else self.output_nanos_each or _DEFAULT_OUTPUT_NANOS
         return replace(
             rates,
-            input=rates.input or Decimal(input_each),
-            output=rates.output or Decimal(output_each),
+            input=Decimal(input_each) if rates.input is None else rates.input,
+            output=Decimal(output_each) if rates.output is None else rates.output,
             search=rates.search or Decimal(self.search_nanos_each),
         )
 
@@ -126,32 +128,58 @@ class RateBook:
         prompt = found.smallest_prompt(tokens_in) if found else 0
         # Prices change on whole minutes only.
         return _remembered_rates(
-            self, name, at.replace(second=0, microsecond=0), prompt, mode, maximum=maximum
+            price_updates.version(),
+            self,
+            name,
+            at.replace(second=0, microsecond=0),
+            prompt,
+            mode,
+            maximum=maximum,
         )
 
     def has_model(self, name: str) -> bool:
         """Return whether a model has its own prices."""
-        return (
-            find_by_prefix(self.models, name) is not None
-            or price_table.find_model(self.table, name) is not None
+        return any(
+            found is not None
+            for found in (
+                self._configured(name),
+                price_updates.find(self.table, name),
+                price_table.find_model(self.table, name),
+            )
         )
+
+    def _configured(self, name: str) -> Rates | None:
+        """Return the operator's price of a model; a dated snapshot that the table lacks has that of its alias."""
+        if not self.models:
+            return None
+        plain, *aliases = model_names.candidates(self.table, name)
+        found = find_by_prefix(self.models, plain)
+        if found is None and price_table.find_model(self.table, plain) is None:
+            found = next((self.models[alias] for alias in aliases if alias in self.models), None)
+        return found
 
     def context_window(self, name: str) -> int | None:
         """Return the context window of a model in tokens, if the table has it."""
         found = price_table.find_model(self.table, name)
         return None if found is None else found.context_window
 
-    def is_free(self, name: str) -> bool:
-        """Return whether a model is free: only OpenRouter's names show that."""
-        return self.table == price_table.OPENROUTER and name.endswith(price_table.FREE_SUFFIX)
+    def is_free(self, name: str, at: datetime) -> bool:
+        """Return whether a model costs nothing: by its name (OpenRouter), the operator's price, or the table."""
+        if self.table == price_table.OPENROUTER:
+            return model_names.without_routing(self.table, name).endswith(price_table.FREE_SUFFIX)
+        given = self._configured(name) or price_updates.find(self.table, name)
+        if given is not None:
+            return given.input == given.output == 0
+        found = price_table.find_model(self.table, name)
+        return found is not None and found.is_free(at)
 
     def read_rates(
         self, name: str, at: datetime, tokens_in: int, mode: PricingMode, *, maximum: bool
     ) -> tuple[Rates, str]:
         """Read what `rates_for` returns from the table, which takes ten times as long as the rest of a quote."""
-        is_free = self.is_free(name)
+        is_free = self.is_free(name, at)
         found = None
-        if (configured_rates := find_by_prefix(self.models, name)) is not None:
+        if (configured_rates := self._configured(name)) is not None:
             rates, version = configured_rates, CONFIGURED
         elif (found := price_table.find_model(self.table, name)) is not None:
             rates = found.rates(at, tokens_in, tier=mode.tier, speed=mode.speed, maximum=maximum)
@@ -167,6 +195,12 @@ class RateBook:
         else:
             highest = price_table.provider_max_rates(self.table, name, at)
             rates, version = self.fallback.for_unknown_model(highest), FALLBACK
+        if version != CONFIGURED and (listed := price_updates.find(self.table, name)) is not None:
+            standard = (
+                Rates(search=rates.search) if found is None else found.rates(at, tokens_in, maximum=maximum)
+            )
+            # Without the table's prices of tiers, which belong to other standard rates.
+            rates, version, found = price_updates.complete(listed, standard), price_updates.version(), None
         return self._apply_mode(self.fallback.fill_missing(rates, is_free=is_free), found, mode, at), version
 
     def _apply_mode(self, rates: Rates, found: TableModel | None, mode: PricingMode, at: datetime) -> Rates:
@@ -183,8 +217,10 @@ class RateBook:
         return _scale_rates(rates, factor)
 
 
-# Clients choose the names, so their number and length have limits.
-_remembered_rates = lru_cache(maxsize=4096)(RateBook.read_rates)
+# By the version of the prices too. Clients choose the names, so their number and length have limits.
+@lru_cache(maxsize=4096)
+def _remembered_rates(_version: str, book: RateBook, *call: Any, maximum: bool) -> tuple[Rates, str]:
+    return book.read_rates(*call, maximum=maximum)
 
 
 def _with_media_rates(rates: Rates, name: str, at: datetime) -> Rates:

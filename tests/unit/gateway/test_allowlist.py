@@ -372,7 +372,7 @@ MODEL = ("model", b"whisper-1")
         form_of(MODEL, ("model", b"dear")), form_of(MODEL, ('model; filename="x"', b"dear")),
         form_of(('model; filename=""', b"dear")), form_of(('x"; name="model', b"dear")),
         form_of(("model; name=x", b"dear")), form_of(("model", b"\xff")), form_of(MODEL)[:-4], b"x" + form_of(MODEL),
-        form_of(MODEL) + b"x", form_of(MODEL).replace(b"\r\n", b"\n"), form_of(("model", b"a\n-------limit\n\nb")),
+        form_of(MODEL)[:-2] + b"x", form_of(MODEL).replace(b"\r\n", b"\n"), form_of(("model", b"a\n-------limit\n\nb")),
         form_of(("model", b'a\n-------limit\r\nContent-Disposition: form-data; name="n"\r\n\r\nb')),
         form_of(MODEL).replace(b"\r\n\r\n", b"\r\nContent-Transfer-Encoding: base64\r\n\r\n"),
         form_of(MODEL).replace(b"Content-Disposition: form-data; name=", b"Content-Disposition: form-data; name*="),
