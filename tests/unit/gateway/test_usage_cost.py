@@ -12,7 +12,7 @@ from app.gateway.pricing.price_table import Rates
 
 KINDS = (
     "input", "output", "cache_read", "cache_write", "cache_write_5m", "cache_write_1h", "audio_in", "audio_cached",
-    "audio_out", "image_in", "image_cached", "image_out", "reasoning", "character",
+    "audio_out", "image_in", "image_cached", "image_out", "reasoning", "character", "video_in", "video_out",
 )  # fmt: skip
 # With the powers of 1 000 as rates, the digits of a cost are the counts by kind.
 RATES = Rates(**{kind: Decimal(1_000**place) for place, kind in enumerate(KINDS)})
@@ -76,7 +76,7 @@ def counts(usage: Usage, characters: int = 0) -> dict[str, int]:
             Usage(10, 0, cache_read=6, audio_in=5),
             {"audio_cached": 1, "cache_read": 5, "audio_in": 4},
         ),
-        (Usage(10, 0, video_in=4, undivided_in=7), {"video_in": 4, "input": 6}),
+        (Usage(10, 0, video_in=4), {"video_in": 4, "input": 6}),
         (Usage(0, 10, video_out=4, reasoning=7), {"video_out": 4, "reasoning": 6}),
         (
             Usage(10, 0, cache_read=3, cache_write=2, audio_in=5),

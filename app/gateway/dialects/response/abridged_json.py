@@ -45,6 +45,8 @@ class AbridgedJson:
             self._is_escaped, at = False, 1
             self._keep(piece[:1])
         while at < len(piece):
+            if self._omitted_at is not None and self._string_at is None:
+                at = self._skip(piece, at)
             found = (_STRUCTURAL if self._string_at is None else _IN_STRING).search(piece, at)
             if found is None:
                 self._keep(piece[at:])
@@ -64,6 +66,16 @@ class AbridgedJson:
                 self._open(character)
             else:
                 self._close(character)
+
+    def _skip(self, piece: bytes, at: int) -> int:
+        """Skip what is between two strings of an omitted part, unless the part may end there."""
+        string_at = piece.find(b'"', at)
+        end = len(piece) if string_at < 0 else string_at
+        closed = piece.count(b"}", at, end) + piece.count(b"]", at, end)
+        if self._depth - closed <= (self._omitted_at or 0):
+            return at
+        self._depth += piece.count(b"{", at, end) + piece.count(b"[", at, end) - closed
+        return end
 
     def text(self) -> bytes:
         """Return what is left of the value; nothing if that is still too large."""

@@ -204,8 +204,8 @@ class UsageAccumulator:
     def _add_content(
         self, payload: Mapping[str, Any], inner: Mapping[str, Any], omitted: Mapping[str, int] | None
     ) -> None:
-        kind = payload.get("type")
-        is_event = isinstance(kind, str) and kind.startswith(_DELTA_EVENTS)
+        kind = _text(payload, "type") or ""
+        is_event = kind.startswith(_DELTA_EVENTS)
         delta = payload.get("delta")
         if is_event and isinstance(delta, str):
             if kind.endswith(_AUDIO):
