@@ -16,11 +16,14 @@ import structlog
 from sqlalchemy.orm import Session
 
 from app.core import clock, money
+from app.core.identifiers import new_id
+from app.credits.holds import HoldResult
 from app.errors import InsufficientCredits
 from app.gateway.dialects.request import injection
 from app.gateway.dialects.request.cost_params import CostParams
+from app.gateway.dialects.response import rate_limits
 from app.gateway.dialects.response.response_reader import ResponseReader
-from app.gateway.pricing.quotes import CallQuote
+from app.gateway.pricing.quotes import ESTIMATED, CallQuote
 from app.identity.principal import Principal
 from app.payments.x402.gate import PaymentGrant
 from app.ports.upstream import RelayOutcome, UpstreamRequest, UpstreamResponse
@@ -40,6 +43,7 @@ _OPERATOR_ERRORS = frozenset(
         HTTPStatus.TOO_MANY_REQUESTS,
     }
 )
+_UPSTREAM_FAILURES = frozenset({RelayOutcome.TRUNCATED, RelayOutcome.TIMEOUT})
 
 
 class GatewayMeter(MeteredCall):
@@ -86,8 +90,36 @@ class GatewayMeter(MeteredCall):
         )
 
 
+class _BodyReader:
+    """A small response, kept until its end to be searched for a rate limit."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def feed(self, piece: bytes) -> None:
+        self._size += len(piece)
+        if self._size <= rate_limits.MAX_BYTES:
+            self._pieces.append(piece)
+
+    def limited_calls(self) -> tuple[int, int]:
+        """Return how many answers the response has, and how many of them report a rate limit."""
+        return (
+            rate_limits.limited_calls(b"".join(self._pieces))
+            if self._size <= rate_limits.MAX_BYTES
+            else (1, 0)
+        )
+
+
 class FixedPriceMeter(GatewayMeter):
     """The meter of a call with a known price: charged before it, refunded when it fails."""
+
+    def __init__(
+        self, provider: str, caller: Principal | None, quote: CallQuote, params: CostParams | None
+    ) -> None:
+        super().__init__(provider, caller, quote, params)
+        self._response = _BodyReader()
+        self._reduced_id = new_id()
 
     def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
         """Charge the price. Raises: InsufficientCredits."""
@@ -99,10 +131,31 @@ class FixedPriceMeter(GatewayMeter):
         """Refund the price."""
         self._settle(lambda session: usage.refund(session, self.id))
 
+    def feed(self, piece: bytes) -> bytes:
+        """Keep a piece of the response."""
+        self._response.feed(piece)
+        return piece
+
     def end(self, ending: RelayOutcome) -> None:
-        """Refund the price if the response is a failure of the upstream or the operator."""
-        if self._has_failed(ending):
+        """Refund the price if the response is a failure of the upstream or the operator, or the part that is one."""
+        answers, limited = self._response.limited_calls()
+        if self._has_failed(ending) or 0 < answers == limited:
             self.cancel()
+        elif limited:
+            # Which calls they answer is not looked up: the cheapest are refunded.
+            self._reduce(sum(sorted(self._quote.call_nanos)[limited:]))
+
+    def _reduce(self, nanos: int) -> None:
+        """Replace the charge by a lower one."""
+        metered = self._quote.worst_case._replace(cost_nanos=nanos)
+
+        def reduced(session: Session) -> HoldResult:
+            usage.refund(session, self.id)
+            return usage.charge(
+                session, self._account_id, self._call, charge_id=self._reduced_id, metered=metered
+            )
+
+        self._settle(reduced)
 
 
 class PrepaidMeter(GatewayMeter):
@@ -114,6 +167,7 @@ class PrepaidMeter(GatewayMeter):
         super().__init__(provider, None, quote, params)
         self._grant = grant
         self._has_relayed = False
+        self._response = _BodyReader()
 
     def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
         """Start an attempt with the payment. Raises: PaymentAlreadyUsed."""
@@ -127,13 +181,15 @@ class PrepaidMeter(GatewayMeter):
     def feed(self, piece: bytes) -> bytes:
         """Record that some of the response is relayed."""
         self._has_relayed = self._has_relayed or bool(piece)
+        self._response.feed(piece)
         return piece
 
     def end(self, ending: RelayOutcome) -> None:
         """Consume the payment, or release it if nothing was delivered or the response is a failure."""
         # A client that disconnected may have received what it wanted; a stream that broke off empty served nothing.
-        delivered_nothing = ending in {RelayOutcome.TRUNCATED, RelayOutcome.TIMEOUT} and not self._has_relayed
-        failed = delivered_nothing or self._has_failed(ending)
+        delivered_nothing = ending in _UPSTREAM_FAILURES and not self._has_relayed
+        answers, limited = self._response.limited_calls()
+        failed = delivered_nothing or self._has_failed(ending) or 0 < answers == limited
         self._retry(self._grant.release if failed else self._grant.mark_served)
 
     def headers(self) -> Collection[tuple[str, str]]:
@@ -155,7 +211,7 @@ class HoldMeter(GatewayMeter):
         super().__init__(provider, caller, quote, params)
         self._rule = quote.rule
         self._reader: ResponseReader | None = None
-        self._max_nanos = money.nanos_from_usd(app_state().settings.gateway_max_call_usd)
+        self._max_nanos = self._held_nanos = money.nanos_from_usd(app_state().settings.gateway_max_call_usd)
 
     def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
         """Hold what the call may cost, or all credits left, and lower its limits to what the hold covers.
@@ -163,7 +219,7 @@ class HoldMeter(GatewayMeter):
         Raises: InsufficientCredits with what would be affordable.
         """
         try:
-            held_nanos = self._hold_credits()
+            held_nanos = self._held_nanos = self._hold_credits()
         except InsufficientCredits as refusal:
             left_nanos = money.nanos_from_usd(refusal.details["credits_usd"])
             self._quote = self._quote.within(left_nanos, clock.now())
@@ -214,6 +270,10 @@ class HoldMeter(GatewayMeter):
             return
         try:
             reading = self._reader.finish(is_broken=ending is not RelayOutcome.COMPLETE)
+            if ending in _UPSTREAM_FAILURES and reading.usage is None:
+                # The charge is that of a stream which ends with an error, but for its content.
+                has_failed = reading.has_failed or not (reading.has_content or reading.bytes_unread)
+                reading = reading._replace(has_failed=has_failed)
             metered = self._rule.settle(self.params, reading, clock.now())
         except Exception:
             # The client has its response; when the lease ends, the estimate is charged.
@@ -222,8 +282,10 @@ class HoldMeter(GatewayMeter):
         if metered.price_version is None:
             self.cancel()
             return
-        if metered.cost_nanos > self._max_nanos:
-            metered = metered._replace(cost_nanos=self._max_nanos)
+        is_estimated = metered.price_version.endswith(ESTIMATED)
+        max_nanos = min(self._max_nanos, self._held_nanos) if is_estimated else self._max_nanos
+        if metered.cost_nanos > max_nanos:
+            metered = metered._replace(cost_nanos=max_nanos)
         self._settle(Settlement(self.id, self._account_id, self._call, metered))
 
     def _hold_credits(self) -> int:

@@ -84,6 +84,19 @@ def empty(exchange: Exchange) -> None:
     exchange.head(204)
 
 
+def html(exchange: Exchange) -> None:
+    page = b"<!DOCTYPE html><html><body>Just a moment...</body></html>"
+    exchange.answer(page, 200, ("Content-Type", "text/html"))
+
+
+def no_bytes(exchange: Exchange) -> None:
+    exchange.answer(b"", 200, ("Content-Type", "application/json"))
+
+
+def rate_limit_in_200(exchange: Exchange) -> None:
+    exchange.json({"jsonrpc": "2.0", "id": 1, "error": {"code": 429, "message": "Too many requests"}})
+
+
 def redirect(exchange: Exchange) -> None:
     exchange.answer(b"", 302, ("Location", "https://elsewhere.example/"))
 
@@ -99,14 +112,13 @@ class Case:
     name: str
     behave: Behaviour
     status: int
-    chat_nanos: int | None
+    chat_nanos: int
     search_nanos: int
 
     def __str__(self) -> str:
         return self.name
 
 
-# None: some amount, because a successful response without usage is never free.
 TABLE = [
     Case("it responds with usage", with_usage, 200, CHAT_NANOS, SEARCH_NANOS),
     Case("it resets the connection", reset, 502, 0, 0),
@@ -125,7 +137,10 @@ TABLE = [
     Case("it is overloaded", answering(529), 529, 0, 0),
     Case("it compresses without being asked", compressed, 200, CHAT_NANOS, SEARCH_NANOS),
     Case("it redirects", redirect, 302, 0, SEARCH_NANOS),
-    Case("it sends no body", empty, 204, None, SEARCH_NANOS),
+    Case("it sends no body", empty, 204, 0, SEARCH_NANOS),
+    Case("it sends an empty body", no_bytes, 200, 0, SEARCH_NANOS),
+    Case("it sends a page in HTML", html, 200, 0, SEARCH_NANOS),
+    Case("it limits the rate in a success", rate_limit_in_200, 200, 0, 0),
 ]
 
 
@@ -135,10 +150,7 @@ def test_a_call_of_unknown_cost_is_charged_by_its_outcome(stage: Stage, case: Ca
     answer = stage.chat()
     assert answer.status_code == case.status
     stage.assert_all_agree()
-    if case.chat_nanos is None:
-        assert 0 < stage.spent_nanos() < CHAT_NANOS
-    else:
-        assert stage.spent_nanos() == case.chat_nanos
+    assert stage.spent_nanos() == case.chat_nanos
     assert len(stage.usage()) == (0 if case.chat_nanos == 0 else 1)
     assert len(stage.upstream.asked) == 1
 
@@ -382,3 +394,42 @@ def test_a_transcript_in_text_is_charged_the_duration_of_its_file(stage: Stage) 
     refused = transcribe(b"fLaC")
     assert (refused.status_code, list(refused.get_json()["details"]["fields"])) == (400, ["response_format"])
     stage.assert_all_agree()
+
+
+LIMITED = {"code": 429, "message": "Your app has exceeded its compute units per second capacity."}
+REVERTED = {"code": 3, "message": "execution reverted: too many requests"}
+
+
+@pytest.mark.parametrize(
+    ("answers", "charged"),
+    [
+        ([{"error": LIMITED}] * 3, 0),
+        ({"error": LIMITED}, 0),
+        ({"error": {"code": -32005, "message": "daily request count exceeded, request rate limited"}}, 0),
+        ({"error": {"code": "429", "message": "x"}}, 0),
+        ({"error": {"message": "Too many requests"}}, 0),
+        ([{"result": "0x1"}, {"error": LIMITED}, {"result": "0x2"}], 200_000),
+        ([{"result": "0x1"}, {"result": "rate limit"}, {"error": REVERTED}], 300_000),
+        ([{"error": {"code": -32005, "message": "query returned more than 10000 results"}}] * 3, 300_000),
+    ],
+)
+def test_a_rate_limit_inside_a_batch_refunds_its_calls(
+    build_app: Callable[..., Flask], sqlite_url: str, answers: object, charged: int
+) -> None:
+    calls = [{"jsonrpc": "2.0", "id": each, "method": "eth_blockNumber", "params": []} for each in range(3)]
+    with gateway_stage(build_app, sqlite_url) as stage:
+        stage.behave(lambda exchange: exchange.json(answers))
+        answer = stage.call("/v1/gateway/alchemy/base", "POST", json=calls)
+        assert (answer.status_code, answer.get_json()) == (200, answers)
+        assert stage.spent_nanos() == charged
+        stage.assert_all_agree()
+
+
+def test_an_estimate_never_exceeds_the_hold(build_app: Callable[..., Flask], sqlite_url: str) -> None:
+    with gateway_stage(build_app, sqlite_url) as stage:
+        content = {"choices": [{"message": {"role": "assistant", "content": "word " * 10_000}}]}
+        stage.behave(lambda exchange: exchange.json(content))
+        stage.chat(max_tokens=20)
+        # 20 tokens of output at 10 000 nano-dollars, and a short input.
+        assert 0 < stage.spent_nanos() <= 20 * 10_000 + 200 * 1_250
+        stage.assert_all_agree()

@@ -34,7 +34,7 @@ def _read(dialect: Dialect, surface: Surface, *bodies: Any) -> UsageReading:
     reader.flush()
     reading = reader.finish(is_broken=False)
     # Whether the tokens are divided by kind matters for their price only.
-    usage = None if reading.usage is None else reading.usage._replace(is_undivided=False)
+    usage = None if reading.usage is None else reading.usage._replace(is_undivided=False, undivided_in=0)
     return reading._replace(usage=usage)
 
 

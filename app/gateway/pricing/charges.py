@@ -5,7 +5,7 @@ All arithmetic is exact, in fractions of nano-dollars: it runs under `EXACT_CONT
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
 from datetime import datetime
 from decimal import ROUND_CEILING, Context, Decimal, Inexact, InvalidOperation
 
@@ -29,8 +29,11 @@ _IMAGE_CALLS = "image_generation"
 # A surface that does not support a tier ignores it and bills the standard rates, so a discount needs confirmation by
 # the response. Only Gemini's own surface reports the tier in a header.
 _DISCOUNTED = frozenset({"flex"})
-# Parts of a larger response may not have been read.
-_UNREAD_THRESHOLD_BYTES = 4 * 1024 * 1024
+# Providers that state that a response which fails is not billed: Anthropic's help page on failed requests, the billing
+# page of the Gemini API (status 400 and 500), OpenRouter's zero completion insurance.
+_FREE_FAILURES = frozenset({Dialect.ANTHROPIC, Dialect.GEMINI, Dialect.OPENROUTER})
+_SUCCESS_STATUSES = range(200, 300)
+_LONG_CACHE = '"ttl": "1h"'
 # Groq bills at least ten seconds of a recording.
 _GROQ, _MIN_SECONDS = "groq", 10
 
@@ -51,23 +54,25 @@ def usage_cost(usage: Usage, rates: Rates, characters: int = 0) -> Decimal:
 
 def _input_cost(usage: Usage, rates: Rates) -> Decimal:
     base = rates.input or _ZERO
-    if not (usage.cache_read or usage.cache_write or usage.audio_in or usage.image_in):
+    media = usage.audio_in or usage.image_in or usage.video_in
+    if not (media or usage.cache_read or usage.cache_write or usage.undivided_in):
         return usage.tokens_in * base
     cache_read = min(usage.cache_read, usage.tokens_in)
     cache_written = min(usage.cache_write, usage.tokens_in - cache_read)
     cache_written_1h = min(usage.cache_write_1h, cache_written)
     cache_written_5m = min(usage.cache_write_5m, cache_written - cache_written_1h)
-    cached_audio = min(usage.audio_cached, cache_read)
+    uncached = usage.tokens_in - cache_read - cache_written
+    # Audio that is more than all uncached input is cached, whether or not the response divides its cached tokens.
+    cached_audio = min(max(usage.audio_cached, usage.audio_in - uncached), cache_read)
     cached_image = min(usage.image_cached, cache_read - cached_audio)
-    audio_in = min(max(0, usage.audio_in - cached_audio), usage.tokens_in - cache_read - cache_written)
-    image_in = min(
-        max(0, usage.image_in - cached_image), usage.tokens_in - cache_read - cache_written - audio_in
-    )
-    uncached = usage.tokens_in - cache_read - cache_written - audio_in - image_in
+    audio_in = min(max(0, usage.audio_in - cached_audio), uncached)
+    image_in = min(max(0, usage.image_in - cached_image), uncached - audio_in)
+    video_in = min(usage.video_in, uncached - audio_in - image_in)
+    undivided = min(usage.undivided_in, uncached - audio_in - image_in - video_in)
     cache_read_rate = _rate_or(rates.cache_read, base)
     cache_write_rate = _rate_or(rates.cache_write, base)
     return (
-        uncached * base
+        (uncached - audio_in - image_in - video_in - undivided) * base
         + (cache_read - cached_audio - cached_image) * cache_read_rate
         + cached_image * _rate_or(rates.image_cached, cache_read_rate)
         + cached_audio * _rate_or(rates.audio_cached, cache_read_rate)
@@ -76,40 +81,60 @@ def _input_cost(usage: Usage, rates: Rates) -> Decimal:
         + cache_written_1h * _rate_or(rates.cache_write_1h, cache_write_rate)
         + audio_in * _rate_or(rates.audio_in, base)
         + image_in * _rate_or(rates.image_in, base)
+        + video_in * _rate_or(rates.video_in, base)
+        + undivided * max(filter(None, (base, rates.audio_in, rates.video_in)), default=_ZERO)
     )
 
 
 def _output_cost(usage: Usage, rates: Rates) -> Decimal:
     base = text_rate = rates.output or _ZERO
     if usage.is_undivided:
-        # Any of it may be audio or images, which cost up to thirty times as much.
-        text_rate = max(filter(None, (base, rates.audio_out, rates.image_out)), default=_ZERO)
+        # Any of it may be audio, images or video, which cost up to thirty times as much.
+        media = (rates.audio_out, rates.image_out, rates.video_out)
+        text_rate = max(filter(None, (base, *media)), default=_ZERO)
     audio_out = min(usage.audio_out, usage.tokens_out)
     image_out = min(usage.image_out, usage.tokens_out - audio_out)
-    reasoning = min(usage.reasoning, usage.tokens_out - audio_out - image_out)
-    text_out = usage.tokens_out - audio_out - image_out - reasoning
+    video_out = min(usage.video_out, usage.tokens_out - audio_out - image_out)
+    reasoning = min(usage.reasoning, usage.tokens_out - audio_out - image_out - video_out)
+    text_out = usage.tokens_out - audio_out - image_out - video_out - reasoning
     return (
         text_out * text_rate
         + audio_out * _rate_or(rates.audio_out, base)
         + image_out * _rate_or(rates.image_out, base)
+        + video_out * _rate_or(rates.video_out, base)
         + reasoning * _rate_or(rates.reasoning, base)
     )
 
 
-def estimate_usage(params: CostParams, reading: UsageReading) -> Usage:
-    """Estimate the usage of an incomplete response: counts reported so far, likely input, and relayed content."""
+def costs_nothing(params: CostParams, reading: UsageReading) -> bool:
+    """Return whether a response is free: a free call, no response of the model, or a failure that is not billed.
+
+    A failure before any content is free; after some content it depends on the provider, unless the usage is reported.
+    """
+    usage = reading.usage
+    if params.surface is Surface.FREE:
+        return True
+    if usage is None and (reading.is_blank or reading.status not in _SUCCESS_STATUSES):
+        return True
+    if not reading.has_failed or reading.status not in _SUCCESS_STATUSES or (usage and usage.cost_nanos):
+        return False
+    return not reading.has_content or (params.dialect in _FREE_FAILURES and not reading.is_complete)
+
+
+def estimate_usage(params: CostParams, reading: UsageReading, max_tokens_out: int) -> Usage:
+    """Estimate the usage of an incomplete response: counts reported so far, likely input, and its content.
+
+    The output is at most `max_tokens_out`, for which credits are held.
+    """
     if reading.usage is None and params.surface in MEDIA_SURFACES:
         return _estimate_media_usage(params, reading)
     reported = reading.usage or Usage(searches=reading.tool_calls.get(WEB_SEARCH, 0))
     tokens_written = likely_tokens(reading.streamed_bytes)
     if lacks_output_count(params, reading):
-        # Unreported output: at most one token per received byte, and at most what was held.
-        tokens_written = max(tokens_written, min(reading.tokens_unread, params.tokens_out))
-    if params.is_tokens_out_set:
-        tokens_written = min(tokens_written, params.tokens_out)
+        tokens_written = max(tokens_written, min(likely_tokens(reading.bytes_unread), params.tokens_out))
     return reported._replace(
         tokens_in=reported.tokens_in or params.tokens_in_likely,
-        tokens_out=max(reported.tokens_out, tokens_written),
+        tokens_out=max(reported.tokens_out, min(tokens_written, max_tokens_out)),
         runs=(),
     )
 
@@ -118,9 +143,7 @@ def _estimate_media_usage(params: CostParams, reading: UsageReading) -> Usage:
     """Return the maximum usage of a media call; for a transcript, the recording and one token per two bytes."""
     tokens_out = params.tokens_out
     if params.audio_seconds:
-        tokens_out = min(
-            tokens_out, -(-max(reading.tokens_unread, reading.streamed_bytes) // BYTES_PER_TOKEN)
-        )
+        tokens_out = min(tokens_out, -(-(reading.bytes_unread + reading.streamed_bytes) // BYTES_PER_TOKEN))
     return Usage(
         tokens_in=params.tokens_in,
         tokens_out=tokens_out,
@@ -171,11 +194,11 @@ def max_nanos_per_token(params: CostParams, rates: Rates) -> tuple[Decimal, Deci
         inputs += [rates.cache_write, rates.cache_write_5m]
     inputs += [rates.cache_write_1h] if params.writes_cache else []
     inputs += (
-        [rates.audio_in, rates.image_in, rates.audio_cached, rates.image_cached]
+        [rates.audio_in, rates.image_in, rates.video_in, rates.audio_cached, rates.image_cached]
         if params.has_media or params.searches
         else []
     )
-    outputs = [rates.output, rates.audio_out, rates.image_out, rates.reasoning]
+    outputs = [rates.output, rates.audio_out, rates.image_out, rates.video_out, rates.reasoning]
     return max(filter(None, inputs), default=_ZERO), max(filter(None, outputs), default=_ZERO)
 
 
@@ -204,12 +227,8 @@ def price_tokens(
     for name, run in usage.runs or ((None, usage),):
         model = name or _billed_model(book, params, reading)
         rates, version = book.rates_for(model, at, run.tokens_in, mode)
-        if run.is_undivided and params.has_audio:
-            rates = replace(rates, input=max(filter(None, (rates.input, rates.audio_in)), default=None))
-        seconds = run.audio_seconds
-        if book.table == _GROQ and seconds:
-            seconds = max(seconds, _MIN_SECONDS)
-        billed = run if seconds == run.audio_seconds else run._replace(audio_seconds=seconds)
+        has_more = run.undivided_in or run.audio_seconds or run.cache_write
+        billed = _billed_counts(book, params, run) if has_more else run
         cost_nanos = usage_cost(billed, rates, params.characters)
         if not cost_nanos and not book.is_free(model, at):
             # Sold by the second or character but reported in tokens: the table does not fit the response.
@@ -217,6 +236,25 @@ def price_tokens(
         nanos += cost_nanos
         versions.append(version)
     return nanos, FALLBACK if FALLBACK in versions else versions[0]
+
+
+def _billed_counts(book: RateBook, params: CostParams, run: Usage) -> Usage:
+    """Return the counts of a run as they are billed, where the response alone does not show it."""
+    if run.undivided_in and not params.has_audio:
+        run = run._replace(undivided_in=0)
+    if book.table == _GROQ and 0 < run.audio_seconds < _MIN_SECONDS:
+        run = run._replace(audio_seconds=_MIN_SECONDS)
+    surplus = run.cache_write - run.cache_write_5m - run.cache_write_1h
+    if surplus > 0 and params.dialect is Dialect.ANTHROPIC and _asks_for_long_cache(params):
+        run = run._replace(cache_write_1h=run.cache_write_1h + surplus)
+    return run
+
+
+def _asks_for_long_cache(params: CostParams) -> bool:
+    if not params.writes_cache or not params.body:
+        return False
+    # Written anew, a name has no escapes; in a string, its quotes have.
+    return _LONG_CACHE in json.dumps(json.loads(params.body))
 
 
 def price_fees(
@@ -234,9 +272,9 @@ def price_fees(
     )
     image = tools.image
     if image is not None and not any(name == image.model and run.tokens_out for name, run in usage.runs):
-        # Images were generated, or may be in an unread part, and their usage was not reported.
+        # Images were generated, or may have been, and their usage was not reported.
         calls = reading.tool_calls.get(_IMAGE_CALLS, 0)
-        if not calls and (reading.usage is None or reading.bytes_received > _UNREAD_THRESHOLD_BYTES):
+        if not calls and reading.usage is None:
             calls = image.calls
         nanos += calls * _max_sub_call_nanos(book, params, image, at)
     return nanos

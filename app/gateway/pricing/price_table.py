@@ -48,6 +48,8 @@ class Rates:
     image_in: Decimal | None = None
     image_cached: Decimal | None = None
     image_out: Decimal | None = None
+    video_in: Decimal | None = None
+    video_out: Decimal | None = None
     reasoning: Decimal | None = None
     search: Decimal | None = None
     character: Decimal | None = None
@@ -67,6 +69,8 @@ _PRICE_KEYS = {
     "image_in": ("input_image_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
     "image_cached": ("cache_image_read_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
     "image_out": ("output_image_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "video_in": ("input_video_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "video_out": ("output_video_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
     "reasoning": ("output_reasoning_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
     "search": ("web_searches_kcount", _NANOS_EACH_PER_USD_PER_THOUSAND),
     "character": ("input_mchars", _NANOS_EACH_PER_USD_PER_MILLION),

@@ -45,7 +45,6 @@ ESTIMATED = "+estimate"
 
 _ZERO = Decimal(0)
 _MAX_BATCH = 1_000
-_SUCCESS_STATUSES = range(200, 300)
 _WITHOUT_TOKENS = frozenset({Surface.IMAGES, Surface.SPEECH, Surface.OPAQUE})
 
 
@@ -78,6 +77,8 @@ class CallQuote(NamedTuple):
     unbounded_nanos: int = 0
     # For each model that may respond: the maximum cost of the input, and of one token of output in each candidate.
     lines: tuple[tuple[int, Decimal], ...] = ()
+    # The price of each call in a JSON-RPC batch.
+    call_nanos: tuple[int, ...] = ()
     # The priced parameters, for hints in error messages.
     params: CostParams | None = None
 
@@ -176,7 +177,8 @@ class PerRpcMethod:
         """Return the price of the calls. Raises: RouteNotAllowed."""
         methods = request.methods
         named = methods[0] if len(set(methods)) == 1 else "batch"
-        return _fixed_quote(named, sum(self._price(method) for method in methods))
+        prices = tuple(self._price(method) for method in methods)
+        return _fixed_quote(named, sum(prices))._replace(call_nanos=prices)
 
     def _price(self, method: str) -> int:
         for pattern, nanos in self.prices:
@@ -214,19 +216,16 @@ class TokenPrices(RateBook):
     def settle(self, params: CostParams, reading: UsageReading, at: datetime) -> MeteredUsage:
         """Return the cost of a call: as reported, its usage at the table's rates or an estimate, in this order.
 
-        Zero for a free call, and for a failure without usage.
+        Zero for what is not billed.
         """
-        usage = reading.usage
-        has_nothing = usage is None and (
-            reading.status not in _SUCCESS_STATUSES or (reading.has_failed and reading.streamed_bytes == 0)
-        )
-        if params.is_free or has_nothing:
+        if charges.costs_nothing(params, reading):
             return MeteredUsage(0)
+        usage = reading.usage
         if usage is not None and usage.cost_nanos is not None:
             return MeteredUsage(usage.cost_nanos, usage.tokens_in, usage.tokens_out, REPORTED)
         is_estimated = usage is None or not reading.is_complete or lacks_output_count(params, reading)
         if usage is None or is_estimated:
-            usage = estimate_usage(params, reading)
+            usage = estimate_usage(params, reading, self._max_tokens_out(params, params.model))
         with localcontext(EXACT_CONTEXT):
             tokens, version = charges.price_tokens(self, params, reading, usage, at)
             nanos = round_up(tokens + charges.price_fees(self, params, reading, usage, at))
@@ -322,7 +321,7 @@ class ReportedPrice:
         usage = reading.usage
         if usage is not None and usage.cost_nanos is not None:
             return MeteredUsage(usage.cost_nanos, price_version=REPORTED)
-        if reading.status not in _SUCCESS_STATUSES:
+        if charges.costs_nothing(params, reading):
             return MeteredUsage(0)
         return MeteredUsage(params.max_nanos, price_version=LIST_PRICE)
 

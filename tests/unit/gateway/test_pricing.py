@@ -344,12 +344,12 @@ def test_output_without_a_limit_is_at_most_the_context_window(model: str, most: 
         ),
         (
             chat(surface=Surface.TRANSCRIPTION, tokens_in=40, tokens_out=900, audio_seconds=4),
-            UsageReading(tokens_unread=101, streamed_bytes=7),
+            UsageReading(bytes_unread=94, streamed_bytes=7),
             Usage(40, 51, audio_in=40, audio_seconds=4),
         ),
         (
             chat(surface=Surface.TRANSCRIPTION, tokens_in=40, tokens_out=30, audio_seconds=4),
-            UsageReading(tokens_unread=7, streamed_bytes=101),
+            UsageReading(bytes_unread=7, streamed_bytes=101),
             Usage(40, 30, audio_in=40, audio_seconds=4),
         ),
         (chat(surface=Surface.SPEECH, tokens_in=40, tokens_out=900), UsageReading(), Usage(40, 900)),
@@ -358,7 +358,7 @@ def test_output_without_a_limit_is_at_most_the_context_window(model: str, most: 
 def test_a_media_call_without_usage_is_charged_its_maximum(
     params: CostParams, reading: UsageReading, usage: Usage
 ) -> None:
-    assert charges.estimate_usage(params, reading) == usage
+    assert charges.estimate_usage(params, reading, 10**6) == usage
 
 
 @pytest.mark.parametrize(
@@ -370,17 +370,15 @@ def test_a_media_call_without_usage_is_charged_its_maximum(
         (chat(), UsageReading(usage=Usage(25, 300), streamed_bytes=400), Usage(25, 300)),
         (chat(tokens_out=60, is_tokens_out_set=True), UsageReading(streamed_bytes=400), Usage(10, 60)),
         (chat(tokens_out=60), UsageReading(streamed_bytes=400), Usage(10, 100)),
-        # Unread: at most what was held, or less.
-        (chat(tokens_out=60), UsageReading(tokens_unread=50), Usage(10, 50)),
-        (chat(tokens_out=60), UsageReading(tokens_unread=70), Usage(10, 60)),
-        (
-            chat(tokens_out=60),
-            UsageReading(usage=Usage(25, 0), streamed_bytes=4, tokens_unread=70),
-            Usage(25, 60),
-        ),
-        (chat(tokens_out=60), UsageReading(usage=Usage(25, 1), tokens_unread=70), Usage(25, 1)),
+        # Without a limit in the request: at most what models write.
+        (chat(tokens_out=60), UsageReading(streamed_bytes=10**7), Usage(10, 128_000)),
+        # A body in an unknown format is text.
+        (chat(tokens_out=60), UsageReading(bytes_unread=200), Usage(10, 50)),
+        (chat(tokens_out=60), UsageReading(bytes_unread=10**9), Usage(10, 60)),
+        (chat(), UsageReading(usage=Usage(25, 0), streamed_bytes=4), Usage(25, 1)),
+        (chat(), UsageReading(usage=Usage(25, 1), bytes_unread=70), Usage(25, 1)),
         # Vectors are no text.
-        (chat(surface=Surface.EMBEDDINGS, tokens_out=60), UsageReading(tokens_unread=70), Usage(10, 0)),
+        (chat(surface=Surface.EMBEDDINGS, tokens_out=60), UsageReading(bytes_unread=70), Usage(10, 0)),
         (chat(), UsageReading(tool_calls={"web_search": 3, "other": 4}), Usage(10, 0, searches=3)),
         (
             chat(),
@@ -392,7 +390,8 @@ def test_a_media_call_without_usage_is_charged_its_maximum(
 def test_an_incomplete_response_is_charged_what_it_shows(
     params: CostParams, reading: UsageReading, usage: Usage
 ) -> None:
-    assert charges.estimate_usage(params, reading) == usage
+    most = params.tokens_out if params.is_tokens_out_set else 128_000
+    assert charges.estimate_usage(params, reading, most) == usage
 
 
 def test_the_quote_covers_the_most_expensive_model() -> None:
@@ -429,15 +428,17 @@ def test_a_successful_response_without_usage_is_not_free(status: int) -> None:
             assert OPENAI.settle(params, UsageReading(status=status), AT).cost_nanos > 0
 
 
-def test_a_complete_response_without_usage_costs_its_bytes() -> None:
+def test_a_complete_response_without_usage_costs_its_content() -> None:
     asked = chat(surface=Surface.GENERATE, dialect=Dialect.GEMINI, model="gemini-2.5-pro", tokens_out=10_000)
-    whole = json.dumps({"candidates": [{"content": {"parts": [{"text": "a" * 400}]}}]}).encode()
-    for body in (whole, b"/**/f(" + whole + b")", bytes(len(whole)), whole[:-9] + b' "usageMetadata": 1}'):
-        metered = GOOGLE.settle(asked, answered(asked, body), AT)
-        assert metered.tokens_out == len(body)
+    content = {"candidates": [{"content": {"parts": [{"text": "a" * 400}]}}]}
+    whole = json.dumps(content).encode()
+    assert GOOGLE.settle(asked, answered(asked, whole), AT).tokens_out == 100
+    # In an unknown format all of it may be content.
+    for body in (b"/**/f(" + whole + b")", bytes(len(whole)), whole[:-9] + b' "usageMetadata": 1}'):
+        assert GOOGLE.settle(asked, answered(asked, body), AT).tokens_out == -(-len(body) // 4)
     # A count of only the input does not include the output.
-    half = {**json.loads(whole), "usageMetadata": {"promptTokenCount": 5}}
-    assert GOOGLE.settle(asked, answered(asked, half), AT).tokens_out > 400
+    half = {**content, "usageMetadata": {"promptTokenCount": 5}}
+    assert GOOGLE.settle(asked, answered(asked, half), AT).tokens_out == 100
 
 
 def test_an_unreadable_response_costs_the_hold() -> None:

@@ -12,7 +12,7 @@ from app.gateway.pricing.price_table import Rates
 
 KINDS = (
     "input", "output", "cache_read", "cache_write", "cache_write_5m", "cache_write_1h", "audio_in", "audio_cached",
-    "audio_out", "image_in", "image_cached", "image_out", "reasoning", "character",
+    "audio_out", "image_in", "image_cached", "image_out", "reasoning", "character", "video_in", "video_out",
 )  # fmt: skip
 # With the powers of 1 000 as rates, the digits of a cost are the counts by kind.
 RATES = Rates(**{kind: Decimal(1_000**place) for place, kind in enumerate(KINDS)})
@@ -68,7 +68,18 @@ def counts(usage: Usage, characters: int = 0) -> dict[str, int]:
         (Usage(10, 0, audio_in=8, image_in=8), {"audio_in": 8, "image_in": 2}),
         (Usage(10, 0, audio_in=11), {"audio_in": 10}),
         (
+            # Audio that is more than the rest is in the cache.
             Usage(10, 0, cache_read=3, cache_write=2, audio_in=9),
+            {"audio_cached": 3, "cache_write": 2, "audio_in": 5},
+        ),
+        (
+            Usage(10, 0, cache_read=6, audio_in=5),
+            {"audio_cached": 1, "cache_read": 5, "audio_in": 4},
+        ),
+        (Usage(10, 0, video_in=4), {"video_in": 4, "input": 6}),
+        (Usage(0, 10, video_out=4, reasoning=7), {"video_out": 4, "reasoning": 6}),
+        (
+            Usage(10, 0, cache_read=3, cache_write=2, audio_in=5),
             {"cache_read": 3, "cache_write": 2, "audio_in": 5},
         ),
         (
@@ -110,6 +121,9 @@ def test_characters_are_charged_as_they_are() -> None:
         (Rates(output=Decimal(3), audio_out=Decimal(5)), Usage(0, 10, is_undivided=True), 50),
         (Rates(output=Decimal(3), image_out=Decimal(7)), Usage(0, 10, is_undivided=True), 70),
         (Rates(output=Decimal(3), audio_out=Decimal(1)), Usage(0, 10, is_undivided=True), 30),
+        # Undivided input may be audio or video.
+        (Rates(input=Decimal(3), audio_in=Decimal(5)), Usage(10, undivided_in=4), 6 * 3 + 4 * 5),
+        (Rates(input=Decimal(3), video_in=Decimal(7)), Usage(10, undivided_in=4), 6 * 3 + 4 * 7),
         (Rates(), Usage(7, 10, searches=2, is_undivided=True), 0),
         # By the hour, rounded up: 10 seconds at 1 001 nano-dollars are 2.78.
         (Rates(audio_hour=Decimal(1_001)), Usage(audio_seconds=10), 3),

@@ -1,4 +1,4 @@
-"""Incremental parsers of streamed responses, with bounded memory.
+"""Incremental parsers of streamed responses, with bounded memory: of a larger event, the counts are left.
 
 Server-sent events (HTML Living Standard, 9.2.6) end with a blank line, and lines with CR, LF or both. Gemini's stream
 without `alt=sse` is one JSON array of events.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
+
+from app.gateway.dialects.response.abridged_json import AbridgedJson
 
 # An event of a language model has a few hundred bytes; one with an image has megabytes.
 MAX_EVENT_BYTES = 8 * 1024 * 1024
@@ -16,17 +18,48 @@ MAX_EVENT_BYTES = 8 * 1024 * 1024
 # Atomic: CR LF is one line end, never two.
 _FRAME_END = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
 _LINE_END = re.compile(rb"\r\n|\n|\r")
+_LINE_PART = re.compile(rb"[\r\n]+|[^\r\n]+")
+_DATA = b"data:"
 _BOM = b"\xef\xbb\xbf"
 _MAX_TERMINATOR_BYTES = 4
 _STRUCTURAL = re.compile(rb'[{}"\\]')
 
 
-@dataclass(frozen=True, slots=True)
-class StreamFrame:
-    """A frame of a stream with all its bytes; `payload` is None if it was too large to be parsed."""
+class StreamFrame(NamedTuple):
+    """A frame of a stream with all its bytes, or the next ones of a frame that is too large to be kept.
+
+    Such a frame has no `payload`; the last of its pieces has what is left of it.
+    """
 
     raw: bytes
-    payload: bytes | None
+    payload: bytes = b""
+    abridged: AbridgedJson | None = None
+
+
+class _LargeEvent:
+    """The data of a server-sent event that is too large to be kept."""
+
+    def __init__(self) -> None:
+        self.data = AbridgedJson()
+        # The first bytes of a line, until they show whether it has data.
+        self._begin = b""
+        self._is_data: bool | None = None
+
+    def feed(self, raw: bytes) -> None:
+        for part in _LINE_PART.findall(raw):
+            if part[:1] in b"\r\n":
+                self._begin, self._is_data = b"", None
+            elif self._is_data is None:
+                self._begin += part
+                if len(self._begin) >= len(_DATA):
+                    self._is_data = self._begin.startswith(_DATA)
+                    self._feed_data(self._begin[len(_DATA) :])
+            else:
+                self._feed_data(part)
+
+    def _feed_data(self, part: bytes) -> None:
+        if self._is_data:
+            self.data.feed(part)
 
 
 class SseParser:
@@ -36,7 +69,7 @@ class SseParser:
         self._most_bytes = max_bytes
         self._held = b""
         self._searched = 0
-        self._is_oversized = False
+        self._large: _LargeEvent | None = None
         self._is_first = True
 
     def feed(self, chunk: bytes) -> Iterator[StreamFrame]:
@@ -53,11 +86,12 @@ class SseParser:
             yield self._take_frame(end.end())
         self._searched = max(0, len(self._held) - _MAX_TERMINATOR_BYTES)
         if len(self._held) > self._most_bytes:
-            self._is_oversized = True
+            if self._large is None:
+                self._large = _LargeEvent()
             # The last bytes may be the start of the frame's terminator.
-            keep = len(self._held) - _MAX_TERMINATOR_BYTES
-            raw, self._held, self._searched = self._held[:keep], self._held[keep:], 0
-            yield StreamFrame(raw, None)
+            raw = self._take(len(self._held) - _MAX_TERMINATOR_BYTES)
+            self._large.feed(self._without_mark(raw))
+            yield StreamFrame(raw)
 
     def flush(self) -> Iterator[StreamFrame]:
         """Yield the rest at the end of the stream: the standard discards it, most clients parse it."""
@@ -74,15 +108,21 @@ class SseParser:
         return line
 
     def _take_frame(self, end: int) -> StreamFrame:
+        raw = self._take(end)
+        body = self._without_mark(raw) if self._is_first else raw
+        if self._large is None:
+            return StreamFrame(raw, _payload(body))
+        large, self._large = self._large, None
+        large.feed(body)
+        return StreamFrame(raw, abridged=large.data)
+
+    def _take(self, end: int) -> bytes:
         raw, self._held, self._searched = self._held[:end], self._held[end:], 0
-        if self._is_oversized:
-            self._is_oversized = False
-            return StreamFrame(raw, None)
-        body = raw
-        if self._is_first:
-            self._is_first = False
-            body = raw.removeprefix(_BOM)
-        return StreamFrame(raw, _payload(body))
+        return raw
+
+    def _without_mark(self, raw: bytes) -> bytes:
+        is_first, self._is_first = self._is_first, False
+        return raw.removeprefix(_BOM) if is_first else raw
 
 
 class JsonArrayParser:
@@ -91,6 +131,7 @@ class JsonArrayParser:
     def __init__(self, max_bytes: int = MAX_EVENT_BYTES) -> None:
         self._most_bytes = max_bytes
         self._object = bytearray()
+        self._large: AbridgedJson | None = None
         self._depth = 0
         self._is_in_text = False
         self._escaped = -1
@@ -109,10 +150,9 @@ class JsonArrayParser:
                 self._depth -= 1
                 if self._depth == 0:
                     self._append(chunk[start : at + 1])
-                    yield StreamFrame(
-                        b"", bytes(self._object) if len(self._object) <= self._most_bytes else None
-                    )
+                    yield StreamFrame(b"", bytes(self._object), self._large)
                     self._object.clear()
+                    self._large = None
         self._escaped -= len(chunk)
         if self._depth:
             self._append(chunk[start:])
@@ -132,8 +172,14 @@ class JsonArrayParser:
         return iter(())
 
     def _append(self, piece: bytes) -> None:
-        # One byte above the limit marks an object as too large; the rest of it is dropped.
-        self._object += piece[: max(0, self._most_bytes + 1 - len(self._object))]
+        if self._large is None and len(self._object) + len(piece) > self._most_bytes:
+            self._large = AbridgedJson()
+            self._large.feed(bytes(self._object))
+            self._object.clear()
+        if self._large is None:
+            self._object += piece
+        else:
+            self._large.feed(piece)
 
 
 def _payload(frame: bytes) -> bytes:

@@ -1,33 +1,32 @@
 """Reading of usage from a response while it is relayed, without delay or change and with bounded memory.
 
 The exception is an OpenAI stream for which the gateway requested usage: that is removed again.
-Reading never fails: if the usage cannot be read it is unknown, and pricing estimates it.
+Reading never fails: if the usage cannot be read it is unknown, and pricing estimates it from the content.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from typing import Any
 
 from app.core.content_decoding import IdentityDecoder, UndecodableResponse, decoder_for
 from app.core.strict_json import parse_response
 from app.gateway.dialects.request.cost_params import CostParams, Surface
 from app.gateway.dialects.request.injection import member_span
+from app.gateway.dialects.response.abridged_json import AbridgedJson
 from app.gateway.dialects.response.framing import JsonArrayParser, SseParser, StreamFrame
 from app.gateway.dialects.response.usage import UsageReading
 from app.gateway.dialects.response.usage_accumulator import UsageAccumulator
 from app.gateway.dialects.response.usage_readers import MAX_TOKENS
 
-# A response of up to this size is parsed whole; of a larger one the end is kept, which has the usage of all providers.
+# A response of up to this size is parsed whole; a larger one is abridged.
 MAX_BUFFERED_BYTES = 8 * 1024 * 1024
-_TAIL_BYTES = 256 * 1024
-_USAGE_KEY = re.compile(rb'(?<!\\)"(usage|usageMetadata|tool_usage|costDollars)"\s*:\s*(?=\{)')
 _MAX_DEPTH = 200
 _LINE_ENDS = b"\r\n"
-# Each attempt parses the rest of the text.
-_MAX_ATTEMPTS = 10
+_ERROR_EVENT = (b"event: error", b"event:error")
+# A page of a proxy in front of the model, or its error in XML. No transcript begins like this.
+_MARKUP = re.compile(rb"\s*<(?:!doctype|\?xml|html|head|body|!--)", re.IGNORECASE)
 
 
 class ResponseReader:
@@ -42,10 +41,10 @@ class ResponseReader:
         content_encoding: str | None = None,
     ) -> None:
         self._status = status
+        self._is_streamed = params.is_streamed
         self._decoder = decoder_for(content_encoding)
         self._usage = UsageAccumulator(params)
         self._received = 0
-        self._decoded = 0
         self._reading: UsageReading | None = None
         kind = (content_type or "").split(";")[0].strip().lower()
         self._frames: SseParser | JsonArrayParser | None = None
@@ -62,7 +61,6 @@ class ResponseReader:
         """Read a chunk and return the bytes to relay."""
         self._received += len(chunk)
         if self._cleaned is not None:
-            self._decoded += len(chunk)
             return b"".join(self._strip_frames(self._cleaned.feed(chunk)))
         self._read_chunk(chunk)
         return chunk
@@ -79,30 +77,42 @@ class ResponseReader:
     def finish(self, *, is_broken: bool = False) -> UsageReading:
         """Return the usage; idempotent. `is_broken`: the response did not reach its end."""
         if self._reading is None:
-            if self._plain is not None:
-                for payload in self._plain.objects():
-                    self._usage.add(payload)
+            bytes_unread = self._read_plain() if self._plain is not None else 0
+            if self._decoder is None and self._received:
+                bytes_unread = MAX_TOKENS
             self._reading = self._usage.reading(
                 status=self._status,
                 bytes_received=self._received,
                 is_broken=is_broken,
-                tokens_unread=self._unread_tokens(is_broken=is_broken),
+                bytes_unread=bytes_unread,
             )
         return self._reading
 
-    def _unread_tokens(self, *, is_broken: bool) -> int:
-        """Return the maximum number of tokens in the response beyond those reported."""
-        if self._decoder is None:
-            return MAX_TOKENS
-        # Interrupted content is limited by its own bytes: the other bytes are the format around it.
-        return 0 if is_broken and self._usage.content_bytes else self._decoded
+    def _read_plain(self) -> int:
+        """Read a body that is not a stream; return its size if it is in an unknown format: all of it may be content."""
+        body = self._plain
+        if body is None or (not body.kept.strip() and body.abridged is None):
+            return 0
+        large = body.abridged
+        payload = parse_object(bytes(body.kept) if large is None else large.text())
+        for each in payload if isinstance(payload, list) else [payload]:
+            if isinstance(each, dict):
+                self._usage.add(each, None if large is None else large.omitted_bytes)
+        if payload is not None or _MARKUP.match(body.kept):
+            return 0
+        if self._is_streamed and large is None:
+            # A stream that its content type does not announce.
+            frames = SseParser()
+            events = [*frames.feed(bytes(body.kept)), *frames.flush()]
+            if [frame for frame in events if self._record_frame(frame) is not None]:
+                return 0
+        return body.size
 
     def _read_chunk(self, chunk: bytes) -> None:
         if self._decoder is None:
             return
         try:
             for piece in self._decoder.feed(chunk):
-                self._decoded += len(piece)
                 if self._plain is not None:
                     self._plain.append(piece)
                 elif self._frames is not None:
@@ -117,10 +127,21 @@ class ResponseReader:
             yield frame.raw if payload is None else _strip_injected_usage(frame.raw, payload)
 
     def _record_frame(self, frame: StreamFrame) -> dict[str, Any] | None:
-        if frame.payload is None:
-            self._usage.add_unread(len(frame.raw))
+        """Read an event; return it if something may be removed from it."""
+        if frame.abridged is not None:
+            payload = parse_object(frame.abridged.text())
+            if isinstance(payload, dict):
+                self._usage.add(payload, frame.abridged.omitted_bytes)
             return None
-        payload = parse_object(frame.payload)
+        text = frame.payload
+        if not text:
+            # Gemini's errors are not framed as events.
+            text = frame.raw.strip()
+            if not text.startswith(b"{"):
+                return None
+        payload = parse_object(text)
+        if frame.raw.startswith(_ERROR_EVENT):
+            self._usage.fail()
         if isinstance(payload, dict):
             self._usage.add(payload)
             return payload
@@ -128,37 +149,24 @@ class ResponseReader:
 
 
 class _BufferedBody:
-    """A response that is not a stream: the whole body, or its end."""
+    """A response that is not a stream: its beginning, which is usually all of it, and a large one abridged."""
 
     def __init__(self) -> None:
-        self._kept = bytearray()
-        self._is_whole = True
+        self.kept = bytearray()
+        self.size = 0
+        self.abridged: AbridgedJson | None = None
 
     def append(self, piece: bytes) -> None:
-        self._kept += piece
-        if len(self._kept) > MAX_BUFFERED_BYTES:
-            self._is_whole = False
-            del self._kept[:-_TAIL_BYTES]
-
-    def objects(self) -> list[dict[str, Any]]:
-        if not self._is_whole:
-            return self._usage_in_tail()
-        payload = parse_object(bytes(self._kept))
-        return [
-            each for each in (payload if isinstance(payload, list) else [payload]) if isinstance(each, dict)
-        ]
-
-    def _usage_in_tail(self) -> list[dict[str, Any]]:
-        # A quote inside a JSON string follows a backslash, so a match is the name of a field.
-        text = bytes(self._kept)
-        read: dict[str, Any] = {}
-        for found in islice(reversed(list(_USAGE_KEY.finditer(text))), _MAX_ATTEMPTS):
-            # Only from a top-level field on is the rest of the body the end of an object: tool schemas, which responses
-            # repeat, may use the same names.
-            rest = parse_object(b"{" + text[found.start() :])
-            if isinstance(rest, dict):
-                read = rest
-        return [read] if read else []
+        self.size += len(piece)
+        if self.abridged is not None:
+            self.abridged.feed(piece)
+            return
+        self.kept += piece
+        if len(self.kept) > MAX_BUFFERED_BYTES:
+            self.abridged = AbridgedJson()
+            self.abridged.feed(bytes(self.kept))
+            # What shows the format.
+            del self.kept[1024:]
 
 
 def parse_object(payload: bytes) -> Any:

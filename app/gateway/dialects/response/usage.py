@@ -29,8 +29,11 @@ class Usage(NamedTuple):
     image_in: int = 0
     image_cached: int = 0
     image_out: int = 0
+    video_in: int = 0
+    video_out: int = 0
     reasoning: int = 0
-    # The response does not divide its tokens into text, audio and images.
+    # Input tokens that the response does not assign to text, audio, images or video; whether it assigns no output.
+    undivided_in: int = 0
     is_undivided: bool = False
     searches: int = 0
     audio_seconds: int = 0
@@ -53,8 +56,8 @@ class UsageReading(NamedTuple):
     # Bytes of the response as received, and of the content in it (text, reasoning, tool arguments).
     bytes_received: int = 0
     streamed_bytes: int = 0
-    # Upper bound on the tokens of a response without usage: at most one per byte.
-    tokens_unread: int = 0
+    # Bytes of a body in an unknown format, all of which may be content.
+    bytes_unread: int = 0
     model: str | None = None
     tier: str | None = None
     speed: str | None = None
@@ -64,3 +67,12 @@ class UsageReading(NamedTuple):
     tool_calls: Mapping[str, int] = MappingProxyType({})
     # The upstream reported an error after a successful status (a stream that fails midway).
     has_failed: bool = False
+    # Some audio was streamed.
+    has_audio: bool = False
+    # There is neither an object nor content: an empty body, a page in HTML, a stream of comments.
+    is_blank: bool = False
+
+    @property
+    def has_content(self) -> bool:
+        """Return whether the response shows any output of the model."""
+        return self.streamed_bytes > 0 or self.has_audio

@@ -1,10 +1,12 @@
-"""Accumulation of the usage in a response: later counts replace earlier ones, and content is counted."""
+"""Accumulation of the usage in a response: the largest counts, and the size of its content."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 from app.gateway.dialects.request import hosted_tools, media_bounds, search_costs
@@ -17,11 +19,39 @@ _TEXT_FIELDS = frozenset(
     {"content", "text", "refusal", "reasoning", "reasoning_content", "thinking", "partial_json", "arguments"}
 )
 _CONTAINERS = (dict, list)
-_ARGUMENT_FIELDS = frozenset({"args", "input"})
+_ARGUMENT_FIELDS = frozenset({"args", "input", "executableCode"})
+# Fields with text that the model did not write, or that is in another field as well.
+_OTHER_FIELDS = frozenset(
+    {"annotations", "citations", "logprobs", "groundingMetadata", "citationMetadata", "urlContextMetadata",
+     "search_results", "reasoning_details", "error", "usage", "tools"}
+)  # fmt: skip
+_REPEATED, _REASONING_PARTS = "reasoning_content", "reasoning_details"
+_RESULT = "_result"
+_ARGUMENTS = json.JSONEncoder(default=str, ensure_ascii=False, separators=(",", ":"))
+_AUDIO = "audio.delta"
+_SPEECH = "speech.audio.delta"
+_DELTA_EVENTS = ("response.", "transcript.")
+_BASE64 = re.compile(r"data:[\w/+.-]*;base64,[A-Za-z0-9+/=_-]*")
+_MIN_BASE64_CHARS = 200
 _MAX_NODES = 100_000
 _MAX_TOOL_CALLS = 10_000
 # Actions of a search call that are not billed.
 _UNBILLED_ACTIONS = frozenset({"open_page", "find_in_page"})
+# An event with a delta and none of these has content only.
+_MORE_THAN_CONTENT = frozenset(
+    {
+        "usage",
+        "usageMetadata",
+        "error",
+        "response",
+        "message",
+        "interaction",
+        "model",
+        "item",
+        "content_block",
+    }
+)
+_FAILURES = ("error", "response.failed")
 _IMAGE_EVENTS = ("image_generation.", "image_edit.")
 
 
@@ -48,40 +78,53 @@ class UsageAccumulator:
         self._speed: str | None = None
         self._has_failed = False
         self._search_nanos: int | None = None
+        self._is_blank = True
+        self._has_audio = False
 
-    def add(self, payload: Mapping[str, Any]) -> None:
-        """Add an object: a whole response, or an event of a stream."""
+    def add(self, payload: Mapping[str, Any], omitted: Mapping[str, int] | None = None) -> None:
+        """Add an object: a whole response, or an event of a stream; `omitted`: the size of text left out, by field."""
+        self._is_blank = False
+        kind = payload.get("type")
+        delta = payload.get("delta")
+        if delta is not None and not payload.keys() & _MORE_THAN_CONTENT:
+            self._add_content(payload, payload, omitted)
+            return
         inner = payload
-        for name in ("message", "response", "interaction"):
+        is_usual = "choices" in payload or "candidates" in payload
+        for name in () if is_usual else ("message", "response", "interaction"):
             if isinstance(payload.get(name), dict):
                 inner = payload[name]
         self._model = _text(inner, "model") or _text(inner, "modelVersion") or self._model
         self._tier = _text(inner, "service_tier") or self._tier
-        self._has_images = self._has_images or _is_image_event(payload)
-        if payload.get("error") or inner.get("error") or payload.get("type") == "error":
+        if not is_usual:
+            self._has_images = self._has_images or _is_image_event(payload)
+            self._add_tool_calls(payload, inner)
+        elif "candidates" in payload:
+            self._add_candidates(payload["candidates"])
+        if payload.get("error") or inner.get("error") or kind in _FAILURES or _is_failed(payload):
             self._has_failed = True
-        self.content_bytes += self._text_bytes_of(payload)
-        self._add_tool_calls(payload, inner)
+        self._add_content(payload, inner, omitted)
         self._merge_usage(payload, inner)
         self._duration = payload.get("duration", self._duration)
         if self._surface in search_costs.SEARCH_SURFACES:
             self._search_nanos = usage_readers.search_nanos(payload, self._search_nanos)
 
-    def add_unread(self, size: int) -> None:
-        """Count an event that was too large to be parsed: all of it may be content."""
-        self.content_bytes += size
+    def fail(self) -> None:
+        """Record that the upstream reported an error."""
+        self._has_failed = True
 
     def reading(
-        self, *, status: int, bytes_received: int, is_broken: bool, tokens_unread: int
+        self, *, status: int, bytes_received: int, is_broken: bool, bytes_unread: int
     ) -> UsageReading:
         """Return the usage read so far."""
         return UsageReading(
             status=status,
             usage=self._usage(),
             # Gemini reports running counts with every event; all others report once, at the end.
-            is_complete=self._has_counts and (self._has_ended or not (is_broken and self._is_gemini)),
+            is_complete=self._has_counts
+            and (self._has_ended or not self._is_gemini or not (is_broken or self._has_failed)),
             bytes_received=bytes_received,
-            tokens_unread=tokens_unread,
+            bytes_unread=bytes_unread,
             streamed_bytes=self.content_bytes,
             model=self._model,
             tier=self._tier,
@@ -89,6 +132,8 @@ class UsageAccumulator:
             region=self._region,
             tool_calls=Counter(self._tool_calls.values()),
             has_failed=self._has_failed,
+            has_audio=self._has_audio,
+            is_blank=self._is_blank and not bytes_unread,
         )
 
     def _usage(self) -> Usage | None:
@@ -134,16 +179,21 @@ class UsageAccumulator:
         return self._surface is Surface.MESSAGES
 
     def _merge_usage(self, payload: Mapping[str, Any], inner: Mapping[str, Any]) -> None:
-        found = inner.get("usage", payload.get("usage"))
+        found = inner.get("usage") or payload.get("usage")
+        if not found and (counts := inner.get("usageMetadata") or payload.get("usageMetadata")):
+            found, self._is_gemini = counts, self._is_gemini or isinstance(counts, dict)
         if not isinstance(found, dict):
             # Groq always reports it here.
             extra = payload.get("x_groq")
             found = extra.get("usage") if isinstance(extra, dict) else None
-        if isinstance(payload.get("usageMetadata"), dict):
-            found, self._is_gemini = payload["usageMetadata"], True
-        if not isinstance(found, dict):
-            return
-        self._reported.update({name: value for name, value in found.items() if value is not None})
+            if not isinstance(found, dict):
+                return
+        for name, value in found.items():
+            known = self._reported.get(name)
+            if known is None or (type(known) is type(value) is int and value > known):
+                self._reported[name] = value
+            elif value != known:
+                self._reported[name] = _larger(known, value)
         self._speed = _text(found, "speed") or self._speed
         self._region = _text(found, "inference_geo") or self._region
         tier = _text(found, "service_tier") or _text(found, "serviceTier")
@@ -151,15 +201,30 @@ class UsageAccumulator:
         # The first event of a message has the input count; only a later one has the output count.
         self._has_counts = payload.get("type") != "message_start"
 
-    def _text_bytes_of(self, payload: Mapping[str, Any]) -> int:
-        kind = payload.get("type")
-        if self._surface is Surface.RESPONSES or (isinstance(kind, str) and kind.startswith("response.")):
+    def _add_content(
+        self, payload: Mapping[str, Any], inner: Mapping[str, Any], omitted: Mapping[str, int] | None
+    ) -> None:
+        kind = _text(payload, "type") or ""
+        is_event = kind.startswith(_DELTA_EVENTS)
+        delta = payload.get("delta")
+        if is_event and isinstance(delta, str):
+            if kind.endswith(_AUDIO):
+                self._has_audio = True
+            else:
+                self.content_bytes += _utf8_size(delta)
+                self.content_bytes += omitted.get("delta", 0) if omitted else 0
+            return
+        self._has_audio = self._has_audio or kind == _SPEECH
+        size = 0
+        if is_event:
             # The events that close a part repeat its whole content.
-            delta = payload.get("delta")
-            if isinstance(delta, str):
-                return _utf8_size(delta)
-            return _text_bytes(payload) if "output" in payload else 0
-        return _text_bytes(payload)
+            if inner is not payload or kind.endswith("text.done"):
+                size = _text_bytes({"output": inner.get("output"), "text": payload.get("text")})
+        elif self._surface is not Surface.RESPONSES or "output" in payload:
+            size = _text_bytes(payload)
+        if omitted and (size or not is_event):
+            size += sum(omitted.get(name, 0) for name in _TEXT_FIELDS)
+        self.content_bytes = max(self.content_bytes, size) if is_event else self.content_bytes + size
 
     def _add_tool_calls(self, event: Mapping[str, Any], inner: Mapping[str, Any]) -> None:
         """Count the hosted tools in use: each item once, however often the events of a stream repeat it."""
@@ -170,11 +235,16 @@ class UsageAccumulator:
             self._add_item(event.get(name), event.get(at))
         used = inner.get("tool_usage")
         if isinstance(used, dict):
-            searched, self._images = used.get("web_search"), used.get("image_gen") or {}
+            searched, self._images = (
+                used.get("web_search"),
+                _larger(self._images, used.get("image_gen") or {}),
+            )
             requests = searched.get("num_requests") if isinstance(searched, dict) else None
             if isinstance(requests, int) and not isinstance(requests, bool) and requests >= 0:
-                self._searches = requests
-        candidates = inner.get("candidates")
+                self._searches = max(requests, self._searches or 0)
+        self._add_candidates(inner.get("candidates"))
+
+    def _add_candidates(self, candidates: Any) -> None:
         for candidate in candidates if isinstance(candidates, list) else []:
             if isinstance(candidate, dict):
                 self._has_ended = self._has_ended or bool(candidate.get("finishReason"))
@@ -216,6 +286,35 @@ class UsageAccumulator:
             self._tool_calls["maps", ""] = hosted_tools.GOOGLE_MAPS
 
 
+def _larger(earlier: Any, later: Any) -> Any:
+    """Merge two reports of counts: they are cumulative, so the larger of each is right."""
+    if isinstance(earlier, dict):
+        if not isinstance(later, dict):
+            return earlier
+        merged = {
+            name: _larger(earlier.get(name), value) for name, value in later.items() if value is not None
+        }
+        return {**earlier, **merged}
+    if _is_number(earlier):
+        return max(earlier, later) if _is_number(later) else earlier
+    return earlier if later is None else later
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | Decimal) and not isinstance(value, bool)
+
+
+def _is_failed(event: Mapping[str, Any]) -> bool:
+    """Return whether this is an error in one of the rarer forms: of vLLM, of Groq, or of OpenRouter."""
+    if event.get("object") == "error":
+        return True
+    if "x_groq" in event and isinstance(event["x_groq"], dict) and event["x_groq"].get("error"):
+        return True
+    choices = event.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else None
+    return isinstance(first, dict) and (first.get("finish_reason") == "error" or bool(first.get("error")))
+
+
 def _is_image_event(event: Mapping[str, Any]) -> bool:
     """Return whether this is a response of an image route: its usage is that of images."""
     kind = event.get("type")
@@ -235,19 +334,32 @@ def _text_bytes(payload: Mapping[str, Any]) -> int:
         node = stack.pop()
         if isinstance(node, list):
             stack += [each for each in node if isinstance(each, _CONTAINERS)]
-        elif isinstance(node, dict):
+        elif not _is_tool_result(node):
             for name, value in node.items():
                 if isinstance(value, str):
-                    size += _utf8_size(value) if name in _TEXT_FIELDS else 0
-                elif name in _ARGUMENT_FIELDS and isinstance(value, dict):
-                    size += len(json.dumps(value, default=str))
-                elif isinstance(value, _CONTAINERS):
-                    stack.append(value)
+                    # Some servers have the same text in two fields.
+                    if name in _TEXT_FIELDS and (name != _REPEATED or node.get("reasoning") != value):
+                        size += _utf8_size(value)
+                elif isinstance(value, _CONTAINERS) and value:
+                    if name in _ARGUMENT_FIELDS and isinstance(value, dict):
+                        size += _utf8_size(_ARGUMENTS.encode(value))
+                    elif name not in _OTHER_FIELDS or (
+                        name == _REASONING_PARTS and not node.get("reasoning")
+                    ):
+                        stack.append(value)
     return size
 
 
+def _is_tool_result(node: Mapping[str, Any]) -> bool:
+    """Return whether this is a block with what a hosted tool returned: it was not written by the model."""
+    kind = node.get("type")
+    return isinstance(kind, str) and kind.endswith(_RESULT)
+
+
 def _utf8_size(text: str) -> int:
-    return len(text.encode("utf-8", "surrogatepass"))
+    if len(text) > _MIN_BASE64_CHARS and ";base64," in text:
+        text = _BASE64.sub("", text)
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def _text(payload: Mapping[str, Any], name: str) -> str | None:

@@ -18,7 +18,7 @@ MAX_NANOS = 10**6 * NANOS_PER_USD
 _TICKS_PER_NANO = 10
 # The default context rounds at 28 digits, and to the nearest.
 _ROUND_UP = Context(prec=60, rounding=ROUND_CEILING)
-_MODALITIES = {"AUDIO": "audio", "IMAGE": "image", "DOCUMENT": "image"}
+_MODALITIES = {"AUDIO": "audio", "IMAGE": "image", "DOCUMENT": "image", "VIDEO": "video"}
 # The counts in `usage` are the sums of these entries of `usage.iterations`; all others are added to them.
 _MESSAGES = frozenset({"message", "fallback_message"})
 _TOKEN_FIELDS = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
@@ -43,7 +43,9 @@ def openai_usage(reported: Mapping[str, Any], *, reports_cost: bool) -> Usage | 
     details_out = _nested(reported, "completion_tokens_details", "output_tokens_details")
     within, beyond = _counts(details_in), _counts(details_out)
     by_age = _counts(_nested(details_in, "cache_write_tokens_details"))
-    by_kind = _counts(_nested(reported, "cached_tokens_details"))
+    by_kind = _counts(
+        _nested(reported, "cached_tokens_details") or _nested(details_in, "cached_tokens_details")
+    )
     return Usage(
         tokens_in=tokens_in,
         tokens_out=tokens_out or 0,
@@ -53,11 +55,13 @@ def openai_usage(reported: Mapping[str, Any], *, reports_cost: bool) -> Usage | 
         cache_write=within.get("cache_write_tokens", 0),
         cache_write_1h=by_age.get("ttl_12h_tokens", 0),
         audio_in=within.get("audio_tokens", 0),
+        audio_cached=by_kind.get("audio_tokens", 0),
         audio_out=beyond.get("audio_tokens", 0),
         image_in=within.get("image_tokens", 0),
-        image_cached=by_kind.get("cached_image_tokens", 0),
+        image_cached=by_kind.get("cached_image_tokens") or by_kind.get("image_tokens", 0),
         image_out=beyond.get("image_tokens", 0),
         reasoning=beyond.get("reasoning_tokens") or _number(reported, "total_thought_tokens"),
+        undivided_in=0 if "audio_tokens" in within or "text_tokens" in within else tokens_in,
         is_undivided=not details_out,
         audio_seconds=seconds or 0,
         cost_nanos=cost_nanos,
@@ -89,9 +93,13 @@ def anthropic_usage(reported: Mapping[str, Any], *, reports_cost: bool = False) 
 
 
 def _message_usage(reported: Mapping[str, Any]) -> Usage:
-    written = _number(reported, "cache_creation_input_tokens")
     read = _number(reported, "cache_read_input_tokens")
     by_age = _nested(reported, "cache_creation")
+    # The total may count rounds that its parts do not, and a server may report the parts only.
+    written = max(
+        _number(reported, "cache_creation_input_tokens"),
+        _number(by_age, "ephemeral_5m_input_tokens") + _number(by_age, "ephemeral_1h_input_tokens"),
+    )
     return Usage(
         tokens_in=_number(reported, "input_tokens") + written + read,
         tokens_out=_number(reported, "output_tokens"),
@@ -128,18 +136,23 @@ def gemini_usage(reported: Mapping[str, Any]) -> Usage | None:
     tokens_out = (written or 0) + (thoughts or 0)
     media_in = _by_modality(reported, "promptTokensDetails", "toolUsePromptTokensDetails")
     media_out = _by_modality(reported, "candidatesTokensDetails")
+    media_cached = _by_modality(reported, "cacheTokensDetails")
     return Usage(
         tokens_in=tokens_in,
         # The part of the total that no known count explains is output.
         tokens_out=max(tokens_out, (total or 0) - tokens_in),
         cache_read=_number(reported, "cachedContentTokenCount"),
         audio_in=media_in["audio"],
-        audio_cached=_by_modality(reported, "cacheTokensDetails")["audio"],
+        audio_cached=media_cached["audio"],
         audio_out=media_out["audio"],
         image_in=media_in["image"],
+        image_cached=media_cached["image"],
         image_out=media_out["image"],
+        video_in=media_in["video"],
+        video_out=media_out["video"],
         reasoning=thoughts or 0,
-        is_undivided=not isinstance(reported.get("candidatesTokensDetails"), list),
+        undivided_in=max(0, tokens_in - (tools or 0) - _divided(reported, "promptTokensDetails")),
+        is_undivided=not _divided(reported, "candidatesTokensDetails"),
     )
 
 
@@ -194,14 +207,20 @@ def _seconds(reported: Mapping[str, Any]) -> int | None:
 
 def _by_modality(reported: Mapping[str, Any], *names: str) -> dict[str, int]:
     found = dict.fromkeys(_MODALITIES.values(), 0)
-    for name in names:
-        rows = reported.get(name)
-        for row in rows if isinstance(rows, list) else []:
-            if isinstance(row, dict) and isinstance(row.get("modality"), str):
-                kind = _MODALITIES.get(row["modality"])
-                if kind is not None:
-                    found[kind] += _number(row, "tokenCount")
+    for row in (row for name in names for row in _rows(reported, name)):
+        kind = _MODALITIES.get(row["modality"]) if isinstance(row.get("modality"), str) else None
+        if kind is not None:
+            found[kind] += _number(row, "tokenCount")
     return found
+
+
+def _divided(reported: Mapping[str, Any], name: str) -> int:
+    return sum(_number(row, "tokenCount") for row in _rows(reported, name))
+
+
+def _rows(reported: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    rows = reported.get(name)
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
 def _nested(reported: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
