@@ -7,6 +7,8 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from solders.account import Account
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
@@ -299,7 +301,13 @@ def test_priority_fees_follow_busy_accounts_or_the_estimate_of_the_endpoints(nod
         assert "getPriorityFeeEstimate" not in between.methods()
 
         assert price(estimates_fees=True) == 700, "this node does not have the method"
-        for estimate, expected in (("71428.5", 71_429), (10**12, 5_000_000), ("NaN", 700), ({}, 700)):
+        for estimate, expected in (
+            ("5000.5", 5_001),
+            ("71428.5", 71_429),
+            (10**12, 200_000),
+            ("NaN", 700),
+            ({}, 700),
+        ):
             result = {"priorityFeeEstimate": estimate}
             between.after = lambda calls, replies, result=result: spoil("getPriorityFeeEstimate", result)(  # type: ignore[misc]
                 calls,
@@ -312,12 +320,25 @@ def test_a_retry_pays_at_least_four_times_as_much() -> None:
     assert [fees.retry_price(price) for price in (1, 20_000, 10**9)] == [50_000, 80_000, 5_000_000]
 
 
-def test_the_priority_price_is_the_third_quartile() -> None:
+def test_the_priority_price_is_the_median_and_an_estimate_is_bounded_by_it() -> None:
     assert fees.priority_price([]) == 1
-    assert fees.priority_price([100] * 37 + [7] * 112) == 7
-    assert fees.priority_price([100] * 38 + [7] * 112) == 100
+    assert fees.priority_price([100] * 75 + [7] * 75) == 7
+    assert fees.priority_price([100] * 76 + [7] * 74) == 100
+    assert fees.priority_price([0] * 150, 4_000_000) == 200_000
+    assert fees.priority_price([50_000] * 150, 4_000_000) == 500_000
+    assert fees.priority_price([50_000] * 150, 60_000) == 60_000
     assert fees.fee_lamports(1_000, 1) == 5_001
     assert fees.compute_unit_limit(10_000_000) == fees.MAX_COMPUTE_UNITS
+
+
+@given(
+    honest=st.lists(st.integers(0, 2**63), min_size=1, max_size=150), chosen=st.lists(st.integers(0, 2**63))
+)
+def test_who_chooses_the_prices_of_a_minority_of_slots_chooses_nothing(
+    honest: list[int], chosen: list[int]
+) -> None:
+    price = fees.priority_price([*chosen[: len(honest) - 1], *honest])
+    assert min(honest) <= price <= max(*honest, 1) or price == 5_000_000 <= max(honest)
 
 
 def test_a_draft_is_one_request(node: SolanaNode) -> None:

@@ -290,6 +290,10 @@ class SimulatedChain:
     def recipient_rejection(self, _recipient: str, _token: Token) -> str | None:
         return None
 
+    def receiving_refusal(self, _address: str, _token: Token) -> str | None:
+        self._ask()
+        return None
+
     def balances(self, address: str) -> Balances:
         self._ask()
         return Balances(tuple(TokenAmount(self.owned(address, each), each) for each in tokens(self.name)))
