@@ -88,6 +88,8 @@ class LimitOrder:
     price: Decimal
     size: Decimal
     time_in_force: TimeInForce
+    is_reduce_only: bool = False
+    client_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

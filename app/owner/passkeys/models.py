@@ -22,6 +22,8 @@ class OwnerPasskey(Model):
     credential_id: Mapped[bytes] = mapped_column(LargeBinary)
     public_key: Mapped[bytes] = mapped_column(LargeBinary)
     sign_count: Mapped[int] = mapped_column(BigInteger)
+    # Whether it may be copied to other devices; null if it was added before this was stored, and not used since.
+    backup_eligible: Mapped[bool | None]
     name: Mapped[str] = mapped_column(String(60))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     used_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
