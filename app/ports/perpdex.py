@@ -173,5 +173,8 @@ class Perpdex(Protocol):
     def parse_orders(self, document: Json) -> Sequence[tuple[str, int]]:
         """Parse symbol and number of each order in a response about `PerpdexTopic.ORDERS`. No I/O."""
 
+    def dead_end(self, address: str) -> str | None:
+        """Return what a recipient is that gives nothing back ("a burn address", …), or None. No I/O."""
+
     def build_payload(self, action: Action, *, nonce: int) -> ActionPayload:
         """Build an action's payload; `nonce` is the time in milliseconds. No I/O."""

@@ -225,8 +225,8 @@ def _pay(kind: type[Withdraw | SendUsdc], _wallet: WalletView, parameters: Param
         problems["destination"] = [str(error)]
     if destination == ZERO_EVM_ADDRESS:
         problems["destination"] = ["must not be the zero address: funds sent there are lost"]
-    elif destination and (refusal := _recipient_rejection(destination)):
-        problems["destination"] = [refusal]
+    elif destination and (known := app_state().ports.perpdex.dead_end(destination)):
+        problems["destination"] = [f"is {known}, from which tokens cannot be recovered"]
     if kind is Withdraw and amount is not None and amount.units < _WITHDRAWAL_FEE.units:
         problems["amount"] = [
             f"must be at least {_WITHDRAWAL_FEE}: that is what the exchange takes of a withdrawal"
@@ -235,15 +235,6 @@ def _pay(kind: type[Withdraw | SendUsdc], _wallet: WalletView, parameters: Param
         raise parsing.invalid_fields(problems)
     value = network_fees.usd_value_nanos(amount)
     return PreparedAction(kind(amount, destination), value_nanos=value, recipient=destination)
-
-
-def _recipient_rejection(destination: str) -> str | None:
-    """Return why an address is no recipient on any EVM chain, or None."""
-    chains = app_state().ports.chains.values()
-    reasons = (
-        each.recipient_rejection(destination, USDC) for each in chains if each.name.family is Family.EVM
-    )
-    return next(filter(None, reasons), None)
 
 
 def _number(parameters: Parameters, name: str, problems: dict[str, list[str]]) -> Decimal | None:

@@ -31,7 +31,7 @@ _OTHER_SCRIPTS = """
     结算 結算 結帳 주문 구매 결제 구입 확인
 """  # noqa: RUF001
 # Letters that no accent distinguishes.
-_LETTERS = str.maketrans({"ł": "l", "ø": "o", "đ": "d", "ı": "i", "æ": "a", "œ": "o", "ə": "a"})
+_LETTERS = str.maketrans("łøđıæœə", "lodiaoa")
 
 
 def names_order(text: str) -> bool:

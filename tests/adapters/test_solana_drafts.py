@@ -167,6 +167,78 @@ def test_the_last_lamports_may_pay_the_fee_of_a_usdc_payment(node: SolanaNode, c
     assert [amount.units for amount in chain.balances(sender.address).amounts] == [0, 0]
 
 
+def test_a_payer_below_the_rent_minimum_after_the_fee_is_refused_before_signing(
+    node: SolanaNode, chain: SolanaChain
+) -> None:
+    """The runtime checks the payer after the fee and before the transfer: one lamport decides."""
+    holder = funded(node, usdc_units=1)
+    fee = _fee(chain, funded(node), holder.address)
+    for lamports, lands in ((EMPTY_RENT + fee, True), (EMPTY_RENT + fee - 1, False), (891_000, False)):
+        sender = funded(node)
+        node.set_account(sender.address, Account(lamports, b"", _SYSTEM))
+        node.advance(2)
+        everything = lamports - fee
+        if not lands:
+            refused = _refusal(chain, sender, holder.address, everything)
+            assert (refused.reason, refused.details["currency"]) == ("insufficient_gas", "SOL"), lamports
+            assert int(refused.details["required"].removeprefix("0.").ljust(9, "0")) == EMPTY_RENT + fee
+            continue
+        _, last = signed(chain, sender, holder.address, everything)
+        chain.broadcast(last.raw)
+        node.advance(2)
+        assert chain.balances(sender.address).of(SOL).units == 0
+        assert outcome(chain, sender, last).status is TransactionStatus.SUCCEEDED
+
+
+def test_a_payer_of_usdc_below_the_rent_minimum_after_the_fee_is_refused(
+    node: SolanaNode, chain: SolanaChain
+) -> None:
+    sender, to = funded(node, usdc_units=5), funded(node).address
+    place = tokens.account_of(Pubkey.from_string(to), _MINT)
+    fee = _fee(chain, sender, to, USDC) - TOKEN_RENT
+    # All but one lamport of the rent was sent in advance, so that the wallet could pay what is missing exactly.
+    node.set_account(place, Account(TOKEN_RENT - 1, b"", _SYSTEM))
+    node.set_account(sender.address, Account(fee + 1, b"", _SYSTEM))
+    node.advance(2)
+
+    assert _refusal(chain, sender, to, 5, USDC).reason == "insufficient_gas"
+
+
+def test_a_vault_is_paid_where_its_token_account_exists(node: SolanaNode, chain: SolanaChain) -> None:
+    sender = funded(node, usdc_units=5_000_000)
+    vault = Pubkey.find_program_address([b"vault"], Keypair().pubkey())[0]
+    assert _refusal(chain, sender, str(vault), 1, USDC).details == {"recipient_is": "no_wallet"}
+
+    node.set_account(tokens.account_of(vault, _MINT), _token_account(owner=vault, units=2))
+    node.advance(2)
+
+    draft, paid = signed(chain, sender, str(vault), 1_000_000, token=USDC)
+    assert draft.recipient_is == "contract", "a quote says that a program decides what becomes of it"
+    chain.broadcast(paid.raw)
+    node.advance(2)
+    assert chain.balances(str(vault)).of(USDC).units == 1_000_002
+    assert chain.draft(intent(sender, funded(node).address, 1, USDC)).recipient_is is None
+
+
+def test_addresses_that_burn_or_keep_what_they_are_sent_are_no_recipients(chain: SolanaChain) -> None:
+    for address in ("1nc1nerator11111111111111111111111111111111", str(ASSOCIATED_TOKEN_PROGRAM_ID), str(TOKEN_PROGRAM),
+                    "SysvarC1ock11111111111111111111111111111111", "Vote111111111111111111111111111111111111111",
+                    "So11111111111111111111111111111111111111112", str(_SYSTEM), USDC_MINT):  # fmt: skip
+        for token in (SOL, USDC):
+            assert "cannot be recovered" in (chain.recipient_rejection(address, token) or ""), address
+    assert chain.recipient_rejection(_new_address(), USDC) is None
+
+
+def test_a_frozen_token_account_can_receive_nothing(node: SolanaNode, chain: SolanaChain) -> None:
+    owner = Pubkey.from_string(funded(node).address)
+    assert chain.receiving_refusal(str(owner), USDC) is None
+    node.set_account(tokens.account_of(owner, _MINT), _token_account(owner=owner, frozen=True))
+    node.advance(2)
+
+    assert chain.receiving_refusal(str(owner), USDC) == "frozen"
+    assert chain.receiving_refusal(str(owner), SOL) is None
+
+
 def test_less_than_the_rent_minimum_of_a_new_account_is_refused_with_the_minimum(
     node: SolanaNode, chain: SolanaChain
 ) -> None:

@@ -110,11 +110,12 @@ ORDERS = """
     Pirkti, Siparişi tamamla, Satın al, Öde, SATIN AL, SİPARİŞ VER, Pesan sekarang, Bayar, Đặt hàng, Thanh toán,
     Оформить заказ, Купить, Оплатить, Подтвердить, Замовити, Сплатити, Поръчай, Наручи, Παραγγελία, Αγορά, Πληρωμή,
     注文する, 注文を確定する, 購入手続きへ, お支払い, 下单, 提交订单, 立即购买, 結帳, 確認付款, 주문하기, 결제하기,
-    구매하기, اطلب الآن, شراء, ادفع الآن, تأكيد, תשלום, לביצוע הזמנה, קנה עכשיו, สั่งซื้อ, ชำระเงิน, ऑर्डर करें, खरीदें
+    구매하기, اطلب الآن, شراء, ادفع الآن, تأكيد, תשלום, לביצוע הזמנה,
+    קנה עכשיו, สั่งซื้อ, ชำระเงิน, ऑर्डर करें, खरीदें
 """
 ONWARD = """
-    Continuar, Siguiente, Avanti, Dalej, Další, Tovább, Nästa, Volgende, Jatka, Kassalle, Devam, Далее, Далі, Продолжить,
-    Επόμενο, 次へ, 下一步, 다음, التالي, הבא, ถัดไป, Tiếp tục, Weiter, Suivant, Ostoskori, Lisää koriin
+    Continuar, Siguiente, Avanti, Dalej, Další, Tovább, Nästa, Volgende, Jatka, Kassalle, Devam, Далее, Далі,
+    Продолжить, Επόμενο, 次へ, 下一步, 다음, التالي, הבא, ถัดไป, Tiếp tục, Weiter, Suivant, Ostoskori, Lisää koriin
 """
 
 

@@ -103,7 +103,7 @@ class SolanaChain:
         if recipient == self.deployment.usdc_mint:
             return "is the token's own mint, from which tokens cannot be recovered"
         known = DEAD_ENDS.get(recipient)
-        if known is None and recipient.startswith("Sysvar1"):
+        if known is None and recipient.startswith("Sysvar") and recipient.endswith("1" * 16):
             known = "a system account"
         return None if known is None else f"is {known}, from which tokens cannot be recovered"
 
