@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -23,6 +22,7 @@ from webauthn.helpers.structs import AuthenticationCredential, CredentialDeviceT
 from webauthn.registration.verify_registration_response import VerifiedRegistration
 
 from app.core import clock, identifiers
+from app.core.strict_json import parse_response
 from app.db.statements import count, insert_into
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import LimitReached, Unauthorized
@@ -234,7 +234,9 @@ def _is_backup_eligible(verified: VerifiedRegistration | VerifiedAuthentication)
 
 def _assert_same_origin(client_data: bytes) -> None:
     """Refuse what was signed in a frame of another origin (WebAuthn Level 3, section 7.2). Raises: ValueError."""
-    stated = json.loads(client_data)
+    stated = parse_response(client_data)
+    if not isinstance(stated, dict):
+        raise TypeError("client data must be an object")
     if stated.get("crossOrigin", False) is not False or stated.get("topOrigin") is not None:
         raise ValueError("signed in a frame of another origin")
 
