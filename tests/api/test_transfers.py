@@ -295,15 +295,15 @@ def test_a_request_pays_no_more_for_the_network_than_it_allows(agent: Agent) -> 
     assert quote["recipient_is"] is None
     fee = quote["network_fee_usd"]
 
-    refused = agent.move("1", "USDC", options={"max_network_fee_usd": fee / 10})
+    refused = agent.move("1", "USDC", options={"max_network_fee_usd": round(fee / 10, 9)})
     body = refused.get_json()
     assert (refused.status_code, body["details"]["reason"]) == (500, "network_fee_above_maximum")
     assert float(body["details"]["network_fee_usd"]) > float(body["details"]["max_network_fee_usd"])
-    dry = agent.move("1", "USDC", options={"maxNetworkFeeUsd": fee / 10, "dry_run": True})
+    dry = agent.move("1", "USDC", options={"maxNetworkFeeUsd": round(fee / 10, 9), "dry_run": True})
     assert dry.get_json()["details"]["reason"] == "network_fee_above_maximum"
     assert agent.spent_today() == 0
 
-    assert agent.move("1", "USDC", options={"max_network_fee_usd": fee * 3}).status_code == 200
+    assert agent.move("1", "USDC", options={"max_network_fee_usd": round(fee * 3, 9)}).status_code == 200
     assert agent.move("1", "USDC", options={"max_network_fee_usd": -1}).status_code == 400
 
 

@@ -22,7 +22,8 @@ MAX_NETWORK_FEE = Usd(
     metadata={
         "example": 0.5,
         "description": "Refuse rather than sign for a higher network fee: the highest `network_fee_usd`, or `gas_fee`, "
-        "that you accept. Fees follow the market, so allow more than a dry run returned, for instance twice as much.",
+        "that you accept (at most nine decimals). Fees follow the market, so allow more than a dry run returned, for "
+        "instance twice as much.",
     },
 )
 
