@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 from eth_utils.address import is_checksum_address, to_checksum_address
 
@@ -13,6 +14,7 @@ _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _BASE58_VALUE = {letter: value for value, letter in enumerate(_BASE58)}
 _SOLANA_BYTES = 32
 _SOLANA_MAX_CHARS = 44
+_EVM_FORM = "must be an EVM address: 0x and 40 hexadecimal digits"
 ZERO_EVM_ADDRESS = "0x" + "0" * 40
 
 
@@ -32,8 +34,12 @@ def parse(text: str, family: Family) -> str:
 
 def parse_any(text: str) -> tuple[Family, str]:
     """Return the family and canonical form of an address of any family. Raises: AddressError."""
-    family = Family.EVM if text.startswith("0x") else Family.SOLANA
-    return family, parse(text, family)
+    if text.startswith(("0x", "0X")):
+        return Family.EVM, parse(text, Family.EVM)
+    try:
+        return Family.SOLANA, parse(text, Family.SOLANA)
+    except AddressError:
+        raise AddressError(f"{_EVM_FORM}, or a Solana address: base58 of 32 bytes{_hint(text)}") from None
 
 
 def for_chain(text: str, chain: ChainName) -> str:
@@ -52,9 +58,20 @@ def base58_bytes(text: str) -> bytes:
     return bytes(leading_zeros) + number.to_bytes((number.bit_length() + 7) // 8, "big")
 
 
+def _hint(text: str) -> str:
+    """Return what distinguishes a text from an address of any family, as the end of a message."""
+    if any(letter.isspace() or unicodedata.category(letter) == "Cf" for letter in text):
+        return "; this has a space or an invisible character"
+    if text.startswith("0X"):
+        return "; the x must be small"
+    if "." in text:
+        return "; names, such as those of ENS, are not resolved"
+    return "; leave out the prefix" if ":" in text else ""
+
+
 def _parse_evm(text: str) -> str:
     if not _EVM.fullmatch(text):
-        raise AddressError("must be an EVM address: 0x and 40 hexadecimal digits")
+        raise AddressError(_EVM_FORM + _hint(text))
     digits = text[2:]
     if digits not in (digits.lower(), digits.upper()) and not is_checksum_address(text):
         raise AddressError("has a wrong checksum (EIP-55): check it for typing errors")
@@ -67,5 +84,5 @@ def _parse_solana(text: str) -> str:
     except ValueError:
         is_address = False
     if not is_address:
-        raise AddressError("must be a Solana address: base58 of 32 bytes")
+        raise AddressError("must be a Solana address: base58 of 32 bytes" + _hint(text))
     return text

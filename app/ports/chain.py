@@ -21,6 +21,9 @@ Terms = Mapping[str, str | int | None]
 """An adapter's own data about a transaction (gas, fees, …), storable as JSON and opaque to feature packages."""
 
 
+CONTRACT = "contract"
+
+
 @dataclass(frozen=True, slots=True)
 class BlockRef:
     """A block by number and hash.
@@ -49,7 +52,8 @@ class TransactionDraft:
     `fee_units` is the most that the network can charge, in native base units; `native_units` and `token_units` are
     the sender's balances (equal for a native intent); `sequence` is the sender's next nonce in the latest block (None
     on chains without nonces), read before the balances. On those chains `as_of` is the slot of the balances:
-    transactions that landed later are not included in them.
+    transactions that landed later are not included in them. `recipient_is` is `CONTRACT` if code decides what
+    becomes of the amount.
     """
 
     intent: TransferIntent
@@ -59,6 +63,7 @@ class TransactionDraft:
     sequence: int | None
     terms: Terms
     as_of: int | None = None
+    recipient_is: str | None = None
     payer_units: int | None = None
     """Of a payment that is submitted for another party: the payer's balance."""
     is_risky: bool = False
@@ -262,7 +267,13 @@ class Chain(Protocol):
         """Read all supported tokens of an address at one block."""
 
     def recipient_rejection(self, recipient: str, token: Token) -> str | None:
-        """Return why a recipient can never be paid (zero address, the token's own contract), or None. No network."""
+        """Return why a recipient can never be paid (burn address, contract that keeps it, …), or None. No network."""
+
+    def receiving_refusal(self, address: str, token: Token) -> str | None:
+        """Return why the token's issuer lets nothing arrive at an address, or None: "blacklisted", "paused", "frozen".
+
+        Raises: Unreachable.
+        """
 
     def draft(self, intent: TransferIntent) -> TransactionDraft:
         """Read balances, fees and simulate. Raises: Rejected("simulation_failed", "insufficient_funds", …)."""

@@ -88,6 +88,8 @@ class LimitOrder:
     price: Decimal
     size: Decimal
     time_in_force: TimeInForce
+    is_reduce_only: bool = False
+    client_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,9 @@ class Perpdex(Protocol):
 
     def parse_orders(self, document: Json) -> Sequence[tuple[str, int]]:
         """Parse symbol and number of each order in a response about `PerpdexTopic.ORDERS`. No I/O."""
+
+    def dead_end(self, address: str) -> str | None:
+        """Return what a recipient is that gives nothing back ("a burn address", …), or None. No I/O."""
 
     def build_payload(self, action: Action, *, nonce: int) -> ActionPayload:
         """Build an action's payload; `nonce` is the time in milliseconds. No I/O."""

@@ -14,7 +14,7 @@ from decimal import Decimal
 from app.core import addresses, clock
 from app.core.addresses import ZERO_EVM_ADDRESS
 from app.core.chains import USDC, Family
-from app.core.money import AmountError, parse_amount
+from app.core.money import AmountError, TokenAmount, parse_amount
 from app.db.unit_of_work import read_only_unit
 from app.errors import InvalidInput, PerpdexError, TradingNotImplemented
 from app.ports.perpdex import (
@@ -46,6 +46,9 @@ from app.wallets.core.wallets import WalletView
 _MS_PER_SECOND = 1000
 _HIGHEST_LEVERAGE = 50
 """The highest leverage of any market, used if a market's own limit is unknown."""
+_LEAST_ORDER_USDC = 10
+"""The exchange's `MinTradeNtl`."""
+_WITHDRAWAL_FEE = TokenAmount(10**USDC.decimals, USDC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +121,26 @@ def _order(_wallet: WalletView, parameters: Parameters) -> PreparedAction:
         for name, (asked, used) in rounded.items()
         if asked != used
     }
+    valued = _valuation_price(market, on_grid, is_buy=is_buy)
+    # What closes a position may be as small as the position.
+    if not parameters["reduce_only"] and valued * size < _LEAST_ORDER_USDC:
+        worth = f"this one is worth {valued * size:f}"
+        problem = f"is too small: the exchange takes no order below {_LEAST_ORDER_USDC} USDC, and {worth}"
+        raise InvalidInput.field("amount", problem)
     nanos_per_usdc = app_state().ports.prices.nanos_per_token(USDC)
     return PreparedAction(
-        LimitOrder(market, is_buy, on_grid, size, TimeInForce(parameters["tif"])),
+        LimitOrder(
+            market,
+            is_buy,
+            on_grid,
+            size,
+            TimeInForce(parameters["tif"]),
+            is_reduce_only=parameters["reduce_only"],
+            client_id=parameters["cloid"],
+        ),
         value_nanos=None
         if nanos_per_usdc is None
-        else rounding.notional_nanos(
-            _valuation_price(market, on_grid, is_buy=is_buy), size, nanos_per_usdc=nanos_per_usdc
-        ),
+        else rounding.notional_nanos(valued, size, nanos_per_usdc=nanos_per_usdc),
         notes={**({"adjusted": adjusted} if adjusted else {}), **_market_metadata(market_list)},
     )
 
@@ -210,6 +225,12 @@ def _pay(kind: type[Withdraw | SendUsdc], _wallet: WalletView, parameters: Param
         problems["destination"] = [str(error)]
     if destination == ZERO_EVM_ADDRESS:
         problems["destination"] = ["must not be the zero address: funds sent there are lost"]
+    elif destination and (known := app_state().ports.perpdex.dead_end(destination)):
+        problems["destination"] = [f"is {known}, from which tokens cannot be recovered"]
+    if kind is Withdraw and amount is not None and amount.units < _WITHDRAWAL_FEE.units:
+        problems["amount"] = [
+            f"must be at least {_WITHDRAWAL_FEE}: that is what the exchange takes of a withdrawal"
+        ]
     if problems or amount is None:
         raise parsing.invalid_fields(problems)
     value = network_fees.usd_value_nanos(amount)

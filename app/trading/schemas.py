@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import marshmallow as ma
 from marshmallow import ValidationError, fields
@@ -60,6 +60,15 @@ class OrderId(ParsedField):
         raise ValidationError("must be an order's number, or 0x and 32 hexadecimal digits")
 
 
+class ClientOrderId(ParsedField, fields.String):
+    """An order's id that the client chooses."""
+
+    def _parse(self, value: Any) -> str:
+        if isinstance(value, str) and _CLIENT_ID.fullmatch(value):
+            return value.lower()
+        raise ValidationError("must be 0x and 32 hexadecimal digits")
+
+
 class CallBody(Schema):
     """The wallet and the action."""
 
@@ -74,6 +83,26 @@ class CallBody(Schema):
     @ma.pre_load
     def _take_null_for_absent(self, body: Any, **_kwargs: object) -> Any:
         return {name: value for name, value in body.items() if value is not None}
+
+
+class WriteBody(CallBody):
+    """An action that changes something: what it does not know could have changed its meaning, and is refused."""
+
+    other_names: ClassVar[Mapping[str, str]] = {}
+
+    @ma.pre_load
+    def _refuse_unknown(self, body: Any, **_kwargs: object) -> Any:
+        given = {name: value for name, value in body.items() if value is not None}
+        keys = {name: member.data_key or name for name, member in self.fields.items()}
+        for other, key in {**keys, **self.other_names}.items():
+            if other != key and other in given:
+                if given.setdefault(key, given[other]) != given[other]:
+                    raise ValidationError({key: [f"is also given as {other}, with another value"]})
+                del given[other]
+        message = f"is not supported: the members of this action are {', '.join(keys.values())}"
+        if unknown := {name: [message] for name in given if name not in keys.values()}:
+            raise ValidationError(unknown)
+        return given
 
 
 class PlainReadBody(CallBody):
@@ -100,7 +129,7 @@ class OrderbookBody(CallBody):
     symbol = Text(load_default=_DEFAULT_BOOK, validate=_NOT_EMPTY, metadata=_SYMBOL_EXAMPLE)
 
 
-class OrderBody(CallBody):
+class OrderBody(WriteBody):
     """A limit order. Its price times its amount is checked against the wallet's limits."""
 
     action = _action(["order"])
@@ -131,11 +160,24 @@ class OrderBody(CallBody):
         load_default="Gtc",
         metadata={"description": "Good until cancelled, immediate or cancel, or post only."},
     )
+    reduce_only = StrictBoolean(
+        load_default=False,
+        data_key="reduceOnly",
+        metadata={"description": "Only reduce a position. `reduce_only` is accepted, too."},
+    )
+    cloid = ClientOrderId(
+        load_default=None,
+        metadata={
+            "example": "0x1234567890abcdef1234567890abcdef",
+            "description": "Your own id of the order: 0x and 32 hexadecimal digits.",
+        },
+    )
 
 
-class CancelBody(CallBody):
+class CancelBody(WriteBody):
     """Cancel one order."""
 
+    other_names: ClassVar[Mapping[str, str]] = {"cloid": "orderId"}
     action = _action(["cancel"])
     symbol = Text(required=True, validate=_NOT_EMPTY, metadata=_SYMBOL_EXAMPLE)
     order_id = OrderId(
@@ -149,14 +191,14 @@ class CancelBody(CallBody):
     )
 
 
-class CancelAllBody(CallBody):
+class CancelAllBody(WriteBody):
     """Cancel all open orders, or those of one market."""
 
     action = _action(["cancel_all"])
     symbol = Text(load_default=None, validate=_NOT_EMPTY, metadata=_SYMBOL_EXAMPLE)
 
 
-class SetLeverageBody(CallBody):
+class SetLeverageBody(WriteBody):
     """Set the leverage of a market."""
 
     action = _action(["set_leverage"])
@@ -168,7 +210,7 @@ class SetLeverageBody(CallBody):
     )
 
 
-class PaymentBody(CallBody):
+class PaymentBody(WriteBody):
     """Move USDC off the exchange (`withdraw`) or to another account on it (`transfer`), under the wallet's controls."""
 
     action = _action(["withdraw", "transfer"])

@@ -5,23 +5,15 @@ It chooses among elements that cannot order, sign in, pay or leave the shop; the
 
 from __future__ import annotations
 
-import re
-
 from app.ports.shopper import ChoicePurpose, ElementCandidate, ElementQuestion
 from shopper.flow.session import BrowserSession, find_same_button
-from shopper.page import autofill, keywords, prices
+from shopper.page import autofill, keywords, order_words, prices
 from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
 from shopper.process.protocol import MAX_CANDIDATE_TEXT, MAX_CANDIDATES
 
 _NEVER = (
     keywords.PLACE_ORDER, keywords.EXTERNAL_PAYMENT, keywords.ADD_TO_CART, keywords.NOT_NEXT, keywords.REMOVE,
     keywords.EXTRAS, keywords.RECURRING,
-    # Words of an order that no rule knows as one.
-    re.compile(
-        r"order|\bbuy|\bpay|purchas|confirm|submit|complet|finish|finali|\bbook|agree|accept|kauf|bestell|zahl|"
-        r"command|achet|valider|subscrib|\btrial",
-        re.IGNORECASE,
-    ),
 )  # fmt: skip
 
 _REGIONS = frozenset({"header", "nav", "footer", "aside", "banner", "navigation", "contentinfo"})
@@ -105,9 +97,10 @@ def _may_order(session: BrowserSession, snapshot: PageSnapshot, *, is_untouched:
 def _is_harmless(session: BrowserSession, snapshot: PageSnapshot, button: PageButton) -> bool:
     if not button.text.strip() or button.disabled or button.region in _REGIONS:
         return False
-    if any(
-        pattern.search(name) for pattern in _NEVER for name in (button.text, button.label)
-    ) or prices.amounts(button.text):
+    names = (button.text, button.label)
+    if any(pattern.search(name) for pattern in _NEVER for name in names) or prices.amounts(button.text):
+        return False
+    if any(order_words.names_order(name) for name in names):
         return False
     if button.href and not session.tab.is_allowed(button.href):
         return False

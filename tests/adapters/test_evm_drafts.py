@@ -69,6 +69,39 @@ def test_a_draft_costs_one_http_request(node: EvmNode) -> None:
         assert front.requests[1][0]["method"] == "eth_getTransactionCount", "the nonce is read first"
 
 
+def test_a_quote_says_that_the_recipient_is_a_contract(node: EvmNode) -> None:
+    person, chain = funded(node, usdc_units=2 * DOLLAR), chain_at(node)
+    contract, delegated = Person().address, Person().address
+    node.rpc("anvil_setCode", contract, "0x00")
+    node.rpc("anvil_setCode", delegated, "0xef0100" + "11" * 20)
+    for token in (ETH, USDC):
+        assert chain.draft(intent(person, contract, 1, token)).recipient_is == "contract"
+        assert chain.draft(intent(person, Person().address, 1, token)).recipient_is is None
+    assert chain.draft(intent(person, delegated, 1, USDC)).recipient_is is None, "an account with a key"
+
+
+def test_one_strangers_tip_raises_the_fee_of_nobody(node: EvmNode) -> None:
+    person, stranger = funded(node), node.rpc("eth_accounts")[roles.OWNER]
+    node.mine(3)
+    quiet = chain_at(node).draft(intent(person, Person().address, 1)).fee_units
+    greedy = {"from": stranger, "to": Person().address, "value": "0x1", "gas": hex(21_000)}
+    prices = {"maxPriorityFeePerGas": hex(300 * 10**9), "maxFeePerGas": hex(400 * 10**9)}
+    await_mined(node, node.rpc("eth_sendTransaction", {**greedy, **prices}))
+
+    assert chain_at(node).draft(intent(person, Person().address, 1)).fee_units < 2 * quiet
+
+
+def test_a_blacklisted_address_and_a_paused_token_are_found_before_anything_is_sent_there() -> None:
+    with EvmNode("base") as node:
+        chain, villain = chain_at(node), Person().address
+        assert chain.receiving_refusal(villain, USDC) is None
+        _usdc_owner(node, "blacklist(address)", villain)
+        assert chain.receiving_refusal(villain, USDC) == "blacklisted"
+        assert chain.receiving_refusal(villain, ETH) is None
+        _usdc_owner(node, "pause()")
+        assert chain.receiving_refusal(Person().address, USDC) == "paused"
+
+
 def test_a_plain_transfer_has_no_gas_margin_and_a_contract_call_has_a_quarter(node: EvmNode) -> None:
     person = funded(node, usdc_units=DOLLAR)
     chain = chain_at(node)

@@ -39,10 +39,62 @@ def test_a_replacement_raises_both_fee_fields_by_an_eighth(
     assert new.tip <= new.max_fee, "nodes refuse a tip above the maximum fee"
 
 
-def test_the_tip_comes_from_recent_blocks_then_from_the_node_and_is_never_zero() -> None:
-    assert fees.market_price(FeeHistory(100, (1, 7, 3)), suggested_tip=50) == GasPrice(207, 7)
-    assert fees.market_price(FeeHistory(100, (0, 0)), suggested_tip=50) == GasPrice(250, 50)
-    assert fees.market_price(FeeHistory(0, ()), suggested_tip=None) == GasPrice(1, 1)
+GWEI = 10**9
+
+
+def market_tip(*tips: int, base_fee: int = 10**7, suggested: int | None = 10**6, rollup: bool = True) -> int:
+    history = FeeHistory(base_fee, tips)
+    price = fees.market_price(history, suggested_tip=suggested, is_rollup=rollup)
+    assert price.max_fee == 2 * base_fee + price.tip
+    return price.tip
+
+
+def test_the_tip_is_the_median_of_recent_blocks_then_the_nodes_and_is_never_zero() -> None:
+    assert market_tip(1, 7, 3, base_fee=100, suggested=50) == 3
+    assert market_tip(0, 0, base_fee=100, suggested=50) == 50
+    assert market_tip(base_fee=0, suggested=None) == 1
+
+
+@pytest.mark.parametrize("rollup", [True, False])
+def test_one_outsiders_tip_does_not_move_what_we_pay(*, rollup: bool) -> None:
+    assert market_tip(0, 0, 300 * GWEI, 0, 0, rollup=rollup) == 10**6
+    assert market_tip(GWEI, GWEI, 100 * GWEI, GWEI, GWEI, rollup=rollup) == GWEI
+    few = [GWEI // 10, GWEI // 5, 2 * GWEI, GWEI // 10, GWEI // 10]
+    assert market_tip(*few, rollup=rollup) == GWEI // 10
+
+
+@given(
+    honest=st.lists(WEI, min_size=1, max_size=20),
+    chosen=st.lists(WEI, max_size=19),
+    suggested=WEI,
+    base_fee=WEI,
+    rollup=st.booleans(),
+)
+def test_who_chooses_the_tips_of_a_minority_of_blocks_chooses_nothing(
+    *, honest: list[int], chosen: list[int], suggested: int, base_fee: int, rollup: bool
+) -> None:
+    chosen = chosen[: len(honest) - 1]
+    quiet_bound = min(GWEI, base_fee) if rollup else GWEI
+
+    tip = market_tip(*chosen, *honest, base_fee=base_fee, suggested=suggested, rollup=rollup)
+
+    # Without any tip of the others, only the bounded suggestion is left.
+    assert tip <= max(*honest, quiet_bound, 1) if min(honest) == 0 else tip <= max(honest)
+    ceiling = max(10 * base_fee, GWEI if rollup else 10 * GWEI)
+    assert tip >= min(max(min(honest), 1), ceiling), "a minority cannot hold our transactions back"
+
+
+@given(tips=st.lists(WEI, min_size=1), suggested=WEI, base_fee=WEI, rollup=st.booleans())
+def test_not_even_all_blocks_raise_the_tip_above_its_ceiling(
+    *, tips: list[int], suggested: int, base_fee: int, rollup: bool
+) -> None:
+    tip = market_tip(*tips, base_fee=base_fee, suggested=suggested, rollup=rollup)
+    assert tip <= max(10 * base_fee, GWEI if rollup else 10 * GWEI)
+
+
+@pytest.mark.parametrize("rollup", [True, False])
+def test_the_nodes_inflated_suggestion_is_bounded(*, rollup: bool) -> None:
+    assert market_tip(0, 0, 0, suggested=500 * GWEI, rollup=rollup) == (10**7 if rollup else GWEI)
 
 
 def test_terms_come_back_from_json_as_they_were() -> None:

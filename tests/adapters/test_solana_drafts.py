@@ -7,6 +7,8 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from solders.account import Account
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
@@ -165,6 +167,78 @@ def test_the_last_lamports_may_pay_the_fee_of_a_usdc_payment(node: SolanaNode, c
     assert [amount.units for amount in chain.balances(sender.address).amounts] == [0, 0]
 
 
+def test_a_payer_below_the_rent_minimum_after_the_fee_is_refused_before_signing(
+    node: SolanaNode, chain: SolanaChain
+) -> None:
+    """The runtime checks the payer after the fee and before the transfer: one lamport decides."""
+    holder = funded(node, usdc_units=1)
+    fee = _fee(chain, funded(node), holder.address)
+    for lamports, lands in ((EMPTY_RENT + fee, True), (EMPTY_RENT + fee - 1, False), (891_000, False)):
+        sender = funded(node)
+        node.set_account(sender.address, Account(lamports, b"", _SYSTEM))
+        node.advance(2)
+        everything = lamports - fee
+        if not lands:
+            refused = _refusal(chain, sender, holder.address, everything)
+            assert (refused.reason, refused.details["currency"]) == ("insufficient_gas", "SOL"), lamports
+            assert int(refused.details["required"].removeprefix("0.").ljust(9, "0")) == EMPTY_RENT + fee
+            continue
+        _, last = signed(chain, sender, holder.address, everything)
+        chain.broadcast(last.raw)
+        node.advance(2)
+        assert chain.balances(sender.address).of(SOL).units == 0
+        assert outcome(chain, sender, last).status is TransactionStatus.SUCCEEDED
+
+
+def test_a_payer_of_usdc_below_the_rent_minimum_after_the_fee_is_refused(
+    node: SolanaNode, chain: SolanaChain
+) -> None:
+    sender, to = funded(node, usdc_units=5), funded(node).address
+    place = tokens.account_of(Pubkey.from_string(to), _MINT)
+    fee = _fee(chain, sender, to, USDC) - TOKEN_RENT
+    # All but one lamport of the rent was sent in advance, so that the wallet could pay what is missing exactly.
+    node.set_account(place, Account(TOKEN_RENT - 1, b"", _SYSTEM))
+    node.set_account(sender.address, Account(fee + 1, b"", _SYSTEM))
+    node.advance(2)
+
+    assert _refusal(chain, sender, to, 5, USDC).reason == "insufficient_gas"
+
+
+def test_a_vault_is_paid_where_its_token_account_exists(node: SolanaNode, chain: SolanaChain) -> None:
+    sender = funded(node, usdc_units=5_000_000)
+    vault = Pubkey.find_program_address([b"vault"], Keypair().pubkey())[0]
+    assert _refusal(chain, sender, str(vault), 1, USDC).details == {"recipient_is": "no_wallet"}
+
+    node.set_account(tokens.account_of(vault, _MINT), _token_account(owner=vault, units=2))
+    node.advance(2)
+
+    draft, paid = signed(chain, sender, str(vault), 1_000_000, token=USDC)
+    assert draft.recipient_is == "contract", "a quote says that a program decides what becomes of it"
+    chain.broadcast(paid.raw)
+    node.advance(2)
+    assert chain.balances(str(vault)).of(USDC).units == 1_000_002
+    assert chain.draft(intent(sender, funded(node).address, 1, USDC)).recipient_is is None
+
+
+def test_addresses_that_burn_or_keep_what_they_are_sent_are_no_recipients(chain: SolanaChain) -> None:
+    for address in ("1nc1nerator11111111111111111111111111111111", str(ASSOCIATED_TOKEN_PROGRAM_ID), str(TOKEN_PROGRAM),
+                    "SysvarC1ock11111111111111111111111111111111", "Vote111111111111111111111111111111111111111",
+                    "So11111111111111111111111111111111111111112", str(_SYSTEM), USDC_MINT):  # fmt: skip
+        for token in (SOL, USDC):
+            assert "cannot be recovered" in (chain.recipient_rejection(address, token) or ""), address
+    assert chain.recipient_rejection(_new_address(), USDC) is None
+
+
+def test_a_frozen_token_account_can_receive_nothing(node: SolanaNode, chain: SolanaChain) -> None:
+    owner = Pubkey.from_string(funded(node).address)
+    assert chain.receiving_refusal(str(owner), USDC) is None
+    node.set_account(tokens.account_of(owner, _MINT), _token_account(owner=owner, frozen=True))
+    node.advance(2)
+
+    assert chain.receiving_refusal(str(owner), USDC) == "frozen"
+    assert chain.receiving_refusal(str(owner), SOL) is None
+
+
 def test_less_than_the_rent_minimum_of_a_new_account_is_refused_with_the_minimum(
     node: SolanaNode, chain: SolanaChain
 ) -> None:
@@ -299,7 +373,13 @@ def test_priority_fees_follow_busy_accounts_or_the_estimate_of_the_endpoints(nod
         assert "getPriorityFeeEstimate" not in between.methods()
 
         assert price(estimates_fees=True) == 700, "this node does not have the method"
-        for estimate, expected in (("71428.5", 71_429), (10**12, 5_000_000), ("NaN", 700), ({}, 700)):
+        for estimate, expected in (
+            ("5000.5", 5_001),
+            ("71428.5", 71_429),
+            (10**12, 200_000),
+            ("NaN", 700),
+            ({}, 700),
+        ):
             result = {"priorityFeeEstimate": estimate}
             between.after = lambda calls, replies, result=result: spoil("getPriorityFeeEstimate", result)(  # type: ignore[misc]
                 calls,
@@ -312,12 +392,25 @@ def test_a_retry_pays_at_least_four_times_as_much() -> None:
     assert [fees.retry_price(price) for price in (1, 20_000, 10**9)] == [50_000, 80_000, 5_000_000]
 
 
-def test_the_priority_price_is_the_third_quartile() -> None:
+def test_the_priority_price_is_the_median_and_an_estimate_is_bounded_by_it() -> None:
     assert fees.priority_price([]) == 1
-    assert fees.priority_price([100] * 37 + [7] * 112) == 7
-    assert fees.priority_price([100] * 38 + [7] * 112) == 100
+    assert fees.priority_price([100] * 75 + [7] * 75) == 7
+    assert fees.priority_price([100] * 76 + [7] * 74) == 100
+    assert fees.priority_price([0] * 150, 4_000_000) == 200_000
+    assert fees.priority_price([50_000] * 150, 4_000_000) == 500_000
+    assert fees.priority_price([50_000] * 150, 60_000) == 60_000
     assert fees.fee_lamports(1_000, 1) == 5_001
     assert fees.compute_unit_limit(10_000_000) == fees.MAX_COMPUTE_UNITS
+
+
+@given(
+    honest=st.lists(st.integers(0, 2**63), min_size=1, max_size=150), chosen=st.lists(st.integers(0, 2**63))
+)
+def test_who_chooses_the_prices_of_a_minority_of_slots_chooses_nothing(
+    honest: list[int], chosen: list[int]
+) -> None:
+    price = fees.priority_price([*chosen[: len(honest) - 1], *honest])
+    assert min(honest) <= price <= max(*honest, 1) or price == 5_000_000 <= max(honest)
 
 
 def test_a_draft_is_one_request(node: SolanaNode) -> None:

@@ -244,6 +244,26 @@ def test_an_impossible_bridge_is_refused_and_nothing_moves(agent: Agent) -> None
     assert agent.history() == []
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_nothing_is_burned_for_an_address_that_the_issuer_has_blocked(
+    agent: Agent, base_node: EvmNode, all_chains: dict[ChainName, Any], *, dry_run: bool
+) -> None:
+    data = "0xf9f92be4" + agent.address[2:].rjust(64, "0")
+    listing = {"from": base_node.rpc("eth_accounts")[0], "to": base_node.deployment.usdc, "data": data}
+    await_mined(base_node, base_node.rpc("eth_sendTransaction", listing))
+    before = held(all_chains, agent, "ethereum")
+
+    for source in ("ethereum", "solana"):
+        body = {"source_chain": source, "destination_chain": "base", "token": "USDC", "amount": "5"}
+        answer = agent.post(f"{agent.wallet_url}/bridge", {**body, "dry_run": dry_run})
+        assert (answer.status_code, answer.get_json()["details"]["reason"]) == (500, "recipient_blocked")
+    assert held(all_chains, agent, "ethereum") == before
+    funding = {"chain": "base", "amount": "1", "currency": "USDC"}
+    answer = agent.post(f"{agent.wallet_url}/fund", funding)
+    assert answer.status_code == 400
+    assert "blacklisted" in answer.get_json()["error"]
+
+
 def _refusal_of(agent: Agent, change: dict[str, Any]) -> tuple[int, str, list[str]]:
     body = {
         "source_chain": "base", "destination_chain": "ethereum", "token": "USDC", "amount": "5", **change,

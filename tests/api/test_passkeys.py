@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import time_machine
 from flask import Flask
+from sqlalchemy import update
 from webauthn.helpers import bytes_to_base64url
 from werkzeug.test import TestResponse
 
@@ -17,7 +18,7 @@ from app.core import clock
 from app.db.unit_of_work import unit_of_work
 from app.owner.passkeys import challenges
 from app.owner.passkeys import service as passkeys
-from app.owner.passkeys.models import UsedPasskeyChallenge
+from app.owner.passkeys.models import OwnerPasskey, UsedPasskeyChallenge
 from tests.support.applications import change_settings
 from tests.support.authenticators import SoftwareAuthenticator, prompt_of
 from tests.support.operators import entries
@@ -108,6 +109,45 @@ def test_a_passkey_is_added_signs_in_confirms_and_is_removed(app: Flask, ada: Ow
     assert elsewhere.get(ada.page).status_code == 303
     assert ada.sign_in(person(app)).status_code == 403
     assert ada.acts() == ["agent.passkey_added", "agent.passkey_sign_in", "agent.passkey_removed"]
+
+
+@pytest.mark.parametrize(
+    "stated", [{"crossOrigin": True}, {"topOrigin": "https://evil.example"}, {"crossOrigin": "true"}]
+)
+def test_a_frame_of_another_site_adds_no_passkey_and_signs_nobody_in(
+    app: Flask, new_owner: Callable[[], OwnerWithDevice], ada: OwnerWithDevice, stated: dict[str, Any]
+) -> None:
+    framed = new_owner()
+    framed.device.client_data = ada.device.client_data = stated
+    assert framed.create().status_code == 403
+    assert ada.sign_in(person(app)).status_code == 403
+    framed.device.client_data = ada.device.client_data = {"crossOrigin": False}
+    assert framed.create().status_code == 303
+    assert ada.sign_in(person(app)).status_code == 303
+
+
+@pytest.mark.parametrize("at_creation", [True, False])
+def test_a_passkey_that_changes_whether_it_can_be_copied_is_another_key(
+    app: Flask, new_owner: Callable[[], OwnerWithDevice], *, at_creation: bool
+) -> None:
+    owner = new_owner()
+    owner.device.backup_eligible = at_creation
+    assert owner.create().status_code == 303
+    owner.device.backup_eligible = not at_creation
+    assert owner.sign_in(person(app)).status_code == 403
+    owner.device.backup_eligible = at_creation
+    assert owner.sign_in(person(app)).status_code == 303
+
+
+def test_a_passkey_of_an_earlier_release_is_bound_to_what_it_says_first(
+    app: Flask, ada: OwnerWithDevice
+) -> None:
+    with unit_of_work() as session:
+        session.execute(update(OwnerPasskey).values(backup_eligible=None))
+    ada.device.backup_eligible = True
+    assert ada.sign_in(person(app)).status_code == 303
+    ada.device.backup_eligible = False
+    assert ada.sign_in(person(app)).status_code == 403
 
 
 def test_adding_a_passkey_needs_the_owner_key(new_owner: Callable[[], OwnerWithDevice]) -> None:

@@ -284,7 +284,7 @@ def test_the_stored_list_of_markets_is_used_after_a_restart_without_the_exchange
     after = build_app(sqlite_url, perpdex=adapter_for(unused_url()))
     with after.app_context():
         agent = register(after.test_client())
-        body = preview(agent, "order", symbol="kpepe", side="sell", price="0.0043851", amount="100.7")
+        body = preview(agent, "order", symbol="kpepe", side="sell", price="0.0043851", amount="10000.7")
         assert body["metadata"]["source"] == "stored"
         assert body["payload"]["action"]["orders"][0]["a"] == 12
         assert "isolated" in problem(call(agent, "set_leverage", symbol="HPOS", leverage=2), "cross")
@@ -331,6 +331,55 @@ def test_each_action_returns_the_exact_payload(agent: Agent) -> None:
     assert body["payload"]["action"]["time"] == body["payload"]["nonce"]
 
 
+def test_an_order_that_only_reduces_a_position_says_so_to_the_exchange(agent: Agent) -> None:
+    name = "0x000000000000000000000000000000AB"
+    for member in ("reduceOnly", "reduce_only"):
+        body = preview(agent, "order", **{**ORDER, "side": "sell", member: True, "cloid": name})
+        order = body["payload"]["action"]["orders"][0]
+        assert (order["r"], order["c"], list(order)) == (
+            True,
+            name.lower(),
+            ["a", "b", "p", "s", "r", "t", "c"],
+        )
+    small = {**ORDER, "amount": "0.001", "reduceOnly": True}
+    assert preview(agent, "order", **small), "the rest of a position may be smaller than any order"
+    assert problem(call(agent, "order", **ORDER, reduceOnly=True, reduce_only=False), "reduceOnly")
+    assert problem(call(agent, "order", **ORDER, reduceOnly="true"), "reduceOnly")
+    assert problem(call(agent, "order", **ORDER, cloid="0xab"), "cloid")
+
+
+@pytest.mark.parametrize("action", WRITES)
+def test_what_an_action_does_not_know_is_named_and_never_dropped(agent: Agent, action: str) -> None:
+    for name in ("postOnly", "triggerPx", "grouping", "vaultAddress", "expiresAfter", "builder"):
+        answer = call(agent, action, **WRITES[action], **{name: "1"})
+        assert "not supported" in problem(answer, name)
+        assert preview(agent, action, **WRITES[action], **{name: None}), "null counts as omitted"
+
+
+def test_what_the_exchange_refuses_for_its_size_is_refused(agent: Agent) -> None:
+    assert "below 10 USDC" in problem(call(agent, "order", **{**ORDER, "amount": "0.0033"}), "amount")
+    preview(agent, "order", symbol="ETH", side="buy", price="2500", amount="0.004")
+    assert "at least 1" in problem(
+        call(agent, "withdraw", amount="0.999999", destination=DESTINATION), "amount"
+    )
+    preview(agent, "transfer", amount="0.5", destination=DESTINATION)
+
+
+@pytest.mark.parametrize(
+    "destination",
+    [
+        "0xC02aaA39b223FE8D0A0e5C4F27eAD9083C756Cc2", "0x000000000000000000000000000000000000dEaD",
+        "0x" + "0" * 39 + "1", "0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913",
+    ],
+)  # fmt: skip
+def test_nothing_is_paid_from_the_exchange_to_an_address_that_keeps_it(
+    agent: Agent, destination: str
+) -> None:
+    for action in ("withdraw", "transfer"):
+        message = problem(call(agent, action, amount="10", destination=destination), "destination")
+        assert "cannot be recovered" in message
+
+
 def test_numbers_off_the_grid_are_rounded_in_favour_of_the_client_and_reported(agent: Agent) -> None:
     sell = preview(agent, "order", symbol="ETH", side="short", price=3000.55, amount="0.01239", tif="ALO")
     assert sell["adjusted"] == {
@@ -359,6 +408,9 @@ def test_an_order_is_cancelled_by_number_or_client_id(agent: Agent) -> None:
         body = preview(agent, "cancel", symbol="btc", orderId=given)
         assert body["payload"]["action"]["cancels"] == [cancel]
     assert problem(call(agent, "cancel", symbol="BTC", orderId=2**64), "orderId")
+    body = preview(agent, "cancel", symbol="btc", cloid=name)
+    assert body["payload"]["action"]["cancels"] == [{"asset": 0, "cloid": name.lower()}]
+    assert problem(call(agent, "cancel", symbol="BTC", orderId=1, cloid=name), "orderId")
 
 
 def test_cancelling_all_orders_of_one_market_keeps_the_others(agent: Agent, exchange: ExchangeServer) -> None:
@@ -510,5 +562,5 @@ def test_a_sell_below_the_market_is_valued_at_the_market(agent: Agent, exchange:
     cheap = {**ORDER, "side": "sell", "price": "1", "amount": "0.01"}
     assert failure(call(agent, "order", **cheap)) == (403, "DAILY_LIMIT_EXCEEDED")
     # A buy never costs more than its own price.
-    preview(agent, "order", **{**cheap, "side": "buy"})
+    preview(agent, "order", **{**cheap, "side": "buy", "amount": "10"})
     assert kinds_asked(exchange)["allMids"] == 1

@@ -278,6 +278,35 @@ def test_a_revert_by_the_contract_is_reported_and_nothing_is_sent(agent: Agent, 
     assert agent.spent_today() == 0
 
 
+@pytest.mark.parametrize("how", ["transfer", "withdraw"])
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_nothing_is_paid_to_an_address_that_keeps_it(agent: Agent, how: str, *, dry_run: bool) -> None:
+    for to in ("0x4200000000000000000000000000000000000006", "0x000000000000000000000000000000000000dEaD",
+               "0x0000000000000000000000000000000000000001", "0xA0b86991c6218b36c1d19D4a2e9Eb0cE3606eB48"):  # fmt: skip
+        for amount, token in (("0.01", "ETH"), ("1", "USDC")):
+            answer = agent.move(amount, token, to=to, how=how, options={"dry_run": dry_run})
+            assert answer.status_code == 400, (to, answer.text)
+            assert "cannot be recovered" in answer.get_json()["details"]["fields"]["to"][0]
+    assert agent.history() == []
+
+
+def test_a_request_pays_no_more_for_the_network_than_it_allows(agent: Agent) -> None:
+    quote = agent.move("1", "USDC", options={"dry_run": True}).get_json()
+    assert quote["recipient_is"] is None
+    fee = quote["network_fee_usd"]
+
+    refused = agent.move("1", "USDC", options={"max_network_fee_usd": round(fee / 10, 9)})
+    body = refused.get_json()
+    assert (refused.status_code, body["details"]["reason"]) == (500, "network_fee_above_maximum")
+    assert float(body["details"]["network_fee_usd"]) > float(body["details"]["max_network_fee_usd"])
+    dry = agent.move("1", "USDC", options={"maxNetworkFeeUsd": round(fee / 10, 9), "dry_run": True})
+    assert dry.get_json()["details"]["reason"] == "network_fee_above_maximum"
+    assert agent.spent_today() == 0
+
+    assert agent.move("1", "USDC", options={"max_network_fee_usd": round(fee * 3, 9)}).status_code == 200
+    assert agent.move("1", "USDC", options={"max_network_fee_usd": -1}).status_code == 400
+
+
 def test_the_same_idempotency_key_pays_once(agent: Agent, chains: dict[ChainName, EvmChain]) -> None:
     to = fresh_address()
     first = agent.move("2", "USDC", to=to, Idempotency_Key="order-7")

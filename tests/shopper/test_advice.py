@@ -101,6 +101,41 @@ def test_an_element_that_could_do_harm_is_not_offered(change: dict[str, Any]) ->
     assert (pressed, handler.questions) == (None, [])
 
 
+ORDERS = """
+    Realizar pedido, Hacer pedido, Comprar, Pagar ahora, Tramitar pedido, Efetuar pagamento, Encomendar, Comprar agora,
+    Invia ordine, Acquista ora, Ordina e paga, Finalizează comanda, Cumpără, Plătește, Zamawiam, Zamawiam i płacę,
+    Kupuję, Zapłać, Złóż zamówienie, Objednat, Závazně objednat, Zaplatit, Objednať, Naroči, Naruči, Oddaj naročilo,
+    Kupi, Megrendelem, Vásárlás, Fizetek, Beställ, Slutför köp, Köp, Betala, Bestil, Gennemfør køb, Bekreft, Kjøp,
+    Plaats bestelling, Afrekenen, Nu kopen, Tilaa, Lähetä tilaus, Maksa, Vahvista, Osta, Telli, Pasūtīt, Užsakyti,
+    Pirkti, Siparişi tamamla, Satın al, Öde, SATIN AL, SİPARİŞ VER, Pesan sekarang, Bayar, Đặt hàng, Thanh toán,
+    Оформить заказ, Купить, Оплатить, Подтвердить, Замовити, Сплатити, Поръчай, Наручи, Παραγγελία, Αγορά, Πληρωμή,
+    注文する, 注文を確定する, 購入手続きへ, お支払い, 下单, 提交订单, 立即购买, 結帳, 確認付款, 주문하기, 결제하기,
+    구매하기, اطلب الآن, شراء, ادفع الآن, تأكيد, תשלום, לביצוע הזמנה,
+    קנה עכשיו, สั่งซื้อ, ชำระเงิน, ऑर्डर करें, खरीदें
+"""
+ONWARD = """
+    Continuar, Siguiente, Avanti, Dalej, Další, Tovább, Nästa, Volgende, Jatka, Kassalle, Devam, Далее, Далі,
+    Продолжить, Επόμενο, 次へ, 下一步, 다음, التالي, הבא, ถัดไป, Tiếp tục, Weiter, Suivant, Ostoskori, Lisää koriin
+"""
+
+
+def names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
+
+
+@pytest.mark.parametrize("member", ["text", "label"])
+@pytest.mark.parametrize("name", [*names(ORDERS), "Besta\u0308ll", "Com\u200bprar"])
+def test_no_model_orders_in_a_language_that_no_rule_knows(name: str, member: str) -> None:
+    _, handler = ask(page(replace(BUTTON, **{member: name})))
+    assert handler.questions == []
+
+
+@pytest.mark.parametrize("name", names(ONWARD))
+def test_a_model_may_still_lead_on_in_those_languages(name: str) -> None:
+    _, handler = ask(page(replace(BUTTON, text=name)))
+    assert len(handler.questions) == 1
+
+
 @pytest.mark.parametrize("change", [{"type": "password"}, {"autocomplete": "cc-number"}])
 def test_the_button_of_a_form_with_a_secret_is_not_offered(change: dict[str, Any]) -> None:
     _, handler = ask(page(BUTTON, controls=(replace(CONTROL, **change),)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,9 +51,10 @@ class Agent:
         how: str = "transfer",
         chain: str = "base",
         to: str = RECIPIENT,
+        options: Mapping[str, object] | None = None,
         **headers: str,
     ) -> TestResponse:
-        body = {"amount": amount, "currency": currency, "chain": chain, "to": to}
+        body = {"amount": amount, "currency": currency, "chain": chain, "to": to, **(options or {})}
         return self.post(f"{self.wallet_url}/{how}", body, **headers)
 
     def controls(self, **limits: Any) -> None:

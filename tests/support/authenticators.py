@@ -19,7 +19,7 @@ from werkzeug.test import TestResponse
 
 from tests.support.owners import Owner
 
-_USER_PRESENT, _USER_VERIFIED, _CREDENTIAL_INCLUDED = 0x01, 0x04, 0x40
+_USER_PRESENT, _USER_VERIFIED, _BACKUP_ELIGIBLE, _CREDENTIAL_INCLUDED = 0x01, 0x04, 0x08, 0x40
 
 _PROMPT = re.compile(r'<form\b[^>]*action="([^"]*)"[^>]*>(?:(?!</form>).)*?data-options="([^"]*)"', re.DOTALL)
 
@@ -40,6 +40,8 @@ class SoftwareAuthenticator:
     counter: int = 0
     user_verified: bool = True
     user_handle: str = ""
+    backup_eligible: bool = False
+    client_data: dict[str, Any] = field(default_factory=dict)
     credential_id: bytes = field(default_factory=lambda: secrets.token_bytes(32))
     key: ec.EllipticCurvePrivateKey = field(default_factory=lambda: ec.generate_private_key(ec.SECP256R1()))
 
@@ -78,10 +80,12 @@ class SoftwareAuthenticator:
 
     def _authenticator_data(self, flags: int = 0) -> bytes:
         flags |= _USER_PRESENT | (_USER_VERIFIED if self.user_verified else 0)
+        flags |= _BACKUP_ELIGIBLE if self.backup_eligible else 0
         return hashlib.sha256(self.rp_id.encode()).digest() + bytes([flags]) + self.counter.to_bytes(4)
 
     def _client_data(self, kind: str, challenge: str) -> bytes:
-        return json.dumps({"type": kind, "challenge": challenge, "origin": self.origin}).encode()
+        stated = {"type": kind, "challenge": challenge, "origin": self.origin, **self.client_data}
+        return json.dumps(stated).encode()
 
     def _response(self, **parts: bytes) -> str:
         encoded = bytes_to_base64url(self.credential_id)

@@ -114,6 +114,12 @@ class FaultyChain(_Faulty):
     def recipient_rejection(self, recipient: str, token: Token) -> str | None:
         return self.real.recipient_rejection(recipient, token)
 
+    def receiving_refusal(self, address: str, token: Token) -> str | None:
+        answer: str | None = self._through(
+            "receiving_refusal", lambda: self.real.receiving_refusal(address, token)
+        )
+        return answer
+
     def balances(self, address: str) -> Balances:
         answer: Balances = self._through("balances", lambda: self.real.balances(address))
         return answer

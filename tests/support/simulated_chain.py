@@ -15,8 +15,9 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
+from app.adapters.evm.contracts.dead_ends import dead_end
 from app.core import clock
-from app.core.chains import TOKENS_BY_SYMBOL, USDC, ChainName, Token, native, tokens
+from app.core.chains import TOKENS_BY_SYMBOL, USDC, ChainName, Family, Token, native, tokens
 from app.core.money import TokenAmount
 from app.ports.chain import (
     Balances,
@@ -287,7 +288,12 @@ class SimulatedChain:
     def explorer_url(self, _tx_hash: str) -> str | None:
         return None
 
-    def recipient_rejection(self, _recipient: str, _token: Token) -> str | None:
+    def recipient_rejection(self, recipient: str, _token: Token) -> str | None:
+        known = dead_end(recipient) if self.name.family is Family.EVM else None
+        return None if known is None else f"is {known}, from which tokens cannot be recovered"
+
+    def receiving_refusal(self, _address: str, _token: Token) -> str | None:
+        self._ask()
         return None
 
     def balances(self, address: str) -> Balances:

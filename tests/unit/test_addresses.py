@@ -59,6 +59,21 @@ def test_lookalikes_of_evm_addresses_are_refused(text: str) -> None:
         addresses.for_chain(text, ChainName.BASE)
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("0X" + "7" * 40, "x must be small"), ("vitalik.eth", "not resolved"), (" 0x" + "7" * 40, "a space"),
+        ("0x" + "7" * 40 + "\u200b", "invisible"), ("base:0x" + "7" * 40, "prefix"), ("hello", "or a Solana address"),
+    ],
+)  # fmt: skip
+def test_an_entry_of_an_allowlist_is_refused_with_the_true_reason(text: str, reason: str) -> None:
+    for parse in (addresses.parse_any, lambda each: addresses.for_chain(each, ChainName.BASE)):
+        with pytest.raises(AddressError, match="EVM address"):
+            parse(text)
+    with pytest.raises(AddressError, match=reason):
+        addresses.parse_any(text)
+
+
 @given(st.binary(min_size=32, max_size=32))
 def test_every_solana_address_is_its_own_canonical_form(raw: bytes) -> None:
     address = str(Pubkey.from_bytes(raw))

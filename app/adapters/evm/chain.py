@@ -9,6 +9,7 @@ from app.adapters.evm import diagnosis
 from app.adapters.evm.client import calls
 from app.adapters.evm.client.rpc import EvmRpc
 from app.adapters.evm.contracts import calls as contracts
+from app.adapters.evm.contracts.dead_ends import dead_end
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.deposits.scanner import EvmDepositScanner
 from app.adapters.evm.send import broadcast, transactions
@@ -118,7 +119,21 @@ class EvmChain:
             return "is the zero address, from which tokens cannot be recovered"
         if recipient.lower() == self.deployment.usdc.lower():
             return "is the token's own contract, from which tokens cannot be recovered"
-        return None
+        known = dead_end(recipient)
+        return None if known is None else f"is {known}, from which tokens cannot be recovered"
+
+    def receiving_refusal(self, address: str, token: Token) -> str | None:
+        return None if token == self._native else self._usdc_refusal(address)
+
+    def _usdc_refusal(self, address: str) -> str | None:
+        deployment = self.deployment
+        call = contracts.multicall(
+            deployment.multicall3,
+            [contracts.IS_BLACKLISTED.at(deployment.usdc, address), contracts.PAUSED.at(deployment.usdc)],
+        )
+        self.rpc.run(call)
+        is_blacklisted, is_paused = call.result
+        return "blacklisted" if is_blacklisted else "paused" if is_paused else None
 
     def sign(self, draft: TransactionDraft, signer: Signer, *, sequence: int | None) -> SignedTransaction:
         """Sign a draft with a nonce. No I/O. Raises: ValueError without a nonce or with a wrong signer."""

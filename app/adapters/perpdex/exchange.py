@@ -8,6 +8,7 @@ from datetime import date
 from http import HTTPStatus
 from pathlib import Path
 
+from app.adapters.evm.contracts.dead_ends import dead_end
 from app.adapters.jsonrpc.http import HttpClient, HttpResponse
 from app.adapters.jsonrpc.outage_log import OutageLog
 from app.adapters.perpdex import payloads, responses
@@ -49,6 +50,7 @@ class HyperliquidExchange:
 
     parse_markets = staticmethod(responses.parse_markets)
     parse_orders = staticmethod(responses.parse_orders)
+    dead_end = staticmethod(dead_end)
 
     def __init__(self, deployment: PerpdexDeployment, *, url: str = "") -> None:
         """Store the network's deployment, and another address than its own if one is set."""

@@ -75,6 +75,7 @@ def _order(order: LimitOrder) -> dict[str, Json]:
         "b": order.is_buy,
         "p": format_decimal(order.price),
         "s": format_decimal(order.size),
-        "r": False,
+        "r": order.is_reduce_only,
         "t": {"limit": {"tif": order.time_in_force.value}},
+        **({} if order.client_id is None else {"c": order.client_id}),
     }

@@ -7,11 +7,12 @@ from datetime import timedelta
 
 from solders.commitment_config import CommitmentLevel
 from solders.pubkey import Pubkey
+from solders.token.state import TokenAccountState
 
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.solana.client import calls
 from app.adapters.solana.client.rpc import SolanaRpc
-from app.adapters.solana.deployments import SolanaDeployment
+from app.adapters.solana.deployments import DEAD_ENDS, SolanaDeployment
 from app.adapters.solana.deposits.scanner import SolanaDepositScanner
 from app.adapters.solana.send import broadcast, tokens, transactions
 from app.adapters.solana.send.drafts import SolanaDrafter
@@ -101,7 +102,20 @@ class SolanaChain:
             return "is the zero address, from which tokens cannot be recovered"
         if recipient == self.deployment.usdc_mint:
             return "is the token's own mint, from which tokens cannot be recovered"
-        return None
+        known = DEAD_ENDS.get(recipient)
+        if known is None and recipient.startswith("Sysvar") and recipient.endswith("1" * 16):
+            known = "a system account"
+        return None if known is None else f"is {known}, from which tokens cannot be recovered"
+
+    def receiving_refusal(self, address: str, token: Token) -> str | None:
+        if token == SOL:
+            return None
+        owner = Pubkey.from_string(address)
+        call = calls.accounts([tokens.account_of(owner, self._usdc_mint)], self.level)
+        self.rpc.run(call)
+        account = tokens.read_account(call.result.states[0])
+        is_frozen = account is not None and account.state == TokenAccountState.Frozen
+        return "frozen" if is_frozen else None
 
     def balances(self, address: str) -> Balances:
         """Read SOL and USDC in one request, so both are of the same slot. Raises: Unreachable."""

@@ -74,3 +74,38 @@ DEPLOYMENTS: Mapping[str, SolanaDeployment] = MappingProxyType(
     }
 )
 """Keyed by network: "mainnet", "testnet" or "sandbox"."""
+
+DEAD_ENDS: Mapping[str, str] = MappingProxyType(
+    {
+        "1nc1nerator11111111111111111111111111111111": "the incinerator",
+        "So11111111111111111111111111111111111111112": "the mint of wrapped SOL",
+        "Es9vMFrzaCERmJfrF4H2FYD4KCoNkY11McCe8BenwNYB": "the mint of USDT",
+        **{deployment.usdc_mint: "the mint of USDC" for deployment in DEPLOYMENTS.values()},
+        **dict.fromkeys(
+            (
+                "TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA",
+                "TokenzQdBNbLqP5VEhdkAS6EPFLC1PHnBqCXEpPxuEb",
+                "ATokenGPvbdGVxr1b2hvZbsiqW5xWH25efTNsLJA8knL",
+                "ComputeBudget111111111111111111111111111111",
+                "AddressLookupTab1e1111111111111111111111111",
+                "BPFLoaderUpgradeab1e11111111111111111111111",
+                "BPFLoader2111111111111111111111111111111111",
+                "BPFLoader1111111111111111111111111111111111",
+                "NativeLoader1111111111111111111111111111111",
+                "Config1111111111111111111111111111111111111",
+                "Ed25519SigVerify111111111111111111111111111",
+                "KeccakSecp256k11111111111111111111111111111",
+                "Stake11111111111111111111111111111111111111",
+                "StakeConfig11111111111111111111111111111111",
+                "Vote111111111111111111111111111111111111111",
+                "MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr",
+                "Memo1UhkJRfHyvLMcVucJwxXeuD728EqVDDwQDxFMNo",
+                "JUP6LkbZbjS1jKKwapdHNy74zcZ3tLUZoi5QNyVTaV4",
+                "CCTPV2Sm4AdWt5296sk4P66VBZ7bEhcARwFaaS9YPbeC",
+                "CCTPV2vPZJS2u2BBsUoscuikbYjnpFmbFsvVuJdgUMQe",
+            ),
+            "a program",
+        ),
+    }
+)
+"""Addresses that burn or keep what is transferred to them, on every cluster; the runtime empties the incinerator."""

@@ -16,7 +16,7 @@ class OwnerPasskey(Authenticated, Model):
     """A passkey that opens the agent of one owner key, as long as that key is valid."""
 
     __tablename__ = "owner_passkeys"
-    not_authenticated = frozenset({"sign_count", "name", "created_at", "used_at"})
+    not_authenticated = frozenset({"sign_count", "backup_eligible", "name", "created_at", "used_at"})
 
     id: Mapped[str] = mapped_column(ID, primary_key=True)
     owner_key_id: Mapped[str] = mapped_column(ID, ForeignKey("owner_keys.id", ondelete="CASCADE"), index=True)
@@ -24,6 +24,8 @@ class OwnerPasskey(Authenticated, Model):
     credential_id: Mapped[bytes] = mapped_column(LargeBinary)
     public_key: Mapped[bytes] = mapped_column(LargeBinary)
     sign_count: Mapped[int] = mapped_column(BigInteger)
+    # Whether it may be copied to other devices; null if it was added before this was stored, and not used since.
+    backup_eligible: Mapped[bool | None]
     name: Mapped[str] = mapped_column(String(60))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     used_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

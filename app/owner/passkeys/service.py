@@ -15,15 +15,18 @@ from uuid import UUID
 import webauthn
 from sqlalchemy import Row, and_, delete, or_, select, update
 from sqlalchemy.orm import Session
-from webauthn.helpers import parse_authentication_credential_json
+from webauthn.authentication.verify_authentication_response import VerifiedAuthentication
+from webauthn.helpers import parse_authentication_credential_json, parse_registration_credential_json
 from webauthn.helpers.exceptions import WebAuthnException
-from webauthn.helpers.structs import AuthenticationCredential
+from webauthn.helpers.structs import AuthenticationCredential, CredentialDeviceType
+from webauthn.registration.verify_registration_response import VerifiedRegistration
 
 from app.audit_log import trail
 from app.audit_log.actors import Actor
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.authenticated import seal_of
 from app.core import clock, identifiers
+from app.core.strict_json import parse_response
 from app.db.statements import count, insert_into
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import LimitReached, Unauthorized
@@ -85,6 +88,7 @@ def add_passkey(
             expected_origin=party.origin,
             require_user_verification=True,
         )
+        _assert_same_origin(parse_registration_credential_json(response).response.client_data_json)
     except _MALFORMED:
         raise _refused() from None
     with unit_of_work() as session:
@@ -102,6 +106,7 @@ def add_passkey(
                         "id": passkey_id, "owner_key_id": owner.id, "name": name, "created_at": clock.now(),
                         "credential_digest": _digest(created.credential_id), "credential_id": created.credential_id,
                         "public_key": created.credential_public_key, "sign_count": created.sign_count,
+                        "backup_eligible": _is_backup_eligible(created),
                     }
                 )
             )
@@ -149,11 +154,11 @@ def verify_assertion(
     if not seal_of(OwnerPasskey).accepts(session, row):
         return None
     valid = owner_keys.list_valid(session, [row.owner_key_id])
-    new_count = _verified_count(row, challenge, response) if valid else None
-    if new_count is None or not _use_challenge(session, challenge):
+    verified = _verified(row, challenge, response) if valid else None
+    if verified is None or not _use_challenge(session, challenge):
         return None
-    if not _advance_counter(session, row.id, new_count):
-        after = {"passkey_id": row.id, "counter": new_count, "stored_counter": row.sign_count}
+    if not _advance_counter(session, row.id, verified):
+        after = {"passkey_id": row.id, "counter": verified.new_sign_count, "stored_counter": row.sign_count}
         refused = AuditEvent(AuditAction.PASSKEY_REFUSED, valid[0].agent_id, after=after)
         trail.record(session, sessions.owner_as_actor(valid[0]), refused)
         return None
@@ -205,13 +210,16 @@ def _parse(assertion: str) -> AuthenticationCredential | None:
         return None
 
 
-def _verified_count(row: OwnerPasskey, challenge: bytes, response: AuthenticationCredential) -> int | None:
+def _verified(
+    row: OwnerPasskey, challenge: bytes, response: AuthenticationCredential
+) -> VerifiedAuthentication | None:
     party = challenges.relying_party()
     if response.response.user_handle not in (None, UUID(row.owner_key_id).bytes):
         return None
     try:
+        _assert_same_origin(response.response.client_data_json)
         # The counter is compared when it is stored, so that of two concurrent assertions one is refused.
-        return webauthn.verify_authentication_response(
+        verified = webauthn.verify_authentication_response(
             credential=response,
             expected_challenge=challenge,
             expected_rp_id=party.id,
@@ -219,18 +227,35 @@ def _verified_count(row: OwnerPasskey, challenge: bytes, response: Authenticatio
             credential_public_key=row.public_key,
             credential_current_sign_count=0,
             require_user_verification=True,
-        ).new_sign_count
+        )
     except _MALFORMED:
         return None
+    # The authenticator says at the creation whether a passkey may be copied; another answer is another key's.
+    is_same = row.backup_eligible in (None, _is_backup_eligible(verified))
+    return verified if is_same else None
 
 
-def _advance_counter(session: Session, passkey_id: str, new_count: int) -> bool:
+def _is_backup_eligible(verified: VerifiedRegistration | VerifiedAuthentication) -> bool:
+    return verified.credential_device_type is CredentialDeviceType.MULTI_DEVICE
+
+
+def _assert_same_origin(client_data: bytes) -> None:
+    """Refuse what was signed in a frame of another origin (WebAuthn Level 3, section 7.2). Raises: ValueError."""
+    stated = parse_response(client_data)
+    if not isinstance(stated, dict):
+        raise TypeError("client data must be an object")
+    if stated.get("crossOrigin", False) is not False or stated.get("topOrigin") is not None:
+        raise ValueError("signed in a frame of another origin")
+
+
+def _advance_counter(session: Session, passkey_id: str, verified: VerifiedAuthentication) -> bool:
+    new_count = verified.new_sign_count
     # Authenticators without a counter always send 0 (WebAuthn, section 6.1.1).
     has_none = and_(OwnerPasskey.sign_count == new_count, OwnerPasskey.sign_count == 0)
     advanced = session.execute(
         update(OwnerPasskey)
         .where(OwnerPasskey.id == passkey_id, or_(OwnerPasskey.sign_count < new_count, has_none))
-        .values(sign_count=new_count, used_at=clock.now())
+        .values(sign_count=new_count, used_at=clock.now(), backup_eligible=_is_backup_eligible(verified))
         .returning(OwnerPasskey.id)
         .execution_options(synchronize_session=False)
     ).first()

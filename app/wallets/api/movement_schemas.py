@@ -5,6 +5,7 @@ from __future__ import annotations
 from marshmallow import fields
 
 from app.approvals.schemas import APPROVAL_NOTE
+from app.ports.chain import CONTRACT
 from app.wallets.api.schemas import CHAIN, CURRENCY, GAS, GAS_FEE, GAS_PURCHASE, SESSION_ID, LegShape
 from app.wallets.core.lifecycle import MovementKind, MovementStatus, TransactionType
 from app.web.fields import AmountField, Recipient, StrictBoolean, Symbol, Usd, WholeNumber
@@ -13,6 +14,18 @@ from app.web.schemas import AcceptsCamelCase, Schema
 
 def _amount(**metadata: str) -> AmountField:
     return AmountField(required=True, metadata={"type": "string", "example": "12.5", **metadata})
+
+
+MAX_NETWORK_FEE = Usd(
+    load_default=None,
+    allow_none=True,
+    metadata={
+        "example": 0.5,
+        "description": "Refuse rather than sign for a higher network fee: the highest `network_fee_usd`, or `gas_fee`, "
+        "that you accept (at most nine decimals). Fees follow the market, so allow more than a dry run returned, for "
+        "instance twice as much.",
+    },
+)
 
 
 def _dry_run(what: str) -> StrictBoolean:
@@ -29,6 +42,7 @@ class MovementBody(AcceptsCamelCase):
     currency = Symbol(required=True, metadata=CURRENCY)
     gas = GAS
     session_id = SESSION_ID
+    max_network_fee_usd = MAX_NETWORK_FEE
     approval_note = APPROVAL_NOTE
     dry_run = _dry_run("the transaction")
 
@@ -52,6 +66,7 @@ class SwapBody(AcceptsCamelCase):
         },
     )
     gas = GAS_PURCHASE
+    max_network_fee_usd = MAX_NETWORK_FEE
     approval_note = APPROVAL_NOTE
     dry_run = _dry_run("the swap")
 
@@ -74,6 +89,7 @@ class BridgeBody(AcceptsCamelCase):
     )
     amount = _amount(description="The amount to send, including the fee.")
     gas = GAS_PURCHASE
+    max_network_fee_usd = MAX_NETWORK_FEE
     approval_note = APPROVAL_NOTE
     dry_run = _dry_run("the transactions")
 
@@ -193,6 +209,15 @@ class QuoteShape(_Quote):
     currency = fields.String(required=True, attribute="movement.amount.token.symbol")
     chain = fields.String(required=True, attribute="movement.chain")
     value_usd = _value()
+    recipient_is = fields.String(
+        required=True,
+        allow_none=True,
+        metadata={
+            "enum": [CONTRACT, None],
+            "description": "`contract`: the recipient has code, or a program owns it, which decides what becomes of "
+            "the payment. Null for an ordinary account.",
+        },
+    )
 
 
 class SwapQuoteShape(_Quote):

@@ -211,8 +211,9 @@ def _plan_with(wallet: WalletView, order: BridgeOrder, adapter: BridgeProvider) 
     pipeline.assert_allowed(movement)
     steps = _prepare(adapter, offer, movement)
     for step in steps:
-        if not network_fees.is_within_cap(step.chain, step.draft.fee_units):
-            raise Rejected("network_fee_too_high")
+        network_fees.assert_acceptable(step.chain, step.draft.fee_units)
+    total_units = sum(step.draft.fee_units for step in steps)
+    network_fees.assert_acceptable(order.source, total_units, order.max_fee_nanos)
     return _Plan(adapter, offer, steps, movement)
 
 
@@ -291,7 +292,7 @@ def _movement(wallet: WalletView, order: BridgeOrder, *, value_nanos: int | None
     return Movement(
         wallet=wallet, type=TransactionType.TRANSFER, kind=MovementKind.BRIDGE, chain=order.source,
         recipient=wallet.address_on(order.destination), payee=None, amount=order.amount,
-        value_nanos=value_nanos,
+        value_nanos=value_nanos, max_fee_nanos=order.max_fee_nanos,
     )  # fmt: skip
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from app.core.chains import ChainName, native
-from app.core.money import TokenAmount, nanos_from_usd, value_nanos
+from app.core.money import TokenAmount, nanos_from_usd, usd_string, value_nanos
+from app.ports.errors import Rejected
 from app.state import app_state
 
 # Applied to the cap when no price is known: far above any price so far.
@@ -20,8 +21,28 @@ def usd_value_nanos(amount: TokenAmount) -> int | None:
 
 def is_within_cap(chain: ChainName, units: int) -> bool:
     """Return whether a fee is within the operator's cap, at a high assumed price if none is known."""
+    return _nanos(chain, units) <= nanos_from_usd(app_state().settings.max_network_fee_usd)
+
+
+def assert_acceptable(chain: ChainName, units: int, maximum_nanos: int | None = None) -> None:
+    """Check a fee against the operator's cap, and the maximum of a request.
+
+    Raises: Rejected("network_fee_too_high", "network_fee_above_maximum").
+    """
+    if not is_within_cap(chain, units):
+        raise Rejected("network_fee_too_high")
+    if maximum_nanos is not None:
+        assert_below(_nanos(chain, units), maximum_nanos)
+
+
+def assert_below(fee_nanos: int, maximum_nanos: int | None) -> None:
+    """Check a fee against the maximum of a request, if it has one. Raises: Rejected("network_fee_above_maximum")."""
+    if maximum_nanos is not None and fee_nanos > maximum_nanos:
+        details = {"network_fee_usd": usd_string(fee_nanos), "max_network_fee_usd": usd_string(maximum_nanos)}
+        raise Rejected("network_fee_above_maximum", details=details)
+
+
+def _nanos(chain: ChainName, units: int) -> int:
     fee = TokenAmount(units, native(chain))
-    fee_nanos = usd_value_nanos(fee)
-    if fee_nanos is None:
-        fee_nanos = value_nanos(fee, _FALLBACK_NANOS_PER_TOKEN[fee.token.symbol])
-    return fee_nanos <= nanos_from_usd(app_state().settings.max_network_fee_usd)
+    nanos = usd_value_nanos(fee)
+    return value_nanos(fee, _FALLBACK_NANOS_PER_TOKEN[fee.token.symbol]) if nanos is None else nanos

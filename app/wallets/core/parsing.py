@@ -40,6 +40,7 @@ class MovementOrder:
     needs_allowlist: bool = True
     session_id: str | None = None
     gas: GasSource = GasSource.AUTO
+    max_fee_nanos: int | None = None
 
 
 _INVALID_RECIPIENT_MESSAGES: Mapping[str, str] = {
@@ -59,6 +60,7 @@ class SwapOrder:
     output_token: Token
     slippage_bps: int
     gas: GasSource = GasSource.AUTO
+    max_fee_nanos: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ class BridgeOrder:
     destination: ChainName
     amount: TokenAmount
     gas: GasSource = GasSource.AUTO
+    max_fee_nanos: int | None = None
 
 
 def parse_deposit(*, chain: str, amount: str, currency: str) -> tuple[ChainName, TokenAmount]:
@@ -90,6 +93,7 @@ def parse_movement(
     currency: str,
     session_id: str | None = None,
     gas: GasSource = GasSource.AUTO,
+    max_network_fee_usd: int | None = None,
 ) -> MovementOrder:
     """Parse a transfer or withdrawal. Raises: InvalidInput with every invalid field."""
     problems: dict[str, list[str]] = {}
@@ -111,7 +115,9 @@ def parse_movement(
             problems["gas"] = [f"can be sponsored for USDC on {', '.join(sponsors) or 'no chain'}"]
     if problems or name is None or recipient is None or parsed is None:
         raise invalid_fields(problems)
-    return MovementOrder(type_, name, recipient, parsed, session_id=session_id, gas=gas)
+    return MovementOrder(
+        type_, name, recipient, parsed, session_id=session_id, gas=gas, max_fee_nanos=max_network_fee_usd
+    )
 
 
 def parse_swap(
@@ -122,6 +128,7 @@ def parse_swap(
     output_token: str,
     slippage_bps: int,
     gas: GasSource = GasSource.AUTO,
+    max_network_fee_usd: int | None = None,
 ) -> SwapOrder:
     """Parse a swap. Raises: InvalidInput with every invalid field."""
     problems: dict[str, list[str]] = {}
@@ -136,7 +143,7 @@ def parse_swap(
         problems["slippage_bps"] = [f"must be from 0 to {max_bps}"]
     if problems or name is None or input_amount is None or parsed_output is None:
         raise invalid_fields(problems)
-    return SwapOrder(name, input_amount, parsed_output, slippage_bps, gas)
+    return SwapOrder(name, input_amount, parsed_output, slippage_bps, gas, max_network_fee_usd)
 
 
 def parse_bridge(
@@ -146,6 +153,7 @@ def parse_bridge(
     token: str,
     amount: str,
     gas: GasSource = GasSource.AUTO,
+    max_network_fee_usd: int | None = None,
 ) -> BridgeOrder:
     """Parse a bridge. Raises: InvalidInput with every invalid field and the possible routes."""
     problems: dict[str, list[str]] = {}
@@ -170,7 +178,7 @@ def parse_bridge(
         ]
         refusal = invalid_fields(problems)
         raise InvalidInput(refusal.message, details={**refusal.details, "possible": possible})
-    return BridgeOrder(source, destination, parsed, gas)
+    return BridgeOrder(source, destination, parsed, gas, max_network_fee_usd)
 
 
 def invalid_input_from(reason: str, details: Mapping[str, str]) -> InvalidInput | None:

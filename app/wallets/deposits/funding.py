@@ -22,7 +22,7 @@ from app.core.identifiers import new_id
 from app.core.money import TokenAmount
 from app.db.statements import count, insert_into
 from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
-from app.errors import BalanceFetchError, LimitReached, NotFound
+from app.errors import BalanceFetchError, InvalidInput, LimitReached, NotFound
 from app.idempotency.service import NO_CLAIM, Claim
 from app.jobs import JobName
 from app.observability import logs
@@ -38,6 +38,7 @@ from app.wallets.core.wallets import WalletView
 
 _log = structlog.get_logger(__name__)
 MAX_OPEN_PER_WALLET = 20
+_ACTS = {"blacklisted": "blacklisted its address", "paused": "paused it", "frozen": "frozen its account"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +69,15 @@ def create_request(
         # The scan state first: a deposit mined between the two calls then precedes the request and does not count.
         scan_state = adapter.scan_state(address)
         head = adapter.head()
+        refusal = adapter.receiving_refusal(address, expected.token)
     except PortError:
         raise BalanceFetchError(
             f"{name} cannot be read at the moment, so deposits could not be distinguished from the present balance.",
             details={"chains": [name.value]},
         ) from None
+    if refusal is not None:
+        problem = f"cannot arrive on {name} at this wallet now: its issuer has {_ACTS[refusal]}"
+        raise InvalidInput.field("currency", problem)
     now, request_id = clock.now(), new_id()
     ttl = timedelta(seconds=state.settings.funding_request_ttl_seconds)
     with unit_of_work() as session:

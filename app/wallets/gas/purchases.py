@@ -115,6 +115,7 @@ def _plan(movement: Movement, shortages: Sequence[Mapping[str, str]]) -> _Purcha
     submission = submissions.plan(movement.chain, movement.sender, None, _SAMPLE_UNITS)
     units = submissions.price_units(submission.cost_nanos + sum(_cost_nanos(each) for each in deliveries))
     submissions.assert_fee_below(units, movement.amount)
+    network_fees.assert_below(units * submissions.NANOS_PER_UNIT, movement.max_fee_nanos)
     transfer = replace(submission.draft.transfer, units=units)
     payment = Movement(
         wallet=movement.wallet, type=TransactionType.PAYMENT, kind=MovementKind.GAS, chain=movement.chain,
@@ -129,8 +130,7 @@ def _plan_delivery(movement: Movement, shortage: Mapping[str, str]) -> SponsorTr
     state = app_state()
     chain = ChainName(shortage.get("chain", movement.chain))
     missing, required = (parse_amount(shortage[name], native(chain)) for name in ("missing", "required"))
-    if not network_fees.is_within_cap(chain, required.units):
-        raise Rejected("network_fee_too_high")
+    network_fees.assert_acceptable(chain, required.units)
     # Fees may have doubled by the time that it arrives; the rest stays in the wallet.
     bought = TokenAmount(missing.units + required.units, required.token)
     sponsor = state.gas_sponsor(chain, bought.units)

@@ -82,8 +82,7 @@ def plan(chain: ChainName, sender: str, recipient: str | None, units: int) -> Su
         raise Rejected("chain_unreachable", details=error.details) from None
     except Rejected as error:
         raise parsing.invalid_input_from(error.reason, error.details) or error from None
-    if not network_fees.is_within_cap(chain, draft.submission.fee_units):
-        raise Rejected("network_fee_too_high")
+    network_fees.assert_acceptable(chain, draft.submission.fee_units)
     return SubmissionPlan(chain, draft, wallets.get_with_controls(sponsor.wallet_id), value_nanos(draft.cost))
 
 

@@ -166,6 +166,7 @@ def _movement(wallet: WalletView, order: SwapOrder, *, output: ExpectedOutput, v
     return Movement(
         wallet=wallet, type=TransactionType.SWAP, chain=order.chain, recipient=wallet.address_on(order.chain),
         payee=None, amount=order.input_amount, value_nanos=value_nanos, output=output,
+        max_fee_nanos=order.max_fee_nanos,
     )  # fmt: skip
 
 

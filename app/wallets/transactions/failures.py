@@ -24,6 +24,10 @@ _MESSAGES: Mapping[str, str] = {
     " sent. Try again after midnight UTC, or deposit some of the native token.",
     "leaves_dust": "It would leave less than the chain's minimum balance of an account: send less, or all of it.",
     "simulation_failed": "The simulation failed: the chain would reject this transaction.",
+    "recipient_blocked": "On the other chain, the issuer of the token has blocked the wallet's address or paused the"
+    " token, so it could not arrive; nothing was sent.",
+    "network_fee_above_maximum": "The network fee is above `max_network_fee_usd` at the moment; nothing was sent. Try"
+    " again later, or with a higher maximum.",
     "chain_unreachable": "The chain cannot be reached at the moment; nothing was sent.",
     "network_fee_too_high": "The network fee is above the operator's cap at the moment; try again later.",
     "expired": "No block included it before it expired; nothing was moved, and it can no longer be executed.",

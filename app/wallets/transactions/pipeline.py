@@ -80,6 +80,8 @@ class Movement:
     session_id: str | None = None
     gas_fee_units: int | None = None
     """What a transfer that the service submits costs in USDC; None if the wallet pays the network itself."""
+    max_fee_nanos: int | None = None
+    """What the request allows for the network, or for a service that pays the network."""
 
     @property
     def sender(self) -> str:
@@ -108,6 +110,7 @@ class MovementQuote:
     movement: Movement
     fee_units: int
     dry_run: bool = True
+    recipient_is: str | None = None
 
     @property
     def gas_fee(self) -> TokenAmount | None:
@@ -254,8 +257,7 @@ def prepare(movement: Movement, draft: Callable[[], TransactionDraft]) -> Transa
         drafted = draft()
     except Unreachable as error:
         raise Rejected("chain_unreachable", details=error.details) from None
-    if not network_fees.is_within_cap(movement.chain, drafted.fee_units):
-        raise Rejected("network_fee_too_high")
+    network_fees.assert_acceptable(movement.chain, drafted.fee_units, movement.max_fee_nanos)
     return drafted
 
 

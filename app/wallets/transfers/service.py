@@ -33,7 +33,7 @@ def quote(wallet: WalletView, order: MovementOrder) -> MovementQuote:
         if error.details.get("reason") == "insufficient_gas" and _may_be_sponsored(movement, order):
             return sponsored.quote(movement, without_gas=error)
         raise
-    return MovementQuote(movement=movement, fee_units=draft.fee_units)
+    return MovementQuote(movement=movement, fee_units=draft.fee_units, recipient_is=draft.recipient_is)
 
 
 def send(
@@ -93,6 +93,7 @@ def _movement(wallet: WalletView, order: MovementOrder) -> Movement:
         wallet=wallet, type=order.type, kind=order.kind, chain=order.chain, recipient=order.recipient,
         payee=order.recipient if order.needs_allowlist else None,
         amount=order.amount, value_nanos=network_fees.usd_value_nanos(order.amount), session_id=order.session_id,
+        max_fee_nanos=order.max_fee_nanos,
     )  # fmt: skip
 
 

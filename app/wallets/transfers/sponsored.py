@@ -24,7 +24,7 @@ from app.ports.errors import PortError
 from app.ports.sponsor import AuthorizedTransfer
 from app.spending import holds as spending_holds
 from app.state import app_state
-from app.wallets.core import custody, lifecycle
+from app.wallets.core import custody, lifecycle, network_fees
 from app.wallets.core.lifecycle import MovementKind, MovementStatus, TransactionType
 from app.wallets.gas import submissions
 from app.wallets.gas.submissions import SubmissionPlan
@@ -55,7 +55,7 @@ def quote(movement: Movement, *, without_gas: ServiceError | None = None) -> Mov
         if without_gas is not None and error.reason == submissions.UNAVAILABLE:
             raise without_gas from None
         raise failures.failure(movement.type, error.reason, error.details) from None
-    return MovementQuote(movement=priced, fee_units=0)
+    return MovementQuote(movement=priced, fee_units=0, recipient_is=plan.draft.submission.recipient_is)
 
 
 def execute(
@@ -107,6 +107,7 @@ def _with_fee(movement: Movement, plan: SubmissionPlan, *, is_free: bool) -> tup
     """
     units = 0 if is_free else submissions.price_units(plan.cost_nanos)
     submissions.assert_fee_below(units, movement.amount)
+    network_fees.assert_below(units * submissions.NANOS_PER_UNIT, movement.max_fee_nanos)
     priced = replace(movement, gas_fee_units=units)
     if not units:
         return priced, None

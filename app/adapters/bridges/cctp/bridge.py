@@ -72,8 +72,14 @@ class CctpBridge:
     def quote(self, request: BridgeRequest) -> BridgeOffer:
         """Choose finality and who mints: fast if its fee is small, Circle if the wallet should not or cannot.
 
-        Raises: Rejected("quote_unavailable", "quote_rate_limited", "amount_too_small"); Unreachable.
+        Raises: Rejected("quote_unavailable", "quote_rate_limited", "amount_too_small", "recipient_blocked"), which
+        nobody could mint to; Unreachable.
         """
+        refusal = self._destination.receiving_refusal(request.recipient, USDC)
+        if refusal is not None:
+            raise Rejected(
+                "recipient_blocked", details={"chain": self._destination.name.value, "usdc_is": refusal}
+            )
         try:
             fees = self._attestations.fees(
                 self._domain(self._source),

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from app.adapters.bridges.cctp.messages import CctpMessage
-from app.core.chains import ChainName
+from app.core.chains import ChainName, Token
 from app.ports.bridges import BridgeArrival, BridgeRequest, BridgeStep
 from app.ports.chain import SignedTransaction, TransactionDraft
 from app.ports.vault import Signer
@@ -55,6 +55,9 @@ class CctpChain(Protocol):
 
     def sign(self, draft: TransactionDraft, signer: Signer, *, sequence: int | None) -> SignedTransaction:
         """Sign a draft of this side. No I/O."""
+
+    def receiving_refusal(self, address: str, token: Token) -> str | None:
+        """Return why the issuer would let no mint arrive at an address, or None. Raises: Unreachable."""
 
     def assert_can_mint(self, owner: str) -> None:
         """Check that the owner could pay for a mint now. Raises: Rejected("insufficient_gas"), Unreachable."""

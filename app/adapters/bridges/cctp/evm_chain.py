@@ -38,7 +38,7 @@ class EvmCctpChain:
         """Store the chain, used for all reads."""
         self.name = chain.name
         self._chain = chain
-        self.sign = chain.sign
+        self.sign, self.receiving_refusal = chain.sign, chain.receiving_refusal
         self._deployment = deployment
 
     def token(self) -> bytes:

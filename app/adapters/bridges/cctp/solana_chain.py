@@ -51,7 +51,7 @@ class SolanaCctpChain:
         """
         self._chain = chain
         self._lookup_tables = [Pubkey.from_string(lookup_table)] if lookup_table else []
-        self.sign = chain.sign
+        self.sign, self.receiving_refusal = chain.sign, chain.receiving_refusal
         self._mint = Pubkey.from_string(chain.deployment.usdc_mint)
 
     def token(self) -> bytes:

@@ -10,6 +10,7 @@ from app.adapters.jsonrpc.replies import MalformedResponseError, RpcError
 from app.ports.chain import BlockRef
 
 Tolerance = Callable[[RpcError], bool]
+_DELEGATION = bytes.fromhex("ef0100")
 
 
 def receipt(tx_hash: str, *, tolerates: Tolerance | None = None) -> RpcCall[wire.TransactionReceipt | None]:
@@ -32,6 +33,16 @@ def nonce(address: str, block: str = "latest", *, tolerates: Tolerance | None = 
 def balance(address: str, block: str = "latest") -> RpcCall[int]:
     """Return a call for the native balance of an address."""
     return RpcCall("eth_getBalance", (address, block), read=wire.quantity)
+
+
+def has_code(address: str) -> RpcCall[bool]:
+    """Return a call for whether an address is a contract; an account that delegates to one (EIP-7702) is none."""
+    return RpcCall("eth_getCode", (address, "latest"), read=_is_contract)
+
+
+def _is_contract(result: object) -> bool:
+    code = wire.hex_bytes(result)
+    return bool(code) and not code.startswith(_DELEGATION)
 
 
 def head() -> RpcCall[int]:

@@ -20,10 +20,10 @@ from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.adapters.jsonrpc.replies import MalformedResponseError
 from app.core.chains import Token
 from app.core.money import TokenAmount
-from app.ports.chain import StoredTransaction, Terms, TransactionDraft, TransferIntent
+from app.ports.chain import CONTRACT, StoredTransaction, Terms, TransactionDraft, TransferIntent
 from app.ports.errors import Rejected
 
-_FEE_BLOCKS = 5
+_FEE_BLOCKS = 20  # as many as geth's own suggestion is made of
 _TIP_PERCENTILE = 50
 # The L1 data fee depends on the size of fields that are not known yet: these have the size of large ones, and bytes
 # that do not compress.
@@ -57,7 +57,9 @@ class EvmDrafter:
     def draft(self, intent: TransferIntent) -> TransactionDraft:
         target = target_of(intent, {}, usdc=self._deployment.usdc)
         usual = fees.TRANSFER_GAS if intent.amount.token == self._native else fees.TOKEN_TRANSFER_GAS
-        return self._draft_new(intent, target, fallback_gas=usual, simulates=True, terms={})
+        code = calls.has_code(intent.recipient)
+        drafted = self._draft_new(intent, target, fallback_gas=usual, simulates=True, terms={}, also=[code])
+        return replace(drafted, recipient_is=CONTRACT if code.result else None)
 
     def draft_call(
         self, intent: TransferIntent, call: ContractCall, *, gas: int, simulates: bool, next_gas: int = 0
@@ -124,8 +126,9 @@ class EvmDrafter:
         simulates: bool,
         terms: Terms,
         next_gas: int = 0,
+        also: Sequence[RpcCall[Any]] = (),
     ) -> TransactionDraft:
-        readings = self.read(intent.sender, target, estimates=simulates)
+        readings = self.read(intent.sender, target, estimates=simulates, also=also)
         gas = fallback_gas if readings.gas is None else fees.gas_limit(readings.gas)
         # Insufficient funds are checked first: they make the simulation fail too, with a less specific error.
         fee_terms = FeeTerms(gas, readings.price, readings.l1_fee_units)
@@ -171,8 +174,10 @@ class EvmDrafter:
             terms={**max_fee_terms.as_terms(), **terms},
         )
 
-    def read(self, sender: str, target: CallTarget, *, estimates: bool) -> EvmDraftData:
-        """Read what a call needs, in one HTTP request. Raises: Unreachable."""
+    def read(
+        self, sender: str, target: CallTarget, *, estimates: bool, also: Sequence[RpcCall[Any]] = ()
+    ) -> EvmDraftData:
+        """Read what a call needs, and more, in one HTTP request. Raises: Unreachable."""
         # The nonce is read first: if it were read after the balances, a transaction mined in between would count as
         # mined although the balance still includes its amount.
         deployment = self._deployment
@@ -198,7 +203,7 @@ class EvmDrafter:
             tolerates=refusals.is_revert,
         )
         market: list[RpcCall[Any]] = [history, tip] if price is None else []
-        self._rpc.run(sequence, figures, *market, *([estimate] if estimates else []))
+        self._rpc.run(sequence, figures, *market, *([estimate] if estimates else []), *also)
         native_units, token_units, l1_fee_units = figures.result
         if price is None:
             price = fees.market_price(

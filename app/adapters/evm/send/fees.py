@@ -11,6 +11,10 @@ TRANSFER_GAS = 21_000
 """A transfer to an account without code costs exactly this."""
 TOKEN_TRANSFER_GAS = 80_000
 """About the gas limit of a USDC transfer to a new holder, for the figures of a refusal without an estimate."""
+_GWEI = 10**9
+_MAX_TIP = 10 * _GWEI
+"""The tip is at most this, on a rollup 1 gwei, or `_MAX_TIP_PER_BASE_FEE` times the base fee if that is more."""
+_MAX_TIP_PER_BASE_FEE = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +56,20 @@ class FeeTerms:
 
 
 def market_price(history: FeeHistory, *, suggested_tip: int | None, is_rollup: bool = False) -> GasPrice:
-    """Return a price that survives six full blocks: twice the base fee, and the tip that others paid.
+    """Return a price that survives six full blocks: twice the base fee, and the median of the tips that others paid.
 
-    Where recent blocks took no tips, the node's suggestion counts; on a rollup at most the base fee, because nodes
-    suggest a tip of Ethereum there, many times the whole cost of a transaction.
+    Whoever chooses the tips of fewer than half of the blocks moves the median neither above nor below those of the
+    others. Where most blocks took no tip, as empty ones, the node's suggestion counts, which one transaction can
+    raise too: up to 1 gwei, and on a rollup up to the base fee. A majority is bounded as well (`_MAX_TIP`): what lands
+    too late is replaced at a higher price.
     """
-    suggestion = suggested_tip or 0
-    suggestion = min(suggestion, history.next_base_fee) if is_rollup else suggestion
-    tip = max(history.tips, default=0) or suggestion or 1
-    return GasPrice(2 * history.next_base_fee + tip, tip)
+    base_fee = history.next_base_fee
+    ordered = sorted(history.tips)
+    median = ordered[(len(ordered) - 1) // 2] if ordered else 0
+    suggestion = min(suggested_tip or 0, _GWEI, base_fee if is_rollup else _GWEI)
+    ceiling = max(_MAX_TIP_PER_BASE_FEE * base_fee, _GWEI if is_rollup else _MAX_TIP)
+    tip = min(median or suggestion or 1, ceiling)
+    return GasPrice(2 * base_fee + tip, tip)
 
 
 def gas_limit(estimate: int) -> int:

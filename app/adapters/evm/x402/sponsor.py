@@ -19,7 +19,7 @@ from app.adapters.funds import require
 from app.adapters.jsonrpc.calls import RpcCall
 from app.core.chains import USDC, native
 from app.core.money import TokenAmount
-from app.ports.chain import TransactionDraft, TransferIntent
+from app.ports.chain import CONTRACT, TransactionDraft, TransferIntent
 from app.ports.errors import Rejected
 from app.ports.payment_signer import AuthorizedPayment, PaymentIntent
 from app.ports.sponsor import AuthorizedTransfer, SignedPart, SponsoredDraft, SponsoredTransfer
@@ -55,7 +55,8 @@ class EvmTransferSponsor:
         simulated = RpcCall(
             "eth_call", (sent, "latest", with_ether), read=hex_bytes, tolerates=refusals.is_revert
         )
-        self._chain.rpc.run(sequence, head, balance, simulated)
+        code = calls.has_code(transfer.recipient)
+        self._chain.rpc.run(sequence, head, balance, simulated, code)
         (token_units,) = balance.result
         require(USDC, "insufficient_funds", token_units, transfer.units)
         if simulated.error is not None:
@@ -76,6 +77,7 @@ class EvmTransferSponsor:
             token_units=readings.native_units,
             sequence=readings.sequence,
             terms=fee_terms.as_terms(),
+            recipient_is=CONTRACT if code.result else None,
         )
         return SponsoredDraft(
             transfer, TokenAmount(cost, self._native), token_units, sequence.result, head.result, submission

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from solders.commitment_config import CommitmentLevel
 from solders.hash import Hash
 from solders.pubkey import Pubkey
+from solders.system_program import ID as SYSTEM_PROGRAM
 
 from app.adapters.funds import require
 from app.adapters.solana.client.rpc import SolanaRpc
@@ -16,7 +17,7 @@ from app.adapters.solana.send.simulation import SimulatedTransaction, simulate
 from app.adapters.solana.send.transactions import TransactionPlan
 from app.core.chains import SOL, USDC
 from app.core.money import TokenAmount
-from app.ports.chain import StoredTransaction, TransactionDraft, TransferIntent
+from app.ports.chain import CONTRACT, StoredTransaction, TransactionDraft, TransferIntent
 from app.ports.errors import Rejected
 
 _NO_BLOCKHASH = str(Hash.default())
@@ -71,6 +72,7 @@ class SolanaDrafter:
             creates_account=creates_account,
         )
         fee_units = fees.fee_lamports(plan.compute_units, plan.micro_lamports_per_unit)
+        assert_payer_rent_exempt(readings.empty_rent, lamports=parties.lamports, network_fee=fee_units)
         if creates_account:
             # SOL that was sent to the address of the account in advance pays that much of its rent.
             existing_lamports = parties.recipient_tokens.lamports if parties.recipient_tokens else 0
@@ -106,6 +108,7 @@ class SolanaDrafter:
             sequence=None,
             terms=plan.as_terms(),
             as_of=readings.slot,
+            recipient_is=recipient_kind(intent.recipient, parties.recipient),
         )
 
     def _simulate(self, intent: TransferIntent, reference: str) -> SimulatedTransaction:
@@ -134,13 +137,20 @@ def assert_valid_recipient(
     if intent.amount.token != USDC:
         _assert_recipient_rent_exempt(intent, parties.recipient, empty_rent)
         return
-    # Programs own addresses off the curve, as multi-signature vaults do. An empty one is as likely a token
-    # account that was not created yet, and tokens of such an owner are lost.
-    if parties.recipient is None and not recipient.is_on_curve():
-        raise _invalid("no_wallet")
     account_found = tokens.read_account(parties.recipient_tokens)
-    if account_found is not None and (account_found.owner, account_found.mint) != (recipient, mint):
+    # Programs own addresses off the curve, as multi-signature vaults do. One that neither exists nor has a token
+    # account is as likely a token account that was not created yet, and tokens of such an owner are lost.
+    if account_found is None:
+        if parties.recipient is None and not recipient.is_on_curve():
+            raise _invalid("no_wallet")
+    elif (account_found.owner, account_found.mint) != (recipient, mint):
         raise _invalid("given_away")
+
+
+def recipient_kind(recipient: str, account: AccountState | None) -> str | None:
+    """Return whether a program decides what becomes of a payment: it owns the account, or the address off the curve."""
+    has_program = account is not None and account.owner != SYSTEM_PROGRAM
+    return CONTRACT if has_program or not Pubkey.from_string(recipient).is_on_curve() else None
 
 
 def _lacks_only_fee(
@@ -167,6 +177,16 @@ def assert_rent_exempt(minimum: int, *, remaining: int) -> None:
                 "minimum": str(TokenAmount(minimum, SOL)),
             },
         )
+
+
+def assert_payer_rent_exempt(minimum: int, *, lamports: int, network_fee: int) -> None:
+    """Refuse a payer that the runtime refuses: it checks the payer after the fee, before anything is transferred.
+
+    What then is neither zero nor the rent-exempt minimum can never land, also not in a transaction that empties the
+    account (agave `svm/src/account_loader.rs`, `validate_fee_payer`). Raises: Rejected("insufficient_gas").
+    """
+    if 0 < lamports - network_fee < minimum:
+        require(SOL, "insufficient_gas", lamports, network_fee + minimum)
 
 
 def _assert_recipient_rent_exempt(

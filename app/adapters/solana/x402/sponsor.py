@@ -89,6 +89,7 @@ class SolanaTransferSponsor:
             sequence=None,
             terms=plan.as_terms(),
             as_of=readings.slot,
+            recipient_is=drafts.recipient_kind(transfer.recipient, parties.recipient),
         )
         return SponsoredDraft(
             transfer, TokenAmount(cost, SOL), token_units, None, readings.slot, submission, creates_account

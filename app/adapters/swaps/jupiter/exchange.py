@@ -23,7 +23,7 @@ from app.adapters.solana.client.wire import (
     AccountState,
 )
 from app.adapters.solana.send import fees, lookup_tables, refusals, tokens, transactions
-from app.adapters.solana.send.drafts import assert_rent_exempt
+from app.adapters.solana.send.drafts import assert_payer_rent_exempt, assert_rent_exempt
 from app.adapters.solana.send.simulation import SimulatedTransaction, simulate
 from app.adapters.swaps.jupiter import balances, minimum_balances, routes
 from app.adapters.swaps.jupiter.api import JupiterApi, JupiterRoute
@@ -102,7 +102,9 @@ class JupiterExchange:
             simulated = self._simulate(pair.owner, unsimulated)
         units, price = fees.compute_unit_limit(simulated.simulation.compute_units), simulated.price
         before = self._balances(pair.owner, simulated.before)
-        fee_units = self._assert_affordable(request, simulated, before, fees.fee_lamports(units, price))
+        network_fee = fees.fee_lamports(units, price)
+        fee_units = self._assert_affordable(request, simulated, before, network_fee)
+        assert_payer_rent_exempt(simulated.empty_rent, lamports=before.lamports, network_fee=network_fee)
         error = simulated.simulation.error
         if error is not None and refusals.simulation_error(error) == _SLIPPAGE_EXCEEDED:
             raise Rejected("price_moved")
