@@ -1,6 +1,6 @@
 """event_queues, and the queue, creator and last messages of event_targets
 
-Revision: 0143; after: 0028
+Revision: 0033; after: 0032
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0143"
-down_revision = "0028"
+revision = "0033"
+down_revision = "0032"
 branch_labels = None
 depends_on = None
 

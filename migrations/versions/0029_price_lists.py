@@ -1,6 +1,6 @@
 """price_lists: the last list of prices that was accepted, and why a later one was refused
 
-Revision: 0138; after: 0028
+Revision: 0029; after: 0028
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0138"
+revision = "0029"
 down_revision = "0028"
 branch_labels = None
 depends_on = None

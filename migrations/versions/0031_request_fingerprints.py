@@ -2,7 +2,7 @@
 
 The digest of what a request asks for, next to that of its bytes; and the status of what a payment bought.
 
-Revision: 0141; after: 0028
+Revision: 0031; after: 0030
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0141"
-down_revision = "0028"
+revision = "0031"
+down_revision = "0030"
 branch_labels = None
 depends_on = None
 

@@ -1,6 +1,6 @@
 """owner_passkeys.backup_eligible: whether a passkey may be copied to other devices, which it says once and for all
 
-Revision: 0142; after: 0028
+Revision: 0032; after: 0031
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0142"
-down_revision = "0028"
+revision = "0032"
+down_revision = "0031"
 branch_labels = None
 depends_on = None
 

@@ -1,6 +1,6 @@
 """authenticated rows: a MAC in each row that gives power, and the versions of spending controls
 
-Revision: 0144; after: 0028
+Revision: 0034; after: 0033
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from alembic import op
 from flask import current_app as service
 
-revision = "0144"
-down_revision = "0028"
+revision = "0034"
+down_revision = "0033"
 branch_labels = None
 depends_on = None
 
