@@ -30,7 +30,7 @@ class AuditHeadView:
 
 @dataclass(frozen=True, slots=True)
 class WitnessedHeads:
-    """The heads in the file since the last restore that an operator reported, and the lines that are not ours."""
+    """What the file has since the last reported restore, and the lines that this service did not write."""
 
     heads: list[AuditHeadView]
     forged_lines: list[int]

@@ -151,8 +151,8 @@ class FreezeBody(Schema):
     block_keys = StrictBoolean(
         load_default=False,
         metadata={
-            "description": "Replace the API key at once, so that nothing is spent from credits either. Nobody is "
-            "given the new key: read it with `GET /v1/platform/agents/{id}` when the agent may work again.",
+            "description": "Replace the API key immediately, so that nothing is spent from credits either. The new "
+            "key is not returned: read it with `GET /v1/platform/agents/{id}` when the agent may work again.",
             "default": False,
         },
     )
@@ -275,9 +275,9 @@ class RevokedKey(Schema):
 
 
 class RevokedMasterKey(RevokedKey):
-    """A revoked master key, and the webhooks that it had created."""
+    """A revoked master key, and the webhooks that it had created, if there are any."""
 
-    disabled_webhooks = fields.List(fields.UUID(), required=True)
+    disabled_webhooks = fields.List(fields.UUID())
 
 
 class GatewayKeyShape(Schema):
