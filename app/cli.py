@@ -8,14 +8,14 @@ import click
 from flask import Flask
 from flask.cli import AppGroup
 
+from app.audit_log import actors, trail
+from app.audit_log.trail import AuditAction, AuditEvent
 from app.db.unit_of_work import unit_of_work
 from app.gateway.providers import cli as gateway
 from app.identity import key_rotation
 from app.payments import cli as payments
 from app.platform import cli as platform
 from app.platform import keys as platform_keys
-from app.platform.audit_log import actors, trail
-from app.platform.audit_log.trail import AuditAction, AuditEvent
 from app.shopping import cli as shopping
 from app.state import app_state
 from app.status.cli import doctor

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any
 
+from app.audit_log import actors
 from app.config import Settings
 from app.core.identifiers import new_id
 from app.extensions import db
@@ -17,7 +18,6 @@ from app.factory import create_app
 from app.identity import service as identity
 from app.identity.principal import KeyKind
 from app.platform import keys
-from app.platform.audit_log import actors
 from benchmarks import stack, thresholds
 from benchmarks.stack import Infrastructure, Service
 from benchmarks.thresholds import Threshold

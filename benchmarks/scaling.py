@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import redis
 
+from app.audit_log import actors
 from app.config import Settings
 from app.extensions import db
 from app.factory import create_app
 from app.platform import keys
-from app.platform.audit_log import actors
 from benchmarks import database_waits, load_generator, processes, stack, thresholds, throughput
 from benchmarks.database_waits import WaitSamples
 from benchmarks.load_generator import Request, Result

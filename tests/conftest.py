@@ -18,13 +18,13 @@ from flask_migrate import upgrade
 from sqlalchemy import Engine, event
 
 from app.adapters.evm.chain import EvmChain
+from app.audit_log import verification
 from app.catalog.statistics import audit as catalog_audit
 from app.core.chains import ChainName
 from app.credits import audit as credits_audit
 from app.db.unit_of_work import snapshot
 from app.extensions import db
 from app.payments import audit as payments_audit
-from app.platform.audit_log import verification
 from app.spending import audit as spending_audit
 from app.state import Application
 from app.status import migrations

@@ -10,6 +10,7 @@ from rq.timeouts import JobTimeoutException
 
 from app.agents import claims
 from app.approvals import service as approvals
+from app.audit_log import actors, verification
 from app.buying import records as service_purchases
 from app.catalog.statistics import audit as catalog_audit
 from app.catalog.statistics import counts as statistics
@@ -31,7 +32,6 @@ from app.owner.session import sessions
 from app.payments import audit as payments_audit
 from app.payments import jobs as payments
 from app.platform import keys as platform_keys
-from app.platform.audit_log import actors, verification
 from app.shopping import maintenance as purchases
 from app.spending import audit as spending_audit
 from app.spending import holds as spending_holds

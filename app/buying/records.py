@@ -12,6 +12,9 @@ from datetime import datetime, timedelta
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
+from app.audit_log import trail
+from app.audit_log.actors import Actor
+from app.audit_log.trail import AuditAction, AuditEvent
 from app.buying.models import PinnedPayee, ServicePurchase
 from app.buying.offers import PaymentOffer
 from app.buying.sellers import SellerAnswer, SellerRequest
@@ -24,6 +27,7 @@ from app.errors import ControlsLocked, NotFound, PayeeChanged
 from app.sealing import SealedColumn
 from app.spending import accounts as spending_accounts
 from app.spending import controls as spending_controls
+from app.wallets.core.wallets import WalletView
 from app.wallets.views import history
 from app.wallets.views.history import TransactionView
 
@@ -95,22 +99,24 @@ def payees_of(wallet_id: str) -> Sequence[PinnedPayee]:
         return session.scalars(pinned.order_by(PinnedPayee.host, PinnedPayee.chain)).all()
 
 
-def remove_payees(wallet_id: str, host: str) -> None:
+def remove_payees(wallet: WalletView, host: str, *, actor: Actor) -> None:
     """Remove the payees of a host, so that the next payment stores a new one. Raises: NotFound, ControlsLocked."""
     with unit_of_work() as session:
-        spending_accounts.lock_account(session, wallet_id)
-        controls = spending_controls.find_controls(session, wallet_id)
+        spending_accounts.lock_account(session, wallet.id)
+        controls = spending_controls.find_controls(session, wallet.id)
         if controls is not None and controls.locked:
             raise ControlsLocked(
                 "The controls are locked by the owner or the platform; this key may not change whom the wallet pays."
             )
         removed = session.scalars(
             delete(PinnedPayee)
-            .where(PinnedPayee.wallet_id == wallet_id, PinnedPayee.host == host)
-            .returning(PinnedPayee.chain)
+            .where(PinnedPayee.wallet_id == wallet.id, PinnedPayee.host == host)
+            .returning(PinnedPayee.address)
         ).all()
         if not removed:
             raise NotFound("This wallet has no stored payee of this domain.")
+        before = {"wallet_id": wallet.id, "domain": host, "payees": sorted(removed)}
+        trail.record(session, actor, AuditEvent(AuditAction.PAYEE_REMOVED, wallet.agent_id, before=before))
 
 
 def get(wallet_id: str, transaction_id: str) -> tuple[ServicePurchaseView, SellerAnswer | None]:

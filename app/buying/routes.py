@@ -12,6 +12,7 @@ from app.approvals import service as approvals
 from app.approvals.execution import ApprovedRequest
 from app.approvals.lifecycle import ApprovalKind
 from app.approvals.schemas import AwaitingApproval
+from app.audit_log.acting import current_actor
 from app.buying import records, schemas, sellers, service
 from app.buying.service import FetchOrder
 from app.core.chains import ChainName
@@ -188,5 +189,5 @@ def list_payees(wallet: WalletView) -> dict[str, Any]:
 def remove_payee(domain: str, wallet: WalletView) -> dict[str, Any]:
     """Allow another payee at a domain: the next payment there stores it."""
     host = domain.lower()
-    records.remove_payees(wallet.id, host)
+    records.remove_payees(wallet, host, actor=current_actor())
     return {"domain": host, "deleted": True}

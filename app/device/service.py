@@ -13,14 +13,14 @@ from sqlalchemy.orm import Session
 
 from app.agents import claims
 from app.agents.claims import ActiveClaimCode
+from app.audit_log import actors, trail
+from app.audit_log.trail import AuditAction, AuditEvent
 from app.core import clock, identifiers
 from app.credits import accounts as credit_accounts
 from app.db.unit_of_work import unit_of_work
 from app.device import guess_limits
 from app.errors import AlreadyClaimed, EmailMismatch, InvalidInput, NotFound, RateLimited, ServiceError
 from app.identity import service as identity
-from app.platform.audit_log import actors, trail
-from app.platform.audit_log.trail import AuditAction, AuditEvent
 from app.wallets.core import wallets
 from app.wallets.core.wallets import WalletView
 
@@ -74,7 +74,10 @@ def claim_agent(code: str, *, email: str | None, network: str, receipt: str | No
                 receipt_kept = receipt or identifiers.new_key(claims.RECEIPT_PREFIX)
                 owner_key = claims.redeem(session, claim_code, email=email, receipt=receipt_kept)
                 if owner_key is not None:
-                    return _claimed_agent(session, claim_code.agent_id, owner_key, receipt_kept)
+                    claimed = _claimed_agent(session, claim_code.agent_id, owner_key, receipt_kept)
+                    act = AuditEvent(AuditAction.CLAIMED, claimed.agent_id)
+                    trail.record(session, actors.anonymous_actor(network), act)
+                    return claimed
                 # Another claim was first; one with the same email address is replayed.
                 claim_code = claims.find(session, code)
                 failure = _validation_failure(claim_code, email, check_email_only=False)

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import and_, select
 from sqlalchemy.orm import Session
 
+from app.audit_log.trail import AuditAction
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
 from app.db.statements import count
@@ -96,20 +97,24 @@ def replay(
         if event_id is None:
             since = EventDelivery.created_at >= (failed_since or clock.now())
             fan_out.make_due(session, [target.id])
-            return DELIVERIES.move(
+            found = DELIVERIES.move(
                 session, and_(of_target, since), DeliveryStatus.FAILED, DeliveryStatus.PENDING, **again
             )
-        event = _event_for(session, subscriber, event_id)
-        fan_out.make_due(session, [target.id])
-        delivery_id = session.scalar(
-            select(EventDelivery.id).where(of_target, EventDelivery.event_id == event.id)
-        )
-        if delivery_id is None:
-            values = fan_out.new_delivery(target.id, event)
-            session.add(EventDelivery(**values))
-            return [str(values["id"])]
-        DELIVERIES.move(session, delivery_id, ended, DeliveryStatus.PENDING, **again)
-        return [delivery_id]
+        else:
+            event = _event_for(session, subscriber, event_id)
+            fan_out.make_due(session, [target.id])
+            delivery_id = session.scalar(
+                select(EventDelivery.id).where(of_target, EventDelivery.event_id == event.id)
+            )
+            if delivery_id is None:
+                values = fan_out.new_delivery(target.id, event)
+                delivery_id = str(values["id"])
+                session.add(EventDelivery(**values))
+            else:
+                DELIVERIES.move(session, delivery_id, ended, DeliveryStatus.PENDING, **again)
+            found = [delivery_id]
+        targets.audit(session, subscriber, AuditAction.WEBHOOK_REPLAYED, target)
+    return found
 
 
 def _event_for(session: Session, subscriber: Subscriber, event_id: str) -> Event:

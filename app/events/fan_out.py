@@ -14,7 +14,7 @@ from app.core import clock, identifiers
 from app.core.state_machine import Transitions
 from app.db.state_machine import StateMachine
 from app.events.models import EventDelivery, EventTarget
-from app.events.targets import TargetStatus
+from app.events.targets import Audience, TargetStatus
 from app.events.types import EventType, matches
 
 
@@ -44,7 +44,7 @@ def create_deliveries(session: Session, events: Sequence[Any]) -> None:
     """Create the deliveries of events that were numbered, in their order."""
     agent_ids = {event.agent_id for event in events if event.agent_id is not None}
     targets = session.execute(
-        select(EventTarget.id, EventTarget.agent_id, EventTarget.types).where(
+        select(EventTarget.id, EventTarget.agent_id, EventTarget.audience, EventTarget.types).where(
             EventTarget.status == TargetStatus.ENABLED.value,
             or_(EventTarget.agent_id.is_(None), EventTarget.agent_id.in_(agent_ids)),
         )
@@ -92,4 +92,6 @@ def new_delivery(target_id: str, event: Any) -> dict[str, Any]:
 def _wants(target: Any, event: Any) -> bool:
     if event.type == EventType.WEBHOOK_TEST:
         return bool(event.object_id == target.id)
+    if event.type == EventType.CONTROLS_CHANGED and target.audience == Audience.OWNER and not event.loosens:
+        return False
     return matches(target.types, event.type)

@@ -6,11 +6,12 @@ from typing import Any
 
 from flask import Response, jsonify, request
 
+from app.audit_log.acting import current_actor
 from app.core.pagination import Page
 from app.errors import InvalidInput, LimitReached
 from app.events import delivery_log, feed, schemas, targets
 from app.events.delivery_log import DeliveryView
-from app.events.targets import OPERATORS, Audience, Subscriber, TargetView
+from app.events.targets import Audience, Subscriber, TargetView
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity import guards
@@ -36,8 +37,8 @@ _WAIT = "`wait=N` waits up to N (at most 25) seconds for the first event after t
 
 def _subscriber() -> Subscriber:
     if request.blueprint == platform_events.name:
-        return OPERATORS
-    return Subscriber(Audience.AGENT, guards.require_agent())
+        return Subscriber(Audience.OPERATOR, None, current_actor())
+    return Subscriber(Audience.AGENT, guards.require_agent(), current_actor())
 
 
 def _owner() -> str:

@@ -122,6 +122,9 @@ class WebhookShape(Schema):
         required=True, allow_none=True, metadata={"description": "Until then, the former secret signs, too."}
     )
     created_at = Instant(required=True)
+    created_by = fields.UUID(
+        required=True, allow_none=True, metadata={"description": "The id of the key that created it."}
+    )
 
 
 class WebhookWithSecret(WebhookShape):

@@ -66,5 +66,9 @@ def _assign(last: int) -> Any:
         update(_EVENTS)
         .where(columns.number == numbered.c.number)
         .values(position=numbered.c.place)
-        .returning(columns.id, columns.type, columns.agent_id, columns.object_id, columns.position)
+        .returning(
+            *(columns.id, columns.type, columns.agent_id, columns.object_id, columns.position),
+            # Owners are notified of a change only if it does.
+            (columns.data["loosens"].as_string() == "true").label("loosens"),
+        )
     )

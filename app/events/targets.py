@@ -11,10 +11,13 @@ from enum import StrEnum
 from typing import Any
 
 import structlog
-from sqlalchemy import ColumnElement, delete, select, update
+from sqlalchemy import ColumnElement, and_, delete, select, update
 from sqlalchemy.orm import Session
 
 from app import base_urls
+from app.audit_log import trail
+from app.audit_log.actors import Actor
+from app.audit_log.trail import AuditAction, AuditEvent
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
 from app.core.state_machine import Transitions
@@ -63,6 +66,11 @@ class TargetStatus(StrEnum):
     DISABLED = "disabled"
 
 
+_OF_OWNERS = {
+    AuditAction.WEBHOOK_CREATED: AuditAction.NOTICE_ADDED,
+    AuditAction.WEBHOOK_DELETED: AuditAction.NOTICE_REMOVED,
+}
+
 TARGETS = StateMachine(
     EventTarget.status,
     Transitions(
@@ -82,10 +90,14 @@ TARGETS = StateMachine(
 
 @dataclass(frozen=True, slots=True)
 class Subscriber:
-    """Who owns targets and reads events: an agent, its owner, or with no agent the operators of the service."""
+    """Who owns targets and reads events: an agent, its owner, or with no agent the operators of the service.
+
+    Changes by an `actor` are recorded in the audit log.
+    """
 
     audience: Audience
     agent_id: str | None
+    actor: Actor | None = field(default=None, compare=False)
 
 
 OPERATORS = Subscriber(Audience.OPERATOR, None)
@@ -105,6 +117,7 @@ class TargetView:
     failing_since: datetime | None
     former_secret_until: datetime | None
     created_at: datetime
+    created_by: str | None = None
     secret: str | None = field(repr=False, default=None)
 
 
@@ -217,6 +230,7 @@ def change(subscriber: Subscriber, target_id: str, changes: dict[str, Any]) -> T
     now = clock.now()
     with unit_of_work() as session:
         row = _find(session, subscriber, target_id, TargetKind.WEBHOOK)
+        before = _recorded(row)
         if values:
             session.execute(update(EventTarget).where(EventTarget.id == row.id).values(**values))
         if changes.get("enabled") is True:
@@ -228,19 +242,46 @@ def change(subscriber: Subscriber, target_id: str, changes: dict[str, Any]) -> T
                 session, row.id, TargetStatus.ENABLED, TargetStatus.DISABLED, reason="disabled by request"
             )
         session.refresh(row)
+        audit(session, subscriber, AuditAction.WEBHOOK_CHANGED, row, before=before)
         return _view(row)
 
 
-def remove(subscriber: Subscriber, target_id: str, *, kind: TargetKind | None = TargetKind.WEBHOOK) -> None:
-    """Remove a target with its deliveries. Raises: NotFound."""
+def remove(
+    subscriber: Subscriber, target_id: str, *, kind: TargetKind | None = TargetKind.WEBHOOK
+) -> TargetView:
+    """Remove a target with its deliveries, and return it as it was. Raises: NotFound."""
     with unit_of_work() as session:
         row = _find(session, subscriber, target_id, kind)
+        view, before = _view(row), _recorded(row)
+        session.expunge(row)
         _delete(session, [row.id])
+        audit(session, subscriber, AuditAction.WEBHOOK_DELETED, row, before=before)
+    return view
 
 
 def remove_all(session: Session, agent_id: str) -> None:
     """Remove all targets of an agent that is deleted, and of its owner."""
     _delete(session, session.scalars(select(EventTarget.id).where(EventTarget.agent_id == agent_id)).all())
+
+
+def disable_created_by(session: Session, master_key_id: str) -> list[str]:
+    """Disable the webhooks that a master key created, which is revoked; return their ids."""
+    made, reason = EventTarget.created_by == master_key_id, "its master key was revoked"
+    return sorted(TARGETS.move(session, made, TargetStatus.ENABLED, TargetStatus.DISABLED, reason=reason))
+
+
+def disable_of_owner(session: Session, agent_id: str) -> list[str]:
+    """Disable the webhooks and browsers of an owner whose key is replaced; return their ids.
+
+    E-mail goes on: its addresses were confirmed, and an owner without any notice is worse off.
+    """
+    made = and_(
+        EventTarget.agent_id == agent_id,
+        EventTarget.audience == Audience.OWNER.value,
+        EventTarget.kind != TargetKind.EMAIL.value,
+    )
+    reason = "the owner key was replaced"
+    return sorted(TARGETS.move(session, made, TargetStatus.ENABLED, TargetStatus.DISABLED, reason=reason))
 
 
 def rotate_secret(subscriber: Subscriber, target_id: str) -> TargetView:
@@ -255,6 +296,7 @@ def rotate_secret(subscriber: Subscriber, target_id: str) -> TargetView:
         )
         row.sealed = _SEALED.seal(secret, row.id)
         session.flush()
+        audit(session, subscriber, AuditAction.WEBHOOK_SECRET_ROTATED, row)
         return _view(row, secret=secret)
 
 
@@ -288,6 +330,7 @@ def _create(
         id=target_id, kind=kind.value, audience=subscriber.audience.value, agent_id=subscriber.agent_id, url=url,
         description=description, types=_checked_types(types), **TARGETS.initial(TargetStatus.ENABLED),
         sealed=_SEALED.seal(secret, target_id), lease_until=now, paused_until=now, unanswered=0, created_at=now,
+        created_by=None if subscriber.actor is None else subscriber.actor.id,
     )  # fmt: skip
     with unit_of_work() as session:
         if subscriber.agent_id is not None:
@@ -302,7 +345,41 @@ def _create(
         session.add(row)
         session.flush()
         claim.bind(session, target_id)
+        audit(session, subscriber, AuditAction.WEBHOOK_CREATED, row)
         return _view(row, secret=secret)
+
+
+def audit(
+    session: Session, subscriber: Subscriber, action: AuditAction, row: EventTarget, **before: Any
+) -> None:
+    """Record an act on a target, last in its unit; one on a target of an owner has the agent as its subject."""
+    if subscriber.actor is None:
+        return
+    is_owners = row.audience == Audience.OWNER.value
+    act = AuditEvent(
+        _OF_OWNERS.get(action, action) if is_owners else action,
+        row.agent_id if is_owners else row.id,
+        after=None if action is AuditAction.WEBHOOK_DELETED else _recorded(row),
+        **before,
+    )
+    trail.record(session, subscriber.actor, act)
+
+
+def _recorded(row: EventTarget) -> dict[str, Any]:
+    """Return what the audit log keeps of a target: of an address, what tells it from others, and no path or secret."""
+    scheme, _, rest = row.url.partition(":")
+    local, at, domain = rest.partition("@")
+    shown = (
+        f"{local[:1]}…{at}{domain}" if scheme == "mailto" else row.url[: row.url.find("/", len(scheme) + 3)]
+    )
+    values = {
+        "id": row.id,
+        "agent_id": row.agent_id,
+        "kind": row.kind,
+        "address": shown,
+        "status": row.status,
+    }
+    return {**values, "types": list(row.types), "created_by": row.created_by}
 
 
 def _checked_types(types: Sequence[str]) -> list[str]:
@@ -344,7 +421,8 @@ def _view(row: EventTarget, *, secret: str | None = None) -> TargetView:
     return TargetView(
         id=row.id, kind=TargetKind(row.kind), url=row.url, description=row.description, types=row.types,
         status=TargetStatus(row.status), status_reason=row.status_reason, failing_since=row.failing_since,
-        former_secret_until=row.former_until if is_former_valid else None, created_at=row.created_at, secret=secret,
+        former_secret_until=row.former_until if is_former_valid else None, created_at=row.created_at,
+        created_by=row.created_by, secret=secret,
     )  # fmt: skip
 
 

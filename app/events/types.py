@@ -41,6 +41,7 @@ class EventType(StrEnum):
     CREDITS_LOW = "credits.low"
     WALLET_FROZEN = "wallet.frozen"
     WALLET_UNFROZEN = "wallet.unfrozen"
+    CONTROLS_CHANGED = "controls.changed"
     SERVICE_UNHEALTHY = "service.unhealthy"
     WEBHOOK_DISABLED = "webhook.disabled"
     WEBHOOK_TEST = "webhook.test"

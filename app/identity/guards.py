@@ -72,6 +72,11 @@ def current_master_key() -> MasterKeyPrincipal:
     return found
 
 
+def has_master_key() -> bool:
+    """Return whether the current request was made with a master key."""
+    return g.get("master_caller") is not None
+
+
 def require_agent() -> str:
     """Return the calling agent's id, for what a gateway-only key cannot do. Raises: Unauthorized."""
     agent_id = current_principal().agent_id

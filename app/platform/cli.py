@@ -12,6 +12,8 @@ from flask import Flask
 from flask.cli import AppGroup, with_appcontext
 from marshmallow import ValidationError, fields
 
+from app.audit_log import actors, trail, verification
+from app.audit_log.trail import AuditHeadView
 from app.core import clock
 from app.core.pagination import PageRequest
 from app.db.unit_of_work import read_only_unit, snapshot
@@ -20,8 +22,6 @@ from app.identity import api_keys
 from app.identity import master_keys as identity_keys
 from app.observability import logs
 from app.platform import keys
-from app.platform.audit_log import actors, trail, verification
-from app.platform.audit_log.trail import AuditHeadView
 from app.platform.restore import reconciliation as restoration
 from app.platform.restore import write_offs
 from app.ports.errors import PortError
@@ -90,10 +90,12 @@ def list_master_keys() -> None:
 def revoke_master_key(key_id: str) -> None:
     """Revoke a master key by its id, immediately; not the last active one."""
     try:
-        keys.revoke_master_key(actors.shell_actor(), key_id)
+        _, webhook_ids = keys.revoke_master_key(actors.shell_actor(), key_id)
     except identity_keys.LastMasterKey:
         raise click.ClickException("This is the last active master key. Create another one first.") from None
     click.echo(f"{key_id} is revoked.")
+    for webhook_id in webhook_ids:
+        click.echo(f"Its webhook {webhook_id} is disabled.")
 
 
 @owner_keys.command("replace")

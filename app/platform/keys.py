@@ -11,18 +11,19 @@ import structlog
 from sqlalchemy.exc import IntegrityError
 
 from app.agents import claims
+from app.audit_log import trail
+from app.audit_log.actors import Actor, ActorKind
+from app.audit_log.trail import AuditAction, AuditEvent
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
 from app.credits import accounts as credit_accounts
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import NotFound, SelfRevoke
+from app.events import targets
 from app.idempotency.service import NO_CLAIM, Claim
 from app.identity import api_keys, master_keys, owner_keys
 from app.identity import service as identity
 from app.identity.master_keys import MasterKeyView
-from app.platform.audit_log import trail
-from app.platform.audit_log.actors import Actor, ActorKind
-from app.platform.audit_log.trail import AuditAction, AuditEvent
 from app.ports.errors import PortError
 from app.wallets.core import custody
 from app.wallets.core.custody import RetiredWallet
@@ -102,8 +103,10 @@ def list_master_keys(actor: Actor) -> list[MasterKeyView]:
     return found
 
 
-def revoke_master_key(actor: Actor, key_id: str) -> str:
-    """Revoke another master key and return its id; revoking it again changes nothing.
+def revoke_master_key(actor: Actor, key_id: str) -> tuple[str, list[str]]:
+    """Revoke another master key and disable the webhooks that it created; return its id and theirs.
+
+    Revoking it again changes nothing.
 
     Raises: NotFound; SelfRevoke; Unauthorized when the acting key was revoked first; LastMasterKey.
     """
@@ -113,14 +116,15 @@ def revoke_master_key(actor: Actor, key_id: str) -> str:
     by = actor.id if actor.kind is ActorKind.MASTER_KEY else None
     with unit_of_work() as session:
         key, was_active = master_keys.revoke(session, canonical, revoked_by=by)
+        webhook_ids = targets.disable_created_by(session, key.id)
         act = AuditEvent(
             AuditAction.MASTER_KEY_REVOKED,
             key.id,
             before={"name": key.name, "active": was_active},
-            after={"active": False},
+            after={"active": False, "disabled_webhooks": trail.summarized_list(webhook_ids)},
         )
         trail.record(session, actor, act)
-    return key.id
+    return key.id, webhook_ids
 
 
 def replace_owner_key(actor: Actor, agent_id: str) -> str:
@@ -136,7 +140,8 @@ def replace_owner_key(actor: Actor, agent_id: str) -> str:
             raise NotFound("This agent has not been claimed. Its owner can claim it with a claim code.")
         key_id = owner_keys.replace(session, agent.id, key, email=agent.claimed_email)
         claims.erase_response_of(session, agent.id)
-        act = AuditEvent(AuditAction.OWNER_KEY_REPLACED, agent.id, after={"key_id": key_id})
+        after = {"key_id": key_id, "disabled_targets": targets.disable_of_owner(session, agent.id)}
+        act = AuditEvent(AuditAction.OWNER_KEY_REPLACED, agent.id, after=after)
         trail.record(session, actor, act)
     return key
 

@@ -8,24 +8,23 @@ from typing import Any
 from app.approvals import schemas as approval_schemas
 from app.approvals import service as approvals
 from app.approvals.service import ApprovalView
+from app.audit_log import trail
+from app.audit_log.acting import current_actor as _actor
 from app.core import identifiers
 from app.core.pagination import Page
 from app.db.unit_of_work import read_only_unit
 from app.errors import InvalidInput, SelfRevoke, TransactionInProgress, WalletFrozen
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
-from app.identity import guards, limits
+from app.identity import guards
 from app.identity.master_keys import MasterKeyView
 from app.identity.service import AgentSnapshot
 from app.platform import keys, schemas
 from app.platform.agents import fleet, service
 from app.platform.agents.fleet import FleetControlsResult
 from app.platform.agents.service import AgentKeyRotation, AgentView, CreditGrant
-from app.platform.audit_log import actors, trail
-from app.platform.audit_log.actors import Actor
 from app.spending.controls import ControlsChange
 from app.web.blueprint import Blueprint
-from app.web.client_request import current_request
 from app.web.schemas import PageQuery, assert_any_field
 
 blp = Blueprint(
@@ -39,12 +38,6 @@ _NOTE = "Repeating a request with the same key returns the first response and cr
 
 def _acting_key_id() -> str:
     return guards.current_master_key().key_id
-
-
-def _actor() -> Actor:
-    return actors.master_key_actor(
-        guards.current_master_key(), client_address=limits.client_address(current_request().remote_addr)
-    )
 
 
 @blp.post("/agents")
@@ -149,10 +142,14 @@ def grant_credits(body: dict[str, Any], agent_id: str, claim: Claim) -> CreditGr
 
 
 @blp.post("/agents/<string:agent_id>/freeze")
+@blp.arguments(schemas.FreezeBody)
 @blp.response(200, schemas.FreezeShape)
-def freeze_agent(agent_id: str) -> AgentSnapshot:
-    """Freeze an agent with all its wallets, including new ones. Pending transactions are completed."""
-    return service.set_frozen(_actor(), agent_id, frozen=True)
+def freeze_agent(body: dict[str, Any], agent_id: str) -> AgentSnapshot:
+    """Freeze an agent with all its wallets, including new ones. Pending transactions are completed.
+
+    Its key still makes gateway and proxy calls on credits, unless `block_keys` is true.
+    """
+    return service.set_frozen(_actor(), agent_id, frozen=True, block_keys=body["block_keys"])
 
 
 @blp.post("/agents/<string:agent_id>/unfreeze")
@@ -192,11 +189,15 @@ def create_master_key(body: dict[str, Any], claim: Claim) -> MasterKeyView:
 
 
 @blp.delete("/master-keys/<string:key_id>")
-@blp.response(200, schemas.RevokedKey)
+@blp.response(200, schemas.RevokedMasterKey)
 @blp.raises(SelfRevoke)
 def revoke_master_key(key_id: str) -> dict[str, Any]:
-    """Revoke another master key, immediately. The key in use cannot be revoked, so that one always remains."""
-    return {"revoked": True, "id": keys.revoke_master_key(_actor(), key_id)}
+    """Revoke another master key, immediately, and disable the webhooks that it created.
+
+    The key in use cannot be revoked, so that one always remains.
+    """
+    revoked_id, webhook_ids = keys.revoke_master_key(_actor(), key_id)
+    return {"revoked": True, "id": revoked_id, "disabled_webhooks": webhook_ids}
 
 
 @blp.get("/keys")

@@ -7,8 +7,8 @@ from typing import Any
 import marshmallow as ma
 from marshmallow import fields
 
+from app.audit_log.trail import AuditAction
 from app.platform.agents.fleet import MAX_AGENTS
-from app.platform.audit_log.trail import AuditAction
 from app.wallets.api.schemas import Addresses, ControlsBody, NewAgentControls, WalletShape
 from app.web.fields import Email, Instant, Name, QueryCount, StrictBoolean, Text, Usd
 from app.web.schemas import PageQuery, Pagination, Schema, page_schema
@@ -145,6 +145,19 @@ class GrantShape(Schema):
     credits_usd = Usd(required=True, attribute="credits_nanos")
 
 
+class FreezeBody(Schema):
+    """What else is stopped."""
+
+    block_keys = StrictBoolean(
+        load_default=False,
+        metadata={
+            "description": "Replace the API key at once, so that nothing is spent from credits either. Nobody is "
+            "given the new key: read it with `GET /v1/platform/agents/{id}` when the agent may work again.",
+            "default": False,
+        },
+    )
+
+
 class FreezeShape(Schema):
     """Whether an agent is frozen, and since when."""
 
@@ -259,6 +272,12 @@ class RevokedKey(Schema):
 
     revoked = fields.Boolean(required=True)
     id = fields.UUID(required=True)
+
+
+class RevokedMasterKey(RevokedKey):
+    """A revoked master key, and the webhooks that it had created."""
+
+    disabled_webhooks = fields.List(fields.UUID(), required=True)
 
 
 class GatewayKeyShape(Schema):

@@ -6,7 +6,7 @@ The only writer of `spending_controls`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -14,10 +14,14 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, Select, Table, bindparam, delete, insert, select, update
 from sqlalchemy.orm import Session
 
+from app.audit_log import trail
 from app.core import clock
+from app.core.money import usd_string
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.statements import table_of
 from app.errors import ControlsLocked, WalletFrozen
+from app.events import outbox
+from app.events.types import EventType
 from app.spending import accounts, policy
 from app.spending.models import (
     ApprovedPayee,
@@ -89,6 +93,17 @@ class ControlsReplacement:
     def loosens(self) -> bool:
         """Return whether the new controls allow anything that the old ones refused."""
         return self.old is not None and policy.is_looser(self.old, self.new)
+
+    def as_json(self, changes: ControlsChange) -> dict[str, Any]:
+        """Return the values that were sent, before and after, as events and audit entries show them.
+
+        Controls that were created are shown in full: a lock adds the default limits.
+        """
+        sent = [name for name, value in asdict(changes).items() if value is not None]
+        return {
+            "before": None if self.old is None else _shown(asdict(self.old), sent),
+            "after": _shown(asdict(self.new), sent if self.old else asdict(changes)),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +192,10 @@ def status_from_row(row: Any) -> SpendingStatus:
     )
 
 
-def put_controls(session: Session, wallet_id: str, changes: ControlsChange) -> ControlsView:
-    """Create or update a wallet's controls for the agent's own key and return them.
+def put_controls(
+    session: Session, wallet_id: str, changes: ControlsChange, *, agent_id: str
+) -> tuple[ControlsView, ControlsReplacement]:
+    """Create or update a wallet's controls for the agent's own key; return them, and the change.
 
     It may tighten but not loosen locked controls, and never locks or unlocks. Raises: ControlsLocked, NotFound.
     """
@@ -187,7 +204,11 @@ def put_controls(session: Session, wallet_id: str, changes: ControlsChange) -> C
     new = replace(_apply_changes(old, changes), locked=is_locked)
     if old is not None and is_locked and policy.is_looser(old, new):
         raise ControlsLocked
-    return _write(session, wallet_id, new, exists=old is not None)
+    done = ControlsReplacement(agent_id, wallet_id, old, new)
+    if done.has_changed:
+        data = {"wallet_id": wallet_id, "loosens": done.loosens, **done.as_json(changes)}
+        outbox.record(session, EventType.CONTROLS_CHANGED, agent_id=agent_id, object_id=wallet_id, data=data)
+    return _write(session, wallet_id, new, exists=old is not None), done
 
 
 def replace_controls(
@@ -267,6 +288,17 @@ def controls_from_row(row: Row[*tuple[Any, ...]]) -> Controls | None:
     values = {name: getattr(row, name) for name in Controls.__slots__}
     values |= {name: tuple(values[name]) for name in ("allowed_addresses", "allowed_domains")}
     return Controls(**values)
+
+
+def _shown(rules: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    for name in names:
+        value = rules[name]
+        if name.endswith("_nanos"):
+            shown[name.replace("_nanos", "_usd")] = usd_string(value)
+        else:
+            shown[name] = value if isinstance(value, bool) else trail.summarized_list(value)
+    return shown
 
 
 def _locked_controls(session: Session, wallet_id: str) -> Controls | None:

@@ -13,6 +13,7 @@ from flask.testing import FlaskClient
 from sqlalchemy import func, select, update
 from werkzeug.test import TestResponse
 
+from app.audit_log import actors
 from app.core import clock, identifiers
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import Unauthorized
@@ -21,7 +22,6 @@ from app.identity.guards import AGENT_KEY, ANY_KEY, MASTER_KEY
 from app.identity.models import ApiKey, MasterKey
 from app.identity.principal import KeyKind, Principal
 from app.platform import keys as platform_keys
-from app.platform.audit_log import actors
 from app.web.blueprint import Guard
 from app.web.client_request import current_request
 from tests.support.applications import change_settings

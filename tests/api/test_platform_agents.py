@@ -14,13 +14,13 @@ from flask.testing import FlaskClient
 from sqlalchemy import func, select, update
 
 from app.agents.models import ClaimCode
+from app.audit_log.models import AuditEntry, AuditHead
 from app.core import clock
 from app.credits import accounts as credit_accounts
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.idempotency.models import IdempotencyKey
 from app.identity.models import Agent as AgentRow
 from app.identity.models import ApiKey, OwnerKey
-from app.platform.audit_log.models import AuditEntry, AuditHead
 from app.wallets.core.models import RetiredKey, Wallet
 from tests.support.agents import register
 from tests.support.applications import change_settings

@@ -14,12 +14,12 @@ from pydantic import SecretStr
 from sqlalchemy import delete, func, insert, select, update
 
 from app.adapters.vault import derivation
+from app.audit_log import trail, verification
+from app.audit_log.models import AuditEntry, AuditHead
+from app.audit_log.trail import AuditHeadView
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.extensions import db
 from app.identity.models import MasterKey
-from app.platform.audit_log import trail, verification
-from app.platform.audit_log.models import AuditEntry, AuditHead
-from app.platform.audit_log.trail import AuditHeadView
 from app.state import app_state
 from app.wallets.core import custody
 from app.wallets.core.models import WalletKey

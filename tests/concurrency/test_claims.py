@@ -14,12 +14,12 @@ from sqlalchemy import func, select
 from werkzeug.test import TestResponse
 
 from app.agents.models import ClaimCode
+from app.audit_log import actors
 from app.db.unit_of_work import read_only_unit
 from app.device.models import GuessCounter
 from app.identity.models import Agent, ApiKey, MasterKey, OwnerKey
 from app.owner.session import sessions
 from app.platform import keys as platform_keys
-from app.platform.audit_log import actors
 from tests.support.applications import change_settings
 from tests.support.waiting import PATIENCE_SECONDS
 

@@ -16,6 +16,9 @@ from sqlalchemy import func, select, text
 
 from app.adapters.evm.chain import EvmChain
 from app.agents.models import ClaimCode
+from app.audit_log import trail, verification
+from app.audit_log.actors import Actor, ActorKind
+from app.audit_log.trail import AuditAction, AuditEvent
 from app.core.chains import USDC, ChainName
 from app.core.identifiers import new_id
 from app.db.unit_of_work import read_only_unit, unit_of_work
@@ -24,9 +27,6 @@ from app.extensions import db
 from app.identity import master_keys
 from app.identity.models import Agent as AgentRow
 from app.identity.models import ApiKey, MasterKey
-from app.platform.audit_log import trail, verification
-from app.platform.audit_log.actors import Actor, ActorKind
-from app.platform.audit_log.trail import AuditAction, AuditEvent
 from app.spending.models import SpendingAccount
 from app.wallets.core.models import Transaction, Wallet
 from sandbox.evm import EvmNode

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from flask import Flask
 
-from app.platform.audit_log import verification
+from app.audit_log import verification
 from tests.support.agents import register
 from tests.support.ledger import read
 from tests.support.operators import entries, operator

@@ -14,10 +14,10 @@ import pytest
 from flask import Flask
 from sqlalchemy import text
 
+from app.audit_log import actors
 from app.db.unit_of_work import read_only_unit
 from app.identity import key_rotation
 from app.platform import keys
-from app.platform.audit_log import actors
 from app.wallets.core import custody
 from tests.support.applications import key_of
 from tests.support.gateway import SEARCH, provider_settings

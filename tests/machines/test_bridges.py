@@ -17,6 +17,7 @@ from sqlalchemy import select
 
 from app.adapters.prices.market import MarketPriceFeed
 from app.agents import service as agents
+from app.audit_log import actors, verification
 from app.core import clock
 from app.core.chains import ETH, SOL, USDC, ChainName, Token
 from app.core.money import TokenAmount
@@ -32,7 +33,6 @@ from app.errors import (
     WeeklyLimitExceeded,
 )
 from app.idempotency.service import NO_CLAIM
-from app.platform.audit_log import actors, verification
 from app.platform.restore import write_offs
 from app.ports.bridges import BridgeLegKind
 from app.spending import accounts as spending_accounts

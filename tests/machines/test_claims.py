@@ -11,6 +11,7 @@ from hypothesis.stateful import Bundle, invariant, rule
 
 from app.agents import claims
 from app.agents import service as agents
+from app.audit_log import actors, verification
 from app.core import clock
 from app.credits import audit as credits_audit
 from app.db.unit_of_work import read_only_unit, unit_of_work
@@ -20,7 +21,6 @@ from app.identity import owner_keys
 from app.owner.session import sessions
 from app.platform import keys
 from app.platform.agents import service
-from app.platform.audit_log import actors, verification
 from tests.support.machines import Ground, Machine, Walk
 
 ANN, BOB = "ann@example.org", "bob@example.org"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, invariant, rule
 
 from app.agents import service as agents
+from app.audit_log import actors
 from app.catalog import subscriptions
 from app.catalog.proxy.metering import CreditsMeter
 from app.catalog.services import service as services
@@ -25,7 +26,6 @@ from app.idempotency.service import NO_CLAIM
 from app.identity import service as identity
 from app.identity.principal import Principal
 from app.platform.agents import service as platform
-from app.platform.audit_log import actors
 from app.ports.upstream import RelayOutcome, UpstreamRequest
 from app.usage import audit as usage_audit
 from app.usage import service as usage

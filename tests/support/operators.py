@@ -9,11 +9,11 @@ from flask import Flask
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
+from app.audit_log import actors, trail
+from app.audit_log.trail import AuditEntryRow
 from app.core.pagination import PageRequest
 from app.db.unit_of_work import read_only_unit
 from app.platform import keys
-from app.platform.audit_log import actors, trail
-from app.platform.audit_log.trail import AuditEntryRow
 from tests.support.agents import Agent
 
 

@@ -13,12 +13,12 @@ import time_machine
 from flask import Flask
 from sqlalchemy import select
 
+from app.audit_log import actors
 from app.core import clock
 from app.core.chains import ChainName, Token, tokens
 from app.core.money import TokenAmount
 from app.db.unit_of_work import read_only_unit
 from app.platform import keys
-from app.platform.audit_log import actors
 from app.ports.chain import Balances
 from app.ports.errors import Unreachable
 from app.wallets.core.models import RetiredKey

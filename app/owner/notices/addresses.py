@@ -5,24 +5,30 @@ The link is signed and holds what it confirms, so nothing is stored for an addre
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from itsdangerous import BadData, URLSafeTimedSerializer
 
 from app.core.identifiers import new_id
-from app.ports.errors import Unreachable
+from app.core.mailboxes import mailbox_of
+from app.ports.errors import PortError, Unreachable
 from app.state import app_state
 
 _VALID_FOR_SECONDS = 3600
-# Anyone's address can be typed.
-_PER_ADDRESS, _PER_AGENT = "3 per day", "10 per day"
+# Anyone's address can be typed, and agents are free.
+_PER_MAILBOX, _PER_AGENT = "3 per day", "10 per day"
+_PER_NETWORK, _PER_SERVICE = "30 per hour", "300 per hour"
 
 
-def send_link(agent_id: str, address: str, *, page_url: str) -> None:
+def send_link(agent_id: str, address: str, *, network: str, page_url: str) -> None:
     """Send the link that confirms an address for the owner of an agent. Raises: RateLimited, PortError."""
     state = app_state()
     if state.ports.mailer is None:
         raise Unreachable("no_mail_server")
     state.rate_limiter.count(_PER_AGENT, "notice-agent", agent_id)
-    state.rate_limiter.count(_PER_ADDRESS, "notice-address", address)
+    state.rate_limiter.count(_PER_NETWORK, "notice-network", network)
+    state.rate_limiter.count(_PER_MAILBOX, "notice-address", mailbox_of(address))
+    state.rate_limiter.count(_PER_SERVICE, "notice-service", "all")
     token = _serializer().dumps([agent_id, address])
     # Nothing that an agent or its owner wrote: the message goes to an address that neither may own.
     text = (
@@ -34,6 +40,20 @@ def send_link(agent_id: str, address: str, *, page_url: str) -> None:
     state.ports.mailer.send(
         address, subject="Confirm your address for notices", text=text, message_id=new_id()
     )
+
+
+def send_farewell(agent_id: str, address: str) -> None:
+    """Send the last message to an address that was removed; one that cannot be sent is left out."""
+    mailer = app_state().ports.mailer
+    if mailer is None:
+        return
+    text = (
+        f"This address was removed on a page of Purser: it gets no more notices about the agent {agent_id}.\n\n"
+        "If you did not do that, somebody else is signed in as the agent's owner. Replace the owner key, or ask the "
+        f"operator of this service to freeze the agent:\n{app_state().settings.public_url}/owner\n"
+    )
+    with suppress(PortError):
+        mailer.send(address, subject="No more notices to this address", text=text, message_id=new_id())
 
 
 def address_of(agent_id: str, token: str) -> str | None:

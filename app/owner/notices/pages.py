@@ -5,24 +5,30 @@ from __future__ import annotations
 from flask import Response, request, url_for
 from marshmallow import ValidationError
 
+from app.audit_log import trail
+from app.audit_log.trail import AuditAction, AuditEvent
 from app.core.pagination import PageRequest
+from app.db.unit_of_work import unit_of_work
 from app.errors import InvalidInput, LimitReached, RateLimited
-from app.events import delivery_log, targets
+from app.events import delivery_log, feed, targets
 from app.events.channels import web_push
-from app.events.targets import Audience, Subscriber
+from app.events.targets import Audience, Subscriber, TargetKind
 from app.events.types import EventType
+from app.identity.limits import client_network
 from app.identity.owner_keys import OwnerKeyView
 from app.owner.notices import addresses
 from app.owner.session.auth import agent_of, owner_key_of, render_page, see_other, session_pages
+from app.owner.session.sessions import owner_as_actor
 from app.ports.errors import PortError
 from app.state import app_state
 from app.web.fields import Email
 
 NOTICE_TYPES = (
     EventType.APPROVAL_REQUESTED, EventType.APPROVAL_FAILED, EventType.BUDGET_THRESHOLD_REACHED, EventType.CREDITS_LOW,
-    EventType.WALLET_FROZEN,
+    EventType.WALLET_FROZEN, EventType.CONTROLS_CHANGED,
 )  # fmt: skip
 """What an owner is notified of."""
+_MAX_RECENT = 50
 _TESTS_PER_AGENT = "20 per day"
 _PAGE = "/agents/<string:agent_id>/notices"
 
@@ -45,13 +51,17 @@ def send_confirmation(agent_id: str) -> Response:
         return _render(key, error="This is not an email address.", status=400)
     page = url_for("owner.confirm_form", agent_id=agent_id, token="")
     try:
-        addresses.send_link(agent_id, address, page_url=app_state().settings.public_url + page.rstrip("/"))
+        page_url, network = app_state().settings.public_url + page.rstrip("/"), _network()
+        addresses.send_link(agent_id, address, network=network, page_url=page_url)
     except RateLimited as refusal:
         return _render(
             key, error="Too many messages were requested. Try again tomorrow.", status=refusal.status
         )
     except PortError:
         return _render(key, error="The message could not be sent.", status=503)
+    with unit_of_work() as session:
+        act = AuditEvent(AuditAction.NOTICE_LINK_SENT, key.agent_id)
+        trail.record(session, owner_as_actor(key), act)
     return see_other(url_for("owner.show_notices", agent_id=agent_id, done="sent"))
 
 
@@ -117,7 +127,9 @@ def send_test_notice(agent_id: str) -> Response:
 def remove_target(agent_id: str) -> Response:
     """Remove a target."""
     key = owner_key_of(agent_id)
-    targets.remove(_subscriber(key), request.form.get("target_id", "")[:36], kind=None)
+    removed = targets.remove(_subscriber(key), request.form.get("target_id", "")[:36], kind=None)
+    if removed.kind is TargetKind.EMAIL:
+        addresses.send_farewell(key.agent_id, removed.url.removeprefix("mailto:"))
     return see_other(url_for("owner.show_notices", agent_id=agent_id, done="removed"))
 
 
@@ -143,13 +155,20 @@ def _render(
         confirming=confirming,
         token=token,
         secret=secret,
+        recent=feed.latest(key.agent_id, NOTICE_TYPES, limit=_MAX_RECENT),
         error=error,
         done=request.args.get("done"),
     )
 
 
 def _subscriber(key: OwnerKeyView) -> Subscriber:
-    return Subscriber(Audience.OWNER, key.agent_id)
+    return Subscriber(Audience.OWNER, key.agent_id, owner_as_actor(key))
+
+
+def _network() -> str:
+    """Return the client's network as an IPv4 /24 or IPv6 /64: agents are free, and so are the addresses of a host."""
+    network = client_network(request.remote_addr)
+    return network.rpartition(".")[0] or network
 
 
 def _browser_name() -> str:

@@ -35,7 +35,10 @@ _PAGE_SIZE = 25
 _LAST_PAGE = 10_000
 _GRACE_PERIODS = {"now": timedelta(), "hour": timedelta(hours=1), "day": timedelta(days=1)}
 _CONFIRMATIONS = {
-    "frozen": "The agent is frozen. It cannot start new payments; pending ones are completed.",
+    "frozen": "The agent is frozen. It cannot start new payments; pending ones are completed. "
+    "Its API key still works, and can spend the credits on gateway and proxy calls.",
+    "blocked": "The agent is frozen and its API key no longer works. Pending payments are completed. "
+    "A new API key is on the page of its keys, for when it may work again.",
     "unfrozen": "The agent is unfrozen. It can send payments again, within its limits.",
     "locked": "The limits are locked. The agent can lower them, but not raise them.",
     "unlocked": "The limits are unlocked. The agent can change them itself.",
@@ -112,8 +115,9 @@ def show_transactions(agent_id: str, wallet_id: str) -> Response:
 def freeze(agent_id: str) -> Response:
     """Freeze the agent immediately, without asking for the owner key."""
     key = owner_key_of(agent_id)
-    platform.set_frozen(sessions.acting_owner(key), agent_id, frozen=True)
-    return _redirect_done(agent_id, "frozen")
+    block_keys = request.form.get("block_keys") == "on"
+    platform.set_frozen(sessions.acting_owner(key), agent_id, frozen=True, block_keys=block_keys)
+    return _redirect_done(agent_id, "blocked" if block_keys else "frozen")
 
 
 @session_pages.post(f"{_AGENT}/unfreeze")

@@ -12,6 +12,8 @@ from sqlalchemy.orm import Session
 from app.approvals import service as approvals
 from app.approvals.lifecycle import ApprovalStatus
 from app.approvals.service import ApprovalView, OwnerMethod, OwnerProof
+from app.audit_log import trail
+from app.audit_log.trail import AuditAction, AuditEvent
 from app.core.pagination import PageRequest
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import NotFound
@@ -22,8 +24,6 @@ from app.owner.passkeys import challenges, confirmation
 from app.owner.passkeys import service as passkeys
 from app.owner.session import sessions
 from app.owner.session.auth import agent_of, owner_key_of, render_page, see_other, session_pages
-from app.platform.audit_log import trail
-from app.platform.audit_log.trail import AuditAction, AuditEvent
 from app.spending import accounts as spending_accounts
 from app.spending import controls as spending_controls
 from app.spending import payees

@@ -10,6 +10,8 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from app.approvals import service as approvals
+from app.audit_log import trail
+from app.audit_log.trail import AuditAction, AuditEntryRow
 from app.buying import records as service_purchases
 from app.core import clock
 from app.core.chains import ChainName
@@ -23,8 +25,6 @@ from app.identity.service import AgentSnapshot
 from app.owner.pages import charts
 from app.owner.pages.charts import ChartDay
 from app.platform.agents import service as platform
-from app.platform.audit_log import trail
-from app.platform.audit_log.trail import AuditAction, AuditEntryRow
 from app.spending import controls as spending_controls
 from app.spending.controls import ControlsView, SpendingStatus
 from app.usage import service as usage

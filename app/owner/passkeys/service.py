@@ -19,6 +19,9 @@ from webauthn.helpers import parse_authentication_credential_json
 from webauthn.helpers.exceptions import WebAuthnException
 from webauthn.helpers.structs import AuthenticationCredential
 
+from app.audit_log import trail
+from app.audit_log.actors import Actor
+from app.audit_log.trail import AuditAction, AuditEvent
 from app.core import clock, identifiers
 from app.db.statements import count, insert_into
 from app.db.unit_of_work import read_only_unit, unit_of_work
@@ -29,9 +32,6 @@ from app.identity.owner_keys import OwnerKeyView
 from app.owner.passkeys import challenges
 from app.owner.passkeys.models import OwnerPasskey, UsedPasskeyChallenge
 from app.owner.session import sessions
-from app.platform.audit_log import trail
-from app.platform.audit_log.actors import Actor
-from app.platform.audit_log.trail import AuditAction, AuditEvent
 
 MAX_PASSKEYS = 10
 MAX_NAME_CHARACTERS = 60

@@ -18,22 +18,25 @@ from sqlalchemy import Row, Select, delete, select, update
 from sqlalchemy.orm import Session
 
 from app.agents import claims
+from app.audit_log import actors, trail
+from app.audit_log.actors import Actor
+from app.audit_log.trail import AuditAction, AuditEvent
 from app.core import clock, identifiers
 from app.db.statements import count, insert_into
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.device import guess_limits
-from app.errors import LimitReached, Unauthorized
+from app.errors import LimitReached, RateLimited, Unauthorized
+from app.events import targets
 from app.identity import limits, owner_keys
 from app.identity import service as identity
 from app.identity.owner_keys import OwnerKeyView
 from app.owner.session.models import OwnerSession, OwnerSessionKey
-from app.platform.audit_log import actors, trail
-from app.platform.audit_log.actors import Actor
-from app.platform.audit_log.trail import AuditAction, AuditEvent
+from app.state import app_state
 from app.web.client_request import current_request
 
 SESSION_LIFETIME = timedelta(hours=12)
 MAX_AGENTS = 50
+_RECORDED_REFUSALS = "20 per hour"
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 
 
@@ -80,7 +83,10 @@ def sign_in(owner_key: str, *, network: str, previous_token: str | None) -> tupl
     with unit_of_work() as session:
         key = _verify_key(session, owner_key, network)
         if key is not None:
-            return begin_session(session, key, previous_token=previous_token), key
+            token = begin_session(session, key, previous_token=previous_token)
+            trail.record(session, owner_as_actor(key), AuditEvent(AuditAction.OWNER_SIGN_IN, key.agent_id))
+            return token, key
+    _record_refusal(network)
     raise _no_such_key()
 
 
@@ -100,7 +106,10 @@ def add_agent(current: LiveSession, owner_key: str, *, network: str) -> tuple[st
         key = _verify_key(session, owner_key, network)
         if key is not None:
             claims.erase_response_of(session, key.agent_id)
-            return _add_key(session, current.id, key.id), key
+            token = _add_key(session, current.id, key.id)
+            trail.record(session, owner_as_actor(key), AuditEvent(AuditAction.OWNER_SIGN_IN, key.agent_id))
+            return token, key
+    _record_refusal(network)
     raise _no_such_key()
 
 
@@ -127,6 +136,8 @@ def verify_owner_key(typed_key: str, key: OwnerKeyView, *, network: str) -> bool
     """
     with unit_of_work() as session:
         matched = _verify_key(session, typed_key, network, agent_id=key.agent_id)
+    if matched is None:
+        _record_refusal(network, agent_id=key.agent_id)
     return matched is not None
 
 
@@ -191,7 +202,7 @@ def replace_owner_key(actor: Actor, current: LiveSession, old: OwnerKeyView) -> 
             AuditAction.OWNER_KEY_REPLACED,
             old.agent_id,
             before={"key_id": old.id},
-            after={"key_id": new_id},
+            after={"key_id": new_id, "disabled_targets": targets.disable_of_owner(session, old.agent_id)},
         )
         # From here on the new key is the actor.
         trail.record(session, replace(actor, id=new_id), act)
@@ -218,6 +229,17 @@ def _verify_key(
         guess_limits.record_miss(session, scope, service_wide=False)
         return None
     return key
+
+
+def _record_refusal(network: str, *, agent_id: str | None = None) -> None:
+    """Record a wrong owner key in the audit log; of many, some: anybody can send them."""
+    try:
+        app_state().rate_limiter.count(_RECORDED_REFUSALS, "wrong-owner-key", agent_id or "sign-in")
+    except RateLimited:
+        return
+    act = AuditEvent(AuditAction.OWNER_KEY_REFUSED, agent_id)
+    with unit_of_work() as session:
+        trail.record(session, actors.anonymous_actor(network), act)
 
 
 def _create_session(session: Session, key_id: str) -> str:

@@ -8,25 +8,23 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import structlog
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as SqlTimeoutError
 
+from app.audit_log import trail
+from app.audit_log.actors import Actor
+from app.audit_log.trail import AuditAction, AuditEvent
 from app.core import identifiers
-from app.core.money import usd_string
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.error_codes import ErrorCode
 from app.errors import NotFound
 from app.identity import agents
 from app.identity import service as identity
 from app.platform.agents import service
-from app.platform.audit_log import trail
-from app.platform.audit_log.actors import Actor
-from app.platform.audit_log.trail import AuditAction, AuditEvent
 from app.spending import accounts as spending_accounts
 from app.spending import controls as spending_controls
 from app.spending.controls import ControlsChange, ControlsReplacement
@@ -174,30 +172,13 @@ def _change_together(
 
 
 def _audit_event(agent_id: str, done: Sequence[ControlsReplacement], changes: ControlsChange) -> AuditEvent:
-    given = asdict(changes)
-    sent = [name for name, value in given.items() if value is not None]
+    shown = {each.wallet_id: each.as_json(changes) for each in done}
     return AuditEvent(
         AuditAction.CONTROLS_SET,
         agent_id,
-        before={
-            each.wallet_id: _recorded_rules(asdict(each.old), sent) if each.old else None for each in done
-        },
-        # Controls that were created are recorded in full: a lock adds the default limits.
-        after={
-            each.wallet_id: _recorded_rules(asdict(each.new), sent if each.old else given) for each in done
-        },
+        before={wallet_id: values["before"] for wallet_id, values in shown.items()},
+        after={wallet_id: values["after"] for wallet_id, values in shown.items()},
     )
-
-
-def _recorded_rules(rules: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    noted: dict[str, Any] = {}
-    for name in names:
-        value = rules[name]
-        if name.endswith("_nanos"):
-            noted[name.replace("_nanos", "_usd")] = usd_string(value)
-        else:
-            noted[name] = value if isinstance(value, bool) else trail.summarized_list(value)
-    return noted
 
 
 def _not_found_failure(agent_id: str) -> FleetControlsFailure:

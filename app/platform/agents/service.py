@@ -14,6 +14,9 @@ from sqlalchemy.orm import Session
 
 from app.agents import claims
 from app.agents.service import DEFAULT_NAME
+from app.audit_log import trail
+from app.audit_log.actors import Actor, ActorKind
+from app.audit_log.trail import AuditAction, AuditEvent
 from app.catalog.services import service as services
 from app.core import clock, identifiers, money
 from app.core.money import usd_string
@@ -28,9 +31,6 @@ from app.identity import agents, api_keys
 from app.identity import service as identity
 from app.identity.principal import KeyKind
 from app.identity.service import AgentSnapshot
-from app.platform.audit_log import trail
-from app.platform.audit_log.actors import Actor, ActorKind
-from app.platform.audit_log.trail import AuditAction, AuditEvent
 from app.spending import controls as spending_controls
 from app.spending.controls import ControlsView
 from app.state import app_state
@@ -206,27 +206,29 @@ def delete(actor: Actor, agent_id: str) -> str:
 
 def rotate_key(actor: Actor, agent_id: str, *, grace: timedelta, claim: Claim = NO_CLAIM) -> AgentKeyRotation:
     """Give an agent a new key; older ones work until the grace period ends. Raises: NotFound."""
-    key = identity.mint_api_key(KeyKind.AGENT)
     with unit_of_work() as session:
         agent = identity.lock_agent(session, parse_agent_id(agent_id))
-        rotation = api_keys.rotate_api_key(session, agent.id, key, grace=grace)
-        # A repeated claim would show the new key to a client that has the code.
-        claims.erase_response_of(session, agent.id)
-        after = {
-            "key_id": key.id,
-            "rotated_at": clock.isoformat(rotation.rotated_at),
-            "older_until": clock.isoformat(rotation.previous_valid_until),
-        }
-        act = AuditEvent(
-            AuditAction.KEY_ROTATED,
-            agent.id,
-            before={"key_ids": trail.summarized_list(rotation.previous_key_ids)},
-            after=after,
-        )
+        made, act = _replace_key(session, agent.id, grace=grace)
         # The response can be rebuilt from the entry.
         claim.bind(session, act.id)
         trail.record(session, actor, act)
-    return AgentKeyRotation(agent.id, key.key, rotation.rotated_at, rotation.previous_valid_until)
+    return made
+
+
+def _replace_key(session: Session, agent_id: str, *, grace: timedelta) -> tuple[AgentKeyRotation, AuditEvent]:
+    """Replace the key of a locked agent; return the new one, and the entry to record."""
+    key = identity.mint_api_key(KeyKind.AGENT)
+    rotation = api_keys.rotate_api_key(session, agent_id, key, grace=grace)
+    # A repeated claim would show the new key to a client that has the code.
+    claims.erase_response_of(session, agent_id)
+    after = {
+        "key_id": key.id,
+        "rotated_at": clock.isoformat(rotation.rotated_at),
+        "older_until": clock.isoformat(rotation.previous_valid_until),
+    }
+    before = {"key_ids": trail.summarized_list(rotation.previous_key_ids)}
+    made = AgentKeyRotation(agent_id, key.key, rotation.rotated_at, rotation.previous_valid_until)
+    return made, AuditEvent(AuditAction.KEY_ROTATED, agent_id, before=before, after=after)
 
 
 def rotation_of_entry(entry_id: str) -> AgentKeyRotation:
@@ -289,29 +291,35 @@ def frozen_by_operator(session: Session, agent_id: str) -> bool:
     return not last.items or last.items[0].actor_kind != ActorKind.OWNER.value
 
 
-def set_frozen(actor: Actor, agent_id: str, *, frozen: bool) -> AgentSnapshot:
+def set_frozen(actor: Actor, agent_id: str, *, frozen: bool, block_keys: bool = False) -> AgentSnapshot:
     """Freeze or unfreeze an agent with all its wallets, including new ones; pending payments are completed.
+
+    With `block_keys`, its API keys become invalid, too, and a new one waits for whoever unfreezes it.
 
     Raises: NotFound; WalletFrozen for its owner if an operator froze it.
     """
     with unit_of_work() as session:
         before = wallets.set_frozen(session, parse_agent_id(agent_id), frozen=frozen)
-        if actor.kind is ActorKind.OWNER and before.is_frozen:
-            if frozen:
-                # Not recorded: otherwise an operator's freeze would become the owner's to undo.
-                return before
-            if frozen_by_operator(session, before.id):
-                raise WalletFrozen(
-                    "The operator of this service froze this agent. Only the operator can unfreeze it."
-                )
+        is_recorded = actor.kind is not ActorKind.OWNER or not before.is_frozen or not frozen
+        if (
+            actor.kind is ActorKind.OWNER
+            and before.is_frozen
+            and not frozen
+            and frozen_by_operator(session, before.id)
+        ):
+            raise WalletFrozen(
+                "The operator of this service froze this agent. Only the operator can unfreeze it."
+            )
+        acts = [_replace_key(session, before.id, grace=timedelta())[1]] if block_keys else []
         after = identity.get_agent(session, before.id)
-        act = AuditEvent(
-            AuditAction.AGENT_FROZEN if frozen else AuditAction.AGENT_UNFROZEN,
-            before.id,
-            before={"frozen": before.is_frozen},
-            after={"frozen": after.is_frozen},
-        )
-        trail.record(session, actor, act)
+        # An owner's second freeze is not recorded: otherwise an operator's would become the owner's to undo.
+        if is_recorded:
+            action = AuditAction.AGENT_FROZEN if frozen else AuditAction.AGENT_UNFROZEN
+            blocked = {"keys_blocked": True} if block_keys else {}
+            values = {"frozen": after.is_frozen, **blocked}
+            acts.append(AuditEvent(action, before.id, before={"frozen": before.is_frozen}, after=values))
+        if acts:
+            trail.record(session, actor, *acts)
     return after
 
 

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from app.audit_log import trail
+from app.audit_log.actors import Actor
+from app.audit_log.trail import AuditAction, AuditEvent
 from app.core import clock
 from app.db.unit_of_work import unit_of_work
 from app.payments import consumed, topups, treasury
 from app.payments.treasury import WalletRole
-from app.platform.audit_log import trail
-from app.platform.audit_log.actors import Actor
-from app.platform.audit_log.trail import AuditAction, AuditEvent
 from app.ports.chain import Chain, NonceUse, SentTransaction
 from app.ports.errors import PortError
 from app.shopping import maintenance as purchases

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from app.audit_log import trail
+from app.audit_log.actors import Actor
+from app.audit_log.trail import AuditAction, AuditEvent
 from app.core import identifiers
 from app.db.unit_of_work import unit_of_work
 from app.errors import NotFound
-from app.platform.audit_log import trail
-from app.platform.audit_log.actors import Actor
-from app.platform.audit_log.trail import AuditAction, AuditEvent
 from app.wallets.bridges import write_off as bridge_write_off
 
 

@@ -6,6 +6,9 @@ from typing import Any
 
 from flask import request
 
+from app.audit_log import trail
+from app.audit_log.acting import current_actor
+from app.audit_log.trail import AuditAction, AuditEvent
 from app.core.pagination import Page
 from app.db.unit_of_work import unit_of_work
 from app.errors import (
@@ -160,5 +163,9 @@ def put_controls(body: dict[str, Any], wallet: WalletView) -> dict[str, Any]:
     """
     assert_any_field(body, schemas.ControlsBody)
     with unit_of_work() as session:
-        controls = spending_controls.put_controls(session, wallet.id, ControlsChange(**body))
+        changes = ControlsChange(**body)
+        controls, done = spending_controls.put_controls(session, wallet.id, changes, agent_id=wallet.agent_id)
+        if done.loosens:
+            act = AuditEvent(AuditAction.CONTROLS_LOOSENED, wallet.agent_id, **done.as_json(changes))
+            trail.record(session, current_actor(), act)
     return {"wallet_id": wallet.id, "controls": controls, "updated": True}

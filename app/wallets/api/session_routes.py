@@ -5,7 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from app.audit_log import trail
+from app.audit_log.acting import current_actor
+from app.audit_log.trail import AuditAction, AuditEvent
 from app.core import clock
+from app.core.money import usd_string
 from app.core.pagination import Page
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, LimitReached
@@ -40,6 +44,9 @@ def open_session(body: dict[str, Any], wallet: WalletView, claim: Claim) -> Sess
     with unit_of_work() as session:
         opened = sessions.open_session(session, wallet.id, **body)
         claim.bind(session, opened.id)
+        after = {"session_id": opened.id, "wallet_id": wallet.id, "max_usd": usd_string(opened.max_nanos)}
+        act = AuditEvent(AuditAction.SESSION_OPENED, wallet.agent_id, after=after)
+        trail.record(session, current_actor(), act)
         return opened
 
 

@@ -1,4 +1,4 @@
-"""Actors: the holder of a master key, an agent's owner, a user at a shell, an anonymous client, or the service."""
+"""Actors: the holder of a master or API key, an owner, a user at a shell, an anonymous client, or the service."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.identity.principal import MasterKeyPrincipal
+from app.identity.principal import MasterKeyPrincipal, Principal
 from app.observability import logs
 
 
@@ -16,6 +16,7 @@ class ActorKind(StrEnum):
     """The kinds of actors."""
 
     MASTER_KEY = "master_key"
+    AGENT = "agent"
     OWNER = "owner"
     COMMAND = "command"
     WORKER = "worker"
@@ -36,6 +37,11 @@ class Actor:
 def master_key_actor(key: MasterKeyPrincipal, *, client_address: str) -> Actor:
     """Return the holder of a master key."""
     return Actor(ActorKind.MASTER_KEY, key.key_id, key.name, logs.originating_request_id(), client_address)
+
+
+def agent_actor(key: Principal, *, client_address: str) -> Actor:
+    """Return an agent, by the id of its API key."""
+    return Actor(ActorKind.AGENT, key.key_id, "agent", logs.originating_request_id(), client_address)
 
 
 def owner_actor(owner_key_id: str, *, client_address: str) -> Actor:

@@ -20,6 +20,8 @@ import structlog
 from sqlalchemy import ColumnElement, Row, insert, select, update
 from sqlalchemy.orm import Session
 
+from app.audit_log.actors import Actor, ActorKind
+from app.audit_log.models import AuditEntry, AuditHead
 from app.core import clock
 from app.core.identifiers import new_id
 from app.core.pagination import Page, PageRequest
@@ -28,8 +30,6 @@ from app.db.unit_of_work import after_commit
 from app.errors import NotFound, Unauthorized
 from app.identity import master_keys, owner_keys
 from app.observability import logs
-from app.platform.audit_log.actors import Actor, ActorKind
-from app.platform.audit_log.models import AuditEntry, AuditHead
 from app.sealing import SealedColumn
 
 _log = structlog.get_logger(__name__)
@@ -42,7 +42,7 @@ _KEY_BYTES = 32
 
 
 class AuditAction(StrEnum):
-    """The kinds of administrative acts, including reading keys."""
+    """The kinds of acts that change who may do what, including reading keys."""
 
     AGENT_CREATED = "agent.created"
     AGENT_CHANGED = "agent.changed"
@@ -54,6 +54,21 @@ class AuditAction(StrEnum):
     KEY_ROTATED = "agent.key_rotated"
     CONTROLS_SET = "agent.controls_set"
     OWNER_KEY_REPLACED = "agent.owner_key_replaced"
+    CONTROLS_LOOSENED = "agent.controls_loosened"
+    PAYEE_REMOVED = "agent.payee_removed"
+    SESSION_OPENED = "agent.session_opened"
+    CLAIMED = "agent.claimed"
+    OWNER_SIGN_IN = "agent.owner_sign_in"
+    OWNER_KEY_REFUSED = "agent.owner_key_refused"
+    NOTICE_LINK_SENT = "agent.notice_link_sent"
+    NOTICE_ADDED = "agent.notice_added"
+    NOTICE_REMOVED = "agent.notice_removed"
+    WEBHOOK_CREATED = "webhook.created"
+    WEBHOOK_CHANGED = "webhook.changed"
+    WEBHOOK_SECRET_ROTATED = "webhook.secret_rotated"  # noqa: S105 - the name of an act
+    WEBHOOK_REPLAYED = "webhook.replayed"
+    WEBHOOK_DELETED = "webhook.deleted"
+    WEBHOOKS_DISABLED = "webhook.disabled"
     CREDITS_GRANTED = "agent.credits_granted"
     CLAIM_REPEATED = "claim.repeated"
     CLAIM_CODE_REVOKED = "agent.claim_code_revoked"
@@ -86,6 +101,7 @@ _SUBJECT_KINDS: Mapping[str, str] = {
     "agent": "agent",
     "claim": "agent",
     "gateway_key": "gateway_key",
+    "webhook": "webhook",
     "master_key": "master_key",
     "retired_key": "wallet",
     "bridge": "transaction",

@@ -8,10 +8,10 @@ from typing import Any
 from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
+from app.audit_log import trail
+from app.audit_log.models import AuditEntry, AuditHead
+from app.audit_log.trail import AuditEntryRow, AuditHeadView
 from app.db.statements import table_of
-from app.platform.audit_log import trail
-from app.platform.audit_log.models import AuditEntry, AuditHead
-from app.platform.audit_log.trail import AuditEntryRow, AuditHeadView
 from app.ports.errors import Rejected
 
 _PAGE_SIZE = 1000
