@@ -69,6 +69,6 @@ def _assign(last: int) -> Any:
         .returning(
             *(columns.id, columns.type, columns.agent_id, columns.object_id, columns.position),
             # Owners are notified of a change only if it does.
-            (columns.data["loosens"].as_string() == "true").label("loosens"),
+            columns.data["loosens"].as_boolean().label("loosens"),
         )
     )
