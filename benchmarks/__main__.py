@@ -79,7 +79,10 @@ def _confirmations(made: stack.Infrastructure, *, quick: bool) -> list[Threshold
 
 
 def _events(made: stack.Infrastructure, *, quick: bool) -> list[Threshold]:
-    return events.measure(made, seconds=5 if quick else 60)
+    return [
+        *events.measure(made, seconds=5 if quick else 60),
+        *events.measure_hostile(made, seconds=10 if quick else 60),
+    ]
 
 
 def _platform(made: stack.Infrastructure, *, quick: bool) -> list[Threshold]:

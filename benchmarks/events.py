@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import re
 import threading
 import time
 from collections import defaultdict
@@ -25,6 +26,7 @@ from benchmarks import stack, thresholds
 from benchmarks.stack import Infrastructure
 from benchmarks.thresholds import Threshold
 from tests.support.loopback_http import Asked, Reply, serve
+from tests.support.notices import Mailbox, running_mailbox
 from workers import events
 
 _TARGETS = 100
@@ -36,6 +38,10 @@ _MAX_DELAY_SECONDS = 10.0
 _SLOW_TARGETS = 5
 _SLOW_SECONDS = 12.0
 _TICK_SECONDS = 2.0
+_HOSTILE_AGENTS, _HOSTILE_WEBHOOKS, _HOSTILE_EVENTS = 8, 10, 250
+_HOSTILE_SECONDS = 14.0
+_QUIET_AGENTS = 20
+_MAX_NOTICE_SECONDS, _MAX_VICTIM_SECONDS = 10.0, 30.0
 
 
 class _Receivers:
@@ -95,6 +101,98 @@ def measure(infrastructure: Infrastructure, *, seconds: float) -> list[Threshold
     ]
 
 
+def measure_hostile(infrastructure: Infrastructure, *, seconds: float) -> list[Threshold]:
+    """Record notices of owners and events of other agents while the webhooks of some fail slowly with a backlog."""
+    found = []
+    for name, environment in (
+        ("PostgreSQL", infrastructure.migrated("hostile", LOG_LEVEL="ERROR")),
+        ("SQLite", infrastructure.migrated_sqlite("hostile", LOG_LEVEL="ERROR")),
+    ):
+        found += _measure_hostile(name, environment, seconds=seconds)
+    return found
+
+
+def _measure_hostile(name: str, environment: Mapping[str, str], *, seconds: float) -> list[Threshold]:
+    backlog = _HOSTILE_AGENTS * _HOSTILE_WEBHOOKS * _HOSTILE_EVENTS
+    thresholds.print_heading(
+        f"Notices on {name} while {_HOSTILE_AGENTS} agents with {_HOSTILE_WEBHOOKS} webhooks that fail after "
+        f"{_HOSTILE_SECONDS:.0f} s have {backlog:,} deliveries waiting"
+    )
+    receivers = _Receivers()
+    with ExitStack() as made:
+        mailbox = made.enter_context(running_mailbox())
+        mail = {"SMTP_URL": f"smtp://127.0.0.1:{mailbox.port}", "MAIL_FROM": "purser@service.example"}
+        app = create_app(Settings(**stack.settings_of({**environment, **mail})))
+        made.enter_context(app.app_context())
+        hostile = made.enter_context(serve(_fail_slowly))
+        server = made.enter_context(serve(receivers.answer))
+        for _ in range(_HOSTILE_AGENTS):
+            agent = _agent_with_webhook(app, f"{hostile.url}/0")
+            for number in range(1, _HOSTILE_WEBHOOKS):
+                _add_webhook(agent, f"{hostile.url}/{number}")
+            with unit_of_work() as session:
+                for _ in range(_HOSTILE_EVENTS):
+                    outbox.record(
+                        session, EventType.PAYMENT_CONFIRMED, agent_id=agent, object_id=identifiers.new_id(), data={}
+                    )  # fmt: skip
+        quiet = [_agent_with_webhook(app, f"{server.url}/{number}") for number in range(_QUIET_AGENTS)]
+        for number, agent in enumerate(quiet):
+            targets.add_email(
+                Subscriber(Audience.OWNER, agent), f"owner{number}@home.example", types=["wallet.*"]
+            )
+        made.enter_context(_ticks(app))
+        time.sleep(2 * _TICK_SECONDS)
+        sent: list[float] = []
+        started = time.monotonic()
+        while time.monotonic() - started < seconds:
+            number = len(sent)
+            sent.append(time.time())
+            data = {"number": number, "sent_at": sent[-1]}
+            with unit_of_work() as session:
+                outbox.record(
+                    session, EventType.WALLET_FROZEN, agent_id=quiet[number % _QUIET_AGENTS],
+                    object_id=identifiers.new_id(), data=data,
+                )  # fmt: skip
+            time.sleep(1.0)
+        deadline = time.monotonic() + 60
+        while (len(_noticed(mailbox)) < len(sent) or len(receivers.delays) < len(sent)) and (
+            time.monotonic() < deadline
+        ):
+            time.sleep(0.1)
+        notices = sorted(_noticed(mailbox).values())
+        db.engine.dispose()
+    victims = sorted(receivers.delays.values())
+    thresholds.print_note(
+        f"{len(sent)} events: {len(notices)} mails, half within {notices[len(notices) // 2]:.2f} s; {len(victims)} "
+        f"webhooks, half within {victims[len(victims) // 2]:.2f} s; {len(hostile.asked)} slow failures meanwhile"
+    )
+    return [
+        thresholds.at_least(f"{name}: notices that arrived", 100 * len(notices) / len(sent), 100, "%"),
+        thresholds.at_most(f"{name}: 99 % of notices within", _p99(notices), _MAX_NOTICE_SECONDS, "s"),
+        thresholds.at_most(
+            f"{name}: 99 % of other agents' events within", _p99(victims), _MAX_VICTIM_SECONDS, "s"
+        ),
+    ]
+
+
+def _p99(delays: list[float]) -> float:
+    return delays[len(delays) * 99 // 100] if delays else float("inf")
+
+
+def _noticed(mailbox: Mailbox) -> dict[int, float]:
+    """Return how long each notice took, by its number."""
+    found = {}
+    for arrived_at, (_, message) in zip(mailbox.arrived_at, mailbox.received, strict=False):
+        for number, sent_at in re.findall(r"number: (\d+)\s+sent_at: ([\d.]+)", message):
+            found[int(number)] = arrived_at - float(sent_at)
+    return found
+
+
+def _fail_slowly(_asked: Asked) -> Reply:
+    time.sleep(_HOSTILE_SECONDS)
+    return Reply(b"", 500)
+
+
 def _hang(_asked: Asked) -> Reply:
     time.sleep(_SLOW_SECONDS)
     return Reply(b"", 204)
@@ -103,11 +201,15 @@ def _hang(_asked: Asked) -> Reply:
 def _agent_with_webhook(app: Flask, url: str) -> str:
     answer = app.test_client().post("/v1/agents/register", json={})
     agent_id: str = answer.get_json()["agentId"]
+    _add_webhook(agent_id, url)
+    return agent_id
+
+
+def _add_webhook(agent_id: str, url: str) -> None:
     targets.add(
         Subscriber(Audience.AGENT, agent_id), TargetKind.WEBHOOK, url=url, types=["*"], description="",
         secret=targets.new_secret(),
     )  # fmt: skip
-    return agent_id
 
 
 def _record(environment: Mapping[str, str], agents: list[str], hanging: list[str], seconds: float) -> int:

@@ -16,7 +16,7 @@ from app.core.pagination import Page, PageRequest
 from app.db.statements import count
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import NotFound
-from app.events import fan_out, outbox, targets
+from app.events import fan_out, outbox, target_audit, targets
 from app.events.fan_out import DELIVERIES, DeliveryStatus
 from app.events.models import Event, EventDelivery
 from app.events.targets import Subscriber, TargetKind
@@ -113,7 +113,7 @@ def replay(
             else:
                 DELIVERIES.move(session, delivery_id, ended, DeliveryStatus.PENDING, **again)
             found = [delivery_id]
-        targets.audit(session, subscriber, AuditAction.WEBHOOK_REPLAYED, target)
+        target_audit.record(session, subscriber.actor, AuditAction.WEBHOOK_REPLAYED, target)
     return found
 
 

@@ -15,9 +15,8 @@ from sqlalchemy import ColumnElement, and_, delete, select, update
 from sqlalchemy.orm import Session
 
 from app import base_urls
-from app.audit_log import trail
 from app.audit_log.actors import Actor
-from app.audit_log.trail import AuditAction, AuditEvent
+from app.audit_log.trail import AuditAction
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
 from app.core.state_machine import Transitions
@@ -25,7 +24,7 @@ from app.db.state_machine import StateMachine
 from app.db.statements import count, page_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, LimitReached, NotFound
-from app.events import queues
+from app.events import queues, target_audit
 from app.events.models import EventDelivery, EventTarget
 from app.events.types import PATTERNS
 from app.idempotency.service import NO_CLAIM, Claim
@@ -66,11 +65,6 @@ class TargetStatus(StrEnum):
     DISABLED = "disabled"
 
 
-_OF_OWNERS = {
-    AuditAction.WEBHOOK_CREATED: AuditAction.NOTICE_ADDED,
-    AuditAction.WEBHOOK_DELETED: AuditAction.NOTICE_REMOVED,
-}
-
 TARGETS = StateMachine(
     EventTarget.status,
     Transitions(
@@ -98,9 +92,6 @@ class Subscriber:
     audience: Audience
     agent_id: str | None
     actor: Actor | None = field(default=None, compare=False)
-
-
-OPERATORS = Subscriber(Audience.OPERATOR, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +221,7 @@ def change(subscriber: Subscriber, target_id: str, changes: dict[str, Any]) -> T
     now = clock.now()
     with unit_of_work() as session:
         row = _find(session, subscriber, target_id, TargetKind.WEBHOOK)
-        before = _recorded(row)
+        before = target_audit.described(row)
         if values:
             session.execute(update(EventTarget).where(EventTarget.id == row.id).values(**values))
         if changes.get("enabled") is True:
@@ -242,7 +233,7 @@ def change(subscriber: Subscriber, target_id: str, changes: dict[str, Any]) -> T
                 session, row.id, TargetStatus.ENABLED, TargetStatus.DISABLED, reason="disabled by request"
             )
         session.refresh(row)
-        audit(session, subscriber, AuditAction.WEBHOOK_CHANGED, row, before=before)
+        target_audit.record(session, subscriber.actor, AuditAction.WEBHOOK_CHANGED, row, before=before)
         return _view(row)
 
 
@@ -252,10 +243,10 @@ def remove(
     """Remove a target with its deliveries, and return it as it was. Raises: NotFound."""
     with unit_of_work() as session:
         row = _find(session, subscriber, target_id, kind)
-        view, before = _view(row), _recorded(row)
+        view, before = _view(row), target_audit.described(row)
         session.expunge(row)
         _delete(session, [row.id])
-        audit(session, subscriber, AuditAction.WEBHOOK_DELETED, row, before=before)
+        target_audit.record(session, subscriber.actor, AuditAction.WEBHOOK_DELETED, row, before=before)
     return view
 
 
@@ -264,23 +255,20 @@ def remove_all(session: Session, agent_id: str) -> None:
     _delete(session, session.scalars(select(EventTarget.id).where(EventTarget.agent_id == agent_id)).all())
 
 
-def disable_created_by(session: Session, master_key_id: str) -> list[str]:
-    """Disable the webhooks that a master key created, which is revoked; return their ids."""
-    made, reason = EventTarget.created_by == master_key_id, "its master key was revoked"
-    return sorted(TARGETS.move(session, made, TargetStatus.ENABLED, TargetStatus.DISABLED, reason=reason))
+def disable_set_up_by(
+    session: Session, *, master_key_id: str | None = None, owner_of: str | None = None
+) -> list[str]:
+    """Disable what a revoked master key created, or all but e-mail of an agent's owner, whose key is replaced.
 
-
-def disable_of_owner(session: Session, agent_id: str) -> list[str]:
-    """Disable the webhooks and browsers of an owner whose key is replaced; return their ids.
-
-    E-mail goes on: its addresses were confirmed, and an owner without any notice is worse off.
+    Returns the ids. E-mail goes on: its addresses were confirmed, and an owner without any notice is worse off.
     """
-    made = and_(
-        EventTarget.agent_id == agent_id,
-        EventTarget.audience == Audience.OWNER.value,
-        EventTarget.kind != TargetKind.EMAIL.value,
-    )
-    reason = "the owner key was replaced"
+    made, reason = EventTarget.created_by == master_key_id, "its master key was revoked"
+    if owner_of is not None:
+        of_owner = _of(Subscriber(Audience.OWNER, owner_of), None)
+        made, reason = (
+            and_(*of_owner, EventTarget.kind != TargetKind.EMAIL.value),
+            "the owner key was replaced",
+        )
     return sorted(TARGETS.move(session, made, TargetStatus.ENABLED, TargetStatus.DISABLED, reason=reason))
 
 
@@ -296,7 +284,7 @@ def rotate_secret(subscriber: Subscriber, target_id: str) -> TargetView:
         )
         row.sealed = _SEALED.seal(secret, row.id)
         session.flush()
-        audit(session, subscriber, AuditAction.WEBHOOK_SECRET_ROTATED, row)
+        target_audit.record(session, subscriber.actor, AuditAction.WEBHOOK_SECRET_ROTATED, row)
         return _view(row, secret=secret)
 
 
@@ -345,41 +333,8 @@ def _create(
         session.add(row)
         session.flush()
         claim.bind(session, target_id)
-        audit(session, subscriber, AuditAction.WEBHOOK_CREATED, row)
+        target_audit.record(session, subscriber.actor, AuditAction.WEBHOOK_CREATED, row)
         return _view(row, secret=secret)
-
-
-def audit(
-    session: Session, subscriber: Subscriber, action: AuditAction, row: EventTarget, **before: Any
-) -> None:
-    """Record an act on a target, last in its unit; one on a target of an owner has the agent as its subject."""
-    if subscriber.actor is None:
-        return
-    is_owners = row.audience == Audience.OWNER.value
-    act = AuditEvent(
-        _OF_OWNERS.get(action, action) if is_owners else action,
-        row.agent_id if is_owners else row.id,
-        after=None if action is AuditAction.WEBHOOK_DELETED else _recorded(row),
-        **before,
-    )
-    trail.record(session, subscriber.actor, act)
-
-
-def _recorded(row: EventTarget) -> dict[str, Any]:
-    """Return what the audit log keeps of a target: of an address, what tells it from others, and no path or secret."""
-    scheme, _, rest = row.url.partition(":")
-    local, at, domain = rest.partition("@")
-    shown = (
-        f"{local[:1]}…{at}{domain}" if scheme == "mailto" else row.url[: row.url.find("/", len(scheme) + 3)]
-    )
-    values = {
-        "id": row.id,
-        "agent_id": row.agent_id,
-        "kind": row.kind,
-        "address": shown,
-        "status": row.status,
-    }
-    return {**values, "types": list(row.types), "created_by": row.created_by}
 
 
 def _checked_types(types: Sequence[str]) -> list[str]:

@@ -116,7 +116,7 @@ def revoke_master_key(actor: Actor, key_id: str) -> tuple[str, list[str]]:
     by = actor.id if actor.kind is ActorKind.MASTER_KEY else None
     with unit_of_work() as session:
         key, was_active = master_keys.revoke(session, canonical, revoked_by=by)
-        webhook_ids = targets.disable_created_by(session, key.id)
+        webhook_ids = targets.disable_set_up_by(session, master_key_id=key.id)
         act = AuditEvent(
             AuditAction.MASTER_KEY_REVOKED,
             key.id,
@@ -140,7 +140,7 @@ def replace_owner_key(actor: Actor, agent_id: str) -> str:
             raise NotFound("This agent has not been claimed. Its owner can claim it with a claim code.")
         key_id = owner_keys.replace(session, agent.id, key, email=agent.claimed_email)
         claims.erase_response_of(session, agent.id)
-        after = {"key_id": key_id, "disabled_targets": targets.disable_of_owner(session, agent.id)}
+        after = {"key_id": key_id, "disabled_targets": targets.disable_set_up_by(session, owner_of=agent.id)}
         act = AuditEvent(AuditAction.OWNER_KEY_REPLACED, agent.id, after=after)
         trail.record(session, actor, act)
     return key

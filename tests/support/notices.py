@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ class Mailbox:
     port: int
     refuses: bool = False
     received: list[tuple[list[str], str]] = field(default_factory=list)
+    arrived_at: list[float] = field(default_factory=list)
 
     async def handle_RCPT(  # noqa: N802 - as aiosmtpd calls it
         self, _server: object, _session: object, envelope: Envelope, address: str, _options: object
@@ -43,6 +45,7 @@ class Mailbox:
     async def handle_DATA(self, _server: object, _session: object, envelope: Envelope) -> str:  # noqa: N802 - see above
         content = envelope.content
         assert isinstance(content, bytes)
+        self.arrived_at.append(time.time())
         self.received.append((envelope.rcpt_tos, content.decode()))
         return "250 OK"
 
