@@ -17,7 +17,7 @@ from flask import Flask
 from app.config import Settings
 from app.core import clock, identifiers
 from app.db.unit_of_work import unit_of_work
-from app.events import outbox, targets
+from app.events import outbox, sequence, targets
 from app.events.targets import Audience, Subscriber, TargetKind
 from app.events.types import EventType
 from app.extensions import db
@@ -140,6 +140,7 @@ def _measure_hostile(name: str, environment: Mapping[str, str], *, seconds: floa
             targets.add_email(
                 Subscriber(Audience.OWNER, agent), f"owner{number}@home.example", types=["wallet.*"]
             )
+        sequence.number_all()
         made.enter_context(_ticks(app))
         time.sleep(2 * _TICK_SECONDS)
         sent: list[float] = []

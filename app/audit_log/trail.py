@@ -68,7 +68,6 @@ class AuditAction(StrEnum):
     WEBHOOK_SECRET_ROTATED = "webhook.secret_rotated"  # noqa: S105 - the name of an act
     WEBHOOK_REPLAYED = "webhook.replayed"
     WEBHOOK_DELETED = "webhook.deleted"
-    WEBHOOKS_DISABLED = "webhook.disabled"
     CREDITS_GRANTED = "agent.credits_granted"
     CLAIM_REPEATED = "claim.repeated"
     CLAIM_CODE_REVOKED = "agent.claim_code_revoked"
