@@ -5,11 +5,12 @@ The first notice is sent at once; after three messages within ten minutes, what 
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.core import clock
 from app.events.models import EventTarget
 from app.events.targets import TargetKind
 
@@ -32,10 +33,10 @@ def next_message_at(session: Session, target: EventTarget) -> datetime:
     )
     if len(sent) < MAX_MESSAGES:
         return target.created_at
-    return datetime.fromtimestamp(sent[-MAX_MESSAGES], UTC) + WINDOW
+    return datetime.fromisoformat(sent[-MAX_MESSAGES]) + WINDOW
 
 
 def note_message(target: EventTarget, at: datetime) -> None:
     """Note the time of a message on the target that it was sent to."""
     if is_digested(target):
-        target.sent = [*(target.sent or ()), at.timestamp()][-MAX_MESSAGES:]
+        target.sent = [*(target.sent or ()), clock.isoformat(at)][-MAX_MESSAGES:]

@@ -89,8 +89,8 @@ class EventTarget(Model):
     queue: Mapped[str | None] = mapped_column(String(80))
     # Who created it: a master key, an owner key or an agent's key.
     created_by: Mapped[str | None] = mapped_column(ID)
-    # The times of the last messages to a mailbox or browser, in seconds.
-    sent: Mapped[list[float] | None] = mapped_column(JSON(none_as_null=True))
+    # The times of the last messages to a mailbox or browser.
+    sent: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
     # The secret that signs, or the keys of a browser; and the former secret, which signs, too, until then.
     sealed: Mapped[str] = mapped_column(Text)
     former_sealed: Mapped[str | None] = mapped_column(Text)
