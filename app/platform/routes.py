@@ -197,7 +197,8 @@ def revoke_master_key(key_id: str) -> dict[str, Any]:
     The key in use cannot be revoked, so that one always remains.
     """
     revoked_id, webhook_ids = keys.revoke_master_key(_actor(), key_id)
-    return {"revoked": True, "id": revoked_id, "disabled_webhooks": webhook_ids}
+    shown = {"disabled_webhooks": webhook_ids} if webhook_ids else {}
+    return {"revoked": True, "id": revoked_id, **shown}
 
 
 @blp.get("/keys")

@@ -275,9 +275,9 @@ class RevokedKey(Schema):
 
 
 class RevokedMasterKey(RevokedKey):
-    """A revoked master key, and the webhooks that it had created."""
+    """A revoked master key, and the webhooks that it had created, if there are any."""
 
-    disabled_webhooks = fields.List(fields.UUID(), required=True)
+    disabled_webhooks = fields.List(fields.UUID())
 
 
 class GatewayKeyShape(Schema):
