@@ -1,8 +1,8 @@
-"""Queues: whose targets are served next. The only writer of `event_queues`.
+"""Queues: which targets are served next. The only writer of `event_queues`.
 
 All webhooks of an agent are one queue, as are those of its owner, all targets of one mailbox, and each webhook of an
 operator. The queue that was served longest ago is next, whatever waits in it; at most two threads serve it, and of an
-agent or owner for `BUDGET` an hour. So a subscriber with slow targets and a backlog delays nobody but itself.
+agent or owner for `BUDGET` an hour. So a subscriber with slow targets and a backlog delays only itself.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def assign() -> None:
 
 
 def prune(now: datetime) -> None:
-    """Delete queues without targets whose use is forgotten."""
+    """Delete queues without targets and without use that still counts."""
     with unit_of_work() as session:
         session.execute(
             delete(EventQueue)

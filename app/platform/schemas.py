@@ -151,8 +151,8 @@ class FreezeBody(Schema):
     block_keys = StrictBoolean(
         load_default=False,
         metadata={
-            "description": "Replace the API key at once, so that nothing is spent from credits either. Nobody is "
-            "given the new key: read it with `GET /v1/platform/agents/{id}` when the agent may work again.",
+            "description": "Replace the API key immediately, so that nothing is spent from credits either. The new "
+            "key is not returned: read it with `GET /v1/platform/agents/{id}` when the agent may work again.",
             "default": False,
         },
     )

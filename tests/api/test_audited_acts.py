@@ -194,7 +194,7 @@ def test_a_replaced_owner_key_ends_webhooks_and_browsers_but_not_confirmed_mail(
     assert owner.get(f"/owner/agents/{agent.id}").status_code != 200
 
 
-def test_limits_that_the_agent_loosens_are_recorded_and_its_owner_is_told(
+def test_limits_that_the_agent_loosens_are_recorded_and_its_owner_is_notified(
     agent: Agent, mailbox: Mailbox
 ) -> None:
     targets.add_email(owner_of(agent), ADDRESS, types=NOTICE_TYPES)
@@ -241,7 +241,7 @@ def test_freezing_can_block_the_api_key_as_well(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize("block", ["", "on"])
-def test_an_owner_is_told_what_goes_on_while_frozen_and_can_block_the_key(
+def test_an_owner_reads_what_goes_on_while_frozen_and_can_block_the_key(
     agent: Agent, owner: Owner, block: str
 ) -> None:
     page = owner.get(f"/owner/agents/{agent.id}")

@@ -1,4 +1,4 @@
-"""Whose deliveries are next: slow targets and backlogs of some delay nobody else, and nobody has all the threads."""
+"""The order of deliveries: slow targets and backlogs delay only their own agent, which never has all the threads."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_an_agent_that_used_its_time_waits_and_is_served_again(agent: Agent) -> 
         assert len(target.events) == 1
 
 
-def test_a_queue_whose_worker_died_is_served_when_its_lease_has_expired(agent: Agent) -> None:
+def test_a_queue_of_a_worker_that_died_is_served_when_its_lease_has_expired(agent: Agent) -> None:
     with receiver() as target:
         add_webhook(agent, target.url, "payment.*")
         record(agent)

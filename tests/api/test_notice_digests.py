@@ -96,7 +96,7 @@ def test_a_hundred_requests_are_three_mails_and_all_are_in_the_next_ones(
         assert sum(each in text for text in found) == 1
 
 
-def test_the_first_notice_is_sent_at_once_and_alone(agent: Agent, mailbox: Mailbox) -> None:
+def test_the_first_notice_is_sent_immediately_and_alone(agent: Agent, mailbox: Mailbox) -> None:
     targets.add_email(owner_of(agent), ADDRESS, types=["approval.*"])
     [event_id] = ask(agent)
     deliver()

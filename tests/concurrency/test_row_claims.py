@@ -1,4 +1,4 @@
-"""Rows that one of many threads claims: on both databases, whoever reads a row under a lock is alone with it."""
+"""Rows that one of many threads claims: on both databases, a unit that reads a row under a lock is alone with it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_many_threads_post_an_event_once_to_each_webhook(app: Flask) -> None:
 
 
 @pytest.mark.parametrize("reads_by_key", [False, True])
-def test_a_row_that_is_read_under_a_lock_is_changed_by_nobody_until_the_unit_ends(
+def test_a_row_that_is_read_under_a_lock_is_changed_by_no_other_unit_until_the_unit_ends(
     app: Flask, *, reads_by_key: bool
 ) -> None:
     together = threading.Barrier(THREADS)

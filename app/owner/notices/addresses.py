@@ -49,7 +49,7 @@ def send_farewell(agent_id: str, address: str) -> None:
         return
     text = (
         f"This address was removed on a page of Purser: it gets no more notices about the agent {agent_id}.\n\n"
-        "If you did not do that, somebody else is signed in as the agent's owner. Replace the owner key, or ask the "
+        "If you did not do that, another person is signed in as the agent's owner. Replace the owner key, or ask the "
         f"operator of this service to freeze the agent:\n{app_state().settings.public_url}/owner\n"
     )
     with suppress(PortError):

@@ -294,7 +294,7 @@ def frozen_by_operator(session: Session, agent_id: str) -> bool:
 def set_frozen(actor: Actor, agent_id: str, *, frozen: bool, block_keys: bool = False) -> AgentSnapshot:
     """Freeze or unfreeze an agent with all its wallets, including new ones; pending payments are completed.
 
-    With `block_keys`, its API keys become invalid, too, and a new one waits for whoever unfreezes it.
+    With `block_keys`, its API keys become invalid, too, and a new one waits until it is unfrozen.
 
     Raises: NotFound; WalletFrozen for its owner if an operator froze it.
     """
