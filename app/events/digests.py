@@ -1,6 +1,6 @@
 """Digests: a mailbox or browser gets few messages, each with all that waits for it.
 
-The first notice is sent immediately; after three messages within ten minutes, what happens meanwhile waits for the next.
+The first notice is sent immediately; after three within ten minutes, what happens waits for the next one.
 """
 
 from __future__ import annotations

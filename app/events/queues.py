@@ -1,4 +1,4 @@
-"""Queues: which targets are served next. The only writer of `event_queues`.
+"""Queues: the order in which targets are served. The only writer of `event_queues`.
 
 All webhooks of an agent are one queue, as are those of its owner, all targets of one mailbox, and each webhook of an
 operator. The queue that was served longest ago is next, whatever waits in it; at most two threads serve it, and of an

@@ -258,7 +258,7 @@ def remove_all(session: Session, agent_id: str) -> None:
 def disable_set_up_by(
     session: Session, *, master_key_id: str | None = None, owner_of: str | None = None
 ) -> list[str]:
-    """Disable what a revoked master key created, or all but e-mail of the owner of an agent when the owner key is replaced.
+    """Disable what a revoked master key created, or all but e-mail of an owner with a replaced key.
 
     Returns the ids. E-mail goes on: its addresses were confirmed, and an owner without any notice is worse off.
     """
