@@ -38,6 +38,7 @@ from app.web.parsing import parse_json
 
 # The output of a prepaid call that sets no bound on it.
 _DEFAULT_PREPAID_TOKENS_OUT = 4_000
+_DEFAULT_PREPAID_CALLS = 10
 _MIN_KEY_LENGTH = 20
 _MAX_REMEMBERED_LINE = 200
 # Parameters that some upstream takes as a credential: it would override the operator's, or identify the client.
@@ -124,6 +125,12 @@ class GatewayCall:
         """The quote of the call if it is paid for in advance, its output bounded. Raises: as `quote`."""
         params, quote = self.validated.params, self.quote
         if params is not None:
+            if params.tools.bounded is not None:
+                # A payment pays for the worst case: a few searches, and one image or one advice.
+                is_costly = params.tools.image is not None or bool(params.tools.sub_calls)
+                params = injection.limit_calls(params, 1 if is_costly else _DEFAULT_PREPAID_CALLS)
+                quote = self._quote(params)
+                params = quote.params or params
             limited = injection.limit_tools(self.validated.body, params.tools.limits)
             params = params._replace(body=limited, usage_injected=False)
             if params.is_output_unbounded:
@@ -154,7 +161,9 @@ class GatewayCall:
     def _quote(self, params: CostParams | None) -> CallQuote:
         validated = self.validated
         match = validated.location.match
-        found = match.route.rule.quote(PricedRequest(clock.now(), match.path, validated.methods, params))
+        now = clock.now()
+        found = match.route.rule.quote(PricedRequest(now, match.path, validated.methods, params))
+        found = found.within(_max_call_nanos(), now)
         found.check(_max_call_nanos())
         return found
 
@@ -222,7 +231,7 @@ def forward_on_credits(call: GatewayCall, caller: Principal) -> Response:
     """Forward a call that an account's credits pay for. Raises: as `forward`, without a payment."""
     quote = call.quote
     kind = FixedPriceMeter if quote.rule is None else HoldMeter
-    meter = kind(call.provider.slug, caller, quote, call.validated.params)
+    meter = kind(call.provider.slug, caller, quote, quote.params or call.validated.params)
     return _exchange(call, meter, client_id=caller.account_id)
 
 

@@ -54,9 +54,9 @@ class GatewayMeter(MeteredCall):
 
     def headers(self) -> Collection[tuple[str, str]]:
         """Return the headers about the call's cost, as far as it is known."""
-        if self.params is None or self.params.applied_max_tokens is None:
-            return super().headers()
-        return [*super().headers(), ("X-Max-Tokens-Applied", str(self.params.applied_max_tokens))]
+        applied = self.params.applied_limits if self.params is not None else {}
+        found = [(f"X-{name.replace('_', '-').title()}-Applied", number) for name, number in applied.items()]
+        return [*super().headers(), *found]
 
     def on_no_response(self, *, is_upstream_failure: bool) -> None:
         """Release or refund everything: there is no response."""
@@ -158,14 +158,21 @@ class HoldMeter(GatewayMeter):
         self._max_nanos = money.nanos_from_usd(app_state().settings.gateway_max_call_usd)
 
     def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
-        """Hold what the call may cost, or all credits left, and lower its output limit to what the hold covers.
+        """Hold what the call may cost, or all credits left, and lower its limits to what the hold covers.
 
         Raises: InsufficientCredits with what would be affordable.
         """
         try:
             held_nanos = self._hold_credits()
         except InsufficientCredits as refusal:
-            raise self._with_affordable_output(refusal) from None
+            left_nanos = money.nanos_from_usd(refusal.details["credits_usd"])
+            self._quote = self._quote.within(left_nanos, clock.now())
+            self.params = self._quote.params or self.params
+            try:
+                held_nanos = self._hold_credits()
+            except InsufficientCredits as final_refusal:
+                raise self._with_affordable_output(final_refusal) from None
+            outgoing = replace(outgoing, body=self.params.body)
         bound = self._quote.output_bound(held_nanos)
         if bound is None:
             return outgoing

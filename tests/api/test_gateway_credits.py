@@ -148,3 +148,51 @@ def test_a_bound_that_cannot_be_lowered_is_refused_with_the_numbers(
         refused = stage.call("/v1/gateway/openai/images/generations", "POST", json=image)
         assert (refused.status_code, refused.get_json()["code"]) == (402, "INSUFFICIENT_CREDITS")
         assert len(stage.upstream.asked) == 1
+
+
+IMAGE_TOOL = {"type": "image_generation", "model": "gpt-image-1.5", "quality": "medium", "size": "1024x1024"}
+DRAWING = {"model": "gpt-5-mini", "input": "Draw a cat.", "tools": [IMAGE_TOOL]}
+DRAWN = {
+    "model": "gpt-5-mini",
+    "usage": {"input_tokens": 100, "output_tokens": 10, "total_tokens": 110},
+    "tool_usage": {"image_gen": {"input_tokens": 50, "output_tokens": 1_056}},
+    "output": [{"type": "image_generation_call", "id": "ig_1", "status": "completed"}],
+}
+
+
+@pytest.mark.parametrize("credits_usd", ["100", "1", "0.40"])
+def test_image_generation_without_a_limit_gets_the_largest_one_that_the_credits_cover(
+    build_app: Callable[..., Flask], sqlite_url: str, credits_usd: str
+) -> None:
+    with gateway_stage(build_app, sqlite_url, initial_credits_usd=credits_usd) as stage:
+        stage.behave(lambda exchange: exchange.json(DRAWN))
+        answer = stage.call("/v1/gateway/openai/responses", "POST", json=DRAWING)
+        assert answer.status_code == 200, answer.get_json()
+        applied = int(answer.headers["X-Max-Tool-Calls-Applied"])
+        sent = stage.upstream.asked[-1].json()
+        assert sent["max_tool_calls"] == applied >= 1
+        assert {name: sent[name] for name in DRAWING} == DRAWING
+        # One image costs up to 0.08 USD, and a call at most 5.
+        assert applied <= min(float(credits_usd), 5) / 0.03
+        stated = stage.call("/v1/gateway/openai/responses", "POST", json={**DRAWING, "max_tool_calls": 1})
+        assert "X-Max-Tool-Calls-Applied" not in stated.headers
+        stage.assert_nothing_held()
+
+
+def test_a_tool_whose_smallest_limit_costs_too_much_is_refused_with_the_numbers(
+    build_app: Callable[..., Flask], sqlite_url: str
+) -> None:
+    with gateway_stage(build_app, sqlite_url, gateway_max_call_usd="0.01") as stage:
+        refused = stage.call("/v1/gateway/openai/responses", "POST", json=DRAWING)
+        body = refused.get_json()
+        assert (refused.status_code, body["code"]) == (400, "INVALID_INPUT")
+        assert body["details"]["limit_usd"] == 0.01
+        assert 0.01 < body["details"]["worst_case_usd"] < 0.5
+        assert not stage.upstream.asked
+    with gateway_stage(build_app, sqlite_url, initial_credits_usd="0.01") as stage:
+        refused = stage.call("/v1/gateway/openai/responses", "POST", json=DRAWING)
+        body = refused.get_json()
+        assert (refused.status_code, body["code"]) == (402, "INSUFFICIENT_CREDITS")
+        assert body["details"]["credits_usd"] == 0.01
+        assert not stage.upstream.asked
+        stage.assert_nothing_held()

@@ -6,6 +6,7 @@ nano-dollar (`charges.round_up`).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,7 +16,9 @@ from typing import Any, NamedTuple, TypeAlias
 from app.core import money
 from app.core.request_target import path_prefix
 from app.errors import InvalidInput
+from app.gateway.dialects.request import injection
 from app.gateway.dialects.request.cost_params import (
+    MAX_CALLS,
     MAX_TOKENS_IN,
     MAX_TOKENS_OUT_UNSET,
     CostParams,
@@ -94,6 +97,33 @@ class CallQuote(NamedTuple):
         if held_nanos >= self.unbounded_nanos:
             return None
         return self.affordable(held_nanos)["affordable_max_tokens"]
+
+    def within(self, max_nanos: int, at: datetime) -> CallQuote:
+        """Return the quote with the limits that were added to hosted tools as high as this amount pays for.
+
+        If it pays for the input and one use of each only with less output, or not at all, each is one.
+        """
+        rule, params = self.rule, self.params
+        if not isinstance(rule, TokenPrices) or params is None or params.tools.bounded is None:
+            return self
+        if self.worst_case.cost_nanos <= max_nanos:
+            return self
+
+        def quote(most: int) -> CallQuote:
+            return rule.quote(PricedRequest(at, params=injection.limit_calls(params, most)))
+
+        most = bisect_right(
+            range(1, MAX_CALLS + 1), max_nanos, key=lambda most: quote(most).worst_case.cost_nanos
+        )
+        if not most and params.is_output_unbounded:
+            most = bisect_right(
+                range(1, MAX_CALLS + 1), max_nanos, key=lambda most: quote(most).minimum_nanos
+            )
+        found = quote(max(1, most))
+        if found.params is None:
+            return found
+        body = injection.limit_tools(params.body, found.params.tools.limits)
+        return found._replace(params=found.params._replace(body=body))
 
     def check(self, max_nanos: int) -> None:
         """Refuse a call that may cost more than the maximum of one call. Raises: InvalidInput.

@@ -122,9 +122,99 @@ def test_removing_or_hiding_a_limit_is_refused() -> None:
         request_rules.check_fields(row.refused_fields, row.limits, stops)
     with pytest.raises(InvalidInput):
         call(Dialect.OPENROUTER, CHAT, {"plugins": [{"id": "web", "max_results": 26}]})
+
+
+def test_a_tool_within_the_conversation_gets_its_limit_too() -> None:
     added = {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": SEARCH}}
-    with pytest.raises(InvalidInput, match="max_uses"):
-        call(Dialect.ANTHROPIC, MESSAGES, {"messages": [{"role": "user", "content": [added]}]})
+    asked = {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, added]}]}
+    params = call(Dialect.ANTHROPIC, MESSAGES, asked)
+    content = json.loads(params.body)["messages"][0]["content"]
+    assert content[1]["tool"]["definition"] == {"max_uses": 10, **SEARCH}
+    assert params.searches == 10
+    deep: Any = [added]
+    for _ in range(8):
+        deep = [{"content": deep}]
+    with pytest.raises(InvalidInput, match="own list of tools"):
+        call(Dialect.ANTHROPIC, MESSAGES, {"messages": deep})
+
+
+IMAGE = {"type": "image_generation", "model": "gpt-image-1.5", "quality": "medium", "size": "1024x1024"}
+ADVISOR = {"type": "advisor_20260301", "name": "advisor", "model": "claude-opus-5"}
+RESEARCH = {"type": "web_search_preview"}
+
+
+def bounded(dialect: Dialect, path: str, asked: Any, nanos: int) -> tuple[CallQuote, Any]:
+    found = quote(call(dialect, path, asked)).within(nanos, AT)
+    assert found.params is not None
+    return found, json.loads(found.params.body)
+
+
+@pytest.mark.parametrize("nanos", [5 * USD, USD, 600_000_000])
+@pytest.mark.parametrize(
+    ("dialect", "path", "asked", "place"),
+    [
+        (Dialect.OPENAI, RESPONSES, {"model": "gpt-5-mini", "tools": [IMAGE]}, ()),
+        (Dialect.OPENAI, RESPONSES, {"model": "o4-mini-deep-research", "tools": [RESEARCH]}, ()),
+        (Dialect.OPENAI, RESPONSES, {"model": "gpt-5-mini", "max_output_tokens": 99, "tools": [IMAGE]}, ()),
+        (Dialect.ANTHROPIC, MESSAGES, {"model": "claude-haiku-4-5", "max_tokens": 9, "tools": [ADVISOR]}, ("tools", 0)),
+    ],
+)  # fmt: skip
+def test_the_largest_limit_that_fits_is_added(
+    dialect: Dialect, path: str, asked: Any, place: Any, nanos: int
+) -> None:
+    found, sent = bounded(dialect, path, asked, nanos)
+    assert found.params is not None
+    name = "max_uses" if place else "max_tool_calls"
+    holder = sent
+    for step in place:
+        holder = holder[step]
+    assert 1 <= holder[name] < 1_000
+    fits = found.worst_case.cost_nanos <= nanos
+    assert fits or found.minimum_nanos <= nanos
+    assert f"{holder[name]}" in found.params.applied_limits[name]
+    found.check(nanos)
+    # One more would not fit, and what the client states is not changed.
+    holder[name] += 1
+    more = quote(call(dialect, path, sent)).within(nanos, AT)
+    assert more.params is not None
+    assert (more.worst_case.cost_nanos if fits else more.minimum_nanos) > nanos
+    assert json.loads(more.params.body) == sent
+    assert name not in more.params.applied_limits
+
+
+def test_the_usual_limits_are_lowered_where_they_do_not_fit() -> None:
+    asked = {"model": "claude-opus-5", "max_tokens": 99, "tools": [{**SEARCH, "max_uses": 4}, SEARCH, FETCH]}
+    found, sent = bounded(Dialect.ANTHROPIC, MESSAGES, asked, 5 * USD)
+    assert [tool["max_uses"] for tool in sent["tools"]] == [4, 10, 10]
+    assert found.params is not None
+    assert found.params.applied_limits == {"max_uses": "10", "max_content_tokens": "25000"}
+    lowered, sent = bounded(Dialect.ANTHROPIC, MESSAGES, asked, found.worst_case.cost_nanos * 3 // 4)
+    assert sent["tools"][0]["max_uses"] == 4
+    assert 1 <= sent["tools"][1]["max_uses"] == sent["tools"][2]["max_uses"] < 10
+    assert lowered.worst_case.cost_nanos < found.worst_case.cost_nanos
+
+
+def test_different_limits_of_tools_are_stated_in_their_order() -> None:
+    asked = {"model": "claude-haiku-4-5", "max_tokens": 99, "tools": [ADVISOR, SEARCH]}
+    found, sent = bounded(Dialect.ANTHROPIC, MESSAGES, asked, 20 * USD)
+    assert found.params is not None
+    uses = [tool["max_uses"] for tool in sent["tools"]]
+    assert uses[0] > uses[1] == 10
+    assert found.params.applied_limits == {"max_uses": f"{uses[0]}, 10", "advisor_max_tokens": "4096"}
+    assert sent["tools"][0]["max_tokens"] == 4_096
+
+
+def test_less_output_is_left_where_only_that_fits_and_then_the_call_is_refused_with_the_numbers() -> None:
+    asked = {"model": "gpt-5", "tools": [IMAGE], "input": "Hi"}
+    one, _ = bounded(Dialect.OPENAI, RESPONSES, asked, 0)
+    found, sent = bounded(Dialect.OPENAI, RESPONSES, asked, one.minimum_nanos)
+    assert sent["max_tool_calls"] == 1
+    found.check(one.minimum_nanos)
+    short, sent = bounded(Dialect.OPENAI, RESPONSES, asked, one.minimum_nanos - 1)
+    assert sent["max_tool_calls"] == 1
+    with pytest.raises(InvalidInput) as refusal:
+        short.check(one.minimum_nanos - 1)
+    assert refusal.value.details["worst_case_usd"] > refusal.value.details["limit_usd"]
 
 
 def test_more_searches_and_fetches_hold_more_input() -> None:

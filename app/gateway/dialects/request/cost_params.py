@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -16,6 +17,8 @@ MAX_TOKENS_OUT = 1_000_000
 MAX_TOKENS_IN = 1_050_000
 # A limit on the output is not lowered below this when credits are scarce.
 MIN_TOKENS_OUT = 256
+# Calls of tools: the highest limit that is added to a request without one.
+MAX_CALLS = 1_000
 
 
 def invalid_field(name: str, problem: str) -> InvalidInput:
@@ -121,6 +124,8 @@ class HostedTools(NamedTuple):
     use_nanos: tuple[tuple[str, int], ...] = ()
     image: SubCall | None = None
     sub_calls: tuple[SubCall, ...] = ()
+    # The same tools with each added limit at most this number; None if none was added.
+    bounded: Callable[[int], HostedTools] | None = None
 
 
 NO_TOOLS = HostedTools()
@@ -175,6 +180,15 @@ class CostParams(NamedTuple):
     def is_free(self) -> bool:
         """Return whether the upstream bills nothing for this call."""
         return self.surface is Surface.FREE
+
+    @property
+    def applied_limits(self) -> dict[str, str]:
+        """The limits that the gateway has set in the body, by name: a number, or one for each tool in their order."""
+        found = {} if self.applied_max_tokens is None else {"max_tokens": [str(self.applied_max_tokens)]}
+        for limit in self.tools.limits:
+            name = "advisor_max_tokens" if limit.name == "max_tokens" else limit.name
+            found.setdefault(name, []).append(str(limit.number))
+        return {name: each[0] if len(set(each)) == 1 else ", ".join(each) for name, each in found.items()}
 
     @property
     def can_be_bounded(self) -> bool:

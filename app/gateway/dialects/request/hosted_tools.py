@@ -1,52 +1,41 @@
-"""Tools of a request that run at the provider: their possible cost, and the limits that enforce it.
-
-List prices are from the providers' pricing pages of November 2026.
-"""
+"""Tools of a request that run at the provider, with the limits that it states."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from app.errors import RouteNotAllowed
 from app.gateway.dialects.request import images as image_bounds
+from app.gateway.dialects.request import tool_costs
 from app.gateway.dialects.request.cost_params import (
+    MAX_CALLS,
     NO_TOOLS,
     Dialect,
     HostedTools,
     SubCall,
     Surface,
-    ToolLimit,
     invalid_field,
 )
 from app.gateway.dialects.request.offered_tools import (
     CLIENT_DEFINED_FIELDS,
     OFFERED_PLUGINS,
     OFFERED_TOOLS,
-    OPENAI_TOOLS,
     ToolBilling,
+    not_offered_error,
     objects_in,
 )
+from app.gateway.dialects.request.tool_costs import ADVISOR_TOKENS, LIMITED, HostedTool, ToolRequest
 
-SEARCHES_PER_TOOL = 10
-# Anthropic's documentation of web fetch: a large page of documentation has 25 000 tokens.
-_FETCHES_PER_TOOL, _TOKENS_PER_FETCH = 10, 25_000
-# Held for one tool that adds input, and for ten searches.
-_MAX_TOKENS_PER_READER = 100_000
+CODE_EXECUTION, GOOGLE_MAPS = tool_costs.CODE_EXECUTION, tool_costs.GOOGLE_MAPS
+SEARCH_PER_PROMPT = tool_costs.SEARCH_PER_PROMPT
 # Results of OpenRouter's web plugin and search tool.
 _MAX_RESULTS = 25
-_MAX_FETCHED = 10**8
-_MAX_SEARCHES = 1_000
-_MAX_CALLS = 1_000
-
+# messages[0].content[0].tool.definition: no place where a provider reads tools is deeper.
+_MAX_PATH = 8
 # developers.openai.com, "Pricing", section "Tools". A container is billed by the minute, at least five; here always
 # the 20 minutes after which an idle one ends.
 _CONTAINER_NANOS = {"1g": 30_000_000, "4g": 120_000_000, "16g": 480_000_000, "64g": 1_920_000_000}
-# The preview tool and models cost 25 USD per 1 000 calls with some models and 10 with others: 25 here with all.
-_SEARCH_NANOS, _PREVIEW_SEARCH_NANOS = 10_000_000, 25_000_000
-# Two models bill 8 000 input tokens for the content of each search (0.15 and 0.40 USD per million).
-_SEARCH_BLOCK_NANOS = {"gpt-4o-mini": 1_200_000, "gpt-4.1-mini": 3_200_000}
 _DEFAULT_IMAGE_MODEL = "gpt-image-2.6-sunburst"
 _IMAGE_FIELDS = frozenset(
     {
@@ -55,15 +44,6 @@ _IMAGE_FIELDS = frozenset(
     }
 )  # fmt: skip
 _IMAGE_FORMATS = (None, "png", "webp", "jpeg")
-
-# platform.claude.com, "Pricing": 0.05 USD an hour, at least five minutes; here always an hour.
-_CODE_EXECUTION_NANOS = 50_000_000
-CODE_EXECUTION, GOOGLE_MAPS = "code_execution", "google_maps"
-# ai.google.dev, "Gemini API pricing": 25 USD per 1 000 prompts with Gemini 2. Later models bill each query, and no
-# response reports how many there were.
-_MAPS_NANOS = 25_000_000
-# With these models Google bills per prompt, whatever the number of searches.
-SEARCH_PER_PROMPT = ("gemini-1", "gemini-2")
 
 # Anthropic summarizes a conversation of 150 000 tokens, or of another number in the request, at least 50 000.
 _COMPACTION_DEFAULT_TOKENS, _COMPACTION_MIN_TOKENS = 150_000, 50_000
@@ -76,22 +56,20 @@ _SKIPPED_FIELDS = CLIENT_DEFINED_FIELDS | {"tool_choice", "toolChoice", "toolCon
 _COMPOUND = re.compile(r"(groq/)?compound(-beta)?(-mini)?", re.IGNORECASE)
 _DATE = re.compile(r"[0-9]{8}$")
 _SNAKE = re.compile(r"_([a-z])")
-
-
-class _Tool(NamedTuple):
-    kind: str
-    billing: ToolBilling
-    definition: Mapping[str, Any]
-    # Its position in the body.
-    path: tuple[str | int, ...] = ()
-
-    @property
-    def limit_holder(self) -> tuple[Mapping[str, Any], tuple[str | int, ...]]:
-        """The object that contains its limits, and its position: of OpenRouter's tools, their `parameters`."""
-        if not self.kind.startswith("openrouter:"):
-            return self.definition, self.path
-        parameters = self.definition.get("parameters")
-        return (parameters if isinstance(parameters, dict) else {}), (*self.path, "parameters")
+# Of a tool without a type, which runs at the client: in requests, and in the list of an MCP server's tools.
+_FUNCTION_FIELDS = frozenset(
+    {
+        "name", "type", "title", "description", "function", "parameters", "input_schema", "inputSchema", "strict",
+        "output_schema", "outputSchema", "annotations", "cache_control", "allowed_callers", "input_examples", "_meta",
+    }
+)  # fmt: skip
+# The only forms that are read; another one may be read by the provider.
+_SHAPES: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "tool_choice": ((str, dict), "a string or an object"),
+    "web_search_options": ((dict,), "an object"),
+    "mcp_servers": ((list,), "a list of objects"),
+    "plugins": ((list,), "a list"),
+}
 
 
 def read_hosted_tools(
@@ -99,51 +77,47 @@ def read_hosted_tools(
 ) -> HostedTools:
     """Return the possible cost of a request's hosted tools; any of the models may answer, the first by default.
 
-    Raises: RouteNotAllowed for a tool that is not offered, with `details.allowed`; InvalidInput for one of unbounded
-    cost.
+    Limits that the request lacks are as high as they can be: `bounded` lowers them.
+
+    Raises: RouteNotAllowed for a tool that is not offered, with `details.allowed`; InvalidInput for one that cannot be
+    read.
     """
-    listed = parsed.get("tools")
-    paths = {id(each): ("tools", at) for at, each in enumerate(listed)} if isinstance(listed, list) else {}
+    for name, (kinds, expected) in _SHAPES.items():
+        if (value := parsed.get(name)) is not None and not isinstance(value, kinds):
+            raise invalid_field(name, f"must be {expected}: its cost is read from it")
     found = [
-        tool._replace(path=paths.get(id(definition), ()))
-        for definition in _iter_tools(parsed)
-        for tool in _classify(dialect, surface, definition)
-        if tool.billing is not ToolBilling.NOTHING
+        _read_tool(dialect, parsed, kind, billing, definition)
+        for definition in _iter_tools(surface, parsed)
+        for kind, billing in _classify(dialect, surface, definition)
+        if billing is not ToolBilling.NOTHING
     ]
     models = [each.lower() for each in models]
-    model, is_research = models[0], any("deep-research" in each for each in models)
-    if (dialect is Dialect.GROQ and _COMPOUND.fullmatch(model)) or (
+    is_research = any("deep-research" in each for each in models)
+    if (dialect is Dialect.GROQ and _COMPOUND.fullmatch(models[0])) or (
         is_research and dialect is not Dialect.OPENAI
     ):
         # Only OpenAI's own deep research has a limit on its calls.
-        raise _not_offered_error("model", model, "Use a model without built-in tools.")
-    plugins = _plugins(dialect, parsed)
-    limits = _missing_limits(dialect, surface, parsed, found)
-    billed = _search_costs(dialect, models, parsed, found, plugins)
-    images = [tool for tool in found if tool.billing is ToolBilling.IMAGE]
-    most_calls = _count(parsed, "max_tool_calls")
-    if most_calls is None and (images or is_research):
-        raise invalid_field(
-            "max_tool_calls",
-            "is required with image generation and deep research, because each call is billed",
-        )
-    # The first version of Anthropic's connector only has servers; the next has a toolset for each.
-    has_bare_servers = bool(parsed.get("mcp_servers")) and all(tool.kind != "mcp_toolset" for tool in found)
-    if not found and not has_bare_servers:
-        return billed
-    return billed._replace(
-        readers=billed.readers + has_bare_servers + sum(map(_reader_count, found)),
-        is_unbounded=has_bare_servers or any(tool.billing is ToolBilling.UNBOUNDED for tool in found),
-        limits=limits,
-        container_nanos=sum(
-            _container_nanos(tool) for tool in found if tool.billing is ToolBilling.CONTAINER
-        ),
-        use_nanos=_fees(model, found),
-        image=_image_sub_call([tool.definition for tool in images], most_calls or 1),
-        sub_calls=tuple(
-            _advisor_sub_call(tool.definition) for tool in found if tool.billing is ToolBilling.ADVISOR
-        ),
-    )
+        raise not_offered_error("model", models[0], "Use a model without built-in tools.")
+    servers = parsed.get("mcp_servers") or ()
+    if not all(isinstance(server, dict) for server in servers):
+        raise invalid_field("mcp_servers", "must be a list of objects: its cost is read from it")
+    is_search_model = "web_search_options" in parsed or any("-search" in each for each in models)
+    is_online = any("online" in each.split(":")[1:] for each in models)
+    extra = _plugins(dialect, parsed) + is_search_model + is_online
+    if not (found or servers or extra or is_research):
+        return NO_TOOLS
+    return ToolRequest(
+        dialect,
+        surface,
+        tuple(models),
+        tuple(found),
+        _count(parsed, "max_tool_calls"),
+        extra,
+        is_search_model,
+        # The first version of Anthropic's connector only has servers; the next has a toolset for each.
+        has_bare_servers=bool(servers) and all(tool.kind != "mcp_toolset" for tool in found),
+        is_research=is_research,
+    ).at_most(MAX_CALLS)
 
 
 def compaction_calls(parsed: Mapping[str, Any], model: str, tokens_in: int) -> tuple[SubCall, ...]:
@@ -161,156 +135,126 @@ def compaction_calls(parsed: Mapping[str, Any], model: str, tokens_in: int) -> t
     return ()
 
 
-def _iter_tools(parsed: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the tools of a request, including those added by items of its conversation."""
+def _iter_tools(surface: Surface, parsed: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the tools of a request, including those added by items of its conversation. Raises: InvalidInput."""
     for node in objects_in(parsed, _SKIPPED_FIELDS):
-        if "tools" in node:
-            tools = node["tools"]
-            listed = tools if isinstance(tools, list) else [tools]
-            yield from (tool for tool in listed if isinstance(tool, dict))
-        if node.get("type") == "tool_definition" and isinstance(node.get("definition"), dict):
-            yield node["definition"]
+        tools = node.get("tools")
+        # Google reads a single object like a list of one.
+        listed = [tools] if surface is Surface.GENERATE and isinstance(tools, dict) else tools
+        if node.get("type") == "tool_definition":
+            listed = [*(listed or ()), node.get("definition")]
+        if listed is None:
+            continue
+        if not isinstance(listed, list) or not all(isinstance(tool, dict) for tool in listed):
+            raise not_offered_error("tools", "tools in this form", "Send a list of objects, each a tool.")
+        yield from listed
 
 
-def _classify(dialect: Dialect, surface: Surface, definition: Mapping[str, Any]) -> Iterator[_Tool]:
+def _classify(
+    dialect: Dialect, surface: Surface, definition: Mapping[str, Any]
+) -> Iterator[tuple[str, ToolBilling]]:
     # In generateContent, the kind of a tool is the name of its field.
-    kinds = list(definition) if surface is Surface.GENERATE else [definition.get("type") or "function"]
+    kinds = list(definition) if surface is Surface.GENERATE else [_kind(definition)]
     if dialect is Dialect.GEMINI:
         kinds = [_SNAKE.sub(lambda part: part[1].upper(), str(kind)) for kind in kinds]
     offered = OFFERED_TOOLS[dialect]
-    for kind in map(str, kinds):
+    for kind in kinds:
         billing = offered.get(kind) or offered.get(_DATE.sub("*", kind))
         if billing is None:
-            raise _not_offered_error(
-                "tools", kind, f"Available: {', '.join(offered)}.", allowed=list(offered)
-            )
+            raise not_offered_error("tools", kind, f"Available: {', '.join(offered)}.", allowed=list(offered))
         if definition.get("tunnel_id"):
-            raise _not_offered_error(
+            raise not_offered_error(
                 "tools.tunnel_id", kind, "Use server_url: tunnels belong to the operator's account."
             )
         environment = definition.get("environment")
         if kind == "shell" and isinstance(environment, dict) and environment.get("type") == "local":
             billing = ToolBilling.NOTHING
-        yield _Tool(kind, billing, definition)
+        yield kind, billing
+
+
+def _kind(definition: Mapping[str, Any]) -> str:
+    """Return the type of a tool; without one it is a function, and has nothing else than a function has."""
+    kind = definition.get("type")
+    if kind is not None:
+        return str(kind)
+    unknown = [
+        name for name in definition if name not in _FUNCTION_FIELDS and type(definition[name]) is not bool
+    ]
+    if unknown or not definition:
+        what = f"a tool without type, and with {unknown[0]}" if unknown else "an empty tool"
+        raise not_offered_error("tools", what, "Send its type.")
+    return "function"
+
+
+def _read_tool(
+    dialect: Dialect,
+    parsed: Mapping[str, Any],
+    kind: str,
+    billing: ToolBilling,
+    definition: Mapping[str, Any],
+) -> HostedTool:
+    """Return a tool with the limits that it states. Raises: InvalidInput."""
+    holder: Any = definition
+    below: tuple[str, ...] = ()
+    if kind.startswith("openrouter:"):
+        holder, below = definition.get("parameters") or {}, ("parameters",)
+        if not isinstance(holder, dict):
+            raise invalid_field("tools.parameters", "must be an object")
+    uses, content = _count(holder, "max_uses"), _count(holder, "max_content_tokens")
+    tool = HostedTool(kind, billing, (), uses, content)
+    if billing is ToolBilling.CONTAINER:
+        return tool._replace(nanos=_container_nanos(kind, definition))
+    if billing is ToolBilling.IMAGE:
+        return tool._replace(sub_call=_read_image(definition))
+    if billing is ToolBilling.ADVISOR:
+        model, tokens = definition.get("model"), _count(definition, "max_tokens")
+        if not isinstance(model, str):
+            raise invalid_field("tools", "an advisor needs a model, because it is billed separately")
+        call = SubCall(model, 0, tokens or ADVISOR_TOKENS)
+        tool = tool._replace(sub_call=call, has_tokens=bool(tokens), uses=uses or None)
+    if billing in LIMITED and dialect is not Dialect.GEMINI:
+        path = (*_path_to(parsed, definition), *below)
+        if len(path) > _MAX_PATH:
+            raise invalid_field("tools", f"may contain {kind} in the request's own list of tools only")
+        return tool._replace(path=path)
+    return tool
+
+
+def _path_to(parsed: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[str | int, ...]:
+    # The request's own list of tools is looked at first.
+    stack: list[tuple[tuple[str | int, ...], Any]] = [((), parsed), (("tools",), parsed.get("tools"))]
+    while stack:
+        path, node = stack.pop()
+        if node is wanted:
+            return path
+        inner = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+        stack += [((*path, key), each) for key, each in inner if isinstance(each, dict | list)]
+    raise LookupError("a tool comes from the request")
 
 
 def _plugins(dialect: Dialect, parsed: Mapping[str, Any]) -> int:
-    plugins = (parsed.get("plugins") or []) if dialect is Dialect.OPENROUTER else []
-    if not isinstance(plugins, list):
-        raise invalid_field("plugins", "must be a list")
+    plugins = (parsed.get("plugins") or ()) if dialect is Dialect.OPENROUTER else ()
     names = [str(plugin.get("id") if isinstance(plugin, dict) else plugin) for plugin in plugins]
     for name in names:
         if name not in OFFERED_PLUGINS:
             allowed = sorted(OFFERED_PLUGINS)
-            raise _not_offered_error("plugins", name, f"Available: {', '.join(allowed)}.", allowed=allowed)
-    if any(
-        (_count(each, "max_results") or 0) > _MAX_RESULTS for each in plugins or () if isinstance(each, dict)
-    ):
+            raise not_offered_error("plugins", name, f"Available: {', '.join(allowed)}.", allowed=allowed)
+    if any((_count(each, "max_results") or 0) > _MAX_RESULTS for each in plugins if isinstance(each, dict)):
         raise invalid_field("plugins.max_results", f"must be at most {_MAX_RESULTS}")
     return len(names)
 
 
-def _search_costs(
-    dialect: Dialect, models: Sequence[str], parsed: Mapping[str, Any], found: Sequence[_Tool], plugins: int
-) -> HostedTools:
-    """Return the maximum number of searches, and their price if the price table has another or none."""
-    model = models[0]
-    tools = [tool for tool in found if tool.billing is ToolBilling.SEARCHES]
-    is_search_model = "web_search_options" in parsed or any("-search" in each for each in models)
-    if dialect is Dialect.OPENAI and is_search_model and not tools:
-        # Chat models that search once before each answer and do not report it.
-        each = _SEARCH_NANOS if "-search-api" in model else _PREVIEW_SEARCH_NANOS
-        return HostedTools(readers=1, searches=1, searches_unreported=1, search_nanos=each)
-    per_prompt = dialect is Dialect.GEMINI and model.startswith(SEARCH_PER_PROMPT)
-    counted = [tool for tool in tools if not _shares_call_limit(dialect, tool)]
-    searches = sum(1 if per_prompt else _max_uses(tool) for tool in counted)
-    if len(counted) < len(tools):
-        searches += _max_calls(dialect, parsed, found)
-    extra = plugins + is_search_model + any("online" in each.split(":")[1:] for each in models)
-    if not tools and not extra:
-        return NO_TOOLS
-    searches += extra * SEARCHES_PER_TOOL
-    search_nanos = None
-    if dialect is Dialect.OPENAI and tools:
-        is_preview = any("preview" in tool.kind for tool in tools)
-        blocks = (nanos for name, nanos in _SEARCH_BLOCK_NANOS.items() if model.startswith(name))
-        search_nanos = _PREVIEW_SEARCH_NANOS if is_preview else _SEARCH_NANOS + next(blocks, 0)
-    # Searches beyond the first ten of each tool add more text.
-    surplus_searches = max(0, searches - (len(tools) + extra) * SEARCHES_PER_TOOL)
-    readers = extra + -(-min(surplus_searches, _MAX_SEARCHES) // SEARCHES_PER_TOOL)
-    return HostedTools(readers=readers, searches=min(searches, _MAX_SEARCHES), search_nanos=search_nanos)
-
-
-def _missing_limits(
-    dialect: Dialect, surface: Surface, parsed: Mapping[str, Any], found: Sequence[_Tool]
-) -> tuple[ToolLimit, ...]:
-    """Return the limits to add to a request, equal to what the hold covers. Raises: InvalidInput.
-
-    Gemini's searches and MCP toolsets have no limits.
-    """
-    limits = []
-    for tool in found:
-        holder, path = tool.limit_holder
-        for name, number in () if _shares_call_limit(dialect, tool) else _LIMITS.get(tool.billing, ()):
-            if dialect is Dialect.GEMINI or _count(holder, name) is not None:
-                continue
-            if not tool.path:
-                raise invalid_field(name, f"is required for {tool.kind} outside the list of tools")
-            limits.append(ToolLimit(path, name, number))
-    is_together = any(_shares_call_limit(dialect, tool) for tool in found)
-    if is_together and surface in _SHARED_LIMIT_SURFACES and _count(parsed, "max_tool_calls") is None:
-        limits.append(ToolLimit((), "max_tool_calls", _max_calls(dialect, parsed, found)))
-    return tuple(limits)
-
-
-_LIMITS: Mapping[ToolBilling, tuple[tuple[str, int], ...]] = {
-    ToolBilling.SEARCHES: (("max_uses", SEARCHES_PER_TOOL),),
-    ToolBilling.FETCHES: (("max_uses", _FETCHES_PER_TOOL), ("max_content_tokens", _TOKENS_PER_FETCH)),
-}
-_SHARED_LIMIT_SURFACES = frozenset({Surface.CHAT, Surface.RESPONSES})
-
-
-def _shares_call_limit(dialect: Dialect, tool: _Tool) -> bool:
-    """Return whether `max_tool_calls` of the request limits a tool: only OpenAI's own tools."""
-    return (
-        dialect in {Dialect.OPENAI, Dialect.OPENROUTER}
-        and tool.kind in OPENAI_TOOLS
-        and tool.billing in {ToolBilling.SEARCHES, ToolBilling.UNBOUNDED}
-    )
-
-
-def _max_calls(dialect: Dialect, parsed: Mapping[str, Any], found: Sequence[_Tool]) -> int:
-    stated = _count(parsed, "max_tool_calls")
-    if stated is not None:
-        return stated
-    return SEARCHES_PER_TOOL * sum(_shares_call_limit(dialect, tool) for tool in found)
-
-
-def _max_uses(tool: _Tool) -> int:
-    return _count(tool.limit_holder[0], "max_uses") or SEARCHES_PER_TOOL
-
-
-def _reader_count(tool: _Tool) -> int:
-    """Return the input that a tool may add, in units of `_MAX_TOKENS_PER_READER`."""
-    if tool.billing in {ToolBilling.IMAGE, ToolBilling.ADVISOR}:
-        return 0
-    if tool.billing is not ToolBilling.FETCHES:
-        return 1
-    content = _count(tool.limit_holder[0], "max_content_tokens") or _TOKENS_PER_FETCH
-    return -(-min(_max_uses(tool) * content, _MAX_FETCHED) // _MAX_TOKENS_PER_READER)
-
-
-def _container_nanos(tool: _Tool) -> int:
+def _container_nanos(kind: str, tool: Mapping[str, Any]) -> int:
     """Return the price of a container created by the call, without stored references. Raises: RouteNotAllowed."""
-    name, made = ("environment", "container_auto") if tool.kind == "shell" else ("container", "auto")
-    place = tool.definition.get(name)
+    name, made = ("environment", "container_auto") if kind == "shell" else ("container", "auto")
+    place = tool.get(name)
     definition = {key: value for key, value in place.items() if value} if isinstance(place, dict) else {}
     network = definition.pop("network_policy", {"type": "disabled"})
     memory = definition.pop("memory_limit", "1g")
     if definition != {"type": made} or network != {"type": "disabled"}:
-        raise _not_offered_error(
+        raise not_offered_error(
             f"tools.{name}",
-            tool.kind,
+            kind,
             f'Use {name} {{"type": "{made}"}} with memory_limit, without files, skills and network.',
         )
     if not isinstance(memory, str) or memory not in _CONTAINER_NANOS:
@@ -318,45 +262,17 @@ def _container_nanos(tool: _Tool) -> int:
     return _CONTAINER_NANOS[memory]
 
 
-def _fees(model: str, found: Sequence[_Tool]) -> tuple[tuple[str, int], ...]:
-    fees = {}
-    for tool in found:
-        if tool.billing is ToolBilling.CODE:
-            fees[CODE_EXECUTION] = _CODE_EXECUTION_NANOS
-        if tool.billing is ToolBilling.MAPS:
-            if not model.startswith(SEARCH_PER_PROMPT):
-                raise _not_offered_error(
-                    "tools", tool.kind, "Grounding with Maps is available with Gemini 2 models."
-                )
-            fees[GOOGLE_MAPS] = _MAPS_NANOS
-    return tuple(fees.items())
-
-
-def _image_sub_call(definitions: Sequence[Mapping[str, Any]], most_calls: int) -> SubCall | None:
-    if not definitions:
-        return None
-    if len(definitions) > 1:
-        raise invalid_field("tools", "may contain only one image_generation")
-    (tool,) = definitions
+def _read_image(tool: Mapping[str, Any]) -> SubCall:
+    """Return the generation of one image. Raises: InvalidInput, RouteNotAllowed."""
     surplus = sorted(name for name in tool if tool[name] is not None and name not in _IMAGE_FIELDS)
     if surplus:
-        raise _not_offered_error("tools", f"image_generation with {surplus[0]}", "Leave it out.")
+        raise not_offered_error("tools", f"image_generation with {surplus[0]}", "Leave it out.")
     if tool.get("output_format") not in _IMAGE_FORMATS:
         raise invalid_field("tools.output_format", "must be png, webp or jpeg")
     model = tool.get("model") or _DEFAULT_IMAGE_MODEL
     if not isinstance(model, str):
         raise invalid_field("tools.model", "must be a string")
-    return SubCall(model, min(most_calls, _MAX_CALLS), image_bounds.generated_image_tokens(model, tool))
-
-
-def _advisor_sub_call(definition: Mapping[str, Any]) -> SubCall:
-    model = definition.get("model")
-    uses, tokens = _count(definition, "max_uses"), _count(definition, "max_tokens")
-    if not isinstance(model, str) or not uses or not tokens:
-        raise invalid_field(
-            "tools", "an advisor needs model, max_uses and max_tokens, because it is billed separately"
-        )
-    return SubCall(model, min(uses, _MAX_CALLS), tokens)
+    return SubCall(model, 0, image_bounds.generated_image_tokens(model, tool))
 
 
 def _count(given: Mapping[str, Any], name: str) -> int | None:
@@ -366,13 +282,3 @@ def _count(given: Mapping[str, Any], name: str) -> int | None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise invalid_field(name, "must be a whole number of zero or more")
     return value
-
-
-def _not_offered_error(field: str, what: str, hint: str, *, allowed: Sequence[str] = ()) -> RouteNotAllowed:
-    return RouteNotAllowed(
-        f"{what[:100]!r} is not available here: its cost has no limit that the gateway can enforce and charge. {hint}",
-        details={
-            "fields": {field: ["is not available here"]},
-            **({"allowed": list(allowed)} if allowed else {}),
-        },
-    )

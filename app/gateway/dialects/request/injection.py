@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
-from itertools import islice
 from typing import Any
 
 from app.gateway.dialects.request.cost_params import CostParams, Surface, ToolLimit, invalid_field
+from app.gateway.dialects.request.input_bounds import HOSTED_TOOL_LIKELY_TOKENS, HOSTED_TOOL_TOKENS
 
 # Fields in which an upstream reads the limit on the output; the first is added if a body has none of them.
 OUTPUT_LIMIT_FIELDS: Mapping[Surface, tuple[str, ...]] = {
@@ -78,14 +78,26 @@ def limit_output(params: CostParams, tokens: int) -> CostParams:
     )
 
 
+def limit_calls(params: CostParams, most: int) -> CostParams:
+    """Return the parameters with each limit that was added to hosted tools at most this number; the body stays."""
+    if params.tools.bounded is None:
+        return params
+    tools = params.tools.bounded(most)
+    readers = tools.readers - params.tools.readers
+    return params._replace(
+        # Summaries of the conversation are calls without a limit.
+        tools=tools._replace(sub_calls=tools.sub_calls + params.tools.sub_calls[len(tools.sub_calls) :]),
+        searches=tools.searches,
+        tokens_in=params.tokens_in + readers * HOSTED_TOOL_TOKENS,
+        tokens_in_likely=params.tokens_in_likely + readers * HOSTED_TOOL_LIKELY_TOKENS,
+    )
+
+
 def limit_tools(body: bytes, limits: Sequence[ToolLimit]) -> bytes:
     """Return a body with these limits on hosted tools. All other bytes stay."""
     if not limits:
         return body
-    text = body.decode("utf-8", "surrogatepass")
-    for limit in limits:
-        text = _with_member_at(text, limit.path, limit.name, str(limit.number))
-    return text.encode("utf-8", "surrogatepass")
+    return _with_limits(body.decode("utf-8", "surrogatepass"), limits).encode("utf-8", "surrogatepass")
 
 
 def _with_output_limit(text: str, names: Sequence[str], tokens: int) -> str:
@@ -120,21 +132,29 @@ def _with_member(text: str, name: str, value: str) -> str:
     return f"{text[:first]}{json.dumps(name)}:{value}{comma}{text[first:]}"
 
 
-def _with_member_at(text: str, path: Sequence[str | int], name: str, value: str) -> str:
-    """Return a text with a field set in the object at a path of names and positions; missing objects are added.
+def _with_limits(text: str, limits: Sequence[ToolLimit]) -> str:
+    """Return the text of an object or array with limits set at their paths; missing objects are added.
 
     Raises: ValueError, IndexError.
     """
-    if not path:
-        return _with_member(text, name, value)
-    first, rest = path[0], path[1:]
-    if isinstance(first, int):
-        start, end = next(islice(_elements(text), first, None), (0, 0))
-    else:
-        start, end = _value_spans(text).get(first, (0, 0))
+    below: dict[str | int, list[ToolLimit]] = {}
+    for limit in limits:
+        if limit.path:
+            below.setdefault(limit.path[0], []).append(limit._replace(path=limit.path[1:]))
+    spans: dict[Any, tuple[int, int]] = {}
+    if below:
+        spans = dict(enumerate(_elements(text))) if text.lstrip()[0] == "[" else {**_value_spans(text)}
+    # From the end, so that positions stay; what is added is added at the beginning.
+    for key in sorted(below, key=lambda key: spans.get(key, (0, 0)), reverse=True):
+        start, end = spans.get(key, (0, 0))
         if text[start:end] in {"", "null"}:
-            return _with_member(text, first, _with_member_at("{}", rest, name, value))
-    return text[:start] + _with_member_at(text[start:end], rest, name, value) + text[end:]
+            text = _with_member(text, str(key), _with_limits("{}", below[key]))
+        else:
+            text = text[:start] + _with_limits(text[start:end], below[key]) + text[end:]
+    for limit in limits:
+        if not limit.path:
+            text = _with_member(text, limit.name, str(limit.number))
+    return text
 
 
 def member_span(text: str, name: str) -> tuple[int, int]:

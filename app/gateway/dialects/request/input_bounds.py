@@ -29,7 +29,7 @@ _RECORDING_BYTES_PER_TOKEN, _RECORDING_LIKELY_BYTES_PER_TOKEN, _MIN_RECORDING_TO
 _REMOTE_FILE_LIKELY = 10_000
 
 # A tool that runs at the provider adds its results to the prompt.
-_HOSTED_TOOL, _HOSTED_TOOL_LIKELY = 100_000, 5_000
+HOSTED_TOOL_TOKENS, HOSTED_TOOL_LIKELY_TOKENS = 100_000, 5_000
 
 _CONTENT_FIELDS = ("messages", "input", "contents", "content", "requests")
 _SYSTEM_FIELDS = ("systemInstruction", "system_instruction", "system")
@@ -100,8 +100,8 @@ def input_bound(
         at_most += part.at_most - max_text_tokens(counted)
         likely += part.likely
         likely_bytes -= len(counted)
-    at_most += tools.readers * _HOSTED_TOOL
-    likely += tools.readers * _HOSTED_TOOL_LIKELY + likely_tokens(max(0, likely_bytes))
+    at_most += tools.readers * HOSTED_TOOL_TOKENS
+    likely += tools.readers * HOSTED_TOOL_LIKELY_TOKENS + likely_tokens(max(0, likely_bytes))
     return InputBound(max(at_most, likely), likely, media > 0, writes_cache, is_unbounded, has_audio)
 
 

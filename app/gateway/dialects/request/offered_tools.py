@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any
 
+from app.errors import RouteNotAllowed
 from app.gateway.dialects.request.cost_params import Dialect
 
 
@@ -142,3 +143,14 @@ def objects_in(parsed: Any, skipped: Collection[str] = CLIENT_DEFINED_FIELDS) ->
                 ):
                     stack.append(value)
     return found
+
+
+def not_offered_error(field: str, what: str, hint: str, *, allowed: Sequence[str] = ()) -> RouteNotAllowed:
+    """Return the error for a tool whose cost cannot be known."""
+    return RouteNotAllowed(
+        f"{what[:100]!r} is not available here: its cost has no limit that the gateway can enforce and charge. {hint}",
+        details={
+            "fields": {field: ["is not available here"]},
+            **({"allowed": list(allowed)} if allowed else {}),
+        },
+    )

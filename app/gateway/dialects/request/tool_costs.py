@@ -1,0 +1,190 @@
+"""The possible cost of a request's hosted tools, at any limit on their calls.
+
+List prices are from the providers' pricing pages of November 2026.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from app.gateway.dialects.request.cost_params import (
+    MAX_CALLS,
+    NO_TOOLS,
+    Dialect,
+    HostedTools,
+    SubCall,
+    Surface,
+    ToolLimit,
+    invalid_field,
+)
+from app.gateway.dialects.request.offered_tools import OPENAI_TOOLS, ToolBilling, not_offered_error
+
+SEARCHES_PER_TOOL = 10
+# Anthropic's documentation of web fetch: a large page of documentation has 25 000 tokens.
+_FETCHES_PER_TOOL, _TOKENS_PER_FETCH = 10, 25_000
+# Held for one tool that adds input, and for ten searches.
+_MAX_TOKENS_PER_READER = 100_000
+_MAX_FETCHED = 10**8
+_MAX_SEARCHES = 1_000
+# Anthropic's SDK: an advisor writes at least 1 024 tokens; 2 048 are recommended.
+ADVISOR_TOKENS = 4_096
+
+# The preview tool and models cost 25 USD per 1 000 calls with some models and 10 with others: 25 here with all.
+_SEARCH_NANOS, _PREVIEW_SEARCH_NANOS = 10_000_000, 25_000_000
+# Two models bill 8 000 input tokens for the content of each search (0.15 and 0.40 USD per million).
+_SEARCH_BLOCK_NANOS = {"gpt-4o-mini": 1_200_000, "gpt-4.1-mini": 3_200_000}
+# platform.claude.com, "Pricing": 0.05 USD an hour, at least five minutes; here always an hour.
+_CODE_EXECUTION_NANOS = 50_000_000
+CODE_EXECUTION, GOOGLE_MAPS = "code_execution", "google_maps"
+# ai.google.dev, "Gemini API pricing": 25 USD per 1 000 prompts with Gemini 2. Later models bill each query, and no
+# response reports how many there were.
+_MAPS_NANOS = 25_000_000
+# With these models Google bills per prompt, whatever the number of searches.
+SEARCH_PER_PROMPT = ("gemini-1", "gemini-2")
+
+LIMITED = frozenset({ToolBilling.SEARCHES, ToolBilling.FETCHES, ToolBilling.ADVISOR})
+_SHARED_LIMIT_SURFACES = frozenset({Surface.CHAT, Surface.RESPONSES})
+
+
+class HostedTool(NamedTuple):
+    """A tool of a request: the position in the body of the object with its limits, and those that it states."""
+
+    kind: str
+    billing: ToolBilling
+    path: tuple[str | int, ...]
+    uses: int | None
+    content: int | None
+    nanos: int = 0
+    # An image or an advisor: one call, and whether the request limits its output.
+    sub_call: SubCall | None = None
+    has_tokens: bool = True
+
+
+class ToolRequest(NamedTuple):
+    """What a request says about its hosted tools, without its content."""
+
+    dialect: Dialect
+    surface: Surface
+    models: tuple[str, ...]
+    tools: tuple[HostedTool, ...]
+    max_tool_calls: int | None
+    # Plugins and models that search, of which some search once before each answer.
+    extra: int
+    is_search_model: bool
+    has_bare_servers: bool
+    is_research: bool
+
+    def of(self, billing: ToolBilling) -> list[HostedTool]:
+        """Return the tools that are billed in one way."""
+        return [tool for tool in self.tools if tool.billing is billing]
+
+    def at_most(self, most: int) -> HostedTools:
+        """Return the possible cost if each limit that the request lacks is at most this number, and these limits."""
+        images = self.of(ToolBilling.IMAGE)
+        shared = sum(_shares_call_limit(self.dialect, tool) for tool in self.tools)
+        limits = [limit for tool in self.tools for limit in self._limits_of(tool, most)]
+        calls = self.max_tool_calls
+        if calls is None and (shared or images or self.is_research):
+            calls = min(most, MAX_CALLS if images or self.is_research else SEARCHES_PER_TOOL * shared)
+            if self.surface in _SHARED_LIMIT_SURFACES:
+                limits.append(ToolLimit((), "max_tool_calls", calls))
+        billed = self._search_costs(most, calls or 0)
+        if not self.tools and not self.has_bare_servers and not limits:
+            return billed
+        return billed._replace(
+            readers=billed.readers
+            + self.has_bare_servers
+            + sum(_reader_count(tool, most) for tool in self.tools),
+            is_unbounded=self.has_bare_servers or bool(self.of(ToolBilling.UNBOUNDED)),
+            limits=tuple(limits),
+            container_nanos=sum(tool.nanos for tool in self.tools if tool.billing is ToolBilling.CONTAINER),
+            use_nanos=_fees(self.models[0], self.tools),
+            image=_image_sub_call(images, min(calls or 1, MAX_CALLS)),
+            sub_calls=tuple(
+                tool.sub_call._replace(calls=min(most if tool.uses is None else tool.uses, MAX_CALLS))
+                for tool in self.of(ToolBilling.ADVISOR)
+                if tool.sub_call is not None
+            ),
+            bounded=self.at_most if limits else None,
+        )
+
+    def _limits_of(self, tool: HostedTool, most: int) -> Iterator[ToolLimit]:
+        """Yield the limits to add to a tool: Gemini's searches and MCP toolsets have none."""
+        if self.dialect is Dialect.GEMINI or _shares_call_limit(self.dialect, tool):
+            return
+        if tool.uses is None and tool.billing in LIMITED:
+            yield ToolLimit(tool.path, "max_uses", most if tool.sub_call else min(most, SEARCHES_PER_TOOL))
+        if tool.content is None and tool.billing is ToolBilling.FETCHES:
+            yield ToolLimit(tool.path, "max_content_tokens", _TOKENS_PER_FETCH)
+        if not tool.has_tokens:
+            yield ToolLimit(tool.path, "max_tokens", ADVISOR_TOKENS)
+
+    def _search_costs(self, most: int, calls: int) -> HostedTools:
+        """Return the maximum number of searches, and their price if the price table has another or none."""
+        model, tools = self.models[0], self.of(ToolBilling.SEARCHES)
+        if self.dialect is Dialect.OPENAI and self.is_search_model and not tools:
+            # Chat models that search once before each answer and do not report it.
+            each = _SEARCH_NANOS if "-search-api" in model else _PREVIEW_SEARCH_NANOS
+            return HostedTools(readers=1, searches=1, searches_unreported=1, search_nanos=each)
+        per_prompt = self.dialect is Dialect.GEMINI and model.startswith(SEARCH_PER_PROMPT)
+        counted = [tool for tool in tools if not _shares_call_limit(self.dialect, tool)]
+        searches = sum(1 if per_prompt else _max_uses(tool, most) for tool in counted)
+        if len(counted) < len(tools):
+            searches += calls
+        if not tools and not self.extra:
+            return NO_TOOLS
+        searches += self.extra * SEARCHES_PER_TOOL
+        search_nanos = None
+        if self.dialect is Dialect.OPENAI and tools:
+            is_preview = any("preview" in tool.kind for tool in tools)
+            blocks = (nanos for name, nanos in _SEARCH_BLOCK_NANOS.items() if model.startswith(name))
+            search_nanos = _PREVIEW_SEARCH_NANOS if is_preview else _SEARCH_NANOS + next(blocks, 0)
+        # Searches beyond the first ten of each tool add more text.
+        surplus_searches = max(0, searches - (len(tools) + self.extra) * SEARCHES_PER_TOOL)
+        readers = self.extra + -(-min(surplus_searches, _MAX_SEARCHES) // SEARCHES_PER_TOOL)
+        return HostedTools(readers=readers, searches=min(searches, _MAX_SEARCHES), search_nanos=search_nanos)
+
+
+def _shares_call_limit(dialect: Dialect, tool: HostedTool) -> bool:
+    """Return whether `max_tool_calls` of the request limits a tool: only OpenAI's own tools."""
+    return (
+        dialect in {Dialect.OPENAI, Dialect.OPENROUTER}
+        and tool.kind in OPENAI_TOOLS
+        and tool.billing in {ToolBilling.SEARCHES, ToolBilling.UNBOUNDED}
+    )
+
+
+def _max_uses(tool: HostedTool, most: int) -> int:
+    return tool.uses or min(most, SEARCHES_PER_TOOL)
+
+
+def _reader_count(tool: HostedTool, most: int) -> int:
+    """Return the input that a tool may add, in units of `_MAX_TOKENS_PER_READER`."""
+    if tool.billing in {ToolBilling.IMAGE, ToolBilling.ADVISOR}:
+        return 0
+    if tool.billing is not ToolBilling.FETCHES:
+        return 1
+    fetched = _max_uses(tool, most) * (tool.content or _TOKENS_PER_FETCH)
+    return -(-min(fetched, _MAX_FETCHED) // _MAX_TOKENS_PER_READER)
+
+
+def _fees(model: str, found: Sequence[HostedTool]) -> tuple[tuple[str, int], ...]:
+    fees = {}
+    for tool in found:
+        if tool.billing is ToolBilling.CODE:
+            fees[CODE_EXECUTION] = _CODE_EXECUTION_NANOS
+        if tool.billing is ToolBilling.MAPS:
+            if not model.startswith(SEARCH_PER_PROMPT):
+                raise not_offered_error(
+                    "tools", tool.kind, "Grounding with Maps is available with Gemini 2 models."
+                )
+            fees[GOOGLE_MAPS] = _MAPS_NANOS
+    return tuple(fees.items())
+
+
+def _image_sub_call(images: Sequence[HostedTool], calls: int) -> SubCall | None:
+    if len(images) > 1:
+        raise invalid_field("tools", "may contain only one image_generation")
+    found = images[0].sub_call if images else None
+    return found and found._replace(calls=calls)
