@@ -83,6 +83,9 @@ class _UpstreamSettings(BaseSettings):
     tavily_api_key: SecretStr = SecretStr("")
     tavily_base_url: BaseUrl = "https://api.tavily.com"
     gateway_providers_file: str = ""
+    gateway_prices_url: str = Field(
+        "", repr=False, pattern=r"^($|/|https://|http://(127\.0\.0\.1|localhost)[:/])"
+    )
     gateway_max_call_usd: Decimal = Field(Decimal("5.00"), gt=0, le=1_000_000)
     upstream_connect_timeout_seconds: Decimal = Field(Decimal(5), gt=0, le=60)
     upstream_read_timeout_seconds: Decimal = Field(Decimal(600), gt=0, le=3600)

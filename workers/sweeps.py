@@ -23,6 +23,7 @@ from app.db.leases import lease, once_per_period
 from app.db.unit_of_work import read_only_unit, snapshot, unit_of_work
 from app.device import guess_limits
 from app.events import feed as event_feed
+from app.gateway.pricing import price_updates
 from app.idempotency import service as idempotency
 from app.jobs import JobName
 from app.owner.passkeys import service as passkeys
@@ -50,6 +51,7 @@ AUDIT_LEASE = "audit"
 _AUDIT_EVERY = timedelta(hours=1)
 _AUDIT_DURATION = timedelta(seconds=JobName.AUDIT.timeout_seconds)
 _NEWEST_ENTRIES = 1000
+_PRICES_EVERY = timedelta(hours=1)
 
 
 def audit() -> list[str]:
@@ -112,6 +114,7 @@ def sweep() -> None:
             "prune_sessions": lambda: spending_sessions.prune(cutoff),
             "prune_history": lambda: wallets_retention.prune(cutoff),
             "resume_settlements": payments.check_gas_reserves,
+            "refresh_prices": _refresh_prices,
             # Last, because it queries the chains.
             "purge_keys": lambda: platform_keys.purge_retired_keys(actors.system_actor("sweep"), now=now),
         }
@@ -126,6 +129,14 @@ def _run_step(name: str, step: Callable[[], object]) -> None:
         raise
     except Exception:
         _log.exception("sweep_step_failed", step=name)
+
+
+def _refresh_prices() -> None:
+    if not app_state().settings.gateway_prices_url:
+        return
+    with once_per_period(_PRICES_EVERY, "prices", duration=_LEASE) as due:
+        if due:
+            price_updates.refresh()
 
 
 def _prune_claim_records(now: datetime) -> None:

@@ -21,6 +21,7 @@ from app.gateway.dialects.request import injection
 from app.gateway.dialects.request.cost_params import CostParams
 from app.gateway.dialects.request.parse import read_cost_params
 from app.gateway.metering import FixedPriceMeter, GatewayMeter, HoldMeter, PrepaidMeter
+from app.gateway.pricing import price_updates
 from app.gateway.pricing.quotes import CallQuote, PerRpcMethod, PricedRequest, rpc_methods
 from app.gateway.providers.table import Provider, UpstreamLocation
 from app.gateway.validation.body import parse_body
@@ -161,6 +162,7 @@ class GatewayCall:
     def _quote(self, params: CostParams | None) -> CallQuote:
         validated = self.validated
         match = validated.location.match
+        price_updates.follow()
         now = clock.now()
         found = match.route.rule.quote(PricedRequest(now, match.path, validated.methods, params))
         found = found.within(_max_call_nanos(), now)

@@ -25,6 +25,7 @@ from app.core.loopback import is_loopback
 from app.db import heartbeats
 from app.db.heartbeats import ProcessKind
 from app.db.unit_of_work import read_only_unit
+from app.gateway.pricing import price_updates
 from app.gateway.providers.table import ProviderTable
 from app.observability import counters
 from app.payments import settlement_capacity, treasury
@@ -349,6 +350,12 @@ def _check_upstreams(providers: ProviderTable) -> Iterator[Finding]:
         "gateway",
         f"configured: {', '.join(configured) or 'none'}; not configured: {', '.join(unconfigured) or 'none'}",
     )
+    if app_state().settings.gateway_prices_url and (problem := price_updates.problem_since_accepted()):
+        yield _warn(
+            "gateway",
+            f"the last list of GATEWAY_PRICES_URL was refused, the one before is used: {problem}",
+            "correct the list, then: flask providers prices --refresh",
+        )
 
 
 def _check_shopping(settings: Settings, shopper: Shopper | None) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Prices of models from the table of `genai-prices`: the bundled one, or a newer one (`price_updates`).
+"""Prices of models from the bundled table of `genai-prices`, which changes only with a version of the service.
 
 Every row of the usage log records the version of the prices.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import genai_prices
 from genai_prices import data_snapshot
@@ -18,7 +18,6 @@ from genai_prices.types import ModelInfo, ModelPrice, Provider, TieredPrices
 from app.gateway.pricing import model_names
 
 VERSION = f"genai-prices/{genai_prices.__version__}"
-"""The version of the bundled prices."""
 
 # The suffix of OpenRouter's free models.
 FREE_SUFFIX = ":free"
@@ -137,58 +136,47 @@ class TableModel:
         )
 
 
-class PriceTable:
-    """The prices of all providers in one version. Clients choose the names, so what is remembered has a limit."""
-
-    def __init__(self, providers: Iterable[Provider], version: str) -> None:
-        self.version = version
-        self.providers = {provider.id: provider for provider in providers}
-        self.find = lru_cache(maxsize=4096)(self._find)
-        self.max_rates = lru_cache(maxsize=64)(self._max_rates)
-
-    def _find(self, table: str, model: str) -> TableModel | None:
-        provider = self.providers.get(table)
-        if provider is None or not model:
-            return None
-        sources = [provider, *(self.providers[each] for each in provider.fallback_model_providers or ())]
-        for name in model_names.candidates(table, model.lower()):
-            for source in sources:
-                for found in source.models:
-                    if found.match.is_match(name) and model_names.is_version_of(found.match, name):
-                        return TableModel.of(found, is_own=source is provider)
-        return None
-
-    def _max_rates(self, table: str, kind: str, at: datetime) -> Rates:
-        provider = self.providers.get(table)
-        models = [model for model in provider.models if kind in model.id] if provider else []
-        return highest_rates(
-            _rates(model.get_prices(at), _UNLIMITED_PROMPT, maximum=True) for model in models
-        )
-
-
-_current = PriceTable(data_snapshot.get_snapshot().providers, VERSION)
-
-
-def current() -> PriceTable:
-    """Return the prices in use."""
-    return _current
-
-
-def use(table: PriceTable | None) -> None:
-    """Replace the prices in use; None: by the bundled ones."""
-    global _current  # noqa: PLW0603 - one reference, replaced at once
-    _current = table or PriceTable(data_snapshot.get_snapshot().providers, VERSION)
-
-
 def find_model(table: str, model: str) -> TableModel | None:
     """Return a model by name; None if the table does not have it."""
-    return _current.find(table, model[:_MAX_MODEL_LENGTH])
+    return _find_model(table, model[:_MAX_MODEL_LENGTH])
+
+
+# Clients choose the names, so the cache has a limit, unlike that of the library.
+@lru_cache(maxsize=4096)
+def _find_model(table: str, model: str) -> TableModel | None:
+    provider = _providers().get(table)
+    if provider is None or not model:
+        return None
+    sources = [provider, *(_providers()[each] for each in provider.fallback_model_providers or ())]
+    for name in model_names.candidates(table, model.lower()):
+        for source in sources:
+            for found in source.models:
+                if found.match.is_match(name) and model_names.is_version_of(found.match, name):
+                    return TableModel.of(found, is_own=source is provider)
+    return None
 
 
 def provider_max_rates(table: str, model: str, at: datetime) -> Rates:
     """Return a provider's highest rate of each kind; for an image or audio model, among models of its kind."""
     kind = next((kind for kind in _MEDIA_MODEL_KINDS if kind in model), "")
-    return _current.max_rates(table, kind, at.replace(minute=0, second=0, microsecond=0))
+    return _provider_max_rate(table, kind, at.replace(minute=0, second=0, microsecond=0))
+
+
+@lru_cache(maxsize=64)
+def _provider_max_rate(table: str, kind: str, at: datetime) -> Rates:
+    provider = _providers().get(table)
+    models = [model for model in provider.models if kind in model.id] if provider else []
+    return highest_rates(_rates(model.get_prices(at), _UNLIMITED_PROMPT, maximum=True) for model in models)
+
+
+def min_rates(table: str, at: datetime) -> Rates:
+    """Return a provider's lowest rates of input and output above zero."""
+    models = _providers()[table].models
+    known = [_rates(model.get_prices(at), 0, maximum=False) for model in models]
+    inputs, outputs = [rates.input for rates in known], [rates.output for rates in known]
+    return Rates(
+        input=min(filter(None, inputs), default=None), output=min(filter(None, outputs), default=None)
+    )
 
 
 def highest_rates(known: Iterable[Rates]) -> Rates:
@@ -202,9 +190,14 @@ def highest_rates(known: Iterable[Rates]) -> Rates:
     )
 
 
+@cache
+def _providers() -> dict[str, Provider]:
+    return {provider.id: provider for provider in data_snapshot.get_snapshot().providers}
+
+
 def table_names() -> frozenset[str]:
     """Return the providers in the price table."""
-    return frozenset(_current.providers)
+    return frozenset(_providers())
 
 
 def _rates(prices: ModelPrice, tokens_in: int, *, maximum: bool) -> Rates:

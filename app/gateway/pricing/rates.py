@@ -13,7 +13,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
-from app.gateway.pricing import model_names, price_table
+from app.gateway.pricing import model_names, price_table, price_updates
 from app.gateway.pricing.price_table import Rates, TableModel
 
 FALLBACK = "fallback"
@@ -128,12 +128,25 @@ class RateBook:
         prompt = found.smallest_prompt(tokens_in) if found else 0
         # Prices change on whole minutes only.
         return _remembered_rates(
-            self, name, at.replace(second=0, microsecond=0), prompt, mode, maximum=maximum
+            price_updates.version(),
+            self,
+            name,
+            at.replace(second=0, microsecond=0),
+            prompt,
+            mode,
+            maximum=maximum,
         )
 
     def has_model(self, name: str) -> bool:
         """Return whether a model has its own prices."""
-        return self._configured(name) is not None or price_table.find_model(self.table, name) is not None
+        return any(
+            found is not None
+            for found in (
+                self._configured(name),
+                price_updates.find(self.table, name),
+                price_table.find_model(self.table, name),
+            )
+        )
 
     def _configured(self, name: str) -> Rates | None:
         """Return the operator's price of a model; a dated snapshot that the table lacks has that of its alias."""
@@ -154,9 +167,9 @@ class RateBook:
         """Return whether a model costs nothing: by its name (OpenRouter), the operator's price, or the table."""
         if self.table == price_table.OPENROUTER:
             return model_names.without_routing(self.table, name).endswith(price_table.FREE_SUFFIX)
-        configured_rates = self._configured(name)
-        if configured_rates is not None:
-            return configured_rates.input == configured_rates.output == 0
+        given = self._configured(name) or price_updates.find(self.table, name)
+        if given is not None:
+            return given.input == given.output == 0
         found = price_table.find_model(self.table, name)
         return found is not None and found.is_free(at)
 
@@ -170,7 +183,7 @@ class RateBook:
             rates, version = configured_rates, CONFIGURED
         elif (found := price_table.find_model(self.table, name)) is not None:
             rates = found.rates(at, tokens_in, tier=mode.tier, speed=mode.speed, maximum=maximum)
-            version = price_table.current().version
+            version = price_table.VERSION
             if self.table == price_table.OPENROUTER:
                 rates = _with_media_rates(rates, name, at)
             if self.table == "openai" and "audio" in name and rates.audio_out is None:
@@ -182,6 +195,12 @@ class RateBook:
         else:
             highest = price_table.provider_max_rates(self.table, name, at)
             rates, version = self.fallback.for_unknown_model(highest), FALLBACK
+        if version != CONFIGURED and (listed := price_updates.find(self.table, name)) is not None:
+            standard = (
+                Rates(search=rates.search) if found is None else found.rates(at, tokens_in, maximum=maximum)
+            )
+            # Without the table's prices of tiers, which belong to other standard rates.
+            rates, version, found = price_updates.complete(listed, standard), price_updates.version(), None
         return self._apply_mode(self.fallback.fill_missing(rates, is_free=is_free), found, mode, at), version
 
     def _apply_mode(self, rates: Rates, found: TableModel | None, mode: PricingMode, at: datetime) -> Rates:
@@ -198,8 +217,10 @@ class RateBook:
         return _scale_rates(rates, factor)
 
 
-# Clients choose the names, so their number and length have limits.
-_remembered_rates = lru_cache(maxsize=4096)(RateBook.read_rates)
+# By the version of the prices too. Clients choose the names, so their number and length have limits.
+_remembered_rates = lru_cache(maxsize=4096)(
+    lambda _version, book, *call, **options: book.read_rates(*call, **options)
+)
 
 
 def _with_media_rates(rates: Rates, name: str, at: datetime) -> Rates:

@@ -20,7 +20,7 @@ from app.core.chains import ChainName
 from app.core.money import nanos_from_usd
 from app.gateway.dialects.request import search_costs
 from app.gateway.dialects.request.cost_params import Dialect, Surface
-from app.gateway.pricing import price_table
+from app.gateway.pricing import price_table, price_updates
 from app.gateway.pricing.price_table import Rates
 from app.gateway.pricing.quotes import FixedPrice, PerRpcMethod, ReportedPrice, TokenPrices
 from app.gateway.pricing.rates import FallbackRates
@@ -52,14 +52,6 @@ _PRICE_FIELDS = frozenset(
         "type", "table", "models", "fallback_input_usd_per_million", "fallback_output_usd_per_million", "fallback_usd",
     }
 )  # fmt: skip
-# In US dollars per million tokens, and per thousand searches.
-_MODEL_RATES: Mapping[str, tuple[str, int]] = {
-    "input_usd_per_million": ("input", 10**6),
-    "output_usd_per_million": ("output", 10**6),
-    "cache_read_usd_per_million": ("cache_read", 10**6),
-    "cache_write_usd_per_million": ("cache_write", 10**6),
-    "search_usd_per_thousand": ("search", 10**3),
-}
 
 
 def load_table(settings: Settings) -> ProviderTable:
@@ -322,13 +314,15 @@ def parse_token_prices(row: Mapping[str, Any]) -> TokenPrices:
 
 
 def _model_rates(model: Mapping[str, Any]) -> Rates:
-    unknown_fields = set(model) - set(_MODEL_RATES) - {"usd"}
+    unknown_fields = set(model) - set(price_updates.FIELDS) - {"usd"}
     if unknown_fields or not model:
-        raise ValueError(f"price.models takes {', '.join(_MODEL_RATES)} and usd (of a call without tokens)")
+        raise ValueError(
+            f"price.models takes {', '.join(price_updates.FIELDS)} and usd (of a call without tokens)"
+        )
     return Rates(
         **{
-            rate: Decimal(_price_nanos(model, name)) / scale
-            for name, (rate, scale) in _MODEL_RATES.items()
+            rate: Decimal(_price_nanos(model, name)) * scale / 10**9
+            for name, (rate, scale) in price_updates.FIELDS.items()
             if name in model
         }
     )

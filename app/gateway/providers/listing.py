@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from app.gateway.pricing import price_table
+from app.gateway.pricing import price_table, price_updates
 from app.gateway.pricing.quotes import FixedPrice, PerRpcMethod, ReportedPrice, TokenPrices
 from app.gateway.providers.table import Provider, ProviderTable
 from app.state import app_state
@@ -14,6 +14,7 @@ from app.state import app_state
 def list_providers() -> list[dict[str, Any]]:
     """Return all providers in the order of the table, then those of other packages."""
     state = app_state()
+    price_updates.follow()
     rows = _table_providers(state.part(ProviderTable), base=state.settings.public_url)
     return [*rows, *(describe() for describe in state.provider_listings)]
 
@@ -40,7 +41,7 @@ def _pricing(row: Provider) -> dict[str, Any]:
         if isinstance(rule, TokenPrices):
             return {
                 **_pricing_document("per_token", None, **fixed),
-                "table": f"{rule.table} {price_table.current().version}",
+                "table": f"{rule.table} {price_updates.version() or price_table.VERSION}",
             }
         if isinstance(rule, ReportedPrice):
             return _pricing_document("reported", None, **fixed)

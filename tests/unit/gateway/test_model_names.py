@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from genai_prices import data_snapshot
 
 from app.gateway.dialects.request.cost_params import CostParams, Dialect, Surface
 from app.gateway.dialects.response.usage import Usage, UsageReading
@@ -123,7 +124,7 @@ def test_a_longer_name_is_not_priced_as_the_model_that_it_begins_with(table: str
 
 def test_each_model_of_the_table_is_found_by_its_own_name() -> None:
     for table in ("openai", "anthropic", "google", "groq", "openrouter"):
-        providers = price_table.current().providers
+        providers = {each.id: each for each in data_snapshot.get_snapshot().providers}
         for model in providers[table].models:
             found = price_table.find_model(table, model.id)
             expected = providers[table].find_model(model.id, all_providers=list(providers.values()))
