@@ -95,7 +95,8 @@ def _forwarding(method: str) -> Callable[..., Response]:
 
     Path, query and body are forwarded if the path is one of the provider's routes; `GET /v1/providers` lists them.
     If the credits do not cover the maximum output of a call to a language model, its output limit (such as
-    `max_tokens`) is lowered to what they cover, and the response states it as `X-Max-Tokens-Applied`.
+    `max_tokens`) is lowered to what they cover, and the response states it as `X-Max-Tokens-Applied`. Limits that its
+    hosted tools lack are added and stated in the same way.
     """
     return forward
 
@@ -106,7 +107,9 @@ for _method in DOCUMENTED_METHODS:
         schemas.UpstreamAnswerShape,
         description="The upstream's response.",
         headers=response_headers(
-            "X-Gateway-Request-Id", "X-Cost-Usd", "X-Credits-Remaining", "X-Max-Tokens-Applied"
+            "X-Gateway-Request-Id", "X-Cost-Usd", "X-Credits-Remaining", "X-Max-Tokens-Applied",
+            "X-Max-Tool-Calls-Applied", "X-Max-Uses-Applied", "X-Max-Content-Tokens-Applied",
+            "X-Advisor-Max-Tokens-Applied",
         ),
     )(
         gateway.raises(

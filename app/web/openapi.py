@@ -63,6 +63,14 @@ _HEADERS: Mapping[str, Mapping[str, Any]] = {
         "description": "The limit on output tokens that was added to the request. Absent if none was.",
         "schema": {"type": "integer", "minimum": 1},
     },
+    **{
+        f"X-{name}-Applied": {
+            "description": f"The limit {name.lower().replace('-', '_')} that was added to the hosted tools of the "
+            "request: one number, or one for each tool. Absent if none was.",
+            "schema": {"type": "string"},
+        }
+        for name in ("Max-Tool-Calls", "Max-Uses", "Max-Content-Tokens", "Advisor-Max-Tokens")
+    },
 }
 # Docstrings of error classes may end with when not to raise them, which is no information for clients.
 _INTERNAL_NOTES = re.compile(r" Not for [^\n]*")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from app.gateway.pricing import model_names, price_table, price_updates
 from app.gateway.pricing.price_table import Rates, TableModel
@@ -218,9 +218,9 @@ class RateBook:
 
 
 # By the version of the prices too. Clients choose the names, so their number and length have limits.
-_remembered_rates = lru_cache(maxsize=4096)(
-    lambda _version, book, *call, **options: book.read_rates(*call, **options)
-)
+@lru_cache(maxsize=4096)
+def _remembered_rates(_version: str, book: RateBook, *call: Any, maximum: bool) -> tuple[Rates, str]:
+    return book.read_rates(*call, maximum=maximum)
 
 
 def _with_media_rates(rates: Rates, name: str, at: datetime) -> Rates:
