@@ -82,8 +82,9 @@ def read_hosted_tools(
     Raises: RouteNotAllowed for a tool that is not offered, with `details.allowed`; InvalidInput for one that cannot be
     read.
     """
-    for name, (kinds, expected) in _SHAPES.items():
-        if (value := parsed.get(name)) is not None and not isinstance(value, kinds):
+    for name in _SHAPES.keys() & parsed.keys():
+        kinds, expected = _SHAPES[name]
+        if parsed[name] is not None and not isinstance(parsed[name], kinds):
             raise invalid_field(name, f"must be {expected}: its cost is read from it")
     found = [
         _read_tool(dialect, parsed, kind, billing, definition)
