@@ -66,7 +66,7 @@ class _InUse:
 
     prices: Mapping[tuple[str, str], Rates] = {}
     digest = version = ""
-    next_check = 0.0
+    next_check = 0
 
 
 def find(table: str, name: str) -> Rates | None:
@@ -90,14 +90,14 @@ def use(content: bytes, read_at: datetime | None = None) -> None:
     digest = hashlib.sha256(content).hexdigest() if content else ""
     prices = parse(content) if content else {}
     _InUse.version = f"prices/{read_at or clock.now():%Y%m%dT%H%MZ}-{digest[:12]}" if content else ""
-    _InUse.prices, _InUse.digest, _InUse.next_check = prices, digest, 0.0
+    _InUse.prices, _InUse.digest, _InUse.next_check = prices, digest, 0
 
 
 def follow() -> None:
     """Use the list that was accepted last, looked up once a minute. Not within a unit of work."""
     if not app_state().settings.gateway_prices_url or time.monotonic() < _InUse.next_check:
         return
-    _InUse.next_check = time.monotonic() + _CHECK_SECONDS
+    _InUse.next_check = int(time.monotonic()) + _CHECK_SECONDS
     accepted = stored().get(_ACCEPTED)
     if accepted is not None and accepted.digest != _InUse.digest:
         use(accepted.content.encode(), accepted.at)
@@ -116,7 +116,7 @@ def refresh() -> str | None:
         _store(_REFUSED, content, problem)
         return problem
     _store(_ACCEPTED, content, content.decode())
-    _InUse.next_check = 0.0
+    _InUse.next_check = 0
     return None
 
 
