@@ -179,7 +179,7 @@ def test_image_generation_without_a_limit_gets_the_largest_one_that_the_credits_
         stage.assert_nothing_held()
 
 
-def test_a_tool_whose_smallest_limit_costs_too_much_is_refused_with_the_numbers(
+def test_a_tool_is_refused_with_the_numbers_if_its_smallest_limit_costs_too_much(
     build_app: Callable[..., Flask], sqlite_url: str
 ) -> None:
     with gateway_stage(build_app, sqlite_url, gateway_max_call_usd="0.01") as stage:

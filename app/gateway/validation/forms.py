@@ -109,7 +109,7 @@ def _parse_part_header(raw: bytes, start: int, end: int) -> tuple[str, bool, boo
     name, is_file = parameters.pop("name", ""), _has_file_name(parameters)
     if not _NAME.fullmatch(name):
         raise _malformed_form(
-            f"has a part whose name is missing, or not letters, digits, -, _ and dots: {name[:40]!r}"
+            f"has a part with a name that is missing, or not letters, digits, -, _ and dots: {name[:40]!r}"
         )
     if parameters:
         raise _malformed_form(f"has the parameter {min(parameters)} in the part {name}: leave it out")

@@ -92,13 +92,13 @@ def test_text_before_and_after_the_parts_is_ignored() -> None:
     [
         # Another name, by another reading.
         (f"{MODEL}; name=n", "two parameters name"), (f"{MODEL}; name*=utf-8''n", r"name\*"),
-        ("Content-Disposition: form-data; name*=utf-8''model", "name is missing"),
+        ("Content-Disposition: form-data; name*=utf-8''model", "name that is missing"),
         (f'{MODEL}; filename="x; name=n"', "contains a parameter"),
         (f'{MODEL}; filename="x\\"; name="n"', "two parameters name"),
         (f'{MODEL}; filename="x\\"', "backslash"),
         (f'{MODEL}; filename="a\\"b.wav"', "malformed parameters"), (f"{MODEL}\r\n{MODEL}", "two headers"),
         ('Content-Disposition: form-data; name = "model"', "malformed parameters"),
-        ('Content-Disposition: form-data; name="mod\\el"', "name is missing"),
+        ('Content-Disposition: form-data; name="mod\\el"', "name that is missing"),
         ('Content-Disposition : form-data; name="model"', "malformed header"),
         ('Content-Disposition: attachment; name="model"', "form-data"),
         ('Content-Disposition: form-data;\r\n name="model"', "two lines"), (f"{MODEL};\r\n x=1", "parameter x"),

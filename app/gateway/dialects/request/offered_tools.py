@@ -146,7 +146,7 @@ def objects_in(parsed: Any, skipped: Collection[str] = CLIENT_DEFINED_FIELDS) ->
 
 
 def not_offered_error(field: str, what: str, hint: str, *, allowed: Sequence[str] = ()) -> RouteNotAllowed:
-    """Return the error for a tool whose cost cannot be known."""
+    """Return the error for a tool of unknown cost."""
     return RouteNotAllowed(
         f"{what[:100]!r} is not available here: its cost has no limit that the gateway can enforce and charge. {hint}",
         details={
