@@ -11,6 +11,7 @@ import json
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -109,7 +110,7 @@ class _RecordedResponse(HttpUpstreamResponse):
     def status(self) -> int:
         return self._response.status
 
-    def read_within(self, seconds: float) -> bytes | None:
+    def read_within(self, seconds: Decimal) -> bytes | None:
         del seconds
         return self.read()
 

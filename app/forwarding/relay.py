@@ -36,7 +36,7 @@ Piece = TypeVar("Piece", bytes, bytes | None)
 
 _MAX_BUFFERED_BYTES = 16 * 2**20
 _DRAIN_SECONDS = 10
-_FIRST_PIECE_SECONDS = 1.0
+_FIRST_PIECE_SECONDS = Decimal(1)
 _BUFFERED_TYPES = (
     "application/json",
     "application/problem+json",
@@ -157,7 +157,7 @@ def relay(
         redactor,
         deadline,
         drain_on_disconnect=options.drain_on_disconnect,
-        keep_alive_seconds=float(options.keep_alive_seconds) if _has_plain_events(named) else 0,
+        keep_alive_seconds=options.keep_alive_seconds if _has_plain_events(named) else Decimal(0),
     )
     is_complete = (
         not options.is_streamed(incoming)
@@ -224,7 +224,7 @@ class _StreamedBody:
         deadline: Deadline,
         *,
         drain_on_disconnect: bool,
-        keep_alive_seconds: float = 0,
+        keep_alive_seconds: Decimal,
     ) -> None:
         self._incoming = incoming
         self._meter = meter

@@ -6,10 +6,10 @@ operator's. Errors about the request are relayed, without such parts.
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Iterator
+from decimal import Decimal
 from http import HTTPStatus
 from itertools import islice
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import structlog
 
 from app.core.content_decoding import UndecodableResponse, decoder_for
+from app.core.strict_json import parse_response
 from app.errors import UpstreamError
 from app.gateway.providers.table import Provider
 from app.ports.errors import OutcomeUnknown
@@ -85,7 +86,7 @@ class RelayedError:
         body, self._body = self._body, b""
         return body
 
-    def read_within(self, seconds: float) -> bytes:
+    def read_within(self, seconds: Decimal) -> bytes:
         """Return the body, once."""
         del seconds
         return self.read()
@@ -139,8 +140,8 @@ def operator_concern(status: int, headers: dict[str, str], body: bytes) -> str |
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return None
     try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
+        document = parse_response(body, parse_float=str, parse_constant=str)
+    except ValueError:
         document = None
     codes, texts = set[str](), list[str]()
     for name, value in islice(_strings(document, 0), _MAX_TEXTS):

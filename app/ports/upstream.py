@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from enum import StrEnum
 from typing import Protocol
 
@@ -43,7 +44,7 @@ class UpstreamResponse(Protocol):
         Raises: OutcomeUnknown("timeout") after silence, OutcomeUnknown("broken") when it was cut off.
         """
 
-    def read_within(self, seconds: float) -> bytes | None:
+    def read_within(self, seconds: Decimal) -> bytes | None:
         """Return what `read` does, or None if nothing arrives for this time: then call it again, or `read`."""
 
     def abort(self) -> None:

@@ -88,9 +88,9 @@ class HttpUpstreamResponse:
             self._end(is_reusable=self._reader.is_reusable)
         return piece
 
-    def read_within(self, seconds: float) -> bytes | None:
+    def read_within(self, seconds: Decimal) -> bytes | None:
         """Return what `read` does, or None if nothing arrives for this time; the time limit goes on."""
-        self._reader.silence_seconds = seconds
+        self._reader.silence_seconds = float(seconds)
         try:
             piece = self.read(extends_deadline=not self._is_silent)
         except StillSilent:
