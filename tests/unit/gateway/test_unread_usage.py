@@ -114,7 +114,7 @@ def events(stream: Stream, end: str = "\n") -> list[bytes]:
     return [each + stop for each in whole.split(stop)[:-1]]
 
 
-def without_usage(event: bytes, zero: bool) -> bytes:  # noqa: FBT001
+def without_usage(event: bytes, zero: bool) -> bytes:
     """Return an event without its counts, or with zeros."""
 
     def changed(value: Any, name: str = "") -> Any:
@@ -324,7 +324,7 @@ def test_abridging_in_any_pieces_keeps_all_but_long_strings(
     ],
 )
 @pytest.mark.parametrize("is_last", [True, False])
-def test_no_large_part_hides_the_usage(large: dict[str, Any], is_last: bool) -> None:  # noqa: FBT001
+def test_no_large_part_hides_the_usage(large: dict[str, Any], is_last: bool) -> None:
     usage = {"usage": {"prompt_tokens": 7, "completion_tokens": 9}}
     parts = {**large, **usage} if is_last else {**usage, **large}
     body = json.dumps({"id": HUGE, **parts}).encode()
