@@ -310,6 +310,7 @@ def test_controls_that_were_changed_or_deleted_permit_nothing(
     with snapshot() as session:
         found = [*authenticated.find_changed(session), *spending_audit.check(session)]
     assert len(found) == 1
+    rows.accept()
 
 
 @pytest.mark.chain

@@ -30,7 +30,7 @@ class AuditHeadView:
 
 @dataclass(frozen=True, slots=True)
 class WitnessedHeads:
-    """What the file says since the last restore that an operator reported, and the lines that this service did not write."""
+    """What the file has since the last reported restore, and the lines that this service did not write."""
 
     heads: list[AuditHeadView]
     forged_lines: list[int]
