@@ -76,7 +76,7 @@ class SseParser:
         """Yield the frames that this chunk completes, and each comment before a frame at once."""
         self._held += chunk
         while True:
-            if self._held.startswith(b":") and not self._is_oversized and (line := self._take_comment()):
+            if self._held.startswith(b":") and self._large is None and (line := self._take_comment()):
                 yield StreamFrame(line, b"")
                 continue
             end = _FRAME_END.search(self._held, self._searched)
